@@ -18,14 +18,14 @@
 //! A point of time belongs to a period if its first minute does: points that have grown
 //! coarse are not split.
 
-mod ages;
 mod chunks;
 mod codec;
-mod copies;
 mod counters;
 mod file;
 mod lines;
-mod members;
+mod proxy_counters;
+mod replication;
+mod retention;
 mod state;
 mod subjects;
 
@@ -34,17 +34,17 @@ use std::path::{Path, PathBuf};
 
 use model::{Nanos, Time};
 
-pub use ages::{Minute, Retention, RetentionError, RetentionTier};
 pub use codec::CodecError;
-pub use copies::{ReplicationBatch, ReplicationCursor};
 pub use counters::Counters;
-pub use members::{LedgerBounds, LedgerReport, LedgerReportLine, UsageOutcome};
+pub use proxy_counters::{LedgerBounds, LedgerReport, LedgerReportLine, UsageOutcome};
+pub use replication::{ReplicationBatch, ReplicationCursor};
+pub use retention::{Minute, Retention, RetentionError, RetentionTier};
 pub use subjects::{OTHER, SubjectKind};
 
 use crate::sqlite::SqliteError;
 use codec::LedgerReader;
 use file::{LedgerFile, WrittenRows};
-use members::ProxyCounters;
+use proxy_counters::ProxyCounters;
 use subjects::{LedgerSubjects, NAME_BYTES_MAX};
 
 /// The usage of everybody, in memory and in one file.

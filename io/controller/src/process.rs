@@ -17,21 +17,21 @@
 
 mod access;
 mod accounts;
-mod asking;
 mod bounds;
 mod counts;
-mod doors;
 mod events;
+mod fan_out;
 mod hosts;
 mod listen;
+mod listen_policy;
 mod offline;
-mod plan;
+mod plan_actor;
 mod queue;
 mod records;
 mod report;
 mod rights;
 mod routes;
-mod standing;
+mod standby;
 mod usage;
 
 use std::io;
@@ -66,7 +66,7 @@ pub use offline::{Offline, OfflineError};
 pub use records::TokenFailed;
 pub use rights::markdown;
 pub use routes::openapi;
-pub use standing::StandbyController;
+pub use standby::StandbyController;
 
 /// What a controller is started with.
 #[derive(Clone, Debug)]
@@ -188,7 +188,7 @@ pub enum ControllerStartError {
 
 /// What the API's handlers share.
 pub(crate) struct ApiState {
-    plan: MsgQueue<plan::PlanMsg>,
+    plan: MsgQueue<plan_actor::PlanMsg>,
     store: MsgQueue<records::StoreMsg>,
     usage: MsgQueue<usage::UsageMsg>,
     events: MsgQueue<events::EventMsg>,
@@ -210,7 +210,7 @@ pub(crate) struct ApiState {
 
 impl Controller {
     /// Reads what is on record and begins to decide.
-    fn begin(with: standing::LeaderInit) -> Result<Controller, ControllerStartError> {
+    fn begin(with: standby::LeaderInit) -> Result<Controller, ControllerStartError> {
         let mut records = Records::open(with.store)?;
         let term = records.begin(with.election.as_ref().map(|(_, fence)| fence.term()))?;
         let rules = Arc::new(records.rules().map_err(ControllerStartError::Rules)?);
@@ -261,7 +261,7 @@ impl Controller {
         let now = clock.now();
         let accounts =
             DecayAccounting::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
-        let desk = plan::PlanActor::new(
+        let desk = plan_actor::PlanActor::new(
             term,
             rules,
             records.members(),
@@ -327,7 +327,7 @@ impl Drop for Controller {
         drop(self.serving.take());
         // A thread that has ended already needs no telling.
         let _ = self.shared.store.send(records::StoreMsg::Stop);
-        let _ = self.shared.plan.send(plan::PlanMsg::Stop);
+        let _ = self.shared.plan.send(plan_actor::PlanMsg::Stop);
         let _ = self.shared.usage.send(usage::UsageMsg::Stop);
         let _ = self.shared.events.send(events::EventMsg::Stop);
         for thread in self.threads.drain(..) {

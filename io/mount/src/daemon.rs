@@ -17,13 +17,13 @@ use model::BusyPoll;
 use crate::filesystem::{MountFs, MountFsState};
 use crate::helpers;
 use crate::jobs::JobResolver;
-use crate::link::{self, ConnectedRouter, HandshakeError, HomeRouter, RouterSettings};
 use crate::metrics::MountMetrics;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
-use crate::operations::told::ControlFiles;
+use crate::operations::control_files::ControlFiles;
 use crate::options::{MountSettings, MountSource, nanos};
 use crate::retries::StaleRetries;
+use crate::session::{self, ConnectedRouter, HandshakeError, HomeRouter, RouterSettings};
 
 /// A mounted export. Dropping it takes it away, in use or not.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl MountDaemon {
         let options = options(settings, threads, payload);
         let serving = homes.clone();
         let linger = BusyPoll::new(nanos(settings.linger));
-        let serve = move |number, port| link::run(&serving, number, port, linger);
+        let serve = move |number, port| session::run(&serving, number, port, linger);
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {
                 if settings.uring && session.connection().transport != Transport::Ring {

@@ -15,9 +15,9 @@ use fuse::{Errno, Handle, InodeId};
 use ninep::{Fid, open};
 use slab::Slab;
 
-use crate::link::{SessionIdentity, lock};
 use crate::nodes::MountNode;
 use crate::operations::OpenListing;
+use crate::session::{SessionIdentity, lock};
 
 /// An open file or directory.
 #[derive(Debug)]

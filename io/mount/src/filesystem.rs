@@ -24,18 +24,20 @@ use fuse::{
 };
 use ninep::dialect::AnyRequest;
 
-use crate::behind::KnownSize;
 use crate::files::{OpenFile, OpenFiles};
 use crate::jobs::{JobResolver, by_descriptor};
-use crate::link::{
-    CallReply, CallSpec, CallWaiter, HomeRouter, MountState, ServerCall, SessionIdentity, here,
-};
 use crate::nodes::{MountNode, Nodes};
 use crate::notices::Notices;
-use crate::operations::told::{ControlFiles, is_told};
-use crate::operations::{attributes, behind, data, directory, locks, names, or_error, told, xattr};
+use crate::operations::control_files::{ControlFiles, is_told};
+use crate::operations::{
+    attributes, behind, control_files, data, directory, locks, names, or_error, xattr,
+};
 use crate::retries::StaleRetries;
+use crate::session::{
+    CallReply, CallSpec, CallWaiter, HomeRouter, MountState, ServerCall, SessionIdentity, here,
+};
 use crate::translate;
+use crate::write_behind::KnownSize;
 
 /// The export of a proxy as a file system. Clones are the same one.
 #[derive(Clone)]
@@ -298,15 +300,15 @@ impl FileSystem for MountFs {
     }
 
     fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
-        if told::is_name(request.inode, name) {
-            return told::lookup(request, name, reply);
+        if control_files::is_name(request.inode, name) {
+            return control_files::lookup(request, name, reply);
         }
         names::lookup(self, request, name, reply);
     }
 
     fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
         if is_told(request.inode) {
-            return told::getattr(request, reply);
+            return control_files::getattr(request, reply);
         }
         attributes::get(self, request, handle, reply);
     }
@@ -320,28 +322,28 @@ impl FileSystem for MountFs {
     }
 
     fn mknod(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         names::make(self, request, name, new, reply);
     }
 
     fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         let new = NewFile { mode: new.mode & 0o7777 | names::DIRECTORY, ..new };
         names::make(self, request, name, new, reply);
     }
 
     fn unlink(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         names::remove(self, request, name, 0, reply);
     }
 
     fn rmdir(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         names::remove(self, request, name, ninep::REMOVE_DIR, reply);
     }
 
     fn symlink(&self, request: &FuseRequest, name: &CStr, target: &CStr, reply: Reply<InodeEntry>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         names::symlink(self, request, name, target, reply);
     }
 
@@ -354,8 +356,8 @@ impl FileSystem for MountFs {
         flags: u32,
         reply: Reply<()>,
     ) {
-        or_error!(told::may_change(request.inode, from), reply);
-        or_error!(told::may_change(directory, to), reply);
+        or_error!(control_files::may_change(request.inode, from), reply);
+        or_error!(control_files::may_change(directory, to), reply);
         match flags {
             0 => names::rename(self, request, from, directory, to, reply),
             _ => reply.error(Errno::INVAL),
@@ -363,13 +365,13 @@ impl FileSystem for MountFs {
     }
 
     fn link(&self, request: &FuseRequest, inode: InodeId, name: &CStr, reply: Reply<InodeEntry>) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         names::link(self, request, inode, name, reply);
     }
 
     fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
-            return told::open(self, request, open, reply);
+            return control_files::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
     }
@@ -382,13 +384,13 @@ impl FileSystem for MountFs {
         new: NewFile,
         reply: Reply<Created>,
     ) {
-        or_error!(told::may_change(request.inode, name), reply);
+        or_error!(control_files::may_change(request.inode, name), reply);
         data::create(self, request, name, open, new, reply);
     }
 
     fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         if is_told(request.inode) {
-            return told::read(self, read, reply);
+            return control_files::read(self, read, reply);
         }
         data::read(self, request, read, reply);
     }
@@ -410,28 +412,28 @@ impl FileSystem for MountFs {
 
     fn release(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         if is_told(request.inode) {
-            return told::release(self, request.inode, release.handle, reply);
+            return control_files::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
     }
 
     fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
-            return told::open(self, request, open, reply);
+            return control_files::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
     }
 
     fn readdir(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryList>) {
         if is_told(request.inode) {
-            return told::list(read, reply);
+            return control_files::list(read, reply);
         }
         directory::list(self, request, read, reply);
     }
 
     fn readdirplus(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryListPlus>) {
         if is_told(request.inode) {
-            return told::list_plus(read, reply);
+            return control_files::list_plus(read, reply);
         }
         directory::list_plus(self, request, read, reply);
     }
@@ -442,7 +444,7 @@ impl FileSystem for MountFs {
 
     fn releasedir(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         if is_told(request.inode) {
-            return told::release(self, request.inode, release.handle, reply);
+            return control_files::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
     }

@@ -14,22 +14,22 @@
 //!
 //! Left to others: the kernel's protocol (`fuse`), the proxy's (`ninep`), what the proxy does.
 
-mod behind;
 mod daemon;
 mod files;
 mod filesystem;
+mod gateway;
 mod helpers;
 mod jobs;
-mod link;
 mod locks;
 mod metrics;
 mod nodes;
 mod notices;
 mod operations;
 mod options;
-mod plain;
 mod retries;
+mod session;
 mod translate;
+mod write_behind;
 
 pub use daemon::{MountDaemon, MountError, URING_SWITCH};
 pub use options::{MountSettings, MountSettingsError, MountSource};

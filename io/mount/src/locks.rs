@@ -25,7 +25,7 @@ use ninep::{LOCK_BLOCK, Request};
 use rustc_hash::FxHashMap;
 
 use crate::files::OpenFile;
-use crate::link::{CallSpec, lock};
+use crate::session::{CallSpec, lock};
 
 /// All locks of the mount.
 #[derive(Debug)]
@@ -282,8 +282,8 @@ fn length_of(lock: &Lock) -> u64 {
 mod tests {
     use super::*;
     use crate::files::OpenFiles;
-    use crate::link::SessionIdentity;
     use crate::nodes::Nodes;
+    use crate::session::SessionIdentity;
     use std::time::Duration;
 
     const A: MountLockOwner = MountLockOwner { owner: LockOwner(1), flock: false };

@@ -16,8 +16,8 @@ use api::MetricsPage;
 use api::metrics as names;
 
 use crate::filesystem::MountFsState;
-use crate::link::ChannelStats;
 use crate::options::MountSettings;
+use crate::session::ChannelStats;
 
 /// What is told of a mount.
 pub(crate) struct MountMetrics {

@@ -23,9 +23,9 @@ use ninep::dialect::{PLACES_MAX, PLAIN_FILE};
 use ninep::{Attributes, QTDIR};
 use rustc_hash::FxHashMap;
 
-use crate::behind::FileWriteBehind;
-use crate::link::lock;
-use crate::operations::told::is_told;
+use crate::operations::control_files::is_told;
+use crate::session::lock;
+use crate::write_behind::FileWriteBehind;
 
 /// A file, directory or other inode that the kernel knows.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use std::thread;
 
 use fuse::{InodeId, Notifier};
 
-use crate::link::lock;
 use crate::nodes::DoubtedName;
+use crate::session::lock;
 
 /// Who sends them. Dropping it lets its threads end.
 #[derive(Debug)]

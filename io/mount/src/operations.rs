@@ -2,12 +2,12 @@
 
 pub(crate) mod attributes;
 pub(crate) mod behind;
+pub(crate) mod control_files;
 pub(crate) mod data;
 pub(crate) mod directory;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod stale;
-pub(crate) mod told;
 pub(crate) mod xattr;
 
 pub(crate) use directory::OpenListing;

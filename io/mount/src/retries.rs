@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use fuse::InodeId;
 use rustc_hash::FxHashMap;
 
-use crate::link::lock;
+use crate::session::lock;
 
 /// Which threads are expected again, and where.
 #[derive(Debug, Default)]

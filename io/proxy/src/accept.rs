@@ -22,8 +22,8 @@ use rustix::event::epoll;
 
 use crate::connection::{Connection, ConnectionPeer};
 use crate::listen::NinepListener;
-use crate::mounts::Protocol;
 use crate::server::{FIRST_LISTENER, Server};
+use crate::sessions::Protocol;
 
 /// Until when nothing is accepted, and what was taken back so far.
 #[derive(Default)]

@@ -23,11 +23,11 @@ use crate::buffers::FrameBuffer;
 use crate::fids::{FidTable, OpenFid};
 use crate::input::ReceiveBuffer;
 use crate::locks::TLOCK_MAX;
-use crate::mounts::Protocol;
 use crate::outbox::ReplyBatch;
 use crate::pipes::PipeLoad;
 use crate::plain::PlainSession;
 use crate::server::Server;
+use crate::sessions::Protocol;
 use crate::tally::ReplyTally;
 
 /// One client's connection.

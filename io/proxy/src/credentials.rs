@@ -339,7 +339,7 @@ mod tests {
                 }
             }
         };
-        crate::crew::start_thread(0, acts).unwrap();
+        crate::thread_pool::start_thread(0, acts).unwrap();
     }
 
     /// Compares what the calling thread believes with what the kernel says.

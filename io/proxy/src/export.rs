@@ -17,10 +17,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 
 use crate::bounds::{Charge, SharedBound, SharedBounds};
-use crate::gate::Target;
 use crate::handles::HandleTable;
 use crate::hard_links::{FileKey, HardLinkTable};
 use crate::sys::{self, Project};
+use crate::target::Target;
 
 /// One `[[export]]`.
 pub(crate) struct Export {

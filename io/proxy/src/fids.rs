@@ -19,7 +19,7 @@ use crate::credentials::FsCredentials;
 use crate::export::{Export, ExportNode};
 use crate::location::Location;
 use crate::locks::FidLocks;
-use crate::record::LastAccess;
+use crate::trace::LastAccess;
 use crate::writes::WriteFile;
 
 /// The fids of a session, by number. A mount's are those of all its connections.

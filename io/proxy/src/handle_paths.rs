@@ -21,8 +21,8 @@ use lru::LruCache;
 use model::PathSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use crate::gate::Target;
 use crate::location::{Location, NumberedRules};
+use crate::target::Target;
 
 /// What the names of a client may take in bytes: some 50,000 files.
 const CLIENT_BYTES_MAX: usize = 8 << 20;

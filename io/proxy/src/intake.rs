@@ -15,17 +15,17 @@ use rustix::io::Errno;
 use sched::RequestId;
 use trace::Access;
 
-use crate::asked::{ParsedRequest, kind_of_type};
 use crate::buffers::FrameBuffer;
 use crate::connection::{Connection, NinepSession, ReplyTo, TaggedRequest};
 use crate::fids::OpenFid;
-use crate::gate::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
 use crate::input::IncomingMessage;
 use crate::location::Location;
-use crate::mounts::Protocol;
 use crate::outbox::{ReplyOutbox, read_header_len};
-use crate::record::TraceCaller;
+use crate::parsed_request::{ParsedRequest, kind_of_type};
 use crate::server::Server;
+use crate::sessions::Protocol;
+use crate::target::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
+use crate::trace::TraceCaller;
 
 /// Type of Tversion, whose form is always that of 9P2000.L.
 const TVERSION: u8 = 100;
@@ -79,7 +79,7 @@ pub(crate) enum ProtocolError {
     SmallMsize(u32),
 }
 
-mod own;
+mod ext;
 
 impl Server {
     /// Takes in one message.

@@ -38,8 +38,8 @@ use crate::bounds::{Charge, SharedBound, SharedBounds};
 use crate::connection::{Connection, ReplyTo};
 use crate::credentials::{self, FsCredentials};
 use crate::export::ExportNode;
-use crate::record::TraceDraft;
 use crate::sys;
+use crate::trace::TraceDraft;
 
 pub(crate) use self::grace::Grace;
 pub(crate) use self::ranges::WantedRange;

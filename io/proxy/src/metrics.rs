@@ -23,8 +23,8 @@ use model::{JobId, Lane, Ops};
 use sched::{Dispatcher, SubjectId, Usage};
 
 use crate::bounds::SharedBound;
-use crate::gate::Target;
 use crate::server::Server;
+use crate::target::Target;
 use lines::{FIGURES, Lines, MetricSums};
 use space::Space;
 

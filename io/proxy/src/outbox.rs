@@ -15,8 +15,8 @@ use ninep::{Reply, Tag};
 use rustix::io::Errno;
 
 use crate::connection::{ReplyPath, ReplyTo};
-use crate::mounts::Protocol;
 use crate::pipes::PipeLoad;
+use crate::sessions::Protocol;
 use crate::tally::ReplyTally;
 
 /// A batch larger than this is sent at once.

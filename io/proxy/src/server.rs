@@ -17,28 +17,28 @@ use crate::accept::Accepting;
 use crate::bounds::SharedBounds;
 use crate::config::ProxyConfig;
 use crate::connection::{Connection, ConnectionBounds};
+use crate::controller_client::ControllerClientState;
 use crate::credentials::{self, Users};
-use crate::crew::{self, ThreadPool};
 use crate::export::Export;
-use crate::gate::{ProxyClock, Target};
 use crate::handles::{HandleKey, LoadedHandleKey};
+use crate::info::InfoQueue;
 use crate::input::IncomingMessage;
 use crate::intake::{DeferredClose, IntakeBatch};
 use crate::limits::{self, DescriptorLimits};
-use crate::link::ControllerClientState;
 use crate::listen::NinepListener;
 use crate::locks::{Grace, LockTable};
 use crate::memory::MemoryState;
 use crate::metrics::ProxyMetrics;
-use crate::mounts::SessionTable;
 use crate::outbox::ReplyOutbox;
 use crate::plain::EndedSessions;
-use crate::record::TraceRecorder;
 use crate::rules::ActiveRules;
+use crate::sessions::SessionTable;
 use crate::setup;
 use crate::sys;
 use crate::tally::ReplyTally;
-use crate::tell::InfoQueue;
+use crate::target::{ProxyClock, Target};
+use crate::thread_pool::{self, ThreadPool};
+use crate::trace::TraceRecorder;
 use crate::worker::Worker;
 
 /// Blocked locks are tried again so often: a program of this machine may have let go.
@@ -411,7 +411,7 @@ impl Server {
     fn start_worker(self: &Arc<Server>) -> io::Result<()> {
         let server = self.clone();
         let number = self.thread_number.fetch_add(1, Ordering::Relaxed);
-        crew::start_thread(number as usize, move || Worker::new(server).run())
+        thread_pool::start_thread(number as usize, move || Worker::new(server).run())
     }
 
     /// How long the leader looks for requests before it sleeps.

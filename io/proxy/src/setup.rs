@@ -16,10 +16,10 @@ use crate::config::{self, ProxyConfig};
 use crate::connection::ConnectionBounds;
 use crate::costs_file::CostsFile;
 use crate::export::{Export, ExportNode};
-use crate::gate::{ProxyClock, Target};
 use crate::handles::{HandleKey, HandleTable, KeyError, LoadedHandleKey};
 use crate::rules::ActiveRules;
 use crate::server::ProxyStartError;
+use crate::target::{ProxyClock, Target};
 use crate::writes::{Backing, Writes};
 
 /// Device slots where nothing was measured: enough for any one disk, few enough that

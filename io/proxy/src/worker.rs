@@ -15,16 +15,16 @@ use ninep::{Qid, Reply};
 use rustix::event::{Timespec, epoll};
 
 use crate::connection::{Connection, ReplyTo, SendOutcome};
-use crate::crew::{BlockingCall, ThreadRole};
 use crate::fids::ProxyUser;
-use crate::gate::{Completion, RunningRequest, Target};
 use crate::input::SCRATCH;
 use crate::intake::{DeferredClose, IntakeBatch};
-use crate::mounts::{BoundChannel, Protocol, SessionParams};
 use crate::operations::{self, Ending, NewIdentity, On};
 use crate::outbox::{ReplyOutbox, errno_of};
-use crate::record::TraceCaller;
 use crate::server::Server;
+use crate::sessions::{BoundChannel, Protocol, SessionParams};
+use crate::target::{Completion, RunningRequest, Target};
+use crate::thread_pool::{BlockingCall, ThreadRole};
+use crate::trace::TraceCaller;
 
 /// The leader looks at the sockets again after so much work.
 const LOOK_AGAIN: Nanos = Nanos::from_micros(200);

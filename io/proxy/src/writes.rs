@@ -29,8 +29,8 @@
 
 mod bounce;
 mod dirty;
+mod flusher;
 mod probe;
-mod sweep;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,10 +45,10 @@ pub(crate) use self::bounce::Aligned;
 use self::bounce::Bounces;
 pub(crate) use self::dirty::DirtyAccount;
 use self::dirty::{DirtyPiece, DirtyWrite, SyncFile};
+use self::flusher::FlusherQueue;
 pub use self::probe::{Alignment, Backing};
 use self::probe::{DIRECT_MIN, RWF_DONTCACHE};
 pub(crate) use self::probe::{direct_alignment, nameless_file, reopen};
-use self::sweep::FlusherQueue;
 use crate::sys::{SyncRange, sync_file_range};
 
 /// The writing side of one target, shared by all threads that write to it.

@@ -16,7 +16,7 @@ use api::why::span;
 use api::{ClientError, ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
 use serde::Serialize;
 
-use crate::place::{ApiServer, ServerArgs};
+use crate::server_args::{ApiServer, ServerArgs};
 use crate::top::table;
 use mounts::MountShown;
 

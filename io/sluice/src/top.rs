@@ -25,7 +25,7 @@ use model::Nanos;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 
-use crate::place::ServerArgs;
+use crate::server_args::ServerArgs;
 use rates::{TopBy, TopRow, TopSample, TopSort};
 use source::{TopFrame, TopPlayer, TopRecorder, TopSource};
 

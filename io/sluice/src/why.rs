@@ -14,7 +14,7 @@ use api::{DelayRow, DelayTable, Why, WhyQuery, WhySubject};
 use model::Nanos;
 use nix::unistd::User;
 
-use crate::place::{ApiServer, ServerArgs};
+use crate::server_args::{ApiServer, ServerArgs};
 use crate::top::table;
 use crate::when::{self, MomentArg, forms_of_time};
 

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Transaction, params};
 
-use super::ages::{Minute, POINTS, Retention};
 use super::codec::{CodecError, LedgerReader, put_number, put_sums};
 use super::counters::Counters;
 use super::file::FileError;
+use super::retention::{Minute, POINTS, Retention};
 
 /// The points of one chunk, by their first minute.
 type Points = BTreeMap<Minute, Counters>;

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::LedgerError;
-use super::ages::{Minute, Retention};
 use super::chunks;
 use super::codec::{CodecError, LedgerReader, put_sums};
 use super::counters::Counters;
+use super::retention::{Minute, Retention};
 use super::subjects::{LedgerSubjects, SlotId, SubjectKind};
 use crate::sqlite::{FileKind, make_private};
 

@@ -11,11 +11,11 @@
 
 use std::collections::HashMap;
 
-use super::ages::Minute;
 use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::{FIELDS, FIELDS_1};
 use super::lines::LineCounters;
-use super::members::{ProxyCounters, ProxyEpoch, take_all};
+use super::proxy_counters::{ProxyCounters, ProxyEpoch, take_all};
+use super::retention::Minute;
 use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 
 /// Why a proxy's state cannot be taken.
@@ -176,7 +176,7 @@ fn take_line(
 mod tests {
     use super::*;
     use crate::ledger::counters::Counters;
-    use crate::ledger::members::LedgerBounds;
+    use crate::ledger::proxy_counters::LedgerBounds;
 
     #[test]
     fn a_state_of_the_first_form_is_read_and_one_of_a_later_form_is_refused() {

@@ -59,7 +59,7 @@ pub(crate) struct DecayAccounting {
 
 /// Whom the accounts tell.
 pub(crate) struct AccountOutputs {
-    pub(crate) plan: MsgQueue<super::plan::PlanMsg>,
+    pub(crate) plan: MsgQueue<super::plan_actor::PlanMsg>,
     pub(crate) store: MsgQueue<records::StoreMsg>,
     pub(crate) teller: EventPublisher,
     pub(crate) counts: Arc<Counts>,
@@ -227,8 +227,8 @@ impl DecayAccounting {
         while self.decays.poll_ledger(now).is_some() {}
         if !self.rates.is_empty() {
             let rates = std::mem::take(&mut self.rates);
-            let ask = super::plan::PlanMsg::Rates(rates);
-            if let Err(TrySendError::Full(super::plan::PlanMsg::Rates(rates))) =
+            let ask = super::plan_actor::PlanMsg::Rates(rates);
+            if let Err(TrySendError::Full(super::plan_actor::PlanMsg::Rates(rates))) =
                 self.to.plan.try_send(ask)
             {
                 self.rates = rates;

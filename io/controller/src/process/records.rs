@@ -22,7 +22,7 @@ use super::access::{AccessControl, ApiCaller, now_s};
 use super::accounts::ThrottledKeys;
 use super::events::EventPublisher;
 use super::queue::{MsgInbox, MsgQueue};
-use super::{plan, usage};
+use super::{plan_actor, usage};
 use crate::store::{History, Revision, Store, StoreError};
 use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
@@ -292,7 +292,7 @@ impl RecordsState {
 
 /// Whom the thread tells of what it wrote.
 pub(crate) struct StoreOutputs {
-    pub(crate) plan: MsgQueue<plan::PlanMsg>,
+    pub(crate) plan: MsgQueue<plan_actor::PlanMsg>,
     pub(crate) usage: MsgQueue<usage::UsageMsg>,
     pub(crate) teller: EventPublisher,
 }
@@ -311,7 +311,7 @@ pub(crate) fn run(
             StoreMsg::Members(changed) => {
                 match records.decide(Decision::Members(changed.clone())) {
                     // It fails only where the plan's thread has ended.
-                    Ok(()) => drop(to.plan.send(plan::PlanMsg::Stored(changed))),
+                    Ok(()) => drop(to.plan.send(plan_actor::PlanMsg::Stored(changed))),
                     Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
                 }
             }
@@ -332,7 +332,7 @@ pub(crate) fn run(
                 if let Ok(rules) = &outcome {
                     let after = Some(rules.text.to_string());
                     access.audit.write(&by.changed("rules".into(), before, after));
-                    let _ = to.plan.send(plan::PlanMsg::Rules(rules.clone()));
+                    let _ = to.plan.send(plan_actor::PlanMsg::Rules(rules.clone()));
                     let _ = to.usage.send(usage::UsageMsg::Rules(rules.clone()));
                     to.teller.tell_now(EventKind::Rules, rules.version.as_str(), rules.told());
                 }

@@ -39,7 +39,7 @@ use super::queue::MsgQueue;
 use super::records::{PublishedRules, RulePublishError};
 use super::rights::{self, Routes};
 use super::usage;
-use super::{ApiState, plan, records};
+use super::{ApiState, plan_actor, records};
 use crate::ledger::{Counters, SubjectKind};
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
@@ -330,9 +330,9 @@ async fn sums_by(
     table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
 }
 
-async fn look(shared: &ApiState) -> Result<plan::PlanView, RouteError> {
+async fn look(shared: &ApiState) -> Result<plan_actor::PlanView, RouteError> {
     let (answer, view) = oneshot::channel();
-    submit(&shared.plan, plan::PlanMsg::Look(answer))?;
+    submit(&shared.plan, plan_actor::PlanMsg::Look(answer))?;
     view.await.map_err(|_| shutting_down())
 }
 

@@ -17,12 +17,12 @@ use ninep::{Fid, getattr};
 
 use super::stale::FileWalk;
 use super::{behind, or_error};
-use crate::behind::KnownSize;
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
-use crate::link::{CallReply, CallSpec};
 use crate::nodes::MountNode;
+use crate::session::{CallReply, CallSpec};
 use crate::translate;
+use crate::write_behind::KnownSize;
 
 pub(crate) fn get(
     export: &MountFs,

@@ -13,14 +13,14 @@ use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 
 use super::{data, or_error};
-use crate::behind::{
+use crate::files::OpenFile;
+use crate::filesystem::MountFs;
+use crate::nodes::MountNode;
+use crate::session::{CallReply, CallSpec, CallWaiter, ServerCall, SessionIdentity, here};
+use crate::write_behind::{
     Accepted, KnownSize, OnReady, SentWrite, WaitUntil, WaitingSince, WritePiece, WriteRun,
     WriteWaiter,
 };
-use crate::files::OpenFile;
-use crate::filesystem::MountFs;
-use crate::link::{CallReply, CallSpec, CallWaiter, ServerCall, SessionIdentity, here};
-use crate::nodes::MountNode;
 
 /// Takes what is written, and answers.
 pub(super) fn write(

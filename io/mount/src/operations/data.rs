@@ -28,8 +28,8 @@ use super::stale::{FileWalk, NameWalk};
 use super::{behind, locks, names, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
-use crate::link::{CallReply, CallSpec, SessionIdentity};
 use crate::nodes::MountNode;
+use crate::session::{CallReply, CallSpec, SessionIdentity};
 use crate::translate::open_flags;
 
 /// Opens a file or a directory that the kernel knows.

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRead, FuseRequest, Reply};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
-use super::{or_error, told};
-use crate::behind::WaitingSince;
+use super::{control_files, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
-use crate::link::{CallSpec, lock};
+use crate::session::{CallSpec, lock};
+use crate::write_behind::WaitingSince;
 
 /// The part of a directory that was read last, and where the kernel is in it.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) fn list(export: &MountFs, request: &FuseRequest, read: FuseRead, repl
     with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
             listing.give(|entry| {
-                if told::hides(directory, entry.name) {
+                if control_files::hides(directory, entry.name) {
                     return true;
                 }
                 let (number, mode) = match &entry.file {
@@ -65,7 +65,7 @@ pub(crate) fn list_plus(
         let age = listing.read.map_or(Duration::ZERO, |read| read.elapsed());
         reply.list(|out| {
             listing.give(|entry| {
-                if told::hides(directory, entry.name) {
+                if control_files::hides(directory, entry.name) {
                     return true;
                 }
                 let name = DirEntry {

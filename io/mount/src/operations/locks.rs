@@ -31,8 +31,8 @@ use ninep::{LOCK_BLOCK, LockKind as WireKind, LockStatus};
 use super::{behind, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
-use crate::link::{CallReply, CallWaiter, ServerCall, here};
 use crate::locks::{GivingBack, MountLockOwner, WHOLE};
+use crate::session::{CallReply, CallWaiter, ServerCall, here};
 
 pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);

@@ -14,10 +14,10 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::stale::NameWalk;
 use super::{behind, or_error};
-use crate::behind::KnownSize;
 use crate::filesystem::MountFs;
-use crate::link::CallSpec;
 use crate::nodes::MountNode;
+use crate::session::CallSpec;
+use crate::write_behind::KnownSize;
 
 /// Which file has this name? That there is none is never believed: who makes one elsewhere and says
 /// so expects that it is found.

@@ -15,8 +15,8 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 use super::or_error;
 use super::stale::FileWalk;
 use crate::filesystem::MountFs;
-use crate::link::{CallReply, CallSpec};
 use crate::nodes::MountNode;
+use crate::session::{CallReply, CallSpec};
 
 pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);

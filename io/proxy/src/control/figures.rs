@@ -19,10 +19,10 @@ use crate::config::{ConfiguredCosts, ProxyConfig};
 use crate::connection::Connection;
 use crate::export::Export;
 use crate::fids::ProxyUser;
-use crate::gate::Target;
 use crate::rules::RuleUpdateError;
 use crate::server::Server;
 use crate::tally::ReplyTally;
+use crate::target::Target;
 
 impl ProxyControl for Server {
     fn status(&self) -> ProxyStatus {

@@ -24,8 +24,8 @@ use sched::{
 };
 
 use super::ProxyControl;
-use crate::gate::Target;
 use crate::server::Server;
+use crate::target::Target;
 
 /// What holds a job, a user or those who pay a limit, now and since the proxy started.
 #[utoipa::path(

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::{FidLocks, LockCall, LockedFileId, OwnerName, WantedRange};
 use crate::connection::{Connection, ReplyTo};
-use crate::record::TraceDraft;
+use crate::trace::TraceDraft;
 
 /// A Tlock whose reply is held.
 pub(super) struct LockWaiter {

@@ -14,8 +14,8 @@ use crate::connection::ReplyTo;
 use crate::fids::{FidState, OpenFid};
 use crate::locks::{LockCall, LockOutcome, LockReply, TlockOwner, WantedRange};
 use crate::outbox::ReplyOutbox;
-use crate::record::TraceDraft;
 use crate::server::Server;
+use crate::trace::TraceDraft;
 
 /// A request that must wait is not answered until the lock is granted, or the grace is over.
 pub(super) fn lock(

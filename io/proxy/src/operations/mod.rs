@@ -26,16 +26,16 @@ use ninep::{Attributes, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
-use crate::asked::ParsedRequest;
 use crate::bounds::SharedBound;
 use crate::connection::ReplyTo;
 use crate::credentials::{self, FsCredentials};
 use crate::export::ExportNode;
 use crate::fids::{FidState, FidTable, OpenFid, ProxyUser};
-use crate::gate::{PendingRequest, RequestFile, RunningRequest};
-use crate::mounts::{MountSession, Protocol};
 use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
+use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
+use crate::sessions::{MountSession, Protocol};
+use crate::target::{PendingRequest, RequestFile, RunningRequest};
 use reached::Reached;
 
 /// How an operation ended.

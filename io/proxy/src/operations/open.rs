@@ -13,7 +13,7 @@ use super::reached::Reached;
 use super::{Context, Ending};
 use crate::export::{self, ExportNode};
 use crate::fids::{FidEntry, FidState, OpenFid};
-use crate::record::LastAccess;
+use crate::trace::LastAccess;
 use crate::writes::WriteFile;
 
 /// A name that others make and remove all the time is given up after so many tries.

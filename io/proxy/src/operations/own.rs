@@ -11,10 +11,10 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::{Context, Ending, data, open};
-use crate::asked::COPY_MAX;
 use crate::credentials;
 use crate::export::ExportNode;
 use crate::fids::{FidState, OpenFid};
+use crate::parsed_request::COPY_MAX;
 use crate::sys;
 use crate::writes::DirtyAccount;
 

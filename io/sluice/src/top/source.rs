@@ -20,7 +20,7 @@ use api::{LiveSample, LiveUsage, ProxyStatus};
 use serde::{Deserialize, Serialize};
 
 use super::rates::TopSample;
-use crate::place::ApiServer;
+use crate::server_args::ApiServer;
 
 /// Where samples come from.
 pub(super) enum TopSource {

@@ -21,8 +21,8 @@ use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 
 use super::super::bounds::Bounded;
-use super::super::plan::PlanView;
-use super::super::standing::ledger_path;
+use super::super::plan_actor::PlanView;
+use super::super::standby::ledger_path;
 use super::super::{ApiState, Counts};
 use super::{RouteQuery, in_force, look};
 

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::super::ApiState;
 use super::super::access::ApiCaller;
 use super::super::bounds::BODY_MAX;
-use super::super::plan;
+use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, cut, look, refusal, shutting_down, submit};
 
@@ -49,7 +49,7 @@ pub(super) async fn forget(
     Path(name): Path<String>,
 ) -> Result<Json<Proxies>, RouteError> {
     let (answer, outcome) = oneshot::channel();
-    submit(&shared.plan, plan::PlanMsg::Forget(name.clone(), answer))?;
+    submit(&shared.plan, plan_actor::PlanMsg::Forget(name.clone(), answer))?;
     if !outcome.await.map_err(|_| shutting_down())? {
         let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
         return Err(refusal(StatusCode::NOT_FOUND, message));
@@ -129,8 +129,8 @@ pub(super) async fn report(
     }
     let (answer, order) = oneshot::channel();
     let CheckedReport { epoch, rules, targets: reports, answers, .. } = body;
-    let said = plan::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
-    submit(&shared.plan, plan::PlanMsg::Report(Box::new(said)))?;
+    let said = plan_actor::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
+    submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
         let message =
             format!("proxy {name} is not taken: there are too many, or the controller ends");
@@ -153,7 +153,7 @@ pub(super) async fn report(
     Ok(Json(order))
 }
 
-fn listed(view: plan::PlanView) -> Proxies {
+fn listed(view: plan_actor::PlanView) -> Proxies {
     let standing = |(target, member): (Arc<str>, ::plan::ProxySnapshot)| WireProxyStatus {
         name: member.name.to_string(),
         target: target.to_string(),

@@ -1,7 +1,7 @@
 //! What holds whom over all proxies, who was delayed, and what is under way.
 //!
 //! ```text
-//!   GET /v1/why, /v1/live ─► every proxy is asked, and waited for (asking.rs) ─► merged
+//!   GET /v1/why, /v1/live ─► every proxy is asked, and waited for (fan_out.rs) ─► merged
 //!   GET /v1/why/top       ─► the ledger's sums of delays by subject
 //! ```
 
@@ -15,11 +15,11 @@ use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
 use super::{
-    ApiState, RouteError, RouteQuery, kind_of, plan, refusal, shutting_down, submit, sums_by,
+    ApiState, RouteError, RouteQuery, kind_of, plan_actor, refusal, shutting_down, submit, sums_by,
     time_of,
 };
 use crate::process::access::ApiCaller;
-use crate::process::asking::QueryReplies;
+use crate::process::fan_out::QueryReplies;
 
 /// What holds a job, a user or those who pay a limit, at every proxy: now, and since each
 /// proxy started. A caller of role user is told of that user's jobs.
@@ -141,7 +141,7 @@ pub(super) async fn ask(
     question: QueryKind,
 ) -> Result<QueryReplies, RouteError> {
     let (answer, heard) = oneshot::channel();
-    submit(&shared.plan, plan::PlanMsg::Question(question, answer))?;
+    submit(&shared.plan, plan_actor::PlanMsg::Question(question, answer))?;
     heard.await.map_err(|_| shutting_down())
 }
 

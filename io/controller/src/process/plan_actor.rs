@@ -1,0 +1,637 @@
+//! The thread that decides: reports in, orders out, ten ticks a second.
+//!
+//! ```text
+//!   report ─► the target's plan::Controller ─► orders ─► who waits for one?
+//!     └ an answer to be given      │                       ├ it changes something: now
+//!       (the last one's is now)    └ not on record yet:    └ else after HOLD, or with the
+//!                                    withheld, see store     proxy's next report
+//! ```
+//!
+//! A proxy has one call waiting at a time: its next report releases the one before. So a proxy
+//! that has much to say is answered as often, and one that rests hears news at once.
+//!
+//! An order that relies on a life or a fallback of its member goes only when the store has that:
+//! a controller that begins anew counts with what is on record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, TrySendError};
+use std::time::{Duration, Instant};
+
+use api::{ControllerReply, EventKind, ProxyReply, QueryKind, RulesText, WireTargetAssignment};
+use model::{Rate, Scope, Time};
+use plan::{
+    AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
+    ShareReport,
+};
+use tokio::sync::oneshot;
+
+use super::counts::Counts;
+use super::events::EventPublisher;
+use super::fan_out::{FanOut, QueryReplies};
+use super::queue::{MsgInbox, MsgQueue};
+use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
+
+/// What this thread is asked.
+pub(crate) enum PlanMsg {
+    Report(Box<ReportMsg>),
+    Look(oneshot::Sender<PlanView>),
+    /// Of all proxies.
+    Question(QueryKind, oneshot::Sender<QueryReplies>),
+    /// The answer says whether there was one.
+    Forget(String, oneshot::Sender<bool>),
+    Rules(Arc<PublishedRules>),
+    /// What decays hold keys to; `None`: to nothing any more.
+    Rates(BTreeMap<Scope, Option<Rate>>),
+    Stored(Vec<ProxyRecord>),
+    Stop,
+}
+
+/// What a proxy said at once.
+pub(crate) struct ReportMsg {
+    pub(crate) name: Arc<str>,
+    pub(crate) epoch: u64,
+    /// The version of the rules that it was given.
+    pub(crate) rules: Option<String>,
+    pub(crate) reports: Vec<(Arc<str>, ShareReport)>,
+    pub(crate) answers: Vec<ProxyReply>,
+    /// Dropped where the proxy is one too many.
+    pub(crate) answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
+}
+
+/// Another process has the proxy's name, and began later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Superseded {
+    /// It is not heard any more: this one may begin a new life.
+    pub(crate) again: bool,
+}
+
+/// What people may see.
+pub(crate) struct PlanView {
+    pub(crate) now: Time,
+    pub(crate) members: Vec<(Arc<str>, ProxySnapshot)>,
+    /// Names under which two proxies report.
+    pub(crate) duplicates: BTreeSet<Arc<str>>,
+    pub(crate) scopes: usize,
+}
+
+/// Everything that is decided upon.
+pub(crate) struct PlanActor {
+    began: Instant,
+    term: u64,
+    rules: Arc<PublishedRules>,
+    targets: BTreeMap<Arc<str>, ShareAllocator>,
+    /// What decays hold keys to.
+    rates: BTreeMap<Scope, Rate>,
+    known: KnownProxies,
+    waiting: BTreeMap<Arc<str>, WaitingReport>,
+    /// Those of them that are to be answered now.
+    ready: BTreeSet<Arc<str>>,
+    /// Orders whose members are not on record as they should be.
+    withheld: BTreeMap<(Arc<str>, Arc<str>), Assignment>,
+    store: MsgQueue<records::StoreMsg>,
+    counts: Arc<Counts>,
+    asking: FanOut,
+    /// When the store was asked for what it has not answered.
+    storing: Option<Instant>,
+    stored: Instant,
+    teller: EventPublisher,
+    /// Proxies that are silent, as it was told.
+    silent: BTreeSet<Arc<str>>,
+    lives: ProxyEpochs,
+}
+
+/// A call that is to be answered.
+struct WaitingReport {
+    answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
+    /// Another process reports under the same name.
+    duplicate: bool,
+    epoch: u64,
+    rules: Option<String>,
+    /// What the proxy said of its targets: membership and revision.
+    said: BTreeMap<Arc<str>, (plan::Membership, u64)>,
+    orders: BTreeMap<Arc<str>, WireTargetAssignment>,
+    until: Instant,
+}
+
+impl PlanActor {
+    pub(crate) fn new(
+        term: u64,
+        rules: Arc<PublishedRules>,
+        known: KnownProxies,
+        store: MsgQueue<records::StoreMsg>,
+        teller: EventPublisher,
+        counts: Arc<Counts>,
+    ) -> PlanActor {
+        let began = Instant::now();
+        let mut by_target: BTreeMap<Arc<str>, Vec<ProxySnapshot>> = BTreeMap::new();
+        for ((target, name), (epoch, fallback)) in &known {
+            by_target.entry(target.clone()).or_default().push(ProxySnapshot {
+                name: name.clone(),
+                epoch: *epoch,
+                heard: Time::ZERO,
+                silent: false,
+                fallback: *fallback,
+                revisions: (0, 0),
+            });
+        }
+        let controller = |members: &[ProxySnapshot]| {
+            let settings = AllocatorSettings::default();
+            ShareAllocator::new(settings, term, members, rules.set.clone(), Time::ZERO)
+        };
+        let targets =
+            by_target.iter().map(|(target, members)| (target.clone(), controller(members)));
+        let targets = targets.collect();
+        PlanActor {
+            began,
+            term,
+            rules,
+            targets,
+            rates: BTreeMap::new(),
+            known,
+            waiting: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            withheld: BTreeMap::new(),
+            store,
+            counts,
+            asking: FanOut::default(),
+            storing: None,
+            stored: began,
+            teller,
+            silent: BTreeSet::new(),
+            lives: ProxyEpochs::new(MEMBERS_MAX),
+        }
+    }
+
+    /// The thread: until it is told to stop.
+    pub(crate) fn run(mut self, asked: &MsgInbox<PlanMsg>) {
+        let mut tick = Instant::now() + TICK;
+        loop {
+            match asked.recv_timeout(tick.saturating_duration_since(Instant::now())) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(first) => {
+                    // Those that came together are decided upon together.
+                    for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
+                        if matches!(ask, PlanMsg::Stop) {
+                            return;
+                        }
+                        self.take(ask);
+                    }
+                }
+            }
+            self.decide();
+            let now = Instant::now();
+            if now >= tick {
+                tick = now + TICK;
+                self.look_at_all(now);
+            }
+            self.answer_ready();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn take(&mut self, ask: PlanMsg) {
+        match ask {
+            PlanMsg::Report(said) => self.report(*said),
+            PlanMsg::Look(answer) => {
+                // Here and below: who asked may have gone.
+                let _ = answer.send(self.view());
+            }
+            PlanMsg::Question(what, answer) => self.ask(what, answer),
+            PlanMsg::Forget(name, answer) => {
+                let _ = answer.send(self.forget(&name));
+            }
+            PlanMsg::Rules(rules) => {
+                let now = self.now();
+                self.targets.values_mut().for_each(|c| c.set_rules(rules.set.clone(), now));
+                self.rules = rules;
+                self.ready.extend(self.waiting.keys().cloned());
+            }
+            PlanMsg::Rates(rates) => self.set_rates(rates),
+            PlanMsg::Stored(members) => self.note_stored(members),
+            PlanMsg::Stop => {}
+        }
+    }
+
+    fn report(&mut self, said: ReportMsg) {
+        let now = self.now();
+        let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
+        let check = match self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
+            true => None,
+            false => self.lives.hear(&said.name, said.epoch, now),
+        };
+        let duplicate = match check {
+            None => {
+                tracing::warn!(proxy = &*said.name, MEMBERS_MAX, "one proxy too many");
+                self.counts.refused.add(1);
+                return;
+            }
+            Some(EpochCheck::Superseded { again, news }) => {
+                if news {
+                    self.tell_duplicate(&said.name);
+                }
+                self.counts.duplicate.add(1);
+                // Who asked may have gone.
+                let _ = said.answer.send(Err(Superseded { again }));
+                return;
+            }
+            Some(EpochCheck::Current { duplicate }) => duplicate,
+        };
+        self.answer(&said.name);
+        self.counts.reports.add(1);
+        let mut targets = BTreeMap::new();
+        for (target, report) in said.reports {
+            if !self.targets.contains_key(&target) {
+                if self.targets.len() >= TARGETS_MAX {
+                    tracing::warn!(target = &*target, TARGETS_MAX, "one target too many");
+                    continue;
+                }
+                let settings = AllocatorSettings::default();
+                let rules = self.rules.set.clone();
+                let mut new = ShareAllocator::new(settings, self.term, &[], rules, now);
+                self.rates.iter().for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
+                self.targets.insert(target.clone(), new);
+            }
+            targets.insert(target.clone(), (report.term, report.revision));
+            if let Some(controller) = self.targets.get_mut(&target) {
+                controller.report(&report, now);
+            }
+        }
+        if self.rules.given && said.rules.as_ref() != Some(&self.rules.version) {
+            self.ready.insert(said.name.clone());
+        }
+        let ReportMsg { name, epoch, rules, answer, answers, .. } = said;
+        self.asking.hear(&name, answers);
+        self.asking.end(Instant::now());
+        if self.asking.asks(&name) {
+            self.ready.insert(name.clone());
+        }
+        let until = Instant::now() + HOLD;
+        let orders = BTreeMap::new();
+        let said = targets;
+        self.waiting
+            .insert(name, WaitingReport { answer, duplicate, epoch, rules, said, orders, until });
+    }
+
+    fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
+        let now = self.now();
+        for (scope, rate) in rates {
+            for controller in self.targets.values_mut() {
+                controller.set_rate(&scope, rate, now);
+            }
+            match rate {
+                Some(rate) => self.rates.insert(scope, rate),
+                None => self.rates.remove(&scope),
+            };
+        }
+    }
+
+    fn ask(&mut self, what: QueryKind, answer: oneshot::Sender<QueryReplies>) {
+        let members = self.targets.values().flat_map(ShareAllocator::members);
+        let members = members.map(|member| (member.name, member.silent));
+        self.asking.begin(what, members, answer, Instant::now());
+        let asked = self.waiting.keys().filter(|name| self.asking.asks(name));
+        self.ready.extend(asked.cloned());
+        self.asking.end(Instant::now());
+    }
+
+    fn forget(&mut self, name: &str) -> bool {
+        let now = self.now();
+        let mut found = false;
+        for controller in self.targets.values_mut() {
+            found |= controller.forget(name, now);
+        }
+        self.withheld.retain(|(_, of), _| &**of != name);
+        self.lives.forget(name);
+        self.stored = self.began;
+        found
+    }
+
+    /// Takes every order that is to be sent.
+    fn decide(&mut self) {
+        let now = self.now();
+        let mut orders = Vec::new();
+        for (target, controller) in &mut self.targets {
+            while let Some(order) = controller.poll_order(now) {
+                orders.push((target.clone(), order));
+            }
+        }
+        for (target, order) in orders {
+            self.route(target, order);
+        }
+        if !self.withheld.is_empty() {
+            self.keep_members();
+        }
+    }
+
+    fn route(&mut self, target: Arc<str>, order: Assignment) {
+        let place = (target, order.to.clone());
+        let is_known = self.known.get(&place).is_some_and(|(epoch, fallback)| {
+            *epoch == order.epoch && (order.stay || *fallback >= order.fallback)
+        });
+        if !is_known {
+            self.withheld.insert(place, order);
+            return;
+        }
+        // Nobody waits: the answer to the next report says it again.
+        let Some(waiting) = self.waiting.get_mut(&order.to) else { return };
+        if waiting.epoch != order.epoch {
+            return;
+        }
+        let (term, revision) = waiting.said.get(&place.0).copied().unwrap_or_default();
+        // A member is registered by some calls, one right after the other.
+        let registers = revision == 0 && order.number < REGISTERED;
+        let news = order.term != term || order.revision > revision || !order.grants.is_empty();
+        if news || registers {
+            self.ready.insert(order.to.clone());
+        }
+        waiting.orders.insert(place.0, WireTargetAssignment::from(&order));
+    }
+
+    /// What is due by the clock.
+    fn look_at_all(&mut self, now: Instant) {
+        self.asking.end(now);
+        let due = self.waiting.iter().filter(|(_, waiting)| now >= waiting.until);
+        self.ready.extend(due.map(|(name, _)| name.clone()));
+        if self.stored + RESTORE <= now {
+            self.keep_members();
+        }
+        self.tell_silent();
+    }
+
+    /// Tells which proxies are not heard any more, and which are again.
+    fn tell_silent(&mut self) {
+        let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
+        for member in self.targets.values().flat_map(ShareAllocator::members) {
+            *silent.entry(member.name).or_insert(true) &= member.silent;
+        }
+        for (name, silent) in silent {
+            if silent && self.silent.insert(name.clone()) {
+                let text = format!("proxy {name} is not heard any more");
+                self.teller.tell_now(EventKind::Lost, &*name, text);
+            } else if !silent && self.silent.remove(&name) {
+                let text = format!("proxy {name} is heard again");
+                self.teller.tell_now(EventKind::Returned, &*name, text);
+            }
+        }
+    }
+
+    fn tell_duplicate(&self, name: &Arc<str>) {
+        let text = format!(
+            "two proxies report as {name}: only the one that began last is taken; give the other \
+             another name (--node)"
+        );
+        tracing::error!("{text}");
+        self.teller.tell_now(EventKind::Duplicate, &**name, text);
+    }
+
+    fn answer_ready(&mut self) {
+        while let Some(name) = self.ready.pop_first() {
+            self.answer(&name);
+        }
+    }
+
+    fn answer(&mut self, name: &Arc<str>) {
+        let Some(waiting) = self.waiting.remove(name) else { return };
+        let given = self.rules.given && waiting.rules.as_ref() != Some(&self.rules.version);
+        let rules =
+            || RulesText { version: self.rules.version.clone(), text: self.rules.text.to_string() };
+        self.counts.orders.add(waiting.orders.len() as u64);
+        let targets = waiting.orders.into_iter();
+        // Who asked may have gone.
+        let _ = waiting.answer.send(Ok(ControllerReply {
+            term: self.term,
+            targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
+            rules: given.then(rules),
+            usage_taken: None,
+            questions: self.asking.questions(name),
+            duplicate: waiting.duplicate,
+        }));
+    }
+
+    /// Has the store keep what it does not have of the members, one change at a time. What fell
+    /// may wait: more than the truth is safe.
+    fn keep_members(&mut self) {
+        let now = Instant::now();
+        if self.storing.is_some_and(|since| now < since + RESTORE) {
+            return;
+        }
+        let mut gone: BTreeSet<_> = self.known.keys().cloned().collect();
+        let mut changed = Vec::new();
+        for (target, controller) in &self.targets {
+            for ProxySnapshot { name, epoch, fallback, .. } in controller.members() {
+                let place = (target.clone(), name.clone());
+                gone.remove(&place);
+                if self.known.get(&place) != Some(&(epoch, fallback)) {
+                    let fallback = Some(fallback.billionths());
+                    let (target, name) = (target.to_string(), name.to_string());
+                    changed.push(ProxyRecord { target, name, epoch, fallback });
+                }
+            }
+        }
+        let forgotten = |(target, name): (Arc<str>, Arc<str>)| ProxyRecord {
+            target: target.to_string(),
+            name: name.to_string(),
+            epoch: 0,
+            fallback: None,
+        };
+        changed.extend(gone.into_iter().map(forgotten));
+        self.stored = now;
+        if changed.is_empty() {
+            return;
+        }
+        changed.truncate(RECORD_MEMBERS_MAX);
+        match self.store.try_send(records::StoreMsg::Members(changed)) {
+            Ok(()) => self.storing = Some(now),
+            // It is tried again with the next tick, or all ends.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    fn note_stored(&mut self, members: Vec<ProxyRecord>) {
+        self.storing = None;
+        for ProxyRecord { target, name, epoch, fallback } in members {
+            let place = (target.into(), name.into());
+            match fallback.and_then(model::Share::from_billionths) {
+                Some(part) => self.known.insert(place, (epoch, part)),
+                None => self.known.remove(&place),
+            };
+        }
+        for (place, order) in std::mem::take(&mut self.withheld) {
+            // Of whom there is still no record, the next report brings the order again.
+            if self.known.contains_key(&place) {
+                self.route(place.0, order);
+            }
+        }
+    }
+
+    fn view(&self) -> PlanView {
+        let members = self.targets.iter().flat_map(|(target, controller)| {
+            controller.members().map(|member| (target.clone(), member))
+        });
+        let members: Vec<_> = members.collect();
+        let now = self.now();
+        let names = members.iter().map(|(_, member)| &member.name);
+        let duplicates =
+            names.filter(|name| self.lives.has_duplicate(name, now)).cloned().collect();
+        PlanView {
+            now,
+            members,
+            duplicates,
+            scopes: self.targets.values().map(ShareAllocator::scopes).sum(),
+        }
+    }
+}
+
+/// How often parts move, and calls are looked at that wait.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a call waits for news: less than the second between two reports. A report says which
+/// order was heard before it, so what is held longer is told two reports later, and a proxy that
+/// rests would be heard of too late to be present.
+const HOLD: Duration = Duration::from_millis(500);
+/// By which of its orders a member has told what it holds, if nothing is lost.
+const REGISTERED: u64 = 8;
+/// How long the store is given before it is asked again, and how long what fell may wait.
+const RESTORE: Duration = Duration::from_secs(5);
+/// How many are taken at once before anything is decided.
+const BATCH: usize = 256;
+/// Members of all targets.
+const MEMBERS_MAX: usize = 8_192;
+const TARGETS_MAX: usize = 64;
+/// Members of one record, which is 1 MiB at most.
+const RECORD_MEMBERS_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use api::WireTargetReport;
+    use model::{RuleSet, Scope};
+    use plan::{ControllerSession, SessionSettings};
+
+    use super::*;
+    use crate::process::queue::queue;
+
+    /// A desk without threads, and the queue of its store.
+    struct QueueRoom {
+        desk: PlanActor,
+        store: MsgInbox<records::StoreMsg>,
+    }
+
+    impl QueueRoom {
+        fn new(known: KnownProxies) -> QueueRoom {
+            let (to_store, store) = queue(4);
+            let text = "[[rule]]\nname = \"all\"\nlimit = \"1MB/s\"\n";
+            let rules = PublishedRules {
+                text: text.into(),
+                version: "v1".into(),
+                set: Arc::new(RuleSet::parse(text).unwrap()),
+                given: true,
+            };
+            let teller =
+                EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
+            let desk = PlanActor::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
+            QueueRoom { desk, store }
+        }
+
+        /// Hands a report in; what is answered at once, and how to hear of the rest.
+        fn say(
+            &mut self,
+            of: &mut ControllerSession,
+            name: &str,
+        ) -> oneshot::Receiver<Result<ControllerReply, Superseded>> {
+            let report =
+                of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
+            // Through the wire's form, as in life.
+            let report = WireTargetReport::from(&report).to_report(&name.into(), 1).unwrap();
+            let (answer, order) = oneshot::channel();
+            let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
+            let answers = vec![];
+            let said = ReportMsg { name: name.into(), epoch: 1, rules, reports, answers, answer };
+            self.desk.take(PlanMsg::Report(Box::new(said)));
+            self.settle();
+            order
+        }
+
+        fn settle(&mut self) {
+            self.desk.decide();
+            self.desk.answer_ready();
+        }
+
+        /// The store does what it was asked.
+        fn store(&mut self) -> Vec<ProxyRecord> {
+            let Some(records::StoreMsg::Members(members)) = self.store.try_iter().next() else {
+                return vec![];
+            };
+            self.desk.take(PlanMsg::Stored(members.clone()));
+            self.settle();
+            members
+        }
+
+        /// Registers a member up to its first orders.
+        fn join(&mut self, name: &str) -> ControllerSession {
+            let mut standing =
+                ControllerSession::new(name, 1, SessionSettings::default(), self.desk.now());
+            for _ in 0..8 {
+                // Parts move each tick.
+                self.desk.began -= TICK / 2;
+                let mut order = self.say(&mut standing, name);
+                self.store();
+                let Ok(order) = order.try_recv().map(Result::unwrap) else { break };
+                let order = order.targets["t"].to_order(&name.into(), 1).unwrap();
+                if !standing.hear(&order, self.desk.now()) {
+                    break;
+                }
+            }
+            standing
+        }
+    }
+
+    #[test]
+    fn nobody_is_ordered_anything_before_he_is_on_record() {
+        let mut room = QueueRoom::new(KnownProxies::new());
+        let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
+        let mut order = room.say(&mut standing, "a");
+        assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
+        let stored = room.store();
+        assert_eq!((&*stored[0].name, stored[0].epoch), ("a", 1));
+        assert!(order.try_recv().unwrap().unwrap().targets.contains_key("t"));
+    }
+
+    #[test]
+    fn a_call_waits_until_there_is_news_or_the_next_one_comes() {
+        let mut room = QueueRoom::new(KnownProxies::new());
+        let mut standing = room.join("a");
+        assert!(standing.is_ordered());
+        assert!(standing.part_of(&Scope::rule("all", &[])).is_whole(), "it is alone");
+        // A second later it has something to say, and what it has acknowledged is no news.
+        room.desk.began -= Duration::from_secs(1);
+        let mut first = room.say(&mut standing, "a");
+        assert!(first.try_recv().is_err());
+        room.desk.began -= Duration::from_secs(1);
+        let mut second = room.say(&mut standing, "a");
+        assert!(first.try_recv().is_ok(), "the next call has come");
+        assert!(second.try_recv().is_err());
+        let rules =
+            PublishedRules { version: "v2".into(), given: true, ..PublishedRules::default() };
+        room.desk.take(PlanMsg::Rules(Arc::new(rules)));
+        room.settle();
+        assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
+    }
+
+    #[test]
+    fn who_was_known_before_counts_until_he_is_heard_or_forgotten() {
+        let place = ("t".into(), "gone".into());
+        let mut room =
+            QueueRoom::new(KnownProxies::from([(place, (1, model::Share::ratio(1, 2)))]));
+        assert_eq!(room.desk.view().members[0].1.fallback, model::Share::ratio(1, 2));
+        let (answer, mut outcome) = oneshot::channel();
+        room.desk.take(PlanMsg::Forget("gone".into(), answer));
+        assert_eq!(outcome.try_recv(), Ok(true));
+        room.desk.keep_members();
+        assert_eq!(room.store()[0].fallback, None, "it is off the record");
+        assert!(room.desk.known.is_empty());
+    }
+}

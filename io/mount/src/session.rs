@@ -1,0 +1,435 @@
+//! The mount's link to one of its proxies: a session, with a connection for each thread.
+//!
+//! ```text
+//!   homes: which link ─► call ─► Channel n ─► socket ─► proxy    Payers: who pays, as numbers
+//!   thread n ▲                       │ received                  Shared: what a new session
+//!            └───────── done ◄───────┘                                   has to be told
+//!                                    │ lost ─► reach: resume, or restore and restart
+//! ```
+//!
+//! A thread calls on its own channel, and answers come back to it. Others (who found a job
+//! late, who interrupts) put calls into the channel and wake its thread.
+//!
+//! No [`Done`] is called while a channel is locked: it may call again.
+
+mod abandoned;
+mod call;
+mod channel;
+mod control;
+mod event_loop;
+mod failover;
+mod handshake;
+mod home_router;
+mod identities;
+mod identity_queues;
+mod in_doubt;
+mod reclaim;
+mod remote_ops;
+mod signals;
+mod socket;
+mod uncommitted;
+
+use std::cell::Cell;
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fuse::{Errno, FuseRequestId};
+use model::JobId;
+use ninep::dialect::{
+    ExtRequest, HandleList, ReplyHeader, SessionEvent, SessionEvents, decode_reply, handle_fid,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
+pub(crate) use channel::ChannelStats;
+pub(crate) use event_loop::run;
+pub(crate) use handshake::HandshakeError;
+pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterSettings};
+pub(crate) use identities::SessionIdentity;
+pub(crate) use signals::CheckInterval;
+
+use abandoned::Abandoned;
+use channel::{ChannelNews, ChannelPhase, Interrupted, LinkChannel};
+use control::SessionControl;
+use identities::IdentityTable;
+use reclaim::Retake;
+use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
+use socket::Broken;
+use uncommitted::{Changed, UncommittedWrites};
+
+use crate::files::OpenFiles;
+use crate::gateway::Gateway;
+use crate::locks::MountLocks;
+use crate::nodes::MountNode;
+use crate::options::MountSource;
+use crate::write_behind::{SentWrite, WriteBehind};
+
+/// Takes writes that are to be made once more.
+#[derive(Default)]
+struct OnLost(OnceLock<Box<dyn Fn(Vec<SentWrite>) + Send + Sync>>);
+
+impl fmt::Debug for OnLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnLost")
+    }
+}
+
+/// What a mount has, whichever of its proxies serves it.
+#[derive(Debug)]
+pub(crate) struct MountState {
+    pub(crate) files: OpenFiles,
+    pub(crate) locks: MountLocks,
+    pub(crate) behind: WriteBehind,
+    pub(crate) abandoned: Arc<Abandoned>,
+    pub(crate) waits: WaitingCalls,
+    missed: EarlyInterrupts,
+    signalled: PendingSignals,
+    on_lost: OnLost,
+    /// How the threads are woken.
+    bells: Vec<OwnedFd>,
+    over: AtomicBool,
+}
+
+/// One session with a proxy.
+#[derive(Debug)]
+pub(crate) struct ClientSession {
+    shared: Arc<MountState>,
+    /// Its place among the mount's links.
+    home: usize,
+    /// The proxies that it may lead to: its own, and who takes over from it, in their order.
+    sources: Vec<MountSource>,
+    /// Between this and a server that does not know the dialect; only where it is the only one.
+    gateway: Option<Arc<Gateway>>,
+    pub(crate) kept: UncommittedWrites,
+    /// The export's root, known once there was a session.
+    root: OnceLock<Vec<u8>>,
+    /// The largest message in bytes.
+    msize: u32,
+    /// After so long without a connection calls fail.
+    soft: Option<Duration>,
+    seats: Vec<ThreadChannel>,
+    payers: IdentityTable,
+    life: Mutex<SessionState>,
+    epoch: AtomicU64,
+    /// No call begins: the session is about to be given up for another.
+    pausing: AtomicBool,
+}
+
+/// A thread's channel.
+#[derive(Debug)]
+struct ThreadChannel {
+    channel: Mutex<LinkChannel>,
+    /// Its thread is taking a reply in.
+    receiving: AtomicBool,
+}
+
+/// What the proxy knows of the session. Locked while a connection begins, so that all of them
+/// agree on which life of the session they belong to.
+#[derive(Debug)]
+struct SessionState {
+    /// Counts how often a proxy had to be told everything.
+    epoch: u64,
+    /// Whether it was.
+    restored: bool,
+    /// Whether locks may be taken again in this life.
+    retake: Retake,
+    /// Which of the sources has the session.
+    at: usize,
+    /// The session's name, which nobody else knows. Each proxy it moves to is told another: one
+    /// that had it before does not know what happened since.
+    id: u128,
+}
+
+impl MountState {
+    /// For so many threads; `client` is the mount's name as an owner of locks.
+    fn new(threads: usize, client: String) -> Result<MountState, Errno> {
+        let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (files, behind, abandoned, waits, missed, signalled, on_lost) = Default::default();
+        Ok(MountState {
+            files,
+            locks: MountLocks::new(client),
+            behind,
+            abandoned,
+            waits,
+            missed,
+            signalled,
+            on_lost,
+            bells: (0..threads).map(bell).collect::<Result<_, _>>()?,
+            over: AtomicBool::new(false),
+        })
+    }
+
+    fn ring(&self, on: usize) {
+        // Full means that it rings already.
+        let _ = rustix::io::write(&self.bells[on], &1u64.to_ne_bytes());
+    }
+
+    fn hush(&self, on: usize) {
+        let _ = rustix::io::read(self.bells[on].as_fd(), &mut [0; 8]);
+    }
+}
+
+impl ClientSession {
+    /// Who pays for what a user does.
+    ///
+    /// # Errors
+    /// `EUSERS` if there are too many.
+    pub(crate) fn payer(
+        &self,
+        uid: u32,
+        gid: u32,
+        groups: &Arc<[u32]>,
+        job: &JobId,
+    ) -> Result<Arc<SessionIdentity>, Errno> {
+        let found = self.payers.find(uid, gid, groups, job)?;
+        if let Some(number) = found.retired {
+            let on = here();
+            self.seat(on).say(SessionControl::Retire(number));
+            self.wake(on);
+        }
+        Ok(found.payer)
+    }
+
+    /// Calls on a thread's channel. What it comes to, `done` learns, perhaps before this
+    /// returns.
+    pub(crate) fn call_on(&self, on: usize, call: ServerCall) {
+        let waiter = call.waiter;
+        let refused = {
+            let mut channel = self.seat(on);
+            match self.refuses(&channel) {
+                Some(error) => Some((call.done, error)),
+                None => {
+                    channel.push(call);
+                    None
+                }
+            }
+        };
+        if let Some((done, error)) = refused {
+            return done(Err(error));
+        }
+        self.wake(on);
+        if let Some(CallWaiter { request, .. }) = waiter
+            && self.shared.missed.take(request)
+        {
+            self.interrupt(request);
+        }
+    }
+
+    /// Calls on a thread's channel after a while.
+    pub(crate) fn call_later(&self, on: usize, call: ServerCall, after: Duration) {
+        self.seat(on).push_later(call, Instant::now() + after);
+    }
+
+    /// Somebody waits for what is written to these places of a file: it goes in his lane.
+    pub(crate) fn donate(
+        &self,
+        node: &MountNode,
+        places: &[Range<u64>],
+        donor: &Arc<SessionIdentity>,
+    ) {
+        let is = |call: &ServerCall| {
+            let kept = call.ask.kept.as_ref();
+            kept.is_some_and(|(of, place)| std::ptr::eq(&**of, node) && places.contains(place))
+        };
+        for on in 0..self.seats.len() {
+            if self.seat(on).donate(is, donor) {
+                self.wake(on);
+            }
+        }
+    }
+
+    /// A signal came for who waits for this request. Only one that ends the process ends the
+    /// call, unless it waits for other programs: whoever asks for a file's attributes does not
+    /// expect EINTR. The kernel says it once, so who was not being killed is looked at again
+    /// ([`HomeRouter::look_at_signalled`]). True if the call is here.
+    fn interrupt(&self, request: FuseRequestId) -> bool {
+        // Recorded first: who is about to call on behalf of the request looks here afterwards.
+        self.shared.missed.put(request);
+        for on in 0..self.seats.len() {
+            let mut channel = self.seat(on);
+            let Some(call) = channel.find(request) else { continue };
+            let thread = call.waiter.map_or(0, |waiter| waiter.thread);
+            let obeys = call.ask.patient || thread == 0 || is_being_killed(thread);
+            let found = obeys.then(|| channel.interrupt(request, Instant::now()));
+            drop(channel);
+            self.shared.missed.take(request);
+            match found {
+                None => self.shared.signalled.put(request),
+                Some(Interrupted::NotHere) => {}
+                Some(Interrupted::Flushing) => self.wake(on),
+                Some(Interrupted::GivenUp(done)) => done(Err(Errno::INTR)),
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Lets processes go that are being killed while the proxy does not take their calls back.
+    /// Others wait: to tell them that a call was interrupted would be a guess.
+    fn let_the_dead_go(&self, on: usize, waiters: &[CallWaiter]) {
+        for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
+            let done = self.seat(on).abandon(waiter.request);
+            if let Some(done) = done {
+                done(Err(Errno::INTR));
+            }
+        }
+    }
+
+    /// The proxy that it leads to while that is there.
+    pub(crate) fn name(&self) -> String {
+        self.sources[0].to_string()
+    }
+
+    /// What all its channels did until now.
+    pub(crate) fn tally(&self) -> ChannelStats {
+        let mut sum = ChannelStats::default();
+        (0..self.seats.len()).for_each(|on| sum += self.seat(on).tally());
+        sum
+    }
+
+    /// A thread's channel.
+    fn seat(&self, on: usize) -> MutexGuard<'_, LinkChannel> {
+        lock(&self.seats[on].channel)
+    }
+
+    /// Lets a channel's thread look at it; the thread itself does so anyway.
+    fn wake(&self, on: usize) {
+        if HERE.get() != Some(on) {
+            self.shared.ring(on);
+        }
+    }
+
+    fn refuses(&self, channel: &LinkChannel) -> Option<Errno> {
+        match channel.phase {
+            ChannelPhase::Up(_) => None,
+            ChannelPhase::Lost(since) => {
+                self.soft.is_some_and(|soft| since.elapsed() > soft).then_some(Errno::TIMEDOUT)
+            }
+            ChannelPhase::Over => Some(Errno::NOTCONN),
+        }
+    }
+
+    /// A whole frame came on a channel.
+    fn received(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+        self.seats[on].receiving.store(true, Ordering::SeqCst);
+        let received = self.take_in(on, frame);
+        self.seats[on].receiving.store(false, Ordering::SeqCst);
+        received
+    }
+
+    /// Waits until what came in an older life of the session is taken in: then it is known what
+    /// is open and locked.
+    fn wait_for_receivers(&self) {
+        for seat in &self.seats {
+            while seat.receiving.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+        let (tag, header, reply) =
+            decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
+        let (news, epoch) = {
+            let mut channel = self.seat(on);
+            // What a proxy said before it forgot the session is not so any more: the call is
+            // made again, or settled.
+            if channel.epoch != self.epoch.load(Ordering::SeqCst) {
+                return Err(Broken::Protocol("the session was begun anew".into()));
+            }
+            (channel.received(tag, reply)?, channel.epoch)
+        };
+        self.heard(epoch, header);
+        match news {
+            ChannelNews::Nothing => {}
+            // A thread that ended here would leave what the kernel gives it without an answer;
+            // the reply that is dropped by a panic says EIO.
+            ChannelNews::Done { done, answer, written } => {
+                if let Some((number, write)) = written
+                    && self.kept.keep(epoch, number, write)
+                {
+                    self.commit(on);
+                }
+                if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
+                    tracing::error!(%tag, "what was to be done with a reply panicked");
+                }
+            }
+            ChannelNews::Identity(payer) => self.identity_answered(on, &payer),
+            ChannelNews::Events(data) => self.events(on, data)?,
+        }
+        Ok(())
+    }
+
+    /// What a reply says of writes before it.
+    fn heard(&self, epoch: u64, header: ReplyHeader) {
+        let Changed { lost, ready } = self.kept.heard(epoch, header);
+        if let (false, Some(again)) = (lost.is_empty(), self.shared.on_lost.0.get()) {
+            tracing::warn!(writes = lost.len(), "the proxy's machine lost writes: once more");
+            again(lost);
+        }
+        ready.into_iter().for_each(|then| then(Ok(())));
+    }
+
+    /// Has everything made durable that was written.
+    fn commit(self: &Arc<ClientSession>, on: usize) {
+        let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
+        let message = ExtRequest::Commit { fid: handle_fid(0) };
+        let ask = CallSpec::new(HandleList::one(root), message).freely();
+        let link = self.clone();
+        let done = move |answer: CallReply<'_>| {
+            if let Err(error) = &answer {
+                tracing::warn!(%error, "what was written could not be made durable");
+            }
+            let ready = link.kept.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
+            ready.into_iter().for_each(|then| then(Ok(())));
+        };
+        self.call_on(on, ServerCall::new(payer, ask, None, done));
+    }
+
+    /// Everybody's calls for it may begin now, or fail.
+    fn identity_answered(&self, on: usize, payer: &SessionIdentity) {
+        if payer.refused().is_some() {
+            self.payers.forget(payer);
+        }
+        for other in (0..self.seats.len()).filter(|other| *other != on) {
+            self.wake(other);
+        }
+    }
+
+    fn events(&self, on: usize, data: &[u8]) -> Result<(), Broken> {
+        for event in SessionEvents::new(data) {
+            match event.map_err(|error| Broken::Protocol(error.to_string()))? {
+                SessionEvent::Window { identity, requests, bytes } => {
+                    if let Some(payer) = self.payers.by_number(identity) {
+                        payer.set_window(requests, bytes);
+                    }
+                }
+            }
+        }
+        self.seat(on).say(SessionControl::Wait);
+        for other in 0..self.seats.len() {
+            self.wake(other);
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// The channel of this thread, if it is a thread that has one.
+    static HERE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The channel for what begins on this thread.
+pub(crate) fn here() -> usize {
+    HERE.get().unwrap_or(0)
+}
+
+/// Nothing that is locked here is left half changed by a panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

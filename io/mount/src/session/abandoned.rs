@@ -1,0 +1,186 @@
+//! Calls that nobody waits for any more, and that the proxy has not answered: they may yet be
+//! executed.
+//!
+//! ```text
+//!   who calls is killed ─► Tflush ─┬─ answered in time: the call was taken back, or is done
+//!                                  └─ not: the process goes ─► Abandoned ─► answered: over
+//!   its user's locks are given back ─► wait for those that were abandoned before
+//! ```
+//!
+//! Who gets a lock relies on it that whoever had it is done. A local file system finishes what a
+//! killed process has begun before it gives the process's locks back, and so does this: else a
+//! truncation of SQLite's journal by a process that is dead could meet the journal of the next one.
+//!
+//! Which process made a call is not known for certain, so all of a user's count.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::call::CallWaiter;
+use super::lock;
+use super::signals::CheckInterval;
+use crate::write_behind::OnReady;
+
+/// All of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Abandoned {
+    /// Calls and those who wait for them, to be looked at without the lock.
+    count: AtomicUsize,
+    state: Mutex<AbandonedState>,
+    looked: CheckInterval,
+}
+
+#[derive(Default)]
+struct AbandonedState {
+    last: u64,
+    /// By number, with the user who pays for each.
+    calls: BTreeMap<u64, u32>,
+    held: Vec<AbandonedLocks>,
+}
+
+/// Who waits until those of a user are over that have come so far.
+struct AbandonedLocks {
+    uid: u32,
+    to: u64,
+    waiter: Option<CallWaiter>,
+    then: OnReady,
+}
+
+/// A call is abandoned as long as this is there.
+#[derive(Debug)]
+pub(crate) struct AbandonedCall {
+    all: Arc<Abandoned>,
+    number: u64,
+}
+
+impl Abandoned {
+    /// Nobody waits for this user's call any more.
+    pub(crate) fn begin(self: &Arc<Abandoned>, uid: u32) -> AbandonedCall {
+        let mut state = lock(&self.state);
+        state.last += 1;
+        let number = state.last;
+        state.calls.insert(number, uid);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        AbandonedCall { all: self.clone(), number }
+    }
+
+    /// Keeps somebody until what was abandoned of a user is over; gives back who need not wait.
+    pub(crate) fn hold(
+        &self,
+        uid: u32,
+        waiter: Option<CallWaiter>,
+        then: OnReady,
+    ) -> Option<OnReady> {
+        if !self.any() {
+            return Some(then);
+        }
+        let mut state = lock(&self.state);
+        let held = AbandonedLocks { uid, to: state.last, waiter, then };
+        if state.is_over(&held) {
+            return Some(held.then);
+        }
+        state.held.push(held);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+
+    /// Whether there may be somebody to be looked at before long.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Once in a while: who need not wait any more, and who is killed, as `killed` says of a
+    /// thread. Each is to be told the result beside it.
+    pub(crate) fn take_due(
+        &self,
+        now: Instant,
+        killed: impl Fn(u32) -> bool,
+    ) -> Vec<(OnReady, Result<(), fuse::Errno>)> {
+        if !self.any() || !self.looked.is_due(now) {
+            return Vec::new();
+        }
+        let mut state = lock(&self.state);
+        let (mut due, mut left) = (Vec::new(), Vec::new());
+        for held in std::mem::take(&mut state.held) {
+            let is_killed = || held.waiter.is_some_and(|waiter| killed(waiter.thread));
+            match () {
+                () if state.is_over(&held) => due.push((held.then, Ok(()))),
+                () if is_killed() => due.push((held.then, Err(fuse::Errno::INTR))),
+                () => left.push(held),
+            }
+        }
+        state.held = left;
+        self.count.fetch_sub(due.len(), Ordering::SeqCst);
+        due
+    }
+}
+
+impl AbandonedState {
+    fn is_over(&self, held: &AbandonedLocks) -> bool {
+        !self.calls.range(..=held.to).any(|(_, uid)| *uid == held.uid)
+    }
+}
+
+impl Drop for AbandonedCall {
+    fn drop(&mut self) {
+        lock(&self.all.state).calls.remove(&self.number);
+        self.all.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl std::fmt::Debug for AbandonedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "State({} calls, {} wait)", self.calls.len(), self.held.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse::{Errno, FuseRequestId};
+    use std::time::Duration;
+
+    type Told = Arc<Mutex<Vec<(u32, Result<(), Errno>)>>>;
+
+    struct Bench {
+        all: Arc<Abandoned>,
+        told: Told,
+        now: Instant,
+    }
+
+    impl Bench {
+        /// Somebody, a thread of this number, waits for a user's calls. Whether he does.
+        fn waits(&self, thread: u32, uid: u32) -> bool {
+            let told = self.told.clone();
+            let then = Box::new(move |result| told.lock().unwrap().push((thread, result)));
+            let waiter = Some(CallWaiter { request: FuseRequestId(thread.into()), thread });
+            self.all.hold(uid, waiter, then).is_none()
+        }
+
+        /// Who is told what, once it is time to look again.
+        fn told(&mut self, killed: impl Fn(u32) -> bool) -> Vec<(u32, Result<(), Errno>)> {
+            self.now += Duration::from_secs(1);
+            let due = self.all.take_due(self.now, killed);
+            due.into_iter().for_each(|(then, result)| then(result));
+            std::mem::take(&mut self.told.lock().unwrap())
+        }
+    }
+
+    #[test]
+    fn locks_wait_for_what_was_abandoned_of_their_user_before_and_for_nothing_else() {
+        let (all, told) = Default::default();
+        let mut bench = Bench { all, told, now: Instant::now() };
+        assert!(!bench.waits(1, 7) && !bench.all.any());
+        let (first, others) = (bench.all.begin(7), bench.all.begin(8));
+        assert!(bench.waits(1, 7) && bench.waits(2, 7) && !bench.waits(3, 9));
+        let later = bench.all.begin(7);
+        assert_eq!(bench.told(|_| false), []);
+        assert_eq!(bench.told(|thread| thread == 2), [(2, Err(Errno::INTR))]);
+        drop(first);
+        assert_eq!(bench.told(|_| false), [(1, Ok(()))], "neither another's nor a later one");
+        drop((others, later));
+        assert!(!bench.all.any());
+    }
+}

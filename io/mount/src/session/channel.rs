@@ -1,0 +1,664 @@
+//! One connection of the session, as a state that is told what happens: what waits, what is
+//! under way, what is to be sent.
+//!
+//! ```text
+//!   push ─► lanes ─► begin ─► out ─► socket            lost ─► resume: the same once more
+//!                      │                                 └───► restart: again, or settled
+//!                   by tag: Call ─► received ─► done
+//!                           Call, flushed ─► received or Rflush ─► done
+//! ```
+//!
+//! Nothing here calls a [`Done`]: they are handed out, to be called once the channel is no
+//! longer locked.
+//!
+//! Invariant: `under_way[tag]` is something exactly while `calls` has the tag.
+
+use std::collections::VecDeque;
+use std::ops::AddAssign;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use fuse::{Errno, FuseRequestId};
+use ninep::Tag;
+use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
+
+use super::abandoned::Abandoned;
+use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of};
+use super::control::SessionControl;
+use super::identities::SessionIdentity;
+use super::identity_queues::IdentityQueues;
+use super::signals::FLUSH_PATIENCE;
+use super::socket::{Broken, SocketOutbox};
+use crate::write_behind::SentWrite;
+
+/// One connection of the session.
+#[derive(Debug)]
+pub(crate) struct LinkChannel {
+    pub(crate) phase: ChannelPhase,
+    /// The session's life in which what is under way was begun.
+    pub(crate) epoch: u64,
+    /// Calls that may have been executed before the proxy forgot the session.
+    pub(crate) unsettled: Vec<ServerCall>,
+    calls: CallTable<()>,
+    under_way: Vec<Option<CallInFlight>>,
+    /// How many of them are calls that are being flushed, and how many wait for news: known
+    /// without looking at all of them in every turn.
+    flushed: usize,
+    waits: usize,
+    slots_free: u16,
+    control: VecDeque<SessionControl>,
+    lanes: IdentityQueues,
+    /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
+    later: Vec<(Instant, ServerCall)>,
+    /// Until then locks are left to those who had them in the session before.
+    locks_from: Option<Instant>,
+    out: SocketOutbox,
+    heard: Instant,
+    /// The session was there then: what was sent at that time has been answered since.
+    renewed: Instant,
+    pinged: Option<Instant>,
+    /// Counts the waiting calls whose processes were looked at.
+    looked_at: usize,
+    tally: ChannelStats,
+    abandoned: Arc<Abandoned>,
+}
+
+/// What a channel did since the mount began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChannelStats {
+    /// Calls that were answered, and
+    pub(crate) ok: u64,
+    /// those that were answered with an error.
+    pub(crate) errors: u64,
+    /// Connections that were made.
+    pub(crate) connected: u64,
+    /// 1 while it has none and should.
+    pub(crate) lost: u64,
+}
+
+/// Whether a channel has a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum ChannelPhase {
+    /// It has this one.
+    Up(Arc<OwnedFd>),
+    /// It has had none since then; somebody sees to it.
+    Lost(Instant),
+    /// It will have none any more.
+    Over,
+}
+
+#[derive(Debug)]
+enum CallInFlight {
+    /// With the time when it was sent, and that since which it is being flushed, if it is.
+    Call {
+        call: ServerCall,
+        begun: Instant,
+        flushed: Option<Instant>,
+    },
+    /// Answered, but its tag is named by a flush that is not; with `once` it has a slot.
+    Flushed {
+        once: bool,
+    },
+    Control(SessionControl),
+}
+
+/// What the rest of the link does about something that was received.
+#[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
+pub(crate) enum ChannelNews<'a> {
+    /// Nothing.
+    Nothing,
+    /// Call this. With what was written and its number, if that is to be kept.
+    Done { done: OnReply, answer: CallReply<'a>, written: Option<(u64, SentWrite)> },
+    /// This identity may be used now, or not at all.
+    Identity(Arc<SessionIdentity>),
+    /// Events.
+    Events(&'a [u8]),
+}
+
+/// What came of looking for an interrupted request.
+pub(crate) enum Interrupted {
+    NotHere,
+    /// It is being flushed.
+    Flushing,
+    /// It is given up: answer `EINTR`.
+    GivenUp(OnReply),
+}
+
+impl LinkChannel {
+    /// Without a connection, at first.
+    pub(crate) fn new(abandoned: Arc<Abandoned>) -> LinkChannel {
+        LinkChannel {
+            abandoned,
+            phase: ChannelPhase::Lost(Instant::now()),
+            epoch: 0,
+            unsettled: Vec::new(),
+            calls: CallTable::new(TAGS, 0),
+            under_way: (0..TAGS).map(|_| None).collect(),
+            flushed: 0,
+            waits: 0,
+            slots_free: 0,
+            control: VecDeque::new(),
+            lanes: IdentityQueues::default(),
+            later: Vec::new(),
+            out: SocketOutbox::default(),
+            heard: Instant::now(),
+            renewed: Instant::now(),
+            pinged: None,
+            looked_at: 0,
+            locks_from: None,
+            tally: ChannelStats::default(),
+        }
+    }
+
+    /// A call comes; it begins when it may.
+    pub(crate) fn push(&mut self, call: ServerCall) {
+        if call.payer.begin_asking() {
+            self.control.push_back(SessionControl::Identity(call.payer.clone()));
+        }
+        self.lanes.push(call);
+    }
+
+    /// Something is to be said besides.
+    pub(crate) fn say(&mut self, what: SessionControl) {
+        self.control.push_back(what);
+    }
+
+    /// A call is to be made again after a while.
+    pub(crate) fn push_later(&mut self, call: ServerCall, at: Instant) {
+        self.later.push((at, call));
+    }
+
+    /// Begins what may begin, into the outbox. Gives the calls that failed before they began.
+    pub(crate) fn begin(&mut self, now: Instant) -> Vec<(OnReply, Errno)> {
+        let mut failed = Vec::new();
+        if !matches!(self.phase, ChannelPhase::Up(_)) {
+            return failed;
+        }
+        for at in (0..self.later.len()).rev() {
+            if self.later[at].0 <= now {
+                let (_, call) = self.later.swap_remove(at);
+                self.lanes.push(call);
+            }
+        }
+        while self.calls.len() < TAGS.into()
+            && let Some(control) = self.control.pop_front()
+        {
+            self.begin_control(control);
+        }
+        while self.calls.len() < CALLS_MAX
+            && let Some(next) = self.lanes.next(self.slots_free > 0)
+        {
+            match next {
+                Ok(call) => match self.locks_from.filter(|from| call.ask.locks && now < *from) {
+                    Some(from) => {
+                        self.lanes.ended(&call);
+                        self.later.push((from, call));
+                    }
+                    None => self.begin_call(call, now),
+                },
+                Err((call, error)) => failed.push((call.done, error)),
+            }
+        }
+        failed
+    }
+
+    /// Sends what is to be sent. True when nothing is left.
+    pub(crate) fn send(&mut self) -> Result<bool, Errno> {
+        match &self.phase {
+            ChannelPhase::Up(socket) => self.out.send(std::os::fd::AsFd::as_fd(socket)),
+            _ => Ok(true),
+        }
+    }
+
+    /// Something came.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// When the proxy last had the session for certain.
+    pub(crate) fn renewed(&self) -> Instant {
+        self.renewed
+    }
+
+    /// A reply came.
+    ///
+    /// # Errors
+    /// If nobody has asked for it.
+    pub(crate) fn received<'a>(
+        &mut self,
+        tag: Tag,
+        reply: AnyReply<'a>,
+    ) -> Result<ChannelNews<'a>, Broken> {
+        let unasked = || Broken::Protocol(format!("a reply with the unused tag {tag} came"));
+        let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
+        match place.take().ok_or_else(unasked)? {
+            CallInFlight::Call { call, begun, flushed } => {
+                self.lanes.ended(&call);
+                self.renewed = self.renewed.max(begun);
+                if flushed.is_some() {
+                    self.flushed -= 1;
+                    // Tag and slot stay taken until the flush is answered, which names them.
+                    *place = Some(CallInFlight::Flushed { once: call.ask.once });
+                } else {
+                    self.end(tag, call.ask.once);
+                }
+                let answer = answer_of(reply);
+                match &answer {
+                    Ok(_) => self.tally.ok += 1,
+                    Err(_) => self.tally.errors += 1,
+                }
+                let ServerCall { payer, ask, done, .. } = call;
+                let written = written(payer, ask, &answer);
+                Ok(ChannelNews::Done { done, answer, written })
+            }
+            CallInFlight::Flushed { .. } => Err(unasked()),
+            CallInFlight::Control(control) => {
+                self.end(tag, false);
+                self.waits -= usize::from(matches!(control, SessionControl::Wait));
+                self.answered(control, reply)
+            }
+        }
+    }
+
+    /// A request is interrupted.
+    pub(crate) fn interrupt(&mut self, request: FuseRequestId, now: Instant) -> Interrupted {
+        if let Some(call) = self.lanes.take(request) {
+            return Interrupted::GivenUp(call.done);
+        }
+        let is = |call: &ServerCall| call.is_for(request);
+        if let Some(at) = self.later.iter().position(|(_, call)| is(call)) {
+            return Interrupted::GivenUp(self.later.swap_remove(at).1.done);
+        }
+        if let Some(at) = self.unsettled.iter().position(is) {
+            return Interrupted::GivenUp(self.unsettled.swap_remove(at).done);
+        }
+        let found = self.under_way.iter_mut().zip(0..).find_map(|(place, tag)| match place {
+            Some(CallInFlight::Call { call, flushed, .. }) if is(call) => {
+                Some((call, flushed, Tag(tag)))
+            }
+            _ => None,
+        });
+        let Some((call, flushed, tag)) = found else { return Interrupted::NotHere };
+        if flushed.replace(now).is_none() {
+            self.flushed += 1;
+            self.control.push_front(SessionControl::Flush(tag));
+        }
+        if let ChannelPhase::Up(_) = self.phase {
+            return Interrupted::Flushing;
+        }
+        // It is sent once more with the others and flushed then, so that its slot goes on
+        // counting; nobody waits for that.
+        Interrupted::GivenUp(call.let_go(&self.abandoned))
+    }
+
+    /// Somebody waits for writes, those that `is` names: they go in his lane. True if there is
+    /// something to be sent for it.
+    pub(crate) fn donate(
+        &mut self,
+        is: impl Fn(&ServerCall) -> bool,
+        donor: &Arc<SessionIdentity>,
+    ) -> bool {
+        let mut any = self.lanes.donate(&is, donor);
+        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+            let Some(CallInFlight::Call { call, flushed: None, .. }) = place else { continue };
+            if is(call)
+                && let Some(fid) = call.ask.frame.written_fid()
+                && self.lanes.donate_begun(call, donor)
+            {
+                self.control.push_back(SessionControl::Donate(Tag(tag), fid, donor.clone()));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The call of this request, wherever it is.
+    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&ServerCall> {
+        let under_way = self.under_way.iter().flatten().filter_map(|one| match one {
+            CallInFlight::Call { call, .. } => Some(call),
+            _ => None,
+        });
+        let later = self.later.iter().map(|(_, call)| call);
+        let mut all = under_way.chain(later).chain(&self.unsettled);
+        self.lanes.find(request).or_else(|| all.find(|call| call.is_for(request)))
+    }
+
+    /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<CallWaiter> {
+        if self.flushed == 0 {
+            return Vec::new();
+        }
+        let calls = self.under_way.iter().flatten();
+        let overdue = calls.filter_map(|one| match one {
+            CallInFlight::Call { call, flushed: Some(since), .. } => {
+                call.waiter.filter(|_| now.saturating_duration_since(*since) > FLUSH_PATIENCE)
+            }
+            _ => None,
+        });
+        overdue.collect()
+    }
+
+    /// Nobody waits for this request any more, whatever becomes of it.
+    pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<OnReply> {
+        self.under_way.iter_mut().flatten().find_map(|one| match one {
+            CallInFlight::Call { call, .. } if call.is_for(request) => {
+                Some(call.let_go(&self.abandoned))
+            }
+            _ => None,
+        })
+    }
+
+    /// The connection is gone. Gives those who wait for the end of their interrupted calls.
+    pub(crate) fn lose(&mut self, now: Instant) -> Vec<OnReply> {
+        self.phase = ChannelPhase::Lost(now);
+        self.out.clear();
+        self.pinged = None;
+        let mut given_up: Vec<OnReply> = Vec::new();
+        for tag in 0..TAGS {
+            match &mut self.under_way[usize::from(tag)] {
+                Some(CallInFlight::Call { call, flushed: Some(_), .. }) => {
+                    given_up.push(call.let_go(&self.abandoned))
+                }
+                Some(CallInFlight::Control(SessionControl::Ping(_))) => {
+                    self.under_way[usize::from(tag)] = None;
+                    self.end(Tag(tag), false);
+                }
+                _ => {}
+            }
+        }
+        self.control.retain(|control| !matches!(control, SessionControl::Ping(_)));
+        given_up
+    }
+
+    /// The session goes on over another connection: everything under way is sent once more.
+    pub(crate) fn resume(&mut self) {
+        self.out.clear();
+        let tickets: Vec<CallId> =
+            self.calls.again().into_iter().map(|(ticket, ())| ticket).collect();
+        for ticket in tickets {
+            match &self.under_way[usize::from(ticket.tag.0)] {
+                Some(CallInFlight::Call { call, .. }) => self.out.push(&call.ask.frame),
+                Some(CallInFlight::Control(control)) => self.out.push(&control.frame(ticket)),
+                Some(CallInFlight::Flushed { .. }) | None => {}
+            }
+        }
+    }
+
+    /// Another session begins, with `slots` slots here: what may be repeated waits again, what
+    /// may not is unsettled. Gives those whose calls were interrupted.
+    ///
+    /// Nobody takes a lock before `locks_from`: those who had it may take it again.
+    pub(crate) fn restart(
+        &mut self,
+        slots: u16,
+        epoch: u64,
+        locks_from: Option<Instant>,
+    ) -> Vec<OnReply> {
+        self.locks_from = locks_from;
+        let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
+        let order: Vec<Tag> = order.collect();
+        self.calls.restart(slots);
+        self.out.clear();
+        self.lanes.all_ended();
+        (self.slots_free, self.epoch) = (slots, epoch);
+        (self.flushed, self.waits) = (0, 0);
+        let mut given_up = Vec::new();
+        for tag in order.into_iter().rev() {
+            match self.under_way[usize::from(tag.0)].take() {
+                Some(CallInFlight::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
+                Some(CallInFlight::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
+                Some(CallInFlight::Call { call, .. }) => self.lanes.push_front(call),
+                Some(CallInFlight::Control(control)) => self.control.push_front(control),
+                Some(CallInFlight::Flushed { .. }) | None => {}
+            }
+        }
+        // Who was flushed or waited for is gone with the old session.
+        let outlives = |control: &SessionControl| {
+            matches!(control, SessionControl::Identity(_) | SessionControl::Wait)
+        };
+        self.control.retain(outlives);
+        given_up
+    }
+
+    /// A call that was unsettled was not executed: it is made again.
+    pub(crate) fn push_again(&mut self, call: ServerCall) {
+        self.lanes.push_front(call);
+    }
+
+    /// There is a connection again, over which the session was begun later than `now`.
+    pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
+        self.phase = ChannelPhase::Up(socket);
+        (self.heard, self.renewed) = (now, now);
+        self.tally.connected += 1;
+    }
+
+    /// What it did until now.
+    pub(crate) fn tally(&self) -> ChannelStats {
+        ChannelStats { lost: matches!(self.phase, ChannelPhase::Lost(_)).into(), ..self.tally }
+    }
+
+    /// Sends a ping if one is due: after some silence while an answer is owed, and in any case while
+    /// there are locks, to know since when they may be lost.
+    ///
+    /// # Errors
+    /// If the last one was not answered in time.
+    pub(crate) fn tick(&mut self, has_locks: bool, now: Instant) -> Result<(), Broken> {
+        if !matches!(self.phase, ChannelPhase::Up(_)) || !(self.is_owed() || has_locks) {
+            return Ok(());
+        }
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let silent = since(self.heard);
+        match self.pinged {
+            Some(at) if at > self.heard => {
+                let patience = since(at) < PING_PATIENCE;
+                patience.then_some(()).ok_or(Broken::Silent(silent))
+            }
+            last if silent >= SILENCE
+                || has_locks
+                    && since(last.map_or(self.renewed, |at| at.max(self.renewed))) >= SILENCE =>
+            {
+                self.pinged = Some(now);
+                self.control.push_back(SessionControl::Ping(now));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long nothing may happen before [`LinkChannel::tick`] or [`LinkChannel::begin`] is due.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        match self.phase {
+            ChannelPhase::Up(_) if self.is_owed() || !self.later.is_empty() => Some(TICK),
+            ChannelPhase::Lost(_) => Some(TICK),
+            _ => None,
+        }
+    }
+
+    /// Takes all calls out, wherever they are. Those under way are flushed once that can be
+    /// said: their slots go on counting, and a new session is not asked for them again.
+    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<OnReply> {
+        let mut all: Vec<OnReply> = self.lanes.drain().into_iter().map(|call| call.done).collect();
+        all.extend(self.later.drain(..).map(|(_, call)| call.done));
+        all.extend(self.unsettled.drain(..).map(|call| call.done));
+        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+            if let Some(CallInFlight::Call { call, flushed, .. }) = place {
+                all.push(call.let_go(&self.abandoned));
+                if flushed.replace(now).is_none() {
+                    self.flushed += 1;
+                    self.control.push_front(SessionControl::Flush(Tag(tag)));
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether so much waits that no more should be taken from the kernel.
+    pub(crate) fn is_full(&self) -> bool {
+        let (calls, bytes) = self.lanes.waiting();
+        calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
+    }
+
+    /// Some of those who wait here if it is full, others each time.
+    pub(crate) fn waiters_if_full(&mut self) -> Vec<CallWaiter> {
+        if !self.is_full() {
+            return Vec::new();
+        }
+        self.looked_at = self.looked_at.wrapping_add(LOOK_AT);
+        self.lanes.waiters(self.looked_at, LOOK_AT)
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
+    }
+
+    /// Whether what is under way will end before long.
+    pub(crate) fn can_be_quiet(&self) -> bool {
+        matches!(self.phase, ChannelPhase::Up(_)) && !self.lanes.any_patient()
+    }
+
+    /// Whether nothing is under way, whatever waits to begin.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self.phase, ChannelPhase::Up(_)) && !self.is_owed()
+    }
+
+    /// Whether an answer is owed, other than news.
+    fn is_owed(&self) -> bool {
+        self.calls.len() > self.waits
+    }
+
+    fn begin_call(&mut self, mut call: ServerCall, begun: Instant) {
+        let ticket = self.calls.begin(call.ask.once, ()).expect("tag and slot were free");
+        if call.ask.once {
+            self.slots_free -= 1;
+            call.since = Some(SystemTime::now());
+        }
+        let elsewhere = if call.ask.frame.is_metadata() { call.payer.count() } else { 0 };
+        call.ask.frame.stamp(ticket, call.pays().number, elsewhere);
+        self.out.push(&call.ask.frame);
+        self.under_way[usize::from(ticket.tag.0)] =
+            Some(CallInFlight::Call { call, begun, flushed: None });
+    }
+
+    fn begin_control(&mut self, control: SessionControl) {
+        if let SessionControl::Donate(tag, _, donor) = &control {
+            // It may have been answered meanwhile, and its tag be another's.
+            let waits = match &self.under_way[usize::from(tag.0)] {
+                Some(CallInFlight::Call { call, .. }) => Arc::ptr_eq(call.pays(), donor),
+                _ => false,
+            };
+            if !waits {
+                return;
+            }
+        }
+        let ticket = self.calls.begin(false, ()).expect("a tag was free");
+        self.waits += usize::from(matches!(control, SessionControl::Wait));
+        self.out.push(&control.frame(ticket));
+        self.under_way[usize::from(ticket.tag.0)] = Some(CallInFlight::Control(control));
+    }
+
+    fn answered<'a>(
+        &mut self,
+        control: SessionControl,
+        reply: AnyReply<'a>,
+    ) -> Result<ChannelNews<'a>, Broken> {
+        match (control, answer_of(reply)) {
+            (SessionControl::Flush(old), _) => {
+                let place = self.under_way[usize::from(old.0)].take();
+                match place {
+                    Some(CallInFlight::Call { call, .. }) => {
+                        self.flushed -= 1;
+                        self.end(old, call.ask.once);
+                        self.lanes.ended(&call);
+                        let answer = Err(Errno::INTR);
+                        Ok(ChannelNews::Done { done: call.done, answer, written: None })
+                    }
+                    Some(CallInFlight::Flushed { once }) => {
+                        self.end(old, once);
+                        Ok(ChannelNews::Nothing)
+                    }
+                    _ => Err(Broken::Protocol(format!("a flush of {old} was answered twice"))),
+                }
+            }
+            (SessionControl::Identity(payer), answer) => {
+                match answer {
+                    Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
+                        payer.set_window(requests, bytes);
+                    }
+                    Ok(_) => return Err(Broken::Protocol("an identity was answered oddly".into())),
+                    Err(error) => payer.refuse(error),
+                }
+                Ok(ChannelNews::Identity(payer))
+            }
+            (SessionControl::Wait, Ok(AnyReply::Ext(ExtReply::Wait { data }))) => {
+                Ok(ChannelNews::Events(data))
+            }
+            (SessionControl::Ping(at), _) => {
+                self.renewed = self.renewed.max(at);
+                Ok(ChannelNews::Nothing)
+            }
+            // A proxy that does not know it leaves them in the writer's lane.
+            (SessionControl::Donate(..) | SessionControl::Wait | SessionControl::Retire(_), _) => {
+                Ok(ChannelNews::Nothing)
+            }
+        }
+    }
+
+    fn end(&mut self, tag: Tag, once: bool) {
+        self.calls.end(tag);
+        self.slots_free += u16::from(once);
+    }
+}
+
+/// What an answered write has written, and its number.
+fn written(
+    payer: Arc<SessionIdentity>,
+    ask: CallSpec,
+    answer: &CallReply<'_>,
+) -> Option<(u64, SentWrite)> {
+    let (node, place) = ask.kept?;
+    let (number, start) = match answer {
+        Ok(AnyReply::Ext(ExtReply::Write { count, number }))
+            if u64::from(*count) == place.end - place.start =>
+        {
+            (*number, place.start)
+        }
+        Ok(AnyReply::Ext(ExtReply::Append { offset, number })) => (*number, *offset),
+        _ => return None,
+    };
+    let place = start..start + (place.end - place.start);
+    Some((number, SentWrite { node, payer, frame: ask.frame, place }))
+}
+
+impl AddAssign for ChannelStats {
+    fn add_assign(&mut self, other: ChannelStats) {
+        self.ok += other.ok;
+        self.errors += other.errors;
+        self.connected += other.connected;
+        self.lost += other.lost;
+    }
+}
+
+/// Messages of a channel at a time.
+const TAGS: u16 = 256;
+/// Calls of a channel at a time; the rest of the tags is for what the channel says itself.
+const CALLS_MAX: usize = 224;
+/// Slots that a channel asks for: calls at a time that must not be executed twice.
+pub(crate) const SLOTS: u16 = 64;
+/// Calls that wait in one channel before no more are taken from the kernel, and their bytes: a
+/// throttled job with a thousand writers is to leave room for the next request of others.
+const WAITING_MAX: usize = 16_384;
+const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Processes that are looked at in a full channel at once: each is a file of /proc to read.
+const LOOK_AT: usize = 512;
+/// After so much silence with calls under way the proxy is asked for a sign of life,
+const SILENCE: Duration = Duration::from_secs(5);
+/// and after so much more the connection counts as lost.
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+/// How often time is looked at.
+pub(super) const TICK: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+#[path = "channel_tests.rs"]
+mod tests;

@@ -1,0 +1,303 @@
+//! The proxies of a mount, and which of them a file is at home with.
+//!
+//! ```text
+//!   handle ─► highest score(handle, proxy) ─► its link ─► its proxy
+//!                                                └─ gone: score(proxy, others) ─► the next one
+//! ```
+//!
+//! Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit
+//! rates", 1998): every mount finds the same homes without asking anybody, and a proxy more or
+//! less moves only what is its own. Every proxy serves every file, so a home is where requests
+//! go and nothing that must be right; docs/decisions/0008 has the rest.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use fuse::{Errno, FuseRequestId};
+
+use super::channel::LinkChannel;
+use super::control::SessionControl;
+use super::handshake::{Handshake, HandshakeError};
+use super::identities::{IdentityTable, SessionIdentity};
+use super::reclaim::Retake;
+use super::remote_ops::RemoteOpsTable;
+use super::signals::is_being_killed;
+use super::socket::Broken;
+use super::uncommitted::UncommittedWrites;
+use super::{ClientSession, MountState, SessionState, ThreadChannel};
+use crate::gateway::Gateway;
+use crate::nodes::MountNode;
+use crate::options::MountSource;
+use crate::write_behind::SentWrite;
+
+/// The links of a mount, one to each of its proxies.
+#[derive(Clone, Debug)]
+pub(crate) struct HomeRouter {
+    pub(crate) shared: Arc<MountState>,
+    pub(crate) links: Vec<Arc<ClientSession>>,
+    /// The hash of each one's name.
+    names: Vec<u64>,
+}
+
+/// How a mount's links begin.
+#[derive(Debug)]
+pub(crate) struct RouterSettings<'a> {
+    /// At least one.
+    pub(crate) sources: &'a [MountSource],
+    pub(crate) threads: usize,
+    pub(crate) soft: Option<Duration>,
+    /// Bytes that are kept until they are durable.
+    pub(crate) keep: u64,
+    /// A random name for the sessions.
+    pub(crate) id: u128,
+    /// This mount's name as an owner of locks.
+    pub(crate) client: String,
+}
+
+/// Links that are up, and what they lead to.
+pub(crate) struct ConnectedRouter {
+    pub(crate) homes: HomeRouter,
+    pub(crate) root: Vec<u8>,
+    /// Payload that fits into one message, in bytes.
+    pub(crate) payload: u32,
+}
+
+impl HomeRouter {
+    /// Connects every channel of every link.
+    ///
+    /// # Errors
+    /// With the proxy at fault. One of several that is not there is no error: others take over.
+    pub(crate) fn begin(
+        begin: RouterSettings<'_>,
+    ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
+        let RouterSettings { sources, threads, soft, keep, id, client } = begin;
+        let at = |home: usize| move |error| (sources[home].clone(), error);
+        let shared =
+            MountState::new(threads, client).map_err(|error| at(0)(Broken::from(error).into()))?;
+        let shared = Arc::new(shared);
+        let names: Vec<u64> =
+            sources.iter().map(|source| hash(source.to_string().as_bytes())).collect();
+        // Handles of a gateway are its own: no other proxy or gateway knows them.
+        let gateway = (sources.len() == 1).then(|| Arc::new(Gateway::default()));
+        // All agree on one size of message, so that a file may move.
+        let msize = sources
+            .iter()
+            .map(|source| Handshake::begin(source, gateway.as_deref(), PAYLOAD + ROOM))
+            .map(|talk| talk.map(|talk| talk.msize))
+            .reduce(|one, other| match (one, other) {
+                (Ok(one), Ok(other)) => Ok(one.min(other)),
+                (Ok(size), Err(_)) | (Err(_), Ok(size)) => Ok(size),
+                (error, _) => error,
+            });
+        let msize = msize.expect("there is a source").map_err(at(0))?;
+        let services = (sources.len() > 1).then(|| Arc::new(RemoteOpsTable::default()));
+        let (mut links, mut root): (Vec<Arc<ClientSession>>, Option<Vec<u8>>) = Default::default();
+        for home in 0..sources.len() {
+            let order = order(&names, names[home]);
+            let others = order.into_iter().filter(|other| *other != home);
+            let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
+            let seat = |_| ThreadChannel {
+                channel: Mutex::new(LinkChannel::new(shared.abandoned.clone())),
+                receiving: AtomicBool::new(false),
+            };
+            let link = Arc::new(ClientSession {
+                shared: shared.clone(),
+                home,
+                sources: sources.collect(),
+                gateway: gateway.clone(),
+                kept: UncommittedWrites::new(keep / names.len() as u64),
+                root: OnceLock::new(),
+                msize,
+                soft,
+                seats: (0..threads).map(seat).collect(),
+                payers: IdentityTable::new(home, services.clone()),
+                life: Mutex::new(SessionState {
+                    epoch: 0,
+                    restored: false,
+                    retake: Retake::Never,
+                    at: 0,
+                    id,
+                }),
+                epoch: AtomicU64::new(0),
+                pausing: AtomicBool::new(false),
+            });
+            link.seat(0).say(SessionControl::Wait);
+            if let Some(root) = &root {
+                link.root.set(root.clone()).expect("it is set once");
+            }
+            let told = link.connect().map_err(at(home))?;
+            link.root.get_or_init(|| told.clone());
+            root.get_or_insert(told);
+            links.push(link);
+        }
+        let root = root.expect("there is a link");
+        let payload = msize.saturating_sub(ROOM).min(PAYLOAD);
+        Ok(ConnectedRouter { homes: HomeRouter { shared, links, names }, root, payload })
+    }
+
+    /// The place of the link to a file's home.
+    pub(crate) fn of(&self, node: &MountNode) -> usize {
+        match self.names.len() {
+            1 => 0,
+            _ => best(&self.names, hash(&node.handle)),
+        }
+    }
+
+    /// The link at which somebody pays.
+    pub(crate) fn link(&self, payer: &SessionIdentity) -> &Arc<ClientSession> {
+        &self.links[payer.home]
+    }
+
+    /// A signal came for who waits for this request.
+    pub(crate) fn interrupt(&self, request: FuseRequestId) {
+        // In none of them it is answered, or about to be called: then it is found there.
+        let _ = self.links.iter().any(|link| link.interrupt(request));
+    }
+
+    /// What is to be done with writes that a proxy's machine has lost.
+    pub(crate) fn on_lost(&self, then: impl Fn(Vec<SentWrite>) + Send + Sync + 'static) {
+        // Once for each mount.
+        let _ = self.shared.on_lost.0.set(Box::new(then));
+    }
+
+    /// Whether somebody is to be looked at before long.
+    pub(super) fn any_waits(&self) -> bool {
+        let MountState { signalled, behind, abandoned, waits, .. } = &*self.shared;
+        let any = signalled.any() || behind.any() || abandoned.any() || waits.any();
+        any || self.links.iter().any(|link| link.kept.is_full())
+    }
+
+    /// Lets those go who are killed while they wait for writes, and those who got a signal that
+    /// did not end them, and one since that does.
+    pub(super) fn look_at_signalled(&self) {
+        let now = Instant::now();
+        let kept = self.links.iter().flat_map(|link| link.kept.let_go(now, is_being_killed));
+        for then in self.shared.behind.let_go(now, is_being_killed).into_iter().chain(kept) {
+            then(Err(Errno::INTR));
+        }
+        for (then, result) in self.shared.abandoned.take_due(now, is_being_killed) {
+            then(result);
+        }
+        self.shared.waits.let_go(now, is_being_killed);
+        for request in self.shared.signalled.take_due(now) {
+            // Those that were answered meanwhile are in no channel.
+            let mut links = self.links.iter();
+            if let Some(link) = links.find(|link| link.has(request)) {
+                link.interrupt(request);
+            }
+        }
+    }
+
+    /// Sees to it that sessions return to their own proxies; ends with the mount.
+    pub(crate) fn watch(&self) {
+        if self.links.len() < 2 {
+            return;
+        }
+        let (links, shared) = (self.links.clone(), self.shared.clone());
+        let helper = std::thread::Builder::new().name("homes".into());
+        let watch = move || {
+            let mut from = vec![Instant::now(); links.len()];
+            while !shared.over.load(Ordering::SeqCst) {
+                std::thread::park_timeout(LOOK_HOME);
+                for (link, from) in links.iter().zip(&mut from) {
+                    if Instant::now() >= *from && !link.look_home() {
+                        *from = Instant::now() + LOOK_HOME_LATER;
+                    }
+                }
+            }
+        };
+        if let Err(error) = helper.spawn(api::critical(watch)) {
+            tracing::warn!(%error, "who takes over from a proxy keeps its files");
+        }
+    }
+
+    /// The mount is gone: nobody reconnects any more.
+    pub(crate) fn end(&self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl ClientSession {
+    fn has(&self, request: FuseRequestId) -> bool {
+        (0..self.seats.len()).any(|on| self.seat(on).find(request).is_some())
+    }
+}
+
+/// Which of the names has the highest score for a key.
+fn best(names: &[u64], key: u64) -> usize {
+    (0..names.len()).max_by_key(|at| score(names[*at], key)).expect("there is a name")
+}
+
+/// All of them, the highest score first.
+fn order(names: &[u64], key: u64) -> Vec<usize> {
+    let mut order: Vec<_> = (0..names.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(score(names[*at], key)));
+    order
+}
+
+/// A number for a pair of hashes in which every bit depends on all of both: the end of
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+fn score(name: u64, key: u64) -> u64 {
+    let mut score = name ^ key;
+    score = (score ^ (score >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    score = (score ^ (score >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    score ^ (score >> 31)
+}
+
+/// FNV-1a of 64 bits: mounts of any version are to agree, so no hash that may change.
+fn hash(bytes: &[u8]) -> u64 {
+    let prime = 0x0000_0100_0000_01b3;
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(prime))
+}
+
+/// The largest payload of one message, in bytes: what the kernel reads or writes at once.
+const PAYLOAD: u32 = 1 << 20;
+/// Bytes of a message besides its payload, two long handles and a name among them.
+pub(super) const ROOM: u32 = 12 << 10;
+/// How often it is looked whether a proxy is back.
+const LOOK_HOME: Duration = Duration::from_secs(1);
+/// And after calls had to pause in vain.
+const LOOK_HOME_LATER: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<u64> {
+        (0..count).map(|n| hash(format!("tcp://192.0.2.{n}:5640/scratch").as_bytes())).collect()
+    }
+
+    #[test]
+    fn files_are_spread_evenly_over_their_homes() {
+        let names = names(5);
+        let mut counts = [0; 5];
+        for file in 0..10_000u64 {
+            counts[best(&names, hash(&file.to_le_bytes()))] += 1;
+        }
+        assert!(counts.iter().all(|count| (1800..2200).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_proxy_more_takes_its_share_and_moves_nothing_else() {
+        let (few, many) = (names(4), names(5));
+        let mut moved = 0;
+        for file in 0..10_000u64 {
+            let key = hash(&file.to_le_bytes());
+            let (before, after) = (best(&few, key), best(&many, key));
+            moved += usize::from(before != after);
+            assert!(before == after || after == 4);
+        }
+        assert!((1800..2200).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn hashes_are_those_that_every_mount_has() {
+        // The vectors of the FNV's authors.
+        assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(order(&names(3), 7)[0], best(&names(3), 7));
+    }
+}

@@ -1,0 +1,350 @@
+//! Calls that may have been executed by a proxy that has since forgotten them: what happened
+//! is found out by looking.
+//!
+//! ```text
+//!   the name is gone ─┬─ it was to be removed: done        a name may have been made or
+//!                     └─ it was to be made: call again     removed by others meanwhile;
+//!   the name is there ┬─ as this call would have made it:  then who looks cannot tell, and
+//!                     │  done                              the likelier answer is given
+//!                     └─ otherwise: EEXIST, or call again
+//! ```
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use fuse::Errno;
+use ninep::dialect::{
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, NOSLOT, RequestHeader,
+    decode_request, handle_fid,
+};
+use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
+
+use super::ClientSession;
+use super::call::{CallWaiter, ServerCall};
+use super::handshake::Handshake;
+use super::home_router::ROOM;
+use super::socket::Broken;
+use crate::files::OpenFiles;
+
+/// Settles every call of a channel that is not.
+pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> Result<(), Broken> {
+    loop {
+        let Some(call) = link.seat(on).unsettled.pop() else { return Ok(()) };
+        let outcome = match look(&link.shared.files, talk, &call) {
+            Ok(outcome) => outcome,
+            Err(broken) => {
+                link.seat(on).unsettled.push(call);
+                return Err(broken);
+            }
+        };
+        tracing::info!(?call, ?outcome, "a call was settled");
+        let waiter = call.waiter;
+        match outcome {
+            InDoubtOutcome::Again => link.seat(on).push_again(call),
+            other => other.tell(call),
+        }
+        if let Some(CallWaiter { request, .. }) = waiter
+            && link.shared.missed.take(request)
+        {
+            link.interrupt(request);
+        }
+    }
+}
+
+/// What became of a call.
+#[derive(Debug, PartialEq)]
+enum InDoubtOutcome {
+    /// It was not executed.
+    Again,
+    /// It was, and the answer says nothing but that.
+    Done(Reply<'static>),
+    DoneOwn(ExtReply<'static>),
+    /// It was, and this is what it made.
+    Made(Vec<u8>, Attributes),
+    /// It was, and this is what it made and is open now.
+    Opened(Vec<u8>, Attributes),
+    Failed(Errno),
+}
+
+type FoundName = Result<InDoubtOutcome, Broken>;
+
+impl InDoubtOutcome {
+    fn tell(self, call: ServerCall) {
+        match self {
+            InDoubtOutcome::Again => unreachable!("such a call is made again"),
+            InDoubtOutcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
+            InDoubtOutcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
+            InDoubtOutcome::Made(handle, attributes) => {
+                (call.done)(Ok(ExtReply::Make { handle: &handle, attributes }.into()));
+            }
+            InDoubtOutcome::Opened(handle, attributes) => {
+                let reply = ExtReply::Open { handle: &handle, created: 1, attributes };
+                (call.done)(Ok(reply.into()));
+            }
+            InDoubtOutcome::Failed(error) => (call.done)(Err(error)),
+        }
+    }
+}
+
+/// Who looks: the one who called, at the files that were named.
+struct InDoubtResolver<'a, 't> {
+    talk: &'t mut Handshake,
+    header: RequestHeader<'a>,
+    call: &'a ServerCall,
+}
+
+fn look(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName {
+    let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
+    let header = RequestHeader { slot: NOSLOT, sequence: 0, places: HandlePlaces::NONE, ..header };
+    let mut looker = InDoubtResolver { talk, header, call };
+    match request {
+        AnyRequest::Ext(ExtRequest::Make { fid, name, mode, target, .. }) => {
+            looker.made(fid, name, mode, target)
+        }
+        AnyRequest::Ext(ExtRequest::Open { fid, newfid, name, flags, .. })
+            if flags & open::EXCL != 0 =>
+        {
+            looker.opened(fid, newfid, name, flags)
+        }
+        AnyRequest::Base(Request::Unlinkat { dirfid, name, .. }) => looker.removed(dirfid, name),
+        AnyRequest::Base(Request::Renameat { olddirfid, oldname, newdirfid, newname }) => {
+            looker.renamed((olddirfid, oldname), (newdirfid, newname))
+        }
+        AnyRequest::Base(Request::Link { dfid, fid, name }) => looker.linked(dfid, fid, name),
+        AnyRequest::Ext(ExtRequest::Append { fid, data, .. }) => looker.appended(files, fid, data),
+        AnyRequest::Ext(ExtRequest::Setxattr { fid, name, flags, data }) => {
+            looker.xattr_set(fid, name, flags, data)
+        }
+        AnyRequest::Ext(ExtRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
+        // Whether space was cut out once or not at all cannot be seen.
+        AnyRequest::Ext(ExtRequest::Allocate { .. }) => Ok(InDoubtOutcome::Failed(Errno::IO)),
+        _ => Ok(InDoubtOutcome::Again),
+    }
+}
+
+impl InDoubtResolver<'_, '_> {
+    fn made(&mut self, fid: Fid, name: &[u8], mode: u32, target: &[u8]) -> FoundName {
+        let (handle, attributes) = match self.lookup(fid, name)? {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
+        };
+        let is_link = mode & S_IFMT == S_IFLNK;
+        let same = attributes.mode & S_IFMT == mode & S_IFMT
+            && self.is_new_and_ours(&attributes)
+            && (!is_link || self.points_to(&handle, target)?);
+        Ok(match same {
+            true => InDoubtOutcome::Made(handle, attributes),
+            false => InDoubtOutcome::Failed(Errno::EXIST),
+        })
+    }
+
+    fn opened(&mut self, fid: Fid, newfid: Fid, name: &[u8], flags: u32) -> FoundName {
+        let (handle, attributes) = match self.lookup(fid, name)? {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
+        };
+        let empty_file = attributes.mode & S_IFMT == S_IFREG && attributes.size == 0;
+        if !empty_file || !self.is_new_and_ours(&attributes) {
+            return Ok(InDoubtOutcome::Failed(Errno::EXIST));
+        }
+        let flags = flags & !(open::CREATE | open::EXCL | open::TRUNC);
+        let header = RequestHeader { handles: HandleList::one(&handle), ..self.header };
+        let request = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+        Ok(match self.talk.ask(header, request, |_| Some(()))? {
+            Ok(()) => InDoubtOutcome::Opened(handle, attributes),
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    fn removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
+        Ok(match self.lookup(fid, name)? {
+            Ok(_) => InDoubtOutcome::Again,
+            Err(Errno::NOENT) => InDoubtOutcome::Done(Reply::Unlinkat),
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    fn renamed(&mut self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> FoundName {
+        match self.lookup(old.0, old.1)? {
+            Ok(_) => return Ok(InDoubtOutcome::Again),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
+        }
+        Ok(match self.lookup(new.0, new.1)? {
+            Ok(_) => InDoubtOutcome::Done(Reply::Renameat),
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    fn linked(&mut self, directory: Fid, file: Fid, name: &[u8]) -> FoundName {
+        let file = self.header.handles.get(file).map(<[u8]>::to_vec);
+        Ok(match self.lookup(directory, name)? {
+            Ok((handle, _)) if Some(&handle) == file.as_ref() => InDoubtOutcome::Done(Reply::Link),
+            Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
+            Err(Errno::NOENT) => InDoubtOutcome::Again,
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    /// Whether the data is behind what the file had when the call was made: others may have
+    /// appended behind it. Who appends the same twice at a time is believed to have done so
+    /// once too often rather than never.
+    fn appended(&mut self, files: &OpenFiles, fid: Fid, data: &[u8]) -> FoundName {
+        let size = match self.attributes(fid)? {
+            Ok(attributes) => attributes.size,
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
+        };
+        let had = self.call.ask.kept.as_ref().map_or(0, |(_, place)| place.start);
+        // Somebody has cut it if it is shorter: then it may be anywhere.
+        let had = if had <= size { had } else { 0 };
+        let from = had.max(size.saturating_sub(LOOK_BACK));
+        if size - from < data.len() as u64 {
+            return Ok(InDoubtOutcome::Again);
+        }
+        // The open file may be for writing only.
+        let handle = files.by_fid(fid).map(|file| file.node.handle.clone());
+        let (Some(handle), Ok(reader)) = (handle, files.reserve()) else {
+            return Ok(InDoubtOutcome::Failed(Errno::IO));
+        };
+        let behind = self.read(&handle, reader, from..size);
+        files.release(reader);
+        let Ok(behind) = behind? else { return Ok(InDoubtOutcome::Failed(Errno::IO)) };
+        let at = behind.windows(data.len().max(1)).position(|found| found == data);
+        Ok(at.map_or(InDoubtOutcome::Again, |at| {
+            InDoubtOutcome::DoneOwn(ExtReply::Append { offset: from + at as u64, number: 0 })
+        }))
+    }
+
+    fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> FoundName {
+        if flags & XATTR_CREATE == 0 {
+            return Ok(InDoubtOutcome::Again);
+        }
+        Ok(match self.xattr(fid, name)? {
+            Ok(value) if value == data => InDoubtOutcome::DoneOwn(ExtReply::Setxattr),
+            Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
+            Err(Errno::NODATA) => InDoubtOutcome::Again,
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
+        Ok(match self.xattr(fid, name)? {
+            Ok(_) => InDoubtOutcome::Again,
+            Err(Errno::NODATA) => InDoubtOutcome::DoneOwn(ExtReply::Removexattr),
+            Err(error) => InDoubtOutcome::Failed(error),
+        })
+    }
+
+    /// Whether it may have been made by the call, whose user may be another at the server.
+    fn is_new_and_ours(&self, attributes: &Attributes) -> bool {
+        let payer = self.call.payer.uid();
+        let since = self.call.since.unwrap_or(SystemTime::UNIX_EPOCH) - SKEW;
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(attributes.ctime.sec);
+        (payer == 0 || payer == attributes.uid) && changed >= since
+    }
+
+    fn points_to(&mut self, handle: &[u8], target: &[u8]) -> Result<bool, Broken> {
+        let header = RequestHeader { handles: HandleList::one(handle), ..self.header };
+        let same =
+            self.talk.ask(
+                header,
+                Request::Readlink { fid: handle_fid(0) },
+                |reply| match reply {
+                    AnyReply::Base(Reply::Readlink { target: is }) => Some(is == target),
+                    _ => None,
+                },
+            )?;
+        Ok(same.unwrap_or(false))
+    }
+
+    fn lookup(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<Result<(Vec<u8>, Attributes), Errno>, Broken> {
+        self.talk.ask(self.header, ExtRequest::Lookup { fid, name }, |reply| match reply {
+            AnyReply::Ext(ExtReply::Lookup { handle, attributes }) => {
+                Some((handle.to_vec(), attributes))
+            }
+            _ => None,
+        })
+    }
+
+    fn attributes(&mut self, fid: Fid) -> Result<Result<Attributes, Errno>, Broken> {
+        let request = Request::Getattr { fid, mask: getattr::BASIC };
+        self.talk.ask(self.header, request, |reply| match reply {
+            AnyReply::Base(Reply::Getattr(attributes)) => Some(attributes),
+            _ => None,
+        })
+    }
+
+    fn xattr(&mut self, fid: Fid, name: &[u8]) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let request = ExtRequest::Getxattr { fid, name, count: XATTR_MAX };
+        self.talk.ask(self.header, request, |reply| match reply {
+            AnyReply::Ext(ExtReply::Getxattr { data, .. }) => Some(data.to_vec()),
+            _ => None,
+        })
+    }
+
+    fn read(
+        &mut self,
+        handle: &[u8],
+        fid: Fid,
+        place: Range<u64>,
+    ) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let header = RequestHeader { handles: HandleList::one(handle), ..self.header };
+        let request = ExtRequest::Open {
+            fid: handle_fid(0),
+            newfid: fid,
+            name: b"",
+            flags: open::RDONLY,
+            mode: 0,
+        };
+        if let Err(error) = self.talk.ask(header, request, |_| Some(()))? {
+            return Ok(Err(error));
+        }
+        let data = self.read_open(fid, place)?;
+        // What became of the clunk does not matter: the fid is nobody's.
+        let _ = self.talk.ask(self.header, Request::Clunk { fid }, |_| Some(()))?;
+        Ok(data)
+    }
+
+    /// What an open file has there; less where it has become shorter.
+    fn read_open(&mut self, fid: Fid, place: Range<u64>) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let mut all = Vec::new();
+        let mut offset = place.start;
+        while offset < place.end {
+            let most = u64::from(self.talk.msize.saturating_sub(ROOM).max(1));
+            let read = Request::Read { fid, offset, count: (place.end - offset).min(most) as u32 };
+            let part = self.talk.ask(self.header, read, |reply| match reply {
+                AnyReply::Base(Reply::Read { data }) => Some(data.to_vec()),
+                _ => None,
+            })?;
+            match part {
+                Ok(part) if part.is_empty() => break,
+                Ok(part) => {
+                    offset += part.len() as u64;
+                    all.extend(part);
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(all))
+    }
+}
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
+/// The largest value of an extended attribute in Linux, in bytes.
+const XATTR_MAX: u32 = 64 << 10;
+/// Others are taken to have appended no more than so many bytes since a call was made.
+const LOOK_BACK: u64 = 16 << 20;
+/// How far the clocks of mount and server may differ for a file to count as new.
+const SKEW: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+#[path = "in_doubt_tests.rs"]
+mod tests;

@@ -1,0 +1,148 @@
+//! Telling a proxy that has forgotten the session what it must know: who pays, which files are
+//! open, which locks are held.
+//!
+//! ```text
+//!   identities ─► files, each opened again by its handle ─► locks, each taken again
+//!                   │ gone                                    │ somebody else has it
+//!                   ▼                                         ▼
+//!                 stale: ESTALE from now on                 stale: its owner relied on it
+//! ```
+//!
+//! A lock is taken again only where nobody can have had it meanwhile ([`Retake`]).
+//!
+//! Numbers stay what they were, so calls that wait need not be changed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fuse::Errno;
+use ninep::dialect::{
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, RequestHeader, decode_request,
+    handle_fid,
+};
+use ninep::{LOCK_RECLAIM, LockStatus, Reply};
+
+use super::ClientSession;
+use super::handshake::Handshake;
+use super::identities::SessionIdentity;
+use super::socket::Broken;
+use crate::files::OpenFile;
+use crate::locks::GrantedLock;
+
+/// Why locks may be taken again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retake {
+    /// The proxy was started again, and says itself whether others could take locks since: it has a
+    /// grace period, as NFSv4 has (RFC 8881, section 8.4.2).
+    Reclaim,
+    /// Another takes over from a dead one: until then nobody gets locks that others had, since every
+    /// mount leaves them so long to those.
+    Until(Instant),
+    /// They may not: others may have had them.
+    Never,
+}
+
+/// Tells everything. What cannot be had again is marked as stale.
+pub(super) fn restore(
+    link: &ClientSession,
+    retake: Retake,
+    talk: &mut Handshake,
+) -> Result<(), Broken> {
+    identities(talk, &link.payers.asked())?;
+    files(talk, &link.shared.files.all_at(link.home))?;
+    let mut held = link.shared.locks.all_at(link.home);
+    held.retain(|held| !held.file.is_stale());
+    locks(link, retake, &held, talk)?;
+    if matches!(retake, Retake::Until(until) if Instant::now() >= until) {
+        lose(&held);
+    }
+    Ok(())
+}
+
+/// Others may have had these locks meanwhile.
+fn lose(locks: &[GrantedLock]) {
+    for held in locks {
+        tracing::warn!(fid = held.file.fid.0, "a lock is lost: its proxy was away for too long");
+        held.file.set_stale();
+    }
+}
+
+fn identities(talk: &mut Handshake, payers: &[Arc<SessionIdentity>]) -> Result<(), Broken> {
+    let mut spaces = vec![Vec::new(); payers.len()];
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = payers
+        .iter()
+        .zip(&mut spaces)
+        .map(|(payer, space)| (RequestHeader::SESSION, payer.message(space).into()))
+        .collect();
+    talk.ask_all(&asks, |at, answer| match answer {
+        Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
+            payers[at].set_window(requests, bytes);
+        }
+        Ok(_) => payers[at].refuse(Errno::PROTO),
+        Err(error) => payers[at].refuse(error),
+    })
+}
+
+fn files(talk: &mut Handshake, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = files
+        .iter()
+        .map(|file| {
+            let header = paid_by(&file.payer, HandleList::one(&file.node.handle));
+            let request = ExtRequest::Open {
+                fid: handle_fid(0),
+                newfid: file.fid,
+                name: b"",
+                flags: file.flags_again(),
+                mode: 0,
+            };
+            (header, request.into())
+        })
+        .collect();
+    talk.ask_all(&asks, |at, answer| {
+        if let Err(error) = answer {
+            tracing::warn!(fid = files[at].fid.0, %error, "a file could not be opened again");
+            files[at].set_stale();
+        }
+    })
+}
+
+fn locks(
+    link: &ClientSession,
+    retake: Retake,
+    held: &[GrantedLock],
+    talk: &mut Handshake,
+) -> Result<(), Broken> {
+    let flags = match retake {
+        Retake::Reclaim => LOCK_RECLAIM,
+        Retake::Until(_) => 0,
+        Retake::Never => {
+            lose(held);
+            return Ok(());
+        }
+    };
+    let asks: Vec<_> = held
+        .iter()
+        .map(|held| link.shared.locks.ask(&held.file, held.owner, &held.lock, flags))
+        .collect();
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = asks
+        .iter()
+        .zip(held)
+        .map(|(ask, held)| {
+            let (_, _, request) = decode_request(ask.frame.bytes()).expect("we encoded it");
+            (paid_by(&held.file.payer, HandleList::NONE), request)
+        })
+        .collect();
+    talk.ask_all(&asks, |at, answer| {
+        let granted = Reply::Lock { status: LockStatus::Success };
+        if answer != Ok(granted.into()) {
+            let fid = held[at].file.fid.0;
+            tracing::warn!(fid, ?answer, "a lock could not be taken again");
+            held[at].file.set_stale();
+        }
+    })
+}
+
+/// The header of a message that may be executed twice.
+pub(super) fn paid_by<'a>(payer: &SessionIdentity, handles: HandleList<'a>) -> RequestHeader<'a> {
+    RequestHeader { identity: payer.number, handles, ..RequestHeader::SESSION }
+}

@@ -1,0 +1,210 @@
+//! Writes that the proxy has executed and that its machine may yet lose.
+//!
+//! ```text
+//!   Rwrite number ─► kept ─┬─ committed is as high ─► dropped
+//!                          ├─ the verifier is another ─► lost: written once more
+//!                          └─ much is kept ─► Tcommit
+//! ```
+//!
+//! Numbers are those of one life of the session. What was kept when that ended is dropped once
+//! a Tcommit of a later one has succeeded with the same verifier: a proxy that was started
+//! again has lost nothing, a machine that was has.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use ninep::dialect::{
+    AnyRequest, ExtRequest, HandleList, ReplyHeader, WRITE_KILL_PRIV, decode_request, handle_fid,
+};
+
+use super::call::{CallFrame, CallWaiter};
+use super::identities::SessionIdentity;
+use super::lock;
+use super::signals::CheckInterval;
+use crate::write_behind::{OnReady, SentWrite};
+
+/// All that is kept.
+#[derive(Debug)]
+pub(crate) struct UncommittedWrites {
+    /// Bytes that may be kept; 0 keeps none.
+    limit: u64,
+    /// What the last reply said, to see without the lock that nothing is new.
+    seen: [AtomicU64; 3],
+    /// How often writes were lost.
+    losses: AtomicU64,
+    bytes: AtomicU64,
+    looked: CheckInterval,
+    state: Mutex<UncommittedState>,
+}
+
+#[derive(Default)]
+struct UncommittedState {
+    epoch: u64,
+    header: Option<ReplyHeader>,
+    writes: BTreeMap<(u64, u64), SentWrite>,
+    committing: bool,
+    held: Vec<(CallWaiter, OnReady)>,
+}
+
+/// What a reply's header has changed.
+#[derive(Default)]
+pub(crate) struct Changed {
+    /// To be written once more.
+    pub(crate) lost: Vec<SentWrite>,
+    /// Those who waited for room.
+    pub(crate) ready: Vec<OnReady>,
+}
+
+impl UncommittedWrites {
+    pub(crate) fn new(limit: u64) -> UncommittedWrites {
+        let (seen, losses, bytes, looked, state) = Default::default();
+        UncommittedWrites { limit, seen, losses, bytes, looked, state }
+    }
+
+    /// A reply of this life of the session came.
+    pub(crate) fn heard(&self, epoch: u64, header: ReplyHeader) -> Changed {
+        let now = [epoch, header.verifier, header.committed];
+        if self.seen.iter().zip(now).all(|(seen, now)| seen.load(Ordering::Relaxed) == now) {
+            return Changed::default();
+        }
+        let mut state = lock(&self.state);
+        if epoch < state.epoch {
+            return Changed::default();
+        }
+        self.seen.iter().zip(now).for_each(|(seen, now)| seen.store(now, Ordering::Relaxed));
+        let before = state.header.replace(header);
+        state.epoch = epoch;
+        if before.is_none_or(|before| before.verifier == header.verifier) {
+            let committed = state.take_committed();
+            return Changed { lost: Vec::new(), ready: self.dropped(&mut state, &committed) };
+        }
+        self.losses.fetch_add(1, Ordering::SeqCst);
+        let lost = std::mem::take(&mut state.writes);
+        let ready = self.dropped(&mut state, &lost);
+        Changed { lost: lost.into_values().map(again).collect(), ready }
+    }
+
+    /// A write was executed. True if the proxy is to be asked to make all of them durable.
+    pub(crate) fn keep(&self, epoch: u64, number: u64, write: SentWrite) -> bool {
+        if self.limit == 0 || number == 0 {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let committed = state.header.map_or(0, |header| header.committed);
+        if epoch < state.epoch || (epoch == state.epoch && number <= committed) {
+            return false;
+        }
+        self.bytes.fetch_add(write.bytes(), Ordering::SeqCst);
+        state.writes.insert((epoch, number), write);
+        let much = self.bytes.load(Ordering::SeqCst) > self.limit / 2;
+        let older = state.writes.first_key_value().is_some_and(|((of, _), _)| *of < epoch);
+        (much || older) && !std::mem::replace(&mut state.committing, true)
+    }
+
+    /// A Tcommit of this life of the session was answered. Gives those who waited: where it
+    /// failed they wait no longer, and the next write asks again.
+    pub(crate) fn committed(&self, epoch: u64, well: bool) -> Vec<OnReady> {
+        let mut state = lock(&self.state);
+        state.committing = false;
+        if !well {
+            return state.take_held(|_| true);
+        }
+        if epoch != state.epoch {
+            return Vec::new();
+        }
+        let later = state.writes.split_off(&(epoch, 0));
+        let mut committed = std::mem::replace(&mut state.writes, later);
+        committed.append(&mut state.take_committed());
+        self.dropped(&mut state, &committed)
+    }
+
+    /// Who pays for making everything durable: whoever has waited for it the longest.
+    pub(crate) fn oldest(&self) -> Option<Arc<SessionIdentity>> {
+        let state = lock(&self.state);
+        state.writes.first_key_value().map(|(_, write)| write.payer.clone())
+    }
+
+    /// Keeps somebody until there is room; gives back who need not wait.
+    pub(crate) fn hold(&self, waiter: CallWaiter, then: OnReady) -> Option<OnReady> {
+        let mut state = lock(&self.state);
+        if !self.is_full() || !state.committing {
+            return Some(then);
+        }
+        state.held.push((waiter, then));
+        None
+    }
+
+    /// Those whose processes are killed, as `killed` says of a thread, once in a while.
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
+        match self.is_full() && self.looked.is_due(now) {
+            true => lock(&self.state).take_held(|waiter| killed(waiter.thread)),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether so much is kept that no more should be written.
+    pub(crate) fn is_full(&self) -> bool {
+        self.limit > 0 && self.bytes.load(Ordering::SeqCst) >= self.limit
+    }
+
+    /// How often writes were lost: an fsync during which that happened is made again.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
+    /// These are kept no longer: gives those who waited if there is room now.
+    fn dropped(
+        &self,
+        state: &mut UncommittedState,
+        writes: &BTreeMap<(u64, u64), SentWrite>,
+    ) -> Vec<OnReady> {
+        self.bytes.fetch_sub(writes.values().map(SentWrite::bytes).sum(), Ordering::SeqCst);
+        match self.is_full() {
+            true => Vec::new(),
+            false => state.take_held(|_| true),
+        }
+    }
+}
+
+impl UncommittedState {
+    fn take_committed(&mut self) -> BTreeMap<(u64, u64), SentWrite> {
+        let Some(header) = self.header else { return BTreeMap::new() };
+        // Those of lives before come first, and stay.
+        let mut of_now = self.writes.split_off(&(self.epoch, 0));
+        let mut later = of_now.split_off(&(self.epoch, header.committed + 1));
+        self.writes.append(&mut later);
+        of_now
+    }
+
+    fn take_held(&mut self, which: impl Fn(&CallWaiter) -> bool) -> Vec<OnReady> {
+        self.held.extract_if(.., |(waiter, _)| which(waiter)).map(|(_, then)| then).collect()
+    }
+}
+
+/// The same as a message that names the file by handle: it may be closed by now.
+fn again(write: SentWrite) -> SentWrite {
+    let SentWrite { node, payer, frame, place } = write;
+    let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
+    let (flags, data) = match message {
+        AnyRequest::Ext(ExtRequest::Write { flags, data, .. }) => (flags, data),
+        AnyRequest::Ext(ExtRequest::Append { flags, data, .. }) => (flags, data),
+        other => unreachable!("{other:?} is not kept"),
+    };
+    // What set-id bits were to go have gone, or go again.
+    let flags = flags & WRITE_KILL_PRIV;
+    let message = ExtRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
+    let frame = CallFrame::new(HandleList::one(&node.handle), message);
+    SentWrite { node, payer, frame, place }
+}
+
+impl std::fmt::Debug for UncommittedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "State({} writes of life {})", self.writes.len(), self.epoch)
+    }
+}
+
+#[cfg(test)]
+#[path = "uncommitted_tests.rs"]
+mod tests;

@@ -1,0 +1,509 @@
+//! Writes that were answered before the proxy has executed them.
+//!
+//! ```text
+//!   write ─► run: grows while it waits ─► under way, a few of a file ─► executed
+//!     │ no room                                 │ failed ─► told at the next write, fsync, close
+//!     └─► waits                                 ▼
+//!   close, fsync, truncation, unlock ─────► wait for what was written before them
+//!   read ─────────────────────────────────► waits for what it reads
+//!   stat, look-up, open ──────────────────► wait for nothing: Since says how long the file is
+//! ```
+//!
+//! While little is under way a write goes at once; what comes meanwhile and continues the last
+//! one travels with it in one message (as Nagle's algorithm does for TCP: RFC 896). Nothing
+//! waits for a clock.
+//!
+//! Invariant: of two runs that overlap the later one begins after the earlier one was executed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use fuse::Errno;
+use ninep::Attributes;
+use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV};
+use rustc_hash::FxHashMap;
+
+use crate::files::OpenFile;
+use crate::nodes::MountNode;
+use crate::session::{CallFrame, CallWaiter, CheckInterval, SessionIdentity, lock};
+
+/// One file's writes.
+#[derive(Debug, Default)]
+pub(crate) struct FileWriteBehind {
+    /// Runs that were not executed, to be looked at without the lock.
+    runs: AtomicUsize,
+    state: Mutex<WriteBehindState>,
+}
+
+/// All files' writes together.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBehind {
+    bytes: AtomicU64,
+    /// Counts what changed files: a clock to tell which attributes are old.
+    changes: AtomicU64,
+    /// The files that have some.
+    files: Mutex<FxHashMap<u64, Arc<MountNode>>>,
+    looked: CheckInterval,
+}
+
+#[derive(Debug, Default)]
+struct WriteBehindState {
+    waiting: VecDeque<WriteRun>,
+    under_way: Vec<WritesInFlight>,
+    bytes: u64,
+    /// How many runs there were, and how many of lost writes.
+    last: u64,
+    lost: u64,
+    /// Where runs ended that were executed, and what [`WriteBehind::changes`] was then: the later, the
+    /// nearer to the beginning of the file, since a later one that reaches further counts alone.
+    ended: VecDeque<(u64, u64)>,
+    /// What [`WriteBehind::changes`] was when the file changed last, other than by a run.
+    changed: u64,
+    held: Vec<WriteWaiter>,
+}
+
+/// A run that has begun.
+#[derive(Debug)]
+struct WritesInFlight {
+    number: u64,
+    place: Range<u64>,
+    payer: Arc<SessionIdentity>,
+}
+
+/// What has happened to a file since its attributes were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitingSince {
+    /// Nothing.
+    Same,
+    /// It was written from here, at least to this length.
+    Longer(u64),
+    /// It was changed from here otherwise: the attributes may be older than that.
+    Changed,
+}
+
+/// A message that writes, and what it is about.
+#[derive(Debug)]
+pub(crate) struct SentWrite {
+    pub(crate) node: Arc<MountNode>,
+    pub(crate) payer: Arc<SessionIdentity>,
+    pub(crate) frame: CallFrame,
+    pub(crate) place: Range<u64>,
+}
+
+/// Bytes that go to the proxy in one message.
+pub(crate) struct WriteRun {
+    pub(crate) number: u64,
+    pub(crate) write: SentWrite,
+    /// What was opened for it; `None` if that may be closed, and the message has a handle.
+    pub(crate) file: Option<Arc<OpenFile>>,
+    /// Another who waits for it, and has it go in his lane.
+    pub(crate) donor: Option<Arc<SessionIdentity>>,
+    kill_set_id: bool,
+}
+
+/// A piece of a file that is written.
+#[derive(Clone, Copy)]
+pub(crate) struct WritePiece<'a> {
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) kill_set_id: bool,
+}
+
+/// Goes on, or says why not.
+pub(crate) type OnReady = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Who waits for a file's writes.
+pub(crate) struct WriteWaiter {
+    pub(crate) until: WaitUntil,
+    /// Who is let go if it is killed.
+    pub(crate) waiter: Option<CallWaiter>,
+    pub(crate) then: OnReady,
+}
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WaitUntil {
+    /// All that was written before is executed.
+    Executed,
+    /// As [`WaitUntil::Executed`], up to this run.
+    ExecutedTo(u64),
+    /// What was written there before is executed.
+    Read(Range<u64>),
+    /// As [`WaitUntil::Read`], up to this run.
+    ReadTo(Range<u64>, u64),
+    /// There is room for so many bytes more.
+    Room(u64),
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// It is taken.
+    Taken,
+    /// The file has no room: wait for [`WaitUntil::Room`].
+    Full,
+    /// All files together have none: to be written without this.
+    NoRoom,
+}
+
+/// Attributes of a file, as they are with what was written from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KnownSize {
+    pub(crate) told: Attributes,
+    /// Nothing that was written before will change them.
+    pub(crate) last: bool,
+}
+
+impl WaitingSince {
+    /// The attributes with the length that the file has by now.
+    pub(crate) fn applied_to(self, told: Attributes) -> KnownSize {
+        match self {
+            WaitingSince::Longer(end) => {
+                KnownSize { told: Attributes { size: told.size.max(end), ..told }, last: false }
+            }
+            WaitingSince::Same => KnownSize { told, last: true },
+            WaitingSince::Changed => KnownSize { told, last: false },
+        }
+    }
+}
+
+impl WriteBehind {
+    /// Takes a piece of at most `payload` bytes for a file.
+    pub(crate) fn put(
+        &self,
+        file: &Arc<OpenFile>,
+        piece: WritePiece<'_>,
+        payload: u32,
+    ) -> Accepted {
+        let (bytes, behind) = (piece.data.len() as u64, &file.node.behind);
+        let mut state = lock(&behind.state);
+        if state.is_full(bytes) {
+            return Accepted::Full;
+        }
+        let full = self.bytes.load(Ordering::SeqCst) + bytes > ALL_MAX;
+        if full || file.payer.behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
+            return Accepted::NoRoom;
+        }
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        file.payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        state.put(file, piece, payload);
+        if behind.runs.swap(state.runs(), Ordering::SeqCst) == 0 {
+            lock(&self.files).insert(file.node.id.0, file.node.clone());
+        }
+        Accepted::Taken
+    }
+
+    /// Takes a write back that was executed and lost, its file named by handle: it goes before
+    /// all others of the file.
+    pub(crate) fn put_back(&self, lost: SentWrite) {
+        let (node, bytes) = (lost.node.clone(), lost.bytes());
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        lost.payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        let mut state = lock(&node.behind.state);
+        state.put_back(lost);
+        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        lock(&self.files).insert(node.id.0, node.clone());
+    }
+
+    /// A run that [`FileWriteBehind::begin`] gave was executed, or failed. Gives those who waited.
+    pub(crate) fn executed(
+        &self,
+        node: &MountNode,
+        payer: &SessionIdentity,
+        number: u64,
+    ) -> Vec<OnReady> {
+        let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut state = lock(&node.behind.state);
+        let bytes = state.end(number, now);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        payer.behind.fetch_sub(bytes, Ordering::SeqCst);
+        let ready = state.ready();
+        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        if state.runs() == 0 {
+            lock(&self.files).remove(&node.id.0);
+        }
+        ready
+    }
+
+    /// A file was changed other than by a run.
+    pub(crate) fn changed(&self, node: &MountNode) {
+        let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        lock(&node.behind.state).changed = now;
+    }
+
+    /// For [`FileWriteBehind::since`].
+    pub(crate) fn now(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// How much is not executed yet.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Whether somebody may have to be looked at with [`WriteBehind::let_go`] before long.
+    pub(crate) fn any(&self) -> bool {
+        self.bytes() != 0
+    }
+
+    /// Those whose processes are killed, as `killed` says of a thread, once in a while: what
+    /// was written goes on without them.
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
+        if !self.any() || !self.looked.is_due(now) {
+            return Vec::new();
+        }
+        let dead = |held: &mut WriteWaiter| held.waiter.is_some_and(|waiter| killed(waiter.thread));
+        let files: Vec<_> = lock(&self.files).values().cloned().collect();
+        files.iter().flat_map(|node| lock(&node.behind.state).take_held(dead)).collect()
+    }
+}
+
+impl FileWriteBehind {
+    /// Whether everything is executed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.runs.load(Ordering::SeqCst) == 0
+    }
+
+    /// What has happened that attributes which were asked for at `then` ([`WriteBehind::now`]) may not
+    /// tell.
+    pub(crate) fn since(&self, then: u64) -> WaitingSince {
+        let state = lock(&self.state);
+        match state.reach(then) {
+            _ if state.changed > then => WaitingSince::Changed,
+            Some(end) => WaitingSince::Longer(end),
+            None => WaitingSince::Same,
+        }
+    }
+
+    /// How far the file reaches at least, by what was written from here and may not have been executed
+    /// at `then`; 0 if there is no such thing.
+    pub(crate) fn reach(&self, then: u64) -> u64 {
+        lock(&self.state).reach(then).unwrap_or(0)
+    }
+
+    /// The next run that may begin now.
+    pub(crate) fn begin(&self) -> Option<WriteRun> {
+        lock(&self.state).begin()
+    }
+
+    /// Keeps somebody until it is time, and says until when; gives back who need not wait.
+    pub(crate) fn hold(&self, held: WriteWaiter) -> Result<WaitUntil, WriteWaiter> {
+        let mut state = lock(&self.state);
+        let last = NEW + state.last;
+        let until = match held.until {
+            WaitUntil::Executed => WaitUntil::ExecutedTo(last),
+            WaitUntil::Read(place) => WaitUntil::ReadTo(place, last),
+            until => until,
+        };
+        let held = WriteWaiter { until: until.clone(), ..held };
+        if !state.is_to_wait(&until) {
+            return Err(held);
+        }
+        state.held.push(held);
+        Ok(until)
+    }
+
+    /// Somebody waits until then: the writes of others that have not begun go in his lane. Where those
+    /// write that have.
+    pub(crate) fn donate(
+        &self,
+        until: &WaitUntil,
+        donor: &Arc<SessionIdentity>,
+    ) -> Vec<Range<u64>> {
+        lock(&self.state).donate(until, donor)
+    }
+}
+
+impl WriteBehindState {
+    fn runs(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    fn is_full(&self, bytes: u64) -> bool {
+        self.bytes > 0 && self.bytes + bytes > FILE_MAX
+    }
+
+    fn put(&mut self, file: &Arc<OpenFile>, piece: WritePiece<'_>, payload: u32) {
+        let WritePiece { offset, data, kill_set_id } = piece;
+        let end = offset + data.len() as u64;
+        self.bytes += data.len() as u64;
+        if self.may_grow()
+            && let Some(run) = self.waiting.back_mut()
+            && run.file.as_ref().is_some_and(|opened| Arc::ptr_eq(opened, file))
+            && (run.write.place.end, run.kill_set_id) == (offset, kill_set_id)
+            && end - run.write.place.start <= u64::from(payload)
+        {
+            run.write.frame.grow(data);
+            run.write.place.end = end;
+            return;
+        }
+        self.last += 1;
+        let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
+        let message = ExtRequest::Write { fid: file.fid, offset, flags, data };
+        self.waiting.push_back(WriteRun {
+            number: NEW + self.last,
+            write: SentWrite {
+                node: file.node.clone(),
+                payer: file.payer.clone(),
+                frame: CallFrame::new(HandleList::NONE, message),
+                place: offset..end,
+            },
+            file: Some(file.clone()),
+            donor: None,
+            kill_set_id,
+        });
+    }
+
+    fn put_back(&mut self, lost: SentWrite) {
+        self.lost += 1;
+        self.bytes += lost.bytes();
+        let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
+        let run = WriteRun {
+            number: self.lost,
+            write: lost,
+            file: None,
+            donor: None,
+            kill_set_id: false,
+        };
+        self.waiting.insert(before, run);
+    }
+
+    /// Whether nobody waits for the last run as it is.
+    fn may_grow(&self) -> bool {
+        let last = NEW + self.last;
+        !self.held.iter().any(|held| match held.until {
+            WaitUntil::ExecutedTo(to) | WaitUntil::ReadTo(_, to) => to == last,
+            WaitUntil::Executed | WaitUntil::Read(_) | WaitUntil::Room(_) => false,
+        })
+    }
+
+    /// The runs that are not executed.
+    fn pending(&self) -> impl Iterator<Item = (u64, &Range<u64>)> {
+        let waiting = self.waiting.iter().map(|run| (run.number, &run.write.place));
+        waiting.chain(self.under_way.iter().map(|run| (run.number, &run.place)))
+    }
+
+    fn reach(&self, then: u64) -> Option<u64> {
+        let executed = self.ended.iter().filter(|(_, number)| *number > then).map(|(end, _)| *end);
+        executed.chain(self.pending().map(|(_, place)| place.end)).max()
+    }
+
+    fn begin(&mut self) -> Option<WriteRun> {
+        let next = &self.waiting.front()?.write.place;
+        let in_use = |run: &WritesInFlight| overlap(next, &run.place);
+        if self.under_way.len() >= DEPTH || self.under_way.iter().any(in_use) {
+            return None;
+        }
+        let run = self.waiting.pop_front()?;
+        let (place, payer) = (run.write.place.clone(), run.write.payer.clone());
+        self.under_way.push(WritesInFlight { number: run.number, place, payer });
+        Some(run)
+    }
+
+    fn end(&mut self, number: u64, now: u64) -> u64 {
+        let at = self.under_way.iter().position(|run| run.number == number);
+        let Some(at) = at else { return 0 };
+        let WritesInFlight { place, .. } = self.under_way.swap_remove(at);
+        let bytes = place.end - place.start;
+        self.bytes -= bytes;
+        while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
+            self.ended.pop_back();
+        }
+        if self.ended.len() == ENDED_MAX
+            && let Some((_, number)) = self.ended.pop_front()
+        {
+            self.changed = self.changed.max(number);
+        }
+        self.ended.push_back((place.end, now));
+        bytes
+    }
+
+    fn is_to_wait(&self, until: &WaitUntil) -> bool {
+        match until {
+            WaitUntil::Room(bytes) => self.is_full(*bytes),
+            WaitUntil::Executed => self.runs() > 0,
+            WaitUntil::ExecutedTo(last) => self.pending().any(|(run, _)| run <= *last),
+            WaitUntil::Read(place) => self.pending().any(|(_, at)| overlap(at, place)),
+            WaitUntil::ReadTo(place, last) => {
+                self.pending().any(|(run, at)| run <= *last && overlap(at, place))
+            }
+        }
+    }
+
+    fn donate(&mut self, until: &WaitUntil, donor: &Arc<SessionIdentity>) -> Vec<Range<u64>> {
+        // Runs begin in their order, so those before the last that is waited for are waited for too.
+        let last = match until {
+            WaitUntil::ExecutedTo(last) => Some(*last),
+            WaitUntil::ReadTo(place, last) => {
+                let in_the_way = |(run, at): &(u64, &Range<u64>)| run <= last && overlap(at, place);
+                self.pending().filter(in_the_way).map(|(run, _)| run).max()
+            }
+            WaitUntil::Room(_) => Some(u64::MAX),
+            WaitUntil::Executed | WaitUntil::Read(_) => None,
+        };
+        let Some(last) = last else { return Vec::new() };
+        let is_his = |payer: &Arc<SessionIdentity>| Arc::ptr_eq(payer, donor);
+        let waiting = self.waiting.iter_mut().filter(|run| run.number <= last);
+        for run in waiting.filter(|run| !is_his(&run.write.payer)) {
+            run.donor.get_or_insert_with(|| donor.clone());
+        }
+        let begun = self.under_way.iter().filter(|run| run.number <= last && !is_his(&run.payer));
+        begun.map(|run| run.place.clone()).collect()
+    }
+
+    fn ready(&mut self) -> Vec<OnReady> {
+        let mut held = std::mem::take(&mut self.held);
+        let go = held.extract_if(.., |held| !self.is_to_wait(&held.until));
+        let go = go.map(|held| held.then).collect();
+        self.held = held;
+        go
+    }
+
+    fn take_held(&mut self, which: impl Fn(&mut WriteWaiter) -> bool) -> Vec<OnReady> {
+        self.held.extract_if(.., which).map(|held| held.then).collect()
+    }
+}
+
+impl SentWrite {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.place.end - self.place.start
+    }
+}
+
+impl fmt::Debug for WriteRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({} of {:?}: {:?})", self.number, self.write.node.id, self.write.place)
+    }
+}
+
+impl fmt::Debug for WriteWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({:?} until {:?})", self.waiter, self.until)
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Runs are numbered from here on; those of lost writes below it, so that whoever waits waits
+/// for them too.
+const NEW: u64 = 1 << 32;
+/// Ends of executed runs that are remembered: so many, each before the one before it. For who asked
+/// before a forgotten one the file has changed.
+const ENDED_MAX: usize = 64;
+/// Messages of one file under way. More would leave nothing to travel together.
+const DEPTH: usize = 4;
+/// Bytes of one file: what the last close of a writer waits for at most.
+const FILE_MAX: u64 = 4 << 20;
+/// Bytes of all files, and of those that one identity pays for: a throttled job leaves room.
+const ALL_MAX: u64 = 64 << 20;
+const PAYER_MAX: u64 = 16 << 20;
+
+#[cfg(test)]
+#[path = "write_behind_tests.rs"]
+mod tests;

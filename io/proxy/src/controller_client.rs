@@ -1,0 +1,420 @@
+//! The proxy's link to its controller: what it did goes there, what it may do comes back.
+//!
+//! ```text
+//!   dispatchers ─ uses, 10 a second ─► plan::Standing ─┐ report  ┌ poster ┐ HTTP
+//!        ▲                                  ▲          ├────────►│ poster ├──────► controller
+//!        └─ grants ─────────────────────────┘          │ events  └────────┘
+//!   rules in force ◄───────────── hear ◄───────────────┴──────────── order
+//! ```
+//!
+//! Nothing on a request's way waits for it. Two posters, since a call is held by the controller
+//! until there is news or the next report comes: one call waits there while the next is made.
+//! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
+//! controller that is not heard for long is lived without as `plan::ControllerSession` has it.
+
+mod state;
+mod usage_reporter;
+mod usage_totals;
+
+use std::io;
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use api::{
+    ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ProxyReply, ProxyReport,
+    RulesText, WireTargetReport, is_name,
+};
+use plan::{ControllerSession, LeaseExpiry, SessionSettings};
+
+use crate::config::ControllerLost;
+use crate::server::Server;
+use crate::target::Target;
+use state::{GONE, refusal};
+use usage_reporter::UsageReporter;
+
+pub(crate) use state::ControllerClientState;
+
+/// The thread that speaks with the controller; it ends when this is dropped.
+pub struct ControllerClient {
+    events: Sender<LoopEvent>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a proxy cannot be a controller's.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerClientError {
+    /// Its name.
+    #[error(
+        "this machine's name {name:?} cannot be the proxy's: give --node NAME of letters, digits, \
+         '_', '-' and '.'"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Its client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Its threads.
+    #[error("cannot start a thread for the controller")]
+    Thread(#[source] io::Error),
+}
+
+/// What the thread waits for.
+enum LoopEvent {
+    Order(ControllerReply),
+    Lost(ClientError),
+    Stop,
+}
+
+/// What the thread works with.
+struct ReportLoop {
+    server: Arc<Server>,
+    controller: Endpoints,
+    name: Arc<str>,
+    epoch: u64,
+    members: Vec<TargetSession>,
+    standing: SessionSettings,
+    usage: UsageReporter,
+    posts: SyncSender<ProxyReport>,
+    /// To what somebody asked the controller, for the next report.
+    answers: Vec<ProxyReply>,
+    /// Calls that were not answered yet, those that wait for a poster included.
+    under_way: usize,
+    /// The version of the rules that the controller gave.
+    rules: Option<String>,
+    /// The greatest number of a controller that was heard.
+    term: u64,
+    /// The controller refused a call: none is made until then.
+    paused: Option<Instant>,
+}
+
+/// Calls the controller.
+struct ReportSender {
+    client: ApiClient,
+    controller: Endpoints,
+    credentials: Credentials,
+    name: String,
+}
+
+/// The standing with one target's controller.
+struct TargetSession {
+    target: Arc<Target>,
+    standing: ControllerSession,
+}
+
+impl ControllerClient {
+    /// Begins to speak with the controller of the configuration; `None` if it names none.
+    ///
+    /// # Errors
+    /// If the proxy has no name, or there are no threads to be had. A controller that does not
+    /// answer is no error.
+    pub fn start(server: &Arc<Server>) -> Result<Option<ControllerClient>, ControllerClientError> {
+        let settings = server.settings();
+        let Some(controller) = settings.controller.clone() else { return Ok(None) };
+        let name = settings.node.clone().unwrap_or_else(machine);
+        if !is_name(&name) {
+            return Err(ControllerClientError::Name { name });
+        }
+        let (posts, to_post) = sync_channel(1);
+        let (events, heard) = channel();
+        let to_post = Arc::new(Mutex::new(to_post));
+        for _ in 0..POSTERS {
+            let poster = ReportSender {
+                client: client(&controller, &settings.credentials())?,
+                controller: controller.clone(),
+                credentials: settings.credentials(),
+                name: name.clone(),
+            };
+            let (to_post, events) = (to_post.clone(), events.clone());
+            spawn("link-post", move || poster.run(&to_post, &events))?;
+        }
+        server.link.begin(controller.to_string(), &name);
+        let driver = ReportLoop {
+            server: server.clone(),
+            controller,
+            name: name.as_str().into(),
+            epoch: since_1970(),
+            members: Vec::new(),
+            standing: SessionSettings {
+                silence: match settings.controller_lost {
+                    ControllerLost::Equal => LeaseExpiry::Equal,
+                    ControllerLost::Keep => LeaseExpiry::KeepLast,
+                    ControllerLost::Lift => LeaseExpiry::Full,
+                },
+                ..SessionSettings::default()
+            },
+            usage: UsageReporter::default(),
+            posts,
+            answers: Vec::new(),
+            under_way: 0,
+            rules: None,
+            term: 0,
+            paused: None,
+        };
+        let thread = spawn("link", move || driver.run(&heard))?;
+        Ok(Some(ControllerClient { events, thread: Some(thread) }))
+    }
+}
+
+impl Drop for ControllerClient {
+    fn drop(&mut self) {
+        // Posters end by themselves, when their call is answered.
+        let _ = self.events.send(LoopEvent::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread for the controller panicked");
+        }
+    }
+}
+
+impl ReportLoop {
+    fn run(mut self, events: &Receiver<LoopEvent>) {
+        let mut tick = Instant::now();
+        loop {
+            match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
+                Ok(LoopEvent::Order(order)) => {
+                    self.under_way -= 1;
+                    self.server.link.answered(&order, self.server.clock.now());
+                    if self.hear(&order) {
+                        self.report(false);
+                    }
+                    self.apply_grants();
+                }
+                Ok(LoopEvent::Lost(error)) => {
+                    self.under_way -= 1;
+                    self.lose(&error);
+                }
+                Ok(LoopEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if Instant::now() >= tick {
+                tick = Instant::now() + TICK;
+                self.meet_targets();
+                if self.paused.is_none_or(|until| tick > until) {
+                    self.paused = None;
+                    self.report(true);
+                }
+                self.apply_grants();
+            }
+            self.wait_for_news();
+        }
+    }
+
+    /// Registers for targets that are new.
+    fn meet_targets(&mut self) {
+        for target in self.server.targets().into_iter().skip(self.members.len()) {
+            let now = self.server.clock.now();
+            let standing = ControllerSession::new(&self.name, self.epoch, self.standing, now);
+            self.members.push(TargetSession { target, standing });
+        }
+    }
+
+    /// Says what there is to say, with what was used if a tick has passed.
+    fn report(&mut self, with_uses: bool) {
+        let now = self.server.clock.now();
+        let mut report = self.bare_report();
+        for TargetSession { target, standing } in &mut self.members {
+            let used = || target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default();
+            let uses = with_uses.then(used);
+            let untold = target.with_dispatcher(|d, _| d.take_untold()).unwrap_or_default();
+            untold.iter().for_each(|(class, cost)| standing.serve(class, *cost, now));
+            if let Some(said) = standing.report(uses, now) {
+                report.targets.insert(target.name.clone(), WireTargetReport::from(&said));
+            }
+        }
+        if with_uses {
+            report.usage = self.usage.next_report(&self.server, now);
+            report.contended = report.usage.is_some() && self.is_contended();
+        }
+        if !report.targets.is_empty() || report.usage.is_some() || !self.answers.is_empty() {
+            self.post(report);
+        }
+    }
+
+    /// Whether requests of several classes wait for one another at any target.
+    fn is_contended(&self) -> bool {
+        let waits = |member: &TargetSession| member.target.with_dispatcher(|d, _| d.is_contended());
+        self.members.iter().any(|member| waits(member).unwrap_or(false))
+    }
+
+    /// Leaves a call at the controller, if none is there: news come as its answer. While the
+    /// controller does not answer, reports are enough.
+    fn wait_for_news(&mut self) {
+        if self.under_way == 0 && self.server.link.is_heard() {
+            let report = self.bare_report();
+            self.post(report);
+        }
+    }
+
+    fn bare_report(&self) -> ProxyReport {
+        let (epoch, rules) = (self.epoch, self.rules.clone());
+        ProxyReport { epoch, rules, ..ProxyReport::default() }
+    }
+
+    fn post(&mut self, mut report: ProxyReport) {
+        report.answers = std::mem::take(&mut self.answers);
+        // Where both posters wait for answers, what this says the next one says.
+        match self.posts.try_send(report) {
+            Ok(()) => self.under_way += 1,
+            Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
+                self.answers = report.answers;
+            }
+        }
+    }
+
+    /// Takes an order in; true if something is to be reported at once.
+    fn hear(&mut self, order: &ControllerReply) -> bool {
+        if order.term < self.term {
+            return false;
+        }
+        if order.term > self.term {
+            self.term = order.term;
+            self.usage.begin_anew();
+        }
+        let mut asks = false;
+        if let Some(rules) = &order.rules {
+            asks |= self.take_rules(rules);
+        }
+        if let Some(sequence) = order.usage_taken {
+            self.usage.note_taken(sequence);
+        }
+        let questions = order.questions.iter().take(QUESTIONS_MAX);
+        self.answers.extend(questions.map(|question| self.server.answer_controller(question)));
+        self.answers.truncate(QUESTIONS_MAX);
+        asks |= !self.answers.is_empty();
+        let now = self.server.clock.now();
+        for TargetSession { target, standing } in &mut self.members {
+            let Some(form) = order.targets.get(&target.name) else { continue };
+            match form.to_order(&self.name, self.epoch) {
+                Ok(order) => asks |= standing.hear(&order, now),
+                Err(error) => tracing::warn!(target = target.name, "no order: {error}"),
+            }
+        }
+        asks
+    }
+
+    fn take_rules(&mut self, rules: &RulesText) -> bool {
+        if self.rules.as_ref() == Some(&rules.version) {
+            return false;
+        }
+        match self.server.take_rules(&rules.text, &self.controller.to_string()) {
+            Ok(()) => {
+                tracing::info!(version = rules.version, "the controller's rules are in force")
+            }
+            Err(error) => {
+                let error = error.in_file("rules");
+                tracing::error!("the controller's rules are not for this proxy: {error}");
+            }
+        }
+        // Said either way: to be given them again would change nothing.
+        self.rules = Some(rules.version.clone());
+        true
+    }
+
+    fn apply_grants(&mut self) {
+        let now = self.server.clock.now();
+        let mut changed = false;
+        for TargetSession { target, standing } in &mut self.members {
+            while let Some(grants) = standing.poll_grants(now) {
+                tracing::debug!(target = target.name, ?grants, "granted");
+                target.with_dispatcher(|d, now| d.set_grants(&grants, now));
+                changed = true;
+            }
+            while let Some((class, cost)) = standing.poll_elsewhere() {
+                target.with_dispatcher(|d, now| d.class_served_elsewhere(&class, cost, now));
+            }
+        }
+        if changed {
+            self.server.poke();
+        }
+    }
+
+    /// A call was not answered, or refused.
+    fn lose(&mut self, error: &ClientError) {
+        self.server.link.failed(error);
+        let Some(status) = refusal(error) else { return };
+        self.paused = Some(Instant::now() + REFUSED_PAUSE);
+        if status == GONE {
+            // Another one had this name and has ended: what it was given is given to this one.
+            self.epoch = since_1970().max(self.epoch + 1);
+            self.members.clear();
+            self.usage.begin_life();
+            self.rules = None;
+        }
+    }
+}
+
+impl ReportSender {
+    /// One call after the other, until nobody hands it any.
+    fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<LoopEvent>) {
+        loop {
+            let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(report) = next else { return };
+            let event = match self.client.report(&self.name, &report) {
+                Ok(order) => LoopEvent::Order(order),
+                Err(error) => {
+                    self.read_credentials_again();
+                    LoopEvent::Lost(error)
+                }
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A token or certificate that took the place of one that was revoked or has expired.
+    fn read_credentials_again(&mut self) {
+        if self.credentials == Credentials::default() {
+            return;
+        }
+        match client(&self.controller, &self.credentials) {
+            Ok(client) => self.client = client,
+            Err(error) => tracing::debug!(%error, "goes on with the credentials it has"),
+        }
+    }
+}
+
+fn client(controller: &Endpoints, credentials: &Credentials) -> Result<ApiClient, ClientError> {
+    let client = ApiClient::at(controller)?.with(credentials)?;
+    Ok(client.keeping().with_time_limit(CALL_TIME_MAX))
+}
+
+fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, ControllerClientError> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(api::critical(run))
+        .map_err(ControllerClientError::Thread)
+}
+
+/// Now, in nanoseconds since 1970: tells lives apart.
+fn since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// This machine's name, without its domain.
+fn machine() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// As often as parts move.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a refused proxy waits until it asks again: somebody has to do something first.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// One call may wait at the controller while the next is made.
+const POSTERS: usize = 2;
+/// Questions that are answered at once, and answers that wait to be told.
+const QUESTIONS_MAX: usize = 8;
+/// The controller holds a call for a second at most.
+const CALL_TIME_MAX: Duration = Duration::from_secs(4);

@@ -1,0 +1,262 @@
+//! Messages of the dialect become requests: as in 9P2000.L, but who asks and about which
+//! file is in the header, and what has a slot is executed once.
+
+use std::sync::Arc;
+
+use model::{Bytes, OpKind};
+use ninep::Request;
+use ninep::dialect::{
+    self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RequestHeader, WRITE_DONATED, handle_index,
+};
+use rustix::io::Errno;
+
+use super::{IntakeBatch, ProtocolError, expected_bytes};
+use crate::buffers::FrameBuffer;
+use crate::connection::{Connection, NinepSession, ReplyTo};
+use crate::input::IncomingMessage;
+use crate::location::Location;
+use crate::outbox::ReplyOutbox;
+use crate::parsed_request::ParsedRequest;
+use crate::server::Server;
+use crate::sessions::{self, ChannelBinding, IdempotencyKey};
+use crate::target::{Donor, PendingRequest, RequestFile};
+use crate::trace::TraceCaller;
+
+impl Server {
+    /// Takes in one message of a connection that speaks the dialect.
+    pub(super) fn take_in_dialect(
+        &self,
+        connection: &Arc<Connection>,
+        session: &mut NinepSession,
+        incoming: IncomingMessage<'_>,
+        arrivals: &mut IntakeBatch,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
+        let bytes = incoming.bytes();
+        let (tag, header, request) = match dialect::decode_request(bytes) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.misread(connection, session, (bytes, error), outbox),
+        };
+        let to = session.reply_to(connection, tag);
+        let kind = ninep::frame_kind(bytes).unwrap_or(0);
+        if let AnyRequest::Ext(ExtRequest::Session { .. }) = request {
+            self.admit(session, tag, None, bytes.len())?;
+            arrivals.attaches.push((to, incoming.into_frame()));
+            return Ok(());
+        }
+        let Some(binding) = to.path.form.binding().cloned() else {
+            return Err(ProtocolError::NoSession(kind));
+        };
+        let Some(about) = ParsedRequest::of_any(&request) else {
+            if header.slot != NOSLOT {
+                return self.answer(session, &to, Err(Errno::INVAL), outbox);
+            }
+            return match request {
+                AnyRequest::Base(Request::Flush { oldtag }) => {
+                    self.take_flush((connection, session), (tag, oldtag), arrivals, outbox)
+                }
+                AnyRequest::Ext(ExtRequest::Identity { .. }) => {
+                    self.admit(session, tag, None, bytes.len())?;
+                    arrivals.attaches.push((to, incoming.into_frame()));
+                    Ok(())
+                }
+                AnyRequest::Ext(ExtRequest::Tell { count, .. }) => {
+                    if !session.has_room(count as usize) {
+                        return self.answer(session, &to, Err(Errno::INVAL), outbox);
+                    }
+                    self.admit(session, tag, None, bytes.len() + count as usize)?;
+                    arrivals.attaches.push((to, incoming.into_frame()));
+                    Ok(())
+                }
+                AnyRequest::Ext(ExtRequest::Retire { identity }) => {
+                    binding.session.retire(identity);
+                    self.answer(session, &to, Ok(ExtReply::Retire), outbox)
+                }
+                AnyRequest::Ext(ExtRequest::Ping) => {
+                    self.answer(session, &to, Ok(ExtReply::Ping), outbox)
+                }
+                AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
+                    self.hand_over(session, arrivals);
+                    let donated = self.donate(session, &binding, &header, (fid, oldtag));
+                    self.answer(session, &to, donated.map(|()| ExtReply::Donate), outbox)
+                }
+                AnyRequest::Ext(ExtRequest::Wait) => {
+                    self.admit(session, tag, None, 0)?;
+                    session.waits.push(tag);
+                    Ok(())
+                }
+                // Who asks is said by Tidentity, and Tversion has its own way.
+                _ => self.answer(session, &to, Err(Errno::INVAL), outbox),
+            };
+        };
+        let once = match begin_once(&binding, &header, kind, about.kind) {
+            Ok(BegunCall::Call(once)) => once,
+            Ok(BegunCall::Again(reply)) => {
+                self.admit(session, tag, None, 0)?;
+                sessions::repeat(&reply, tag, &mut outbox.batch(&to).bytes);
+                return Ok(());
+            }
+            Err(errno) => return self.answer(session, &to, Err(errno), outbox),
+        };
+        let expected = match request {
+            AnyRequest::Base(request) => expected_bytes(&request),
+            AnyRequest::Ext(ExtRequest::List { count, .. }) => count as usize,
+            // Its reply has a length besides.
+            AnyRequest::Ext(ExtRequest::Getxattr { count, .. }) => count as usize + 4,
+            AnyRequest::Ext(_) => 0,
+        };
+        let file = match file_of(session, &binding, &header, &about) {
+            Ok(_) if !session.has_room(expected) => Err(Errno::INVAL),
+            file => file,
+        };
+        let file = match file {
+            Ok(file) => file,
+            Err(errno) => {
+                let what =
+                    (about.kind, about.amount.bytes.min(Bytes::new(bytes.len() as u64)), None);
+                let start = outbox.batch_len(&to);
+                self.refuse(session, (TraceCaller::Peer(connection), what), &to, errno, outbox)?;
+                if let Some(once) = once {
+                    binding.end(once, outbox.written_since(&to, start));
+                }
+                return Ok(());
+            }
+        };
+        // A fid knows where its file lies.
+        let handle = header.handles.get(about.fid);
+        let location = handle.map_or_else(Location::default, |it| binding.session.location(it));
+        let mut asked = about.ask(&file, location);
+        asked.elsewhere = Some(header.elsewhere);
+        self.admit(session, tag, None, bytes.len() + expected)?;
+        let donor = donor_of(&binding, &header, &request, &file);
+        let looked = arrivals.looked;
+        let operation = PendingRequest { to, file, frame: FrameBuffer::EMPTY, once, donor, looked };
+        let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
+        arrivals.scheduled.push((operation, asked));
+        Ok(())
+    }
+
+    /// The header's identity waits for a write of this connection. One that has begun, or was answered,
+    /// needs nobody's lane.
+    fn donate(
+        &self,
+        session: &mut NinepSession,
+        binding: &ChannelBinding,
+        header: &RequestHeader<'_>,
+        (fid, oldtag): (ninep::Fid, ninep::Tag),
+    ) -> Result<(), Errno> {
+        let user = binding.session.user(header.identity).ok_or(Errno::INVAL)?;
+        let fid = session.fid(fid).ok_or(Errno::BADF)?;
+        let Some(in_flight) = session.tags.get_mut(&oldtag.0) else { return Ok(()) };
+        if let Some((target, id)) = in_flight.request
+            && let Some(id) = self.target(target).donate(id, Donor::of(user, &fid))
+        {
+            in_flight.request = Some((target, id));
+        }
+        Ok(())
+    }
+
+    /// Answers at once, outside of any dispatcher.
+    fn answer(
+        &self,
+        session: &mut NinepSession,
+        to: &ReplyTo,
+        result: Result<ExtReply<'_>, Errno>,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
+        self.admit(session, to.tag, None, 0)?;
+        let batch = outbox.batch(to);
+        match result {
+            Ok(reply) => batch.reply(to.tag, reply),
+            Err(errno) => batch.error(to.tag, &errno.into()),
+        }
+        Ok(())
+    }
+
+    /// The proxy ends: who waits for news is told that there are none.
+    pub(crate) fn end_waits(&self) {
+        for connection in self.connections() {
+            let mut session = connection.session.lock().expect("not poisoned");
+            let waits = std::mem::take(&mut session.waits);
+            let to = waits.into_iter().map(|tag| session.reply_to(&connection, tag));
+            let to: Vec<_> = to.collect();
+            drop(session);
+            let mut outbox = ReplyOutbox::default();
+            for to in to {
+                outbox.batch(&to).reply(to.tag, ExtReply::Wait { data: &[] });
+            }
+            while let Some(mut batch) = outbox.take() {
+                connection.send(&mut batch, &self.poll, self.bounds());
+            }
+        }
+    }
+}
+
+/// What became of a call.
+enum BegunCall {
+    /// It is to be executed.
+    Call(Option<IdempotencyKey>),
+    /// It was, with this reply.
+    Again(Vec<u8>),
+}
+
+/// The file that a message is about: a fid of the session, or a handle of its header on
+/// behalf of the header's identity.
+fn file_of(
+    session: &NinepSession,
+    binding: &ChannelBinding,
+    header: &RequestHeader<'_>,
+    about: &ParsedRequest,
+) -> Result<RequestFile, Errno> {
+    if handle_index(about.fid).is_none() {
+        return session.fid(about.fid).map(RequestFile::Fid).ok_or(Errno::BADF);
+    }
+    header.handles.get(about.fid).ok_or(Errno::BADF)?;
+    binding.session.user(header.identity).map(RequestFile::Handle).ok_or(Errno::INVAL)
+}
+
+/// Who waits for a write as it comes, as it says. An identity that is not known waits for nothing.
+fn donor_of(
+    binding: &ChannelBinding,
+    header: &RequestHeader<'_>,
+    request: &AnyRequest<'_>,
+    file: &RequestFile,
+) -> Option<Box<Donor>> {
+    match (request, file) {
+        (AnyRequest::Ext(ExtRequest::Write { flags, .. }), RequestFile::Fid(fid))
+            if flags & WRITE_DONATED != 0 =>
+        {
+            binding.session.user(header.identity).map(|user| Donor::of(user, fid))
+        }
+        _ => None,
+    }
+}
+
+/// Takes in a call that has a slot.
+fn begin_once(
+    binding: &ChannelBinding,
+    header: &RequestHeader<'_>,
+    message: u8,
+    kind: OpKind,
+) -> Result<BegunCall, Errno> {
+    let RequestHeader { slot, sequence, .. } = *header;
+    if slot == NOSLOT {
+        return Ok(BegunCall::Call(None));
+    }
+    // What only asks may be asked again and is not remembered: it may be long. A lock's reply
+    // may come after its connection's end.
+    if let OpKind::Read | OpKind::Readdir | OpKind::Getxattr | OpKind::Readlink | OpKind::Lock =
+        kind
+    {
+        return Err(Errno::INVAL);
+    }
+    let once = IdempotencyKey { slot, sequence };
+    match binding.begin(once, message) {
+        Ok(None) => Ok(BegunCall::Call(Some(once))),
+        Ok(Some(reply)) => Ok(BegunCall::Again(reply)),
+        Err(error) => {
+            tracing::debug!("{error}");
+            Err(Errno::INVAL)
+        }
+    }
+}

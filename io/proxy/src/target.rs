@@ -1,0 +1,563 @@
+//! A target and the dispatcher that stands before it.
+//!
+//! The dispatcher decides by numbers; the gate keeps what those numbers stand for
+//! (the operations) and reads the clock while it holds the lock, so that time
+//! never runs backwards for the dispatcher.
+
+mod donor;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Instant;
+
+use model::{
+    Amount, Bytes, Direction, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Time, WriteMode,
+};
+use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
+use slab::Slab;
+use trace::Access;
+
+use crate::buffers::FrameBuffer;
+use crate::connection::ReplyTo;
+use crate::fids::{OpenFid, ProxyUser};
+use crate::location::{NumberedRules, WantedFields};
+use crate::sessions::IdempotencyKey;
+use crate::times::ServiceTimes;
+use crate::writes::Writes;
+
+pub(crate) use donor::Donor;
+
+/// From this size on a read goes through a pipe, which costs less than the copy, and one that
+/// was chosen for the device is not tried without waiting first.
+pub(crate) const SPLICE_MIN: Bytes = Bytes::kib(32);
+
+/// From this size on the payload decides how long a call takes.
+const LARGE: Bytes = Bytes::kib(64);
+
+/// Reads that do not wait are taken so many at once: one look at the clock, one lock, and the
+/// dispatcher's memory is still near. Nothing arrives between them that could have gone
+/// first: they are done before the leader looks at the sockets again.
+const AT_ONCE: usize = 16;
+
+/// No client gives a proxy up and goes on at another in so short a time. The leader looks at the
+/// sockets more often.
+const PROMPT: Nanos = Nanos::from_secs(1);
+
+/// Time since the proxy's start.
+#[derive(Clone, Copy)]
+pub(crate) struct ProxyClock(Instant);
+
+/// One `[[target]]`: a backing file system whose requests compete.
+pub(crate) struct Target {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    /// Reads can be asked not to wait for the device (RWF_NOWAIT).
+    pub(crate) nowait: bool,
+    pub(crate) writes: Writes,
+    pub(crate) clock: ProxyClock,
+    gate: Mutex<TargetQueue>,
+    rules: RwLock<NumberedRules>,
+    /// Their number, and what they want to know of files: looked at for each request.
+    number: AtomicU64,
+    wanted: (AtomicBool, AtomicBool),
+    /// How long calls of each kind, lane and size took lately, in nanoseconds.
+    usual: [AtomicU32; OpKind::COUNT * 4],
+}
+
+/// A request that has been taken in and not answered.
+pub(crate) struct PendingRequest {
+    pub(crate) to: ReplyTo,
+    pub(crate) file: RequestFile,
+    pub(crate) frame: FrameBuffer,
+    /// The slot that remembers its reply.
+    pub(crate) once: Option<IdempotencyKey>,
+    /// Who else waits for it.
+    pub(crate) donor: Option<Box<Donor>>,
+    /// A time before it was read, when the leader began to look at the sockets.
+    pub(crate) looked: Time,
+}
+
+/// The file that a request is about, in the way it named it.
+pub(crate) enum RequestFile {
+    /// By a fid: whoever made it asks.
+    Fid(Arc<OpenFid>),
+    /// By a handle, which is resolved when it is the request's turn.
+    Handle(Arc<ProxyUser>),
+}
+
+impl PendingRequest {
+    /// Who asks.
+    pub(crate) fn user(&self) -> &Arc<ProxyUser> {
+        match &self.file {
+            RequestFile::Fid(fid) => &fid.user,
+            RequestFile::Handle(user) => user,
+        }
+    }
+
+    /// It is not executed: its slot may have another call.
+    pub(crate) fn abandon(&self) {
+        if let (Some(once), Some(binding)) = (self.once, self.to.path.form.binding()) {
+            binding.abandon(once);
+        }
+    }
+
+    /// Whether its client has gone since it was read. Only what has waited for longer than
+    /// [`PROMPT`] has its socket asked.
+    pub(crate) fn is_abandoned(&self, now: Time) -> bool {
+        now.since(self.looked) > PROMPT && self.to.path.connection.peer_is_gone()
+    }
+}
+
+/// What the dispatcher is told of an operation, and a trace besides.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestMeta {
+    pub(crate) subject: SubjectId,
+    pub(crate) kind: OpKind,
+    pub(crate) amount: Amount,
+    pub(crate) lane: Lane,
+    /// Operations of its kind that its subject had of other proxies since the last request;
+    /// `None` where its client cannot say.
+    pub(crate) elsewhere: Option<u32>,
+    /// When it was handed over.
+    pub(crate) arrived: Time,
+    /// How it follows the last access through its fid, where it names a place.
+    pub(crate) access: Option<Access>,
+}
+
+/// An operation that the dispatcher has chosen.
+pub(crate) struct RunningRequest {
+    pub(crate) operation: PendingRequest,
+    pub(crate) asked: RequestMeta,
+    token: usize,
+    /// `None` without scheduling.
+    pub(crate) id: Option<RequestId>,
+    pub(crate) class: Option<ClassId>,
+    pub(crate) write_mode: Option<WriteMode>,
+    pub(crate) queued: Nanos,
+    pub(crate) started: Time,
+    /// When the call that is made now began: a read that had to wait is made twice.
+    pub(crate) called: Time,
+    /// It does not wait for the device: a read that only takes what memory has. Where that is
+    /// nothing, the kernel has begun to fetch it.
+    pub(crate) quick: bool,
+}
+
+/// What a target has waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueState {
+    /// Something could be executed right now.
+    pub(crate) work: bool,
+    /// When a meter lets the next request go.
+    pub(crate) deadline: Option<Time>,
+}
+
+/// How a running operation ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Completion {
+    token: usize,
+    id: Option<RequestId>,
+    /// `None` for calls that do not wait.
+    call: Option<usize>,
+    served: Amount,
+    kind: OpKind,
+    lane: Lane,
+    queued: Nanos,
+    started: Time,
+    called: Time,
+    /// Its client tells no other server of it.
+    untold: bool,
+    /// It began elsewhere than where the last one through its fid ended.
+    random: bool,
+}
+
+/// The dispatcher's choice, or the first that came.
+struct ChosenRequest {
+    token: usize,
+    id: Option<RequestId>,
+    class: Option<ClassId>,
+    write_mode: Option<WriteMode>,
+    /// `None`: since it arrived.
+    queued: Option<Nanos>,
+    lane: Option<Lane>,
+}
+
+struct TargetQueue {
+    order: DispatchOrder,
+    /// By token; emptied while the operation runs.
+    waiting: Slab<Option<(PendingRequest, RequestMeta)>>,
+    /// Reads that hold their slots and that the kernel is fetching: who has nothing better to
+    /// do waits for the first of them.
+    fetching: VecDeque<RunningRequest>,
+    times: ServiceTimes,
+}
+
+enum DispatchOrder {
+    Scheduled(Box<Dispatcher>),
+    /// `--no-schedule`: first come, first served.
+    Arrival(VecDeque<usize>),
+}
+
+impl TargetQueue {
+    fn choose(&mut self, now: Time, nowait: bool) -> Option<RunningRequest> {
+        let chosen = match &mut self.order {
+            DispatchOrder::Scheduled(dispatcher) => {
+                dispatcher.poll_dispatch(now).map(ChosenRequest::from)
+            }
+            DispatchOrder::Arrival(queue) => queue.pop_front().map(ChosenRequest::first),
+        }?;
+        let content = self.waiting[chosen.token].take();
+        let (operation, mut asked) = content.expect("a queued token has its operation");
+        asked.lane = chosen.lane.unwrap_or(asked.lane);
+        let ChosenRequest { token, id, class, write_mode, .. } = chosen;
+        let queued = chosen.queued.unwrap_or(now.since(asked.arrived));
+        let short = asked.lane == Lane::Cached || (nowait && asked.amount.bytes < SPLICE_MIN);
+        let quick = asked.kind == OpKind::Read && short;
+        let (started, called) = (now, now);
+        Some(RunningRequest {
+            operation,
+            asked,
+            token,
+            id,
+            class,
+            write_mode,
+            queued,
+            started,
+            called,
+            quick,
+        })
+    }
+}
+
+impl ChosenRequest {
+    fn first(token: usize) -> ChosenRequest {
+        ChosenRequest { token, id: None, class: None, write_mode: None, queued: None, lane: None }
+    }
+}
+
+impl From<sched::Dispatched> for ChosenRequest {
+    fn from(chosen: sched::Dispatched) -> ChosenRequest {
+        ChosenRequest {
+            token: chosen.token as usize,
+            id: Some(chosen.id),
+            class: Some(chosen.class),
+            write_mode: chosen.write_mode,
+            queued: Some(chosen.queued),
+            lane: Some(chosen.lane),
+        }
+    }
+}
+
+impl RunningRequest {
+    /// It begins only now: others that were chosen with it went before.
+    pub(crate) fn begin(&mut self, now: Time) {
+        self.queued += now.since(self.started);
+        (self.started, self.called) = (now, now);
+    }
+
+    /// How it ended.
+    pub(crate) fn finished(&self, served: Amount) -> Completion {
+        let call = (!self.quick).then(|| self.asked.call());
+        let RunningRequest { asked, queued, started, called, token, id, .. } = *self;
+        let RequestMeta { kind, lane, elsewhere, access, .. } = asked;
+        let random = access.is_some_and(|access| access != Access::Sequential);
+        let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
+        Completion { token, id, call, served, kind, lane, queued, started, called, untold, random }
+    }
+
+    /// It ended without being executed: how long it took says nothing about others.
+    pub(crate) fn dropped(&self) -> Completion {
+        Completion { call: None, ..self.finished(Amount::default()) }
+    }
+}
+
+impl RequestMeta {
+    /// Which calls it is like in how long it takes: of its kind, lane and size.
+    fn call(&self) -> usize {
+        let large = self.amount.bytes >= LARGE;
+        self.kind as usize * 4 + self.lane as usize * 2 + usize::from(large)
+    }
+}
+
+impl ProxyClock {
+    pub(crate) fn start() -> ProxyClock {
+        ProxyClock(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time::from_nanos(self.0.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Target {
+    pub(crate) fn new(
+        index: usize,
+        target: sched::TargetParams,
+        rules: Arc<RuleSet>,
+        nowait: bool,
+        writes: Writes,
+        clock: ProxyClock,
+        scheduled: bool,
+    ) -> Target {
+        let name = target.name.clone();
+        let order = if scheduled {
+            DispatchOrder::Scheduled(Box::new(Dispatcher::new(target, rules.clone())))
+        } else {
+            DispatchOrder::Arrival(VecDeque::new())
+        };
+        let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), ServiceTimes::new());
+        let gate = Mutex::new(TargetQueue { order, waiting, fetching, times });
+        let usual = std::array::from_fn(|_| AtomicU32::new(0));
+        let wanted = WantedFields::of(&rules);
+        let wanted = (AtomicBool::new(wanted.paths), AtomicBool::new(wanted.projects));
+        let rules = RwLock::new(NumberedRules { number: 0, set: rules });
+        let number = AtomicU64::new(0);
+        Target { index, name, nowait, writes, clock, gate, rules, number, wanted, usual }
+    }
+
+    fn gate(&self) -> MutexGuard<'_, TargetQueue> {
+        self.gate.lock().expect("a panic in the dispatcher ends the process")
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> NumberedRules {
+        self.rules.read().expect("not poisoned").clone()
+    }
+
+    /// Their number, which is never that of others.
+    pub(crate) fn rules_number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// What they want to know of files.
+    pub(crate) fn wanted(&self) -> WantedFields {
+        let (paths, projects) = &self.wanted;
+        WantedFields {
+            paths: paths.load(Ordering::Relaxed),
+            projects: projects.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Puts other rules in force, for queued requests too.
+    pub(crate) fn set_rules(&self, rules: Arc<RuleSet>) {
+        let mut in_force = self.rules.write().expect("not poisoned");
+        *in_force = NumberedRules { number: in_force.number + 1, set: rules.clone() };
+        let wanted = WantedFields::of(&rules);
+        self.wanted.0.store(wanted.paths, Ordering::Relaxed);
+        self.wanted.1.store(wanted.projects, Ordering::Relaxed);
+        self.number.store(in_force.number, Ordering::Release);
+        drop(in_force);
+        self.with_dispatcher(|dispatcher, now| dispatcher.set_rules(rules, now));
+    }
+
+    /// Looks at or changes the dispatcher, if there is one.
+    pub(crate) fn with_dispatcher<R>(
+        &self,
+        f: impl FnOnce(&mut Dispatcher, Time) -> R,
+    ) -> Option<R> {
+        match &mut self.gate().order {
+            DispatchOrder::Scheduled(dispatcher) => Some(f(dispatcher, self.clock.now())),
+            DispatchOrder::Arrival(_) => None,
+        }
+    }
+
+    /// The subject of who comes through an export.
+    pub(crate) fn intern(&self, who: &Identity, paths: PathSet, export: &Arc<str>) -> SubjectId {
+        let subject = self.with_dispatcher(|d, _| d.subject_through(who, paths, export));
+        subject.unwrap_or(SubjectId::from_bits(0))
+    }
+
+    pub(crate) fn release(&self, subjects: impl Iterator<Item = SubjectId>) {
+        self.with_dispatcher(|dispatcher, _| {
+            subjects.for_each(|subject| dispatcher.release_subject(subject));
+        });
+    }
+
+    /// Takes operations in, in their order; `each` hears the number of each one.
+    pub(crate) fn enqueue(
+        &self,
+        operations: impl Iterator<Item = (PendingRequest, RequestMeta)>,
+        mut each: impl FnMut(ninep::Tag, Option<RequestId>),
+    ) {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        for (operation, mut asked) in operations {
+            let tag = operation.to.tag;
+            asked.arrived = now;
+            let token = gate.waiting.insert(Some((operation, asked)));
+            let waiting = gate.waiting[token].as_ref();
+            let donor = waiting.and_then(|(operation, _)| operation.donor.as_ref());
+            let id = match &mut gate.order {
+                DispatchOrder::Scheduled(dispatcher) => {
+                    let RequestMeta { subject, kind, amount, lane, elsewhere, .. } = asked;
+                    if let Some(elsewhere) = elsewhere.filter(|count| *count > 0) {
+                        let ops = Amount::new(0, elsewhere.into());
+                        let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
+                        dispatcher.served_elsewhere(subject, kind, cost, now);
+                    }
+                    let subject = match donor {
+                        Some(donor) => {
+                            let pair = (subject, donor.subject);
+                            dispatcher.donated(pair, (kind, amount), &donor.file, now)
+                        }
+                        None => subject,
+                    };
+                    let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
+                    Some(dispatcher.enqueue(arrival, now))
+                }
+                DispatchOrder::Arrival(queue) => {
+                    queue.push_back(token);
+                    None
+                }
+            };
+            each(tag, id);
+        }
+    }
+
+    /// Tells of operations that ended and asks for the next: one, or several as long as they
+    /// are quick. Before anybody waits for a read, all that may be begun is begun. None is
+    /// chosen if nothing may go.
+    pub(crate) fn next(&self, finished: &mut Vec<Completion>, chosen: &mut Vec<RunningRequest>) {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        finished.drain(..).for_each(|finished| self.end(gate, finished, now));
+        while chosen.len() < AT_ONCE && chosen.last().is_none_or(|last| last.quick) {
+            let Some(running) = gate.choose(now, self.nowait) else { break };
+            chosen.push(running);
+        }
+        if chosen.is_empty()
+            && let Some(mut running) = gate.fetching.pop_front()
+        {
+            running.called = now;
+            chosen.push(running);
+        }
+    }
+
+    /// Tells of operations that ended, without asking for the next.
+    pub(crate) fn finish(&self, finished: &mut Vec<Completion>) {
+        if finished.is_empty() {
+            return;
+        }
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        finished.drain(..).for_each(|finished| self.end(gate, finished, now));
+    }
+
+    fn end(&self, gate: &mut TargetQueue, finished: Completion, now: Time) {
+        if let Some(call) = finished.call {
+            self.note(call, now.since(finished.called));
+        }
+        gate.waiting.remove(finished.token);
+        let Completion { kind, lane, served, queued, started, .. } = finished;
+        gate.times.count(kind, lane, served, queued, now.since(started));
+        if let (DispatchOrder::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
+            if finished.untold {
+                dispatcher.count_untold(id);
+            }
+            dispatcher.count_access(id, served.bytes, finished.random);
+            dispatcher.complete(id, served, now);
+        }
+    }
+
+    /// The page cache did not have it. Unless it holds slots of the device already, the
+    /// request waits again, for the device.
+    pub(crate) fn miss(&self, mut running: RunningRequest) {
+        let gate = &mut *self.gate();
+        if running.asked.lane == Lane::Device {
+            running.quick = false;
+            return gate.fetching.push_back(running);
+        }
+        let now = self.clock.now();
+        let mut asked = running.asked;
+        asked.lane = Lane::Device;
+        gate.waiting[running.token] = Some((running.operation, asked));
+        match (&mut gate.order, running.id) {
+            (DispatchOrder::Scheduled(dispatcher), Some(id)) => dispatcher.miss(id, now),
+            (DispatchOrder::Arrival(queue), _) => queue.push_front(running.token),
+            (DispatchOrder::Scheduled(_), None) => unreachable!("a scheduled request has a number"),
+        }
+    }
+
+    /// Takes a request out if it has not been chosen yet.
+    pub(crate) fn cancel(&self, id: RequestId) -> Option<(PendingRequest, RequestMeta)> {
+        let gate = &mut *self.gate();
+        let DispatchOrder::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let token = dispatcher.cancel(id, self.clock.now())?;
+        gate.waiting.remove(token as usize)
+    }
+
+    /// A request that has not been chosen yet goes in the lane of who waits for it, if it is sooner
+    /// there: its number from now on.
+    pub(crate) fn donate(&self, id: RequestId, donor: Box<Donor>) -> Option<RequestId> {
+        let mut guard = self.gate();
+        let gate = &mut *guard;
+        let DispatchOrder::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let now = self.clock.now();
+        let donated = dispatcher.donate(id, donor.subject, &donor.file, now)?;
+        let (operation, _) = gate.waiting[donated.token as usize].as_mut()?;
+        let before = operation.donor.replace(donor);
+        drop(guard);
+        // It may be what a user is held by, whose end is told to the gate.
+        drop(before);
+        Some(donated.id)
+    }
+
+    /// Whether something could be executed right now.
+    pub(crate) fn has_work(&self) -> bool {
+        self.outlook().work
+    }
+
+    /// How long requests waited and took until now, by kind and lane.
+    pub(crate) fn times(&self) -> ServiceTimes {
+        self.gate().times.clone()
+    }
+
+    /// What waits, and when it may go.
+    pub(crate) fn outlook(&self) -> QueueState {
+        let gate = self.gate();
+        let fetching = !gate.fetching.is_empty();
+        match &gate.order {
+            DispatchOrder::Scheduled(dispatcher) => QueueState {
+                work: fetching || dispatcher.has_work(),
+                deadline: dispatcher.next_deadline(),
+            },
+            DispatchOrder::Arrival(queue) => {
+                QueueState { work: fetching || !queue.is_empty(), deadline: None }
+            }
+        }
+    }
+
+    /// Whether there is no device: nothing ever waits for one.
+    pub(crate) fn in_memory(&self) -> bool {
+        self.writes.backing().memory_fs
+    }
+
+    /// Where a read is tried first: whether the page cache has it shows in the trying.
+    pub(crate) fn read_lane(&self) -> Lane {
+        if self.nowait || self.in_memory() { Lane::Cached } else { Lane::Device }
+    }
+
+    /// Where a write waits: for the device, also in mode `cached`, which only puts that off.
+    pub(crate) fn write_lane(&self) -> Lane {
+        if self.in_memory() { Lane::Cached } else { Lane::Device }
+    }
+
+    /// How long calls like this one took lately.
+    pub(crate) fn usual(&self, asked: &RequestMeta) -> Nanos {
+        Nanos::new(self.usual[asked.call()].load(Ordering::Relaxed).into())
+    }
+
+    /// Moves towards the median: one call that a busy machine kept for milliseconds says
+    /// nothing about the next. A lost update does no harm.
+    fn note(&self, call: usize, took: Nanos) {
+        let cell = &self.usual[call];
+        let took = took.get().min(1_000_000_000) as u32;
+        let old = cell.load(Ordering::Relaxed);
+        let step = old / 8 + 1_000;
+        let new = took.clamp(old.saturating_sub(step), old + step);
+        cell.store(new, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

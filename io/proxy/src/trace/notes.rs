@@ -1,0 +1,153 @@
+//! What a request leaves in a trace, by how it ended.
+//!
+//! ```text
+//!   taken in ─┬─► refused before the dispatcher ──────────────────────► refused
+//!             ├─► Tattach ────────────────────────────────────────────► attached
+//!             └─► waits for its turn ─┬─► Tflush, end of the session ─► cancelled
+//!                                     └─► has it ─┬─► answered ───────► answered
+//!                                                 └─► held ─► ended: granted, given up
+//! ```
+//!
+//! Each request is taken down once, by whoever ends it.
+
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
+use trace::{Access, TraceOutcome, TraceRequest};
+
+use super::subjects::TraceCaller;
+use super::{Filling, TraceRecorder};
+use crate::fids::ProxyUser;
+use crate::target::{RequestMeta, RunningRequest};
+
+/// The record of a request that has had its turn and has yet to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TraceDraft {
+    request: TraceRequest,
+    started: Time,
+}
+
+impl TraceRecorder {
+    /// Takes down a request that was answered with `errno` (0: with success) at `now`.
+    pub(crate) fn answered(&self, running: &RunningRequest, served: Amount, errno: u32, now: Time) {
+        let Some(mut draft) = self.draft(running, now) else { return };
+        draft.request.served = served;
+        let mut filling = self.shared.filling();
+        self.meet_class(&mut filling, running);
+        self.push(&mut filling, &draft.ended(TraceOutcome::of(errno), now));
+    }
+
+    /// Begins the record of a request whose reply is held; [`TraceRecorder::ended`] takes it
+    /// down. `None` if it is lost.
+    pub(crate) fn held(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
+        let draft = self.draft(running, now)?;
+        self.meet_class(&mut self.shared.filling(), running);
+        Some(draft)
+    }
+
+    /// Takes down a request whose reply was held.
+    pub(crate) fn ended(&self, draft: TraceDraft, outcome: TraceOutcome, now: Time) {
+        self.push(&mut self.shared.filling(), &draft.ended(outcome, now));
+    }
+
+    /// Takes down a request that was given up before its turn.
+    pub(crate) fn cancelled(&self, user: &ProxyUser, asked: &RequestMeta, now: Time) {
+        let outcome = TraceOutcome::Cancelled;
+        self.take(TraceCaller::User(user), now, |subject| TraceRequest {
+            lane: asked.lane,
+            access: asked.access,
+            arrived: asked.arrived,
+            queued: now.since(asked.arrived),
+            asked: asked.amount.bytes,
+            outcome,
+            ..untouched(subject, asked.kind, now)
+        });
+    }
+
+    /// Takes down a request that was answered with `errno` as soon as it was read.
+    pub(crate) fn refused(
+        &self,
+        who: TraceCaller<'_>,
+        (kind, asked, access): (OpKind, Bytes, Option<Access>),
+        errno: u32,
+        now: Time,
+    ) {
+        let outcome = TraceOutcome::of(errno);
+        self.take(who, now, |subject| TraceRequest {
+            access,
+            asked,
+            outcome,
+            ..untouched(subject, kind, now)
+        });
+    }
+
+    /// Takes down a Tattach that came at `arrived` and was worked on from `started` on.
+    pub(crate) fn attached(
+        &self,
+        who: TraceCaller<'_>,
+        (arrived, started): (Time, Time),
+        errno: u32,
+        now: Time,
+    ) {
+        self.take(who, now, |subject| TraceRequest {
+            queued: started.since(arrived),
+            service: now.since(started),
+            served: Amount::new(0, 1),
+            outcome: TraceOutcome::of(errno),
+            ..untouched(subject, OpKind::Attach, arrived)
+        });
+    }
+
+    fn take(&self, who: TraceCaller<'_>, now: Time, request: impl FnOnce(u32) -> TraceRequest) {
+        if let Some(subject) = self.subject(who, now) {
+            self.push(&mut self.shared.filling(), &request(subject));
+        }
+    }
+
+    fn draft(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
+        let asked = &running.asked;
+        let subject = self.subject(TraceCaller::User(running.operation.user()), now)?;
+        let request = TraceRequest {
+            class: running.class.map(|class| class.to_bits()),
+            lane: asked.lane,
+            access: asked.access,
+            queued: running.queued,
+            asked: asked.amount.bytes,
+            served: asked.amount,
+            ..untouched(subject, asked.kind, asked.arrived)
+        };
+        Some(TraceDraft { request, started: running.started })
+    }
+
+    /// Asks for the name of a class that is met for the first time.
+    fn meet_class(&self, filling: &mut Filling, running: &RunningRequest) {
+        let Some(class) = running.class else { return };
+        let target = &running.operation.user().export.target;
+        if filling.is_new_class(target.index, class.to_bits()) {
+            self.shared.want_class(target, class.to_bits());
+        }
+    }
+}
+
+impl TraceDraft {
+    fn ended(mut self, outcome: TraceOutcome, now: Time) -> TraceRequest {
+        self.request.outcome = outcome;
+        self.request.service = now.since(self.started);
+        self.request
+    }
+}
+
+/// A request at which nothing was done and that asked for nothing.
+fn untouched(subject: u32, kind: OpKind, arrived: Time) -> TraceRequest {
+    TraceRequest {
+        subject,
+        class: None,
+        kind,
+        lane: Lane::Device,
+        access: None,
+        arrived,
+        queued: Nanos::ZERO,
+        service: Nanos::ZERO,
+        asked: Bytes::ZERO,
+        served: Amount::new(0, 0),
+        outcome: TraceOutcome::Done,
+    }
+}
