@@ -1,4 +1,4 @@
-//! `sluice audit`: what was changed by whom.
+//! `sluice audit`: the changes that a controller accepted, with their authors.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,30 +9,30 @@ use crate::credentials::ControllerArgs;
 use crate::token::{now_s, pretty};
 use crate::when::{self, MomentArg, forms_of_time};
 
-/// Shows what was changed by whom, oldest first.
+/// Show the audit log: changes and their authors, oldest first
 ///
-/// Each change that the controller accepted: when, who, from where, what, and which lines were
-/// taken away and added.
+/// Each entry has the time, the author, the address, the object, and the lines that were removed
+/// and added.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Only what is not older.
+    /// Start of the time span.
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
     since: Option<MomentArg>,
-    /// The newest of them, so many at most.
+    /// Number of entries to show, newest kept.
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Print them as JSON, with the whole text before and after.
+    /// JSON output, with the whole text before and after.
     #[arg(long)]
     json: bool,
 }
 
 const AFTER_HELP: &str = concat!(
     forms_of_time!(),
-    "\n\nExample:\n  sluice audit --since 1h\n\ndocs/ACCESS.md says what is kept."
+    "\n\nExample:\n  sluice audit --since 1h\n\ndocs/ACCESS.md lists what is recorded."
 );
 
 /// Runs `sluice audit`.
@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn told(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
     let mut text = String::new();
     if *left_out > 0 {
-        let _ = writeln!(text, "({left_out} older ones are left out)");
+        let _ = writeln!(text, "({left_out} older entries omitted)");
     }
     for AuditLine { at_s, who, role, from, what, before, after } in lines {
         let ago = now_s.saturating_sub(*at_s);
@@ -59,7 +59,7 @@ fn told(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
     text
 }
 
-/// The lines between what is the same at the beginning and at the end.
+/// Returns the lines between the common beginning and the common end of two texts.
 fn changed_lines<'a>(before: &'a str, after: &'a str) -> Vec<(char, &'a str)> {
     let (old, new): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
@@ -89,7 +89,7 @@ mod tests {
         let lines = AuditLines { lines: vec![line], left_out: 3 };
         assert_eq!(
             told(&lines, 100),
-            "(3 older ones are left out)\n\
+            "(3 older entries omitted)\n\
              90 (10 s ago) ann (operate, 192.0.2.1:4711): rules\n  - b\n  + B\n  + B2\n"
         );
         assert_eq!(changed_lines("a\na\n", "a\n"), [('-', "a")]);

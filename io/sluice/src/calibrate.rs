@@ -1,8 +1,8 @@
 //! `sluice calibrate`: measures a backend directory and writes the file of costs.
 //!
-//! Progress goes to stderr, in place where that is a terminal; the tables or the
-//! JSON go to stdout. Ctrl-C and SIGTERM end the measurement at its next operation,
-//! and what was made in the directory is removed before the command returns.
+//! Progress goes to stderr, on one line if that is a terminal; tables or JSON go to stdout.
+//! Ctrl-C and SIGTERM end the measurement at its next operation, and the files in the directory
+//! are removed before the command returns.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,25 +14,25 @@ use model::Nanos;
 use proxy::{CalibrateError, Calibration};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Measures what requests cost a directory's file system.
+/// Measure the cost of requests on the file system of a directory
 ///
-/// Reads, writes and metadata operations of several sizes and kinds, with direct I/O where
-/// the file system has it. The result is what a request of each size costs, the number of
-/// slots (`slots_max`) that loses no throughput, and the write mode that treats neighbours
-/// best. Needs some hundred MiB of free space; everything that is made is removed.
+/// Runs reads, writes and metadata operations of several sizes, with direct I/O if the file
+/// system supports it. The result is the cost of a request of each size, the smallest number of
+/// slots (`slots_max`) with full throughput, and the write mode that delays other requests least.
+/// Needs a few hundred MiB of free space; all files are removed at the end.
 ///
 /// Run it on the machine of the proxy, while nothing else uses the file system.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A directory of the file system, writable.
+    /// Writable directory of the file system.
     dir: PathBuf,
-    /// Write the costs here, for `[[target]] costs = "FILE"` in the configuration.
+    /// Output file of costs, for `[[target]] costs = "FILE"` in the configuration.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// About how long to measure; more on a busy machine.
+    /// Approximate time to measure; longer on a busy machine.
     #[arg(long, value_name = "SPAN", default_value = "20s")]
     time: Nanos,
-    /// Print everything that was measured as JSON.
+    /// JSON output with all measurements.
     #[arg(long)]
     json: bool,
 }
@@ -43,7 +43,7 @@ const TIME_MAX: Nanos = Nanos::from_secs(3600);
 /// Runs `sluice calibrate`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args { dir, out, time, json } = args;
-    ensure!((TIME_MIN..=TIME_MAX).contains(&time), "--time {time} is not between 1s and 1h");
+    ensure!((TIME_MIN..=TIME_MAX).contains(&time), "\"{time}\" is not a --time from 1s to 1h");
     let out = out.map(CalibrateOutput::prepare).transpose()?;
     let found = measure(&dir, time)?;
     let written = out.map(|out| out.write(&found)).transpose()?;
@@ -74,51 +74,50 @@ fn measure(dir: &Path, time: Nanos) -> anyhow::Result<Calibration> {
     }
     found.map_err(|error| match error {
         CalibrateError::Stopped => anyhow::Error::new(error),
-        error => anyhow::Error::new(error).context("the calibration failed"),
+        error => anyhow::Error::new(error).context("calibration failed"),
     })
 }
 
-/// The file of costs: written beside its place and then renamed, so that a proxy
-/// never reads half of it. What is not written is removed.
+/// The file of costs: written to a temporary file and then renamed, so that a proxy never reads a
+/// part of it. Without the rename the temporary file is removed.
 struct CalibrateOutput {
     path: PathBuf,
     beside: PathBuf,
 }
 
 impl CalibrateOutput {
-    /// Makes the file beside its place at once: a wrong path should be told before
-    /// twenty seconds of work rather than after them.
+    /// Creates the temporary file at once: a wrong path is an error before the measurement and
+    /// not after it.
     fn prepare(path: PathBuf) -> anyhow::Result<CalibrateOutput> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
-        std::fs::write(&beside, "")
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+        std::fs::write(&beside, "").with_context(|| format!("cannot write {}", path.display()))?;
         Ok(CalibrateOutput { path, beside })
     }
 
     fn write(self, found: &Calibration) -> anyhow::Result<PathBuf> {
         let mut comment =
             format!("Costs of {}, measured by `sluice calibrate`.\n", found.dir.display());
-        comment += "The time one request costs the saturated backend, by its size or its kind.\n";
+        comment += "Time of one request at the saturated backend, by size or by kind.\n";
         for warning in found.warnings() {
             comment += &format!("Note: {warning}.\n");
         }
         let written = std::fs::write(&self.beside, found.costs_file().to_toml(&comment))
             .and_then(|()| std::fs::rename(&self.beside, &self.path));
-        written.with_context(|| format!("{} cannot be written", self.path.display()))?;
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(self.path.clone())
     }
 }
 
 impl Drop for CalibrateOutput {
     fn drop(&mut self) {
-        // After the rename it is gone already.
+        // After the rename the file does not exist.
         let _ = std::fs::remove_file(&self.beside);
     }
 }
 
-/// The line of progress.
+/// The progress line.
 struct CalibrateProgress {
     in_place: bool,
 }
@@ -126,7 +125,7 @@ struct CalibrateProgress {
 impl CalibrateProgress {
     fn show(&mut self, what: &str) {
         if self.in_place {
-            // A terminal that has gone away is no reason to stop measuring.
+            // A closed terminal does not end the measurement.
             let _ = write!(io::stderr(), "\r\x1b[K{what}");
         }
     }

@@ -1,4 +1,4 @@
-//! `sluice cert`: certificates for controllers and proxies, where a site has no authority.
+//! `sluice cert`: certificates of controllers and proxies for sites without an authority of their own.
 //!
 //! ```text
 //!   authority DIR ─► ca.key (0600), ca.pem ─┐
@@ -21,7 +21,7 @@ use rcgen::{
 
 use crate::when::{self, MomentArg, forms_of_expiry};
 
-/// Makes certificates: an authority, and what it signs.
+/// Create a certificate authority and the certificates that it signs
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -30,8 +30,8 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Keep ca.key where controllers and proxies are not: whoever has it can be any of them. They and
-their callers need ca.pem.
+Keep ca.key away from controllers and proxies: anybody with ca.key can impersonate any of them.
+Controllers, proxies and their clients need ca.pem.
 
 Examples:
   sluice cert authority /etc/sluice/tls
@@ -40,31 +40,30 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum CertAction {
-    /// Makes an authority: DIR/ca.pem and DIR/ca.key.
+    /// Create an authority: DIR/ca.pem and DIR/ca.key
     #[command(after_help = forms_of_expiry!())]
     Authority {
-        /// The directory, made if it is not there.
+        /// Directory; created if it does not exist.
         dir: PathBuf,
-        /// Until when it holds.
+        /// End of validity.
         #[arg(long, value_name = "TIME", default_value = "3650d", value_parser = when::expiry,
               allow_hyphen_values = true)]
         expires: MomentArg,
     },
-    /// Makes a certificate that the authority in DIR signs: DIR/NAME.pem and DIR/NAME.key.
+    /// Create a signed certificate: DIR/NAME.pem and DIR/NAME.key
     #[command(after_help = forms_of_expiry!())]
     Issue {
-        /// The authority's directory.
+        /// Directory of the authority.
         dir: PathBuf,
-        /// Whose it is: a controller's name, or with --client a proxy's, as of its --node.
+        /// Name of a controller or, with --client, of a proxy as in its --node.
         name: String,
-        /// A name or address at which the controller is asked; may be repeated. NAME, if nothing
-        /// is said.
+        /// Host name or address of the controller; may be repeated [default: NAME]
         #[arg(long, value_name = "HOST", conflicts_with = "client")]
         host: Vec<String>,
-        /// For a proxy, or a controller that stands by: with it they show who they are.
+        /// Client certificate, for a proxy or a standby controller.
         #[arg(long)]
         client: bool,
-        /// Until when it holds.
+        /// End of validity.
         #[arg(long, value_name = "TIME", default_value = "365d", value_parser = when::expiry,
               allow_hyphen_values = true)]
         expires: MomentArg,
@@ -85,7 +84,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 enum CertSubject {
-    /// With the hosts that it answers for.
+    /// A server certificate with its host names.
     Server(Vec<String>),
     Client,
 }
@@ -93,7 +92,7 @@ enum CertSubject {
 fn authority(dir: &Path, expires: &MomentArg) -> anyhow::Result<[PathBuf; 2]> {
     api::make_directory(dir, 0o755).with_context(|| format!("cannot make {}", dir.display()))?;
     let key = KeyPair::generate().context("cannot make a key")?;
-    // Of two authorities of one name, neither side could tell which one signed.
+    // Two authorities with one name could not be distinguished by a certificate's issuer.
     let mark = key.public_key_raw().iter().rev().take(4).map(|byte| format!("{byte:02x}"));
     let name = format!("sluice authority {}", mark.collect::<String>());
     let mut wanted = params(&name, Vec::new(), expires)?;
@@ -111,17 +110,17 @@ fn issue(
 ) -> anyhow::Result<[PathBuf; 2]> {
     ensure!(
         api::is_name(name) && name != "ca",
-        "{name:?} is no name: 1 to 63 letters, digits, '_', '-' and '.', beginning with a letter \
-         or digit, and not ca"
+        "{name:?} is not a name of 1 to 63 letters, digits, '_', '-' and '.', beginning with a \
+         letter or digit, other than ca"
     );
     let ca = (dir.join("ca.pem"), dir.join("ca.key"));
-    let none = || format!("no authority in {}: sluice cert authority makes one", dir.display());
+    let none = || format!("no authority in {0}; run sluice cert authority {0}", dir.display());
     let text = fs::read_to_string(&ca.0).with_context(none)?;
     let ca_key = String::from_utf8(read_secret(&ca.1).with_context(none)?);
     let ca_key = ca_key.ok().and_then(|text| KeyPair::from_pem(&text).ok());
-    let ca_key = ca_key.with_context(|| format!("{} holds no private key", ca.1.display()))?;
+    let ca_key = ca_key.with_context(|| format!("{} contains no private key", ca.1.display()))?;
     let issuer = Issuer::from_ca_cert_pem(&text, ca_key)
-        .with_context(|| format!("{} holds no authority", ca.0.display()))?;
+        .with_context(|| format!("{} contains no certificate of an authority", ca.0.display()))?;
     let (hosts, purpose) = match of {
         CertSubject::Client => (Vec::new(), ExtendedKeyUsagePurpose::ClientAuth),
         CertSubject::Server(hosts) if hosts.is_empty() => {
@@ -139,13 +138,13 @@ fn issue(
     keep(dir, name, &signed.pem(), &key)
 }
 
-/// A certificate for a name and hosts; from a little before now, as clocks differ.
+/// Builds parameters for a name and hosts, valid from shortly before now, as clocks differ.
 fn params(
     name: &str,
     hosts: Vec<String>,
     expires: &MomentArg,
 ) -> anyhow::Result<CertificateParams> {
-    let wrong = format!("{hosts:?}: a host is a name or an address");
+    let wrong = format!("{hosts:?} are not host names or addresses");
     let mut params = CertificateParams::new(hosts).context(wrong)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -154,11 +153,11 @@ fn params(
     Ok(params)
 }
 
-/// Writes NAME.key and NAME.pem; what is there already stays.
+/// Writes NAME.key and NAME.pem; fails if one exists.
 fn keep(dir: &Path, name: &str, pem: &str, key: &KeyPair) -> anyhow::Result<[PathBuf; 2]> {
     let paths = [dir.join(format!("{name}.pem")), dir.join(format!("{name}.key"))];
     for path in &paths {
-        ensure!(!path.exists(), "{} is there already: remove it first", path.display());
+        ensure!(!path.exists(), "{} exists already; remove it first", path.display());
     }
     for (path, text, mode) in
         [(&paths[1], key.serialize_pem(), 0o600), (&paths[0], pem.to_owned(), 0o644)]
@@ -173,7 +172,7 @@ fn keep(dir: &Path, name: &str, pem: &str, key: &KeyPair) -> anyhow::Result<[Pat
     Ok(paths)
 }
 
-/// By how much clocks of machines may differ.
+/// Tolerated difference between the clocks of machines.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!((mode(&made[1]), mode(&made[0])), (0o600, 0o644));
         let before = fs::read(&made[1]).unwrap();
         let error = authority(&dir, &day()).unwrap_err().to_string();
-        assert!(error.contains("ca.pem is there already"), "{error}");
+        assert!(error.contains("ca.pem exists already"), "{error}");
         assert_eq!(fs::read(&made[1]).unwrap(), before);
         let made = issue(&dir, "c1", CertSubject::Server(Vec::new()), &day()).unwrap();
         assert_eq!(mode(&made[1]), 0o600);

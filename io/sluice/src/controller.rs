@@ -1,8 +1,8 @@
-//! `sluice controller`: one that decides for all proxies.
+//! `sluice controller`: rules, limits and usage over all proxies.
 //!
 //! ```text
-//!   --data DIR, locked ─► ledger ─► listen ─► (etcd: stand by) ─► records ─► `ready`
-//!                                                    SIGTERM: write what was used, end ◄─┘
+//!   --data DIR, locked ─► ledger ─► listen ─► (etcd: standby) ─► records ─► `ready`
+//!                                                     SIGTERM: write usage, exit ◄─┘
 //! ```
 
 mod config;
@@ -20,61 +20,58 @@ use tracing::{info, warn};
 use crate::credentials::CredentialArgs;
 use crate::log;
 
-/// Decides for many proxies: rules for all, one limit over all, usage of all.
+/// Run a controller: rules, limits and usage over many proxies
 ///
-/// Prints a line `listening on URL` for each place, and `ready` each time it begins to decide. SIGTERM writes what was
-/// used and ends; proxies serve on with what they hold.
+/// Prints `listening on URL` for each address, and `ready` each time it becomes the leader.
+/// SIGTERM writes the usage to the ledger and exits; proxies continue with their shares.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  sluice controller --data /var/lib/sluice/controller\n  sluice \
                         proxy --export scratch=/mnt/scratch --controller http://127.0.0.1:5650 \
                         --node a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
-                        --match '*' --per jobid --limit 200MB/s\n\nWithout tokens it answers this machine \
-                        only, and everybody there; docs/ACCESS.md says how it answers others."
+                        --match '*' --per jobid --limit 200MB/s\n\nWithout tokens it serves every user of \
+                        this machine and no other machine; see docs/ACCESS.md."
 )]
 pub(crate) struct Args {
-    /// A TOML file with keys of the names below, `on_event` for --on-event; flags are written over
-    /// what it says.
+    /// TOML file with the keys below, such as `on_event` for --on-event; flags take precedence.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where it keeps what it knows; each controller has a directory of its own. It must be given
-    /// here or in the file.
+    /// State directory, one per controller; required here or in --config.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where it answers, http://IP:PORT of this machine's loopback, unix:///path, or, with
-    /// tokens and a certificate, https://IP:PORT; may be repeated. Port 0 lets the system choose.
-    /// http://127.0.0.1:5650, if nothing is said.
+    /// Address to listen on: http://IP:PORT of loopback, unix:///path or, with tokens and a
+    /// certificate, https://IP:PORT; may be repeated. The system chooses a port for port 0
+    /// [default: http://127.0.0.1:5650]
     #[arg(long, value_name = "URL")]
     listen: Vec<Endpoint>,
-    /// A name under which it answers at a loopback address, besides localhost and loopback
-    /// addresses; may be repeated. For a reverse proxy that passes its own name on.
+    /// Host name to accept at a loopback address besides localhost, for a reverse proxy that
+    /// forwards its own name; may be repeated.
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<HostName>,
-    /// Where the other controllers of one etcd reach this one; where it listens, if nothing is
-    /// said.
+    /// URL of this controller for the other controllers of its etcd [default: where it listens]
     #[arg(long, value_name = "URL")]
     advertise: Option<Endpoint>,
-    /// Where it keeps what people decide: `sqlite`, in its directory, if nothing is said, or
-    /// `etcd:http://HOST:PORT,…`: of the controllers with one etcd one leads, and the others wait.
+    /// Store of rules, tokens and proxies: `sqlite`, or `etcd:http://HOST:PORT,…` for one leader
+    /// with standbys [default: sqlite]
     #[arg(long, value_name = "STORE", value_parser = store)]
     store: Option<StorePlace>,
-    /// Its certificate, for https:// places (`sluice cert`).
+    /// Server certificate for https:// addresses (`sluice cert`).
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, which nobody else may read.
+    /// Private key of the certificate, readable by its owner only.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Proxies whose certificate this authority signed need no token.
+    /// Certificate authority of proxies; a proxy with its certificate needs no token.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// What it shows the leader while it stands by.
+    /// The credentials of a standby at its leader.
     #[command(flatten)]
     credentials: CredentialArgs,
-    /// A command that is run for each event (`sluice events` shows them), with the event as JSON
-    /// on its standard input; killed after 10 s. Words, or a line for the shell.
+    /// Command to run for each event (see `sluice events`), with the event as JSON on standard
+    /// input; words or a shell line, killed after 10 s.
     #[arg(long, value_name = "COMMAND")]
     on_event: Option<String>,
-    /// Where each event is posted as JSON; five times more if that fails, within half a minute.
+    /// URL to post each event to as JSON; up to five retries within 30 s.
     #[arg(long, value_name = "http://HOST:PORT/PATH")]
     webhook: Option<Webhook>,
 }
@@ -90,22 +87,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         for place in standing.listeners() {
             log::announce(&format!("listening on {place}"));
         }
-        // Where it stands again, the system is not to choose other ports.
+        // As a standby after lost leadership it keeps the ports that the system chose.
         let places = standing.listeners().iter().map(|place| place.parse());
         settings.listen = places.collect::<Result<_, _>>()?;
         let Some(controller) = standing.lead(&mut ends)? else { return Ok(()) };
         log::announce("ready");
         while controller.leads_after(LOOK) {
             if ends() {
-                info!("ending; the proxies serve on with what they hold");
+                info!("shutting down; proxies continue with their shares");
                 return Ok(());
             }
         }
-        warn!("another controller may lead now; this one stands by again");
+        warn!("lost leadership; continuing as a standby");
     }
 }
 
-/// `sqlite` or `etcd:URL,URL`.
+/// Parses `sqlite` or `etcd:URL,URL`.
 pub(crate) fn store(text: &str) -> Result<StorePlace, String> {
     if text == "sqlite" {
         return Ok(StorePlace::Data);
@@ -116,14 +113,14 @@ pub(crate) fn store(text: &str) -> Result<StorePlace, String> {
             let endpoints = endpoints.into_iter().map(str::to_owned).collect();
             Ok(StorePlace::Etcd(EtcdClient { endpoints, prefix: PREFIX.into(), user: None }))
         }
-        false => Err("give sqlite or etcd:http://HOST:PORT,http://HOST:PORT".into()),
+        false => Err(format!("{text:?} is not sqlite or etcd:http://HOST:PORT,http://HOST:PORT")),
     }
 }
 
-/// What its keys in etcd begin with.
+/// Prefix of the controller's keys in etcd.
 const PREFIX: &str = "/sluice";
-/// How often it is looked for signals.
+/// Interval between checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Where a controller answers unless it was told otherwise.
+/// Default address of a controller.
 pub(crate) const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";

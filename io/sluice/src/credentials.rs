@@ -1,10 +1,10 @@
-//! What commands show a controller, and where it is: flags, and variables where there are none.
+//! Address and credentials of the controller of a command: from flags, else from variables.
 //!
 //! ```text
 //!   --ca, --token-file, --cert, --key ─┐
 //!   SLUICE_CA, SLUICE_TOKEN_FILE,      ├─► Credentials ─┐
 //!   SLUICE_TOKEN ──────────────────────┘                ├─► Client
-//!   --controller, SLUICE_CONTROLLER, the usual place ───┘
+//!   --controller, SLUICE_CONTROLLER, the default     ───┘
 //! ```
 
 use std::path::PathBuf;
@@ -12,29 +12,29 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use api::{ApiClient, Credentials, Endpoint, Endpoints};
 
-/// What is shown to a controller, and whom to believe that it is one.
+/// The caller's credentials, and the authority that the controller's certificate must be from.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CredentialArgs {
-    /// The authority of the controller's certificate, for https:// places [default: $SLUICE_CA]
+    /// Authority of the controller's certificate, for https:// URLs [default: $SLUICE_CA]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// A file with the token, which nobody else may read [default: $SLUICE_TOKEN_FILE, or the
-    /// token itself in $SLUICE_TOKEN]
+    /// File with the token, readable by its owner only [default: $SLUICE_TOKEN_FILE, or the token
+    /// itself in $SLUICE_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// A client certificate.
+    /// Client certificate.
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// Its key, which nobody else may read.
+    /// Private key of the client certificate, readable by its owner only.
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 }
 
-/// Which controller is asked, and what it is shown.
+/// The controller to call, and the caller's credentials.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ControllerArgs {
-    /// The controller, https://HOST:PORT, http://127.0.0.1:PORT or unix:///path; of several all of
-    /// them, with commas [default: $SLUICE_CONTROLLER, or http://127.0.0.1:5650]
+    /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with
+    /// commas between several [default: $SLUICE_CONTROLLER, or http://127.0.0.1:5650]
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
     #[command(flatten)]
@@ -42,18 +42,18 @@ pub(crate) struct ControllerArgs {
 }
 
 impl CredentialArgs {
-    /// What the flags say, and the variables where they say nothing.
+    /// Returns the credentials of the flags, and of variables for flags that are not given.
     pub(crate) fn credentials(&self) -> Credentials {
         let mut credentials = self.files();
-        // A flag counts before any variable.
+        // A flag takes precedence over variables.
         if self.token_file.is_none() {
             credentials.token = variable("SLUICE_TOKEN");
         }
         credentials
     }
 
-    /// The same for one place: where a token must not be sent, only a flag says that it shall be,
-    /// and is told why not.
+    /// Returns the credentials for one address. If the connection is not encrypted, a token from a
+    /// variable is omitted; a token from a flag is kept, so that it is refused with the cause.
     pub(crate) fn credentials_for(&self, place: &Endpoint) -> Credentials {
         let clear = matches!(place, Endpoint::Http { .. }) && !place.is_local();
         match clear {
@@ -62,7 +62,7 @@ impl CredentialArgs {
         }
     }
 
-    /// The same for what runs for long: the token is in a file.
+    /// Returns the credentials of a long-running process, with the token in a file.
     pub(crate) fn files(&self) -> Credentials {
         let file = |flag: &Option<PathBuf>, name| {
             flag.clone().or_else(|| variable(name).map(PathBuf::from))
@@ -78,7 +78,7 @@ impl CredentialArgs {
 }
 
 impl ControllerArgs {
-    /// A client of the controller that is meant.
+    /// Connects to the controller that flags, variable or default name.
     pub(crate) fn client(&self) -> anyhow::Result<ApiClient> {
         let places = match &self.controller {
             Some(places) => places.clone(),
@@ -91,7 +91,7 @@ impl ControllerArgs {
     }
 }
 
-/// The controller that the environment names.
+/// Returns the controller that the environment names.
 pub(crate) fn named_controller() -> anyhow::Result<Option<Endpoints>> {
     match std::env::var(VARIABLE) {
         Ok(text) => Ok(Some(text.parse().context(VARIABLE)?)),
@@ -104,5 +104,5 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Names the controller where no flag does.
+/// The variable with the controller's URL.
 const VARIABLE: &str = "SLUICE_CONTROLLER";

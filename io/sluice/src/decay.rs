@@ -1,7 +1,7 @@
-//! `sluice decay`: who has how much of what a decay entitles him to.
+//! `sluice decay`: usage, entitlement and level of each key of each decay.
 //!
 //! ```text
-//!   GET /v1/decays ─► policies ─► accounts ─► a table, the nearest to their limit first
+//!   GET /v1/decays ─► policies ─► accounts ─► a table, highest usage of the entitlement first
 //! ```
 
 use std::fmt::Write as _;
@@ -14,29 +14,29 @@ use model::{Nanos, Rate};
 use crate::credentials::ControllerArgs;
 use crate::top::table;
 
-/// Shows the accounts of decays: what was used, of what, and what that comes to.
+/// Show decay accounts: usage, entitlement, level and limit
 ///
-/// LEVEL is `free`, `near` (four fifths used), `held` or `floor`; FREE IN when a key that uses
-/// nothing from now on is held back no longer.
+/// LEVEL is `free`, `near` (80 % of the entitlement used), `held` (throttled) or `floor`; FREE IN
+/// is the time until throttling ends for a key without further usage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice decay\n  sluice decay --subject uid=1000 --json")]
 pub(crate) struct Args {
-    /// What is shown; `list` is all there is.
+    /// Action; `list` is the only one.
     #[arg(value_enum, default_value = "list")]
     action: DecayAction,
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Only this one, as uid=1000 or jobid=dd.500.
+    /// Key of the only account to show, such as uid=1000 or jobid=dd.500.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
-    /// Print them as JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DecayAction {
-    /// Lists the accounts.
+    /// List the accounts
     List,
 }
 
@@ -55,13 +55,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
     if decays.decays.is_empty() {
-        return "no decays: the rules in force have no [[decay]]\n".into();
+        return "no decays: the rules contain no [[decay]]\n".into();
     }
     let rows: Vec<_> = decays.decays.iter().flat_map(|decay| rows(decay, decays.at_ns)).collect();
     if rows.is_empty() {
         return match subject {
-            Some(subject) => format!("{subject} has used nothing that a decay counts\n"),
-            None => "nobody has used anything that a decay counts\n".into(),
+            Some(subject) => format!("{subject} has no usage that a decay counts\n"),
+            None => "no usage that a decay counts\n".into(),
         };
     }
     let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];
@@ -79,11 +79,10 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
         }
     }
     for decay in decays.decays.iter().filter(|decay| decay.left_out > 0) {
-        let _ = writeln!(text, "{} more of {}", decay.left_out, decay.rule.name);
+        let _ = writeln!(text, "{} more accounts of {}", decay.left_out, decay.rule.name);
     }
     if !decays.contended && decays.decays.iter().any(|decay| decay.rule.contention) {
-        let _ =
-            writeln!(text, "no requests wait for one another: decays with contention hold nobody");
+        let _ = writeln!(text, "no contention: decays with contention throttle no key now");
     }
     text
 }
@@ -106,12 +105,12 @@ fn rows(decay: &DecayAccountTable, at_ns: u64) -> impl Iterator<Item = Vec<Strin
     })
 }
 
-/// A rate in the unit that people use for it.
+/// Formats a rate with its unit.
 pub(crate) fn rate(form: WireRate) -> String {
     Rate::try_from(form).map_or_else(|error| error.to_string(), |rate| rate.to_string())
 }
 
-/// Three digits and a unit.
+/// Formats an amount with three digits and a unit.
 pub(crate) fn amount(count: u64, in_bytes: bool) -> String {
     let (units, last) = if in_bytes {
         (["B", "kB", "MB", "GB", "TB"], "PB")
@@ -169,7 +168,7 @@ mod tests {
             "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\
              writers  uid=1000  50.4GB  42.0GB  120%  floor  10MB/s  90s\n\
              writers uid=1000: entitlement × 0.50 for small-writes\n\
-             3 more of writers\n"
+             3 more accounts of writers\n"
         );
     }
 }

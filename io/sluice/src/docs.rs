@@ -1,10 +1,10 @@
-//! `sluice docs`: documents that are made from the code.
+//! `sluice docs`: documents that are generated from the code.
 
 use std::io::Write;
 
 use clap::Subcommand;
 
-/// Prints a document that is made from the code.
+/// Print a document that is generated from the code
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -13,15 +13,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum MadeDocument {
-    /// docs/CONFIG.md, the keys of the configuration file.
+    /// Print docs/CONFIG.md, the keys of the configuration file
     Config,
-    /// docs/METRICS.md, the names that Prometheus gets.
+    /// Print docs/METRICS.md, the metrics for Prometheus
     Metrics,
-    /// docs/ACCESS.md, who may do what at a controller.
+    /// Print docs/ACCESS.md, the rights of roles at a controller
     Access,
-    /// The OpenAPI description of the proxy's control API, or of the controller's.
+    /// Print the OpenAPI description of a proxy's or controller's API
     Openapi {
-        /// The controller's.
+        /// API of the controller instead of the proxy.
         #[arg(long)]
         controller: bool,
     },

@@ -1,8 +1,8 @@
-//! `sluice events`: what a controller tells, as it was and as it comes.
+//! `sluice events`: the events that a controller has published and publishes.
 //!
 //! ```text
-//!   --since ─► pages until there is no more ─► lines ─┐
-//!              └ --follow: then wait for the next ◄───┘
+//!   --since ─► pages up to the last event ─► lines ─┐
+//!              └ --follow: then wait for more ◄─────┘
 //! ```
 
 use std::io::Write as _;
@@ -13,19 +13,19 @@ use api::{ApiClient, ClientError, ControllerEvent};
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};
 
-/// Shows what happened: warnings of decays, proxies that are lost and come back, leaders, rules.
+/// Show events: decay warnings, lost proxies, leaders, rule changes
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// From then on; the last hundred, if nothing is said.
+    /// Start of the time span [default: the last hundred events]
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
     since: Option<MomentArg>,
-    /// Go on with what comes, until it is interrupted; also while another controller takes over.
+    /// Wait for further events until interrupted, across changes of leader.
     #[arg(long)]
     follow: bool,
-    /// Print one JSON object for each, one to a line.
+    /// JSON output, one object per line.
     #[arg(long)]
     json: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What comes after an event, however long that takes.
+/// Waits for events after `next`, without a time limit.
 fn wait_for(client: &ApiClient, next: u64) -> Result<api::ControllerEvents, ClientError> {
     let wait = WAIT.as_secs();
     loop {
@@ -68,7 +68,7 @@ fn wait_for(client: &ApiClient, next: u64) -> Result<api::ControllerEvents, Clie
             Ok(page) if page.events.is_empty() => {}
             Ok(page) => return Ok(page),
             Err(error @ ClientError::Refused { .. }) if !error.stands_by() => return Err(error),
-            // Another one may lead soon.
+            // A standby may become the leader soon.
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
@@ -89,16 +89,16 @@ fn show(events: &[ControllerEvent], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time, what happened, and the sentence.
+/// Formats an event: time, kind and text.
 fn line(event: &ControllerEvent) -> String {
     format!("{}  {:<9}  {}", utc(event.at_ns / 1_000_000_000), event.kind.name(), event.text)
 }
 
-/// How long one call waits for events.
+/// Time that one call waits for events.
 const WAIT: Duration = Duration::from_secs(30);
-/// Between calls that fail.
+/// Pause after a call that failed.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Events of one call.
+/// Maximum number of events of one call.
 const PAGE: usize = 1_000;
 
 #[cfg(test)]

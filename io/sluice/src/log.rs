@@ -1,15 +1,15 @@
-//! The log of this process, and lines for people: neither ever ends anything.
+//! The log of this process and messages for people; a failed write never ends the process.
 //!
 //! ```text
 //!   tracing event ─► level (SLUICE_LOG) ─► repeats: BURST a window ─► one line ─► stderr
 //!                                             │ the rest is counted        │ full disk, closed or
 //!                                             ▼                            ▼ stuck pipe: counted
-//!                            "repeated lines were left out"     "lines of the log were lost"
+//!                                  "omitted repeated lines"            "log lines lost"
 //! ```
 //!
-//! `eprintln!` panics where stderr cannot be written, and ends the thread that only wanted to log.
-//! So nothing in the binary uses it: [`say`] is for errors and hints, and [`announce`] for what a
-//! process reports to its starter on stdout.
+//! `eprintln!` panics if stderr cannot be written, which ends the thread that logs. So the binary
+//! does not use it: [`say`] is for errors and hints, and [`announce`] for lines on stdout that the
+//! starter of a process waits for.
 
 mod repeats;
 mod writer;
@@ -23,10 +23,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use repeats::RepeatLimiter;
 use writer::LogWriter;
 
-/// Begins to log to stderr, panics included.
+/// Starts logging to stderr, panics included.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // With a filter for some lines only, the count of those left out is shown all the same.
+    // The count of omitted lines passes every filter.
     let filter = match repeats::DIRECTIVE.parse() {
         Ok(directive) => filter.add_directive(directive),
         Err(_) => filter,
@@ -37,7 +37,7 @@ pub(crate) fn start() {
         .log_internal_errors(false);
     tracing_subscriber::registry().with(filter).with(RepeatLimiter).with(lines).init();
     std::panic::set_hook(Box::new(|panic| {
-        // Not through tracing, whose locks the panic may have found held.
+        // Not through tracing: the panicking thread may hold one of its locks.
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("without a name");
         let trace = std::backtrace::Backtrace::capture();
@@ -49,17 +49,17 @@ pub(crate) fn start() {
     }));
 }
 
-/// Logs what was counted and not reported yet: the process is about to end.
+/// Logs the counts that were not reported yet, before the process ends.
 pub(crate) fn finish() {
     repeats::report();
 }
 
-/// Writes a line for people to stderr; one that cannot be written is lost.
+/// Writes a line for people to stderr; a line that cannot be written is lost.
 pub(crate) fn say(line: &str) {
     writer::write(format!("{}\n", line.trim_end()).as_bytes());
 }
 
-/// Writes a line on stdout for whoever started this process, who may not read it.
+/// Writes a line on stdout for the process that started this one and may not read it.
 pub(crate) fn announce(line: &str) {
     let mut out = io::stdout();
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {

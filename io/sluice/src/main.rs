@@ -1,9 +1,9 @@
-//! The one binary: each subcommand is a module, and this is the door to them.
+//! The `sluice` binary: parses the command line and runs the module of the subcommand.
 //!
-//! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim` has 2 for
-//! input that is wrong); a reader that closes our stdout early (`| head`) is no error.
+//! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim`: 2 for wrong
+//! input); a reader that closes stdout early (`| head`) is not an error.
 
-// They panic where the stream cannot be written.
+// They panic if the stream cannot be written.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod audit;
@@ -35,11 +35,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Decides whose I/O goes next on shared storage, and keeps the promises made to each job.
+/// I/O quality of service for shared storage: weights, limits and reservations per job
 #[derive(Debug, Parser)]
 #[command(name = "sluice", version, arg_required_else_help = true)]
-#[command(after_help = "SLUICE_LOG sets what is logged to stderr: error, warn, info (the \
-                        default), debug, or a list such as info,sluice_proxy=debug.")]
+#[command(after_help = "SLUICE_LOG is the log level on stderr: error, warn, info (default), \
+                        debug, or a list such as info,sluice_proxy=debug.")]
 struct Cli {
     #[command(subcommand)]
     command: SluiceCommand,

@@ -1,8 +1,8 @@
-//! `sluice token`: who may come in at a controller.
+//! `sluice token`: the access tokens of a controller.
 //!
 //! ```text
-//!   --data DIR, no controller runs ─► its records ─┐
-//!   --controller URL, one runs ─────► /v1/tokens ──┴► the token, once; names and roles
+//!   --data DIR, controller stopped ──► its records ─┐
+//!   --controller URL, it runs ───────► /v1/tokens ──┴► the token, once; names and roles
 //! ```
 
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use nix::unistd::User;
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_expiry};
 
-/// Makes, lists and revokes tokens: who may do what at a controller.
+/// Create, list and revoke access tokens of a controller
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -27,8 +27,8 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-The first token is made with --data while no controller runs there, or at one that still answers
-everybody of its machine. From then on everybody needs one. docs/ACCESS.md says what roles may do.
+Create the first token with --data while the controller is stopped, or at a controller that has no
+tokens yet. From then on every call needs a token. docs/ACCESS.md lists the rights of each role.
 
 Examples:
   sluice token create root --role admin --data /var/lib/sluice/controller
@@ -38,54 +38,54 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum TokenAction {
-    /// Makes a token and prints it, alone on its line: it is told this once.
+    /// Create a token and print it; it cannot be shown again
     #[command(after_help = forms_of_expiry!())]
     Create {
-        /// What it is called: letters, digits, _ - and . only.
+        /// Name of the token: letters, digits, _ - and . only.
         name: String,
-        /// What it may do: user, read, operate, admin or proxy.
+        /// Role of the token: user, read, operate, admin or proxy.
         #[arg(long)]
         role: Role,
-        /// Whose usage it sees, name or number: with --role user.
+        /// User whose usage the token shows, name or number; with --role user.
         #[arg(long, value_name = "USER", value_parser = user)]
         user: Option<u32>,
-        /// Until when it holds; until it is revoked, if nothing is said.
+        /// Expiry [default: until it is revoked]
         #[arg(long, value_name = "TIME", value_parser = when::expiry, allow_hyphen_values = true)]
         expires: Option<MomentArg>,
         #[command(flatten)]
         place: TokenStoreArgs,
-        /// With --data, begin new records where decided.db was lost: its rules and tokens are
-        /// gone for good.
+        /// With --data: new records in place of a lost decided.db, whose rules and tokens are
+        /// given up.
         #[arg(long, requires = "data")]
         accept_lost_records: bool,
-        /// Print token and record as JSON.
+        /// JSON output of token and record.
         #[arg(long)]
         json: bool,
     },
-    /// Lists the tokens: names and roles.
+    /// List tokens with their roles
     List {
         #[command(flatten)]
         place: TokenStoreArgs,
-        /// Print them as JSON.
+        /// JSON output.
         #[arg(long)]
         json: bool,
     },
-    /// Revokes a token: it is of no use from now on.
+    /// Revoke a token; calls with it are refused from now on
     Revoke {
-        /// The token's name.
+        /// Name of the token.
         name: String,
         #[command(flatten)]
         place: TokenStoreArgs,
     },
 }
 
-/// Where the tokens are.
+/// The controller, running or stopped, whose tokens are meant.
 #[derive(Debug, clap::Args)]
 struct TokenStoreArgs {
-    /// The data directory of a controller that does not run now.
+    /// State directory of a controller that is not running.
     #[arg(long, value_name = "DIR", conflicts_with = "controller")]
     data: Option<PathBuf>,
-    /// With --data, where it keeps what people decide: as of `sluice controller`.
+    /// With --data: store of the controller, as for `sluice controller`.
     #[arg(long, value_name = "STORE", requires = "data", default_value = "sqlite",
           value_parser = crate::controller::store)]
     store: StorePlace,
@@ -128,8 +128,8 @@ impl TokenStoreArgs {
         let Some(data) = &self.data else { return Ok(None) };
         match Offline::open(data, &self.store, accept_lost) {
             Err(OfflineError::Directory(DirectoryError::InUse { path, holder })) => bail!(
-                "the controller of process {holder} runs on {}: ask it, with --controller URL \
-                 instead of --data",
+                "a controller, process {holder}, runs on {}; give --controller URL instead of \
+                 --data",
                 path.display()
             ),
             outcome => Ok(Some(outcome?)),
@@ -152,7 +152,7 @@ fn table(tokens: &Tokens, now_s: u64) -> String {
     text
 }
 
-/// A span of time, short: `3 d`, `5 h`, `2 min`.
+/// Formats a span of time: `3 d`, `5 h`, `2 min`.
 fn left(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -162,7 +162,7 @@ fn left(seconds: u64) -> String {
     }
 }
 
-/// A user's number, or the number of a name of this machine.
+/// Parses a user's number, or a user's name on this machine.
 fn user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
@@ -173,7 +173,7 @@ fn user(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }

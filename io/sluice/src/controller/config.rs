@@ -1,12 +1,12 @@
-//! The controller's configuration: one TOML file, and flags written over it.
+//! The controller's configuration: one TOML file and flags, which take precedence.
 //!
 //! ```text
 //!   --config FILE ─► Config ─┐
 //!   flags ───────────────────┴─ written over ─► Settings
 //! ```
 //!
-//! Unknown keys are errors, so a misspelt one never passes for a set one. Paths that are not
-//! absolute count from the file's own directory.
+//! Unknown keys are errors, so a misspelt key is never ignored. Relative paths count from the
+//! file's own directory.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ struct ControllerConfig {
     key: Option<PathBuf>,
 }
 
-/// What the file says, with flags written over it.
+/// Merges the file and the flags, which take precedence.
 pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
     let (name, mut config) = match &args.config {
         Some(path) => (path.display().to_string(), read(path)?),
@@ -88,7 +88,7 @@ pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
         (flag, _) => flag,
     };
     let data = data.or(config.data);
-    let data = data.context("say where it keeps what it knows: --data DIR, or data in --config")?;
+    let data = data.context("no state directory; give --data DIR, or data in --config")?;
     let on_event = on_event.or(config.on_event);
     let clock = WallClock::System;
     Ok(ControllerSettings {
@@ -105,7 +105,7 @@ pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
     })
 }
 
-/// What it shows at `https://` places.
+/// Returns the files of the server certificate for `https://` addresses.
 fn tls(args: &Args, config: &mut ControllerConfig) -> anyhow::Result<Option<TlsFiles>> {
     let cert = args.tls_cert.clone().or(config.tls_cert.take());
     let key = args.tls_key.clone().or(config.tls_key.take());
@@ -113,11 +113,11 @@ fn tls(args: &Args, config: &mut ControllerConfig) -> anyhow::Result<Option<TlsF
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
         (None, None) if client_ca.is_none() => Ok(None),
-        _ => bail!("--tls-cert and --tls-key go together, and --tls-client-ca needs both"),
+        _ => bail!("--tls-cert and --tls-key require each other; --tls-client-ca requires both"),
     }
 }
 
-/// What it shows the leader while it stands by.
+/// Returns the credentials of a standby at its leader.
 fn credentials(args: &Args, config: &mut ControllerConfig) -> Credentials {
     let flags = args.credentials.files();
     Credentials {
@@ -199,7 +199,7 @@ mod tests {
         for (name, text, says) in [
             ("key", "data = \"/a\"\nonevent = \"x\"\n", "onevent"),
             ("url", "data = \"/a\"\nwebhook = \"https://x\"\n", "webhook: \"https://x\""),
-            ("store", "data = \"/a\"\nstore = \"redis\"\n", "store: give sqlite"),
+            ("store", "data = \"/a\"\nstore = \"redis\"\n", "store: \"redis\" is not sqlite"),
             ("host", "data = \"/a\"\nallowed_hosts = [\"a:1\"]\n", "a:1"),
             ("none", "", "--data DIR"),
             ("half", "data = \"/a\"\ntls_cert = \"/c\"\n", "--tls-key"),

@@ -1,8 +1,7 @@
-//! Repeated lines: of each place in the code some in each window, the rest as a number.
+//! Limits repeated log lines: each call site passes a burst per window, the rest is counted.
 //!
-//! The kernel's printk does it so, with the same figures. What was asked for in detail (`debug`
-//! and `trace`) is not limited. A thread reports the numbers at the end of a window and lives as
-//! long as there are any.
+//! The kernel's printk uses the same figures. Levels `debug` and `trace` are not limited. A thread
+//! reports the counts at the end of each window and ends when there are none.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +11,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lets a line pass or counts it.
+/// The layer that passes or counts each line.
 pub(super) struct RepeatLimiter;
 
 impl<S: Subscriber> Layer<S> for RepeatLimiter {
@@ -30,18 +29,18 @@ impl<S: Subscriber> Layer<S> for RepeatLimiter {
     }
 }
 
-/// Logs how many lines were left out since the last report; whether there were any.
+/// Logs the number of lines omitted since the last report; returns whether there were any.
 pub(super) fn report() -> bool {
     let left_out = with_repeats(RepeatCount::take);
     for (place, count) in &left_out {
         tracing::warn!(
-            target: TARGET, count, of = place.target, line = place.line, "repeated lines were left out"
+            target: TARGET, count, of = place.target, line = place.line, "omitted repeated lines"
         );
     }
     !left_out.is_empty()
 }
 
-/// Starts the thread that reports, unless there is one.
+/// Starts the reporting thread unless it runs.
 fn report_later() {
     if with_repeats(|repeats| std::mem::replace(&mut repeats.has_reporter, true)) {
         return;
@@ -53,12 +52,12 @@ fn report_later() {
         }
     };
     if std::thread::Builder::new().name("log".into()).spawn(run).is_err() {
-        // The next window tries again, and the end of the process reports in any case.
+        // The next window retries, and the end of the process reports in any case.
         with_repeats(|repeats| repeats.has_reporter = false);
     }
 }
 
-/// What became of a line.
+/// The outcome for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineVerdict {
     Passes,
@@ -66,14 +65,14 @@ enum LineVerdict {
     LeftOut,
 }
 
-/// Where in the code a line comes from.
+/// The place in the code that logs a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LogCallsite {
     target: &'static str,
     line: u32,
 }
 
-/// How often each place has logged lately. As large as the code has places.
+/// Counts of recent lines by call site; one entry per call site in the code.
 struct RepeatCount {
     places: BTreeMap<LogCallsite, RepeatWindow>,
     has_reporter: bool,
@@ -109,7 +108,7 @@ impl RepeatCount {
         left_out.map(|(place, window)| (*place, std::mem::take(&mut window.left_out))).collect()
     }
 
-    /// Whether the reporter may end: nothing was left out since its last report.
+    /// Returns whether the reporter may end: no line was omitted since its last report.
     fn dismiss(&mut self) -> bool {
         self.has_reporter = self.places.values().any(|window| window.left_out > 0);
         !self.has_reporter
@@ -122,10 +121,10 @@ fn with_repeats<T>(act: impl FnOnce(&mut RepeatCount) -> T) -> T {
 
 static REPEATS: Mutex<RepeatCount> = Mutex::new(RepeatCount::new());
 
-/// Under which name the numbers are logged, whatever SLUICE_LOG leaves out.
+/// Log target of the counts, which passes every filter in SLUICE_LOG.
 const TARGET: &str = "sluice::repeats";
 pub(super) const DIRECTIVE: &str = "sluice::repeats=warn";
-/// As many lines of one place pass in each window, as printk has it.
+/// Number of lines of one call site that pass in each window, as in printk.
 const BURST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -144,7 +143,7 @@ mod tests {
             passed += u32::from(verdict == LineVerdict::Passes);
         }
         assert_eq!(passed, BURST);
-        // Another place is not held back by it.
+        // Another call site is not limited by it.
         assert_eq!(repeats.count(other, begin), LineVerdict::Passes);
         assert!(!repeats.dismiss());
         assert_eq!(repeats.take(), [(flood, u64::from(1000 - BURST))]);

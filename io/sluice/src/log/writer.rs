@@ -1,8 +1,8 @@
-//! Lines on their way to stderr: what cannot be written is counted, and nothing waits for it.
+//! Writes lines to stderr with a bounded wait; lines that cannot be written are counted.
 //!
-//! A pipe whose reader is stuck would hold the thread that logs, and with it whatever that thread
-//! serves. So stderr is asked before each write whether it takes more, and after the first line
-//! that was lost it gets no time at all until it does.
+//! A pipe whose reader is stuck would block the thread that logs, and the requests that the thread
+//! serves. So stderr is polled before each write, and after the first lost line without a timeout
+//! until it can be written again.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Writes to stderr and never fails.
+/// The writer to stderr that never fails.
 pub(super) struct LogWriter;
 
 impl io::Write for LogWriter {
@@ -32,12 +32,12 @@ pub(super) fn write(lines: &[u8]) {
 
 static STDERR: Mutex<LostLines> = Mutex::new(LostLines { count: 0, why: None, cut: false });
 
-/// The lines that a descriptor did not take.
+/// The count of lines that could not be written.
 #[derive(Debug, Default)]
 struct LostLines {
     count: u64,
     why: Option<Errno>,
-    /// The last of them was written in part.
+    /// The last lost line was written in part.
     cut: bool,
 }
 
@@ -47,8 +47,7 @@ impl LostLines {
             None => Ok(()),
             Some(why) => {
                 let end = if self.cut { "\n" } else { "" };
-                let note =
-                    format!("{end}sluice: {} lines of the log were lost: {why}\n", self.count);
+                let note = format!("{end}sluice: {} log lines lost: {why}\n", self.count);
                 put(to, note.as_bytes(), AT_ONCE).inspect(|()| *self = LostLines::default())
             }
         };
@@ -59,7 +58,7 @@ impl LostLines {
     }
 }
 
-/// Writes all, or says how much went and what is wrong.
+/// Writes all bytes, or returns how many were written and the error.
 fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: Timespec) -> Result<(), (usize, Errno)> {
     let mut at = 0;
     while at < bytes.len() {
@@ -78,9 +77,9 @@ fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: Timespec) -> Result<(), (usiz
     Ok(())
 }
 
-/// A pipe that takes anything takes this much without waiting: PIPE_BUF.
+/// Bytes that a writable pipe accepts without blocking: PIPE_BUF.
 const AT_A_TIME: usize = 4096;
-/// How long a reader that keeps up may be busy with something else.
+/// Time that a slow reader gets before a line is lost.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -111,7 +110,7 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_nobody() {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut lost = LostLines::default();
-        // More than any pipe takes; a writer that waits would never come back.
+        // More than any pipe can buffer; a blocking writer would never return.
         (0..1000).for_each(|_| lost.write(writer.as_fd(), &[b'x'; 5000]));
         assert_eq!(lost.why, Some(Errno::AGAIN));
         drop(reader);

@@ -332,7 +332,7 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
 
     let running = ["token", "list", "--data", text(data.path())];
     let error = sluice(&running).unwrap_err();
-    assert!(error.contains("ask it, with --controller URL"), "{error}");
+    assert!(error.contains("give --controller URL instead of --data"), "{error}");
     let made = sluice_with(
         &["token", "create", "eve", "--role", "user", "--user", "root", "--json"],
         &[("SLUICE_TOKEN", &root), ("SLUICE_CONTROLLER", url)],
