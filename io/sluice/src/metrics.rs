@@ -1,4 +1,4 @@
-//! `sluice metrics`: metrics of a running process, for those who do not ask as Prometheus does.
+//! `sluice metrics`: metrics of a running process, for systems other than Prometheus.
 //!
 //! ```text
 //!   proxy, mount, controller ◄─ GET /metrics ─┐
@@ -7,8 +7,8 @@
 //!                                             └─ influx ───► line protocol, POST /write
 //! ```
 //!
-//! Page and names are those of docs/METRICS.md, so there is one table of names for all ways. A
-//! process that cannot be asked is asked again at the next interval: it may be starting anew.
+//! Page and names are those of docs/METRICS.md, so there is one table of names for all formats. A
+//! failed call is retried at the next interval: the process may be restarting.
 
 mod collectd;
 mod influx;
@@ -28,7 +28,9 @@ use crate::credentials::CredentialArgs;
 use collectd::CollectdOrigin;
 use samples::{MetricSample, samples};
 
-/// Shows the metrics of a proxy, a mount or a controller, or hands them to collectd or InfluxDB.
+/// Show the metrics of a process, or send them to collectd or InfluxDB
+///
+/// The process is a proxy, a mount or a controller.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -39,7 +41,7 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Names are those of docs/METRICS.md; of histograms number and sum are told, no buckets.
+Names are those of docs/METRICS.md. Histograms have their count and sum, without buckets.
 
 Examples:
   sluice metrics show unix:///run/sluice/proxy.sock
@@ -54,29 +56,29 @@ In collectd's configuration:
 
 #[derive(Clone, Debug, Subcommand)]
 enum MetricsCommand {
-    /// Prints the page of now.
+    /// Print the current metrics page
     Show {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
     },
-    /// Prints PUTVAL lines at each interval: for collectd's exec plugin.
+    /// Print PUTVAL lines at each interval, for collectd's exec plugin
     Collectd {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
         #[command(flatten)]
         pace: PushInterval,
-        /// What tells processes of one host apart [default: the process's role]
+        /// Name that distinguishes the processes of one host [default: the process's role]
         #[arg(long, value_name = "NAME")]
         instance: Option<String>,
     },
-    /// Writes to InfluxDB 1 at each interval.
+    /// Write to InfluxDB 1 at each interval
     Influx {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
-        /// Where InfluxDB answers.
+        /// URL of InfluxDB.
         #[arg(long, value_name = "http://HOST:PORT")]
         to: Endpoint,
-        /// The database, which must be there.
+        /// Name of an existing database.
         #[arg(long, default_value = "sluice")]
         database: String,
         #[command(flatten)]
@@ -84,23 +86,23 @@ enum MetricsCommand {
     },
 }
 
-const FROM: &str = "Where the process shows its metrics: --metrics of a proxy, -o metrics of a \
-                    mount, or their control API or a controller's";
+const FROM: &str = "URL of the metrics: --metrics of a proxy, -o metrics of a mount, or the API of \
+                    a proxy or controller";
 
 #[derive(Clone, Debug, clap::Args)]
 struct PushInterval {
-    /// How often [default: $COLLECTD_INTERVAL, or 10s]
+    /// Interval between reads [default: $COLLECTD_INTERVAL, or 10s]
     #[arg(long, value_name = "TIME")]
     every: Option<Nanos>,
-    /// Which host the values are of [default: $COLLECTD_HOSTNAME, or this machine's name]
+    /// Host name of the values [default: $COLLECTD_HOSTNAME, or this machine's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Once, instead of for ever.
+    /// One reading instead of a loop.
     #[arg(long)]
     once: bool,
 }
 
-/// Shows or hands over.
+/// Runs `sluice metrics`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let asked =
         |from: &Endpoint| ApiClient::at(from)?.with(&args.credentials.credentials_for(from));
@@ -127,7 +129,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         MetricsCommand::Influx { from, to, database, pace } => {
             ensure!(
                 is_database(&database),
-                "{database:?} is no database: letters, digits, _ and -"
+                "{database:?} is not a database name of letters, digits, _ and -"
             );
             let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let (server, path) = (ApiClient::at(&to)?, format!("/write?precision=s&db={database}"));
@@ -144,8 +146,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Does it at each interval and prints what it gives, until nobody reads any more. What else fails
-/// is done again at the next interval, unless it is to be done once.
+/// Runs `act` at each interval and prints its output, until the output has no reader. Other
+/// errors are retried at the next interval, except with `once`.
 fn at_each(
     every: Duration,
     once: bool,
@@ -162,14 +164,14 @@ fn at_each(
         if once {
             return Ok(());
         }
-        // What took too long leaves intervals out.
+        // Intervals that passed during a slow call are skipped.
         next = (next + every).max(Instant::now());
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Whether somebody still reads our output. A collectd that was killed tells nobody, and while
-/// there is nothing to print no write would find out.
+/// Returns whether stdout still has a reader. Without output no write would fail after collectd
+/// was killed.
 fn is_read() -> bool {
     let out = io::stdout();
     let mut at = [PollFd::new(&out, PollFlags::empty())];
@@ -186,7 +188,7 @@ impl PushInterval {
             }
         };
         let every = given.unwrap_or(Duration::from_secs(10));
-        ensure!(every >= EVERY_MIN, "every {every:?} is too often: {EVERY_MIN:?} or more");
+        ensure!(every >= EVERY_MIN, "interval {every:?} is too short; give {EVERY_MIN:?} or more");
         Ok(every)
     }
 
@@ -196,17 +198,21 @@ impl PushInterval {
             return Ok(host);
         }
         let uname = rustix::system::uname();
-        Ok(uname.nodename().to_str().context("this machine's name is no text: give --host")?.into())
+        Ok(uname
+            .nodename()
+            .to_str()
+            .context("this machine's name is not UTF-8; give --host")?
+            .into())
     }
 }
 
-/// `10.000`, as collectd says it.
+/// Parses a number of seconds as collectd writes it: `10.000`.
 fn seconds(text: &str) -> anyhow::Result<Duration> {
-    let wrong = || format!("COLLECTD_INTERVAL={text:?} is no number of seconds such as 10.000");
+    let wrong = || format!("COLLECTD_INTERVAL={text:?} is not a number of seconds such as 10.000");
     Duration::try_from_secs_f64(text.parse().with_context(wrong)?).with_context(wrong)
 }
 
-/// What the process is.
+/// Returns the role of the process.
 fn role(samples: &[MetricSample<'_>]) -> String {
     let info = samples.iter().find(|sample| sample.name == api::metrics::INFO.name);
     let role = info.and_then(|info| info.labels.iter().find(|(name, _)| *name == "role"));
@@ -218,7 +224,7 @@ fn is_database(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// Each costs the process a page.
+/// Shortest interval: each reading costs the process a page.
 const EVERY_MIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -246,6 +252,6 @@ mod tests {
         let error =
             run(Args { way: MetricsCommand::Influx { from, to, database, pace }, credentials })
                 .unwrap_err();
-        assert_eq!(error.to_string(), "\"a&b\" is no database: letters, digits, _ and -");
+        assert_eq!(error.to_string(), "\"a&b\" is not a database name of letters, digits, _ and -");
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   sluice mount ─┬─ check SOURCE, DIR, OPTIONS
-//!                 └─ start itself again ─► session of its own ─► connect, mount ─► serve …
-//!                        ◄── one line of JSON on its stdout ────────┘
+//!                 └─ start itself again ─► new process session ─► connect, mount ─► serve …
+//!                        ◄── one line of JSON on its stdout ─────────┘
 //!   mount(8) ─► mount.sluice ─► the same
-//!   SIGTERM, SIGINT, SIGHUP ─► out of the table of mounts; ends when the last user is done
-//!      again                ─► ends at once
+//!   SIGTERM, SIGINT, SIGHUP ─► unmount; exit after the last user
+//!      again                ─► exit at once
 //! ```
 //!
-//! The process behind a mount is the program itself, started anew with `--foreground`: a
-//! process with threads cannot be forked into the background. Left to others: the mount
-//! (crate `mount`), its record and log (`record.rs`), unmounting (`umount.rs`).
+//! The process of a mount is this program, started with `--foreground`: a process with threads
+//! cannot be forked into the background. The mount itself is in crate `mount`, its run file and log
+//! in `record.rs`, unmounting in `umount.rs`.
 
 mod mount8;
 pub(crate) mod place;
@@ -43,42 +43,40 @@ use record::{FOLDER, MountRunFile};
 pub(crate) use mount8::{is_called_by_mount8, run_for_mount8};
 pub(crate) use umount::{Args as UmountArgs, run as run_umount};
 
-/// Shows a proxy's export as a directory of this machine.
+/// Mount a proxy's export at a directory of this machine
 ///
-/// Returns when the directory can be used; a process in the background serves it until it
-/// is unmounted.
+/// Returns when the directory can be used; a background process serves it until it is unmounted.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  sluice mount tcp://192.0.2.7:5640/scratch /mnt/scratch -o \
                         allow_other,attr=5s\n  sluice umount /mnt/scratch\n\n\
-                        docs/MOUNT.md has every option, and the line for /etc/fstab.")]
+                        docs/MOUNT.md describes every option and the line for /etc/fstab.")]
 pub(crate) struct Args {
-    /// tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME; proxies of the same export with
-    /// commas between them.
+    /// Export: tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, with commas between the
+    /// proxies of one export.
     source: String,
-    /// The directory where the files appear.
+    /// Mount point.
     dir: PathBuf,
-    /// Words with commas between them, as for mount(8).
+    /// Mount options with commas between them, as for mount(8).
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Serve until it is unmounted, with the log on stderr.
+    /// Service in this process until it is unmounted, with the log on stderr.
     #[arg(long)]
     foreground: bool,
-    /// Where the process in the background writes its log, emptied at the start; by default
-    /// in /run/sluice.
+    /// Log file of the background process, emptied at the start [default: a file in /run/sluice]
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     log: Option<PathBuf>,
-    /// Tell how it went on stdout, for whoever started this process.
+    /// Outcome of the start on stdout, for the parent process.
     #[arg(long, hide = true, requires = "foreground")]
     tells: bool,
 }
 
-/// What a process in the background tells whoever started it.
+/// The outcome of the start that a background process reports to its parent.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StartupStatus {
     /// The directory can be used.
     Mounted,
-    /// It cannot, and why.
+    /// The mount failed; the error.
     Failed(String),
 }
 
@@ -99,16 +97,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     start_in_background(&args, &place)
 }
 
-/// Makes sure that the directory is there and nothing of ours is mounted on it.
+/// Checks that the directory exists and has no sluice mount; removes a dead one.
 fn prepare(place: &Path) -> anyhow::Result<()> {
     while let Some(mounted) = MountEntry::at(place)?.filter(MountEntry::is_sluice) {
         if !mounted.is_dead() {
             bail!("{} is mounted already: {}", place.display(), mounted.source);
         }
         unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
-            .with_context(|| format!("cannot clear the dead mount at {}", place.display()))?;
+            .with_context(|| format!("cannot remove the dead mount at {}", place.display()))?;
         let place = place.display();
-        log::say(&format!("sluice: {place} was a mount whose process had died: it is cleared"));
+        log::say(&format!("sluice: removed a dead mount, whose process had ended, from {place}"));
     }
     let found = place.metadata().with_context(|| place.display().to_string())?;
     if !found.is_dir() {
@@ -117,10 +115,10 @@ fn prepare(place: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts this program again, to live behind the mount, and waits until that can be used.
+/// Starts the background process of the mount and waits until the directory can be used.
 fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
     let (log, log_path) = record::open_log(Path::new(FOLDER), place, args.log.as_deref())
-        .context("cannot open the log (--log FILE puts it elsewhere)")?;
+        .context("cannot open the log (choose another with --log FILE)")?;
     let mut daemon = Command::new("/proc/self/exe")
         .arg0("sluice")
         .args(["mount", "--foreground", "--tells", "--options"])
@@ -131,7 +129,7 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
-        .context("cannot start the process behind the mount")?;
+        .context("cannot start the process of the mount")?;
     let mut line = String::new();
     let stdout = daemon.stdout.take().expect("it is piped");
     BufReader::new(stdout).read_line(&mut line)?;
@@ -143,24 +141,24 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
         }
         Err(_) => {
             let status = daemon.wait()?;
-            bail!("the process behind the mount ended ({status}); see {}", log_path.display())
+            bail!("the process of the mount ended ({status}); see {}", log_path.display())
         }
     }
 }
 
-/// Serves in the background, and tells whoever started this how it began.
+/// Serves in the background and reports the outcome of the start to the parent.
 fn serve_and_tell(settings: &MountSettings) -> anyhow::Result<()> {
-    // Without it the signals of the terminal would reach this process too. It fails only for
-    // a process that is first in its group, and then there is a terminal of its own.
+    // Without a new session the terminal's signals would reach this process, too. The call fails
+    // only for the leader of a process group, which does not share a terminal with the parent.
     let _ = setsid();
     let served = serve(settings, || {
         tell(&StartupStatus::Mounted)?;
-        // From here on nobody reads.
+        // From here on the parent does not read stdout.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         Ok(rustix::stdio::dup2_stdout(nowhere)?)
     });
     if let Err(error) = &served {
-        // Too late if it was served before, or whoever started this is gone.
+        // Has no effect after a successful start or when the parent has ended.
         let _ = tell(&StartupStatus::Failed(format!("{error:#}")));
     }
     served
@@ -174,21 +172,21 @@ fn tell(told: &StartupStatus) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Mounts, says so and serves until it is unmounted.
+/// Mounts, reports success and serves until it is unmounted.
 fn serve(
     settings: &MountSettings,
     say_ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if let Some(at) = settings.metrics.as_ref().filter(|at| at.is_open_to_others()) {
-        warn!("whoever reaches {at} reads what is mounted where");
+        warn!("anybody who can connect to {at} can read the metrics of this mount");
     }
     // Before any thread starts: a signal must not find the default action.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
-    // Each thread that is remembered holds one.
+    // Each cached thread keeps a descriptor open.
     api::raise_descriptor_limit();
     let record = MountRunFile::write(Path::new(FOLDER), &settings.at, &settings.source);
     let record = record.inspect_err(|error| {
-        warn!(%error, "no record in {FOLDER}: `sluice umount` cannot wait for this process");
+        warn!(%error, "cannot write a run file in {FOLDER}; `sluice umount` will not wait");
     });
     let ready = Arc::new(AtomicBool::new(false));
     let (place, is_ready) = (settings.at.clone(), ready.clone());
@@ -203,10 +201,10 @@ fn serve(
     };
     ready.store(true, Ordering::Release);
     if let Err(error) = say_ready() {
-        mount.unmount().context("nobody waits for this mount, and it cannot be undone")?;
+        mount.unmount().context("the parent process is gone, and unmounting failed")?;
         record.into_iter().for_each(MountRunFile::remove);
-        // Not with its cause: a reader that has gone is no success here.
-        bail!("nobody waits for this mount: {error:#}");
+        // Without the cause as a source: a closed stdout would count as success.
+        bail!("the parent process is gone: {error:#}");
     }
     info!(source = settings.source, at = %settings.at.display(), "mounted");
     mount.join();
@@ -215,12 +213,12 @@ fn serve(
     Ok(())
 }
 
-/// The first signal unmounts, the second ends the process. Before the mount is ready the first
-/// ends the process: it may be waiting for a proxy that does not answer.
+/// Unmounts at the first signal and exits at the second. Before the mount is ready the first signal
+/// exits: the mount may be waiting for a proxy that does not answer.
 fn unmount_on_signal(mut signals: Signals, place: &Path, is_ready: &AtomicBool) {
     let mut signals = signals.forever();
     if signals.next().is_some() {
-        info!("unmounting; a second signal ends at once");
+        info!("unmounting; a second signal exits at once");
         let is_ours = matches!(MountEntry::at(place), Ok(Some(mounted)) if mounted.is_sluice());
         let unmounted = if is_ours { unmount_or_hide(place) } else { Ok(()) };
         if let Err(error) = unmounted {
@@ -238,7 +236,7 @@ fn unmount_on_signal(mut signals: Signals, place: &Path, is_ready: &AtomicBool) 
 fn unmount_or_hide(place: &Path) -> Result<(), Errno> {
     match unmount(place, UnmountFlags::NOFOLLOW) {
         Err(Errno::BUSY) => {
-            warn!("it is in use: out of sight from now on, served until the last user is done");
+            warn!("mount is in use; detached, and served until its last user is done");
             unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
         }
         other => other,

@@ -1,9 +1,9 @@
-//! `sluice proxy`: from flags and file to a running proxy, and its signals.
+//! `sluice proxy`: starts a proxy from flags and file, and handles its signals.
 //!
 //! ```text
 //!   SIGTERM, SIGINT ─► drain: no new connections, what is in flight is answered ─► exit 0
 //!     again         ─► exit 1 at once
-//!   SIGHUP          ─► read file, flags and rules again; with an error the old stay in force
+//!   SIGHUP          ─► reload file, flags and rules; after an error the old ones stay in force
 //! ```
 
 use std::path::PathBuf;
@@ -21,56 +21,56 @@ use tracing::{error, info, warn};
 use crate::credentials::CredentialArgs;
 use crate::log;
 
-/// Serves directories over 9P2000.L and schedules every request by job.
+/// Serve directories over 9P2000.L and schedule every request by job
 ///
-/// Prints a line `listening on ADDRESS` for each listener, one `metrics at ADDRESS` if it shows
-/// metrics, and then `ready`. SIGTERM
-/// answers what is in flight and ends; SIGHUP reads configuration and rules again.
+/// Prints `listening on ADDRESS` for each listener, `metrics at ADDRESS` with --metrics, and then
+/// `ready`. SIGTERM answers the requests in flight and exits; SIGHUP reloads configuration and
+/// rules.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  sluice proxy --export scratch=/mnt/scratch --listen \
                         tcp://127.0.0.1:5640 --rules rules.toml\n  mount -t 9p -o \
                         trans=tcp,port=5640,version=9p2000.L,aname=scratch 127.0.0.1 /mnt\n\n\
-                        Flags are written over the file of --config (docs/CONFIG.md).")]
+                        Flags take precedence over the file of --config (docs/CONFIG.md).")]
 pub(crate) struct Args {
-    /// A directory to serve and the name that clients attach to it by; may be repeated.
+    /// Directory to serve and its name for clients; may be repeated.
     #[arg(long, value_name = "NAME=DIR", value_parser = export)]
     export: Vec<(String, PathBuf)>,
-    /// Where clients connect, tcp://IP:PORT or unix:///path; may be repeated. Replaces
-    /// the file's list.
+    /// Address for clients, tcp://IP:PORT or unix:///path; may be repeated. Replaces the list in
+    /// the file.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<ServerAddress>,
-    /// Which users become nobody: root, all or none.
-    #[arg(long, value_name = "WHO")]
+    /// Users that are mapped to nobody: root, all or none.
+    #[arg(long, value_name = "USERS")]
     squash: Option<Squash>,
-    /// The rule file (docs/RULES.md).
+    /// Rule file (docs/RULES.md).
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Where the controller of all proxies answers, https://HOST:PORT, http://127.0.0.1:PORT or
-    /// unix:///path: it gives the rules (docs/CONTROLLER.md).
+    /// URL of the controller, which then provides the rules: https://HOST:PORT,
+    /// http://127.0.0.1:PORT or unix:///path (docs/CONTROLLER.md).
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
-    /// What the controller is shown (docs/ACCESS.md).
+    /// The credentials at the controller (docs/ACCESS.md).
     #[command(flatten)]
     credentials: CredentialArgs,
-    /// The proxy's name at the controller; without it this machine's.
+    /// Name of the proxy at the controller [default: this machine's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// The configuration file (docs/CONFIG.md).
+    /// Configuration file (docs/CONFIG.md).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the control API listens: unix:///path, auto or off.
+    /// Socket of the control API: unix:///path, auto or off.
     #[arg(long, value_name = "unix:///PATH")]
     api: Option<ApiSocket>,
-    /// Where metrics are shown as Prometheus text: http://IP:PORT or unix:///path.
+    /// Address of metrics as Prometheus text: http://IP:PORT or unix:///path.
     #[arg(long, value_name = "http://IP:PORT")]
     metrics: Option<MetricsAddress>,
-    /// Write a compact trace of every request to this file (see `sluice trace`).
+    /// File for a compact trace of every request (see `sluice trace`).
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Serve requests as they come, to measure what scheduling costs.
+    /// Service in order of arrival, to measure the cost of scheduling.
     #[arg(long)]
     no_schedule: bool,
-    /// Refuse every change in the export of this name; may be repeated.
+    /// Name of an export in which every change is refused; may be repeated.
     #[arg(long, value_name = "NAME")]
     readonly: Vec<String>,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             _ => break,
         }
     }
-    info!("draining; a second signal ends at once");
+    info!("draining; a second signal exits at once");
     let ends_at_once = api::critical(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
             std::process::exit(1);
@@ -107,7 +107,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     });
     std::thread::Builder::new().name("signals".into()).spawn(ends_at_once)?;
     if !server.drain() {
-        warn!("requests were left unanswered after drain_timeout");
+        warn!("requests left unanswered after drain_timeout");
     }
     drop((control, metrics, link));
     Ok(())
@@ -115,22 +115,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn show_metrics(at: &MetricsAddress, server: Arc<Server>) -> anyhow::Result<MetricsServer> {
     if at.is_open_to_others() {
-        warn!("whoever reaches {at} reads the names of jobs and the numbers of users");
+        warn!("anybody who can connect to {at} can read names of jobs and numbers of users");
     }
     Ok(MetricsServer::start(at, move || server.metrics())?)
 }
 
-/// Reads everything again; an error leaves what is in force.
+/// Reloads configuration and rules; after an error the old ones stay in force.
 fn reload(args: &Args, server: &Server) {
     let outcome = args.config().and_then(|config| Ok(server.reload(config)?));
     match outcome {
-        Ok(()) => info!("configuration and rules read again"),
-        Err(error) => error!("the old configuration and rules stay in force: {error:#}"),
+        Ok(()) => info!("reloaded configuration and rules"),
+        Err(error) => {
+            error!("reload failed; the old configuration and rules stay in force: {error:#}")
+        }
     }
 }
 
 impl Args {
-    /// The configuration: the file's, if there is one, with the flags written over it.
+    /// Merges the file, if there is one, and the flags, which take precedence.
     fn config(&self) -> anyhow::Result<ProxyConfig> {
         let mut config = match &self.config {
             Some(path) => ProxyConfig::load(path)?,
@@ -167,11 +169,11 @@ impl Args {
     }
 }
 
-/// `NAME=DIR`.
+/// Parses `NAME=DIR`.
 fn export(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, dir)) if !name.is_empty() && !dir.is_empty() => Ok((name.into(), dir.into())),
-        _ => Err("give NAME=DIR, as scratch=/mnt/scratch".into()),
+        _ => Err(format!("{text:?} is not NAME=DIR such as scratch=/mnt/scratch")),
     }
 }
 

@@ -1,9 +1,9 @@
-//! Whom a command asks: one proxy by its control socket, or a controller for all of them.
+//! The server that a command calls: a proxy by its control socket, or a controller for all proxies.
 //!
 //! ```text
 //!   --api unix:///PATH ──────────────► a proxy
 //!   --controller URL ────────────────► a controller
-//!   neither: $SLUICE_CONTROLLER, then the proxy's usual socket
+//!   neither: $SLUICE_CONTROLLER, then the proxy's default socket
 //! ```
 
 use std::time::Duration;
@@ -13,12 +13,11 @@ use api::{ApiClient, Endpoints, ServerAddress};
 use crate::credentials::{CredentialArgs, named_controller};
 use crate::top::DEFAULT_API;
 
-/// Whom to ask.
+/// The flags that choose the server to call.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// The control socket of the proxy that is asked.
-    ///
-    /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
+    /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
+    /// unix:///run/sluice/proxy.sock]
     #[arg(
         long,
         visible_alias = "proxy",
@@ -26,15 +25,15 @@ pub(crate) struct ServerArgs {
         conflicts_with = "controller"
     )]
     api: Option<ServerAddress>,
-    /// The controller that is asked, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT
-    /// or unix:///path; of several all of them, with commas.
+    /// URL of the controller, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT or
+    /// unix:///path, with commas between several.
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
     #[command(flatten)]
     credentials: CredentialArgs,
 }
 
-/// Who answers.
+/// The server that answers a command.
 pub(crate) enum ApiServer {
     /// One proxy.
     Proxy(ApiClient),
@@ -43,12 +42,12 @@ pub(crate) enum ApiServer {
 }
 
 impl ServerArgs {
-    /// Whether the command line names one.
+    /// Returns whether the command line names a server.
     pub(crate) fn is_named(&self) -> bool {
         self.api.is_some() || self.controller.is_some()
     }
 
-    /// Whether it is the usual proxy of this machine, and there is none.
+    /// Returns whether it is the default proxy of this machine, which does not run.
     pub(crate) fn is_nobody(&self) -> anyhow::Result<bool> {
         let ServerAddress::Unix(path) = DEFAULT_API.parse::<ServerAddress>()? else {
             return Ok(false);
@@ -56,7 +55,7 @@ impl ServerArgs {
         Ok(!self.is_named() && named_controller()?.is_none() && !path.exists())
     }
 
-    /// A client of whoever is to be asked.
+    /// Connects to the chosen proxy or controller.
     pub(crate) fn answerer(&self) -> anyhow::Result<ApiServer> {
         if let Some(api) = &self.api {
             return Ok(ApiServer::Proxy(ApiClient::new(api)?));
@@ -76,7 +75,7 @@ impl ServerArgs {
 }
 
 impl ApiServer {
-    /// Whose calls may take so long.
+    /// Sets the time limit of calls.
     pub(crate) fn with_time_limit(self, limit: Duration) -> ApiServer {
         match self {
             ApiServer::Proxy(client) => ApiServer::Proxy(client.with_time_limit(limit)),
@@ -84,7 +83,7 @@ impl ApiServer {
         }
     }
 
-    /// The client, whoever it asks.
+    /// Returns the client of the proxy or controller.
     pub(crate) fn client(&self) -> &ApiClient {
         match self {
             ApiServer::Proxy(client) | ApiServer::Controller(client) => client,

@@ -1,29 +1,29 @@
-//! A page as lines of collectd's exec plugin.
+//! Formats a metrics page as lines of collectd's exec plugin.
 //!
 //! ```text
 //!   sluice_target_bytes_total{target="fs",kind="read",lane="device"} 12
 //!     ─► PUTVAL "HOST/sluice-proxy/derive-target_bytes_total.fs.read.device" interval=10 N:12
 //! ```
 //!
-//! A counter is a `derive`, of which collectd takes whole numbers only: those in seconds are told
-//! in nanoseconds. An identifier has at most 127 bytes in each part and no slash; what does not
-//! fit is cut, with a number made of the whole, so that two never become one.
+//! A counter is a `derive`, which is a whole number: counters in seconds are written in
+//! nanoseconds. An identifier has at most 127 bytes in each part and no slash; a longer part is
+//! cut and ends with a hash of the whole, so that two never collide.
 
 use super::samples::{MetricSample, SampleKind};
 
-/// Whose values they are.
+/// The host and process of the values.
 #[derive(Clone, Debug)]
 pub(super) struct CollectdOrigin {
     pub(super) host: String,
-    /// Tells processes of one host apart.
+    /// Distinguishes the processes of one host.
     pub(super) instance: String,
     pub(super) interval_s: f64,
 }
 
-/// One line; `None` for a value that is no number to collectd.
+/// Formats one line; `None` for a value that is not a number for collectd.
 pub(super) fn line(sample: &MetricSample<'_>, origin: &CollectdOrigin) -> Option<String> {
     let stem = sample.name.strip_prefix(api::metrics::PREFIX).unwrap_or(sample.name);
-    // The number of a histogram's times is no time.
+    // The count of a histogram of times is not a time.
     let is_time = stem.contains("_seconds") && !stem.ends_with("_count");
     let (kind, stem, value) = match sample.kind {
         SampleKind::Gauge => ("gauge", stem.to_owned(), sample.value.to_owned()),
@@ -41,7 +41,7 @@ pub(super) fn line(sample: &MetricSample<'_>, origin: &CollectdOrigin) -> Option
     Some(format!("PUTVAL \"{host}/{plugin}/{kind}\" interval={interval_s} N:{value}\n"))
 }
 
-/// Decimal seconds as whole nanoseconds, exactly.
+/// Converts decimal seconds to whole nanoseconds, exactly.
 fn nanoseconds(seconds: &str) -> Option<String> {
     let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
     let whole: u64 = whole.parse().ok()?;
@@ -49,7 +49,7 @@ fn nanoseconds(seconds: &str) -> Option<String> {
     Some(whole.checked_mul(1_000_000_000)?.checked_add(part)?.to_string())
 }
 
-/// One part of an identifier.
+/// Makes one part of an identifier.
 fn part(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     let name: String = text.chars().map(|c| if plain(c) { c } else { '_' }).collect();
@@ -61,14 +61,14 @@ fn part(text: &str) -> String {
     format!("{}{digest}", &name[..most])
 }
 
-/// The hash of Fowler, Noll and Vo, for it is the same in every version of this program.
+/// Computes the hash of Fowler, Noll and Vo, which is the same in every version of this program.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// collectd's DATA_MAX_NAME_LEN is 128, with the byte that ends it.
+/// Limit of a part: collectd's DATA_MAX_NAME_LEN is 128 with its final zero byte.
 const PART_BYTES_MAX: usize = 127;
 
 #[cfg(test)]

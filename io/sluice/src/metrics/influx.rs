@@ -1,15 +1,15 @@
-//! A page as InfluxDB's line protocol.
+//! Formats a metrics page as InfluxDB's line protocol.
 //!
 //! ```text
 //!   sluice_target_queued{target="fs"} 3  ─► sluice_target_queued,host=node1,target=fs value=3 1767…
 //! ```
 //!
-//! All values are floats, as a field's type is decided by its first value, and a gauge may be 0
-//! before it is 0.5. Labels are tags; InfluxDB knows no empty one, so those are left out.
+//! All values are floats: a field's type is that of its first value, and a gauge may be 0 before
+//! it is 0.5. Labels are tags; InfluxDB refuses empty tags, so they are omitted.
 
 use super::samples::MetricSample;
 
-/// One line, of a host at a time in seconds since 1970.
+/// Formats one line, of a host at a time in seconds since 1970.
 pub(super) fn line(sample: &MetricSample<'_>, host: &str, at_s: u64) -> String {
     let mut line = escaped(sample.name, ", ");
     let host = ("host", host);
@@ -20,8 +20,8 @@ pub(super) fn line(sample: &MetricSample<'_>, host: &str, at_s: u64) -> String {
     line + &format!(" value={} {at_s}\n", sample.value)
 }
 
-/// The characters that would end what they stand in. A line cannot hold the end of a line, and a
-/// backslash at the end would escape what follows.
+/// Escapes the special characters. Line ends and backslashes, which have no escape at the end of a
+/// value, become `_`.
 fn escaped(text: &str, special: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

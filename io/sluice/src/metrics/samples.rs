@@ -1,36 +1,35 @@
-//! A page of metrics, read back.
+//! Parses a page of metrics.
 //!
 //! ```text
 //!   # TYPE sluice_target_queued gauge          ─► Gauge
 //!   sluice_target_queued{target="disk"} 3      ─► Sample: name, kind, labels, "3"
 //! ```
 //!
-//! Pages are Sluice's own, so this reads what [`api::MetricsPage`] writes and passes over what it does
-//! not know: a page of a later version may have more.
+//! Pages are Sluice's own, so this reads the output of [`api::MetricsPage`] and skips unknown
+//! lines, which a later version may have.
 
 use std::collections::HashMap;
 
-/// One value.
+/// One value of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetricSample<'p> {
     pub(super) name: &'p str,
     pub(super) kind: SampleKind,
     pub(super) labels: Vec<(&'p str, String)>,
-    /// As it was written.
+    /// The text of the value on the page.
     pub(super) value: &'p str,
 }
 
-/// What a value does.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleKind {
-    /// It only grows; the number and the sum of a histogram too.
+    /// It only grows; includes the count and the sum of a histogram.
     Counter,
     /// It goes up and down.
     Gauge,
 }
 
-/// The values of a page, without the buckets of histograms: who wants those asks as Prometheus
-/// does.
+/// Parses the values of a page, without the buckets of histograms.
 pub(super) fn samples(page: &str) -> Vec<MetricSample<'_>> {
     let mut types = HashMap::new();
     let mut found = Vec::new();
@@ -62,7 +61,7 @@ fn sample<'p>(line: &'p str, types: &HashMap<&str, &str>) -> Option<MetricSample
     Some(MetricSample { name, kind, labels, value: value.trim() })
 }
 
-/// Labels up to the brace that ends them, and what follows it.
+/// Parses labels up to their closing brace; returns them and the rest of the line.
 fn labels(mut rest: &str) -> Option<(Vec<(&str, String)>, &str)> {
     let mut labels = Vec::new();
     loop {

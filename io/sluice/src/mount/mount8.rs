@@ -1,4 +1,4 @@
-//! The program under the name `mount.sluice`, as mount(8) calls it for the type `sluice`:
+//! `mount.sluice`: the name under which mount(8) calls the program for the type `sluice`.
 //!
 //! ```text
 //!   mount.sluice SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
@@ -11,44 +11,44 @@ use ::mount::MountSettings;
 use anyhow::bail;
 use clap::Parser;
 
-/// Mounts as `sluice mount` does, called by mount(8).
+/// Mount a proxy's export; called by mount(8), like `sluice mount`
 #[derive(Debug, Parser)]
 #[command(name = NAME, version)]
 struct Args {
-    /// tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME.
+    /// Export: tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME.
     source: String,
-    /// The directory where the files appear.
+    /// Mount point.
     dir: PathBuf,
-    /// Words with commas between them.
+    /// Mount options with commas between them.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Only check the options.
+    /// Check of the options without mounting.
     #[arg(short)]
     fake: bool,
-    /// Accepted; unknown options are errors all the same.
+    /// Accepted and ignored; unknown options are errors.
     #[arg(short)]
     sloppy: bool,
-    /// Accepted; there is no mtab.
+    /// Accepted and ignored; mtab is not written.
     #[arg(short)]
     no_mtab: bool,
-    /// Accepted; there is nothing more to say.
+    /// Accepted and ignored.
     #[arg(short)]
     verbose: bool,
     /// Not supported.
     #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Accepted; there is one type.
+    /// Accepted and ignored; there is one type.
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
 }
 
-/// Whether the program was called by the name that mount(8) uses.
+/// Returns whether the program was called by the name that mount(8) uses.
 pub(crate) fn is_called_by_mount8() -> bool {
     let name = std::env::args_os().next();
     name.is_some_and(|name| Path::new(&name).file_name() == Some(NAME.as_ref()))
 }
 
-/// Mounts; the exit status is one of mount(8)'s.
+/// Mounts and returns an exit status of mount(8).
 pub(crate) fn run_for_mount8() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -70,7 +70,7 @@ pub(crate) fn run_for_mount8() -> ExitCode {
 
 fn run(args: Args) -> anyhow::Result<()> {
     if args.namespace.is_some() {
-        bail!("-N is not supported: run it inside that namespace, with nsenter(1)");
+        bail!("-N is not supported; run the command in the namespace with nsenter(1)");
     }
     if args.fake {
         MountSettings::new(&args.source, &args.dir, &args.options.join(","))?;
@@ -86,7 +86,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     })
 }
 
-/// What mount(8) calls for the type `sluice`.
+/// Name of the program that mount(8) calls for the type `sluice`.
 const NAME: &str = "mount.sluice";
 /// Exit statuses of mount(8).
 const WRONG_USE: u8 = 1;

@@ -1,7 +1,7 @@
-//! Where something is mounted, and what the table of mounts says about it.
+//! The table of mounts and the paths in it.
 //!
-//! Nothing here asks a file system that is mounted at the place: its process may be dead, or
-//! wait for ever for its proxy. The one exception has a deadline.
+//! Except for [`MountEntry::ask`] no function calls the mounted file system: its process may be
+//! dead or wait for its proxy without end. Callers of `ask` wait with a deadline.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 /// A line of the table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// What is mounted, as its mounter called it.
+    /// The source that was given to mount.
     pub(crate) source: String,
     /// The device's number, as `0:98`: the same for every copy of the mount.
     device: String,
@@ -25,36 +25,36 @@ pub(crate) struct MountEntry {
     at: PathBuf,
 }
 
-/// A mount that is left of several of one device.
+/// A remaining mount of a device that is mounted several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountCopy {
     /// A process that sees it.
     pub(crate) process: u32,
-    /// Where that sees it.
+    /// The mount point in that process's name space.
     pub(crate) at: PathBuf,
 }
 
 impl MountEntry {
-    /// What is mounted at a place that [`absolute`] gave; the topmost, if there are several.
+    /// Returns the topmost mount at a path that [`absolute`] returned.
     pub(crate) fn at(place: &Path) -> io::Result<Option<MountEntry>> {
         let table = MountEntry::all("self")?;
         Ok(table.into_iter().rfind(|mounted| mounted.at == place))
     }
 
-    /// The table of mounts of a process, by its number or as `self`.
+    /// Reads the table of mounts of a process, by its number or as `self`.
     pub(crate) fn all(process: &str) -> io::Result<Vec<MountEntry>> {
         let table = fs::read(format!("/proc/{process}/mountinfo"))?;
         Ok(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
     }
 
-    /// Copies of this mount that are left, each with a process that sees it: one of each name space.
+    /// Finds the remaining copies of this mount, each with one process of its name space.
     pub(crate) fn copies(&self) -> Vec<MountCopy> {
         let mut spaces = BTreeSet::new();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let mut copies = Vec::new();
         for process in processes.collect::<BTreeSet<u32>>() {
-            // One that has ended meanwhile, or must not be looked at, tells nothing.
+            // A process that has ended, or that may not be read, is skipped.
             let space = fs::read_link(format!("/proc/{process}/ns/mnt"));
             if !space.is_ok_and(|space| spaces.insert(space)) {
                 continue;
@@ -66,24 +66,24 @@ impl MountEntry {
         copies
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub(crate) fn place(&self) -> &Path {
         &self.at
     }
 
-    /// A mount of ours.
+    /// Returns whether it is a mount of sluice.
     pub(crate) fn is_sluice(&self) -> bool {
         self.kind == "fuse.sluice"
     }
 
-    /// Whether its process has died. Asks the mount; one that does not answer in time lives.
+    /// Returns whether its process has ended. A mount without an answer in time counts as alive.
     pub(crate) fn is_dead(&self) -> bool {
         let answer = self.ask(|place| fs::metadata(place));
         matches!(answer.recv_timeout(ANSWER_TIME), Ok(Err(error)) if says_dead(&error))
     }
 
-    /// Asks the mount something, in a thread: that hangs as long as the mount does, and ends with
-    /// this process.
+    /// Calls the mount in a thread, which hangs as long as the mount does and ends with this
+    /// process.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         what: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -94,12 +94,12 @@ impl MountEntry {
         answer
     }
 
-    /// A line of /proc/self/mountinfo, proc_pid_mountinfo(5).
+    /// Parses a line of /proc/self/mountinfo, proc_pid_mountinfo(5).
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut fields = line.split(|byte| *byte == b' ');
         let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
         let at = unescaped(fields.nth(1)?);
-        // Some fields that may be missing end in one that is "-".
+        // Optional fields end with a field "-".
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
         Some(MountEntry {
@@ -111,15 +111,16 @@ impl MountEntry {
     }
 }
 
-/// Whether a mount's answer means that its process has died; `ECONNABORTED`: while it was asked.
+/// Returns whether the error means that the mount's process has ended, `ECONNABORTED` during the
+/// call.
 pub(crate) fn says_dead(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// The path that the table of mounts has for a directory: absolute and without symbolic links.
+/// Returns a directory's path as in the table of mounts: absolute, without symbolic links.
 ///
 /// # Errors
-/// If a directory above it is missing or cannot be searched. It may be missing itself.
+/// If a parent directory is missing or cannot be searched. The directory itself may be missing.
 pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
     absolute_behind(dir, LINKS_MAX)
 }
@@ -134,12 +135,12 @@ fn absolute_behind(dir: &Path, links: u32) -> io::Result<PathBuf> {
     match fs::read_link(&path) {
         Ok(_) if links == 0 => Err(Errno::LOOP.into()),
         Ok(target) => absolute_behind(&above.join(target), links - 1),
-        // No link, or missing.
+        // Not a link, or missing.
         Err(_) => Ok(path),
     }
 }
 
-/// Undoes `\040` and its like.
+/// Decodes octal escapes such as `\040`.
 fn unescaped(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -160,7 +161,7 @@ fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// A path as part of a file's name, as systemd-escape(1) has it: `/mnt/a-b` is `mnt-a\x2db`.
+/// Encodes a path as part of a file name, like systemd-escape(1): `/mnt/a-b` is `mnt-a\x2db`.
 pub(crate) fn escaped(place: &Path) -> String {
     let bytes = place.as_os_str().as_bytes();
     let trimmed = bytes.strip_prefix(b"/").unwrap_or(bytes);
@@ -177,10 +178,9 @@ pub(crate) fn escaped(place: &Path) -> String {
     if name.is_empty() { "-".into() } else { name }
 }
 
-/// How long a mount may take to say something from its memory, or that it is dead, which the kernel
-/// does on its own.
+/// Time limit of a call that a mount answers from memory, or the kernel for a dead mount.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// As the kernel's own limit.
+/// Limit of symbolic links, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
 #[cfg(test)]

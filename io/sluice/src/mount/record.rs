@@ -1,14 +1,14 @@
-//! What the process behind a mount leaves in /run/sluice: its record and its log.
+//! The run file and the log of a mount's process, in /run/sluice.
 //!
 //! ```text
 //!   mount-DIR.json   {"pid": 4711, "source": …}, locked by the process as long as it lives
-//!   mount-DIR.log    what it has to say when nobody watches
+//!   mount-DIR.log    the log of a background process
 //! ```
 //!
-//! A process goes on for a while after its mount is gone from the table: it writes back what it
-//! holds. Whoever unmounts opens the record before and waits for the lock, which needs no
-//! process number and so cannot mistake another process for this one. A process that ends as
-//! it should empties its record and removes it; one that was killed leaves it, unlocked.
+//! After its mount has left the table, a process writes back its uncommitted writes. So
+//! `sluice umount` opens the run file before it unmounts and then waits for the lock; unlike a
+//! process number, a lock cannot be mistaken for that of a later process. A process that ends
+//! normally empties its run file and removes it; a killed process leaves it unlocked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::place::escaped;
 
-/// The record of this process, which lives behind a mount. Dropped, it is left as if the
-/// process had been killed.
+/// The run file of this mount's process. If it is dropped, the file stays as after a kill.
 #[derive(Debug)]
 pub(crate) struct MountRunFile {
     path: PathBuf,
@@ -32,14 +31,14 @@ pub(crate) struct MountRunFile {
     file: File,
 }
 
-/// The record of another process, opened while its mount was there.
+/// The run file of another process, opened while its mount existed.
 #[derive(Debug)]
 pub(crate) struct OtherMount {
     file: File,
     about: MountRunData,
 }
 
-/// What a record says.
+/// The content of a run file.
 #[derive(Debug, Serialize, Deserialize)]
 struct MountRunData {
     pid: i32,
@@ -47,15 +46,15 @@ struct MountRunData {
 }
 
 impl MountRunFile {
-    /// Says that this process lives behind the mount at `place`.
+    /// Writes the run file of this process for the mount at `place`.
     ///
     /// # Errors
-    /// If the record cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn write(folder: &Path, place: &Path, source: &str) -> io::Result<MountRunFile> {
         api::make_directory(folder, 0o755)?;
         let path = folder.join(format!("mount-{}.json", escaped(place)));
-        // The former one may belong to a process that still writes back: its name is taken
-        // away, not its file.
+        // An earlier run file may belong to a process that is still writing back: its name is
+        // reused, not its file.
         let unfinished = path.with_extension(format!("{}", std::process::id()));
         let mut file = private().create_new(true).open(&unfinished)?;
         let about = MountRunData { pid: std::process::id().cast_signed(), source: source.into() };
@@ -64,16 +63,16 @@ impl MountRunFile {
             .and_then(|()| Ok(serde_json::to_writer(&mut file, &about)?))
             .and_then(|()| fs::rename(&unfinished, &path));
         if written.is_err() {
-            // What is left would only be in the way; the first error is the one to tell.
+            // The first error is returned, not one of the cleanup.
             let _ = fs::remove_file(&unfinished);
         }
         written.map(|()| MountRunFile { path, file })
     }
 
-    /// Takes the record away: the process ends as it should.
+    /// Removes the run file at a normal end of the process.
     pub(crate) fn remove(self) {
         let emptied = self.file.set_len(0);
-        // A later mount's record may have its name by now.
+        // The name may belong to a later mount's run file by now.
         let is_own = fs::metadata(&self.path)
             .and_then(|named| Ok(named.ino() == self.file.metadata()?.ino()));
         let removed = match is_own {
@@ -81,17 +80,17 @@ impl MountRunFile {
             _ => Ok(()),
         };
         if let Err(error) = emptied.and(removed) {
-            tracing::warn!(path = %self.path.display(), %error, "the record is left behind");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the run file");
         }
     }
 }
 
 impl OtherMount {
-    /// The record of the process behind the mount at `place`; none if there is no such process.
+    /// Opens the run file of the process of the mount at `place`; none if it does not run.
     pub(crate) fn open(folder: &Path, place: &Path) -> Option<OtherMount> {
         let path = folder.join(format!("mount-{}.json", escaped(place)));
         let mut file = File::open(path).ok()?;
-        // Where others can write to the folder, they must not choose what is killed.
+        // Other users who can write to the folder must not choose which process is killed.
         file.metadata().ok().filter(|data| data.uid() == geteuid().as_raw())?;
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
@@ -99,12 +98,12 @@ impl OtherMount {
         other.lives().then_some(other)
     }
 
-    /// The process's number.
+    /// Returns the process number.
     pub(crate) fn pid(&self) -> i32 {
         self.about.pid
     }
 
-    /// Waits until the process has ended; false if it has not at the deadline.
+    /// Waits until the process has ended; returns false if the deadline came first.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
         while self.lives() {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -115,14 +114,14 @@ impl OtherMount {
         true
     }
 
-    /// Whether the process ended as it should, to be asked after it has.
+    /// Returns whether the process ended normally; valid after it has ended.
     pub(crate) fn ended_well(&self) -> bool {
         self.file.metadata().is_ok_and(|data| data.len() == 0)
     }
 
-    /// Ends the process at once.
+    /// Kills the process.
     pub(crate) fn kill(&self) {
-        // The lock says that the process lives, so its number is still its own.
+        // The lock shows that the process lives, so the number is not reused.
         if let Some(pid) = Pid::from_raw(self.about.pid).filter(|_| self.lives()) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -139,10 +138,10 @@ impl OtherMount {
     }
 }
 
-/// The log for a mount's process without a terminal, emptied: `file`, or the one in the folder.
+/// Opens the log of a background process, emptied: `file`, or the default one in the folder.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub(crate) fn open_log(
     folder: &Path,
     place: &Path,
@@ -154,7 +153,7 @@ pub(crate) fn open_log(
     }
     api::make_directory(folder, 0o755)?;
     let path = folder.join(format!("mount-{}.log", escaped(place)));
-    // A new file, whatever somebody may have put there.
+    // Always a new file, so that an existing one or a link is not written to.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok((private().create_new(true).open(&path)?, path)),
@@ -167,7 +166,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Where records and logs are.
+/// The folder of run files and logs.
 pub(crate) const FOLDER: &str = "/run/sluice";
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 

@@ -1,7 +1,7 @@
-//! `sluice umount`: takes a mount away and waits until its process has written everything back.
+//! `sluice umount`: unmounts and waits until the process has written everything back.
 //!
-//! umount(2) alone returns as soon as the mount is out of the table, while its process may
-//! still hold writes that the proxy has not confirmed.
+//! umount(2) alone returns as soon as the mount is out of the table, while its process may still
+//! have writes that are not durable at the proxy.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use super::place::{self, MountCopy, MountEntry};
 use super::record::{FOLDER, OtherMount};
 use crate::log;
 
-/// Unmounts what `sluice mount` has mounted.
+/// Unmount a directory of `sluice mount`
 ///
-/// Returns when its process has written everything back and is gone. Where another mount name space, of
-/// a container or a service, has a copy of the mount, it is served on for that: then this says
-/// which process has it, and returns.
+/// Returns when the mount's process has written everything back and ended. If another mount name
+/// space, such as a container's, has a copy of the mount, the process continues to serve the copy:
+/// the command then names the copies and returns.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory.
+    /// Mount point.
     dir: PathBuf,
-    /// Take it away although it is in use or its proxy does not answer: open files give errors,
-    /// and what was not written back is lost.
+    /// Unmounting of a mount that is in use or whose proxy does not answer: open files get errors,
+    /// and writes that were not written back are lost.
     #[arg(long)]
     force: bool,
-    /// Print the outcome as JSON.
+    /// JSON output of the outcome.
     #[arg(long)]
     json: bool,
 }
@@ -39,12 +39,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mounted = MountEntry::at(&place)?.filter(MountEntry::is_sluice);
     let Some(mounted) = mounted else {
-        bail!("no mount of sluice is at {}", place.display());
+        bail!("{} is not a mount of sluice", place.display());
     };
-    // Before the mount is gone: a new one there would have a record of its own.
+    // Before the mount is gone: a new mount at this path has a run file of its own.
     let process = OtherMount::open(Path::new(FOLDER), &place);
     take_away(&place, args.force)?;
-    // Those end with the connection.
+    // With --force the copies end with the connection.
     let copies = if args.force { Vec::new() } else { mounted.copies() };
     let written_back = match &process {
         Some(process) if !copies.is_empty() => {
@@ -73,12 +73,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     match process {
         None => log::say(&format!(
-            "sluice: {} is unmounted; no process was behind it any more, so what it held is lost",
+            "sluice: unmounted {}; its process had ended, so writes not written back are lost",
             place.display()
         )),
         Some(_) => ensure!(
             written_back || args.force || !copies.is_empty(),
-            "{} is unmounted, but its process was killed: what it held is lost",
+            "unmounted {}, but its process was killed: writes not written back are lost",
             place.display()
         ),
     }
@@ -88,22 +88,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
     if force {
-        // FORCE ends the connection, so whoever waits gets an error; DETACH does not mind users.
+        // FORCE ends the connection, so waiting calls get an error; DETACH works despite users.
         flags |= UnmountFlags::FORCE | UnmountFlags::DETACH;
     }
     match unmount(place, flags) {
         Err(Errno::BUSY) => bail!(
-            "{0} is in use (`fuser -vm {0}` shows by whom); --force takes it away all the same",
+            "{0} is in use (`fuser -vm {0}` shows by whom); use --force to unmount it anyway",
             place.display()
         ),
         other => other.with_context(|| format!("cannot unmount {}", place.display())),
     }
 }
 
-/// Says who keeps a mount that is gone here.
+/// Prints the copies of an unmounted mount in other name spaces.
 fn say_where(process: &OtherMount, copies: &[MountCopy]) {
     log::say(&format!(
-        "sluice: unmounted here; what was closed is written. Process {} serves on, for:",
+        "sluice: unmounted here; closed files are written back. Process {} still serves:",
         process.pid()
     ));
     for MountCopy { process, at } in copies {
@@ -114,36 +114,36 @@ fn say_where(process: &OtherMount, copies: &[MountCopy]) {
             name.trim()
         ));
     }
-    log::say("It ends when these are unmounted too or their name spaces end.");
+    log::say("It ends when these are unmounted or their name spaces end.");
 }
 
 fn in_json(copy: &MountCopy) -> serde_json::Value {
     json!({ "process": copy.process, "dir": copy.at.to_string_lossy() })
 }
 
-/// Waits for the process behind a mount that is gone, however long that takes.
+/// Waits without a limit for the process of an unmounted mount.
 fn wait(process: &OtherMount) {
     if !process.wait(Some(Instant::now() + SILENCE)) {
         log::say(&format!(
-            "sluice: unmounted; process {} still writes back (it waits for its proxy if that \
-             is gone; kill it to give up)",
+            "sluice: unmounted; process {} is still writing back, or waiting for its proxy; kill \
+             it to discard its writes",
             process.pid()
         ));
         process.wait(None);
     }
 }
 
-/// Ends the process behind a mount whose connection has been ended.
+/// Waits for the process of a forcibly unmounted mount, and kills it after [`GRACE`].
 fn end(process: &OtherMount) -> anyhow::Result<()> {
     if !process.wait(Some(Instant::now() + GRACE)) {
         process.kill();
         let ended = process.wait(Some(Instant::now() + GRACE));
-        ensure!(ended, "unmounted, but process {} does not end", process.pid());
+        ensure!(ended, "unmounted, but process {} has not ended", process.pid());
     }
     Ok(())
 }
 
-/// How long waiting needs no explanation.
+/// Time to wait before a message explains the wait.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How long a process may take to end by itself, and to be killed.
+/// Time limit for a process to end by itself, and after a kill.
 const GRACE: Duration = Duration::from_secs(5);

@@ -60,7 +60,7 @@ fn other_rules_reach_every_proxy_and_take_the_place_of_its_file() {
     // The rule file counts no more.
     let now = apis[0].rules().unwrap().version;
     proxies[0].signal(rustix::process::Signal::HUP);
-    proxies[0].told("read again");
+    proxies[0].told("reloaded configuration and rules");
     assert_eq!(apis[0].rules().unwrap().version, now);
 
     let error = apis[0].set_rules("").unwrap_err();

@@ -163,7 +163,7 @@ fn sighup_with_bad_rules_disturbs_nobody_and_good_ones_free_what_waits() {
     let began = Instant::now();
     fs::write(proxy.dir.join("rules.toml"), "").unwrap();
     proxy.signal(Signal::HUP);
-    proxy.told("read again");
+    proxy.told("reloaded configuration and rules");
     for tag in &tags[answered..] {
         assert!(client.wait(*tag).is_ok());
     }

@@ -163,7 +163,7 @@ fn sighup_reads_the_rules_again() {
     assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nold "));
     fs::write(proxy.dir.join("rules.toml"), "[[rule]]\nname = \"new\"\nweight = 7\n").unwrap();
     proxy.signal(Signal::HUP);
-    proxy.told("read again");
+    proxy.told("reloaded configuration and rules");
     let rules: serde_json::Value =
         serde_json::from_str(&stdout(&proxy.ask(&["rule", "list", "--json"]))).unwrap();
     assert_eq!(

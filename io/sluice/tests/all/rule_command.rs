@@ -167,7 +167,7 @@ fn a_change_that_is_saved_outlives_sighup_and_one_that_is_not_does_not() {
     let unsaved = stdout(&ask(&proxy, &["list"]));
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
     proxy.signal(Signal::HUP);
-    proxy.told("read again");
+    proxy.told("reloaded configuration and rules");
     assert_eq!(names(&proxy), ["kept", "slow"]);
     assert_eq!(list(&proxy)["saved"], true);
     // The table says it where they are not.
@@ -179,7 +179,7 @@ fn a_change_that_is_saved_outlives_sighup_and_one_that_is_not_does_not() {
     assert!(refused.contains(path), "{refused}");
     assert_eq!(names(&proxy), ["kept", "slow"]);
     proxy.signal(Signal::HUP);
-    proxy.told("read again");
+    proxy.told("reloaded configuration and rules");
     stdout(&ask(&proxy, &["stop", "kept", "--save"]));
     assert_eq!(fs::read_to_string(&file).unwrap(), format!("{SLOW}\n# by hand\n"));
 }

@@ -475,6 +475,6 @@ fn only_allowed_addresses_may_connect_over_tcp() {
     let text = fs::read_to_string(&file).unwrap().replace("10.0.0.0/8", "127.0.0.0/8");
     fs::write(&file, text).unwrap();
     proxy.signal(Signal::HUP);
-    proxy.told("read again");
+    proxy.told("reloaded configuration and rules");
     proxy.client().stat(0).unwrap();
 }
