@@ -1,4 +1,4 @@
-//! `sluice report`: what became of a job, in a page of text, JSON or a picture.
+//! `sluice report`: a job's usage, delays and patterns as text, JSON or a picture.
 //!
 //! ```text
 //!   GET /v1/report of a controller ─► JobReport ─┬─► text: when, how much, delayed by what, advice
@@ -20,26 +20,26 @@ use model::{Accesses, OpKind};
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};
 
-/// Says what a job did: when, how much, how limits delayed it, and what would make it faster.
+/// Report on a job: usage, delays by limits, and advice
 ///
-/// Also the sizes and the order of its reads and writes, and the other jobs at the time. Counted is
-/// what reached the proxies. docs/REPORT.md says what each line means.
+/// Includes the sizes and the order of its reads and writes, and the other jobs at the time. Only
+/// requests that reached a proxy are counted. docs/REPORT.md explains each line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// The job; '' for requests that have none.
+    /// Name of the job; '' for requests without a job.
     #[arg(long)]
     job: String,
-    /// How far it is looked back.
+    /// Time span to report, such as 10min or 24h.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = when::since,
           allow_hyphen_values = true)]
     since: MomentArg,
-    /// Print JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
-    /// Also draw its rate over time into this file.
+    /// File for a picture of the job's rate over time.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -66,13 +66,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The report for people: a heading, then a sentence for each thing that there is to say.
+/// Formats the report for people: a heading, then one sentence for each fact.
 fn tell(report: &WireJobReport) -> String {
     let mut out = String::new();
     let seconds = |count: u64| span(count.saturating_mul(1_000_000_000));
     let _ = writeln!(
         out,
-        "{}: {} to {}, {} in which it had requests.",
+        "{}: {} to {}, active for {}.",
         whom(report),
         utc(report.from_s),
         utc(report.to_s),
@@ -134,7 +134,7 @@ fn tell_amounts(out: &mut String, report: &WireJobReport) {
     };
     let _ = match report.counters.delayed {
         0 => writeln!(out, "It achieved {achieved}, and no limit delayed it."),
-        _ => writeln!(out, "It achieved {achieved} and asked for about {asked}."),
+        _ => writeln!(out, "It achieved {achieved} and requested about {asked}."),
     };
 }
 
@@ -153,7 +153,7 @@ fn tell_delays(out: &mut String, report: &WireJobReport) {
         span(delayed_ns)
     );
     for holder in &report.holders {
-        let now = if holder.now { "; it does now" } else { "" };
+        let now = if holder.now { "; delaying it now" } else { "" };
         let _ = writeln!(
             out,
             "  {}: {} requests ({}), {} in all{now}.",
@@ -164,10 +164,9 @@ fn tell_delays(out: &mut String, report: &WireJobReport) {
         );
     }
     if report.holders.is_empty() {
-        let _ =
-            writeln!(out, "  Which limits they were is not known any more: no proxy remembers it.");
+        let _ = writeln!(out, "  The limits are unknown: no proxy has a record of them.");
     } else {
-        let _ = writeln!(out, "  (by cause: as the proxies remember it since they started)");
+        let _ = writeln!(out, "  (causes are counted since the start of each proxy)");
     }
 }
 
@@ -181,7 +180,7 @@ fn tell_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
     let sizes = sizes.map(|(size, count)| format!("{} {size}", percent(count, all)));
     let _ = writeln!(
         out,
-        "Of {all} {what}s that moved anything {}; {} began where the last one ended.",
+        "Of {all} {what}s with data {}; {} began at the end of the previous one.",
         sizes.collect::<Vec<_>>().join(", "),
         percent(all.saturating_sub(accesses.random), all)
     );
@@ -195,7 +194,7 @@ fn tell_others(out: &mut String, report: &WireJobReport) {
         return;
     }
     let named = report.others.iter().map(|other| {
-        let name = if other.job.is_empty() { "those without a job" } else { other.job.as_str() };
+        let name = if other.job.is_empty() { "requests without a job" } else { other.job.as_str() };
         format!("{name} {}", percent(other.share_ppm.into(), WHOLE))
     });
     let named = named.collect::<Vec<_>>().join(", ");
@@ -209,7 +208,7 @@ fn tell_others(out: &mut String, report: &WireJobReport) {
 }
 
 const SIZES: [&str; Accesses::SIZES] = ["below 4 KiB", "below 64 KiB", "below 1 MiB", "larger"];
-/// Kinds of operation that are named, beside reads and writes.
+/// Number of kinds of operation that are named besides reads and writes.
 const KINDS_NAMED: usize = 5;
 
 #[cfg(test)]
@@ -264,14 +263,14 @@ mod tests {
     fn a_report_is_a_page_that_says_one_thing_a_line() {
         let pattern = model::Pattern::SmallReads;
         let wanted = format!(
-            "Job dd.1 of user 1000: 2026-01-01T00:00:00Z to 2026-01-01T00:08:00Z, 8 min 00 s in which it had requests.\n\
+            "Job dd.1 of user 1000: 2026-01-01T00:00:00Z to 2026-01-01T00:08:00Z, active for 8 min 00 s.\n\
              It read 1.20 GB in 20000 operations and wrote 0 B in 0.\n\
              It did 15 other operations: 9 getattr, 3 clunk, 3 open.\n\
-             It achieved 2.50 MB/s and asked for about 4.75 MB/s.\n\
+             It achieved 2.50 MB/s and requested about 4.75 MB/s.\n\
              Limits delayed 18000 requests (1.08 GB, 90 % of its bytes), 40.0 ms each, 12 min 00 s in all.\n  \
-             the limit of rule jobs (jobid=dd.1): 18000 requests (1.08 GB), 12 min 00 s in all; it does now.\n  \
-             (by cause: as the proxies remember it since they started)\n\
-             Of 20000 reads that moved anything 100 % below 64 KiB; 5 % began where the last one ended.\n\
+             the limit of rule jobs (jobid=dd.1): 18000 requests (1.08 GB), 12 min 00 s in all; delaying it now.\n  \
+             (causes are counted since the start of each proxy)\n\
+             Of 20000 reads with data 100 % below 64 KiB; 5 % began at the end of the previous one.\n\
              Of all bytes at the time 30 % were its own; 1 other job: sh.a 70 %.\n\
              Pattern small-reads: {}\n  {}\n  ({})\n\
              Note: The last minute is not over.\n",
@@ -286,7 +285,7 @@ mod tests {
     fn what_no_limit_delayed_and_what_nobody_remembers_is_said() {
         let mut alone = report();
         (alone.others, alone.others_count, alone.holders) = (vec![], 0, vec![]);
-        assert!(tell(&alone).contains("no proxy remembers it"), "{}", tell(&alone));
+        assert!(tell(&alone).contains("The limits are unknown"), "{}", tell(&alone));
         assert!(tell(&alone).contains("No other job had requests at the time."));
         alone.counters = WireCounters::default();
         (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);

@@ -1,4 +1,4 @@
-//! `sluice rule`: the rules of a running proxy or of a file, shown, tried and changed.
+//! `sluice rule`: shows, tests and changes the rules of a running proxy, a controller or a file.
 //!
 //! ```text
 //!   list, export, check ◄─────────────── text ◄─┐         ┌─ --api: GET, PUT If-Match
@@ -6,7 +6,7 @@
 //!   import ────────────────────────────────► text ┘         └─ --file: locked, then renamed over
 //! ```
 //!
-//! The edit itself is one and the same for both ([`model::RuleEdit`]): text in, text out.
+//! Both use the same edit, from text to text ([`model::RuleEdit`]).
 
 mod check;
 mod keys;
@@ -27,7 +27,7 @@ use serde_json::json;
 use keys::RuleKeyArgs;
 use source::RuleSource;
 
-/// Shows, tries and changes rules: of a running proxy, at once, or in a rule file.
+/// Show, test and change rules, of a running proxy or in a rule file
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -36,12 +36,12 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Rules stand in an order, and the first whose --match fits takes a request. Without --file the
-rules are those of the proxy that listens at --api; a change is in force at once, also for what
-is queued, and lasts until the proxy ends or reads its rule file again, or for good with --save.
-With --controller, or $SLUICE_CONTROLLER, they are those of a controller: for all its proxies, and
-on record there. With --file they are those of a file, whose comments and order stay. \"-\" is standard input,
-and standard output for what is changed there.
+Rules are ordered: a request belongs to the first rule whose --match holds. Without --file the
+command works on the proxy that listens at --api. A change is in force at once, also for queued
+requests, until the proxy ends or reloads its rule file; --save makes it permanent. With
+--controller, or $SLUICE_CONTROLLER, it works on a controller, which stores the rules and gives them
+to all its proxies. With --file it works on a file and keeps its comments and order; \"-\" is
+standard input and, for changes, standard output.
 
 Examples:
   sluice rule start backup --match 'uid={34}' --limit 200MB/s
@@ -51,97 +51,96 @@ Examples:
   sluice rule export > rules.toml; $EDITOR rules.toml; sluice rule import rules.toml --save
   sluice rule check rules.toml --request 'jobid=dd.500 opcode=write bytes=4MiB'
 
-docs/RULES.md has the language of conditions and every key.";
+docs/RULES.md describes conditions and every key.";
 
 #[derive(Debug, Subcommand)]
 enum RuleSubcommand {
-    /// Lists rules and meters in their order, with what is under way.
+    /// List rules and meters in their order, with their load
     ///
-    /// Of a running proxy also what limits with a parent are NOW, how many classes each rule
-    /// has and how many of their requests wait. Columns in which nothing stands are left out.
+    /// For a running proxy: the current value of limits with a parent (NOW), the number of classes
+    /// of each rule, and their waiting requests. Empty columns are omitted.
     List {
         #[command(flatten)]
         source: RuleSource,
-        /// Print them as JSON.
+        /// JSON output.
         #[arg(long)]
         json: bool,
     },
-    /// Starts a rule: before all others, or where you say.
+    /// Start a rule, first in the order or at a given position
     ///
-    /// A rule of the name `default` is what no other takes and comes last.
+    /// A rule named `default` gets the requests that no other rule matches and is always last.
     #[command(after_help = START_HELP)]
     Start {
-        /// The new rule: letters, digits, _ - and . only.
+        /// Name of the new rule: letters, digits, _ - and . only.
         name: String,
         #[command(flatten)]
         position: RulePositionArgs,
         #[command(flatten)]
         writing: RuleWriteArgs,
-        // The last, as its heading is that of all that follows.
+        // Last, since its heading applies to all flags that follow.
         #[command(flatten)]
         keys: RuleKeyArgs,
     },
-    /// Changes keys of a rule, all of them or, with an error, none.
+    /// Change keys of a rule: all given keys or, after an error, none
     ///
-    /// Keys that are not named stay. `none` takes a key away, so that its default holds. What
-    /// a class or meter owes or has saved stays: no change refills a meter.
+    /// Keys that are not given stay. `none` removes a key, so that its default holds. The debt or
+    /// balance of a class or meter stays: a change never refills a meter.
     #[command(after_help = CHANGE_HELP)]
     Change {
-        /// The rule.
+        /// Name of the rule.
         name: String,
         #[command(flatten)]
         writing: RuleWriteArgs,
         #[command(flatten)]
         keys: RuleKeyArgs,
     },
-    /// Stops a rule: its requests fall to the next that matches.
+    /// Stop a rule; its requests move to the next rule that matches
     ///
-    /// A rule that is not there is an error, which names those that are. So is one that is the
-    /// parent of others.
+    /// It is an error if the rule does not exist or is the parent of others.
     #[command(after_help = "Example:\n  sluice rule stop backup --save")]
     Stop {
-        /// The rule.
+        /// Name of the rule.
         name: String,
         #[command(flatten)]
         writing: RuleWriteArgs,
     },
-    /// Moves a rule to another place in the order.
+    /// Move a rule to another position in the order
     #[command(after_help = "Examples:\n  sluice rule rank backup --before jobs\n  \
                             sluice rule rank backup --last --file rules.toml")]
     Rank {
-        /// The rule.
+        /// Name of the rule.
         name: String,
         #[command(flatten)]
         position: RulePositionArgs,
         #[command(flatten)]
         writing: RuleWriteArgs,
     },
-    /// Replaces all rules and meters by those of a file.
+    /// Replace all rules and meters by those of a file
     ///
-    /// A file with an error leaves the old rules; exit status 1.
+    /// After an error in the file the old rules stay; exit status 1.
     #[command(
         after_help = "Examples:\n  sluice rule import rules.toml\n  sluice rule export | sed \
                             s/500MB/600MB/ | sluice rule import -"
     )]
     Import {
-        /// The rule file; - for standard input.
+        /// Rule file; - for standard input.
         from: PathBuf,
         #[command(flatten)]
         writing: RuleWriteArgs,
     },
-    /// Prints the rules as the rule file that `import` takes, comments included.
+    /// Print the rules as a rule file for `import`, with comments
     #[command(after_help = "Example:\n  sluice rule export > rules.toml")]
     Export {
         #[command(flatten)]
         source: RuleSource,
-        /// Print text and version as JSON.
+        /// JSON output of text and version.
         #[arg(long)]
         json: bool,
     },
-    /// Says what is wrong with a rule file, which rules never match, and what a request gets.
+    /// Check a rule file: errors, rules that never match, one request
     ///
-    /// Exit status 1 if a proxy would refuse the file. Without FILE it looks at the rules that
-    /// a running proxy has in force.
+    /// Exit status 1 if a proxy would refuse the file. Without FILE it checks the rules in force at
+    /// a running proxy.
     #[command(after_help = check::AFTER_HELP)]
     Check(check::RuleCheck),
 }
@@ -162,30 +161,30 @@ Examples:
   sluice rule change backup --limit none --weight 2 --slots 4
   sluice rule change jobs --per jobid,uid --file rules.toml";
 
-/// Where among the rules.
+/// The position among the rules.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 struct RulePositionArgs {
-    /// Right before this rule.
+    /// Rule before which it is placed.
     #[arg(long, value_name = "RULE")]
     before: Option<String>,
-    /// Before all others.
+    /// Position before all others.
     #[arg(long)]
     first: bool,
-    /// Behind all others but `default`.
+    /// Position after all others except `default`.
     #[arg(long)]
     last: bool,
 }
 
-/// Whose rules are changed, and how that is told.
+/// The rules to change, and the form of the output.
 #[derive(Debug, clap::Args)]
 struct RuleWriteArgs {
     #[command(flatten)]
     source: RuleSource,
-    /// Also write the rule file of the proxy (its --rules), so that the change outlives it.
+    /// Change of the proxy's rule file (its --rules), too, so that it is permanent.
     #[arg(long, conflicts_with = "file")]
     save: bool,
-    /// Print the rules as they are then as JSON.
+    /// JSON output of the changed rules.
     #[arg(long)]
     json: bool,
 }
@@ -213,7 +212,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         RuleSubcommand::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
         RuleSubcommand::Rank { name, position, writing } => {
             let place = position.place();
-            let place = place.context("say where to: --before RULE, --first or --last")?;
+            let place = place.context("no position; give --before RULE, --first or --last")?;
             writing.change(&RuleEdit::Rank { name, place })?
         }
         RuleSubcommand::Import { from, writing } => writing.import(&from)?,
@@ -222,7 +221,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A new rule; only `default` may do without a condition, as it cannot have one.
+/// Builds the edit for a new rule; all rules but `default` need a condition.
 fn start(
     name: String,
     keys: &RuleKeyArgs,
@@ -230,7 +229,7 @@ fn start(
 ) -> anyhow::Result<RuleEdit> {
     ensure!(
         keys.has_condition() || name == RuleSet::DEFAULT,
-        "say which requests it takes: --match 'jobid={{dd.*}}', or --match '*' for all that reach it"
+        "no condition; give --match 'jobid={{dd.*}}', or --match '*' for all requests that reach it"
     );
     Ok(RuleEdit::Start { name, keys: keys.edits(), place: place.unwrap_or_default() })
 }
@@ -247,25 +246,25 @@ impl RulePositionArgs {
 }
 
 impl RuleWriteArgs {
-    /// Makes a change and tells of it.
+    /// Makes a change and returns its description.
     fn change(&self, edit: &RuleEdit) -> anyhow::Result<String> {
         let rules = self.source.change(self.save, |text| edit.apply(text))?;
         self.told(&rules, || done(edit, &rules))
     }
 
-    /// Replaces all rules and shows them.
+    /// Replaces all rules and returns their list.
     fn import(&self, from: &Path) -> anyhow::Result<String> {
-        // What is wrong with the file is told with its own lines, before anybody is asked.
+        // Errors in the file are shown with its own lines before the server is called.
         let new = source::read_text(from)?;
         source::parse(&from.display().to_string(), &new)?;
         let rules = self.source.replace(self.save, &new)?;
         self.told(&rules, || list::list(&WireRules { saved: true, ..rules.clone() }))
     }
 
-    /// What is printed after a change.
+    /// Returns the output after a change.
     fn told(&self, rules: &WireRules, what: impl Fn() -> String) -> anyhow::Result<String> {
         if self.source.is_standard() {
-            // The text itself is what was asked for.
+            // The text itself is the output.
             return Ok(rules.text.clone());
         }
         if self.json {
@@ -276,9 +275,9 @@ impl RuleWriteArgs {
             _ if self.source.is_file() => return Ok(text),
             (Some(file), true) => format!("in force and in {file}"),
             (Some(file), false) => format!(
-                "in force until the proxy ends or reads {file} again (SIGHUP); --save writes it there"
+                "in force until the proxy ends or reloads {file} (SIGHUP); --save writes it there"
             ),
-            (None, true) => "in force at every proxy, and on record at the controller".into(),
+            (None, true) => "in force at every proxy and stored at the controller".into(),
             (None, false) => "in force until the proxy ends: it has no rule file (--rules)".into(),
         };
         let _ = writeln!(text, "{lasts}");
@@ -286,14 +285,14 @@ impl RuleWriteArgs {
     }
 }
 
-/// A change in words, with the rules that can never match.
+/// Describes a change, with the rules that can never match.
 fn done(edit: &RuleEdit, rules: &WireRules) -> String {
     let name = edit.name();
     let mut text = match edit {
-        RuleEdit::Start { .. } => format!("rule {name:?} is started, {}\n", place(name, rules)),
-        RuleEdit::Rank { .. } => format!("rule {name:?} is {} now\n", place(name, rules)),
-        RuleEdit::Change { .. } => format!("rule {name:?} is changed\n"),
-        RuleEdit::Stop { .. } => format!("rule {name:?} is stopped\n"),
+        RuleEdit::Start { .. } => format!("started rule {name:?}, {}\n", place(name, rules)),
+        RuleEdit::Rank { .. } => format!("moved rule {name:?}, now {}\n", place(name, rules)),
+        RuleEdit::Change { .. } => format!("changed rule {name:?}\n"),
+        RuleEdit::Stop { .. } => format!("stopped rule {name:?}\n"),
     };
     for (rule, by) in list::shadowed(rules) {
         let _ = writeln!(text, "{}", list::never_matches(rule, by));
@@ -301,14 +300,14 @@ fn done(edit: &RuleEdit, rules: &WireRules) -> String {
     text
 }
 
-/// Where a rule stands: `the first, before "jobs"`.
+/// Describes the position of a rule: `first, before "jobs"`.
 fn place(name: &str, rules: &WireRules) -> String {
     let at = rules.rules.iter().position(|rule| rule.name == name).unwrap_or_default();
     match (at, rules.rules.get(at + 1)) {
-        (0, None) => "the only one".into(),
-        (0, Some(next)) => format!("the first, before {:?}", next.name),
+        (0, None) => "the only rule".into(),
+        (0, Some(next)) => format!("first, before {:?}", next.name),
         (_, Some(next)) => format!("before {:?}", next.name),
-        (_, None) => "the last".into(),
+        (_, None) => "last".into(),
     }
 }
 
@@ -332,10 +331,10 @@ mod tests {
         let edit = RuleEdit::Rank { name: "all".into(), place: RulePosition::First };
         assert_eq!(
             done(&edit, &all),
-            "rule \"all\" is the first, before \"a\" now\n\
-             rule \"a\" never takes a request: \"all\" takes all that it could\n"
+            "moved rule \"all\", now first, before \"a\"\n\
+             rule \"a\" never matches: \"all\" takes all of its requests\n"
         );
-        assert_eq!(place("a", &all), "the last");
-        assert_eq!(place("b", &rules("[[rule]]\nname = \"b\"\n")), "the only one");
+        assert_eq!(place("a", &all), "last");
+        assert_eq!(place("b", &rules("[[rule]]\nname = \"b\"\n")), "the only rule");
     }
 }

@@ -1,15 +1,15 @@
-//! `sluice sim`: the scheduler under invented time, held to what scenarios expect, or asked
-//! again for what a real proxy recorded.
+//! `sluice sim`: runs the scheduler in simulated time on scenarios with expectations, or on the
+//! requests in a trace of a real proxy.
 //!
 //! ```text
-//!   FILE, DIR ─► scenarios ─┐ all are read first: a wrong one ends it with status 2
-//!   --seeds N ─► by chance ─┴─► runs: one for each scheduler ─► tables, JSON, SVG ─► status 0
+//!   FILE, DIR ─► scenarios ─┐ all are read first: after an error status 2
+//!   --seeds N ─► random ────┴─► runs: one for each scheduler ─► tables, JSON, SVG ─► status 0
 //!                                                                    └─ not as expected: 1
 //!   --trace, --rules ─► recording ─► runs: one for each rule file ─► replay: job by job
 //! ```
 //!
-//! Progress goes to stderr, in place where that is a terminal; results go to stdout in the
-//! order of the files, whichever run was done first.
+//! Progress goes to stderr, on one line if that is a terminal; results go to stdout in the order
+//! of the files.
 
 mod compare;
 mod figure;
@@ -29,55 +29,54 @@ use replay::SimReplay;
 use runs::SimProgress;
 use scenarios::Planned;
 
-/// Runs scenarios under invented time and compares what comes of them with what is expected.
+/// Run scenarios in simulated time and check their expectations
 ///
-/// A scenario says which jobs, targets, rules and faults there are, and what is expected of
-/// them and from which publication (docs/SCENARIOS.md). The scheduler is the one that the
-/// proxy runs. A run repeats bit for bit on any machine.
+/// A scenario describes jobs, targets, rules and faults, and expected results with their source
+/// (docs/SCENARIOS.md). The scheduler is that of the proxy. A run gives identical results on every
+/// machine.
 ///
-/// With --trace it asks again for what a proxy recorded, under other rules: a dry run
+/// With --trace it replays the requests of a proxy's trace under other rules: a dry run
 /// (docs/SIM.md).
 ///
-/// The exit status is 0 if everything was as expected, 1 if something was not, and 2 if a file
-/// is wrong.
+/// The exit status is 0 if all expectations are met, 1 if one is not, and 2 if a file is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Scenario files, and directories of them.
+    /// Scenario files, and directories of scenario files.
     #[arg(value_name = "FILE|DIR", required_unless_present_any = ["seeds", "trace"])]
     paths: Vec<PathBuf>,
-    /// Run only this scheduler: ours, fifo, sfqd, sfqd-slots, tbf or dmclock.
+    /// Only scheduler to run: ours, fifo, sfqd, sfqd-slots, tbf or dmclock.
     #[arg(long, value_name = "NAME")]
     policy: Option<Policy>,
-    /// Draw chance from this number in place of the scenario's own.
+    /// Seed of random numbers, instead of the scenario's.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Run so many scenarios by chance, with faults, from --seed (or 1) on, under every
-    /// scheduler; nothing is expected of them but that no check fails.
+    /// Number of random scenarios with faults to run under every scheduler, from --seed (or 1)
+    /// on; the only expectation is that no check fails.
     #[arg(long, value_name = "N", conflicts_with_all = ["paths", "out"])]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
-    /// Ask again for what `sluice proxy --record` recorded, under each of --rules: what each
-    /// job would have had of the recorded device. Each request follows the answer that it
-    /// followed, as long after it as then (a closed loop).
+    /// Trace of `sluice proxy --record` to replay under each of --rules, with the service of each
+    /// job at the recorded device. Each request follows the same reply as in the trace, after the
+    /// same pause (a closed loop).
     #[arg(long, value_name = "FILE", requires = "rules")]
     #[arg(conflicts_with_all = ["paths", "seeds", "seed", "policy"])]
     trace: Option<PathBuf>,
-    /// A rule file to replay under; more than once to compare.
+    /// Rule file for the replay; may be repeated to compare.
     #[arg(long, value_name = "FILE", requires = "trace")]
     rules: Vec<PathBuf>,
-    /// The costs and slots that the replayed scheduler believes: what `sluice calibrate --out`
-    /// wrote. Without it: the recorded times, and as many slots as were in use at most.
+    /// Costs and slots of the replayed scheduler, from `sluice calibrate --out` [default: the
+    /// recorded times and the maximum of slots in use]
     #[arg(long, value_name = "COSTS", requires = "trace")]
     target: Option<PathBuf>,
-    /// Write figures into this directory, rates over time: NAME.svg for each scenario, or one
-    /// named as the trace.
+    /// Directory for figures of rates over time: NAME.svg for each scenario, or one named after
+    /// the trace.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print JSON: an object for each scenario, one to a line; one object of a replay.
+    /// JSON output: one line with an object for each scenario, or one object of a replay.
     #[arg(long)]
     json: bool,
-    /// Print only what is not as expected, and no progress.
+    /// Output of failures only, without progress.
     #[arg(long)]
     quiet: bool,
 }
@@ -90,13 +89,13 @@ Examples:
   sluice sim --seeds 1000
   sluice sim --trace t.slt --rules now.toml --rules planned.toml";
 
-/// All of them are planned at once; more by a --seed further on.
+/// Maximum of --seeds, as all are planned at once; a larger --seed gives others.
 const SEEDS_MAX: u64 = 10_000;
 
-/// The exit status for files that are wrong, as for arguments that are.
+/// The exit status for wrong files, as for wrong arguments.
 const WRONG_INPUT: u8 = 2;
 
-/// What is to be run, read and found right.
+/// The validated input of a run.
 enum SimInput {
     Scenarios(Vec<Planned>),
     Replay(Box<SimReplay>),
@@ -125,7 +124,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl SimInput {
-    /// What the arguments name, or everything that is wrong with it.
+    /// Reads the input that the arguments name, or returns all errors in it.
     fn read(args: &Args) -> Result<SimInput, Vec<anyhow::Error>> {
         if let Some(trace) = &args.trace {
             let replay = SimReplay::read(trace, &args.rules, args.target.as_deref());
@@ -141,7 +140,7 @@ impl SimInput {
 }
 
 impl Args {
-    /// The progress that is shown: as wanted where somebody may look at it.
+    /// Returns the progress to show: hidden with --quiet or without a terminal.
     fn progress(&self, wanted: SimProgress) -> SimProgress {
         let seen = !self.quiet && io::stderr().is_terminal();
         if seen { wanted } else { SimProgress::Hidden }

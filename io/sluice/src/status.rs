@@ -1,7 +1,7 @@
-//! `sluice status`: which processes there are, how they stand with each other, and what is wrong.
+//! `sluice status`: the processes, their connections with each other, and problems.
 //!
 //! ```text
-//!   a proxy:       GET /v1/status ──────────────► itself, its controller ─┬─► what is wrong ─► exit status 1
+//!   a proxy:       GET /v1/status ──────────────► itself, its controller ─┬─► problems ─► exit status 1
 //!   a controller:  GET /v1/status, /v1/proxies ─► itself, its proxies ────┤
 //!   this machine's mounts: .sluice/status ─► each, its proxies ───────────┘
 //! ```
@@ -20,11 +20,11 @@ use crate::server_args::{ApiServer, ServerArgs};
 use crate::top::table;
 use mounts::MountShown;
 
-/// Shows a proxy or a controller with its proxies, and this machine's mounts: where each is, what it hears of the
-/// others, and what is wrong.
+/// Show a proxy, or a controller with its proxies, and local mounts
 ///
-/// Mounts are shown unless --api or --controller names somebody else. Exit status 1 if anything is
-/// wrong, or nobody answers.
+/// Shows the address and connections of each process, and problems. The mounts of this machine are
+/// shown unless --api or --controller is given. Exit status 1 if there is a problem or the server
+/// does not answer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice status\n  \
                         sluice status --controller http://127.0.0.1:5650\n  \
@@ -32,12 +32,12 @@ use mounts::MountShown;
 pub(crate) struct Args {
     #[command(flatten)]
     place: ServerArgs,
-    /// Print it as JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
 }
 
-/// What is shown.
+/// The status that is shown.
 #[derive(Debug, Default, Serialize)]
 struct ShownProcess {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,10 +46,10 @@ struct ShownProcess {
     controller: Option<ControllerStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     proxies: Vec<WireProxyStatus>,
-    /// This machine's, if nobody else was named.
+    /// The mounts of this machine, unless another server was named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<MountShown>,
-    /// What is wrong, one sentence each.
+    /// The problems, one sentence each.
     problems: Vec<String>,
 }
 
@@ -73,14 +73,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if shown.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a proxy or a controller says.
+/// Gets the status of a proxy or a controller.
 fn ask(place: &ServerArgs) -> anyhow::Result<ShownProcess> {
     Ok(match place.answerer()? {
         ApiServer::Proxy(client) => ShownProcess::of_proxy(client.status()?),
         ApiServer::Controller(client) => {
             let status = client.controller_status()?;
             let proxies = match client.proxies() {
-                // One that stands by knows none.
+                // A standby has no list of proxies.
                 Err(ClientError::Refused { status: 421, .. }) => Proxies::default(),
                 proxies => proxies?,
             };
@@ -93,12 +93,12 @@ impl ShownProcess {
     fn of_proxy(status: ProxyStatus) -> ShownProcess {
         let mut problems = Vec::new();
         if status.draining {
-            problems.push("it is ending: nothing new is accepted".into());
+            problems.push("the proxy is draining: it accepts no new connections".into());
         }
         if let Some(link) = &status.controller {
             if link.duplicate {
                 problems.push(format!(
-                    "another proxy reports as {}: give one of them another name (--node)",
+                    "another proxy reports as {}; give one of them another name (--node)",
                     link.name
                 ));
             }
@@ -115,12 +115,12 @@ impl ShownProcess {
         let mut problems: Vec<_> = proxies.iter().filter_map(problem_of).collect();
         problems.dedup();
         if !status.leads && status.leader.is_none() {
-            problems.push("no controller decides: this one stands by and knows of no other".into());
+            problems.push("no leader: this controller is a standby and sees no leader".into());
         }
         ShownProcess { controller: Some(status), proxies, problems, ..ShownProcess::default() }
     }
 
-    /// The same with this machine's mounts.
+    /// Adds the mounts of this machine.
     fn with(mut self, mounts: Vec<MountShown>) -> ShownProcess {
         self.problems.extend(mounts.iter().flat_map(MountShown::problems));
         self.mounts = mounts;
@@ -141,11 +141,11 @@ impl ShownProcess {
             let connections = status.connections;
             row("serves", format!("{connections} connections, {threads} of {most} threads"));
             match &status.controller {
-                None => row("controller", "none: its rules are its own".into()),
+                None => row("controller", "none: the rules are local".into()),
                 Some(link) => {
                     let heard = match link.order_ns_ago {
-                        Some(ago) => format!("last answer {} ago", span(ago)),
-                        None => "no answer yet".into(),
+                        Some(ago) => format!("last reply {} ago", span(ago)),
+                        None => "no reply yet".into(),
                     };
                     row("controller", format!("{} as {}: {heard}", link.controller, link.name));
                 }
@@ -160,8 +160,8 @@ impl ShownProcess {
                 "decides",
                 match (status.leads, &status.leader) {
                     (true, _) => format!("itself, term {term}"),
-                    (false, Some(leader)) => format!("{leader}; this one stands by"),
-                    (false, None) => "nobody".into(),
+                    (false, Some(leader)) => format!("{leader}; this one is a standby"),
+                    (false, None) => "no leader".into(),
                 },
             );
         }
@@ -175,15 +175,15 @@ impl ShownProcess {
             text += &format!("{:width$}  {}\n", cells[0], cells[1]);
         }
         if !self.proxies.is_empty() {
-            let head = ["PROXY", "TARGET", "HEARD", "RULES AND PARTS", "STATE"];
+            let head = ["PROXY", "TARGET", "LAST REPORT", "RULES AND SHARES", "STATE"];
             let rows = self.proxies.iter().map(|proxy| {
                 let parts = match proxy.sent == proxy.acknowledged {
                     true => "in force".to_owned(),
                     false => "sent".to_owned(),
                 };
                 let state = match (proxy.duplicate, proxy.silent) {
-                    (true, _) => "two of this name",
-                    (false, true) => "silent",
+                    (true, _) => "duplicate name",
+                    (false, true) => "unreachable",
                     (false, false) => "ok",
                 };
                 let heard = format!("{} ago", span(proxy.heard_ns_ago));
@@ -200,11 +200,11 @@ impl ShownProcess {
 fn problem_of(proxy: &WireProxyStatus) -> Option<String> {
     let WireProxyStatus { name, .. } = proxy;
     if proxy.duplicate {
-        let text = format!("two proxies report as {name}: give one of them another name (--node)");
+        let text = format!("two proxies report as {name}; give one of them another name (--node)");
         return Some(text);
     }
     let ago = span(proxy.heard_ns_ago);
-    proxy.silent.then(|| format!("proxy {name} has not been heard for {ago}"))
+    proxy.silent.then(|| format!("proxy {name} is unreachable: its last report was {ago} ago"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! `sluice top`: who gets what from a proxy right now.
+//! `sluice top`: the current service of each job, user, class or client.
 //!
 //! ```text
 //!   proxy, controller, recording ─► sample ─┐
 //!                         (source)  sample ─┴► rates ─► rows ─► screen (view) | table (--once) | JSON
 //! ```
 //!
-//! The proxy keeps counters only; the rates are made here, from two samples and the
-//! proxy's own clock, so a viewer that is late or slow shows right figures all the same.
+//! The proxy has only counters; rates are computed here from two samples and the proxy's clock, so
+//! a slow viewer shows correct figures.
 
 mod rates;
 mod screen;
@@ -29,60 +29,62 @@ use crate::server_args::ServerArgs;
 use rates::{TopBy, TopRow, TopSample, TopSort};
 use source::{TopFrame, TopPlayer, TopRecorder, TopSource};
 
-/// Where a proxy's control socket is unless it was told otherwise.
+/// Default control socket of a proxy.
 pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
 
-/// Shows what each job, user, class or client gets: a live table, in place.
+/// Show the current service of jobs, users, classes or clients
 ///
-/// Of one proxy, or over all proxies of a controller.
+/// A live table, of one proxy or over all proxies of a controller.
 ///
-/// MB/s read and written, backend operations per second, the mean time a request waited
-/// for its turn (QUEUE) and until its answer (LATENCY, the queue included), requests
-/// waiting and at the backend, slots held, and whether a limit holds it back. Without
-/// scheduling, what connections know, and why the rest is not there.
+/// Columns: MB/s read and written, backend operations per second, the mean time of a request in the
+/// queue (QUEUE) and until its reply (LATENCY, which includes the queue), requests waiting and at
+/// the backend, slots in use, and whether a limit throttles it. Without scheduling, only the
+/// counters of connections.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Keys: j u c n rows by job, user, class, client node; left and right \
-                        choose the column to sort by, r turns the order round; up, down, page \
-                        up, page down move; q quits.")]
+#[command(
+    after_help = "Keys: j, u, c, n for rows by job, user, class, client node; left and right \
+                        for the column to sort by, r to reverse the order; up, down, page up, \
+                        page down to move; q to quit."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     place: ServerArgs,
-    /// What the rows stand for.
+    /// Grouping of the rows.
     #[arg(long, value_enum, default_value = "job")]
     by: TopBy,
-    /// What the rows are ordered by.
+    /// Order of the rows.
     #[arg(long, value_enum, default_value = "load")]
     sort: TopSort,
-    /// The time between two samples, such as 500ms or 2s.
+    /// Time between two samples, such as 500ms or 2s.
     #[arg(long, default_value = "1s", value_parser = interval)]
     interval: Nanos,
-    /// Print one table over one interval and end.
+    /// One table over one interval instead of a live table.
     #[arg(long)]
     once: bool,
-    /// Print JSON instead: one object for each interval, one to a line.
+    /// JSON output: one line with an object for each interval.
     #[arg(long)]
     json: bool,
-    /// Keep what is shown in this file, which must not be there yet.
+    /// New file for a recording of the samples.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Show a recording instead of what is now; with --once one table over all of it.
+    /// Recording to show instead of live samples; with --once one table over all of it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "controller", "record"])]
     play: Option<PathBuf>,
-    /// How many times as fast as it was, 0.1 to 100.
+    /// Speed of --play relative to the original, 0.1 to 100.
     #[arg(long, value_name = "N", requires = "play", default_value = "1", value_parser = speed)]
     speed: f64,
 }
 
-/// What one interval showed.
+/// The figures of one interval.
 #[derive(Debug, Serialize)]
 pub(crate) struct TopReport {
     by: TopBy,
     /// When the interval ended, in nanoseconds since the proxy started.
     t_ns: u64,
     rows: Vec<TopRow>,
-    /// Device slots held now, by target.
+    /// Device slots in use now, by target.
     slots: BTreeMap<String, u64>,
-    /// What the rows do not say, and why.
+    /// What is missing in the rows, and why.
     note: Option<String>,
     status: ProxyStatus,
 }
@@ -95,16 +97,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     anyhow::ensure!(
         std::io::stdout().is_terminal(),
-        "stdout is no terminal: use --once for a table or --json"
+        "stdout is not a terminal; use --once for a table or --json"
     );
     screen::run(watch, args.by, args.sort, args.interval.to_duration())
 }
 
-/// Tables or JSON, one for each interval; with `--once` a single one.
+/// Prints tables or JSON, one for each interval; with `--once` a single one.
 fn print(args: &Args, watch: &mut TopWatch) -> anyhow::Result<()> {
     let interval = args.interval.to_duration();
     let mut due = Instant::now();
-    watch.sample()?.context("there is no frame in the recording")?;
+    watch.sample()?.context("the recording contains no frame")?;
     if args.once && args.play.is_some() {
         let first = watch.now.clone();
         let mut last = None;
@@ -112,7 +114,7 @@ fn print(args: &Args, watch: &mut TopWatch) -> anyhow::Result<()> {
             last = Some(status);
         }
         watch.earlier = first;
-        let status = last.context("there is one frame only in the recording: no rates")?;
+        let status = last.context("the recording contains only one frame: no rates")?;
         return write_report(args, &watch.report(status, args.by, args.sort, false));
     }
     loop {
@@ -137,7 +139,7 @@ fn write_report(args: &Args, report: &TopReport) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is under watch: the last two samples and the names of users.
+/// The source with its last two samples and the names of users.
 pub(crate) struct TopWatch {
     source: TopSource,
     recorder: Option<TopRecorder>,
@@ -148,8 +150,8 @@ pub(crate) struct TopWatch {
 }
 
 impl TopWatch {
-    /// How long one call may take: a viewer that hangs for longer looks dead. A controller waits
-    /// for its proxies for two seconds.
+    /// Time limit of one call; the screen does not change during a call. A controller waits for
+    /// its proxies for 2 s.
     const TIME_LIMIT: Duration = Duration::from_secs(3);
 
     fn new(args: &Args) -> anyhow::Result<TopWatch> {
@@ -162,7 +164,7 @@ impl TopWatch {
         Ok(TopWatch { source, recorder, earlier, now, note: None, users: BTreeMap::new() })
     }
 
-    /// Takes a sample: what was `now` is `earlier` then. `None` at the end of a recording.
+    /// Takes a sample and moves `now` to `earlier`. Returns `None` at the end of a recording.
     fn sample(&mut self) -> anyhow::Result<Option<ProxyStatus>> {
         let Some(frame) = self.source.next()? else { return Ok(None) };
         if let Some(recorder) = &mut self.recorder {
@@ -174,12 +176,12 @@ impl TopWatch {
         Ok(Some(status))
     }
 
-    /// How long to wait for the next sample.
+    /// Returns the time to wait before the next sample.
     fn pause(&self, interval: Duration) -> Duration {
         self.source.pause(self.now.subjects.t_ns, interval)
     }
 
-    /// The rows between the last two samples, in order.
+    /// Computes the rows between the last two samples, in order.
     fn report(
         &mut self,
         status: ProxyStatus,
@@ -200,7 +202,7 @@ impl TopWatch {
     }
 }
 
-/// The user's name here, or the number: the proxy's machine may know others.
+/// Returns the user's name on this machine, or the number.
 fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
@@ -208,15 +210,21 @@ fn user_name(uid: u32) -> String {
     }
 }
 
-/// A speed at which something is seen to move.
+/// Parses a speed in bounds that are useful to watch.
 fn speed(text: &str) -> Result<f64, String> {
     let speed = text.parse::<f64>().map_err(|error| error.to_string())?;
-    (0.1..=100.0).contains(&speed).then_some(speed).ok_or_else(|| "give 0.1 to 100".into())
+    (0.1..=100.0)
+        .contains(&speed)
+        .then_some(speed)
+        .ok_or_else(|| format!("{text:?} is not a speed from 0.1 to 100"))
 }
 
-/// An interval that neither spins nor seems to hang.
+/// Parses an interval, neither too short nor too long to watch.
 fn interval(text: &str) -> Result<Nanos, String> {
     let span = text.parse::<Nanos>().map_err(|error| error.to_string())?;
     let bounds = Nanos::from_millis(50)..=Nanos::from_secs(3600);
-    bounds.contains(&span).then_some(span).ok_or_else(|| "give 50ms to 1h".into())
+    bounds
+        .contains(&span)
+        .then_some(span)
+        .ok_or_else(|| format!("{text:?} is not an interval from 50ms to 1h"))
 }

@@ -1,12 +1,12 @@
-//! `sluice trace`: what a recorded proxy was asked, request by request and summed up.
+//! `sluice trace`: prints the requests of a trace and sums them up.
 //!
 //! ```text
-//!   file ─► proxy::TraceReader ─► of the chosen job? ─┬─► one line each (lines)
-//!                                                     └─► sums by job, user, … (sums) ─► tables
+//!   file ─► proxy::TraceReader ─► filter by job ─┬─► one line each (lines)
+//!                                                └─► sums by job, user, … (sums) ─► tables
 //! ```
 //!
-//! One pass, a line at a time: a trace of any length goes through a pipe, and sums need
-//! memory only for the names that they are made by.
+//! It is one pass, a line at a time: a trace of any length can be piped, and sums need memory only
+//! for the names of their rows.
 
 pub(crate) mod lines;
 mod sums;
@@ -20,44 +20,43 @@ use serde::Serialize;
 
 use sums::{TraceBy, TraceRow, TraceSums};
 
-/// Prints what `sluice proxy --record` wrote, one request to a line, and sums it up.
+/// Print a trace of `sluice proxy --record`, one request a line, and sums
 ///
-/// Times are in seconds since the proxy's start. QUEUE is how long a request waited for
-/// its turn, SERVICE how long it was worked on, OFFSET how a read or write follows the
-/// last one that was asked for through its open file, END the error it was answered with,
-/// or that its client gave it up.
+/// Times are in seconds since the proxy's start. QUEUE is the time of a request in the queue,
+/// SERVICE its time at the backend, OFFSET the position of a read or write relative to the previous
+/// one of its open file, END the error in the reply, or `cancelled` by the client.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice trace t.slt --summary\n  sluice trace t.slt --job \
                         dd.500 --limit 20\n  sluice trace t.slt --json | jq 'select(.errno)'")]
 pub(crate) struct Args {
-    /// The trace.
+    /// Trace file.
     file: PathBuf,
-    /// Print the sums only.
+    /// Output of the sums only.
     #[arg(long)]
     summary: bool,
-    /// What the sums are made by.
+    /// Grouping of the sums.
     #[arg(long, value_enum, default_value = "job")]
     by: TraceBy,
-    /// Print only so many requests; the sums are of all.
+    /// Maximum number of requests to print; the sums include all.
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Only the requests of this job; an empty name means those of none.
+    /// Job whose requests are printed and summed; '' for requests without a job.
     #[arg(long)]
     job: Option<String>,
-    /// Print JSON: an object for each request, one to a line, and one with the sums.
+    /// JSON output: one line with an object for each request, and one with the sums.
     #[arg(long)]
     json: bool,
 }
 
-/// The sums of a trace and what is missing in them.
+/// The sums of a trace and the number of missing requests.
 #[derive(Debug, Serialize)]
 struct TraceSummary {
     by: TraceBy,
-    /// Requests that are summed up.
+    /// Number of requests in the sums.
     requests: u64,
-    /// Requests that the proxy could not record, of whatever job.
+    /// Number of requests of all jobs that the proxy could not record.
     lost: u64,
-    /// The proxy was killed, or still writes: the trace lacks its end.
+    /// The end of the trace is missing: the proxy was killed or is still writing it.
     cut: bool,
     /// When the proxy's clock showed zero, in nanoseconds since 1970.
     origin_unix_ns: u64,
@@ -114,6 +113,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         out.write_all(sums::tables(&summary).as_bytes())?;
     }
     out.flush()?;
-    // What could be read is worth showing, and the rest is an error all the same.
+    // The readable part is shown, and the damage is an error.
     damage.map_or(Ok(()), |error| Err(error).context(name))
 }

@@ -1,7 +1,7 @@
-//! `sluice usage`: who used how much in a span of time.
+//! `sluice usage`: usage by job, user or class in a span of time.
 //!
 //! ```text
-//!   GET /v1/usage?by=… of a controller ─► its ledger's sums ─► a table, the costliest first | JSON
+//!   GET /v1/usage?by=… of a controller ─► its ledger's sums ─► a table, highest cost first | JSON
 //! ```
 
 use std::io::Write as _;
@@ -15,31 +15,31 @@ use crate::credentials::ControllerArgs;
 use crate::top::table;
 use crate::when::{self, MomentArg, forms_of_time};
 
-/// Shows what was read, written and asked for in a span of time, the costliest first.
+/// Show usage in a span of time, highest cost first
 ///
-/// METADATA are operations that neither read nor write a file; COST is what all of them cost their
-/// targets; DELAYED how long requests waited for limits, summed up.
+/// METADATA are operations that neither read nor write a file; COST is the cost of all operations
+/// at their targets; DELAYED is the total time that requests waited for limits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// What the rows stand for.
+    /// Grouping of the rows.
     #[arg(
         long,
         default_value = "job",
         value_parser = ["job", "user", "group", "project", "class", "export", "proxy", "kind"]
     )]
     by: String,
-    /// Where the span begins.
+    /// Start of the time span.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::since,
           allow_hyphen_values = true)]
     since: MomentArg,
-    /// Where it ends.
+    /// End of the time span.
     #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::until,
           allow_hyphen_values = true)]
     until: MomentArg,
-    /// Print JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn list(used: &UsageTable) -> String {
     if used.rows.is_empty() {
-        return "Nothing was used in this time.\n".into();
+        return "no usage in this time span\n".into();
     }
     let rows = used.rows.iter().map(|row| {
         let counters = &row.counters;
@@ -93,7 +93,7 @@ fn list(used: &UsageTable) -> String {
     let head = [by.as_str(), "READ", "READS", "WRITTEN", "WRITES", "METADATA", "COST", "DELAYED"];
     let mut text = table::aligned(&head, &[1, 2, 3, 4, 5, 6, 7], rows);
     if used.left_out > 0 {
-        text += &format!("{} further rows are left out.\n", used.left_out);
+        text += &format!("({} more rows omitted)\n", used.left_out);
     }
     text
 }
@@ -124,7 +124,7 @@ mod tests {
             list(&used),
             "JOB     READ  READS  WRITTEN  WRITES  METADATA     COST  DELAYED\n\
              -    3.00 MB      3      0 B       5         8  2.50 ms     0 ns\n\
-             2 further rows are left out.\n"
+             (2 more rows omitted)\n"
         );
     }
 }

@@ -5,8 +5,8 @@
 //!                                                                   └─► a parameter of the HTTP API
 //! ```
 //!
-//! The zone is that of the variable `TZ`, else of `/etc/localtime`. Of a time that clocks show
-//! twice in autumn the first is meant; one that they leave out in spring counts as if they had not.
+//! The zone is that of the variable `TZ`, else of `/etc/localtime`. A local time that occurs twice
+//! in autumn is the first; one that is skipped in spring is read with the offset before the change.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use model::{CivilTime, FixedZone, Moment, MomentError, Nanos, Time, Zone};
 
-/// A point of time that was typed, and which one it is.
+/// A point of time as typed and as resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct MomentArg {
     moment: Moment,
@@ -23,17 +23,17 @@ pub(crate) struct MomentArg {
     text: String,
 }
 
-/// `--since`: a point that is not in the future.
+/// Parses `--since`: a point that is not in the future.
 pub(crate) fn since(text: &str) -> Result<MomentArg, MomentError> {
     read(text, |moment, now| moment.back(&LocalZone::of_this_machine(), now))
 }
 
-/// `--until`: any point, for the end of a span may be still to come.
+/// Parses `--until`: any point, as the end of a span may be in the future.
 pub(crate) fn until(text: &str) -> Result<MomentArg, MomentError> {
     read(text, |moment, now| moment.at(&LocalZone::of_this_machine(), now))
 }
 
-/// `--expires`: a point from 1 s to 36500 d ahead; a span is from now on.
+/// Parses `--expires`: a point 1 s to 36500 d ahead; a span counts from now.
 pub(crate) fn expiry(text: &str) -> Result<MomentArg, String> {
     let read = read(text, |moment, now| {
         let at = moment.ahead(&LocalZone::of_this_machine(), now)?;
@@ -56,8 +56,8 @@ fn read(
 }
 
 impl MomentArg {
-    /// As a parameter of the HTTP API. What is relative to now stays so: the clock that counted is
-    /// the controller's.
+    /// Formats a parameter of the HTTP API. A time relative to now stays relative, since the
+    /// controller's clock is used.
     pub(crate) fn parameter(&self) -> String {
         match self.moment {
             Moment::Now => "now".into(),
@@ -66,34 +66,34 @@ impl MomentArg {
         }
     }
 
-    /// Whole seconds since 1970.
+    /// Returns whole seconds since 1970.
     pub(crate) fn seconds(&self) -> u64 {
         self.at.as_nanos() / 1_000_000_000
     }
 
-    /// As the system's clock has it.
+    /// Converts to the type of the system's clock.
     pub(crate) fn system_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.at.as_nanos())
     }
 
-    /// Whether it is earlier than another.
+    /// Returns whether it is earlier than another.
     pub(crate) fn is_before(&self, other: &MomentArg) -> bool {
         self.at < other.at
     }
 
-    /// As it was typed.
+    /// Returns the text as typed.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// `2026-11-22T23:05:20Z`.
+/// Formats a time in UTC: `2026-11-22T23:05:20Z`.
 pub(crate) fn utc(seconds: u64) -> String {
     let at = Time::from_nanos(seconds.saturating_mul(1_000_000_000));
     format!("{}Z", FixedZone::UTC.shows(at))
 }
 
-/// What the clocks of this machine show.
+/// The time zone of this machine.
 struct LocalZone(TimeZone);
 
 impl LocalZone {
@@ -139,7 +139,7 @@ fn now() -> Time {
     Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What --help says of points of time.
+/// Describes points of time for --help.
 macro_rules! forms_of_time {
     () => {
         "\
@@ -150,7 +150,7 @@ TIME is a time ago (90s, 15m, 1h, 7d, 1w), now, today, yesterday, a date (2026-1
 }
 pub(crate) use forms_of_time;
 
-/// What --help says of the time at which something ends.
+/// Describes points of time of an expiry for --help.
 macro_rules! forms_of_expiry {
     () => {
         "\

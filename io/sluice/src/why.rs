@@ -1,4 +1,4 @@
-//! `sluice why`: what holds a job or a user, and who was delayed.
+//! `sluice why`: the causes that throttle a job or a user, and a ranking of delays.
 //!
 //! ```text
 //!   --job, --user, --limit ─► GET /v1/why of a proxy or controller ─► sentences | JSON
@@ -18,38 +18,39 @@ use crate::server_args::{ApiServer, ServerArgs};
 use crate::top::table;
 use crate::when::{self, MomentArg, forms_of_time};
 
-/// Says what holds a job or a user: which limit, since when, until when, how much was delayed.
+/// Explain why a job or a user is throttled: limit, times, amounts
 ///
-/// Also how much of the limit is in use now, and what would change it. Without --job, --user and
-/// --limit it is everybody. A job's owner needs no rights and no tool: cat MOUNT/.sluice/why.
+/// Shows the limit, since when and until when it throttles, how much was delayed, how much of the
+/// limit is in use now, and what would change it. Without --job, --user and --limit it shows all
+/// users. On a node, the owner of a job can read it without rights: cat MOUNT/.sluice/why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     place: ServerArgs,
-    /// The job; '' for requests that have none.
+    /// Name of the job; '' for requests without a job.
     #[arg(long)]
     job: Option<String>,
-    /// The user, by name or number.
+    /// User, by name or number.
     #[arg(long)]
     user: Option<String>,
-    /// Only this rule, meter or decay.
+    /// Name of the only rule, meter or decay to explain.
     #[arg(long, value_name = "NAME", conflicts_with = "top")]
     limit: Option<String>,
-    /// Who was delayed by limits, how long and how much: the longest first.
+    /// Ranking of delays by limits, longest first.
     #[arg(long, conflicts_with_all = ["job", "user"])]
     top: bool,
-    /// What the rows of --top stand for.
+    /// Grouping of the rows of --top.
     #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "class", "export", "proxy"], default_value = "job")]
     by: String,
-    /// How far --top looks back, 1h if it is not given; a controller's only.
+    /// Time span of --top, at a controller only [default: 1h]
     #[arg(long, requires = "top", value_name = "TIME", value_parser = when::since,
           allow_hyphen_values = true)]
     since: Option<MomentArg>,
-    /// Print JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
-    /// Say it again and again, each SPAN, 2s if none is given.
+    /// Repetition each SPAN; without SPAN each 2s.
     #[arg(long, value_name = "SPAN", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
     watch: Option<Nanos>,
 }
@@ -91,7 +92,7 @@ impl Args {
         Ok(WhyQuery { job: self.job.clone(), user, limit: self.limit.clone() })
     }
 
-    /// As text, or as JSON on one line where more of it follows.
+    /// Formats the answer as text, or as JSON; with --watch on one line.
     fn show<T: serde::Serialize>(
         &self,
         answer: &T,
@@ -106,7 +107,7 @@ impl Args {
     }
 }
 
-/// Who was delayed: of a controller over a time, of a proxy since it started.
+/// Gets the ranking of delays: of a controller over a time span, of a proxy since its start.
 fn top(answerer: &ApiServer, args: &Args) -> anyhow::Result<DelayTable> {
     match answerer {
         ApiServer::Controller(client) => {
@@ -114,7 +115,7 @@ fn top(answerer: &ApiServer, args: &Args) -> anyhow::Result<DelayTable> {
             Ok(client.why_top(&format!("by={}&since={since}", args.by))?)
         }
         ApiServer::Proxy(_) if args.since.is_some() => {
-            bail!("a proxy keeps no history: give --controller URL, or leave --since out")
+            bail!("a proxy has no history; give --controller URL or omit --since")
         }
         ApiServer::Proxy(client) => {
             let why = client.why(&WhyQuery::default())?;
@@ -123,12 +124,12 @@ fn top(answerer: &ApiServer, args: &Args) -> anyhow::Result<DelayTable> {
     }
 }
 
-/// The payers of a proxy by job or user, the longest delayed first.
+/// Ranks the subjects of a proxy by job or user, longest delay first.
 fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
     let name_of = match by {
         "job" => |subject: &WhySubject| subject.job.clone(),
         "user" => |subject: &WhySubject| subject.uid.to_string(),
-        other => bail!("a proxy tells jobs and users apart, not by {other}: give --controller URL"),
+        other => bail!("a proxy ranks by job or user, not by {other:?}; give --controller URL"),
     };
     let mut rows: BTreeMap<String, DelayRow> = BTreeMap::new();
     for subject in &why.subjects {
@@ -147,7 +148,7 @@ fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
 
 fn delays(delayed: &DelayTable) -> String {
     if delayed.rows.is_empty() {
-        return "Nobody was delayed by a limit in this time.\n".into();
+        return "no request was delayed by a limit in this time span\n".into();
     }
     let rows = delayed.rows.iter().map(|row| {
         vec![
@@ -163,7 +164,7 @@ fn delays(delayed: &DelayTable) -> String {
     let head = [by.as_str(), "DELAYED", "WAITED", "EACH", "BYTES", "OF ALL BYTES"];
     let mut text = table::aligned(&head, &[1, 2, 3, 4, 5], rows);
     if delayed.left_out > 0 {
-        text += &format!("{} further rows are left out.\n", delayed.left_out);
+        text += &format!("({} more rows omitted)\n", delayed.left_out);
     }
     text
 }
@@ -174,12 +175,12 @@ fn user_number(user: &str) -> anyhow::Result<u32> {
     }
     let found = User::from_name(user).with_context(|| format!("cannot look up user {user:?}"))?;
     Ok(found
-        .with_context(|| format!("there is no user {user:?} here; give a number"))?
+        .with_context(|| format!("{user:?} is not a user of this machine; give a number"))?
         .uid
         .as_raw())
 }
 
-/// Clears the screen and goes to its top, as every terminal since the VT100 does.
+/// Terminal sequence that clears the screen and moves to its top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
 
@@ -215,7 +216,10 @@ mod tests {
         let users = rank(&why, "user").unwrap();
         assert_eq!(users.rows.iter().map(|row| row.delayed).collect::<Vec<_>>(), [7, 4]);
         assert!(rank(&why, "group").is_err());
-        assert_eq!(delays(&DelayTable::default()), "Nobody was delayed by a limit in this time.\n");
+        assert_eq!(
+            delays(&DelayTable::default()),
+            "no request was delayed by a limit in this time span\n"
+        );
     }
 
     #[test]

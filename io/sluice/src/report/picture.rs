@@ -1,8 +1,8 @@
-//! A job's picture: its rate over time, and where limits delayed it.
+//! Draws a job's rate over time and the times when limits delayed it.
 //!
 //! ```text
-//!   points ─► achieved ▁▃▇▇▃  asked ▂▆██▅      marks where a time of delays begins
-//!          └► how many requests waited for limits, on the mean
+//!   points ─► achieved ▁▃▇▇▃  requested ▂▆██▅      marks where a time of delays begins
+//!          └► mean number of requests waiting for limits
 //! ```
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use api::{JobPoint, WireJobReport};
 use super::utc;
 use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
-/// Draws into an SVG file.
+/// Draws the picture into an SVG file.
 pub(super) fn draw(file: &Path, report: &WireJobReport) -> anyhow::Result<()> {
     Ok(line_chart(file, &chart(report))?)
 }
@@ -33,7 +33,7 @@ fn chart(report: &WireJobReport) -> LineChart {
             ],
         ),
         false => (
-            "operations a second",
+            "operations per second",
             vec![
                 line(1, &|point| (point.ops + point.delayed) as f64),
                 line(0, &|point| point.ops as f64),
@@ -42,22 +42,20 @@ fn chart(report: &WireJobReport) -> LineChart {
     };
     let rates = ChartPanel { title: title.into(), logarithmic: false, lines };
     let waiting = ChartPanel {
-        title: "requests that waited for limits, on the mean".into(),
+        title: "mean number of requests waiting for limits".into(),
         logarithmic: false,
         lines: vec![line(2, &|point| point.delayed_ns as f64 / 1e9)],
     };
     LineChart {
         title: format!("Job {}", report.job),
         subtitle: format!("from {}, in seconds since then", utc(report.from_s)),
-        series: ["achieved", "asked for (with what was delayed)", "waiting"]
-            .map(String::from)
-            .into(),
+        series: ["achieved", "requested (including delayed)", "waiting"].map(String::from).into(),
         panels: vec![rates, waiting],
         marks: marks(report),
     }
 }
 
-/// A value per second, level within each point and 0 between points.
+/// Converts points to a value per second: constant within a point, 0 between points.
 fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)> {
     let mut steps = Vec::new();
     let mut last = report.from_s;
@@ -73,7 +71,7 @@ fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, 
     steps
 }
 
-/// Where a time of delays begins.
+/// Returns the beginnings of times of delays.
 fn marks(report: &WireJobReport) -> Vec<(f64, String)> {
     let begins = |nth: usize| {
         let delayed = |point: &JobPoint| point.delayed > 0;
@@ -84,7 +82,7 @@ fn marks(report: &WireJobReport) -> Vec<(f64, String)> {
     begun.map(|nth| (at(nth), "delayed".into())).collect()
 }
 
-/// More would cover the lines.
+/// Maximum number of marks; more would cover the lines.
 const MARKS_MAX: usize = 8;
 
 #[cfg(test)]

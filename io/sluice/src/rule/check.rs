@@ -1,4 +1,4 @@
-//! `sluice rule check`: is a file right, which rules never match, and what a request would get.
+//! `sluice rule check`: errors of a file, rules that never match, and the grant of a request.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,12 +12,12 @@ use super::list::{never_matches, shadowed};
 use super::request::{RequestSpec, RuleGrant};
 use super::source::read_text;
 
-/// What is looked at.
+/// The flags of `sluice rule check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RuleCheck {
-    /// The rule file; - for standard input. Without it: the rules in force.
+    /// Rule file; - for standard input [default: the rules in force]
     file: Option<PathBuf>,
-    /// The control socket of the proxy whose rules in force are looked at.
+    /// Control socket of the proxy whose rules in force are checked.
     #[arg(
         long,
         value_name = "unix:///PATH",
@@ -25,18 +25,18 @@ pub(super) struct RuleCheck {
         conflicts_with = "file"
     )]
     api: ServerAddress,
-    /// Say what this request gets: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
+    /// Request whose grant is shown: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
     /// bytes, ops, with spaces between them.
     #[arg(long, value_name = "REQUEST")]
     request: Option<RequestSpec>,
-    /// Print the outcome as JSON.
+    /// JSON output.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) const AFTER_HELP: &str = "\
-A request that is told of no uid, gid or projid has none that is known, without a nid it comes
-from this machine, and without opcode it is a read; 1MiB where a read or write names no bytes.
+Defaults of a request: unknown uid, gid and projid, the nid of this machine, opcode=read, and
+bytes=1MiB for a read or write.
 
 Examples:
   sluice rule check rules.toml
@@ -44,17 +44,17 @@ Examples:
   sluice rule check --request 'jobid=dd.500 nid=10.0.0.1@tcp opcode=create path=/scratch/a'";
 
 impl RuleCheck {
-    /// What is to be printed.
+    /// Checks the rules and returns the text to print.
     ///
     /// # Errors
-    /// What is wrong with the rules, with its line.
+    /// If the rules are wrong; the error shows the line.
     pub(super) fn run(&self) -> anyhow::Result<String> {
         let (name, rules) = match &self.file {
             Some(file) => (file.display().to_string(), self.rules_of(file)?),
             None => ("the rules in force".into(), ApiClient::new(&self.api)?.rules()?),
         };
         let set = RuleSet::parse(&rules.text)
-            .map_err(|error| anyhow::anyhow!("the proxy is of another version: {error}"))?;
+            .map_err(|error| anyhow::anyhow!("the proxy has another version: {error}"))?;
         let grant = self.request.as_ref().map(|asked| RuleGrant::of(asked, &set, &rules));
         if self.json {
             return Ok(accepted_json(&rules, grant.as_ref()));
@@ -105,23 +105,21 @@ fn accepted(name: &str, rules: &WireRules) -> String {
     text
 }
 
-/// Of which files `projid` is not known, where rules ask for it; of a file of rules alone that is
-/// said for any proxy.
+/// Describes the files whose `projid` is unknown; without exports, for any proxy.
 fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
-    const OPENED: &str = "projid is that of the file once it is open; of a file that is only looked \
-                          up it is unknown, -1";
+    const OPENED: &str = "projid is known of open files; for a file that is not open it is -1";
     if exports.is_empty() {
-        return format!("{name}: {OPENED}, where the proxy's kernel is older than Linux 6.17\n");
+        return format!("{name}: {OPENED} if the proxy's kernel is older than Linux 6.17\n");
     }
     let mut text = String::new();
     for ExportProjects { export, known } in exports {
         let said = match known {
             ProjectsKnown::Files => continue,
             ProjectsKnown::OpenFiles => {
-                format!("{OPENED}: this kernel has no file_getattr(2), which came with Linux 6.17")
+                format!("{OPENED}: this kernel has no file_getattr(2), which is new in Linux 6.17")
             }
             ProjectsKnown::Nothing => {
-                "its file system has no projects: projid is unknown, -1, for every file".into()
+                "its file system has no projects: projid is -1 for every file".into()
             }
         };
         let _ = writeln!(text, "{name}: export {export}: {said}");
@@ -163,7 +161,7 @@ mod tests {
         assert_eq!(
             check(&file, "").unwrap(),
             format!(
-                "{name}: rule \"b\" never takes a request: \"a\" takes all that it could\n\
+                "{name}: rule \"b\" never matches: \"a\" takes all of its requests\n\
                  {name}: 2 rules, 0 meters, no error\n"
             )
         );
@@ -178,13 +176,11 @@ mod tests {
             file("projid", "[[meter]]\nname = \"a\"\nmatch = \"projid={7}\"\nrate = \"1MB/s\"\n");
         let text = check(&file, "").unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert!(text.contains("only looked up it is unknown, -1"), "{text}");
+        assert!(text.contains("for a file that is not open it is -1"), "{text}");
         let export = |known| ExportProjects { export: "x".into(), known };
         let said = |known| unknown_projects("rules", &[export(known)]);
         assert_eq!(said(ProjectsKnown::Files), "");
-        assert!(
-            said(ProjectsKnown::OpenFiles).contains("export x: projid is that of the file once")
-        );
+        assert!(said(ProjectsKnown::OpenFiles).contains("export x: projid is known of open files"));
         assert!(said(ProjectsKnown::Nothing).contains("export x: its file system has no projects"));
     }
 

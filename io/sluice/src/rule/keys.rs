@@ -1,63 +1,62 @@
-//! What the flags of `start` and `change` say, as a rule file writes it.
-//!
-//! (`api::key_edit` has how).
+//! Converts the flags of `start` and `change` to lines of a rule file, with `api::key_edit`.
 
 use api::key_edit;
 use model::KeyEdit;
 
-/// The keys of a rule. `none` takes a key away.
+/// The keys of a rule; `none` removes a key.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Keys of the rule (docs/RULES.md)")]
 pub(super) struct RuleKeyArgs {
-    /// Which requests it takes: 'jobid={dd.* cp.*}&uid={500}', or '*' for all.
+    /// Condition on requests: 'jobid={dd.* cp.*}&uid={500}', or '*' for all.
     #[arg(long = "match", value_name = "CONDITION")]
     condition: Option<String>,
-    /// One class for each distinct key: jobid, uid, gid, projid, nid, opcode, with commas.
+    /// Fields whose values make a class each: jobid, uid, gid, projid, nid, opcode, with commas.
     #[arg(long, value_name = "FIELDS")]
     per: Option<String>,
-    /// The part of the service beside other classes, 1 to 1000000.
+    /// Relative claim on the remaining service, 1 to 1000000.
     #[arg(long, value_name = "N")]
     weight: Option<String>,
-    /// A rate promised to each class, such as 50MB/s or 500ops/s.
+    /// Reservation of each class, such as 50MB/s or 500ops/s.
     #[arg(long, value_name = "RATE")]
     reserve: Option<String>,
-    /// The part of a promise in bytes for requests without bytes, such as opens: 10%, or 0%.
+    /// Part of a reservation in bytes for requests without bytes, such as opens: 10%, or 0%.
     #[arg(long, value_name = "PART")]
     reserve_metadata: Option<String>,
-    /// Ceilings of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
+    /// Limits of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
-    /// Promise the limit too; --realtime=none to end that.
+    /// Reservation of the limit's rate; --realtime=none removes it.
     #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     realtime: Option<String>,
-    /// Promise the limit, and divide what is spare by it; --spare=none to end that.
+    /// Reservation of the limit's rate, which is also the weight for spare service; --spare=none
+    /// removes it.
     #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     spare: Option<String>,
-    /// Another rule on which the limit depends: RULE,gate=500ms,min=10MB/s, or with follow=50%
-    /// or complement=2GB/s in place of gate.
+    /// Rule on which the limit depends: RULE,gate=500ms,min=10MB/s, or with follow=50% or
+    /// complement=2GB/s instead of gate.
     #[arg(long, value_name = "PARENT")]
     parent: Option<String>,
-    /// The most device slots that each class holds at once.
+    /// Maximum number of device slots that each class uses at once.
     #[arg(long, value_name = "N")]
     slots: Option<String>,
-    /// Device slots that are left free for what the rule is promised.
+    /// Number of device slots that are kept free for the rule's reservation.
     #[arg(long, value_name = "N")]
     keep_slots: Option<String>,
-    /// The least of its share that a class keeps here whatever it had of other proxies: 50%.
+    /// Minimum local service of a class, whatever other proxies served it: 50%.
     #[arg(long, value_name = "PART")]
     min_share: Option<String>,
-    /// How its writes reach the backend: direct, dontcache, paced or cached.
+    /// Mode of writes at the backend: direct, dontcache, paced or cached.
     #[arg(long, value_name = "MODE")]
     write_mode: Option<String>,
-    /// The most classes that --per makes; needed with --reserve.
+    /// Maximum number of classes of --per; required with --reserve.
     #[arg(long, value_name = "N")]
     max_classes: Option<String>,
 }
 
 impl RuleKeyArgs {
-    /// What is to be set and what is to be taken away.
+    /// Returns the keys to set and to remove.
     pub(super) fn edits(&self) -> Vec<KeyEdit> {
         let all = [
             ("match", &self.condition),

@@ -1,4 +1,4 @@
-//! Rules and meters as tables for people.
+//! Formats rules and meters as tables for people.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use model::{Nanos, Rule, RuleSet};
 
 use crate::top::table;
 
-/// The tables, and below them what they do not show.
+/// Formats the tables, and below them further remarks.
 pub(super) fn list(rules: &WireRules) -> String {
     let mut text = String::new();
     if rules.rules.is_empty() && rules.meters.is_empty() && rules.decays.is_empty() {
@@ -34,30 +34,30 @@ pub(super) fn list(rules: &WireRules) -> String {
         let percent = cut.div_ceil(10_000);
         let _ = writeln!(
             text,
-            "target {target}: more is reserved than it gives; each promise is cut by {percent} %"
+            "target {target}: reservations exceed its capacity; each is cut by {percent} %"
         );
     }
     if is_of_proxy(rules) && !rules.saved && !rules.text.is_empty() {
         let _ = match &rules.file {
             Some(file) => {
-                writeln!(text, "not as in {file}: they end when the proxy ends or reads it")
+                writeln!(text, "not saved in {file}: in force until the proxy ends or reloads it")
             }
-            None => writeln!(text, "in no rule file: they end with the proxy"),
+            None => writeln!(text, "not saved in a rule file: in force until the proxy ends"),
         };
     }
     text
 }
 
-/// The rules that never take a request, each with the rule that takes all of its own.
+/// Returns the rules that never match, each with the rule that takes all of its requests.
 pub(super) fn shadowed(rules: &WireRules) -> impl Iterator<Item = (&str, &str)> {
     rules.rules.iter().filter_map(|rule| Some((&*rule.name, rule.shadowed_by.as_deref()?)))
 }
 
 pub(super) fn never_matches(rule: &str, by: &str) -> String {
-    format!("rule {rule:?} never takes a request: {by:?} takes all that it could")
+    format!("rule {rule:?} never matches: {by:?} takes all of its requests")
 }
 
-/// A ceiling in one cell: `100MB/s read write`.
+/// Formats a limit for one cell: `100MB/s read write`.
 fn limit(limit: &LimitReport) -> String {
     let all = model::OpKind::ALL.len();
     match limit.kinds.len() {
@@ -67,7 +67,7 @@ fn limit(limit: &LimitReport) -> String {
     }
 }
 
-/// What a limit with a parent is now: one for all targets, or one for each.
+/// Formats the current value of a limit with a parent: one for all targets, or one for each.
 pub(super) fn effective(loads: &[RuleLoad]) -> String {
     let limits = || loads.iter().filter_map(|load| load.effective_limit.as_deref());
     match limits().collect::<BTreeSet<_>>().len() {
@@ -81,7 +81,7 @@ pub(super) fn effective(loads: &[RuleLoad]) -> String {
     }
 }
 
-/// A column: its head, whether its cells are numbers, and what it shows of a rule.
+/// A column: its head, whether its cells are numbers, and its value for a rule.
 type RuleColumn = (&'static str, bool, fn(&WireRule) -> String);
 
 const COLUMNS: &[RuleColumn] = &[
@@ -110,7 +110,7 @@ fn rule_table(rules: &WireRules) -> String {
     if !rules.unmatched.is_empty() {
         rows.push(WireRule {
             name: RuleSet::DEFAULT.into(),
-            condition: "what is left".into(),
+            condition: "all the rest".into(),
             weight: 1,
             targets: rules.unmatched.clone(),
             ..WireRule::default()
@@ -156,13 +156,13 @@ fn decay_table(rules: &WireRules) -> String {
     table::aligned(&head, &[], rows)
 }
 
-/// As `--parent` takes it.
+/// Formats a parent as the value of `--parent`.
 fn parent(parent: &WireRuleDependency) -> String {
     let WireRuleDependency { rule, kind, value, min } = parent;
     format!("{rule},{kind}={value},min={min}")
 }
 
-/// The part of a reservation for requests without bytes, where it is not the usual one.
+/// Formats the part of a reservation for requests without bytes, if it is not the default.
 fn metadata(ppm: Option<u32>) -> String {
     ppm.filter(|ppm| *ppm != Rule::RESERVE_METADATA_PPM).map(percent).unwrap_or_default()
 }
@@ -171,7 +171,7 @@ fn number(value: Option<u32>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Parts per million as a percentage.
+/// Formats parts per million as a percentage.
 pub(super) fn percent(ppm: u32) -> String {
     let (whole, rest) = (ppm / 10_000, format!("{:04}", ppm % 10_000));
     let rest = rest.trim_end_matches('0');
@@ -179,7 +179,7 @@ pub(super) fn percent(ppm: u32) -> String {
     format!("{whole}{point}{rest}%")
 }
 
-/// Over all targets; nothing where nothing is known.
+/// Sums over all targets; empty if there is no load information.
 fn sum(rule: &WireRule, part: fn(&RuleLoad) -> u64) -> String {
     match rule.targets.as_slice() {
         [] => String::new(),
@@ -187,7 +187,7 @@ fn sum(rule: &WireRule, part: fn(&RuleLoad) -> u64) -> String {
     }
 }
 
-/// Whether they are those of a proxy that schedules, and not of a file.
+/// Returns whether the rules are those of a scheduling proxy, not of a file.
 fn is_of_proxy(rules: &WireRules) -> bool {
     !rules.promises_cut_ppm.is_empty()
 }
@@ -218,7 +218,7 @@ mod tests {
              \n\
              METER  MATCH  PER  RATE\n\
              opens  *           100ops/s open\n\
-             rule \"late\" never takes a request: \"rest\" takes all that it could\n"
+             rule \"late\" never matches: \"rest\" takes all of its requests\n"
         );
     }
 
@@ -249,10 +249,10 @@ mod tests {
              \x20                           2       7        2\n\
              b        uid={2}            1  9ops/s  9ops/s on x, 2ops/s on y  \
              a,gate=1s,min=2ops/s        2       0        2\n\
-             default  what is left       1                                    \
+             default  all the rest       1                                    \
              \x20                           1       5        1\n\
-             target y: more is reserved than it gives; each promise is cut by 13 %\n\
-             not as in /r.toml: they end when the proxy ends or reads it\n"
+             target y: reservations exceed its capacity; each is cut by 13 %\n\
+             not saved in /r.toml: in force until the proxy ends or reloads it\n"
         );
         assert_eq!(effective(&rules.rules[1].targets[..1]), "9ops/s");
     }

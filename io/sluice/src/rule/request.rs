@@ -1,13 +1,13 @@
-//! A request that somebody asks about, and what rules grant it.
+//! A hypothetical request and the grant that rules give it.
 //!
 //! ```text
-//!   'jobid=dd.500 uid=1000 opcode=write bytes=4MiB' ─► Asked ─► Grant
-//!                                                                 rule, and why none before it
-//!                                                                 class, weight, reserve, …
-//!                                                                 what it pays to which meter
+//!   'jobid=dd.500 uid=1000 opcode=write bytes=4MiB' ─► RequestSpec ─► RuleGrant
+//!                                                                       rule, and why none before
+//!                                                                       class, weight, reserve, …
+//!                                                                       payments to meters
 //! ```
 //!
-//! It is asked of the same rule set, by the same calls, as a proxy asks.
+//! The lookup uses the same rule set and the same calls as a proxy.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,59 +22,59 @@ use serde::Serialize;
 use super::list::{effective, percent};
 use crate::top::table;
 
-/// A request that has not been made.
+/// A hypothetical request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestSpec {
     who: Identity,
     kind: OpKind,
-    /// Counted from the export's root; none: of no rule's directories.
+    /// Path below the export's root; none: outside of the directories of all rules.
     path: Option<String>,
     amount: Amount,
 }
 
-/// What a request gets.
+/// The grant for a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct RuleGrant {
-    /// The request, with what was left open filled in.
+    /// The request, with defaults filled in.
     request: String,
-    /// The rules that do not take it, in order.
+    /// The rules before the matching one, in order.
     passed_over: Vec<PassedOver>,
-    /// The rule that does; `default` if none.
+    /// The matching rule; `default` if none.
     rule: String,
     /// The key of its class; empty for a rule without `per`.
     class: String,
     weight: u32,
-    /// The promised rate: a reservation, or a limit that is a promise.
+    /// The reservation, or a limit that is one.
     reserve: Option<String>,
-    /// The part of it for requests without bytes; none where nothing is promised in bytes.
+    /// The part of it for requests without bytes; none without a reservation in bytes.
     reserve_metadata: Option<String>,
     slots: Option<u32>,
     write_mode: Option<String>,
     max_classes: Option<u32>,
-    /// What its one limit depends on.
+    /// The rule that its limit depends on.
     parent: Option<String>,
-    /// What a limit with a parent is now, where that is known.
+    /// The current value of a limit with a parent, if it is known.
     limit_now: Option<String>,
-    /// False for what gives something back: it pays and goes on.
+    /// False for requests that release something: they pay without waiting.
     waits: bool,
     pays: Vec<Payment>,
 }
 
-/// A rule that does not take a request.
+/// A rule that does not match a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct PassedOver {
     rule: String,
-    /// What of its condition does not hold, for each alternative.
+    /// The term of the condition that does not hold, for each alternative.
     unmet: Vec<String>,
 }
 
-/// What a request pays to one meter.
+/// A request's payment to one meter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Payment {
     /// `rule` for a rule's limit, `meter` for a `[[meter]]`, `decay` for the `max` of a `[[decay]]`.
     of: &'static str,
     name: String,
-    /// Which of its meters; empty if there is one for all.
+    /// The key of the meter; empty if there is one for all.
     key: String,
     rate: String,
     burst: Option<String>,
@@ -82,9 +82,9 @@ struct Payment {
     units: String,
 }
 
-/// The fields that a request may be told by.
+/// The fields of a request.
 const FIELDS: &str = "jobid, uid, gid, projid, nid, opcode, path, bytes, ops";
-/// A number that stands for a user or group that is not known, as the kernel has it.
+/// The number of an unknown user or group, as in the kernel.
 const UNKNOWN: u32 = u32::MAX;
 
 impl FromStr for RequestSpec {
@@ -103,7 +103,7 @@ impl FromStr for RequestSpec {
         let (mut bytes, mut seen) = (None, Vec::new());
         for (field, value) in fields(text)? {
             if seen.contains(&field) {
-                return Err(format!("{field} is there twice"));
+                return Err(format!("{field} is given twice"));
             }
             seen.push(field);
             let wrong = |want: &str| format!("{field}={value}: {want}");
@@ -111,7 +111,7 @@ impl FromStr for RequestSpec {
                 "jobid" => {
                     let job = JobId::new(&value);
                     asked.who.job = job.ok_or_else(|| {
-                        wrong("a job's name has at most 128 bytes and no control characters")
+                        wrong("a job's name has up to 128 bytes without control characters")
                     })?;
                 }
                 "uid" => asked.who.uid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
@@ -124,7 +124,7 @@ impl FromStr for RequestSpec {
                 }
                 "path" if value.starts_with('/') => asked.path = Some(value),
                 "path" => {
-                    return Err(wrong("a path is counted from the export and begins with /"));
+                    return Err(wrong("a path starts at the export and begins with /"));
                 }
                 "bytes" => {
                     let amount: Result<Bytes, _> = value.parse();
@@ -135,7 +135,11 @@ impl FromStr for RequestSpec {
                     let count = count.map_err(|_| wrong("a number of operations such as 1"))?;
                     asked.amount.ops = Ops::new(count);
                 }
-                _ => return Err(format!("a request has no {field:?}; it has {FIELDS}")),
+                _ => {
+                    return Err(format!(
+                        "{field:?} is not a field of a request; the fields are {FIELDS}"
+                    ));
+                }
             }
         }
         let moves_bytes = matches!(asked.kind, OpKind::Read | OpKind::Write);
@@ -152,7 +156,7 @@ impl FromStr for RequestSpec {
 }
 
 impl RuleGrant {
-    /// What these rules grant a request; `rules` has what is known of a proxy beside the set.
+    /// Computes the grant of a rule set for a request; `rules` has the load of a proxy.
     pub(super) fn of(asked: &RequestSpec, set: &RuleSet, rules: &WireRules) -> RuleGrant {
         let RequestSpec { who, kind, path, amount } = asked;
         let path = path.as_deref().unwrap_or_default();
@@ -243,14 +247,14 @@ impl fmt::Display for RuleGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.request)?;
         for PassedOver { rule, unmet } in &self.passed_over {
-            writeln!(f, "  not {rule}: it is not {}", unmet.join(" and not "))?;
+            writeln!(f, "  not matched by {rule}: not {}", unmet.join(", not "))?;
         }
         match self.rule.as_str() {
-            RuleSet::DEFAULT => writeln!(f, "  what no rule takes is in default")?,
-            rule => writeln!(f, "  rule {rule} takes it")?,
+            RuleSet::DEFAULT => writeln!(f, "  not matched by any rule: default")?,
+            rule => writeln!(f, "  matched by rule {rule}")?,
         }
         let class = match self.class.as_str() {
-            "" => format!("{}, the only one", self.rule),
+            "" => format!("{}, the only class", self.rule),
             key => format!("{} of {key}", self.rule),
         };
         let mut line = |name: &str, value: Option<&dyn fmt::Display>| match value {
@@ -279,13 +283,13 @@ impl fmt::Display for RuleGrant {
         });
         f.write_str(&table::aligned(&["PAYS", "TO", "OF", "RATE", "BURST"], &[0], rows))?;
         if !self.waits {
-            writeln!(f, "it pays and never waits: it gives something back")?;
+            writeln!(f, "pays without waiting, as it releases something")?;
         }
         Ok(())
     }
 }
 
-/// `FIELD=VALUE` by `FIELD=VALUE`; a value with spaces stands in quotes.
+/// Parses `FIELD=VALUE` words; a value with spaces is in quotes.
 fn fields(text: &str) -> Result<Vec<(&str, String)>, String> {
     let mut fields = Vec::new();
     let mut rest = text.trim_start();
@@ -294,7 +298,7 @@ fn fields(text: &str) -> Result<Vec<(&str, String)>, String> {
         let Some((field, value)) =
             rest.split_once('=').filter(|(field, _)| word.len() > field.len())
         else {
-            return Err(format!("{word:?} is no FIELD=VALUE; the fields are {FIELDS}"));
+            return Err(format!("{word:?} is not FIELD=VALUE; the fields are {FIELDS}"));
         };
         let quote = value.chars().next().filter(|first| matches!(first, '\'' | '"'));
         let (value, behind) = match quote {
@@ -309,11 +313,11 @@ fn fields(text: &str) -> Result<Vec<(&str, String)>, String> {
     Ok(fields)
 }
 
-/// A user, group or project; `None` for −1, which is none that is known.
+/// Parses a user, group or project; `None` for −1, which is unknown.
 fn id(text: &str) -> Result<Option<u32>, &'static str> {
     match text {
         "-1" => Ok(None),
-        _ => text.parse().map(Some).map_err(|_| "a number such as 1000, or -1 for not known"),
+        _ => text.parse().map(Some).map_err(|_| "a number such as 1000, or -1 for unknown"),
     }
 }
 
@@ -360,9 +364,9 @@ mod tests {
             grant(request).to_string(),
             "jobid=dd.500 uid=1000 gid=-1 projid=-1 nid=10.0.0.1@tcp opcode=write path=/a/b \
              bytes=4MiB ops=1\n\
-             \x20 not ckpt: it is not jobid={ckpt.*} and not uid={0}\n\
-             \x20 not old: it is not path={/old}\n\
-             \x20 rule jobs takes it\n\
+             \x20 not matched by ckpt: not jobid={ckpt.*}, not uid={0}\n\
+             \x20 not matched by old: not path={/old}\n\
+             \x20 matched by rule jobs\n\
              class       jobs of jobid=dd.500 uid=1000\n\
              weight      4\n\
              reserve     5MB/s, metadata 10%\n\
@@ -395,7 +399,7 @@ mod tests {
         assert_eq!((grant.rule.as_str(), grant.weight, grant.waits), ("default", 1, false));
         assert!(grant.to_string().ends_with("weight      1\npays no meter\n"), "{grant}");
         let clunk = self::grant("opcode=clunk");
-        assert!(clunk.to_string().ends_with("it pays and never waits: it gives something back\n"));
+        assert!(clunk.to_string().ends_with("pays without waiting, as it releases something\n"));
     }
 
     #[test]
@@ -412,18 +416,18 @@ mod tests {
         for (request, expected) in [
             (
                 "user=5",
-                "a request has no \"user\"; it has jobid, uid, gid, projid, nid, opcode, path, bytes, ops",
+                "\"user\" is not a field of a request; the fields are jobid, uid, gid, projid, nid, opcode, path",
             ),
-            ("uid", "\"uid\" is no FIELD=VALUE; the fields are jobid,"),
-            ("uid gid=5", "\"uid\" is no FIELD=VALUE"),
+            ("uid", "\"uid\" is not FIELD=VALUE; the fields are jobid,"),
+            ("uid gid=5", "\"uid\" is not FIELD=VALUE"),
             ("uid=ann", "uid=ann: a number such as 1000"),
-            ("uid=1 uid=2", "uid is there twice"),
+            ("uid=1 uid=2", "uid is given twice"),
             ("nid=10.0.0.1", "nid=10.0.0.1: a node's name such as 10.0.0.1@tcp"),
             (
                 "opcode=ost_read",
                 "opcode=ost_read: \"ost_read\" is not a kind of request; there are read,",
             ),
-            ("path=a", "path=a: a path is counted from the export and begins with /"),
+            ("path=a", "path=a: a path starts at the export and begins with /"),
             ("bytes=4MiB opcode=walk", "bytes=4MiB: only read and write move bytes"),
             ("bytes=much", "bytes=much: "),
             ("ops=-1", "ops=-1: a number of operations"),

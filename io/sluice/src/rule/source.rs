@@ -1,9 +1,9 @@
-//! Whose rules: those of a running proxy or controller, or those of a file.
+//! Reads and changes the rules of a running proxy, a controller or a file.
 //!
 //! ```text
 //!   proxy: GET text, version ─► edit ─► PUT If-Match ─┬─► in force
 //!             ▲                                       │
-//!             └────── 409: somebody was faster ◄──────┘
+//!             └─────── 409: changed meanwhile ◄───────┘
 //!   file:  lock ─► text ─► edit ─► FILE.new ─► rename over FILE
 //!   -:     standard input ─► edit ─► standard output
 //! ```
@@ -18,31 +18,30 @@ use proxy::SavedRuleFile;
 
 use crate::credentials::{CredentialArgs, named_controller};
 
-/// Where the rules are.
+/// The proxy, controller or file with the rules.
 #[derive(Debug, clap::Args)]
 pub(super) struct RuleSource {
-    /// The control socket of the proxy whose rules they are.
-    ///
-    /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
+    /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
+    /// unix:///run/sluice/proxy.sock]
     #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
     api: Option<ServerAddress>,
-    /// The controller whose rules they are, https://HOST:PORT, http://127.0.0.1:PORT or
-    /// unix:///path; of several all of them, with commas.
+    /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with
+    /// commas between several.
     #[arg(long, value_name = "URL", conflicts_with = "file")]
     controller: Option<Endpoints>,
     #[command(flatten)]
     credentials: CredentialArgs,
-    /// The rules of this file instead; - for standard input and output.
+    /// Rule file to use instead; - for standard input and output.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// How often a change is begun anew because others were faster. Each time one of them got
-/// its change through, so only a flood of changes comes to so many.
+/// Maximum number of attempts of a change that is retried because of concurrent changes. Each
+/// failed attempt means that another change succeeded, so only a flood of changes reaches it.
 const TRIES_MAX: usize = 100;
 
 impl RuleSource {
-    /// The rules as they are.
+    /// Reads the rules.
     pub(super) fn read(&self) -> anyhow::Result<WireRules> {
         match &self.file {
             Some(file) => parse(&file.display().to_string(), &read_text(file)?),
@@ -50,7 +49,7 @@ impl RuleSource {
         }
     }
 
-    /// Changes their text; the rules as they are then.
+    /// Changes the text of the rules; returns the changed rules.
     pub(super) fn change(
         &self,
         save: bool,
@@ -68,7 +67,7 @@ impl RuleSource {
         Ok(rules)
     }
 
-    /// Puts a text that is right in the place of theirs, whatever that is.
+    /// Replaces the text of the rules by a valid text, regardless of the old one.
     pub(super) fn replace(&self, save: bool, text: &str) -> anyhow::Result<WireRules> {
         match &self.file {
             Some(_) if self.is_standard() => parse("-", text),
@@ -99,12 +98,12 @@ impl RuleSource {
         }
     }
 
-    /// Whether they are those of a file, where a change stays.
+    /// Returns whether the rules are in a file, where a change is permanent.
     pub(super) fn is_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Whether they come from standard input.
+    /// Returns whether the rules come from standard input.
     pub(super) fn is_standard(&self) -> bool {
         self.file.as_deref() == Some(Path::new("-"))
     }
@@ -123,11 +122,11 @@ impl RuleSource {
                 outcome => return Ok(outcome?),
             }
         }
-        bail!("nothing is changed: others changed the rules each of {TRIES_MAX} times; try again")
+        bail!("not changed: the rules were changed by others during {TRIES_MAX} attempts; retry")
     }
 }
 
-/// The text of a file or of standard input.
+/// Reads the text of a file or of standard input.
 pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();
@@ -137,13 +136,13 @@ pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// The rules of a text; an error names the file and shows the line.
+/// Parses the rules of a text; an error names the file and shows the line.
 pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<WireRules> {
     let set = RuleSet::parse(text).map_err(|error| anyhow!(error.in_file(name)))?;
     Ok(WireRules::of(text, &set))
 }
 
-/// An edit's error; what was wrong before is a matter of the file.
+/// Adds the file's name to an error of an edit.
 fn in_file(name: &str, outcome: Result<String, RuleEditError>) -> anyhow::Result<String> {
     outcome.map_err(|error| match error {
         RuleEditError::Before(error) => anyhow!(error.in_file(name)),

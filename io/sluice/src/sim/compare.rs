@@ -1,7 +1,7 @@
-//! A recording beside its replays: a table of what each job had, and one of what held it back.
+//! Compares a trace with its replays: a table of each job's service, and one of its delays.
 //!
 //! ```text
-//!   JOB  RULES     REQ/S … MEDIAN  P99  QUEUED  DELAYED      JOB  RULES   RULE  HOLDS BACK BY
+//!   JOB  RULES     REQ/S … MEDIAN  P99  QUEUED  DELAYED      JOB  RULES   RULE  THROTTLED BY
 //!   a    recorded                                            a    A.toml  slow  limit 10ops/s
 //!   a    A.toml
 //! ```
@@ -16,18 +16,18 @@ use super::replay::ReplayRuleFile;
 use crate::top::table::aligned;
 use crate::trace::lines::span;
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Debug, Serialize)]
 pub(super) struct SimComparison {
     trace: String,
-    /// How it was replayed.
+    /// The method of the replay.
     how: &'static str,
-    /// What the reader should know.
+    /// Remarks for the reader.
     notes: Vec<String>,
     pub(super) targets: Vec<TargetComparison>,
 }
 
-/// What came of it at one target.
+/// The result at one target.
 #[derive(Debug, Serialize)]
 pub(super) struct TargetComparison {
     pub(super) target: String,
@@ -41,7 +41,7 @@ pub(super) struct TargetComparison {
     runs: Vec<RunOf>,
 }
 
-/// The jobs as they were recorded, or under one rule file.
+/// The jobs as recorded, or under one rule file.
 #[derive(Debug, Serialize)]
 pub(super) struct RunOf {
     rules: String,
@@ -49,9 +49,9 @@ pub(super) struct RunOf {
     violations: Vec<String>,
 }
 
-/// Said in every report: who waits longer asks later, and that changes what others have.
-const HOW: &str = "a closed-loop replay: each request follows the answer that it followed, as \
-                   long after it as then";
+/// The method, part of every report: a longer wait delays later requests, which affects other jobs.
+const HOW: &str = "a closed-loop replay: each request follows the same reply as in the trace, \
+                   after the same pause";
 
 const HAD_COLUMNS: [&str; 12] = [
     "JOB",
@@ -68,7 +68,7 @@ const HAD_COLUMNS: [&str; 12] = [
     "TOOK",
 ];
 const TAKEN_COLUMNS: [&str; 7] =
-    ["JOB", "RULES", "RULE", "REQUESTS", "DELAYED", "WAITED", "CAN BE HELD BACK BY"];
+    ["JOB", "RULES", "RULE", "REQUESTS", "DELAYED", "WAITED", "CAN BE THROTTLED BY"];
 
 impl SimComparison {
     pub(super) fn new(
@@ -79,13 +79,13 @@ impl SimComparison {
         SimComparison { trace, how: HOW, notes, targets }
     }
 
-    /// Whether no check failed.
+    /// Returns whether no check failed.
     pub(super) fn holds(&self) -> bool {
         let mut runs = self.targets.iter().flat_map(|target| &target.runs);
         runs.all(|run| run.violations.is_empty())
     }
 
-    /// Everything for people.
+    /// Formats everything for people.
     pub(super) fn tables(&self) -> String {
         let mut text = format!("{}: {}\n", self.trace, self.how);
         for note in &self.notes {
@@ -97,7 +97,7 @@ impl SimComparison {
         text
     }
 
-    /// A line for each check that failed and each job that was not done.
+    /// Formats a line for each failed check and each unfinished job.
     pub(super) fn failures(&self) -> String {
         let mut text = String::new();
         for target in &self.targets {
@@ -108,8 +108,8 @@ impl SimComparison {
                 }
                 for (job, _) in jobs.iter().filter(|(_, had)| had.unfinished) {
                     text += &format!(
-                        "{name}, {rules}: {job} was not done when the replay ended; its figures \
-                         are of what it had by then\n"
+                        "{name}, {rules}: {job} was unfinished at the end of the replay; its \
+                         figures cover the part until then\n"
                     );
                 }
             }
@@ -141,7 +141,7 @@ impl TargetComparison {
         self.runs.push(run);
     }
 
-    /// For the figure: what each job had of each second, run by run.
+    /// Returns the panels of the figure: the service of each job over time, run by run.
     pub(super) fn panels(&self) -> Vec<(String, Vec<JobSeries>)> {
         let series = |(job, had): (&String, &JobOutcome)| (job.clone(), had.series.clone());
         let panel = |run: &RunOf| (run.rules.clone(), run.jobs.iter().map(series).collect());
@@ -164,7 +164,7 @@ impl TargetComparison {
         text
     }
 
-    /// The jobs by name, each as recorded and then under each rule file.
+    /// Iterates over the jobs by name, each as recorded and then under each rule file.
     fn by_job(&self) -> impl Iterator<Item = (&str, &str, &JobOutcome)> {
         let recorded = self.runs.first().into_iter().flat_map(|run| run.jobs.keys());
         recorded.flat_map(move |job| {

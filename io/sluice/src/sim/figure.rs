@@ -1,4 +1,4 @@
-//! The figure of a scenario: what each job had over time, a panel for each scheduler.
+//! The figure of a scenario: the service of each job over time, one panel for each scheduler.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use chart::{JobSeries, job_chart};
 
 use super::outcome::SimOutcome;
 
-/// Draws it.
+/// Draws the figure of a scenario.
 pub(super) fn of_scenario(
     path: &Path,
     scenario: &Scenario,
     outcome: &SimOutcome,
 ) -> anyhow::Result<()> {
-    // What a scenario says of bytes is to be seen in bytes.
+    // A scenario with expectations of bytes is drawn in bytes.
     let bytes = scenario.expected().iter().any(|what| what.starts_with("bytes"));
     let panel = |report: &RunResult| (report.policy.clone(), series_of(report));
     let panels: Vec<_> = outcome.reports.iter().map(panel).collect();

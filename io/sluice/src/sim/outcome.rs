@@ -1,4 +1,4 @@
-//! What came of a scenario: its tables, what failed, and how to see that again.
+//! The outcome of a scenario: its tables, failures, and the commands that repeat them.
 //!
 //! ```text
 //!   reports, one a scheduler ─► jobs: a row for each scheduler and job
@@ -24,21 +24,21 @@ pub(super) struct SimOutcome {
     seed: u64,
     duration_ns: u64,
     warmup_ns: u64,
-    /// Everything was as expected and no check failed.
+    /// All expectations are met and no check failed.
     holds: bool,
     verdicts: Vec<ScenarioVerdict>,
     pub(super) reports: Vec<RunResult>,
-    /// What repeats it, but for seed and scheduler.
+    /// The command that repeats it, without seed and scheduler.
     command: String,
 }
 
-/// All scenarios together.
+/// The totals of all scenarios.
 #[derive(Debug, Default)]
 pub(super) struct SimTotals {
     scenarios: usize,
     runs: usize,
     expectations: usize,
-    /// Of the expectations.
+    /// Number of expectations that are not met.
     failed: usize,
     violations: usize,
 }
@@ -46,7 +46,7 @@ pub(super) struct SimTotals {
 impl SimOutcome {
     pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<RunResult>) -> SimOutcome {
         let ran = |policy: &str| reports.iter().any(|report| report.policy == policy);
-        // What is said of schedulers that --policy left out is not to be judged.
+        // Expectations of schedulers that --policy excludes are not judged.
         let mut verdicts = judge(scenario, &reports);
         verdicts.retain(|verdict| verdict.policy.split(" / ").all(ran));
         let kept = reports.iter().all(|report| report.violations.is_empty());
@@ -64,7 +64,7 @@ impl SimOutcome {
         }
     }
 
-    /// What it is, what each job had, and what was expected.
+    /// Formats the description, the service of each job, and the expectations.
     pub(super) fn tables(&self) -> String {
         let SimOutcome { scenario, from, about, seed, .. } = self;
         let (duration, warmup) = (span(self.duration_ns as f64), span(self.warmup_ns as f64));
@@ -99,7 +99,7 @@ impl SimOutcome {
         })
     }
 
-    /// A line or two for each thing that is not as it should be; empty if all is.
+    /// Formats one or two lines for each failure; empty if there is none.
     pub(super) fn failures(&self) -> String {
         let (scenario, command, seed) = (&self.scenario, &self.command, self.seed);
         let mut text = String::new();
@@ -134,7 +134,7 @@ fn verdict_row(verdict: &ScenarioVerdict) -> Vec<String> {
     ]
 }
 
-/// To four significant digits or so, however large it is.
+/// Formats a number with about four significant digits.
 fn found(verdict: &ScenarioVerdict) -> String {
     match verdict.found {
         None => "nothing".into(),

@@ -1,12 +1,12 @@
-//! A recording under rules: what each job had, and what it would have had.
+//! Replays a trace under rules: each job's service as recorded and as it would have been.
 //!
 //! ```text
-//!   Recordings ─┬─ as recorded ─────────────────────────► Had ─┐
-//!               ├─ Scenario of A.toml ─► run ─► report ─► Had ─┼─► job by job: rates, latencies,
-//!               └─ Scenario of B.toml ─► run ─► report ─► Had ─┘   what waited, under which rule
+//!   Recordings ─┬─ as recorded ─────────────────────────► JobOutcome ─┐
+//!               ├─ Scenario of A.toml ─► run ─► report ─► JobOutcome ─┼─► rates, latencies and
+//!               └─ Scenario of B.toml ─► run ─► report ─► JobOutcome ─┘   waits of each job
 //! ```
 //!
-//! The proxy's targets have schedulers of their own: each is replayed by itself.
+//! Each target of a proxy has its own scheduler, so each is replayed separately.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ use super::Args;
 use super::compare::{RunOf, SimComparison, TargetComparison};
 use super::runs::{self, SimProgress, SimRun};
 
-/// A recording, and the rules that it is to be replayed under.
+/// A trace and the rules for its replay.
 pub(super) struct SimReplay {
     trace: PathBuf,
     recordings: Recordings,
-    /// Requests that the proxy could not record.
+    /// Number of requests that the proxy could not record.
     lost: u64,
-    /// The trace lacks its end.
+    /// The end of the trace is missing.
     cut: bool,
     rules: Vec<ReplayRuleFile>,
     costs: Option<CostsFile>,
 }
 
-/// A rule file that was read.
+/// A rule file and its rules.
 pub(super) struct ReplayRuleFile {
     pub(super) name: String,
     pub(super) set: Arc<RuleSet>,
 }
 
 impl SimReplay {
-    /// Reads everything that a replay needs.
+    /// Reads the files of a replay.
     ///
     /// # Errors
     /// The first file that is wrong, with its line where it has lines.
@@ -50,7 +50,7 @@ impl SimReplay {
         rules: &[PathBuf],
         costs: Option<&Path>,
     ) -> anyhow::Result<SimReplay> {
-        // Such an error tells its cause itself.
+        // The text of this error includes its cause.
         let load = |file| CostsFile::load(file).map_err(|error| anyhow!("{error}"));
         let costs = costs.map(load).transpose()?;
         let rules =
@@ -59,12 +59,12 @@ impl SimReplay {
         let mut reader = TraceReader::open(trace).with_context(name)?;
         let recordings = Recordings::new(reader.by_ref()).with_context(name)?;
         let empty = recordings.targets.is_empty();
-        ensure!(!empty, "{} holds no request that could be replayed", name());
+        ensure!(!empty, "{} contains no request that can be replayed", name());
         let (lost, cut) = (reader.lost(), reader.cut());
         Ok(SimReplay { trace: trace.into(), recordings, lost, cut, rules, costs })
     }
 
-    /// Replays and shows what came of it; whether every check held.
+    /// Replays and shows the result; returns whether every check held.
     pub(super) fn run(&self, args: &Args) -> anyhow::Result<bool> {
         let (mut all, mut targets) = (Vec::new(), Vec::new());
         for (name, recording) in &self.recordings.targets {
@@ -103,20 +103,25 @@ impl SimReplay {
         let Recordings { left_out, shortened, .. } = &self.recordings;
         let mut notes = Vec::new();
         if *left_out > 0 {
-            notes.push(format!("{left_out} requests were given up or of nobody: not replayed"));
+            notes.push(format!(
+                "{left_out} requests were cancelled or have no identity: not replayed"
+            ));
         }
         if *lost > 0 {
             notes.push(format!("{lost} requests were not recorded"));
         }
         if *cut {
-            notes.push("the trace lacks its end: the proxy was killed, or still writes".into());
+            notes.push(
+                "the end of the trace is missing: the proxy was killed, or is still writing it"
+                    .into(),
+            );
         }
         if *shortened {
-            notes.push("the trace is longer than what is replayed of it".into());
+            notes.push("the trace is longer than the replay: its end was not replayed".into());
         }
         for ReplayRuleFile { name, set } in &self.rules {
             if set.has_paths() {
-                notes.push(format!("{name}: a trace has no paths, so path={{…}} matches nothing"));
+                notes.push(format!("{name}: a trace has no paths, so path={{…}} never matches"));
             }
         }
         notes
@@ -135,7 +140,7 @@ impl SimReplay {
         let stem = self.trace.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let stem = stem.unwrap_or_else(|| "trace".into());
         for (number, target) in comparison.targets.iter().enumerate() {
-            // A target's name may be no name of a file.
+            // A target's name may not be valid as a file name.
             let more = if number == 0 { String::new() } else { format!("-{}", number + 1) };
             let path = dir.join(format!("{stem}{more}.svg"));
             let title = format!("{stem}, target {}", target.target);

@@ -1,12 +1,12 @@
-//! Runs worlds on every processor and hands their reports on in order.
+//! Runs simulations on all processors and passes their reports on in order.
 //!
 //! ```text
 //!   runs ─► the next for each thread ─► World ─► (number, report) ─► in order ─► done
-//!                    └─ simulated time, events ─► the line of progress
+//!                    └─ simulated time, events ─► progress line
 //! ```
 //!
-//! A run that panics is a finding like any other: it becomes a report with a violation, so
-//! that its seed is told and the others go on.
+//! A run that panics becomes a report with a violation, so that its seed is reported and the other
+//! runs continue.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -26,17 +26,17 @@ pub(super) struct SimRun {
     pub(super) seed: u64,
 }
 
-/// What the line of progress counts.
+/// The unit of the progress line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimProgress {
     Hidden,
     /// Simulated seconds, of all runs together.
     OfTime,
-    /// So many in all runs together; how long a replay will last is not known before.
+    /// Requests of all runs together, since the duration of a replay is unknown.
     OfRequests(u64),
 }
 
-/// What all threads have done so far.
+/// The work that all threads have done.
 #[derive(Default)]
 struct SimWork {
     next: AtomicUsize,
@@ -45,10 +45,10 @@ struct SimWork {
     stop: AtomicBool,
 }
 
-/// Runs everything; `done` has the reports in the order of the runs.
+/// Runs all simulations and calls `done` with each report, in the order of the runs.
 ///
 /// # Errors
-/// What `done` says; the rest is not run then.
+/// The first error of `done`; the remaining runs are skipped.
 pub(super) fn run_all(
     runs: &[SimRun],
     progress: SimProgress,
@@ -109,7 +109,7 @@ impl SimWork {
 fn guarded(run: &SimRun, work: &SimWork) -> RunResult {
     catch_unwind(AssertUnwindSafe(|| one(run, work))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
-        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let (scenario, policy) = (run.scenario.name.clone(), run.policy.name().to_string());
         let what = format!("the run panicked: {words}");
         let seed = run.seed;
@@ -124,7 +124,7 @@ fn one(run: &SimRun, work: &SimWork) -> RunResult {
     let mut world = World::new(&run.scenario, run.policy, run.seed);
     let part = world.end().as_nanos() / PARTS + 1;
     let (mut at, mut events) = (0, 0);
-    // A replay may end sooner than it might.
+    // A replay may end before its time limit.
     while at < world.end().as_nanos() {
         if work.stop.load(Relaxed) {
             return world.report();
@@ -138,13 +138,13 @@ fn one(run: &SimRun, work: &SimWork) -> RunResult {
     world.run()
 }
 
-/// A run is cut into so many parts, so that progress is seen.
+/// Number of parts of a run, after each of which progress is updated.
 const PARTS: u64 = 200;
 const REDRAW: Duration = Duration::from_millis(200);
-/// It arrives, has its turn and is served.
+/// Events of a request: arrival, dispatch and completion.
 const EVENTS_OF_REQUEST: u64 = 3;
 
-/// The line of progress on stderr.
+/// The progress line on stderr.
 struct ProgressLine {
     progress: SimProgress,
     begun: Instant,
@@ -173,7 +173,7 @@ impl ProgressLine {
         };
         let spent = self.begun.elapsed().as_secs_f64().max(1e-3);
         let speed = chart::short(events as f64 / spent);
-        // A terminal that has gone away is no reason to stop.
+        // A closed terminal does not end the runs.
         let _ =
             write!(io::stderr(), "\r\x1b[K{far}, {done} of {} runs, {speed} events/s", self.runs);
     }

@@ -1,8 +1,8 @@
-//! Scenarios: found, read, run under each of their schedulers, and shown.
+//! Finds and reads scenarios, runs them under each of their schedulers, and shows the outcomes.
 //!
 //! ```text
-//!   FILE, DIR ─► every file read ─► Planned ─► a run for each scheduler ─► Outcome ─► shown
-//!   seeds ─────► by chance ───────────┘
+//!   FILE, DIR ─► every file read ─► Planned ─► a run for each scheduler ─► SimOutcome ─► shown
+//!   seeds ─────► random ──────────────┘
 //! ```
 
 use std::io::{self, Write};
@@ -17,16 +17,16 @@ use super::figure;
 use super::outcome::{SimOutcome, SimTotals};
 use super::runs::{self, SimProgress, SimRun};
 
-/// A scenario and where it is from.
+/// A scenario to run, and its origin.
 pub(super) struct Planned {
-    /// What repeats it, but for seed and scheduler.
+    /// The command that repeats it, without seed and scheduler.
     command: String,
     scenario: Arc<Scenario>,
     policies: Vec<Policy>,
     seed: u64,
 }
 
-/// Runs scenarios and shows what came of them; whether everything was as expected.
+/// Runs scenarios and shows their outcomes; returns whether all expectations are met.
 pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
     let totals = simulate(planned, args)?;
     let silent = args.json || (args.quiet && totals.holds());
@@ -36,7 +36,7 @@ pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
     Ok(totals.holds())
 }
 
-/// Runs everything, and shows each scenario when all its schedulers are done.
+/// Runs all scenarios and shows each when all its schedulers are done.
 fn simulate(planned: &[Planned], args: &Args) -> anyhow::Result<SimTotals> {
     let mut all = Vec::new();
     for plan in planned {
@@ -85,7 +85,7 @@ fn show(outcome: &SimOutcome, scenario: &Scenario, args: &Args) -> anyhow::Resul
     Ok(())
 }
 
-// ---- what is to be run ----
+// ---- planning ----
 
 pub(super) fn by_chance(seeds: u64, args: &Args) -> Vec<Planned> {
     let first = args.seed.unwrap_or(1);
@@ -99,7 +99,7 @@ pub(super) fn by_chance(seeds: u64, args: &Args) -> Vec<Planned> {
     (first..first.saturating_add(seeds)).map(plan).collect()
 }
 
-/// Every scenario that was named, or every error that was found.
+/// Reads all named scenarios, or returns all errors.
 pub(super) fn from_files(args: &Args) -> Result<Vec<Planned>, Vec<anyhow::Error>> {
     let (mut planned, mut wrong) = (Vec::new(), Vec::new());
     for path in &args.paths {
@@ -120,7 +120,7 @@ pub(super) fn from_files(args: &Args) -> Result<Vec<Planned>, Vec<anyhow::Error>
     if wrong.is_empty() { Ok(planned) } else { Err(wrong) }
 }
 
-/// A file itself; of a directory the scenarios that stand directly in it, by name.
+/// Returns a file itself, or the scenarios directly in a directory, sorted by name.
 fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let unreadable = || format!("cannot read {}", path.display());
     if !std::fs::metadata(path).with_context(unreadable)?.is_dir() {
@@ -135,7 +135,7 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     files.sort();
     match files.is_empty() {
-        true => Err(anyhow!("{} holds no scenario, a file NAME.toml", path.display())),
+        true => Err(anyhow!("{} contains no scenario, a file NAME.toml", path.display())),
         false => Ok(files),
     }
 }
@@ -144,7 +144,7 @@ fn read(file: &Path, args: &Args) -> anyhow::Result<Planned> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut scenario = Scenario::parse(&text, &file.display().to_string())?;
-    // Messages name the whole path, figures and reports the file alone.
+    // Messages show the whole path, figures and reports only the file name.
     if let Some(name) = file.file_stem() {
         scenario.name = name.to_string_lossy().into_owned();
     }

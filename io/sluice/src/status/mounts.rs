@@ -1,11 +1,10 @@
-//! The mounts of this machine: which there are, and how each stands with its proxies.
+//! The mounts of this machine and the state of their connections to proxies.
 //!
 //! ```text
-//!   /proc/self/mountinfo ─► of type fuse.sluice ─► read AT/.sluice/status ─► its links, or what is wrong
+//!   /proc/self/mountinfo ─► of type fuse.sluice ─► read AT/.sluice/status ─► its connections, or a problem
 //! ```
 //!
-//! Whoever asks does not wait for a mount that does not answer: all are asked at once, for two
-//! seconds.
+//! All mounts are read at the same time, with a time limit of 2 s for a mount that does not answer.
 
 use std::fs;
 use std::io;
@@ -26,12 +25,12 @@ pub(super) struct MountShown {
     pub(super) at: PathBuf,
     pub(super) source: String,
     pub(super) state: MountState,
-    /// What it says of itself.
+    /// The status that the mount reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<MountStatus>,
 }
 
-/// How a mount fares.
+/// The state of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum MountState {
@@ -42,11 +41,11 @@ pub(super) enum MountState {
     Ended,
     /// It does not answer.
     Silent,
-    /// It is another user's, or of a version without this file.
+    /// It belongs to another user, or its version has no status file.
     Unknown,
 }
 
-/// All that this process sees.
+/// Returns all mounts of sluice in this process's table of mounts.
 ///
 /// # Errors
 /// If the table of mounts cannot be read.
@@ -63,12 +62,12 @@ pub(super) fn all() -> io::Result<Vec<MountShown>> {
     Ok(asked.into_iter().map(shown).collect())
 }
 
-/// The table of them; empty if there is none.
+/// Formats the table of mounts; empty if there is none.
 pub(super) fn text(mounts: &[MountShown]) -> String {
     if mounts.is_empty() {
         return String::new();
     }
-    let head = ["MOUNT", "SOURCE", "PROCESS", "OPEN", "BEHIND", "STATE"];
+    let head = ["MOUNT", "SOURCE", "PROCESS", "OPEN", "WRITE-BEHIND", "STATE"];
     let rows = mounts.iter().map(|mount| {
         let of = |text: fn(&MountStatus) -> String| {
             mount.status.as_ref().map_or_else(|| "-".into(), text)
@@ -83,7 +82,7 @@ pub(super) fn text(mounts: &[MountShown]) -> String {
 }
 
 impl MountShown {
-    /// From what was read, if that came in time.
+    /// Determines the state from the mount's answer; `None` if it did not come in time.
     fn of(at: &Path, source: &str, answer: Option<io::Result<String>>) -> MountShown {
         let (state, status) = match answer {
             None => (MountState::Silent, None),
@@ -100,19 +99,19 @@ impl MountShown {
         MountShown { at: at.into(), source: source.into(), state, status }
     }
 
-    /// What is wrong with it, one sentence each.
+    /// Returns the problems of the mount, one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
         let at = self.at.display();
         match self.state {
             MountState::Ok | MountState::Unknown => Vec::new(),
             MountState::Ended => {
-                vec![format!("the process of the mount at {at} has ended: sluice umount {at}")]
+                vec![format!("the process of the mount at {at} has ended; run sluice umount {at}")]
             }
             MountState::Silent => vec![format!("the mount at {at} does not answer")],
             MountState::Waits => {
                 let links = self.status.iter().flat_map(|status| &status.proxies);
                 let lost = links.filter(|link| link.lost > 0).map(|link| {
-                    format!("the mount at {at} waits for its connection to {}", link.proxy)
+                    format!("the mount at {at} is waiting for its connection to {}", link.proxy)
                 });
                 lost.collect()
             }
@@ -121,7 +120,7 @@ impl MountShown {
 }
 
 impl MountState {
-    /// What stands in the table.
+    /// Returns the text for the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             MountState::Ok => "ok",

@@ -1,11 +1,11 @@
-//! From two samples of counters to the rates between them, by job, user, class or client.
+//! Computes rates between two samples of counters, by job, user, class or client.
 
 use std::collections::BTreeMap;
 
 use api::{ConnectionInfo, Connections, WireClasses, WireSubject, WireSubjects, WireUsage};
 use serde::{Deserialize, Serialize};
 
-/// What the rows of the table stand for.
+/// The grouping of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TopBy {
@@ -19,7 +19,7 @@ pub(crate) enum TopBy {
     Client,
 }
 
-/// What the rows are ordered by, the greatest first; names in their own order.
+/// The order of the rows, largest first; names in alphabetical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TopSort {
     /// The name.
@@ -34,26 +34,27 @@ pub(crate) enum TopSort {
     Queue,
     /// Latency.
     Latency,
-    /// Slots held.
+    /// Slots in use.
     Slots,
     /// Bytes read and written per second, then operations per second.
     Load,
 }
 
-/// What the proxy's counters said at one time.
+/// The proxy's counters at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TopSample {
     pub(crate) subjects: WireSubjects,
     pub(crate) classes: WireClasses,
-    /// The subjects are connections: nothing is scheduled.
+    /// The subjects are connections, as the proxy does not schedule.
     pub(crate) of_connections: bool,
 }
 
-/// One row: what somebody gets now. Means are over the requests that completed between
-/// the two samples, zero if there were none. What only a scheduler knows is `None` without.
+/// One row: the current service of a job, user, class or client. Means are over the requests that
+/// completed between the two samples, zero if there were none. Figures that only a scheduler has
+/// are `None` without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct TopRow {
-    /// The job, user, class or node; `-` where there is none.
+    /// The job, user, class or node; `-` if there is none.
     pub(crate) name: String,
     /// Payload read per second.
     pub(crate) read_bytes_per_s: u64,
@@ -61,21 +62,21 @@ pub(crate) struct TopRow {
     pub(crate) written_bytes_per_s: u64,
     /// Backend operations per second.
     pub(crate) ops_per_s: u64,
-    /// Mean time that a request waited for its turn.
+    /// Mean time of a request in the queue.
     pub(crate) queue_ns_mean: Option<u64>,
-    /// Mean time from a request's arrival to its answer, the queue included.
+    /// Mean time from a request's arrival to its reply, including the queue.
     pub(crate) latency_ns_mean: Option<u64>,
     /// Requests waiting now.
     pub(crate) queued: Option<u64>,
-    /// Requests at the backend now; without a scheduler, all that have no answer.
+    /// Requests at the backend now; without a scheduler, all requests without a reply.
     pub(crate) running: u64,
-    /// Slots held now.
+    /// Slots in use now.
     pub(crate) slots: Option<u64>,
-    /// Whether the head of a queue waits for a meter now.
+    /// Whether the head of a queue waits for a meter now (throttled).
     pub(crate) throttled: bool,
 }
 
-/// The rows between two samples, unordered: one for each name that is known now.
+/// Computes the rows between two samples, unordered: one for each name in the later sample.
 pub(crate) fn rows(
     earlier: &TopSample,
     now: &TopSample,
@@ -93,7 +94,7 @@ pub(crate) fn rows(
     sums.into_iter().map(row).collect()
 }
 
-/// The time between two samples; a proxy that was started again counts from zero.
+/// Returns the time between two samples; after a restart, the time since the start.
 fn span(earlier_ns: u64, now_ns: u64) -> u64 {
     now_ns.checked_sub(earlier_ns).unwrap_or(now_ns)
 }
@@ -135,12 +136,12 @@ fn by_subject(
     sums
 }
 
-/// Who was not there at the earlier sample has everything since then.
+/// Returns the usage between two samples; all of it if there is no earlier one.
 fn between(earlier: Option<&&WireUsage>, now: &WireUsage) -> WireUsage {
     earlier.map_or(*now, |earlier| now.since(earlier))
 }
 
-/// Orders the rows by `sort`; equals by name, so that rows do not dance.
+/// Orders the rows by `sort`, equal rows by name, so that they keep their positions.
 pub(crate) fn order(rows: &mut [TopRow], sort: TopSort, reversed: bool) {
     rows.sort_by(|a, b| {
         let bytes = |row: &TopRow| row.read_bytes_per_s + row.written_bytes_per_s;
@@ -160,8 +161,7 @@ pub(crate) fn order(rows: &mut [TopRow], sort: TopSort, reversed: bool) {
 }
 
 impl TopSample {
-    /// What is known where nothing is scheduled: a connection stands for whom it first
-    /// attached.
+    /// Builds a sample of a proxy without scheduling: each connection counts for its first attach.
     pub(crate) fn of_connections(all: Connections) -> TopSample {
         let subject = |connection: ConnectionInfo| {
             let first = connection.attaches.into_iter().next().unwrap_or_default();
@@ -184,7 +184,7 @@ impl TopSample {
             }
         };
         let t_ns = all.t_ns;
-        // One that has not attached is nobody's yet.
+        // A connection without an attach has no user yet.
         let attached = all.connections.into_iter().filter(|c| !c.attaches.is_empty());
         let subjects = WireSubjects { t_ns, subjects: attached.map(subject).collect() };
         TopSample {
@@ -214,7 +214,7 @@ impl TopRow {
     }
 }
 
-/// `count` × `times` ÷ `by`, rounded down; zero where there is nothing to divide by.
+/// Computes `count` × `times` ÷ `by`, rounded down; zero if `by` is zero.
 fn ratio(count: u64, times: u64, by: u64) -> u64 {
     let product = u128::from(count) * u128::from(times);
     product.checked_div(u128::from(by)).map_or(0, |q| u64::try_from(q).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! The live table: one loop over keys, samples and redraws.
+//! The live table: a loop over keys, samples and redraws.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::rates::{TopBy, TopSort};
 use super::view::{self, ORDERS, TopView};
 use super::{TopReport, TopWatch};
 
-/// Shows the live table until `q` or a signal; the terminal is as before afterwards, also
-/// after a panic (ratatui's own hook).
+/// Shows the live table until `q` or a signal, then restores the terminal, also after a panic
+/// (with ratatui's hook).
 pub(super) fn run(
     watch: TopWatch,
     by: TopBy,
@@ -22,7 +22,7 @@ pub(super) fn run(
     interval: Duration,
 ) -> anyhow::Result<()> {
     let mut screen = TopScreen::new(watch, by, sort);
-    // The first answer before the screen is taken: a wrong --api is told in plain words.
+    // The first sample comes before the screen is cleared, so that an error is a plain message.
     screen.sample_first()?;
     end_on_signals()?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
@@ -31,17 +31,16 @@ pub(super) fn run(
     outcome
 }
 
-/// Ends the process on a signal from a thread of its own. The loop cannot be left to
-/// notice: when the terminal is gone, crossterm's poll reads its end over and over and
-/// never returns, and the viewer would eat a processor for ever.
+/// Ends the process on a signal, from a separate thread. The loop cannot do it: when the terminal
+/// is closed, crossterm's poll reads end of file in a busy loop and never returns.
 fn end_on_signals() -> anyhow::Result<()> {
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            // Nobody is left to tell if the terminal is gone.
+            // If the terminal is closed, an error cannot be shown.
             let _ = ratatui::try_restore();
-            // As a shell reports a program that a signal ended.
+            // The exit status of a shell for a program that a signal ended.
             std::process::exit(128 + signal);
         }
     });
@@ -62,7 +61,7 @@ impl TopScreen {
     }
 
     fn show(&mut self, terminal: &mut DefaultTerminal, interval: Duration) -> anyhow::Result<()> {
-        // The first rates soon, so that the screen does not stay empty for an interval.
+        // The first rates come early, so that the screen is not empty for a whole interval.
         let mut due = Instant::now() + interval.min(Duration::from_millis(300));
         loop {
             terminal.draw(|frame| view::draw(frame, self.report.as_ref(), &mut self.view))?;
@@ -81,13 +80,13 @@ impl TopScreen {
     }
 
     fn sample_first(&mut self) -> anyhow::Result<()> {
-        self.watch.sample()?.context("there is no frame in the recording").map(drop)
+        self.watch.sample()?.context("the recording contains no frame").map(drop)
     }
 
-    /// Takes a sample; a proxy that does not answer may come back.
+    /// Takes a sample; an error is shown and the next sample retries.
     fn sample(&mut self) {
         match self.watch.sample() {
-            Ok(None) => self.view.trouble = Some("the end of the recording".into()),
+            Ok(None) => self.view.trouble = Some("end of the recording".into()),
             Ok(Some(status)) => {
                 self.view.trouble = None;
                 let TopView { sort, reversed, .. } = self.view;
@@ -97,7 +96,7 @@ impl TopScreen {
         }
     }
 
-    /// Does what the key stands for; true if that is to quit.
+    /// Handles a key; returns true to quit.
     fn press(&mut self, key: KeyEvent) -> bool {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -121,7 +120,7 @@ impl TopScreen {
         false
     }
 
-    /// Shows the last two samples as the keys have it now, without asking the proxy again.
+    /// Recomputes the rows of the last two samples after a key, without a new sample.
     fn arrange(&mut self) {
         if let Some(report) = self.report.take() {
             let TopView { sort, reversed, .. } = self.view;
@@ -130,10 +129,10 @@ impl TopScreen {
     }
 }
 
-/// Rows that page up and page down move by.
+/// Number of rows of page up and page down.
 const PAGE: u16 = 10;
 
-/// The order `steps` to the right of `sort`, round and round.
+/// Returns the order `steps` to the right of `sort`, cyclically.
 fn neighbour(sort: TopSort, steps: usize) -> TopSort {
     let at = ORDERS.iter().position(|order| *order == sort).unwrap_or(0);
     ORDERS[(at + steps) % ORDERS.len()]

@@ -1,14 +1,14 @@
-//! Where the samples of `sluice top` come from, and a file of them.
+//! The sources of samples for `sluice top`, and its recordings.
 //!
 //! ```text
 //!   a proxy ────── status, subjects, classes ─┐
-//!   a controller ─ a sample of each proxy ────┼─► Frame ─┬─► Watch
-//!   --play FILE ── one frame a line ──────────┘          └─► --record FILE
+//!   a controller ─ a sample of each proxy ────┼─► TopFrame ─┬─► TopWatch
+//!   --play FILE ── one frame a line ──────────┘             └─► --record FILE
 //! ```
 //!
-//! A recording is JSON, one frame a line after a line that says what it is; what is in a frame is
-//! what the proxies told, so that a recording can be shown by job, user, class and node, in any
-//! order. Frames of a controller have its clock: a proxy's answer may be some milliseconds older.
+//! A recording is JSON: a head line, then one frame a line. A frame has the proxies' counters, so
+//! that a recording can be shown by job, user, class and node, in any order. Frames of a controller
+//! have its clock: a proxy's sample may be a few milliseconds older.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 use super::rates::TopSample;
 use crate::server_args::ApiServer;
 
-/// Where samples come from.
+/// A source of samples.
 pub(super) enum TopSource {
     Live(ApiServer),
     Recording(TopPlayer),
 }
 
-/// One sample and what there is to say of it.
+/// One sample and a remark on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct TopFrame {
     pub(super) status: ProxyStatus,
@@ -37,18 +37,18 @@ pub(super) struct TopFrame {
     pub(super) note: Option<String>,
 }
 
-/// A recording that is read.
+/// The reader of a recording.
 pub(super) struct TopPlayer {
     path: PathBuf,
     lines: BufReader<File>,
-    /// The line that was read last, from 1.
+    /// The number of the last line that was read, from 1.
     line: u64,
     next: Option<TopFrame>,
-    /// So many times as fast, in hundredths.
+    /// The speed relative to the original, in percent.
     speed_percent: u64,
 }
 
-/// A recording that is written.
+/// The writer of a recording.
 pub(super) struct TopRecorder {
     path: PathBuf,
     file: File,
@@ -61,13 +61,12 @@ struct RecordingHead {
     sluice_top: u32,
 }
 
-/// What there is to say where nothing is scheduled.
-const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): connections stand for the user and \
-                              job that attached first; nothing is known of queue, latency, slots \
-                              and classes";
+/// The remark for a proxy without scheduling.
+const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): each connection counts for its first \
+                              user and job; queue, latency, slots and classes are unknown";
 
 impl TopSource {
-    /// The next sample; `None` at the end of a recording.
+    /// Returns the next sample; `None` at the end of a recording.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<TopFrame>> {
         match self {
             TopSource::Live(ApiServer::Proxy(client)) => {
@@ -86,7 +85,7 @@ impl TopSource {
         }
     }
 
-    /// How long to wait for the next one, where live samples are taken each `interval`.
+    /// Returns the time to wait before the next sample: `interval` for live samples.
     pub(super) fn pause(&self, shown: u64, interval: Duration) -> Duration {
         match self {
             TopSource::Live(_) => interval,
@@ -96,24 +95,24 @@ impl TopSource {
 }
 
 impl TopPlayer {
-    /// Opens a recording, to be shown `speed` times as fast as it was.
+    /// Opens a recording, to be shown at `speed` times its original speed.
     ///
     /// # Errors
-    /// If the file cannot be read or is no recording.
+    /// If the file cannot be read or is not a recording.
     pub(super) fn open(path: &Path, speed: f64) -> anyhow::Result<TopPlayer> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let (path, lines) = (path.to_owned(), BufReader::new(file));
-        // 0.1 to 100, as the flag's parser has it.
+        // 0.1 to 100, checked by the flag's parser.
         let speed_percent = (speed * 100.0) as u64;
         let mut player = TopPlayer { path, lines, line: 0, next: None, speed_percent };
         let head: Option<RecordingHead> = player.read()?;
         match head {
             Some(RecordingHead { sluice_top: VERSION }) => {}
             Some(RecordingHead { sluice_top }) => bail!(
-                "{} is a recording of form {sluice_top}: this program reads form {VERSION}",
+                "{} is a recording of format {sluice_top}; this program reads format {VERSION}",
                 player.path.display()
             ),
-            None => bail!("{} is empty, and no recording", player.path.display()),
+            None => bail!("{} is empty and not a recording", player.path.display()),
         }
         player.next = player.read()?;
         Ok(player)
@@ -125,7 +124,7 @@ impl TopPlayer {
         Ok(Some(frame))
     }
 
-    /// The time between the frame that is shown and the next one.
+    /// Returns the time between the frame that is shown and the next one.
     fn pause(&self, shown: u64) -> Duration {
         let next = self.next.as_ref().map_or(shown, |next| next.sample.subjects.t_ns);
         let nanos = u128::from(next.saturating_sub(shown)) * 100 / u128::from(self.speed_percent);
@@ -143,18 +142,20 @@ impl TopPlayer {
         }
         if line.last() != Some(&b'\n') {
             let at = place(self.line);
-            bail!("{at} has no end: it was cut off, or is longer than {LINE_BYTES_MAX} bytes");
+            bail!("{at} is incomplete or longer than {LINE_BYTES_MAX} bytes");
         }
         let value = serde_json::from_slice(&line);
-        value.map(Some).with_context(|| format!("{} is no frame of a recording", place(self.line)))
+        value
+            .map(Some)
+            .with_context(|| format!("{} is not a frame of a recording", place(self.line)))
     }
 }
 
 impl TopRecorder {
-    /// Begins a recording in a file that is not there yet.
+    /// Starts a recording in a new file.
     ///
     /// # Errors
-    /// If it is there, or cannot be written.
+    /// If the file exists or cannot be written.
     pub(super) fn new(path: &Path) -> anyhow::Result<TopRecorder> {
         let file = File::options().write(true).create_new(true).open(path);
         let file = file.with_context(|| format!("cannot make {}", path.display()))?;
@@ -163,7 +164,7 @@ impl TopRecorder {
         Ok(recorder)
     }
 
-    /// Adds a frame, so that it is in the file when this returns.
+    /// Writes a frame to the file.
     pub(super) fn write<T: Serialize>(&mut self, value: &T) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(value).context("cannot write JSON")?;
         line.push(b'\n');
@@ -171,7 +172,7 @@ impl TopRecorder {
     }
 }
 
-/// All proxies as if they were one: its targets are theirs, each with the proxy's name before it.
+/// Merges the samples of all proxies; each target gets its proxy's name as a prefix.
 fn merged(live: LiveUsage) -> TopFrame {
     let LiveUsage { t_ns, version, pid, samples, silent } = live;
     let mut all = TopFrame {
@@ -205,9 +206,9 @@ fn merged(live: LiveUsage) -> TopFrame {
     all
 }
 
-/// The form of recordings that this program writes and reads.
+/// The format of recordings that this program writes and reads.
 const VERSION: u32 = 1;
-/// The longest line that is taken: a frame of a hundred thousand payers.
+/// Maximum length of a line: a frame of a hundred thousand subjects.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// A gap in a recording is not waited for in full.
+/// Maximum pause in a gap of a recording.
 const PAUSE_MAX: Duration = Duration::from_secs(10);

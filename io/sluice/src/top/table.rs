@@ -1,6 +1,6 @@
-//! Tables of plain text: columns as wide as their widest cell, two spaces between.
+//! Formats tables of plain text: columns as wide as their widest cell, two spaces between.
 
-/// A head and rows as aligned text; the columns of `right` (from 0) stand right-aligned.
+/// Formats a head and rows as aligned text; the columns of `right` (from 0) are right-aligned.
 pub(crate) fn aligned(
     head: &[&str],
     right: &[usize],

@@ -1,4 +1,4 @@
-//! How a report looks: the same cells on the screen and in plain text.
+//! Formats a report, with the same cells on the screen and in plain text.
 
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -10,8 +10,8 @@ use super::TopReport;
 use super::rates::{TopBy, TopRow, TopSort};
 use super::table;
 
-/// A column: its head, the order it stands for, its width on the screen (with room for
-/// the arrow in its head), its cell.
+/// A column: its head, its sort order, its width on the screen (with room for the arrow in its
+/// head), its cell.
 struct TopColumn {
     head: &'static str,
     sort: Option<TopSort>,
@@ -28,7 +28,7 @@ const fn column(
     TopColumn { head, sort, width, cell }
 }
 
-/// The columns after the name. Without the two that have no order they fit 80 characters.
+/// The columns after the name. Without WAITING and RUNNING they fit 80 characters.
 const COLUMNS: [TopColumn; 9] = [
     column("READ MB/s", Some(TopSort::Read), 10, |row| mb(row.read_bytes_per_s)),
     column("WRITTEN MB/s", Some(TopSort::Written), 13, |row| mb(row.written_bytes_per_s)),
@@ -41,12 +41,12 @@ const COLUMNS: [TopColumn; 9] = [
     column("THROTTLED", None, 9, |row| if row.throttled { "yes".into() } else { String::new() }),
 ];
 
-/// The narrowest screen that shows how much waits and runs.
+/// Minimum width of a screen with the columns WAITING and RUNNING.
 const WIDE: u16 = 96;
-/// The room that a name has at least.
+/// Minimum width of a name.
 const NAME_WIDTH: u16 = 12;
 
-/// The orders that the arrow keys go through, as the columns stand.
+/// The orders that the arrow keys select, in the order of the columns.
 pub(super) const ORDERS: [TopSort; 8] = [
     TopSort::Name,
     TopSort::Load,
@@ -58,7 +58,7 @@ pub(super) const ORDERS: [TopSort; 8] = [
     TopSort::Slots,
 ];
 
-/// The report as a table of plain text.
+/// Formats the report as a table of plain text.
 pub(super) fn plain(report: &TopReport) -> String {
     let mut head = vec![name_head(report.by)];
     head.extend(COLUMNS.iter().map(|column| column.head));
@@ -75,12 +75,12 @@ pub(super) fn plain(report: &TopReport) -> String {
     text
 }
 
-/// What the live view shows besides the report.
+/// The state of the live view besides the report.
 #[derive(Debug)]
 pub(super) struct TopView {
     pub(super) sort: TopSort,
     pub(super) reversed: bool,
-    /// Why there is no newer report, if there is none.
+    /// The reason why the report is not updated, if any.
     pub(super) trouble: Option<String>,
     pub(super) table: TableState,
 }
@@ -103,7 +103,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&TopReport>, view: &mut
     frame.render_widget(keys(), bottom);
 }
 
-/// Two lines about the proxy as a whole, and one about what the rows do not say.
+/// Formats two lines about the proxy as a whole, and one with the remark.
 fn summary(report: &TopReport) -> Vec<Line<'static>> {
     let status = &report.status;
     let state = match (status.draining, status.scheduling) {
@@ -166,7 +166,7 @@ fn right(text: String) -> Cell<'static> {
     Cell::new(Line::from(text).right_aligned())
 }
 
-/// Held back in yellow, idle dimmed; the words in the columns say the same.
+/// Returns the style of a row: throttled in yellow, idle dimmed, as the columns show, too.
 fn row_style(row: &TopRow) -> Style {
     match row {
         TopRow { throttled: true, .. } => Style::new().fg(Color::Yellow),
@@ -191,7 +191,7 @@ fn name_head(by: TopBy) -> &'static str {
     }
 }
 
-/// A figure, or a dash where nobody knows it.
+/// Formats a figure, or a dash if it is unknown.
 fn known(figure: Option<u64>, text: fn(u64) -> String) -> String {
     figure.map_or("-".into(), text)
 }
@@ -200,7 +200,7 @@ fn whole(number: u64) -> String {
     number.to_string()
 }
 
-/// Megabytes with one place; what is there but less than that is not shown as nothing.
+/// Formats megabytes with one decimal; less than that is `<0.1`, not 0.
 fn mb(bytes: u64) -> String {
     match bytes {
         0 => "0".into(),
@@ -212,7 +212,7 @@ fn mb(bytes: u64) -> String {
     }
 }
 
-/// A span of time with three digits at least and one unit.
+/// Formats a span of time with at least three digits and one unit.
 fn span(nanos: u64) -> String {
     let (unit, size) = match nanos {
         0 => return "0".into(),

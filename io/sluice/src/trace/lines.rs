@@ -1,7 +1,7 @@
-//! One request on one line: columns for people, an object for programs.
+//! Formats one request on one line: columns for people, an object for programs.
 //!
-//! The columns have fixed widths, since a stream cannot be measured before it is
-//! printed; a name that is too long moves the rest of its line.
+//! The columns have fixed widths, since the output is a stream; a longer name shifts the rest of
+//! its line.
 
 use std::io::{self, Write};
 
@@ -10,15 +10,15 @@ use model::{Lane, Nanos};
 use nix::errno::Errno;
 use serde::Serialize;
 
-/// What a request is to programs.
+/// A request in JSON.
 #[derive(Debug, Serialize)]
 struct TraceLine<'a> {
     /// When it arrived, in nanoseconds since the proxy's start.
     t_ns: u64,
-    /// The attach that it came by, a number unique in the trace.
+    /// The number of its attach, unique in the trace.
     subject: u32,
     job: &'a str,
-    /// None where nobody has attached and the system does not know the peer; so the gid.
+    /// None without an attach and without credentials of the peer; so is the gid.
     uid: Option<u32>,
     gid: Option<u32>,
     projid: Option<u32>,
@@ -27,7 +27,7 @@ struct TraceLine<'a> {
     target: &'a str,
     kind: &'a str,
     lane: &'a str,
-    /// How it follows the last access, for reads and writes of files.
+    /// The position relative to the previous access, for reads and writes of files.
     offset: Option<&'a str>,
     asked_bytes: u64,
     bytes: u64,
@@ -35,11 +35,11 @@ struct TraceLine<'a> {
     queue_ns: u64,
     service_ns: u64,
     errno: u32,
-    /// It was given up by its client and not answered.
+    /// It was cancelled by its client and has no reply.
     cancelled: bool,
 }
 
-/// The columns' names.
+/// Writes the names of the columns.
 pub(crate) fn head(out: &mut impl Write) -> io::Result<()> {
     let [queue, service] = ["QUEUE", "SERVICE"];
     writeln!(
@@ -49,7 +49,7 @@ pub(crate) fn head(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// One request for people.
+/// Writes one request for people.
 pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
     let (who, request) = (&record.who.who, &record.request);
     let micros = request.arrived.as_nanos() / 1000;
@@ -77,7 +77,7 @@ pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()
     )
 }
 
-/// One request for programs.
+/// Writes one request for programs.
 pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
     let (who, request) = (&record.who.who, &record.request);
     let line = TraceLine {
@@ -119,10 +119,10 @@ fn errno_name(number: u32) -> String {
     }
 }
 
-/// A span in the unit that leaves it between 1 and 1000, to three digits.
+/// Formats a span with three digits, in the unit that makes it 1 to 1000.
 pub(crate) fn span(ns: f64) -> String {
     let units = [("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", f64::INFINITY)];
-    // What would be rounded to 1000 belongs to the next unit.
+    // A value that would be rounded to 1000 belongs to the next unit.
     let fits = |above: f64| ns < above * 0.9995;
     let (unit, above) = units.into_iter().find(|(_, above)| fits(*above)).unwrap_or(units[3]);
     let value = ns * 1e3 / above.min(1e12);
@@ -134,7 +134,7 @@ pub(crate) fn span(ns: f64) -> String {
     }
 }
 
-/// The same for a span of the vocabulary.
+/// Formats a span of type [`Nanos`].
 pub(crate) fn span_of(span_ns: Nanos) -> String {
     span(span_ns.get() as f64)
 }

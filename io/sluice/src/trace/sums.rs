@@ -1,4 +1,4 @@
-//! Sums of a trace by job, user, class, node or export, and by kind within each.
+//! Sums up a trace by job, user, class, node or export, and by kind within each.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::TraceSummary;
 use super::lines::{span, span_of};
 use crate::top::table;
 
-/// What the sums are made by.
+/// The grouping of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TraceBy {
@@ -34,7 +34,7 @@ pub(crate) struct TraceSums {
     all: BTreeMap<TraceKey, TraceSum>,
 }
 
-/// What a sum is made by; class names may come after the requests.
+/// The key of a sum; the names of classes may come after the requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TraceKey {
     Name(String),
@@ -54,14 +54,14 @@ struct TraceSum {
     kinds: BTreeMap<OpKind, TraceKindSum>,
 }
 
-/// How many requests did not come to what was asked.
+/// Counts of failed and cancelled requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct TraceSpan {
     errors: u64,
     cancelled: u64,
 }
 
-/// Exact sum, and a histogram with two digits.
+/// An exact sum and a histogram with two digits.
 struct TraceLatency {
     sum_ns: u128,
     histogram: Histogram<u32>,
@@ -73,7 +73,7 @@ struct TraceKindSum {
     amount: Amount,
     ends: TraceSpan,
     service_ns: u128,
-    /// Those that have a place in a file, and those that are sequential.
+    /// Requests with a position in a file, and the sequential ones among them.
     placed: u64,
     sequential: u64,
 }
@@ -90,9 +90,9 @@ pub(crate) struct TraceRow {
     span_ns: u64,
     queue: TraceTimes,
     service: TraceTimes,
-    /// Requests that were answered with an error.
+    /// Requests with an error in the reply.
     errors: u64,
-    /// Requests that their clients gave up.
+    /// Requests that were cancelled by their clients.
     cancelled: u64,
     kinds: Vec<TraceKindRow>,
 }
@@ -140,7 +140,7 @@ impl TraceSums {
         self.all.values().map(TraceSum::requests).sum()
     }
 
-    /// The rows, those with the most requests first.
+    /// Returns the rows, sorted by number of requests, largest first.
     pub(crate) fn rows<'a>(&self, class: impl Fn(&str, u64) -> Option<&'a str>) -> Vec<TraceRow> {
         let name = |key: &TraceKey| match key {
             TraceKey::Name(name) if name.is_empty() => "-".into(),
@@ -149,7 +149,7 @@ impl TraceSums {
             TraceKey::Class(_, None) => "-".into(),
             TraceKey::Class(target, Some(number)) => match class(target, *number) {
                 Some(name) => name.to_owned(),
-                // Low and high half: the dispatcher's place for it, and its turn there.
+                // The index in the dispatcher (low half) and its generation (high half).
                 None => format!("class {}.{}", *number as u32, number >> 32),
             },
         };
@@ -250,7 +250,7 @@ impl TraceLatency {
 
     fn add(&mut self, span: Nanos) {
         self.sum_ns += u128::from(span.get());
-        // The histogram grows as needed; only a span near 2^64 has no place in it.
+        // The histogram grows as needed; only a span near 2^64 is out of its range.
         let _ = self.histogram.record(span.get().min(u64::MAX >> 4));
     }
 
@@ -264,7 +264,7 @@ fn mean(sum_ns: u128, requests: u64) -> u64 {
     sum_ns.checked_div(requests.into()).unwrap_or(0) as u64
 }
 
-/// The sums for people: by name, by kind within each, and what is missing.
+/// Formats the sums for people: by name, by kind within each, and missing requests.
 pub(crate) fn tables(summary: &TraceSummary) -> String {
     let mut text = String::new();
     let name = match summary.by {
@@ -285,7 +285,7 @@ pub(crate) fn tables(summary: &TraceSummary) -> String {
         let _ = writeln!(text, "\n{} requests were not recorded", summary.lost);
     }
     if summary.cut {
-        text += "\nthe trace lacks its end: the proxy was killed, or still writes it\n";
+        text += "\nthe end of the trace is missing: the proxy was killed, or is still writing it\n";
     }
     text
 }
@@ -426,7 +426,7 @@ mod tests {
              \n\
              3 requests were not recorded\n\
              \n\
-             the trace lacks its end: the proxy was killed, or still writes it\n"
+             the end of the trace is missing: the proxy was killed, or is still writing it\n"
         );
     }
 

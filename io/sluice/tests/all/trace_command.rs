@@ -319,7 +319,8 @@ fn a_killed_proxy_leaves_what_is_older_than_a_second() {
     let (records, summary) = objects(&file, &[]);
     assert_eq!((records.len(), &summary["cut"]), (WORK, &true.into()));
     assert!(
-        text(trace(&file, &["--summary"])).ends_with("the proxy was killed, or still writes it\n")
+        text(trace(&file, &["--summary"]))
+            .ends_with("the proxy was killed, or is still writing it\n")
     );
 }
 

@@ -141,16 +141,19 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
 fn wrong_questions_are_refused_and_name_what_is_wrong() {
     let proxy = Setup::new("why-wrong").api().start();
     for (args, text) in [
-        (&["--user", "nobody-has-this-name"][..], "there is no user \"nobody-has-this-name\" here"),
+        (
+            &["--user", "nobody-has-this-name"][..],
+            "\"nobody-has-this-name\" is not a user of this machine",
+        ),
         (&["--top", "--since", "1h"], "give --controller URL"),
-        (&["--top", "--by", "group"], "a proxy tells jobs and users apart, not by group"),
+        (&["--top", "--by", "group"], "a proxy ranks by job or user, not by \"group\""),
         (&["--since", "1h"], "--top"),
         (&["--top", "--by", "shoe"], "invalid value 'shoe'"),
     ] {
         let (ok, told) = why(&proxy, args);
         assert!(!ok && told.contains(text), "{args:?}: {told}");
     }
-    assert_eq!(told(&proxy, &["--top"]), "Nobody was delayed by a limit in this time.\n");
+    assert_eq!(told(&proxy, &["--top"]), "no request was delayed by a limit in this time span\n");
 }
 
 #[test]
