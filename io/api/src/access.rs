@@ -31,7 +31,7 @@ pub enum Role {
 
 /// Text that is no role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no role: give user, read, operate, admin or proxy")]
+#[error("{text:?} is not a role: user, read, operate, admin or proxy")]
 pub struct ParseRoleError {
     text: String,
 }

@@ -1,4 +1,4 @@
-//! Where something listens, as people write it: `tcp://127.0.0.1:5640`, `unix:///run/x.sock`.
+//! The address of a server, as people write it: `tcp://127.0.0.1:5640`, `unix:///run/x.sock`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A place to listen at or to connect to.
+/// An address to listen at or to connect to.
 ///
-/// TCP wants a number for the address, not a name: what a proxy listens at, and
-/// therefore who reaches it, must not hang on a name server.
+/// TCP takes an IP address, not a name: where a proxy listens, and so which machines can
+/// connect, must not depend on a name server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServerAddress {
     /// `tcp://127.0.0.1:5640`, `tcp://[::1]:5640`; port 0 lets the system choose.
@@ -19,7 +19,7 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// Text that is no address.
+/// Text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseAddressError {
     /// Neither of the two forms.

@@ -7,12 +7,12 @@
 //!
 //! Each call opens a connection of its own: over a Unix socket that costs less than
 //! the exchange, and a viewer that polls once a second then survives a restart of the
-//! proxy without any state to repair. Who calls ten times a second keeps the connection
-//! ([`ApiClient::keeping`]); one that broke meanwhile is made anew once. hyper speaks HTTP; its
-//! runtime runs only inside the call, on the caller's thread.
+//! proxy without any state to repair. A caller with ten calls per second keeps the connection
+//! ([`ApiClient::keeping`]); if it broke in between, it is opened again once. hyper speaks HTTP;
+//! its runtime runs only inside the call, on the caller's thread.
 //!
-//! Of several controllers one leads: one that cannot be reached, or says that it stands by, is
-//! passed over for the next, with which later calls begin.
+//! Of several controllers one leads. A controller that cannot be reached, or that is a standby,
+//! is skipped, and later calls begin with the one that replied.
 
 mod exchange;
 
@@ -37,10 +37,10 @@ use crate::{
 };
 use exchange::Connected;
 
-/// Asks one proxy or controller; each call ends within the time limit.
+/// A client of one proxy or controller; each call ends within the time limit.
 pub struct ApiClient {
     places: Endpoints,
-    /// Which of them is asked first.
+    /// The index of the endpoint that is tried first.
     first: AtomicUsize,
     time_limit: Duration,
     runtime: tokio::runtime::Runtime,
@@ -49,15 +49,15 @@ pub struct ApiClient {
     tls: Option<Arc<rustls::ClientConfig>>,
     keeps: bool,
     kept: Mutex<Option<(Endpoint, Connected)>>,
-    /// Whether reports are said as JSON: a controller does not know their compact form.
+    /// Whether reports are sent as JSON, because the controller does not know the compact form.
     says_json: AtomicBool,
 }
 
-/// Why a call gave no answer.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A proxy's control socket is a Unix socket.
-    #[error("{address} is no control socket: give unix:///path as in sluice proxy --api")]
+    /// An address that is not a Unix socket.
+    #[error("{address} is not a control socket; give unix:///path as in sluice proxy --api")]
     NotUnix {
         /// What was given.
         address: ServerAddress,
@@ -65,10 +65,10 @@ pub enum ClientError {
     /// The client itself could not be set up.
     #[error("cannot set up a client")]
     Setup(#[source] io::Error),
-    /// What it was to show, or whom to trust.
+    /// Credentials that cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// Nobody answers there, or we may not ask.
+    /// A connection that could not be opened.
     #[error("cannot connect to {}{}", .at.name(), hint(.at, .source))]
     Connect {
         /// The place.
@@ -77,18 +77,18 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// Whoever listens there is not to be believed.
+    /// A listener that is not trusted.
     #[error(transparent)]
     Listener(#[from] ListenerError),
-    /// No whole answer came in time.
-    #[error("{} gave no answer within {} s", .at.name(), .limit.as_secs_f32())]
+    /// A reply that was not complete within the time limit.
+    #[error("{} did not reply within {} s", .at.name(), .limit.as_secs_f32())]
     TimedOut {
         /// The place.
         at: Endpoint,
         /// The time limit.
         limit: Duration,
     },
-    /// The answer was a refusal.
+    /// A call that the server refused.
     #[error("{message}")]
     Refused {
         /// The HTTP status.
@@ -96,7 +96,7 @@ pub enum ClientError {
         /// The reason, for people.
         message: String,
     },
-    /// The rules are not the proxy's: its controller gives them.
+    /// Rules that cannot be changed at the proxy, because they come from its controller.
     #[error("{message}")]
     Governed {
         /// Where the controller answers.
@@ -104,7 +104,7 @@ pub enum ClientError {
         /// The reason, for people.
         message: String,
     },
-    /// The exchange broke off or was no HTTP.
+    /// An exchange that broke off or was not HTTP.
     #[error("the exchange with {} failed: {reason}", .at.name())]
     Exchange {
         /// The place.
@@ -112,12 +112,12 @@ pub enum ClientError {
         /// What broke.
         reason: String,
     },
-    /// The answer is not what this version expects.
-    #[error("{} answered {path} with something else", .at.name())]
+    /// A reply that is not what this version expects.
+    #[error("{} sent an unexpected reply to {path}", .at.name())]
     Decode {
         /// The place.
         at: Endpoint,
-        /// What was asked for.
+        /// The path of the call.
         path: String,
         /// Where the JSON departs.
         #[source]
@@ -126,12 +126,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether what was to be replaced had been replaced already: read it again.
+    /// Returns whether the rules were changed in between; read them again.
     pub fn is_stale(&self) -> bool {
         matches!(self, ClientError::Refused { status: 409, .. })
     }
 
-    /// Whether who was asked is a controller that stands by.
+    /// Returns whether the server is a standby controller.
     pub fn stands_by(&self) -> bool {
         matches!(self, ClientError::Refused { status: 421, .. })
     }
@@ -149,8 +149,8 @@ impl ApiClient {
         }
     }
 
-    /// A client of whoever answers there, of several the controller that leads; connects at
-    /// each call.
+    /// Makes a client of these endpoints, of several controllers the leader; connects at each
+    /// call.
     pub fn at(places: impl Into<Endpoints>) -> Result<ApiClient, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ClientError::Setup)?;
@@ -170,10 +170,10 @@ impl ApiClient {
         })
     }
 
-    /// The same client with what it shows, and whom it trusts.
+    /// Sets the credentials of the client.
     ///
     /// # Errors
-    /// If a file is of no use, or a token would be sent to another machine in the clear.
+    /// If a file is not valid, or a token would be sent to another machine unencrypted.
     pub fn with(self, credentials: &Credentials) -> Result<ApiClient, ClientError> {
         let clear = |at: &&Endpoint| matches!(at, Endpoint::Http { .. }) && !at.is_local();
         let token = credentials.token()?;
@@ -202,22 +202,22 @@ impl ApiClient {
 
     // ---- a proxy's ----
 
-    /// What the proxy is and how it fares.
+    /// Reads the status of the proxy.
     pub fn status(&self) -> Result<ProxyStatus, ClientError> {
         self.get(path::STATUS)
     }
 
-    /// The classes and what each was served.
+    /// Reads the classes and the service of each.
     pub fn classes(&self) -> Result<WireClasses, ClientError> {
         self.get(path::CLASSES)
     }
 
-    /// The payers and what each was served.
+    /// Reads the subjects and the service of each.
     pub fn subjects(&self) -> Result<WireSubjects, ClientError> {
         self.get(path::SUBJECTS)
     }
 
-    /// The connections of now.
+    /// Reads the open connections.
     pub fn connections(&self) -> Result<Connections, ClientError> {
         self.get(path::CONNECTIONS)
     }
@@ -247,46 +247,46 @@ impl ApiClient {
         self.call(Method::PUT, &path, text.to_owned(), over)
     }
 
-    /// What holds those who are asked about.
+    /// Reads what delays the subjects of the query.
     pub fn why(&self, query: &WhyQuery) -> Result<Why, ClientError> {
         self.get(&format!("{}?{}", path::WHY, query.text()))
     }
 
     // ---- a controller's ----
 
-    /// Who was delayed; `query` as in `by=job&since=1h`.
+    /// Reads which subjects were delayed; `query` as in `by=job&since=1h`.
     pub fn why_top(&self, query: &str) -> Result<DelayTable, ClientError> {
         self.get(&format!("{}?{query}", path::WHY_TOP))
     }
 
-    /// What one job did; `query` as in `from=-24h&to=now`, or empty.
+    /// Reads the report of one job; `query` as in `from=-24h&to=now`, or empty.
     pub fn job_report(&self, job: &str, query: &str) -> Result<WireJobReport, ClientError> {
         let job = WhyQuery { job: Some(job.into()), ..WhyQuery::default() }.text();
         let and = if query.is_empty() { "" } else { "&" };
         self.get(&format!("{}?{job}{and}{query}", path::JOB_REPORT))
     }
 
-    /// What all proxies have under way.
+    /// Reads a live sample of all proxies.
     pub fn live(&self) -> Result<LiveUsage, ClientError> {
         self.get(path::LIVE)
     }
 
-    /// What the controller is and how it fares.
+    /// Reads the status of the controller.
     pub fn controller_status(&self) -> Result<ControllerStatus, ClientError> {
         self.get(path::STATUS)
     }
 
-    /// The proxies that it knows.
+    /// Reads the table of proxies.
     pub fn proxies(&self) -> Result<Proxies, ClientError> {
         self.get(path::PROXIES)
     }
 
-    /// Forgets a proxy at once, whatever it may be using.
+    /// Removes a proxy at once, even if it may still be using its share.
     pub fn forget_proxy(&self, name: &str) -> Result<Proxies, ClientError> {
         self.call(Method::DELETE, &path::proxy(name), String::new(), None)
     }
 
-    /// Says what a proxy did, and what it is ordered.
+    /// Sends the report of a proxy and returns its assignments.
     pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ControllerReply, ClientError> {
         let path = path::report(name);
         let call =
@@ -305,33 +305,33 @@ impl ApiClient {
         self.answer(&call(JSON, body.into()))
     }
 
-    /// What was used; `query` as in `by=job&from=-1h&to=now`.
+    /// Reads the usage; `query` as in `by=job&from=-1h&to=now`.
     pub fn usage(&self, query: &str) -> Result<UsageTable, ClientError> {
         self.get(&format!("{}?{query}", path::USAGE))
     }
 
-    /// The tokens on record.
+    /// Lists the tokens on record.
     pub fn tokens(&self) -> Result<Tokens, ClientError> {
         self.get(path::TOKENS)
     }
 
-    /// Makes a token.
+    /// Creates a token.
     pub fn make_token(&self, new: &NewToken) -> Result<MadeToken, ClientError> {
         let body = serde_json::to_string(new).expect("a token's record is plain data");
         self.call(Method::POST, path::TOKENS, body, None)
     }
 
-    /// Revokes a token at once; those that are left.
+    /// Revokes a token at once; returns the remaining ones.
     pub fn revoke_token(&self, name: &str) -> Result<Tokens, ClientError> {
         self.call(Method::DELETE, &path::token(name), String::new(), None)
     }
 
-    /// What was changed by whom; `query` as in `since=-1h&limit=100`.
+    /// Reads the audit log; `query` as in `since=-1h&limit=100`.
     pub fn audit(&self, query: &str) -> Result<AuditLines, ClientError> {
         self.get(&format!("{}?{query}", path::AUDIT))
     }
 
-    /// The decays in force, with their accounts; of one subject, if it is named.
+    /// Reads the decays in force with their accounts; those of one subject if it is named.
     pub fn decays(&self, subject: Option<&str>) -> Result<WireDecayAccounts, ClientError> {
         let Some(subject) = subject else { return self.get(path::DECAYS) };
         let escaped = subject.bytes().map(|byte| match byte {
@@ -343,20 +343,20 @@ impl ApiClient {
         self.get(&format!("{}?subject={}", path::DECAYS, escaped.collect::<String>()))
     }
 
-    /// What happened; `query` as in `since=17&limit=100`. With `wait` the time limit is to be
-    /// longer than that.
+    /// Reads events; `query` as in `since=17&limit=100`. With `wait`, set a longer time limit
+    /// than that.
     pub fn events(&self, query: &str) -> Result<ControllerEvents, ClientError> {
         self.get(&format!("{}?{query}", path::EVENTS))
     }
 
-    /// What the ledger took since the cursor that `query` names, for a controller that stands
-    /// by; 410 if that is too far behind: take the whole.
+    /// Reads the changes of the ledger after the cursor of `query`, for a standby controller;
+    /// 410 if the cursor is too old and the whole ledger must be copied.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
         let path = format!("{}?{query}", path::LEDGER_CHANGES);
         Ok(self.ask(&HttpCall::get(&path))?.1.into())
     }
 
-    /// The whole ledger, into a file.
+    /// Copies the whole ledger into a file.
     pub fn ledger_file(&self, into: &mut File) -> Result<(), ClientError> {
         let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
         let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
@@ -370,7 +370,7 @@ impl ApiClient {
 
     // ---- everybody's ----
 
-    /// The metrics, as Prometheus text.
+    /// Reads the metrics as Prometheus text.
     pub fn metrics(&self) -> Result<String, ClientError> {
         let (_, body) = self.ask(&HttpCall::get(path::METRICS))?;
         Ok(String::from_utf8_lossy(&body).into_owned())
@@ -400,20 +400,19 @@ impl ApiClient {
         })
     }
 
-    /// POSTs plain text to a server of another kind; what it answers beside its status is not
-    /// looked at.
+    /// POSTs plain text to a server of another kind; the body of its reply is ignored.
     pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
         let body = text.to_owned().into();
         self.ask(&HttpCall { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
     }
 
-    /// POSTs JSON to a server of another kind, and reads what it answers.
+    /// POSTs JSON to a server of another kind, and reads its reply.
     pub fn post<T: DeserializeOwned>(&self, path: &str, json: &str) -> Result<T, ClientError> {
         self.call(Method::POST, path, json.to_owned(), None)
     }
 
-    /// Asks one place after the other, beginning with that which answered last. A call that may
-    /// have been taken is not made again; the next one begins with the next place.
+    /// Tries one endpoint after the other, beginning with the one that replied last. A call that
+    /// may have been executed is not repeated; the next call begins with the next endpoint.
     fn ask(&self, call: &HttpCall<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
         let places = self.places.all();
         let first = self.first.load(Ordering::Relaxed);
@@ -488,11 +487,11 @@ impl ApiClient {
     }
 }
 
-/// What is asked, wherever.
+/// One call, independent of its endpoint.
 struct HttpCall<'a> {
     method: Method,
     path: &'a str,
-    /// The content type of what is posted.
+    /// The content type of the body.
     kind: &'static str,
     body: Bytes,
     over: Option<&'a str>,
@@ -532,8 +531,8 @@ impl<'a> HttpCall<'a> {
     }
 }
 
-/// A refusal in its own words where it has any.
-/// What is posted, unless the call says otherwise.
+/// Makes the error of a refusal from its body, if it has one.
+/// The content type of a body, unless the call sets another.
 const JSON: &str = "application/json";
 
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
@@ -545,13 +544,13 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
         }
         Ok(report) => ClientError::Refused { status: status.as_u16(), message: report.message },
         Err(_) => {
-            let message = format!("the other side refused: {status}");
+            let message = format!("the server refused: {status}");
             ClientError::Refused { status: status.as_u16(), message }
         }
     }
 }
 
-/// What to do about the two failures that everybody meets.
+/// Explains the common failures to connect.
 fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
     match (error.kind(), at) {
         (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. } | Endpoint::Https { .. }) => {

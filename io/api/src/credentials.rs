@@ -1,13 +1,13 @@
-//! What a caller shows a controller, and whom it trusts to be one.
+//! Credentials of a caller, and the CA that it trusts to verify a controller.
 //!
 //! ```text
 //!   --ca FILE ────────► authorities ─┐
-//!   --cert, --key ────► certificate ─┴► rustls, TLS 1.3 ─► https:// places
-//!   --token-file FILE ► slc_… ───────► Authorization: Bearer, never in the clear to others
+//!   --cert, --key ────► certificate ─┴► rustls, TLS 1.3 ─► https:// endpoints
+//!   --token-file FILE ► slc_… ───────► Authorization: Bearer, never unencrypted to others
 //! ```
 //!
-//! Files are read when a client is made. A file that holds a secret and that others may read is
-//! refused: whoever could read it has it already. So is one that somebody else put there.
+//! Files are read when a client is made. A file with a secret is refused if other users may read
+//! it, because they may have a copy already, or if another user could have written it.
 
 use std::fmt;
 use std::fs::File;
@@ -25,15 +25,15 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::PrivateFileError;
 use crate::files::check_owner;
 
-/// What a caller shows, and whom it trusts; nothing by default, which is enough for a controller
-/// of this machine that has no tokens.
+/// The token and certificate of a caller, and the CA that it trusts. The default is none, which
+/// is enough for a controller of this machine that has no tokens.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The authorities of controllers' certificates, PEM.
+    /// The CAs that sign the certificates of controllers, PEM.
     pub ca: Option<PathBuf>,
     /// The file with the token.
     pub token_file: Option<PathBuf>,
-    /// The token itself; counts before the file.
+    /// The token itself; takes precedence over the file.
     pub token: Option<String>,
     /// The caller's certificate, PEM.
     pub cert: Option<PathBuf>,
@@ -53,9 +53,9 @@ pub enum CredentialsError {
         #[source]
         source: io::Error,
     },
-    /// A secret that is none.
+    /// A secret that other users may read.
     #[error(
-        "{} has mode {mode:04o}, so others may read it: make a new one and chmod 600 it",
+        "{} has mode {mode:04o}, so others may read it; make a new secret and chmod 600 it",
         path.display()
     )]
     Exposed {
@@ -64,43 +64,43 @@ pub enum CredentialsError {
         /// Its permissions.
         mode: u32,
     },
-    /// A secret that somebody else chose.
+    /// A secret that another user could have written.
     #[error(transparent)]
     Private(#[from] PrivateFileError),
-    /// A file that holds something else.
-    #[error("{} holds no {what}", path.display())]
+    /// A file without the expected content.
+    #[error("{} contains no {what}", path.display())]
     Nothing {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
     },
     /// Text that cannot be a token.
-    #[error("{place} is no token: one begins with slc_ and goes on with letters, digits, _ and -")]
+    #[error("{place} is not a token such as slc_…: slc_ with letters, digits, _ and - after it")]
     Token {
         /// The file or variable.
         place: String,
     },
-    /// A certificate without its key, or the other way round.
-    #[error("a certificate and its key go together: give both, or neither")]
+    /// A certificate without its key, or a key without its certificate.
+    #[error("a certificate and its key require each other; give both or neither")]
     Half,
-    /// An `https://` place without an authority.
+    /// An `https://` endpoint without a CA to verify it.
     #[error(
-        "whom to believe that it is {at}? Give the file of the authority that signed its \
-         certificate: --ca FILE or SLUICE_CA"
+        "cannot verify {at} without a CA; give the file of the CA that signed its certificate: \
+         --ca FILE or SLUICE_CA"
     )]
     NoAuthority {
         /// The place.
         at: String,
     },
-    /// A token on its way to another machine that everybody between could read.
-    #[error("a token would be sent to {at} in the clear: give https://{at}")]
+    /// A token that would be sent to another machine unencrypted.
+    #[error("the token would be sent to {at} unencrypted; use https://{at}")]
     Clear {
         /// The place.
         at: String,
     },
-    /// Certificate and key do not fit, or are of no use.
-    #[error("{} and its key are of no use", path.display())]
+    /// A certificate and a key that do not match or are not valid.
+    #[error("{} and its key are not a valid certificate and private key", path.display())]
     Tls {
         /// The certificate's file.
         path: PathBuf,
@@ -108,8 +108,8 @@ pub enum CredentialsError {
         #[source]
         source: rustls::Error,
     },
-    /// Certificates that cannot be checked with.
-    #[error("what {} holds is of no use as an authority", path.display())]
+    /// Certificates that are not valid as CA certificates.
+    #[error("{} is not a valid CA certificate: PEM is expected", path.display())]
     Authority {
         /// The file.
         path: PathBuf,
@@ -120,7 +120,7 @@ pub enum CredentialsError {
 }
 
 impl Credentials {
-    /// The token, if there is one.
+    /// Returns the token, if there is one.
     ///
     /// # Errors
     /// If its file cannot be read, may be read by others or holds something else.
@@ -140,10 +140,10 @@ impl Credentials {
         }
     }
 
-    /// How TLS is spoken, if an authority is named.
+    /// Returns the TLS configuration, if a CA is given.
     ///
     /// # Errors
-    /// If a file cannot be read or is of no use.
+    /// If a file cannot be read or is not valid.
     pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, CredentialsError> {
         let pair = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -168,7 +168,7 @@ impl Credentials {
     }
 }
 
-/// Says whether there is a token, not which.
+/// Shows whether there is a token, not its text.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
@@ -181,7 +181,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What begins every token, so that a search for leaked ones finds them.
+/// The prefix of every token, so that a search for leaked tokens finds them.
 pub const TOKEN_PREFIX: &str = "slc_";
 
 /// Whether this has the form of a token.
@@ -209,10 +209,10 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Cr
     }
 }
 
-/// The authorities of a PEM file.
+/// Reads the CA certificates of a PEM file.
 ///
 /// # Errors
-/// If it cannot be read, or one of them is of no use.
+/// If it cannot be read, or one of them is not valid.
 pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {
@@ -222,7 +222,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> 
     Ok(roots)
 }
 
-/// The private key of a PEM file that nobody else may read.
+/// Reads the private key of a PEM file that other users may not read.
 ///
 /// # Errors
 /// If it cannot be read, others may read it, or it holds none.
@@ -231,10 +231,10 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError>
     PrivateKeyDer::from_pem_slice(&read_secret(path)?).map_err(nothing)
 }
 
-/// What a file holds that nobody else may read.
+/// Reads a file that other users may not read.
 ///
 /// # Errors
-/// If it cannot be read, others may read it, or somebody else put it there.
+/// If it cannot be read, other users may read it, or another user could have written it.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialsError> {
     read_bounded(path, true)
 }
@@ -258,7 +258,7 @@ fn read_bounded(path: &Path, secret: bool) -> Result<Vec<u8>, CredentialsError> 
     Ok(bytes)
 }
 
-/// What stands behind the prefix, at most: 32 bytes take 43.
+/// The longest text after the prefix: 32 random bytes take 43.
 const TOKEN_BYTES_MAX: usize = 128;
 /// The largest file of certificates, keys or tokens: a hundred authorities.
 const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -319,7 +319,7 @@ mod tests {
             let token = Some(text.to_owned());
             let credentials = Credentials { token, ..Credentials::default() };
             let error = credentials.token().unwrap_err().to_string();
-            assert!(error.starts_with("SLUICE_TOKEN is no token"), "{error}");
+            assert!(error.starts_with("SLUICE_TOKEN is not a token"), "{error}");
         }
     }
 

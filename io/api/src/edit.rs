@@ -1,16 +1,16 @@
-//! A change of one rule, said in a few words and not as a whole rule file.
+//! A change of one rule, in a few words instead of a whole rule file.
 //!
 //! ```text
 //!   "100MB/s"                       limit = "100MB/s"
 //!   "100MB/s,5kops/s"               limit = ["100MB/s", "5kops/s"]
 //!   "read=100MB/s,burst=1s"         limit = { read = "100MB/s", burst = "1s" }
 //!   "ckpt,gate=500ms,min=10MB/s"    parent = { rule = "ckpt", gate = "500ms", min = "10MB/s" }
-//!   "[ "1MB/s", … ]"                as it is: what begins with [ or { is TOML
+//!   "[ "1MB/s", … ]"                unchanged: a value that begins with [ or { is TOML
 //! ```
 //!
-//! So values are given to `sluice rule` and to `POST /v1/rules/edits` alike. Nothing is judged
-//! here: what the values mean, and what is wrong with them, is said by the parser of rule files,
-//! with the line that the value would have made.
+//! `sluice rule` and `POST /v1/rules/edits` take values in this form. Values are not checked
+//! here: the parser of rule files reports what is wrong with a value, with the line that it
+//! would have made.
 
 use std::collections::BTreeMap;
 
@@ -22,55 +22,56 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleChange {
-    /// What is done.
+    /// The action.
     pub action: RuleAction,
     /// The rule's name.
     pub name: String,
-    /// For `start` and `change`: values by key, as `sluice rule` takes them; `none` takes a key
-    /// away. Keys that are not named stay.
+    /// For `start` and `change`: values by key, as `sluice rule` takes them; `none` removes a
+    /// key. Other keys do not change.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// For `start` and `rank`: the place; before all others if none is named.
+    /// For `start` and `rank`: the position; before all others by default.
     #[serde(default)]
     pub place: WireRulePosition,
 }
 
-/// What is done to a rule.
+/// An action on a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
-    /// A new one begins.
+    /// Adds a rule.
     Start,
-    /// Some of its keys are set or taken away.
+    /// Sets or removes some of its keys.
     Change,
-    /// It ends.
+    /// Removes the rule.
     Stop,
-    /// It gets another place.
+    /// Moves the rule to another position.
     Rank,
 }
 
-/// A place among the rules: the first that matches takes a request.
+/// A position in the order of rules: the first rule that matches takes a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireRulePosition {
     /// Before all others.
     #[default]
     First,
-    /// Behind all others but `default`.
+    /// After all others except `default`.
     Last,
     /// Right before the rule of this name.
     Before(String),
 }
 
 impl RuleChange {
-    /// What it does to a rule file.
+    /// Returns the edit of a rule file.
     ///
     /// # Errors
-    /// A key that rules do not have, for people.
+    /// If a key is not a key of a rule: a message for people.
     pub fn to_edit(&self) -> Result<RuleEdit, String> {
         let known = || KEYS.map(|(key, _)| key).join(", ");
         let keys = self.keys.iter().map(|(key, value)| {
-            key_edit(key, value).ok_or_else(|| format!("{key:?} is no key of a rule: {}", known()))
+            key_edit(key, value)
+                .ok_or_else(|| format!("{key:?} is not a key of a rule: {}", known()))
         });
         let (name, keys) = (self.name.clone(), keys.collect::<Result<Vec<_>, _>>()?);
         let place = match &self.place {
@@ -87,7 +88,7 @@ impl RuleChange {
     }
 }
 
-/// A key's value as a rule file writes it; `none` takes the key away. `None` for what is no key
+/// Formats a key's value for a rule file; `none` removes the key. `None` if the key is not a key
 /// of a rule.
 pub fn key_edit(key: &str, value: &str) -> Option<KeyEdit> {
     let (key, write) = KEYS.into_iter().find(|(known, _)| *known == key)?;
@@ -121,12 +122,12 @@ fn text(value: &str) -> String {
     serde_json::Value::from(value).to_string()
 }
 
-/// A whole number; what is none stays a text, for the parser to say so.
+/// Formats a whole number; other text stays a string, which the parser refuses.
 fn number(value: &str) -> String {
     if value.parse::<i128>().is_ok() { value.into() } else { text(value) }
 }
 
-/// True or false; what is neither stays a text, for the parser to say so.
+/// Formats true or false; other text stays a string, which the parser refuses.
 fn truth(value: &str) -> String {
     if value.parse::<bool>().is_ok() { value.into() } else { text(value) }
 }
@@ -200,6 +201,6 @@ mod tests {
         let error = RuleChange { action, name, keys, place: WireRulePosition::First }
             .to_edit()
             .unwrap_err();
-        assert!(error.starts_with("\"limits\" is no key of a rule: match, per, "), "{error}");
+        assert!(error.starts_with("\"limits\" is not a key of a rule: match, per, "), "{error}");
     }
 }

@@ -1,6 +1,6 @@
-//! Where a control API answers, as people write it: `http://127.0.0.1:5650`,
-//! `https://io-1.site:5650`, `unix:///run/sluice/proxy.sock`; of several controllers all of them,
-//! with commas.
+//! The endpoint of a control API, as people write it: `http://127.0.0.1:5650`,
+//! `https://io-1.site:5650`, `unix:///run/sluice/proxy.sock`; the endpoints of
+//! several controllers are separated by commas.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ServerAddress;
 
-/// A place that speaks the control API.
+/// An endpoint of the control API.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// `http://HOST:PORT`: a name, an IPv4 address or an IPv6 address in brackets.
@@ -32,11 +32,11 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// The places of all controllers of one file system, at least one: one of them leads.
+/// The endpoints of all controllers of one file system, at least one; one of them leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints(Vec<Endpoint>);
 
-/// Text that is no such place.
+/// Text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a place such as http://127.0.0.1:5650, https://io-1.site:5650 or \
@@ -47,7 +47,7 @@ pub struct ParseEndpointError {
 }
 
 impl Endpoint {
-    /// What messages call it: `HOST:PORT` or the path.
+    /// Returns its name in messages: `HOST:PORT` or the path.
     pub fn name(&self) -> String {
         match self {
             Endpoint::Unix(path) => path.display().to_string(),
@@ -60,8 +60,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether only this machine can reach it, by the look of it: a name other than
-    /// `localhost` may mean anything.
+    /// Returns whether only this machine can connect, as far as its text shows: a name other than
+    /// `localhost` may mean any machine.
     pub fn is_local(&self) -> bool {
         match self.host_and_port() {
             Some(("localhost", _)) | None => true,
@@ -71,7 +71,7 @@ impl Endpoint {
         }
     }
 
-    /// Machine and port, unless it is a Unix socket.
+    /// Returns machine and port, unless it is a Unix socket.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         match self {
             Endpoint::Http { host, port } | Endpoint::Https { host, port } => Some((host, *port)),
@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// What stands before `://`.
+    /// Returns the text before `://`.
     pub fn scheme(&self) -> &'static str {
         match self {
             Endpoint::Http { .. } => "http",
@@ -121,7 +121,7 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoints {
-    /// Each place, in the order in which they were written.
+    /// Returns the endpoints in the order in which they were written.
     pub fn all(&self) -> &[Endpoint] {
         &self.0
     }
@@ -139,7 +139,7 @@ impl From<&Endpoints> for Endpoints {
     }
 }
 
-/// Places with commas between them.
+/// Parses endpoints that are separated by commas.
 impl FromStr for Endpoints {
     type Err = ParseEndpointError;
 

@@ -1,5 +1,5 @@
-//! Files and directories that are Sluice's own: who makes one makes it here, with permissions that
-//! do not hang on the umask, and believes one that is there only after a look at it.
+//! Files and directories of Sluice: made here, with permissions that do not depend on the umask,
+//! and trusted only after a check if they exist already.
 //!
 //! ```text
 //!   make_directory ─► missing: 0755, the last as asked ─► /run/sluice, /var/lib/sluice: not 0777
@@ -7,9 +7,9 @@
 //!                 └► there: whose? may others write? ─► refused    may others read? ─► 0600, warned
 //! ```
 //!
-//! Whom to trust with a file or a socket: root, this process's user, and who owns the directory
-//! that was named, as `sluice` does where root runs a command on a service's directory. Who can
-//! merely write to that directory could have planted it.
+//! A file or socket is trusted if it belongs to root, to this process's user, or to the owner of
+//! the directory that was named, as where root runs `sluice` on a service's directory. Any other
+//! user that can write to that directory could have planted it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -20,25 +20,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Why a private file is not used.
+/// The reason why a private file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
-    /// Somebody else could have put it there.
+    /// A file that another user could have put there.
     #[error(
-        "{} belongs to uid {uid}: it should be root's, this user's or of who owns its directory; \
-         chown it if it is what it should be, else remove it",
+        "{} belongs to uid {uid}: root, this user or the owner of its directory is expected; \
+         chown it if its content is right, else remove it",
         path.display()
     )]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner.
         uid: u32,
     },
-    /// Somebody else could have changed it.
+    /// A file that another user could have changed.
     #[error(
-        "{} has mode {mode:04o}, so others may write to it: chmod 600 it if it is what it should \
-         be, else remove it",
+        "{} has mode {mode:04o}, so others may write to it; chmod 600 it if its content is \
+         right, else remove it",
         path.display()
     )]
     Writable {
@@ -47,34 +47,33 @@ pub enum PrivateFileError {
         /// Its permissions.
         mode: u32,
     },
-    /// Everybody may read it, and it is not this user's to change.
-    #[error("{} has mode {mode:04o}, so others may read it: chmod 600 it", path.display())]
+    /// A file that others may read, and whose mode this user may not change.
+    #[error("{} has mode {mode:04o}, so others may read it; chmod 600 it", path.display())]
     Readable {
         /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// It cannot be looked at.
-    #[error("cannot look at {}", path.display())]
+    /// A file whose attributes cannot be read.
+    #[error("cannot read the attributes of {}", path.display())]
     System {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Options for a file that only its owner may read, if it is made; what else is to be done with
-/// it is yet to be said.
+/// Returns options that create a file with mode 0600; the caller adds how it is opened.
 pub fn private_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options
 }
 
-/// Makes a directory if it is not there: `mode` or tighter, and those above it 0755 or tighter.
+/// Makes a directory if it does not exist: `mode` or tighter, and those above it 0755 or tighter.
 /// `/run/sluice` and `/var/lib/sluice` are taken from others if they may write there.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Under which names a server answers at this machine's loopback, so that no web page drives it.
+//! The host names that a server accepts at this machine's loopback, so that no web page drives it.
 //!
 //! ```text
 //!   evil.example, whose name server says 127.0.0.1 (DNS rebinding)
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A browser sends a page's requests wherever the page's name points, with that name as `Host`,
-//! and lets the page read the answers. So whoever answers without a token, because only this
-//! machine reaches it, must look at the name as well. The port is not compared: a forwarded one
-//! (`ssh -L`) differs.
+//! and lets the page read the replies. So a server that replies without a token, because only
+//! this machine can connect, must check the name as well. The port is not compared: a forwarded
+//! one (`ssh -L`) differs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
-/// Text that is no such name.
+/// Text that is not a host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a host such as io-1.site or 192.0.2.1, without a port")]
 pub struct ParseHostNameError {
@@ -36,39 +36,39 @@ pub struct ParseHostNameError {
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts(Vec<HostName>);
 
-/// Why a call is not answered.
+/// The reason why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostRefused {
-    /// It names no host, or several.
-    #[error("a call names one host in the header Host, such as 127.0.0.1, and this has {count}")]
+    /// A call that names no host, or several.
+    #[error("{count} headers Host; a call has exactly one, such as Host: 127.0.0.1")]
     Count {
-        /// How many it names.
+        /// The number of its headers.
         count: usize,
     },
-    /// It is for another host.
+    /// A call for another host.
     #[error("{host:?} is not a name of this machine's loopback such as localhost or 127.0.0.1")]
     Host {
-        /// What it names.
+        /// The host that it names.
         host: String,
     },
-    /// A page of another origin sends it.
+    /// A call from a page of another origin.
     #[error("a page of {origin:?} may not call {host:?}")]
     Origin {
-        /// Where the page is from.
+        /// The origin of the page.
         origin: String,
-        /// Whom it calls.
+        /// The host that it calls.
         host: String,
     },
 }
 
 impl AllowedHosts {
-    /// Those of loopback, and these.
+    /// Returns the names of loopback and these.
     pub fn and(names: impl IntoIterator<Item = HostName>) -> AllowedHosts {
         AllowedHosts(names.into_iter().collect())
     }
 
-    /// Whether a call may be answered. With `only_loopback`, as where nobody else can connect,
-    /// each host that it names must be a name of loopback or an allowed one; everywhere a page's
+    /// Checks whether a call may be served. With `only_loopback`, where no other machine can
+    /// connect, each host that it names must be a name of loopback or an allowed one; everywhere a page's
     /// origin must be the host that it calls, or an allowed one.
     ///
     /// # Errors

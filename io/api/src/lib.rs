@@ -1,5 +1,4 @@
-//! What proxy and controller tell and take over their control API, a small client for it, and
-//! metrics.
+//! The messages of the control API of proxy and controller, a small client for it, and metrics.
 //!
 //! ```text
 //!   sluice top, sluice rule ─► Client ──HTTP/JSON, Unix socket──► io/proxy's control server
@@ -11,8 +10,8 @@
 //!
 //! Every message is a plain struct that serialises to the JSON of the same field
 //! names; the OpenAPI description is made from these structs, so code and
-//! description cannot part. Counters only ever grow while a proxy lives: who wants
-//! rates takes two samples and divides by the difference of their `t_ns`.
+//! description agree. Counters only grow while a proxy runs: the rate is the difference
+//! of two samples divided by the difference of their `t_ns`.
 
 mod access;
 mod accesses;
@@ -105,7 +104,7 @@ pub mod path {
     pub const CONNECTIONS: &str = "/v1/connections";
     /// [`Proxies`](crate::Proxies).
     pub const PROXIES: &str = "/v1/proxies";
-    /// One of them: DELETE forgets it.
+    /// One proxy: DELETE removes it.
     pub const PROXY: &str = "/v1/proxies/{name}";
     /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ControllerReply`](crate::ControllerReply).
     pub const REPORT: &str = "/v1/proxies/{name}/report";
@@ -121,10 +120,10 @@ pub mod path {
     pub const USAGE: &str = "/v1/usage";
     /// [`WireDecayAccounts`](crate::WireDecayAccounts).
     pub const DECAYS: &str = "/v1/decays";
-    /// [`ControllerEvents`](crate::ControllerEvents), or each as it comes for who accepts `text/event-stream`.
+    /// [`ControllerEvents`](crate::ControllerEvents), or a stream of them with `Accept: text/event-stream`.
     pub const EVENTS: &str = "/v1/events";
 
-    /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) sees to.
+    /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) ensures.
     pub fn proxy(name: &str) -> String {
         PROXY.replace("{name}", name)
     }
@@ -137,7 +136,7 @@ pub mod path {
     /// [`Tokens`](crate::Tokens) by GET; POST a [`NewToken`](crate::NewToken), get a
     /// [`MadeToken`](crate::MadeToken).
     pub const TOKENS: &str = "/v1/tokens";
-    /// One of them: DELETE revokes it.
+    /// One token: DELETE revokes it.
     pub const TOKEN: &str = "/v1/tokens/{name}";
     /// [`AuditLines`](crate::AuditLines).
     pub const AUDIT: &str = "/v1/audit";
@@ -147,9 +146,9 @@ pub mod path {
         TOKEN.replace("{name}", name)
     }
 
-    /// What its ledger took since a controller that stands by asked last.
+    /// Changes of the ledger since the last request of a standby controller.
     pub const LEDGER_CHANGES: &str = "/v1/ledger/changes";
-    /// Its whole ledger, a file.
+    /// The whole ledger, as a file.
     pub const LEDGER_FILE: &str = "/v1/ledger/file";
 
     /// The metrics of [`crate::metrics`], as Prometheus text.
@@ -158,8 +157,8 @@ pub mod path {
     pub const OPENAPI: &str = "/openapi.json";
 }
 
-/// Whether a proxy may have this name: 1 to 63 letters, digits, `_`, `-` and `.`, the first a
-/// letter or digit. Names stand in paths, tables and metrics.
+/// Returns whether a proxy may have this name: 1 to 63 letters, digits, `_`, `-` and `.`, the
+/// first a letter or digit. Names appear in paths, tables and metrics.
 pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

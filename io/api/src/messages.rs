@@ -1,4 +1,4 @@
-//! Status, classes, subjects and connections: what the proxy says about itself.
+//! Status, classes, subjects and connections of a proxy.
 //!
 //! Units end the names (`_ns`, `_bytes`). A `t_ns` is nanoseconds since the proxy
 //! started; it and the counters of one message are read together, so that the
@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What one proxy is and how it fares.
+/// The status of one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyStatus {
     /// The version of the program.
@@ -16,9 +16,9 @@ pub struct ProxyStatus {
     pub pid: u32,
     /// Nanoseconds since it started.
     pub t_ns: u64,
-    /// True after SIGTERM: nothing new is accepted, what is in flight is answered.
+    /// True after SIGTERM: no new requests are accepted, those in flight are answered.
     pub draining: bool,
-    /// False under `--no-schedule`: requests are served as they come.
+    /// False with `--no-schedule`: requests are served in order of arrival.
     pub scheduling: bool,
     /// Threads that serve requests.
     pub threads: Threads,
@@ -28,44 +28,44 @@ pub struct ProxyStatus {
     pub exports: Vec<ExportReport>,
     /// The schedulers, one for each target.
     pub targets: Vec<TargetReport>,
-    /// Connections now.
+    /// Open connections.
     pub connections: u64,
-    /// What was done since the start, on connections of now and before.
+    /// Totals since the start, over open and closed connections.
     pub totals: ProxyTotals,
-    /// How it stands with its controller; absent without one.
+    /// The connection to its controller; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Box<ControllerLink>>,
 }
 
-/// How a proxy stands with its controller.
+/// The connection of a proxy to its controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerLink {
-    /// Where the controller answers; all of its addresses with commas.
+    /// The endpoints of the controller, separated by commas.
     pub controller: String,
     /// The name under which the proxy reports.
     pub name: String,
     /// Whether the last call was answered.
     pub connected: bool,
-    /// How long ago the last answer came, in nanoseconds; absent before the first one.
+    /// How long ago the last reply came, in nanoseconds; absent before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_ns_ago: Option<u64>,
-    /// Why the last call was not answered.
+    /// The reason why the last call was not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Another proxy reports under the same name.
+    /// Whether another proxy reports under the same name.
     pub duplicate: bool,
-    /// Calls that were answered,
+    /// Calls that were answered.
     pub answered: u64,
-    /// that were refused, and
+    /// Calls that were refused.
     pub refused: u64,
-    /// to which no answer came.
+    /// Calls without a reply.
     pub unanswered: u64,
 }
 
-/// What was done for somebody since a connection was made, or since the proxy started.
+/// Totals of a connection, or of a proxy since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyTotals {
-    /// Requests answered: attaches, and those refused at once, are among them.
+    /// Requests answered, including attaches and requests refused on arrival.
     pub requests: u64,
     /// Payload read.
     pub read_bytes: u64,
@@ -75,16 +75,16 @@ pub struct ProxyTotals {
     pub ops: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Requests that their client gave up while they waited; they were not answered.
+    /// Requests cancelled by their client while they waited; they were not answered.
     pub cancelled: u64,
 }
 
 /// Threads that serve requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Threads {
-    /// How many there are.
+    /// The number of threads.
     pub started: u32,
-    /// The most there may be.
+    /// Their maximum.
     pub max: u32,
 }
 
@@ -101,7 +101,7 @@ pub struct ExportReport {
     pub target: String,
 }
 
-/// One scheduler and the backend it guards.
+/// One scheduler and its backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetReport {
     /// Its name in the configuration.
@@ -110,8 +110,8 @@ pub struct TargetReport {
     pub slots_max: u32,
     /// Requests waiting now.
     pub queued: u64,
-    /// The part of the reserved rates that could not be kept in the last second, in parts per
-    /// million: above 0 where more is reserved than the target gives.
+    /// The part of the reserved rates that could not be served in the last second, in parts per
+    /// million: above 0 if the reservations exceed what the target can do.
     #[serde(default)]
     pub promises_cut_ppm: u64,
     /// How writes that name no mode reach the backend: `direct`, `dontcache`, `paced`,
@@ -119,16 +119,16 @@ pub struct TargetReport {
     pub write_mode: String,
     /// Where its costs come from: `built in`, `bytes` or the calibration file's path.
     pub costs: String,
-    /// What reads of some sizes cost the device as is known now: with `recalibrate`, what has
-    /// been learnt. Empty while nothing is scheduled.
+    /// The current cost of reads by size; with `recalibrate`, the learnt cost. Empty while nothing
+    /// is scheduled.
     #[serde(default)]
     pub read_costs: Vec<CostPoint>,
-    /// What writes cost it.
+    /// The current cost of writes by size.
     #[serde(default)]
     pub write_costs: Vec<CostPoint>,
 }
 
-/// What a request of a size costs the device.
+/// The cost of a request of one size to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CostPoint {
     /// The size.
@@ -137,7 +137,7 @@ pub struct CostPoint {
     pub cost_ns: u64,
 }
 
-/// What somebody was served since the proxy started, and what they have under way now.
+/// The service of a class or subject since the proxy started, and its requests now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireUsage {
     /// Payload read.
@@ -148,20 +148,20 @@ pub struct WireUsage {
     pub ops: u64,
     /// Requests completed: the divisor of `queue_ns` and `service_ns`.
     pub requests: u64,
-    /// The time that completed requests waited for their turn, summed up.
+    /// The time that completed requests waited in the queue, summed up.
     pub queue_ns: u64,
     /// The time that completed requests spent at the backend, summed up.
     pub service_ns: u64,
-    /// What completed requests cost the target, summed up.
+    /// The cost of completed requests to the target, summed up.
     pub cost_ns: u64,
-    /// What it was served by other proxies costs here, as far as its mounts told it.
+    /// The cost here of its service from other proxies, as reported by its mounts.
     #[serde(default)]
     pub elsewhere_ns: u64,
     /// Requests waiting now.
     pub queued: u64,
     /// Requests at the backend now.
     pub running: u64,
-    /// Slots held now.
+    /// Slots in use now.
     pub slots: u64,
     /// Whether a request at the head of a queue waits for a meter now.
     pub throttled: bool,
@@ -179,8 +179,8 @@ pub struct WireClasses {
 /// One class: requests with the same key under one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireClass {
-    /// Tells it from all others of its target, now and later: two samples are of the
-    /// same class if and only if target and id agree.
+    /// Identifies it at its target, now and later: two samples are of the same class if and
+    /// only if target and id agree.
     pub id: u64,
     /// The target whose scheduler holds it.
     pub target: String,
@@ -188,13 +188,13 @@ pub struct WireClass {
     pub rule: String,
     /// Its key, as `jobid=dd.500 uid=500`; empty for a rule without `per`.
     pub key: String,
-    /// Its part of the service beside others.
+    /// Its weight against other classes.
     pub weight: u32,
-    /// What it was served.
+    /// Its service.
     pub usage: WireUsage,
 }
 
-/// Everybody who has a fid now or had one not long ago.
+/// All subjects that have a fid now or had one recently.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireSubjects {
     /// When the counters were read, in nanoseconds since the proxy started.
@@ -203,11 +203,11 @@ pub struct WireSubjects {
     pub subjects: Vec<WireSubject>,
 }
 
-/// One payer of requests: a job of a user on a node. The same four may be there more
-/// than once, for directories that rules tell apart.
+/// One subject: a job of a user on a node. The same four may appear more than once, for
+/// directories that rules distinguish.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireSubject {
-    /// Tells it from all others of its target, now and later, as a class's id does.
+    /// Identifies it at its target, now and later, as a class's id does.
     pub id: u64,
     /// The target whose scheduler knows it.
     pub target: String,
@@ -219,11 +219,11 @@ pub struct WireSubject {
     pub gid: u32,
     /// The node's network name.
     pub nid: String,
-    /// What it was served.
+    /// Its service.
     pub usage: WireUsage,
 }
 
-/// Every connection of now.
+/// All open connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Connections {
     /// When the figures were read, in nanoseconds since the proxy started.
@@ -239,32 +239,32 @@ pub struct ConnectionInfo {
     pub id: u64,
     /// The client node's network name, `192.0.2.7@tcp` or `0@lo`.
     pub nid: String,
-    /// The user at the other end of a Unix socket, by the kernel's word.
+    /// The user at the other end of a Unix socket, as the kernel reports it.
     pub peer_uid: Option<u32>,
-    /// Who has attached and has a fid still, by their lowest fid: the first is whom a
-    /// client's root directory belongs to. At most 64.
+    /// Users that have attached and still have a fid, by their lowest fid: the first is the
+    /// user of the client's root directory. At most 64.
     pub attaches: Vec<Attach>,
     /// The agreed largest message.
     pub msize_bytes: u32,
     /// Fids in use.
     pub fids: u64,
-    /// Requests that have no answer yet.
+    /// Requests in flight.
     pub tags: u64,
     /// Payload of those requests.
     pub in_flight_bytes: u64,
-    /// Answers that the client has not taken yet.
+    /// Replies that the client has not received yet.
     pub unsent_bytes: u64,
-    /// What was done on it.
+    /// Totals of the connection.
     pub totals: ProxyTotals,
 }
 
 /// One user of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attach {
-    /// The user's name as the client gave it, if it gave one; nothing depends on it where
-    /// a number came with it.
+    /// The user's name as the client gave it, if any; it is not used if a number came with
+    /// it.
     pub uname: Option<String>,
-    /// The user whom the proxy acts for.
+    /// The user for which the proxy acts.
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
@@ -274,12 +274,12 @@ pub struct Attach {
     pub export: String,
 }
 
-/// Why a call was refused.
+/// The reason why a call was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorReport {
     /// One or more lines for people, with the place in the file where there is one.
     pub message: String,
-    /// Where the controller answers that is to be asked instead.
+    /// The endpoint of the controller to call instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
 }
@@ -301,7 +301,7 @@ impl WireUsage {
         self.throttled |= other.throttled;
     }
 
-    /// What came on top since `earlier`: counters are differences, present figures stay.
+    /// Returns the change since `earlier`: counters are differences, present figures stay.
     ///
     /// A counter below its earlier value belongs to a newcomer (the proxy was started
     /// again), so everything is new then.

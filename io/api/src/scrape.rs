@@ -1,14 +1,14 @@
-//! The place where a process shows its metrics: `GET /metrics` and nothing else.
+//! The server of a process's metrics: `GET /metrics` and nothing else.
 //!
 //! ```text
-//!   Prometheus ─► TCP or Unix socket ─► accept ≤ 16 ─► the page, made anew for each ─► closed
+//!   Prometheus ─► TCP or Unix socket ─► accept ≤ 16 ─► a page, made for each ─► closed
 //!                                         one thread of its own
 //! ```
 //!
-//! Each connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so who connects
-//! and says nothing costs one place for a bounded time. Nothing can be changed here. Who may
-//! ask is decided by the address: the mode 0600 of a Unix socket, the reach of an IP address. No
-//! web page of elsewhere may ([`AllowedHosts`]).
+//! Each connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so an idle
+//! connection takes one of 16 places for a bounded time. Nothing can be changed here. Access is
+//! decided by the address: the mode 0600 of a Unix socket, the reach of an IP address. Web pages
+//! of other origins are refused ([`AllowedHosts`]).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,24 +33,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{AllowedHosts, Listening, MetricsPage, ServerAddress, SocketError, path};
 
-/// Where metrics are shown: `http://127.0.0.1:9400` or `unix:///run/sluice/metrics.sock`.
+/// The address where metrics are served: `http://127.0.0.1:9400` or
+/// `unix:///run/sluice/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsAddress(ServerAddress);
 
-/// Text that is no such place.
+/// Text that is not an address for metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a place for metrics such as http://127.0.0.1:9400 or unix:///run/x.sock")]
 pub struct ParseMetricsAddressError {
     text: String,
 }
 
-/// Why metrics cannot be shown.
+/// An error of serving metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The Unix socket cannot be made.
+    /// A Unix socket that cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The port cannot be had.
+    /// A port that cannot be bound.
     #[error("cannot listen for scrapes at http://{address}")]
     Port {
         /// Where.
@@ -59,12 +60,12 @@ pub enum MetricsError {
         #[source]
         source: io::Error,
     },
-    /// Its thread or its runtime cannot be made.
+    /// A thread or runtime that cannot be started.
     #[error("cannot start the thread for metrics")]
     Thread(#[source] io::Error),
 }
 
-/// Shows the metrics of a process until it is dropped.
+/// A server of the metrics of a process; stops when dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: MetricsAddress,
@@ -131,7 +132,7 @@ impl MetricsServer {
     /// Listens, and answers each scrape with what `make` says then.
     ///
     /// # Errors
-    /// If the address is somebody else's or cannot be had.
+    /// If the address is in use or cannot be bound.
     pub fn start(
         at: &MetricsAddress,
         make: impl Fn() -> String + Send + Sync + 'static,
@@ -190,7 +191,7 @@ fn listen(at: &ServerAddress) -> Result<(MetricsListener, ServerAddress), Metric
     }
 }
 
-/// Accepts until told to stop; what is under way then is cut off.
+/// Accepts connections until stopped; those that are open then are cut off.
 async fn serve(listener: &MetricsListener, make: &Make, mut stopped: oneshot::Receiver<()>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -248,7 +249,7 @@ async fn exchange(
     match tokio::time::timeout(EXCHANGE_TIME_MAX, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!("a scrape broke off: {error}"),
-        Err(_) => tracing::debug!("a scrape took too long"),
+        Err(_) => tracing::debug!("a scrape timed out"),
     }
 }
 
@@ -260,7 +261,7 @@ fn answer(request: &Request<Incoming>, make: &Make, only_loopback: bool) -> Resp
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, path::METRICS) => (StatusCode::OK, MetricsPage::CONTENT_TYPE, make()),
         (_, path::METRICS) => {
-            let text = format!("{} is not possible here: GET\n", request.method());
+            let text = format!("method {} is not allowed; use GET\n", request.method());
             (StatusCode::METHOD_NOT_ALLOWED, PLAIN, text)
         }
         (_, path) => {
@@ -331,7 +332,7 @@ mod tests {
         for (request, status, says) in [
             ("GET /", "404", "there is nothing at /; the metrics are at /metrics\n"),
             ("PUT /v1/rules", "404", "there is nothing at /v1/rules; "),
-            ("POST /metrics", "405", "POST is not possible here: GET\n"),
+            ("POST /metrics", "405", "method POST is not allowed; use GET\n"),
         ] {
             let answer = exchange(tcp(&server), request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");

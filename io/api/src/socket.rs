@@ -41,13 +41,13 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// What is there is no socket and not ours to remove.
-    #[error("{} exists and is no socket", .path.display())]
+    #[error("{} exists and is not a socket", .path.display())]
     Foreign {
         /// The name.
         path: PathBuf,
     },
     /// Its folder is not there and cannot be made.
-    #[error("cannot make the folder of {}", .path.display())]
+    #[error("cannot create the directory of {}", .path.display())]
     Folder {
         /// The name.
         path: PathBuf,
@@ -71,8 +71,8 @@ pub enum SocketError {
 pub enum ListenerError {
     /// Anybody could have put the socket there.
     #[error(
-        "{} is listened at by uid {uid}: it should be root, this user or who owns its directory; \
-         run this command as that user if it is what it should be",
+        "{} is the socket of uid {uid}: root, this user or the owner of its directory is \
+         expected; if that user is the right one, run this command as that user",
         .path.display()
     )]
     Stranger {
@@ -82,7 +82,7 @@ pub enum ListenerError {
         uid: u32,
     },
     /// The kernel does not say who it is.
-    #[error("cannot tell who listens at {}", .path.display())]
+    #[error("cannot find the user that listens at {}", .path.display())]
     Unknown {
         /// The name.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! What holds whom: the answer to "why am I slow?", of one proxy or of all, and its sentences.
+//! Wait causes: the answer to "why am I slow?", of one proxy or of all, and its sentences.
 //!
 //! ```text
 //!   dispatchers ─► proxy: Why ─┬─► GET /v1/why ─────────────────► sluice why: text(), JSON
@@ -6,9 +6,9 @@
 //!                              └─► ProxyReply ─► controller: merged ─► GET /v1/why
 //! ```
 //!
-//! A controller asks its proxies by their orders ([`ProxyQuery`]) and hears the answers with
-//! their next report: nothing is kept ready for questions that nobody asks. Spans are told as
-//! "ago" and "from now", for the clocks of several proxies have nothing in common.
+//! A controller sends queries with its assignments ([`ProxyQuery`]) and receives the replies with
+//! the next reports; nothing is prepared in advance. Spans are "ago" and "from now", because the
+//! clocks of several proxies are not synchronised.
 
 mod text;
 
@@ -19,7 +19,7 @@ use crate::{ProxyStatus, WireClasses, WireScope, WireSubjects};
 
 pub use text::{amount, per_second, percent, span};
 
-/// Who is asked about. What is absent is not asked for; with nothing, it is everybody.
+/// The subjects of a query. Absent fields do not restrict it; without any field it is everybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WhyQuery {
@@ -29,38 +29,38 @@ pub struct WhyQuery {
     /// The user, by number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// The rule, meter or decay that holds.
+    /// The rule, meter or decay that delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
 
-/// What holds somebody now, and held him since the proxies started.
+/// The causes of delay of some subjects, now and since the proxies started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
     /// When it was read, in nanoseconds since the proxy or controller started.
     pub t_ns: u64,
-    /// Who was asked about.
+    /// The query.
     pub asked: WhyQuery,
-    /// False where a proxy serves requests as they come (`--no-schedule`): nothing is held there.
+    /// False if a proxy does not schedule requests (`--no-schedule`): nothing is delayed there.
     pub scheduling: bool,
-    /// Those who were found, the most delayed first.
+    /// The subjects that were found, the most delayed first.
     pub subjects: Vec<WhySubject>,
-    /// What holds their requests now, then what held them.
+    /// The causes of delay now, then earlier ones.
     pub holds: Vec<WireWait>,
-    /// Who waits, or waited lately, for another's writes.
+    /// Waits for the writes of another subject, now or recently.
     #[serde(default)]
     pub donations: Vec<WireDonation>,
     /// Subjects and causes that are not listed.
     pub left_out: u64,
-    /// Proxies that gave no answer in time.
+    /// Proxies that did not reply in time.
     #[serde(default)]
     pub silent: Vec<String>,
 }
 
-/// One payer and what was delayed of its requests.
+/// One subject and how its requests were delayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhySubject {
-    /// The proxy; empty where only one was asked.
+    /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
     /// The target.
@@ -77,45 +77,45 @@ pub struct WhySubject {
     pub bytes: u64,
     /// Backend operations of these.
     pub ops: u64,
-    /// How long they waited for their turn in all.
+    /// The time that they waited in the queue, summed up.
     pub queue_ns: u64,
-    /// Those that a limit or a cap on slots delayed.
+    /// Requests that a limit or a cap on slots delayed.
     pub delayed: u64,
     /// How long these waited.
     pub delayed_ns: u64,
     /// Their payload.
     pub delayed_bytes: u64,
-    /// What its requests pay.
+    /// The limits that apply to its requests.
     pub limits: Vec<LimitState>,
 }
 
-/// A limit as it stands at one proxy.
+/// The state of a limit at one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LimitState {
     /// `rule`, `meter` or `decay`.
     pub section: String,
     /// Its name.
     pub name: String,
-    /// For whom, as `jobid=dd.500 uid=500`; empty: for all together.
+    /// Its key, such as `jobid=dd.500 uid=500`; empty: one limit for all.
     pub key: String,
     /// Whether it counts bytes; operations otherwise.
     pub in_bytes: bool,
     /// Units a second over all proxies; the greatest number: none.
     pub per_s: u64,
-    /// The part of it that is let through here, in billionths.
+    /// The share of this proxy, in billionths.
     pub part: u32,
-    /// Units a second that it let through here lately.
+    /// Units a second that it admitted here recently.
     pub used_per_s: u64,
-    /// In how long it lets the next request go; 0: at once.
+    /// The time until it admits the next request; 0: at once.
     pub next_ns: u64,
     /// Queues that wait for it.
     pub waiting: u64,
-    /// The rule on which it depends, where it does.
+    /// The rule on which it depends, if any.
     #[serde(default)]
     pub depends_on: Option<String>,
 }
 
-/// What kind of thing holds requests.
+/// The kind of a wait cause.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
@@ -125,9 +125,9 @@ pub enum WireWaitKind {
     Limit,
     /// The rule's cap on slots.
     Slots,
-    /// Others are served by their weights.
+    /// Other classes are served by their weights.
     Share,
-    /// Others come first for what it is served by other proxies.
+    /// Other classes come first because other proxies serve this one.
     Elsewhere,
     /// Its own requests keep the target or the threads busy.
     Busy,
@@ -136,76 +136,77 @@ pub enum WireWaitKind {
     Other,
 }
 
-/// One cause that holds requests of one class at one proxy.
+/// One wait cause of one class at one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireWait {
-    /// The proxy; empty where only one was asked.
+    /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
     /// The target.
     pub target: String,
     /// The rule that makes the class; `default` where none matches.
     pub rule: String,
-    /// The class's key; empty: all whom the rule takes together.
+    /// The key of the class; empty: the shared class of the rule.
     pub key: String,
-    /// What kind of cause.
+    /// The kind of the cause.
     pub kind: WireWaitKind,
-    /// The limit, of that kind; without figures if it is gone.
+    /// The limit, if the kind is `limit`; without figures if it no longer exists.
     pub limit: Option<LimitState>,
-    /// Whether it is what holds requests now.
+    /// Whether it delays requests now.
     pub now: bool,
     /// How long ago it began, with pauses of less than a second.
     pub since_ns_ago: u64,
-    /// For how long of that time it held any.
+    /// The time since then in which it delayed any request.
     pub held_ns: u64,
-    /// How long ago it held a request last.
+    /// How long ago it last delayed a request.
     pub last_ns_ago: u64,
     /// The time that requests waited for it, summed up over requests.
     pub wait_ns: u64,
-    /// The time during which it held any.
+    /// The total time in which it delayed any request.
     pub span_ns: u64,
     /// Requests that it delayed.
     pub requests: u64,
     /// Their payload.
     pub bytes: u64,
-    /// Requests of the class that wait now, for whatever.
+    /// Requests of the class that wait now, for any cause.
     pub queued: u64,
 }
 
-/// Writes of one payer that another waited for: they went in the lane of the one who waits, where
-/// they got on sooner.
+/// Writes of one subject for which another waited: they were scheduled as requests of the waiter
+/// where that served them sooner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireDonation {
-    /// The proxy; empty where only one was asked.
+    /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
     /// The target.
     pub target: String,
     /// The writer's job; empty if there is none.
     pub writer_job: String,
-    /// The writer.
+    /// The user that wrote.
     pub writer_uid: u32,
-    /// The job of who waits; empty if there is none.
+    /// The job that waits; empty if there is none.
     pub waiter_job: String,
-    /// Who waits.
+    /// The user that waits.
     pub waiter_uid: u32,
     /// The file, as `export:/path`.
     pub file: String,
-    /// The limit that held the last of these writes, if one did; without figures if it is gone.
+    /// The limit that delayed the last of these writes, if any; without figures if it no longer
+    /// exists.
     pub limit: Option<LimitState>,
     /// Writes that were waited for.
     pub requests: u64,
     /// Their payload.
     pub bytes: u64,
-    /// Those that went in the lane of who waits.
+    /// Writes that were scheduled as requests of the waiter.
     pub donated: u64,
     /// How long ago the first was waited for.
     pub since_ns_ago: u64,
-    /// And the last.
+    /// How long ago the last was waited for.
     pub last_ns_ago: u64,
 }
 
-/// Who was delayed by limits in a span of time, the longest first.
+/// The subjects that limits delayed in a span of time, the longest delay first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DelayTable {
     /// The kind of subject: `job`, `user`, `group`, `project`, `proxy`.
@@ -220,7 +221,7 @@ pub struct DelayTable {
     pub left_out: u64,
 }
 
-/// What was delayed of one subject.
+/// The delays of one subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DelayRow {
     /// The job, user, …; `(other)` where there were too many.
@@ -231,80 +232,80 @@ pub struct DelayRow {
     pub delayed_ns: u64,
     /// Their payload.
     pub delayed_bytes: u64,
-    /// All payload that it read and wrote.
+    /// Payload that the subject read and wrote in all.
     pub bytes: u64,
 }
 
-/// What a proxy has under way now: one sample of `sluice top`.
+/// The current activity of a proxy: one sample of `sluice top`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveSample {
-    /// The proxy; empty where only one was asked.
+    /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
-    /// What it is and how it fares.
+    /// The status of the proxy.
     pub status: ProxyStatus,
-    /// Its payers; those with the most service if there are many.
+    /// Its subjects; those with the most service if there are many.
     pub subjects: WireSubjects,
-    /// Its classes, likewise.
+    /// Its classes; those with the most service if there are many.
     pub classes: WireClasses,
 }
 
-/// What all proxies of a controller have under way.
+/// The current activity of all proxies of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LiveUsage {
-    /// When the answers were there, in nanoseconds since the controller started.
+    /// When the replies were complete, in nanoseconds since the controller started.
     pub t_ns: u64,
     /// Its version.
     pub version: String,
     /// Its process id.
     pub pid: u32,
-    /// A sample of each proxy that answered.
+    /// A sample of each proxy that replied.
     pub samples: Vec<LiveSample>,
-    /// Proxies that gave no answer in time.
+    /// Proxies that did not reply in time.
     pub silent: Vec<String>,
 }
 
-/// What a controller asks a proxy, for somebody who asked it.
+/// A query of a controller to a proxy, on behalf of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyQuery {
-    /// Its number.
+    /// The number of the query.
     pub number: u64,
-    /// The question.
+    /// The kind of the query.
     pub what: QueryKind,
 }
 
-/// The questions that there are.
+/// The kinds of queries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueryKind {
-    /// What holds these.
+    /// Asks for the causes of delay of these subjects.
     Why(WhyQuery),
-    /// What is under way.
+    /// Asks for the current activity.
     Live,
 }
 
-/// A proxy's answer to a [`ProxyQuery`].
+/// The reply of a proxy to a [`ProxyQuery`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyReply {
-    /// The question's number.
+    /// The number of the query.
     pub number: u64,
-    /// The answer.
+    /// The reply.
     pub what: QueryReply,
 }
 
-/// The answers that there are.
+/// The kinds of replies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueryReply {
-    /// To [`QueryKind::Why`].
+    /// The reply to [`QueryKind::Why`].
     Why(Box<Why>),
-    /// To [`QueryKind::Live`].
+    /// The reply to [`QueryKind::Live`].
     Live(Box<LiveSample>),
 }
 
 impl WhyQuery {
-    /// The query as it stands behind the `?` of a path; empty if it asks for everybody.
+    /// Formats the query for a URL; empty if it asks for everybody.
     pub fn text(&self) -> String {
         let job = self.job.as_ref().map(|job| format!("job={}", escaped(job)));
         let user = self.user.map(|user| format!("user={user}"));
@@ -318,10 +319,10 @@ impl Why {
     pub const SUBJECTS_MAX: usize = 256;
     /// The most causes that are listed.
     pub const HOLDS_MAX: usize = 512;
-    /// The most waits for another's writes that are listed.
+    /// The most waits for writes of others that are listed.
     pub const DONATIONS_MAX: usize = 128;
 
-    /// Puts what is listed in order and within its bounds.
+    /// Sorts the lists and cuts them to their bounds.
     pub fn arrange(&mut self) {
         self.subjects.sort_by(|a, b| {
             let key = |s: &WhySubject| (std::cmp::Reverse(s.delayed_ns), s.job.clone(), s.uid);
@@ -340,7 +341,7 @@ impl Why {
         self.holds.truncate(Why::HOLDS_MAX);
     }
 
-    /// Takes in what a proxy of that name answered.
+    /// Adds the reply of the proxy of that name.
     pub fn merge(&mut self, proxy: &str, answer: Why) {
         self.scheduling |= answer.scheduling;
         self.left_out += answer.left_out;
@@ -363,7 +364,7 @@ impl Why {
 }
 
 impl LimitState {
-    /// The limit of a scope, with no figures.
+    /// Returns the limit of a scope, without figures.
     pub fn of(scope: &model::Scope, in_bytes: bool) -> LimitState {
         let form = WireScope::from(scope);
         let key: Vec<_> = scope.key.iter().map(|value| value.to_string()).collect();
@@ -371,14 +372,14 @@ impl LimitState {
         LimitState { section, name, key: key.join(" "), in_bytes, ..LimitState::default() }
     }
 
-    /// Units a second that are let through here.
+    /// Returns the units a second that this proxy admits.
     pub fn here_per_s(&self) -> u64 {
         let here = u128::from(self.per_s) * u128::from(self.part) / 1_000_000_000;
         u64::try_from(here).unwrap_or(u64::MAX)
     }
 }
 
-/// A value within a query: all but letters, digits and a few signs as `%XX`.
+/// Escapes a value of a query: all but letters, digits and a few signs as `%XX`.
 fn escaped(value: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

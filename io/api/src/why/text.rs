@@ -1,10 +1,10 @@
 //! The sentences of `sluice why` and of a mount's `.sluice/why`, `usage` and `limits`.
 //!
 //! ```text
-//!   Why ─┬─ explain: what holds now ─► since, until, how much, in use, what would change it
-//!        │           who waits for whose writes, and what holds those
-//!        ├─ usage:   what was done and delayed
-//!        └─ limits:  what there is to pay
+//!   Why ─┬─ explain: causes of delay now ─► for how long, how much, usage, what would change it
+//!        │           waits for other jobs' writes, and what delays those
+//!        ├─ usage:   requests completed and delayed
+//!        └─ limits:  limits that apply
 //! ```
 
 use std::fmt::Write as _;
@@ -12,25 +12,25 @@ use std::fmt::Write as _;
 use super::{LimitState, Why, WhySubject, WireDonation, WireWait, WireWaitKind};
 
 impl Why {
-    /// What holds whom, in sentences; one cause a paragraph.
+    /// Explains what delays which requests, one paragraph per cause.
     pub fn explain(&self) -> String {
         let mut out = String::new();
         let whom = self.whom();
         self.tell_silent(&mut out);
         if self.subjects.is_empty() && self.holds.is_empty() {
-            let _ = writeln!(out, "No requests of {whom} are known here.");
+            let _ = writeln!(out, "No requests from {whom} found.");
             return out;
         }
         if !self.scheduling {
             let _ = writeln!(
                 out,
-                "Nothing holds {whom}: the proxy serves requests as they come (--no-schedule)."
+                "Nothing delays {whom}: the proxy does not schedule requests (--no-schedule)."
             );
             return out;
         }
         let (now, before): (Vec<_>, Vec<_>) = self.holds.iter().partition(|hold| hold.now);
         if now.is_empty() {
-            let _ = writeln!(out, "Nothing holds {whom} now.");
+            let _ = writeln!(out, "Nothing delays {whom} now.");
         }
         for hold in now {
             hold.explain(&mut out);
@@ -43,12 +43,12 @@ impl Why {
             donation.explain(&mut out);
         }
         if self.left_out > 0 {
-            let _ = writeln!(out, "{} further lines are left out.", self.left_out);
+            let _ = writeln!(out, "{} further lines are omitted.", self.left_out);
         }
         out
     }
 
-    /// What was done, and how much of it was delayed.
+    /// Lists the requests completed, and how many of them were delayed.
     pub fn usage(&self) -> String {
         let mut out = String::new();
         self.tell_silent(&mut out);
@@ -56,12 +56,12 @@ impl Why {
             subject.usage(&mut out);
         }
         if self.subjects.is_empty() {
-            let _ = writeln!(out, "No requests of {} are known here.", self.whom());
+            let _ = writeln!(out, "No requests from {} found.", self.whom());
         }
         out
     }
 
-    /// What its requests have to pay.
+    /// Lists the limits that apply to these requests.
     pub fn limits(&self) -> String {
         let mut out = String::new();
         self.tell_silent(&mut out);
@@ -79,7 +79,7 @@ impl Why {
             let _ = writeln!(out, "{line}");
         }
         if told.is_empty() {
-            let _ = writeln!(out, "{} has no limit.", sentence(&self.whom()));
+            let _ = writeln!(out, "No limit applies to {}.", self.whom());
         }
         out
     }
@@ -88,11 +88,11 @@ impl Why {
         match (&self.asked.job, self.asked.user, &self.asked.limit) {
             (Some(job), Some(user), _) if job.is_empty() => format!("user {user} without a job"),
             (Some(job), Some(user), _) => format!("job {job} of user {user}"),
-            (Some(job), None, _) if job.is_empty() => "those without a job".into(),
+            (Some(job), None, _) if job.is_empty() => "users without a job".into(),
             (Some(job), None, _) => format!("job {job}"),
             (None, Some(user), _) => format!("user {user}"),
-            (None, None, Some(limit)) => format!("those who pay {limit}"),
-            (None, None, None) => "anybody".into(),
+            (None, None, Some(limit)) => format!("the users of limit {limit}"),
+            (None, None, None) => "any user".into(),
         }
     }
 
@@ -105,14 +105,15 @@ impl Why {
 
 impl WireWait {
     fn explain(&self, out: &mut String) {
-        let since = span(self.since_ns_ago);
         let _ = writeln!(
             out,
-            "{}{} is held by {} since {since} ago, {} of the time.",
+            "{}{} is {} by {}: {} of the last {}.",
             place(&self.proxy, &self.target),
             sentence(&self.class()),
+            self.verb(),
             self.cause(),
             percent(self.held_ns, self.since_ns_ago),
+            span(self.since_ns_ago),
         );
         if let Some(limit) = &self.limit {
             let _ = writeln!(out, "  {}.", sentence(&limit.in_use()));
@@ -129,29 +130,38 @@ impl WireWait {
             let _ = writeln!(out, "  {waits}.");
         }
         let _ = writeln!(out, "  {}", self.delayed());
-        let _ = writeln!(out, "  What would change it: {}.", self.remedy());
+        let _ = writeln!(out, "  To change this: {}.", self.remedy());
     }
 
     fn recall(&self, out: &mut String) {
         let _ = writeln!(
             out,
-            "{}{} was held by {}, last {} ago.",
+            "{}{} was {} by {}, last {} ago.",
             place(&self.proxy, &self.target),
             sentence(&self.class()),
+            self.verb(),
             self.cause(),
             span(self.last_ns_ago),
         );
         let _ = writeln!(out, "  {}", self.delayed());
     }
 
+    /// Returns the word for this kind of wait: a meter throttles, other causes delay.
+    fn verb(&self) -> &'static str {
+        match self.kind {
+            WireWaitKind::Limit => "throttled",
+            _ => "delayed",
+        }
+    }
+
     fn class(&self) -> String {
         match self.key.as_str() {
-            "" => format!("everything of rule {} together", self.rule),
+            "" => format!("the shared class of rule {}", self.rule),
             key => format!("{key} (rule {})", self.rule),
         }
     }
 
-    /// What holds, in words: `the limit of rule jobs (jobid=dd.1)`.
+    /// Names the cause, such as `the limit of rule jobs (jobid=dd.1)`.
     pub fn cause(&self) -> String {
         match (self.kind, &self.limit) {
             (WireWaitKind::Limit, Some(limit)) => limit.named(),
@@ -159,52 +169,58 @@ impl WireWait {
                 "several earlier causes".into()
             }
             (WireWaitKind::Slots, _) => format!("the slots of rule {}", self.rule),
-            (WireWaitKind::Share, _) => "its share: others are served by their weights".into(),
+            (WireWaitKind::Share, _) => "its weight: other classes are served by theirs".into(),
             (WireWaitKind::Elsewhere, _) => {
-                "what it was served by other proxies: others come first here".into()
+                "service from other proxies: other classes come first here".into()
             }
-            (WireWaitKind::Busy, _) => "its own requests: nobody else is served meanwhile".into(),
+            (WireWaitKind::Busy, _) => {
+                "its own load: the target is saturated and no other class waits".into()
+            }
         }
     }
 
     fn delayed(&self) -> String {
-        let requests = plural(self.requests, "request was delayed", "requests were delayed");
+        let requests = plural(self.requests, "request", "requests");
         let mean = match self.requests {
             0 => String::new(),
             some => format!(", {} each", span(self.wait_ns / some)),
         };
         format!(
-            "In all {requests} by it ({}){mean}; something waited for {} since it came.",
+            "Delayed in total: {requests} ({}){mean}. At least one request was waiting for {}.",
             amount(self.bytes),
             span(self.span_ns)
         )
     }
 
-    /// What the user or whoever makes the rules can do.
+    /// Says what a user or an administrator can do.
     fn remedy(&self) -> String {
         let rule = &self.rule;
         match (self.kind, &self.limit) {
             (WireWaitKind::Limit, Some(limit)) => limit.remedy(self),
             (WireWaitKind::Slots, _) => {
-                format!("more slots for rule {rule}; who administers the rules can say so")
+                format!("ask an administrator to raise the slots of rule {rule}")
             }
             (WireWaitKind::Share, _) => format!(
-                "it ends when the others pause; a greater weight of rule {rule} gives more, \
-                 which is for who administers the rules"
+                "wait until other classes pause, or ask an administrator to raise the weight of \
+                 rule {rule}"
             ),
             (WireWaitKind::Elsewhere, _) => {
-                "nothing needs to: what it gets of all proxies together is its share".into()
+                "nothing to do; all proxies together serve it by its weight".into()
             }
             (WireWaitKind::Busy, _) => {
-                "no rule holds it; larger or fewer requests at a time, or a faster target".into()
+                "send larger requests, send fewer at a time or use a faster target; no rule \
+                 delays it"
+                    .into()
             }
-            (WireWaitKind::Limit, None) | (WireWaitKind::Other, _) => "those rules are gone".into(),
+            (WireWaitKind::Limit, None) | (WireWaitKind::Other, _) => {
+                "nothing to do; these rules no longer exist".into()
+            }
         }
     }
 }
 
 impl WireDonation {
-    /// To the writer and to who waits alike.
+    /// Explains the wait in the same words to the writer and to the waiter.
     fn explain(&self, out: &mut String) {
         let payer = |job: &str, uid: u32| match job {
             "" => format!("user {uid} without a job"),
@@ -213,7 +229,7 @@ impl WireDonation {
         let waiter = sentence(&payer(&self.waiter_job, self.waiter_uid));
         let _ = writeln!(
             out,
-            "{}{waiter} waits for writes of {} to {}: {} ({}) since {} ago, the last {} ago.",
+            "{}{waiter} waits for writes of {} to {}: {} ({}) in the last {}, the newest {} ago.",
             place(&self.proxy, &self.target),
             payer(&self.writer_job, self.writer_uid),
             self.file,
@@ -223,19 +239,19 @@ impl WireDonation {
             span(self.last_ns_ago),
         );
         let held = match &self.limit {
-            Some(limit) => format!("Held by {}", limit.named()),
-            None => "Held by no limit".into(),
+            Some(limit) => format!("Throttled by {}", limit.named()),
+            None => "Not throttled".into(),
         };
         let _ = writeln!(
             out,
-            "  {held}; {} of them went in the lane of who waits, which pays for them.",
+            "  {held}; {} of them were scheduled as requests of the waiter and charged to it.",
             self.donated
         );
     }
 }
 
 impl LimitState {
-    /// As `the limit of rule jobs (jobid=dd.1)`.
+    /// Names the limit, such as `the limit of rule jobs (jobid=dd.1)`.
     fn named(&self) -> String {
         let name = match self.section.as_str() {
             "rule" => format!("the limit of rule {}", self.name),
@@ -247,14 +263,14 @@ impl LimitState {
         }
     }
 
-    /// As `20 MB/s, of which 19.8 MB/s (99 %) are in use`.
+    /// Says what the limit is and how much is in use: `the limit is 20 MB/s, and 19.8 MB/s …`.
     fn in_use(&self) -> String {
         if self.per_s == 0 {
-            return "it is in force no more".into();
+            return "it is no longer in force".into();
         }
         let used = per_second(self.used_per_s, self.in_bytes);
         if self.per_s == u64::MAX {
-            return format!("no rate is set, {used} are in use");
+            return format!("no rate is set; {used} are in use");
         }
         let rate = per_second(self.per_s, self.in_bytes);
         let share = percent(self.used_per_s, self.here_per_s());
@@ -272,25 +288,24 @@ impl LimitState {
     }
 
     fn remedy(&self, hold: &WireWait) -> String {
-        let who = "who administers the rules can say so";
+        let ask = "ask an administrator to";
         let mut text = match self.section.as_str() {
             "rule" if self.depends_on.is_some() => {
                 let on = self.depends_on.as_deref().unwrap_or_default();
-                format!("it rises by itself when rule {on} needs less; {who}")
+                format!("wait until rule {on} needs less, or {ask} change this dependency")
             }
             "decay" => format!(
-                "it rises by itself as what was used in the past counts for less; the policy is \
-                 [[decay]] {}",
+                "wait: the limit rises as past usage decays, by the policy [[decay]] {}",
                 self.name
             ),
-            "meter" => format!("a higher limit of [[meter]] {}; {who}", self.name),
-            _ => format!("a higher limit of rule {}; {who}", self.name),
+            "meter" => format!("{ask} raise the limit of [[meter]] {}", self.name),
+            _ => format!("{ask} raise the limit of rule {}", self.name),
         };
         let each = hold.bytes.checked_div(hold.requests).unwrap_or(0);
         if !self.in_bytes && each > 0 && each < SMALL_BYTES {
             let _ = write!(
                 text,
-                ". It counts operations, not bytes: requests larger than {} get more through",
+                ". This limit counts operations, not bytes: requests larger than {} move more data",
                 amount(each)
             );
         }
@@ -327,7 +342,7 @@ impl WhySubject {
     }
 }
 
-/// As `[a fs] `, proxy and target; the target alone where one proxy was asked.
+/// Names proxy and target, such as `[a fs] `; the target alone in the reply of one proxy.
 fn place(proxy: &str, target: &str) -> String {
     match proxy {
         "" => format!("[{target}] "),
@@ -335,7 +350,7 @@ fn place(proxy: &str, target: &str) -> String {
     }
 }
 
-/// With a capital letter, but for what is somebody's name.
+/// Capitalises the first letter, unless the text begins with a key such as `jobid=dd.1`.
 fn sentence(text: &str) -> String {
     let begins_with_key = text.split(' ').next().is_some_and(|word| word.contains('='));
     match text.chars().next() {
@@ -350,12 +365,12 @@ fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Bytes with a unit of ten's powers and three digits, as `1.23 GB`.
+/// Formats bytes with a decimal unit and three digits, such as `1.23 GB`.
 pub fn amount(bytes: u64) -> String {
     scaled(bytes, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// Bytes or operations a second, as `20.0 MB/s` or `150 ops/s`.
+/// Formats bytes or operations per second, such as `20.0 MB/s` or `150 ops/s`.
 pub fn per_second(units: u64, in_bytes: bool) -> String {
     match in_bytes {
         true => format!("{}/s", amount(units)),
@@ -365,13 +380,13 @@ pub fn per_second(units: u64, in_bytes: bool) -> String {
     }
 }
 
-/// A part of a whole, as `99 %`.
+/// Formats a part of a whole, such as `99 %`.
 pub fn percent(part: u64, whole: u64) -> String {
     let percent = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
     format!("{percent} %")
 }
 
-/// A span of time in one unit, or two, as `3.41 ms`, `12.0 s` or `2 h 05 min`.
+/// Formats a span of time in one unit or two, such as `3.41 ms`, `12.0 s` or `2 h 05 min`.
 pub fn span(nanos: u64) -> String {
     let seconds = nanos / 1_000_000_000;
     match nanos {
@@ -389,7 +404,7 @@ fn scaled(count: u64, units: &[&str]) -> String {
     scaled_by(count, 1_000, units)
 }
 
-/// Three digits and a unit; whole numbers of the first one.
+/// Formats three digits and a unit; counts of the first unit are whole numbers.
 fn scaled_by(count: u64, step: u64, units: &[&str]) -> String {
     let mut size = 1u64;
     let mut at = 0;
@@ -407,7 +422,7 @@ fn scaled_by(count: u64, step: u64, units: &[&str]) -> String {
     }
 }
 
-/// What waited for less in all is not worth a sentence when it is over.
+/// The least total waiting time for which a past cause gets a sentence.
 const TELLING_NS: u64 = 10_000_000;
 /// Requests below this size move less than a device can with one operation.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -470,11 +485,11 @@ mod tests {
     fn a_limit_is_told_with_since_until_how_much_in_use_and_what_would_change_it() {
         assert_eq!(
             held().explain(),
-            "[fs] jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since 12.0 s ago, 99 % of the time.\n  \
+            "[fs] jobid=dd.1 (rule jobs) is throttled by the limit of rule jobs (jobid=dd.1): 99 % of the last 12.0 s.\n  \
              The limit is 20.0 MB/s over all proxies, 50 % of it here (10.0 MB/s), and 9.90 MB/s (99 %) are in use.\n  \
              4 requests wait; the next may go in 3.41 ms.\n  \
-             In all 400 requests were delayed by it (26.2 MB), 100 ms each; something waited for 11.9 s since it came.\n  \
-             What would change it: a higher limit of rule jobs; who administers the rules can say so.\n"
+             Delayed in total: 400 requests (26.2 MB), 100 ms each. At least one request was waiting for 11.9 s.\n  \
+             To change this: ask an administrator to raise the limit of rule jobs.\n"
         );
     }
 
@@ -494,13 +509,15 @@ mod tests {
         why.holds[0].now = false;
         why.holds[0].last_ns_ago = 90_000_000_000;
         let text = why.explain();
-        assert!(text.starts_with("Nothing holds job dd.1 now.\n"), "{text}");
+        assert!(text.starts_with("Nothing delays job dd.1 now.\n"), "{text}");
         assert!(
-            text.contains("was held by the limit of rule jobs (jobid=dd.1), last 1 min 30 s ago")
+            text.contains(
+                "was throttled by the limit of rule jobs (jobid=dd.1), last 1 min 30 s ago"
+            )
         );
         let nobody = Why { asked: why.asked, ..Why::default() };
-        assert_eq!(nobody.explain(), "No requests of job dd.1 are known here.\n");
-        assert_eq!(nobody.limits(), "Job dd.1 has no limit.\n");
+        assert_eq!(nobody.explain(), "No requests from job dd.1 found.\n");
+        assert_eq!(nobody.limits(), "No limit applies to job dd.1.\n");
     }
 
     #[test]
@@ -524,9 +541,9 @@ mod tests {
         let why = Why { donations: vec![donation], ..held() };
         let text = why.explain();
         let told = "[fs] User 7 without a job waits for writes of job dd.1 of user 1000 to data:/out: \
-                    4 (4.19 MB) since 2.00 s ago, the last 30.0 ms ago.\n  \
-                    Held by the limit of rule jobs (jobid=dd.1); 3 of them went in the lane of who \
-                    waits, which pays for them.\n";
+                    4 (4.19 MB) in the last 2.00 s, the newest 30.0 ms ago.\n  \
+                    Throttled by the limit of rule jobs (jobid=dd.1); 3 of them were scheduled as \
+                    requests of the waiter and charged to it.\n";
         assert!(text.ends_with(told), "{text}");
     }
 

@@ -346,7 +346,7 @@ mod tests {
             .iter()
             .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.now))
             .collect();
-        let share = "its share: others are served by their weights";
+        let share = "its weight: other classes are served by theirs";
         assert_eq!(holders, [("the slots of rule jobs", 4, 7, true), (share, 2, 5, false)]);
         assert!(report.holders_known && report.doubts[0].ends_with("from: b."));
     }

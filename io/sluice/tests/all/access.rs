@@ -156,7 +156,7 @@ fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
     });
     let late = NewToken { name: "eve".into(), ..short };
     let error = admin.make_token(&late).unwrap_err().to_string();
-    assert!(error.contains("of no use"), "{error}");
+    assert!(error.contains("is not a valid CA certificate"), "{error}");
 
     // Another process finds the same on record.
     controller.kill();

@@ -81,14 +81,17 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     };
     let text = told_that(
         &["--job", "dd.1"],
-        &["jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since "],
+        &["jobid=dd.1 (rule jobs) is throttled by the limit of rule jobs (jobid=dd.1): "],
     );
     assert!(text.contains("The limit is 2.00 MB/s, and "), "{text}");
     assert!(
         text.contains(" the next may go in ") || text.contains("the next may go now"),
         "{text}"
     );
-    assert!(text.contains("What would change it: a higher limit of rule jobs;"), "{text}");
+    assert!(
+        text.contains("To change this: ask an administrator to raise the limit of rule jobs"),
+        "{text}"
+    );
 
     let mut answer = Why::default();
     until("the limit holds it, and was used lately", || {
@@ -112,8 +115,8 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     assert!(subject.delayed > 0 && subject.delayed_ns > 1_000_000_000, "{subject:?}");
     assert!(subject.delayed_ns <= subject.queue_ns, "{subject:?}");
 
-    let text = told_that(&["--job", "sh.1"], &["is held by meter shared since "]);
-    assert!(text.contains("a higher limit of [[meter]] shared"), "{text}");
+    let text = told_that(&["--job", "sh.1"], &["is throttled by meter shared: "]);
+    assert!(text.contains("raise the limit of [[meter]] shared"), "{text}");
     let mut shared = Vec::new();
     until("the meter holds the other one", || {
         shared = by_limit(&of("sh.2"));
@@ -124,9 +127,9 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
 
     // It may be looked at while it waits for a thread.
     until("nothing holds the free one", || {
-        told(&proxy, &["--job", "free.1"]).starts_with("Nothing holds job free.1 now.\n")
+        told(&proxy, &["--job", "free.1"]).starts_with("Nothing delays job free.1 now.\n")
     });
-    assert_eq!(told(&proxy, &["--job", "gone"]), "No requests of job gone are known here.\n");
+    assert_eq!(told(&proxy, &["--job", "gone"]), "No requests from job gone found.\n");
     told_that(&["--user", &USER.to_string()], &["meter shared", "rule jobs"]);
     let only = told_that(&["--limit", "shared"], &["meter shared"]);
     assert!(!only.contains("rule jobs ("), "{only}");

@@ -53,7 +53,7 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     let mut text = String::new();
     until("it is said, too", || {
         text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);
-        text.contains("[a fs] jobid=dd.1 (rule jobs) is held by the limit of rule jobs")
+        text.contains("[a fs] jobid=dd.1 (rule jobs) is throttled by the limit of rule jobs")
     });
     assert!(text.contains("2.00 MB/s over all proxies, "), "{text}");
 
@@ -109,7 +109,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     let data = TestFolder::new();
     let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
-    assert_eq!(of_job(&client).explain(), "No requests of job dd.1 are known here.\n");
+    assert_eq!(of_job(&client).explain(), "No requests from job dd.1 found.\n");
     assert!(client.live().unwrap().samples.is_empty());
     for (query, text) in [
         ("by=shoe", "by: \"shoe\" is not one of"),

@@ -73,10 +73,13 @@ fn a_job_reads_what_holds_it_what_it_used_and_what_it_pays() {
     let mut why = String::new();
     until("it is told what holds it", || {
         why = read(&mount, "why");
-        why.contains("jobid=dd.1 (rule slow) is held by the limit of rule slow")
+        why.contains("jobid=dd.1 (rule slow) is throttled by the limit of rule slow")
     });
     assert!(why.contains("The limit is 20 ops/s, and "), "{why}");
-    assert!(why.contains("What would change it: a higher limit of rule slow"), "{why}");
+    assert!(
+        why.contains("To change this: ask an administrator to raise the limit of rule slow"),
+        "{why}"
+    );
     let usage = read(&mount, "usage");
     assert!(usage.contains("Job dd.1, user 0, node 0@lo: "), "{usage}");
     let limits = read(&mount, "limits");
@@ -107,12 +110,13 @@ fn one_that_nothing_holds_is_told_so_and_each_job_is_told_of_itself() {
     // than the limit just then.
     until("it is told what holds it", || {
         let looks = "for i in 1 2 3 4 5 6 7 8; do test ! -e $i || exit 1; done; cat .sluice/why";
-        as_job("dd.7", looks).contains("jobid=dd.7 (rule slow) is held by the limit of rule slow")
+        as_job("dd.7", looks)
+            .contains("jobid=dd.7 (rule slow) is throttled by the limit of rule slow")
     });
     let text = as_job("free", "test ! -e x; cat .sluice/why");
-    assert_eq!(text, "Nothing holds job free of user 0 now.\n");
+    assert_eq!(text, "Nothing delays job free of user 0 now.\n");
     let text = as_job("free", "cat .sluice/limits");
-    assert_eq!(text, "Job free of user 0 has no limit.\n");
+    assert_eq!(text, "No limit applies to job free of user 0.\n");
 }
 
 #[test]
