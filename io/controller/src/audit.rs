@@ -32,7 +32,7 @@ struct OpenAudit {
 
 /// Why there is no audit log.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write down changes in {}", path.display())]
+#[error("cannot write the audit log {}", path.display())]
 pub struct AuditError {
     path: PathBuf,
     #[source]
@@ -59,7 +59,7 @@ impl Audit {
         text.push(b'\n');
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.append(&mut open, &text) {
-            tracing::error!(%error, who = line.who, what = line.what, "a change is not in the audit log");
+            tracing::error!(%error, who = line.who, what = line.what, "cannot write a change to the audit log");
         }
     }
 

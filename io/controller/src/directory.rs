@@ -29,7 +29,7 @@ pub struct DataDirectory {
 pub enum DirectoryError {
     /// Another process uses it.
     #[error(
-        "{} is in use by the controller of process {holder}; give each controller a data directory of its own",
+        "{} is in use by the controller of process {holder}; use one data directory per controller",
         path.display()
     )]
     InUse {
@@ -39,7 +39,7 @@ pub enum DirectoryError {
         holder: String,
     },
     /// It cannot be made, or its lock cannot be taken.
-    #[error("{}: {source}; a data directory that this user may write to is needed", path.display())]
+    #[error("{}: {source}; use a data directory that this user may write to", path.display())]
     Unusable {
         /// The directory or the file in it.
         path: PathBuf,

@@ -26,20 +26,20 @@ use tokio::sync::Notify;
 use crate::etcd::{EtcdClient, EtcdError, EtcdMembers, runtime, wait_for};
 use crate::store::watch_once;
 
-/// One controller that stands for election; it resigns when dropped.
+/// One controller that campaigns for leadership; it resigns when dropped.
 pub struct Election {
     shared: Arc<ElectionState>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether this controller decides now.
+/// The role of a controller: leader or standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leadership {
-    /// It does, until its term is over.
+    /// It leads, until its term is over.
     Leader(FencingToken),
-    /// It does not.
+    /// It is a standby.
     Standby {
-        /// Who does, as far as is known.
+        /// The leader, if known.
         leader: Option<String>,
     },
 }
@@ -55,8 +55,8 @@ pub struct FencingToken {
 pub(crate) const LEADER: &str = "leader";
 
 impl Election {
-    /// Stands for election under `name` (what others are told: an address of this
-    /// controller) until the value is dropped.
+    /// Campaigns for leadership under `name` (an address of this controller, for the others)
+    /// until the value is dropped.
     pub fn campaign(etcd: &EtcdClient, name: &str) -> Result<Election, EtcdError> {
         let members = EtcdMembers::new(etcd)?;
         let key = members.etcd().key(LEADER);
@@ -71,7 +71,7 @@ impl Election {
         Ok(Election { shared, thread: Some(thread) })
     }
 
-    /// Whether this controller decides now. Ask before each decision.
+    /// Returns the current role of this controller. Call it before each decision.
     pub fn office(&self) -> Leadership {
         self.shared.lock().office(Instant::now())
     }
@@ -105,14 +105,14 @@ impl Drop for Election {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the election's thread panicked");
+            tracing::error!("the thread of the election panicked");
         }
     }
 }
 
 impl FencingToken {
-    /// Grows with each leader: whoever was told something of a later term ignores what an
-    /// earlier one says.
+    /// Returns the term, which increases with each leader: messages of an earlier term than the
+    /// latest known one are ignored.
     pub fn term(&self) -> u64 {
         self.term.unsigned_abs()
     }
@@ -126,7 +126,7 @@ impl FencingToken {
     }
 }
 
-/// What the thread tells whoever asks.
+/// The state that the thread shares with callers.
 #[derive(Default)]
 struct ElectionState {
     state: Mutex<CandidateState>,
@@ -137,9 +137,9 @@ struct ElectionState {
 #[derive(Default)]
 struct CandidateState {
     fence: Option<FencingToken>,
-    /// When the fence is worth nothing any more by our own clock.
+    /// When the fencing token expires by our own clock.
     until: Option<Instant>,
-    /// The other one that leads.
+    /// The other controller that leads.
     leader: Option<String>,
 }
 
@@ -180,10 +180,10 @@ struct Lease {
     until: Instant,
 }
 
-/// What became of an attempt to lead.
+/// The outcome of a campaign.
 enum CampaignOutcome {
     Won(FencingToken),
-    /// Somebody else leads; etcd's revision when it said so.
+    /// Another controller leads; with etcd's revision at that time.
     Lost {
         leader: String,
         moment: i64,
@@ -201,18 +201,18 @@ impl Candidate {
         self.give_back().await;
     }
 
-    /// Term after term.
+    /// Campaigns and leads, term after term.
     async fn stand(&mut self) {
         loop {
             match self.campaign().await {
                 Ok(fence) => {
-                    tracing::info!(name = self.name, term = fence.term(), "leads");
+                    tracing::info!(name = self.name, term = fence.term(), "became leader");
                     self.lead(fence).await;
-                    tracing::warn!(name = self.name, "does not lead any more");
+                    tracing::warn!(name = self.name, "lost leadership");
                     self.shared.set(CandidateState::default());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot stand for election; trying on");
+                    tracing::warn!(%error, "cannot campaign for leadership; retrying");
                     tokio::time::sleep(RENEW).await;
                 }
             }
@@ -248,9 +248,9 @@ impl Candidate {
     /// Who leads, and etcd's revision when it said so.
     async fn look(&mut self) -> Result<Option<(String, i64)>, EtcdError> {
         let key = &self.key;
-        let asked = self
-            .members
-            .ask("read who leads", TERM, async |mut client, _| client.get(key.clone(), None).await);
+        let asked = self.members.ask("read the leader", TERM, async |mut client, _| {
+            client.get(key.clone(), None).await
+        });
         let answer = asked.await?;
         let moment = answer.header().map_or(0, |header| header.revision());
         let leader = answer.kvs().first();
@@ -268,9 +268,9 @@ impl Candidate {
                 Some(PutOptions::new().with_lease(lease.id)),
             )])
             .or_else([TxnOp::get(self.key.clone(), None)]);
-        let asked = self
-            .members
-            .ask("stand for election", TERM, async |mut client, _| client.txn(txn.clone()).await);
+        let asked = self.members.ask("campaign for leadership", TERM, async |mut client, _| {
+            client.txn(txn.clone()).await
+        });
         let answer = asked.await?;
         let moment = answer.header().map_or(0, |header| header.revision());
         let won = |term| CampaignOutcome::Won(FencingToken { key: self.key.clone(), term });
@@ -347,7 +347,7 @@ impl Candidate {
             .members
             .ask("end the lease", RENEW, async |mut client, _| client.lease_revoke(lease.id).await);
         if let Err(error) = asked.await {
-            tracing::debug!(%error, "the lease ends by itself");
+            tracing::debug!(%error, "cannot revoke the lease; it expires");
         }
     }
 }

@@ -30,20 +30,20 @@ pub struct EtcdClient {
     pub user: Option<(String, String)>,
 }
 
-/// Why etcd did not do what it was asked.
+/// An error of a call of etcd.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// The configuration names no place.
+    /// A configuration that is not valid.
     #[error("{value:?} is not {want}")]
     Config {
-        /// What stands there.
+        /// The given value.
         value: String,
-        /// What should.
+        /// The expected form.
         want: &'static str,
     },
-    /// No member answered in time.
+    /// No member replied in time.
     #[error(
-        "{place}: no member answered within {} ms, asked to {what}; the last said: {last}; most of its members must run and reach each other",
+        "{place}: cannot {what}: no member replied within {} ms; last error: {last}; check that a quorum of its members runs",
         waited.as_millis()
     )]
     Silent {
@@ -56,8 +56,8 @@ pub enum EtcdError {
         /// What the last try met with.
         last: String,
     },
-    /// A member refused, and the others would.
-    #[error("{place}: refused to {what}: {source}")]
+    /// A member refused, and so would the others.
+    #[error("{place}: cannot {what}: {source}")]
     Refused {
         /// The endpoint.
         place: String,

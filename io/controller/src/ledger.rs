@@ -87,39 +87,41 @@ pub struct LedgerStats {
     pub subjects: usize,
 }
 
-/// Why a call of a ledger failed.
+/// An error of a call of a ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The file failed; what was to be written is still in memory.
+    /// The file failed; the data to write is still in memory.
     #[error(transparent)]
     Sqlite(#[from] SqliteError),
-    /// The file holds what this program did not write.
+    /// A file that this program did not write.
     #[error("{}: {source}; move the file away or restore a copy of it", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What makes no sense.
+        /// The part that is not valid.
         #[source]
         source: CodecError,
     },
-    /// A proxy's name that cannot be kept.
-    #[error("{name:?} is no name of a proxy: 1 to {} bytes are", NAME_BYTES_MAX)]
+    /// A proxy's name that is not valid.
+    #[error("{name:?} is not a name of a proxy: 1 to {} bytes", NAME_BYTES_MAX)]
     BadProxy {
         /// The name, cut short.
         name: String,
     },
     /// More proxies report than the ledger may keep.
-    #[error("proxy {name} is one too many: {proxies_max} have reported within the last hour")]
+    #[error(
+        "proxy {name} rejected: {proxies_max} proxies have reported within the last hour, which is the maximum"
+    )]
     TooManyProxies {
-        /// Who was refused.
+        /// The proxy that was rejected.
         name: String,
         /// The bound.
         proxies_max: usize,
     },
-    /// A copy that does not go on from what is here: take the whole file.
-    #[error("a copy cannot be taken: {problem}; take the leader's whole file and go on from that")]
+    /// A copy that does not follow the state here: copy the whole file.
+    #[error("cannot apply a copy: {problem}; copy the leader's whole file")]
     Copy {
-        /// What is wrong with it.
+        /// The problem with the copy.
         problem: String,
     },
 }

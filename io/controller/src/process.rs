@@ -1,4 +1,4 @@
-//! One controller at work: its threads, and who hands what to whom. Before that it is
+//! A controller that leads: its threads, and the messages between them. Before that it is a
 //! [`StandbyController`].
 //!
 //! ```text
@@ -11,9 +11,9 @@
 //!              └─────────────────┘        all of them ─► events ─► disk, command, webhook
 //! ```
 //!
-//! Every queue is bounded. The API and the plan never wait: where a queue of the API's is full,
-//! the caller is told to come again; where the plan's to the store is, it asks again. The store
-//! waits for the plan, which always comes round.
+//! Every queue is bounded. The API and the plan never wait: if a queue of the API is full, the
+//! caller gets 503; if the queue from the plan to the store is full, the plan retries. The store
+//! waits for the plan, which always drains its queue.
 
 mod access;
 mod accounts;
@@ -68,12 +68,12 @@ pub use rights::markdown;
 pub use routes::openapi;
 pub use standby::StandbyController;
 
-/// What a controller is started with.
+/// The settings of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// Where it keeps what it knows.
+    /// The state directory.
     pub data: PathBuf,
-    /// Where it keeps what people decide; everything else is in `data` in any case.
+    /// The store of rules, tokens and proxies; everything else is in `data` in any case.
     pub store: StorePlace,
     /// Where its API listens: `http://IP:PORT` of this machine's loopback, `unix:///path`, and
     /// `https://IP:PORT` where there are tokens. Port 0 lets the system choose.
@@ -81,33 +81,34 @@ pub struct ControllerSettings {
     /// Names under which it answers on loopback besides `localhost` and loopback addresses, as
     /// behind a reverse proxy.
     pub allowed_hosts: Vec<HostName>,
-    /// What it shows at `https://` places.
+    /// The certificate of its `https://` endpoints.
     pub tls: Option<TlsFiles>,
-    /// What it shows the leader while it stands by.
+    /// Its credentials at the leader while it is a standby.
     pub credentials: Credentials,
-    /// Where the other controllers reach this one while it leads; `None`: where it listens.
+    /// The endpoint at which other controllers connect to this one while it leads; `None`: where
+    /// it listens.
     pub advertise: Option<Endpoint>,
     /// A command that is run for each event, with the event as JSON on its standard input: words,
     /// or a line for the shell.
     pub on_event: Option<String>,
-    /// Where each event is posted as JSON.
+    /// The URL to which each event is posted as JSON.
     pub webhook: Option<Webhook>,
-    /// What minutes, periods and events go by.
+    /// The clock of minutes, periods and events.
     pub clock: WallClock,
 }
 
-/// Where a controller keeps what people decide.
+/// The store of rules, tokens and proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorePlace {
     /// In its data directory.
     Data,
-    /// In etcd, where several controllers stand and one leads.
+    /// In etcd, with one leader and standbys.
     Etcd(EtcdClient),
 }
 
 /// A running controller; ends when dropped.
 pub struct Controller {
-    /// Dropped last, when nothing is decided any more: whoever stands takes over at once.
+    /// Dropped last, after the last decision: a standby takes over at once.
     election: Option<Election>,
     serving: Option<Serving>,
     shared: Arc<ApiState>,
@@ -115,25 +116,25 @@ pub struct Controller {
     _directory: DataDirectory,
 }
 
-/// Why a controller cannot start.
+/// An error at the start of a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerStartError {
-    /// Its directory.
+    /// The state directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// The election among several.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// What people decided.
+    /// The store of rules, tokens and proxies.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The rules on record: of a later version of this program, perhaps.
-    #[error("the rules on record cannot be read: {}", .0.in_file("rules"))]
+    /// The stored rules: perhaps of a later version of this program.
+    #[error("cannot read the stored rules: {}", .0.in_file("rules"))]
     Rules(RuleFileError),
-    /// What was used.
+    /// The ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// What happened.
+    /// The file of events.
     #[error(transparent)]
     Events(#[from] SqliteError),
     /// Its Unix socket.
@@ -144,11 +145,11 @@ pub enum ControllerStartError {
     Listen {
         /// The place.
         endpoint: Endpoint,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// A place that others could reach.
+    /// An endpoint that other machines could reach.
     #[error("{endpoint} can be reached by other machines, and {lacks}\n{commands}")]
     Open {
         /// The place.
@@ -158,35 +159,35 @@ pub enum ControllerStartError {
         /// What makes it.
         commands: String,
     },
-    /// A place over TLS without a certificate.
-    #[error("{endpoint} needs a certificate: --tls-cert FILE --tls-key FILE\n{commands}")]
+    /// An `https://` endpoint without a certificate.
+    #[error("{endpoint} requires a certificate; add --tls-cert FILE --tls-key FILE\n{commands}")]
     NoCertificate {
         /// The place.
         endpoint: Endpoint,
         /// What makes one.
         commands: String,
     },
-    /// A place where nobody could look for it.
-    #[error("{endpoint} is no place that others could ask: say --advertise https://NAME:PORT")]
+    /// An endpoint to which other controllers cannot connect.
+    #[error("other controllers cannot connect to {endpoint}; add --advertise https://NAME:PORT")]
     Nameless {
         /// The place.
         endpoint: Endpoint,
     },
-    /// Its certificate, or what it shows the leader.
+    /// The certificate, or the credentials at the leader.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
     /// Its audit log.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// No place.
-    #[error("nowhere to listen: give --listen http://127.0.0.1:PORT or unix:///path")]
+    /// No endpoint.
+    #[error("no address to listen at; add --listen http://127.0.0.1:PORT or unix:///path")]
     Nowhere,
     /// A thread or its means.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// What the API's handlers share.
+/// The state that the API's handlers share.
 pub(crate) struct ApiState {
     plan: MsgQueue<plan_actor::PlanMsg>,
     store: MsgQueue<records::StoreMsg>,
@@ -204,12 +205,12 @@ pub(crate) struct ApiState {
     listeners: Vec<String>,
     data: PathBuf,
     counts: Arc<Counts>,
-    /// What reports named lately.
+    /// The scopes and subjects that recent reports named.
     named: Mutex<api::ScopeInterner>,
 }
 
 impl Controller {
-    /// Reads what is on record and begins to decide.
+    /// Reads the store and starts to decide.
     fn begin(with: standby::LeaderInit) -> Result<Controller, ControllerStartError> {
         let mut records = Records::open(with.store)?;
         let term = records.begin(with.election.as_ref().map(|(_, fence)| fence.term()))?;
@@ -292,14 +293,14 @@ impl Controller {
             events::run(file, &events_asked, &recent, &deliveries, &counts);
         })?;
         let place = controller.shared.listeners.join(",");
-        let text = format!("the controller at {place} decides now, term {term}");
+        let text = format!("the controller at {place} is now the leader, term {term}");
         teller.tell_now(EventKind::Leader, place, text);
         controller.serving = Some(with.bound.serve(routes::router(shared))?);
         Ok(controller)
     }
 
-    /// Waits until it does not lead any more, or `patience` is over; true if it still leads. A
-    /// controller without etcd always does.
+    /// Waits until it has lost leadership, or `patience` is over; true if it still leads. A
+    /// controller without etcd always leads.
     pub fn leads_after(&self, patience: Duration) -> bool {
         let Some(election) = &self.election else {
             std::thread::sleep(patience);
@@ -339,11 +340,11 @@ impl Drop for Controller {
     }
 }
 
-/// Reports that wait to be decided upon: some milliseconds of a thousand proxies.
+/// The most reports that wait for the plan: some milliseconds of a thousand proxies.
 const PLAN_QUEUE: usize = 1_024;
-/// Changes that wait for the disk.
+/// The most changes that wait for the disk.
 const STORE_QUEUE: usize = 64;
-/// Events that wait for the disk: of each of some thousand proxies and users.
+/// The most events that wait for the disk: one of each of some thousand proxies and users.
 const EVENTS_QUEUE: usize = 4_096;
-/// Usage reports that wait while a minute is written.
+/// The most usage reports that wait while a minute is written.
 const USAGE_QUEUE: usize = 1_024;

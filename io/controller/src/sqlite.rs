@@ -31,7 +31,7 @@ pub(crate) struct FileKind {
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
     /// SQLite failed at it.
-    #[error("{}: {source}; a {what} on a file system that can be written and has space is needed", path.display())]
+    #[error("{}: {source}; put the {what} on a writable file system with free space", path.display())]
     Failed {
         /// The file.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum SqliteError {
     #[error(transparent)]
     Private(#[from] PrivateFileError),
     /// It cannot be made.
-    #[error("cannot make {}", path.display())]
+    #[error("cannot create {}", path.display())]
     Make {
         /// The file.
         path: PathBuf,

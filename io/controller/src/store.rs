@@ -77,46 +77,46 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
-/// Why a call of a store failed.
+/// An error of a call of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another record came first. Nothing was kept.
+    /// Another record came first. Nothing was stored.
     #[error(
-        "{place}: revision {newest} is the newest, not {expected}; load what came after and decide anew"
+        "{place}: revision {newest} is the newest, not {expected}; load the newer records and retry"
     )]
     Behind {
         /// The file or the endpoints.
         place: String,
-        /// What the caller took for the newest.
+        /// The revision that the caller expected.
         expected: Revision,
-        /// What is the newest.
+        /// The newest revision.
         newest: Revision,
     },
-    /// The caller does not lead any more. Nothing was kept.
+    /// The caller has lost leadership. Nothing was stored.
     #[error(
-        "{place}: {leader} leads, not the controller of term {term}; stop deciding and stand for election again"
+        "{place}: {leader} is the leader, not the controller of term {term}; stop deciding and campaign again"
     )]
     Deposed {
         /// The endpoints.
         place: String,
-        /// Who leads now.
+        /// The current leader.
         leader: String,
         /// The caller's term, which is over.
         term: u64,
     },
     /// The connection was lost meanwhile: the record is there or not. Load to learn it.
-    #[error("{place}: whether revision {revision} was kept is not known: {source}")]
+    #[error("{place}: unknown whether revision {revision} was stored: {source}")]
     Uncertain {
         /// The endpoints.
         place: String,
-        /// What the record would have become.
+        /// The revision of the record.
         revision: Revision,
-        /// What the last try met with.
+        /// The error of the last attempt.
         #[source]
         source: Box<EtcdError>,
     },
-    /// More bytes than any store takes. Nothing was kept.
-    #[error("{place}: a {what} of {bytes} bytes was refused; {bytes_max} at most")]
+    /// More bytes than any store takes. Nothing was stored.
+    #[error("{place}: a {what} of {bytes} bytes is too large; {bytes_max} are the maximum")]
     TooLarge {
         /// The file or the endpoints.
         place: String,
@@ -127,9 +127,9 @@ pub enum StoreError {
         /// The most there may be.
         bytes_max: usize,
     },
-    /// What is there cannot be the work of this program.
+    /// Content that this program did not write.
     #[error(
-        "{place}: {problem}; restore a copy, or empty it and let the proxies' rules be loaded anew"
+        "{place}: {problem}; restore a copy, or empty it and load the rules of the proxies again"
     )]
     Damaged {
         /// The file or the endpoints.
@@ -137,12 +137,12 @@ pub enum StoreError {
         /// What is wrong, with the key or revision at fault.
         problem: String,
     },
-    /// The file is gone, and what is beside it says that there was one.
+    /// The file is missing, and other files show that there was one.
     #[error(
-        "{} is missing or empty, and {} beside it {} that there were rules and tokens: restore it \
-         from a backup, or begin without them, with sluice token create NAME --role admin \
+        "{} is missing or empty, and {} beside it {} that there were rules and tokens; restore it \
+         from a backup, or start without them: sluice token create NAME --role admin \
          --accept-lost-records --data {}",
-        path.display(), beside.join(", "), if beside.len() == 1 { "says" } else { "say" },
+        path.display(), beside.join(", "), if beside.len() == 1 { "shows" } else { "show" },
         path.parent().unwrap_or(path).display()
     )]
     Lost {
@@ -211,12 +211,12 @@ impl History {
             |problem: String| Err(StoreError::Damaged { place: place.to_string(), problem });
         for record in &self.records {
             if record.revision != at.next() {
-                return damaged(format!("after revision {at} comes {}", record.revision));
+                return damaged(format!("revision {at} is followed by {}", record.revision));
             }
             at = record.revision;
         }
         if at != newest {
-            return damaged(format!("revision {newest} should be the newest and {at} is"));
+            return damaged(format!("revision {newest} should be the newest, not {at}"));
         }
         Ok(self)
     }

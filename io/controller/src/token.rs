@@ -1,18 +1,18 @@
-//! Tokens: who may come in, by what they show.
+//! Tokens: the identities and roles of callers.
 //!
 //! ```text
-//!   32 random bytes ─► slc_… (told once)
+//!   32 random bytes ─► slc_… (shown once)
 //!        └─ SHA-256 ─► record: hash, name, role, user, made, expires ─► the store
 //!   slc_… ─ SHA-256 ─► found under that hash? ─► its record, unless it has expired
 //! ```
 //!
-//! Whoever reads the record cannot make a token of it: 256 random bits are not guessed from their
-//! hash, so no slow hash is needed. What is looked up is the hash of what was shown, so how long
-//! that takes tells nothing of the tokens.
+//! A token cannot be made from its record: 256 random bits cannot be guessed from their hash, so a
+//! slow hash is not needed. The lookup is by the hash of the given token, so its time reveals
+//! nothing about the stored tokens.
 //!
-//! Invariants: names are unique; while there are tokens one of them is an administrator's, or
-//! nobody could make another. One that has expired stays until it is revoked: a controller never
-//! becomes everybody's because time passed.
+//! Invariants: names are unique; while there are tokens one of them has role admin, because only
+//! such a token can create others. An expired token stays until it is revoked: a controller never
+//! becomes open to everybody because time passed.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-/// What is on record of one token.
+/// The record of one token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
     pub(crate) name: String,
@@ -39,73 +39,75 @@ pub(crate) struct TokenRecord {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenSet(BTreeMap<String, TokenRecord>);
 
-/// Why a token is not made or revoked. Nothing has changed then.
+/// The reason why a token is not created or revoked. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenRefused {
-    /// No name.
+    /// A name that is not valid.
     #[error(
-        "{name:?} is no name of a token: 1 to 63 letters, digits, '_', '-' and '.', beginning with \
+        "{name:?} is not a name of a token: 1 to 63 letters, digits, '_', '-' and '.', beginning with \
          a letter or digit"
     )]
     Name {
-        /// What was given, cut short.
+        /// The given text, cut short.
         name: String,
     },
-    /// A name that another has.
-    #[error("there is a token {name} already: revoke it first, or give another name")]
+    /// A name that another token has.
+    #[error("token {name} exists already; revoke it first or choose another name")]
     Taken {
         /// The name.
         name: String,
     },
-    /// A user and a role that do not fit.
-    #[error("role user is of one user, and no other role is: {role} {}", .user.map_or("without one".into(), |user| format!("with user {user}")))]
+    /// A role that requires a user, or that refuses one.
+    #[error("a token of role {role} {}: role user requires --user, other roles refuse it", .user.map_or("without a user".into(), |user| format!("with user {user}")))]
     User {
         /// The role.
         role: Role,
         /// The user.
         user: Option<u32>,
     },
-    /// It would have expired.
-    #[error("a token that expires at {expires_s} s is of no use: it is {now_s} s since 1970")]
+    /// An expiry in the past.
+    #[error("the expiry {expires_s} s is in the past: now is {now_s} s since 1970")]
     Expired {
-        /// When it would end.
+        /// The given expiry.
         expires_s: u64,
-        /// Now.
+        /// The current time.
         now_s: u64,
     },
-    /// Nobody could make another.
+    /// A first token that could not create others.
     #[error(
-        "the first token must be of role admin and without an end, or nobody could make another"
+        "the first token must have role admin and no expiry: only such a token can create others"
     )]
     First,
-    /// Nobody could make another.
-    #[error("token {name} is the last of role admin without an end: make another such first")]
+    /// The last token that can create others.
+    #[error(
+        "cannot revoke {name}, the last token of role admin without expiry; create another first"
+    )]
     Last {
         /// The name.
         name: String,
     },
-    /// Everybody could come in.
+    /// The last token of a controller that other machines reach.
     #[error(
-        "token {name} is the last, and without tokens this controller would be everybody's whom \
-         it listens to beyond this machine: make another first"
+        "cannot revoke {name}, the last token: anybody who can connect to this controller could \
+         then change rules; create another first"
     )]
     Open {
         /// The name.
         name: String,
     },
-    /// None of that name.
-    #[error("there is no token {name:?}; sluice token list shows them")]
+    /// A token that does not exist.
+    #[error("token {name:?} not found; list tokens with sluice token list")]
     Unknown {
         /// The name, cut short.
         name: String,
     },
-    /// Too many.
-    #[error("there are {TOKENS_MAX} tokens, and no more are kept: revoke those that have expired")]
+    /// More tokens than a controller stores.
+    #[error("there are {TOKENS_MAX} tokens, which is the maximum; revoke expired tokens")]
     TooMany,
 }
 
 impl TokenRecord {
-    /// Makes a token: its text, and what is kept of it.
+    /// Makes a token: its text and its record.
     pub(crate) fn make(new: &NewToken, now_s: u64) -> (String, TokenRecord) {
         let mut bytes = [0; 32];
         let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -122,12 +124,12 @@ impl TokenRecord {
         (text, record)
     }
 
-    /// Whether its time is over.
+    /// Returns whether the token has expired.
     pub(crate) fn has_expired(&self, now_s: u64) -> bool {
         self.expires_s.is_some_and(|expires_s| now_s >= expires_s)
     }
 
-    /// As people see it.
+    /// Returns what the API shows of it.
     pub(crate) fn report(&self) -> TokenReport {
         TokenReport {
             name: self.name.clone(),
@@ -138,7 +140,7 @@ impl TokenRecord {
         }
     }
 
-    /// In words, for the audit log.
+    /// Describes it for the audit log.
     pub(crate) fn words(&self) -> String {
         let mut words = format!("role {}", self.role);
         if let Some(user) = self.user {
@@ -150,41 +152,41 @@ impl TokenRecord {
         }
     }
 
-    /// Whether it can make others for ever.
+    /// Returns whether it can create others and does not expire.
     fn is_lasting_admin(&self) -> bool {
         self.role == Role::Admin && self.expires_s.is_none()
     }
 }
 
 impl TokenSet {
-    /// Those on record.
+    /// Makes the set of these records.
     pub(crate) fn of(records: &[TokenRecord]) -> TokenSet {
         TokenSet(records.iter().map(|record| (record.hash.clone(), record.clone())).collect())
     }
 
-    /// Whether nobody needs a token.
+    /// Returns whether there are no tokens, so that callers need none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The record of what somebody shows.
+    /// Finds the record of a token's text.
     pub(crate) fn find(&self, text: &str) -> Option<&TokenRecord> {
         self.0.get(&hash(text))
     }
 
-    /// The record of a name.
+    /// Finds the record of a name.
     pub(crate) fn named(&self, name: &str) -> Option<&TokenRecord> {
         self.0.values().find(|record| record.name == name)
     }
 
-    /// All of them as people see them, by name.
+    /// Returns what the API shows of all tokens, by name.
     pub(crate) fn report(&self) -> api::Tokens {
         let mut tokens: Vec<_> = self.0.values().map(TokenRecord::report).collect();
         tokens.sort_by(|a, b| a.name.cmp(&b.name));
         api::Tokens { tokens }
     }
 
-    /// Whether a token like this can be made now.
+    /// Checks whether this token can be created now.
     pub(crate) fn check_new(&self, new: &NewToken, now_s: u64) -> Result<(), TokenRefused> {
         if !is_name(&new.name) {
             return Err(TokenRefused::Name { name: cut(&new.name) });
@@ -207,8 +209,8 @@ impl TokenSet {
         Ok(())
     }
 
-    /// Whether the token of this name can be revoked now; `open` says that others than this
-    /// machine reach the controller.
+    /// Checks whether the token of this name can be revoked now; `open` says that other machines
+    /// can reach the controller.
     pub(crate) fn check_revoked(&self, name: &str, open: bool) -> Result<(), TokenRefused> {
         let Some(record) = self.named(name) else {
             return Err(TokenRefused::Unknown { name: cut(name) });
@@ -229,12 +231,12 @@ fn hash(text: &str) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes()))
 }
 
-/// So much of a wrong name as a message repeats.
+/// Cuts a wrong name to the length that a message repeats.
 fn cut(name: &str) -> String {
     name.chars().take(80).collect()
 }
 
-/// Tokens on record, at most: they are in each snapshot and in memory.
+/// The most tokens on record: they are in each snapshot and in memory.
 pub(crate) const TOKENS_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -291,9 +293,9 @@ mod tests {
         assert!(matches!(refused(new("root", Role::Read)), TokenRefused::Taken { .. }));
         let of = |role, user| NewToken { user, ..new("a", role) };
         let error = refused(of(Role::User, None)).to_string();
-        assert!(error.ends_with("user without one"), "{error}");
+        assert!(error.contains("role user without a user"), "{error}");
         let error = refused(of(Role::Read, Some(3))).to_string();
-        assert!(error.ends_with("read with user 3"), "{error}");
+        assert!(error.contains("role read with user 3"), "{error}");
         let late = NewToken { expires_s: Some(5), ..new("a", Role::Read) };
         assert!(matches!(refused(late), TokenRefused::Expired { expires_s: 5, now_s: 5 }));
         assert!(admins.check_new(&new("a", Role::User), 5).is_ok());

@@ -27,7 +27,7 @@ pub struct Retention(Vec<RetentionTier>);
 
 /// Ages that no ledger can keep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is no age of a ledger: {want}", age.map_or("nothing".into(), |age| age.to_string()))]
+#[error("{} is not a retention tier: {want}", age.map_or("nothing".into(), |age| age.to_string()))]
 pub struct RetentionError {
     age: Option<RetentionTier>,
     want: &'static str,
@@ -50,10 +50,10 @@ impl Retention {
         }
         for age in &ages {
             if age.keep < age.resolution.times(POINTS.into()) {
-                return wrong(age, "points are kept for 60 times their span at least");
+                return wrong(age, "points are kept for at least 60 times their span");
             }
             if age.keep.get() > CENTURY.get() || age.resolution.get() % MINUTE.get() != 0 {
-                return wrong(age, "points span whole minutes and are kept for 100 years at most");
+                return wrong(age, "points span whole minutes and are kept for at most 100 years");
             }
         }
         for pair in ages.windows(2) {

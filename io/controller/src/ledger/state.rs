@@ -23,9 +23,9 @@ use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 pub(crate) enum StateError {
     #[error(transparent)]
     Codec(#[from] CodecError),
-    #[error("line {0} came without its payer and is not known here")]
+    #[error("line {0} came without its subject and is not known here")]
     Unknown(u64),
-    #[error("there is no room for proxy {0}: the bounds here are lower than those of the leader")]
+    #[error("proxy {0} exceeds the bounds here; use the same bounds as the leader")]
     NoRoom(String),
 }
 

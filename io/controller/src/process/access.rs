@@ -1,14 +1,14 @@
-//! Who asks: from what they show to a caller with a role.
+//! Authentication: from a token or certificate to a caller with a role.
 //!
 //! ```text
 //!   Authorization: Bearer slc_… ─► token on record, not expired ─► its name, role and user
-//!   client certificate ──────────► its authority is the controller's ─► the node, role proxy
+//!   client certificate ──────────► its CA is the controller's ─► the node, role proxy
 //!   neither ─────────────────────► no token on record, and this machine only ─► anybody, admin
 //!                                  └ else 401
 //! ```
 //!
-//! A call is judged by what is on record when it comes, so a token that is revoked is of no use
-//! from then on, on connections that are open too.
+//! A call is checked against the current records, so a revoked token is refused from then on, on
+//! open connections, too.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,12 +22,12 @@ use crate::clock::system_time;
 use crate::tls::ClientCertificate;
 use crate::token::TokenSet;
 
-/// What decides who comes in. The store's thread changes the tokens.
+/// The tokens and the audit log. The store's thread changes the tokens.
 #[derive(Debug)]
 pub(crate) struct AccessControl {
     tokens: RwLock<Arc<TokenSet>>,
     pub(crate) audit: Audit,
-    /// Whether others than this machine reach the controller.
+    /// Whether other machines can reach the controller.
     pub(crate) open: bool,
 }
 
@@ -36,22 +36,22 @@ pub(crate) struct AccessControl {
 pub(crate) struct CallerPeer {
     /// An address, or a user at a Unix socket.
     pub(crate) from: String,
-    /// Who holds what it takes.
+    /// The holder of the bounds that it uses.
     pub(crate) holder: Holder,
     pub(crate) certificate: Option<ClientCertificate>,
     /// Whether it connected to an address that only this machine reaches.
     pub(crate) over_loopback: bool,
 }
 
-/// Who asks.
+/// The caller of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiCaller {
-    /// Of the token, or the node of the certificate.
+    /// The name of the token, or the node of the certificate.
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Whose usage it sees, with role `user`.
+    /// The user whose usage it sees, with role `user`.
     pub(crate) user: Option<u32>,
-    /// The one proxy that it may speak for, if it is told by a certificate.
+    /// The one proxy for which it may report, if it has a certificate.
     pub(crate) node: Option<String>,
     pub(crate) from: String,
 }
@@ -61,17 +61,20 @@ impl AccessControl {
         AccessControl { tokens: RwLock::new(Arc::new(tokens)), audit, open }
     }
 
-    /// The tokens of now.
+    /// Returns the current tokens.
     pub(crate) fn tokens(&self) -> Arc<TokenSet> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Those that hold from now on.
+    /// Replaces the tokens.
     pub(crate) fn set_tokens(&self, tokens: TokenSet) {
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
     }
 
-    /// Who asks; else why nobody is known, for people.
+    /// Identifies the caller.
+    ///
+    /// # Errors
+    /// If it cannot be identified: the reason, for people.
     pub(crate) fn identify(
         &self,
         peer: &CallerPeer,
@@ -83,15 +86,18 @@ impl AccessControl {
             // The scheme's case does not matter (RFC 9110, 11.1).
             let shown = value.to_str().ok().and_then(|value| value.split_once(' '));
             let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
-            let (_, shown) = shown.ok_or("give the header Authorization as: Bearer slc_…")?;
+            let (_, shown) =
+                shown.ok_or("invalid header Authorization; use Authorization: Bearer slc_…")?;
             let Some(record) = tokens.find(shown.trim()) else {
-                return Err("this token is not known here: it was revoked, or is another \
-                            controller's"
+                return Err("this token is not known here; it was revoked or belongs to another \
+                            controller"
                     .into());
             };
             let name = record.name.clone();
             if record.has_expired(now_s) {
-                return Err(format!("token {name} has expired: have another one made"));
+                return Err(format!(
+                    "token {name} has expired; ask an administrator for a new one"
+                ));
             }
             return Ok(ApiCaller { name, role: record.role, user: record.user, node: None, from });
         }
@@ -106,14 +112,14 @@ impl AccessControl {
             let (name, role) = ("anybody".to_owned(), Role::Admin);
             return Ok(ApiCaller { name, role, user: None, node: None, from });
         }
-        Err("this controller answers nobody without a token: give --token-file FILE, \
-             SLUICE_TOKEN_FILE or SLUICE_TOKEN (the header Authorization: Bearer slc_…)"
+        Err("this controller requires a token; use --token-file FILE, SLUICE_TOKEN_FILE or \
+             SLUICE_TOKEN (the header Authorization: Bearer slc_…)"
             .into())
     }
 }
 
 impl ApiCaller {
-    /// Whether it may see what this user used; `None` is what all did.
+    /// Returns whether it may see the usage of this user; `None` is everybody's.
     pub(crate) fn may_see(&self, user: Option<u32>) -> bool {
         match self.role {
             Role::Read | Role::Operate | Role::Admin => true,
@@ -122,12 +128,12 @@ impl ApiCaller {
         }
     }
 
-    /// Whether it may speak for this proxy.
+    /// Returns whether it may report for this proxy.
     pub(crate) fn may_be(&self, proxy: &str) -> bool {
         self.node.as_deref().is_none_or(|node| node == proxy)
     }
 
-    /// A change of it, for the audit log.
+    /// Makes a line of the audit log for a change by this caller.
     pub(crate) fn changed(
         &self,
         what: String,

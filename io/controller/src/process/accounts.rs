@@ -95,7 +95,7 @@ pub(crate) fn known(standings: &ThrottledKeys, events: &EventFile) -> RestoredLe
     }
     let since = EventsSince::Time(Time::from_nanos(standings.at_ns));
     let told = events.page(since, EVENTS_MAX).unwrap_or_else(|error| {
-        tracing::error!(%error, "which events of decays were told is not known");
+        tracing::error!(%error, "cannot read which decay events were published");
         Vec::new()
     });
     for event in told {
@@ -208,7 +208,7 @@ impl DecayAccounting {
             before.is_none_or(|before| counting(before) != counting(decay))
         };
         if let Err(error) = self.restore(ledger, is_new, now) {
-            tracing::error!(%error, "decays that are new begin with empty accounts");
+            tracing::error!(%error, "cannot read past usage; new decays start with empty accounts");
         }
     }
 

@@ -78,7 +78,7 @@ impl ControllerBounds {
         let taken = self.lock(what).take(holder, amount);
         if let Err(bound) = taken {
             let (peer, what) = (&holder.peer, what.name());
-            tracing::warn!(%peer, uid = holder.uid, what, ?bound, "too much for one who calls");
+            tracing::warn!(%peer, uid = holder.uid, what, ?bound, "refused: a caller exceeds its bound");
             return None;
         }
         Some(BoundPermit { of: self.clone(), what, holder: holder.clone(), amount })
@@ -120,7 +120,7 @@ pub(super) async fn hold_body(
         return next.run(request).await;
     }
     let Some(_part) = bounds.take(Bounded::BodyBytes, &peer.holder, expected) else {
-        let message = "too many long bodies of yours are under way: come again in a second";
+        let message = "too many long bodies of this address or user are in transfer; retry in 1 s";
         let report = ErrorReport { message: message.into(), controller: None };
         return (StatusCode::SERVICE_UNAVAILABLE, Json(report)).into_response();
     };
@@ -137,7 +137,7 @@ const BODY_BYTES_MAX: u64 = 256 << 20;
 const CONNECTIONS_MAX: u64 = 4_096;
 /// Descriptors of its own: listeners, files of its directory, connections to etcd and to others.
 const OWN_DESCRIPTORS: u64 = 256;
-/// How many may be told events as they come.
+/// The most event streams.
 const EVENT_STREAMS_MAX: u64 = 1_024;
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn publish(
         return;
     }
     if let Err(error) = file.append(&mut told) {
-        tracing::error!(%error, "events are not kept; they are shown and passed on");
+        tracing::error!(%error, "cannot write events; they are shown and delivered only");
         counts.events_unkept.add(told.len() as u64);
     }
     counts.events.add(told.len() as u64);

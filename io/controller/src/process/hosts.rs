@@ -33,7 +33,7 @@ pub(super) async fn check(
     let message = match &refused {
         HostRefused::Count { .. } => refused.to_string(),
         HostRefused::Host { .. } | HostRefused::Origin { .. } => {
-            format!("{refused}; --allowed-host NAME of the controller allows another")
+            format!("{refused}; allow another with --allowed-host NAME of the controller")
         }
     };
     let report = ErrorReport { message, controller: None };

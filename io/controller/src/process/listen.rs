@@ -150,7 +150,7 @@ async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<ControllerBounds>) {
     });
     let (listener, over_loopback) = match listener {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot accept over TCP"),
+        Err(error) => return tracing::error!(%error, "cannot accept connections over TCP"),
     };
     loop {
         match listener.accept().await {
@@ -181,7 +181,7 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Cont
     });
     let listener = match listener {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "cannot accept at a Unix socket"),
+        Err(error) => return tracing::error!(%error, "cannot accept connections at a Unix socket"),
     };
     loop {
         match listener.accept().await {
@@ -217,8 +217,8 @@ async fn secured(
     let from = &peer.from;
     let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%from, %error, "TLS was not agreed"),
-        Err(_) => return tracing::debug!(%from, "TLS took too long"),
+        Ok(Err(error)) => return tracing::debug!(%from, %error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(%from, "TLS handshake timed out"),
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = shown.and_then(ClientCertificate::of);

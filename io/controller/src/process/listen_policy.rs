@@ -1,10 +1,10 @@
-//! Whether a controller may listen where it is told to.
+//! Checks whether a controller may listen at its configured endpoints.
 //!
 //! ```text
-//!   unix:///path, http://127.0.0.1:PORT ─► always: without tokens whoever is there is admin
+//!   unix:///path, http://127.0.0.1:PORT ─► always: without tokens every local user is admin
 //!   https://anywhere ────────────────────► with a certificate, and beyond loopback with a token
 //!                                          on record
-//!   http://elsewhere ────────────────────► never
+//!   http://other hosts ────────────────────► never
 //! ```
 
 use std::path::Path;
@@ -17,10 +17,11 @@ use super::offline::open_store;
 use super::records::Records;
 use super::{ControllerSettings, ControllerStartError, StorePlace};
 
-/// Looks at the places; how TLS is spoken where a certificate is named.
+/// Checks the endpoints; returns the TLS configuration if a certificate is named.
 ///
 /// # Errors
-/// A place that others reach without TLS or without tokens, with the commands that make both.
+/// If other machines can reach an endpoint without TLS or without tokens: the error has the
+/// commands that create both.
 pub(super) fn check(
     settings: &ControllerSettings,
 ) -> Result<Option<Arc<ServerConfig>>, ControllerStartError> {
@@ -29,8 +30,7 @@ pub(super) fn check(
     let plain = |endpoint: &&Endpoint| matches!(endpoint, Endpoint::Http { .. });
     let open = settings.listen.iter().filter(|endpoint| !endpoint.is_local()).find(plain);
     if let Some(endpoint) = open {
-        let lacks = "it would be read and changed on its way: answer there over TLS, and let \
-                     everybody show a token. Once:";
+        let lacks = "its traffic is not encrypted; use TLS and require a token. Run once:";
         return Err(refused(endpoint, lacks, settings, true));
     }
     if let Some(endpoint) = nameless(settings) {
@@ -45,15 +45,14 @@ pub(super) fn check(
     if let Some(endpoint) = beyond {
         let store = open_store(&settings.data, &settings.store, None)?;
         if Records::open(store)?.tokens().is_empty() {
-            let lacks =
-                "nobody needs a token yet: whoever reaches it could change all rules. Once:";
+            let lacks = "there are no tokens, so all of them could change the rules. Run once:";
             return Err(refused(endpoint, lacks, settings, false));
         }
     }
     Ok(tls)
 }
 
-/// The place that the others would be told and could not ask.
+/// Returns the endpoint to which other controllers cannot connect.
 fn nameless(settings: &ControllerSettings) -> Option<&Endpoint> {
     let several = matches!(settings.store, StorePlace::Etcd(_)) && settings.advertise.is_none();
     let any = |at: &&Endpoint| {
@@ -75,7 +74,7 @@ fn refused(
     ControllerStartError::Open { endpoint: endpoint.clone(), lacks, commands }
 }
 
-/// What makes a certificate, and a token if there is to be one, and then starts.
+/// Returns the commands that make a certificate, a token if one is needed, and start.
 fn commands(endpoint: &Endpoint, settings: &ControllerSettings, with_token: bool) -> String {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_str().ok().filter(|name| api::is_name(name));
@@ -103,7 +102,7 @@ fn token(settings: &ControllerSettings) -> String {
     format!("sluice token create admin --role admin --data {data}{}", store(settings))
 }
 
-/// The flag that names the store, if it is not the usual one.
+/// Returns the flag that names the store, if it is not the default.
 fn store(settings: &ControllerSettings) -> String {
     match &settings.store {
         StorePlace::Data => String::new(),
@@ -111,7 +110,7 @@ fn store(settings: &ControllerSettings) -> String {
     }
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@".contains(&byte);

@@ -1,8 +1,8 @@
-//! Tokens of a controller that does not run: the first one, and one for who lost the last.
+//! Tokens of a controller that does not run: the first one, and a new one if the last is lost.
 //!
 //! ```text
-//!   DATA, locked ─► (etcd: the office, for as long as it takes) ─► records ─► make, list, revoke
-//!      └ a controller runs there: ask it instead                      └─► DATA/audit.log
+//!   DATA, locked ─► (etcd: leadership, while the command runs) ─► records ─► make, list, revoke
+//!      └ a controller runs there: call it instead                      └─► DATA/audit.log
 //! ```
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::election::{Election, FencingToken, Leadership};
 use crate::etcd::EtcdError;
 use crate::store::{EtcdStore, SqliteStore, Store, StoreError};
 
-/// What people decided, while no controller has it in hand.
+/// The records of a controller that does not run.
 pub struct Offline {
     records: Records,
     access: AccessControl,
@@ -30,21 +30,21 @@ pub struct Offline {
     _directory: DataDirectory,
 }
 
-/// Why the records cannot be had.
+/// An error at opening the records.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// A controller runs on the directory, or nobody can.
+    /// A controller runs on the directory, or it cannot be opened.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// Another controller of this etcd leads.
-    #[error("the controller at {leader} leads: ask it, with --controller {leader}")]
+    #[error("the controller at {leader} is the leader; use --controller {leader}")]
     Led {
         /// Where it is.
         leader: String,
     },
-    /// Nobody came into office.
+    /// An election without a result.
     #[error(
-        "etcd did not give the office within {} s: is another command under way?",
+        "not elected leader within {} s; wait until other commands on this etcd have ended",
         OFFICE_TIME_MAX.as_secs()
     )]
     NoOffice,
@@ -54,14 +54,14 @@ pub enum OfflineError {
     /// The records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is changed could not be written down.
+    /// The audit log cannot be written.
     #[error(transparent)]
     Audit(#[from] AuditError),
 }
 
 impl Offline {
-    /// Takes the records of a data directory, and of an etcd, in hand. With `accept_lost` new ones
-    /// are begun where they were lost.
+    /// Opens the records of a data directory, and of an etcd. With `accept_lost`, new records are
+    /// created if they were lost.
     ///
     /// # Errors
     /// If a controller runs there, or they cannot be read.
@@ -90,31 +90,30 @@ impl Offline {
         Ok(Offline { records, access, by, _election: election, _directory: directory })
     }
 
-    /// Makes a token.
+    /// Creates a token.
     ///
     /// # Errors
-    /// If it cannot be, or cannot be kept.
+    /// If it is refused, or cannot be stored.
     pub fn make_token(&mut self, new: &NewToken) -> Result<MadeToken, TokenFailed> {
         self.records.make_token(new, &self.by, &self.access)
     }
 
-    /// The tokens on record.
+    /// Lists the tokens on record.
     pub fn tokens(&self) -> Tokens {
         self.records.tokens().report()
     }
 
-    /// Revokes a token; those that are left.
+    /// Revokes a token; returns the remaining ones.
     ///
     /// # Errors
-    /// If there is none of that name, it is the last administrator's, or that cannot be kept.
+    /// If it does not exist, is the last of an administrator, or the change cannot be stored.
     pub fn revoke_token(&mut self, name: &str) -> Result<Tokens, TokenFailed> {
         self.records.revoke_token(name.to_owned(), &self.by, &self.access)
     }
 }
 
-/// The store of a controller. One of its own in the data directory is made if it is not there,
-/// which is so before there is anything else: a lost one would be begun anew without a token, for
-/// everybody.
+/// Opens the store of a controller. The file in the data directory is created only if it is the
+/// first file there: a lost one would be replaced by a store without tokens, open to everybody.
 pub(super) fn open_store(
     data: &Path,
     place: &StorePlace,
@@ -126,7 +125,7 @@ pub(super) fn open_store(
             let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
             let is_there = |name: &&str| data.join(name).exists();
             let beside: Vec<_> = BESIDE.into_iter().filter(is_there).collect();
-            // SQLite begins an empty file anew, whatever was in its write-ahead log.
+            // SQLite treats an empty file as new, whatever its write-ahead log contains.
             if size(&path) == 0 && !beside.is_empty() {
                 return Err(StoreError::Lost { path, beside });
             }
@@ -136,10 +135,10 @@ pub(super) fn open_store(
     })
 }
 
-/// What a controller has in its directory after its records' file was made.
+/// The files that a controller makes after its store.
 const BESIDE: [&str; 3] = ["used.db", "events.db", "audit.log"];
 
-/// The records' file in a data directory.
+/// Returns the path of the store in a data directory.
 pub(super) fn decided_path(data: &Path) -> PathBuf {
     data.join("decided.db")
 }
@@ -161,5 +160,5 @@ fn wait_for_office(election: &Election) -> Result<FencingToken, OfflineError> {
     }
 }
 
-/// How long the office is waited for: longer than a lease that somebody left behind.
+/// The longest wait for leadership: longer than a lease that was left behind.
 const OFFICE_TIME_MAX: Duration = Duration::from_secs(5);

@@ -226,7 +226,11 @@ impl PlanActor {
         };
         let duplicate = match check {
             None => {
-                tracing::warn!(proxy = &*said.name, MEMBERS_MAX, "one proxy too many");
+                tracing::warn!(
+                    proxy = &*said.name,
+                    MEMBERS_MAX,
+                    "rejected a report: the table of proxies is full"
+                );
                 self.counts.refused.add(1);
                 return;
             }
@@ -247,7 +251,11 @@ impl PlanActor {
         for (target, report) in said.reports {
             if !self.targets.contains_key(&target) {
                 if self.targets.len() >= TARGETS_MAX {
-                    tracing::warn!(target = &*target, TARGETS_MAX, "one target too many");
+                    tracing::warn!(
+                        target = &*target,
+                        TARGETS_MAX,
+                        "ignored a target: the table of targets is full"
+                    );
                     continue;
                 }
                 let settings = AllocatorSettings::default();
@@ -363,7 +371,7 @@ impl PlanActor {
         self.tell_silent();
     }
 
-    /// Tells which proxies are not heard any more, and which are again.
+    /// Publishes which proxies are unreachable, and which have recovered.
     fn tell_silent(&mut self) {
         let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
         for member in self.targets.values().flat_map(ShareAllocator::members) {
@@ -371,10 +379,10 @@ impl PlanActor {
         }
         for (name, silent) in silent {
             if silent && self.silent.insert(name.clone()) {
-                let text = format!("proxy {name} is not heard any more");
+                let text = format!("proxy {name} is unreachable");
                 self.teller.tell_now(EventKind::Lost, &*name, text);
             } else if !silent && self.silent.remove(&name) {
-                let text = format!("proxy {name} is heard again");
+                let text = format!("proxy {name} has recovered");
                 self.teller.tell_now(EventKind::Returned, &*name, text);
             }
         }
@@ -382,8 +390,8 @@ impl PlanActor {
 
     fn tell_duplicate(&self, name: &Arc<str>) {
         let text = format!(
-            "two proxies report as {name}: only the one that began last is taken; give the other \
-             another name (--node)"
+            "two proxies report as {name}: only the one that started last is accepted; rename the \
+             other with --node"
         );
         tracing::error!("{text}");
         self.teller.tell_now(EventKind::Duplicate, &**name, text);

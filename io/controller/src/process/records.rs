@@ -57,12 +57,12 @@ pub(crate) struct PublishedRules {
     pub(crate) text: Arc<str>,
     pub(crate) version: String,
     pub(crate) set: Arc<RuleSet>,
-    /// Whether anybody ever decided them: proxies keep their own until then.
+    /// Whether rules were ever stored; proxies keep their own until then.
     pub(crate) given: bool,
 }
 
 impl PublishedRules {
-    /// What they are, in a sentence.
+    /// Describes them in a sentence.
     fn told(&self) -> String {
         let some = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
@@ -78,26 +78,24 @@ impl PublishedRules {
     }
 }
 
-/// Why other rules are not put in force. Nothing has changed then.
+/// The reason why rules are not put in force. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RulePublishError {
     #[error("{}", .0.in_file("rules"))]
     Wrong(RuleFileError),
-    #[error(
-        "the rules were changed meanwhile, {over} is not their version any more: read them again"
-    )]
+    #[error("the rules were changed in between and no longer have version {over}; read them again")]
     Stale { over: String },
     #[error(transparent)]
     Store(StoreError),
 }
 
-/// Why a token is not made or revoked. Nothing has changed then.
+/// The reason why a token is not created or revoked. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFailed {
-    /// It cannot be.
+    /// The token is refused.
     #[error(transparent)]
     Refused(#[from] TokenRefused),
-    /// It cannot be kept.
+    /// The change cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -242,7 +240,7 @@ impl Records {
             let state = serde_json::to_vec(&self.state).expect("a state is plain data");
             match self.store.snapshot(self.at, &state) {
                 Ok(()) => (self.tail, self.tail_bytes) = (0, 0),
-                Err(error) => tracing::warn!(%error, "cannot fold records into a snapshot"),
+                Err(error) => tracing::warn!(%error, "cannot write a snapshot of the records"),
             }
         }
         Ok(())
@@ -312,7 +310,7 @@ pub(crate) fn run(
                 match records.decide(Decision::Members(changed.clone())) {
                     // It fails only where the plan's thread has ended.
                     Ok(()) => drop(to.plan.send(plan_actor::PlanMsg::Stored(changed))),
-                    Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
+                    Err(error) => tracing::error!(%error, "cannot store the proxies"),
                 }
             }
             StoreMsg::MakeToken { new, by, answer } => {
@@ -323,7 +321,7 @@ pub(crate) fn run(
             }
             StoreMsg::Standings(standings) => {
                 if let Err(error) = records.decide(Decision::Decays(standings)) {
-                    tracing::error!(%error, "cannot keep who is held back by decays");
+                    tracing::error!(%error, "cannot store the keys that decays throttle");
                 }
             }
             StoreMsg::SetRules { text, over, by, answer } => {

@@ -143,7 +143,7 @@ pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[Strin
     report.holders.truncate(HOLDERS_MAX);
     if !silent.is_empty() {
         let silent = silent.join(", ");
-        report.doubts.push(format!("Of what delayed it, this is not known from: {silent}."));
+        report.doubts.push(format!("Causes of delay are not known from: {silent}."));
     }
 }
 
@@ -188,16 +188,16 @@ fn doubts(found: &FoundOwners, (active_s, at_s): (u64, u64)) -> Vec<String> {
     };
     if active_s < 120 {
         doubts.push(
-            "It was there for less than two minutes, and time is counted in minutes: its bytes are \
-             exact, its rates are too low."
+            "It ran for less than two minutes, and time is counted in minutes: its bytes are exact, \
+             its rates are too low."
                 .into(),
         );
     }
     let coarse = found.points.iter().map(|point| point.span).max().unwrap_or(MINUTE);
     if coarse > MINUTE {
         doubts.push(format!(
-            "Of that time points of {coarse} are kept: whoever had requests in the same points \
-             before or after it counts as beside it."
+            "For that time points of {coarse} are kept: a job that had requests in the same points \
+             before or after it counts as concurrent."
         ));
     }
     let whole = end_of(last).since(first.at).get() / MINUTE.get();
@@ -205,18 +205,20 @@ fn doubts(found: &FoundOwners, (active_s, at_s): (u64, u64)) -> Vec<String> {
     if there < whole {
         let gap = whole - there;
         doubts.push(format!(
-            "In {gap} of {whole} minutes it had no requests, or nobody counted them."
+            "In {gap} of {whole} minutes it had no requests, or they were not counted."
         ));
     }
     if end_of(last).as_nanos() / 1_000_000_000 > at_s {
-        doubts.push("The last minute is not over.".into());
+        doubts.push("The last minute is not over yet.".into());
     }
     if found.users.len() > 1 {
         let users = found.users.len();
-        doubts.push(format!("{users} users gave this name to their jobs; they are taken as one."));
+        doubts.push(format!(
+            "{users} users gave this name to their jobs; they are reported as one job."
+        ));
     }
     if found.all.contains_key(crate::ledger::OTHER) {
-        doubts.push("Some requests could not be kept apart by job: they are (other).".into());
+        doubts.push("Some requests could not be counted by job: they are (other).".into());
     }
     doubts
 }
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(names, ["small-random-reads", "small-reads"]);
         assert_eq!(
             report.doubts,
-            ["In 1 of 3 minutes it had no requests, or nobody counted them."]
+            ["In 1 of 3 minutes it had no requests, or they were not counted."]
         );
         assert_eq!(report.points.len(), 2);
         assert_eq!(report.points[1].delayed_bytes, 60_000_000);

@@ -1,8 +1,8 @@
-//! What each path of a controller's API answers.
+//! The handlers of a controller's API, by path.
 //!
 //! ```text
-//!   body, bounded ─► checked: 4xx names the value ─► plan | store | ledger ─► answer
-//!                                                      └ its queue is full: 503, come again
+//!   body, bounded ─► checked: 4xx names the value ─► plan | store | ledger ─► reply
+//!                                                      └ its queue is full: 503, retry
 //! ```
 
 mod access;
@@ -77,7 +77,7 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(axum::middleware::from_fn(described::check))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
-        // The page says nothing: what it shows it asks as whoever looks at it.
+        // The page has no data of its own: it calls the API as its user.
         .merge(page::router())
         .layer(axum::middleware::from_fn(in_time))
         .with_state(shared)
@@ -120,7 +120,7 @@ pub fn openapi() -> String {
 )]
 struct Description;
 
-/// What the controller is and how it fares.
+/// The status of the controller.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ControllerStatus)))]
 async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, RouteError> {
     let view = look(&shared).await?;
@@ -143,7 +143,7 @@ async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, Rou
     }))
 }
 
-/// The rules of all proxies. The header ETag has their version.
+/// The rules of all proxies. The header ETag is their version.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = WireRules)))]
 async fn rules(State(shared): RouteQuery) -> TaggedRules {
     tagged(&in_force(&shared))
@@ -151,24 +151,24 @@ async fn rules(State(shared): RouteQuery) -> TaggedRules {
 
 /// Puts a rule file in force at every proxy: its TOML text is the body.
 ///
-/// It is on record when this answers, and goes to each proxy at once. With `If-Match` it applies
-/// only in place of the rules of that version: read, change, put, and begin again on 409. What
-/// is refused changes nothing. `save` is taken and says nothing: all rules stay.
+/// The rules are stored when this call returns, and are sent to each proxy at once. With
+/// `If-Match` they replace only the rules of that version: read, change, put, and retry on 409.
+/// A refused call changes nothing. `save` is accepted and has no effect: rules are always stored.
 #[utoipa::path(
     put,
     path = "/v1/rules",
     params(
-        ("If-Match" = Option<String>, Header, description = "the version that is replaced"),
-        ("save" = Option<bool>, Query, description = "as with a proxy; rules always stay here"),
+        ("If-Match" = Option<String>, Header, description = "the version to replace"),
+        ("save" = Option<bool>, Query, description = "as at a proxy; without effect here, because rules are always stored"),
     ),
     request_body(content = String, content_type = "application/toml"),
     responses(
-        (status = 200, description = "the rules as they are now", body = WireRules),
-        (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
-        (status = 409, description = "that version is not in force any more", body = ErrorReport),
-        (status = 413, description = "more text than a record takes", body = ErrorReport),
-        (status = 500, description = "they cannot be kept", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
+        (status = 200, description = "the rules now in force", body = WireRules),
+        (status = 400, description = "an error in the rules, with its line and a caret", body = ErrorReport),
+        (status = 409, description = "that version is no longer in force", body = ErrorReport),
+        (status = 413, description = "the rules are too long for a record", body = ErrorReport),
+        (status = 500, description = "the rules cannot be stored", body = ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 async fn set_rules(
@@ -188,7 +188,7 @@ async fn set_rules(
     }
 }
 
-/// Has a text put in force, in place of the version `over` if one is named.
+/// Puts rules in force, in place of the version `over` if one is named.
 async fn put_in_force(
     shared: &ApiState,
     text: String,
@@ -210,31 +210,31 @@ fn refusal_of(why: &RulePublishError) -> RouteError {
     refusal(status, why.to_string())
 }
 
-/// What stands behind the `?` of a PUT.
+/// The query parameters of a PUT.
 #[derive(serde::Deserialize)]
 struct PutRulesQuery {
     #[serde(default, rename = "save")]
     _save: bool,
 }
 
-/// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
+/// The usage in a span of time, by job, user, group, project, proxy or kind of operation.
 ///
-/// `from` and `to` are seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
-/// `2026-11-23T14:00Z`. Time is counted in
-/// minutes, older time in coarser steps. Who has role user sees `by=user`, and there itself.
+/// `from` and `to` are seconds since 1970, `now`, a time ago such as `-1h`, or a date with its
+/// zone such as `2026-11-23T14:00Z`. Usage is counted by the minute, older usage in coarser steps.
+/// A caller of role user sees `by=user` only, and there its own usage.
 #[utoipa::path(
     get,
     path = "/v1/usage",
     params(
         ("by" = Option<String>, Query, description = "job (the default), user, group, project, class, export, proxy or kind"),
-        ("from" = Option<String>, Query, description = "-1h by default"),
-        ("to" = Option<String>, Query, description = "now by default"),
-        ("user" = Option<u32>, Query, description = "with by=user, only this one"),
+        ("from" = Option<String>, Query, description = "start of the span [default: -1h]"),
+        ("to" = Option<String>, Query, description = "end of the span [default: now]"),
+        ("user" = Option<u32>, Query, description = "with by=user, this user only"),
     ),
     responses(
         (status = 200, body = UsageTable),
-        (status = 400, description = "a value that cannot be", body = ErrorReport),
-        (status = 403, description = "what others used", body = ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = ErrorReport),
+        (status = 403, description = "the usage of others", body = ErrorReport),
         (status = 500, description = "the ledger cannot be read", body = ErrorReport),
     )
 )]
@@ -284,21 +284,21 @@ struct UsageQuery {
     user: Option<u32>,
 }
 
-/// The one user whose usage is asked for and may be seen; `None` is everybody.
+/// Returns the one user whose usage is requested and may be seen; `None` is everybody.
 fn user_asked_for(
     span: &UsageQuery,
     by: SubjectKind,
     caller: &ApiCaller,
 ) -> Result<Option<String>, RouteError> {
     if span.user.is_some() && by != SubjectKind::User {
-        let message = format!("user: only with by=user, not by={}", by.name());
+        let message = format!("user is valid with by=user only, not with by={}", by.name());
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
     let own = caller.user.filter(|_| by == SubjectKind::User);
     let user = span.user.or(own);
     if !caller.may_see(user) {
         let message = format!(
-            "{} has role user and sees what user {} used: ask with by=user",
+            "{} has role user and sees the usage of user {} only; add by=user",
             caller.name,
             caller.user.map_or("?".into(), |user| user.to_string())
         );
@@ -352,8 +352,8 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 
-/// A point of time as people write it. Whoever asks may be in another time zone, so a date must
-/// name its own.
+/// Parses a point of time. The caller may be in another time zone, so a date must name its
+/// own.
 fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
     let point = text.parse::<Moment>().and_then(|moment| moment.without_zone(now));
     point.map_err(|why| {
@@ -367,11 +367,11 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
     })
 }
 
-/// Hands something to a thread, unless that has too much to do.
+/// Sends a message to a thread, unless its queue is full.
 fn submit<T>(to: &MsgQueue<T>, ask: T) -> Result<(), RouteError> {
     to.try_send(ask).map_err(|why| match why {
         TrySendError::Full(_) => {
-            let message = "the controller has too much to do: come again in a second";
+            let message = "the controller is overloaded; retry in 1 s";
             refusal(StatusCode::SERVICE_UNAVAILABLE, message.into())
         }
         TrySendError::Disconnected(_) => shutting_down(),
@@ -379,31 +379,33 @@ fn submit<T>(to: &MsgQueue<T>, ask: T) -> Result<(), RouteError> {
 }
 
 fn shutting_down() -> RouteError {
-    refusal(StatusCode::SERVICE_UNAVAILABLE, "the controller ends".into())
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "the controller is shutting down".into())
 }
 
-/// Ends what takes too long: a body that does not come, most likely.
+/// Ends an exchange that takes too long, such as one whose body does not arrive.
 async fn in_time(request: Request, next: Next) -> Result<Response, RouteError> {
     if request.uri().path() == path::EVENTS {
-        // It waits for as long as it is asked to, and takes no body.
+        // It waits for the time that the caller chose, and takes no body.
         return Ok(next.run(request).await);
     }
     match tokio::time::timeout(EXCHANGE_TIME_MAX, next.run(request)).await {
         Ok(response) => Ok(response),
         Err(_) => {
-            let message = format!("no whole request within {} s", EXCHANGE_TIME_MAX.as_secs());
+            let message =
+                format!("the request was not complete within {} s", EXCHANGE_TIME_MAX.as_secs());
             Err(refusal(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
 }
 
 async fn not_found(uri: axum::http::Uri) -> RouteError {
-    let message = format!("there is nothing at {}; see {}", cut(uri.path()), path::OPENAPI);
+    let message = format!("{:?} not found; see {}", cut(uri.path()), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
 }
 
 async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
-    let message = format!("{method} is not for {}; see {}", cut(uri.path()), path::OPENAPI);
+    let message =
+        format!("method {method} is not allowed at {:?}; see {}", cut(uri.path()), path::OPENAPI);
     refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
@@ -411,12 +413,12 @@ fn refusal(status: StatusCode, message: String) -> RouteError {
     (status, Json(ErrorReport { message, controller: None }))
 }
 
-/// So much of a wrong value as a message repeats.
+/// Cuts a wrong value to the length that a message repeats.
 fn cut(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(at, _)| &text[..at])
 }
 
-/// By what usage can be told apart.
+/// The kinds of subjects by which usage can be listed.
 const BY: [SubjectKind; 8] = [
     SubjectKind::Job,
     SubjectKind::User,
@@ -427,7 +429,7 @@ const BY: [SubjectKind; 8] = [
     SubjectKind::Proxy,
     SubjectKind::OpKind,
 ];
-/// Rows of one table.
+/// The most rows of one table.
 const ROWS_MAX: usize = 10_000;
 /// The longest that one exchange may take.
 const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);

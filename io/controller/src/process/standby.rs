@@ -1,4 +1,4 @@
-//! A controller that waits for its turn: it copies the leader's ledger and says who leads.
+//! A standby controller: it copies the leader's ledger and names the leader.
 //!
 //! ```text
 //!   directory, ledger ─► listen ─► election ─┬─ leading ──────────────────────────► Controller
@@ -123,7 +123,7 @@ impl StandbyController {
             mut events,
         } = self;
         if settings.store != StorePlace::Data {
-            // What the last one told in its last second was not copied.
+            // The events of the former leader's last second were not copied.
             events.leave_out(EVENTS_LEFT_OUT);
         }
         let store = open_store(&settings.data, &settings.store, fence.clone())?;
@@ -152,7 +152,7 @@ impl StandbyController {
         Controller::begin(inherited).map(Some)
     }
 
-    /// Copies and answers until the election is won, or it is to end.
+    /// Copies and answers until the election is won, or the controller is to end.
     fn wait(
         &mut self,
         election: Election,
@@ -176,7 +176,7 @@ impl StandbyController {
                 Leadership::Standby { leader } => leader.clone(),
             };
             if office != seen {
-                tracing::info!(leader = leader.as_deref().unwrap_or("nobody yet"), "stands by");
+                tracing::info!(leader = leader.as_deref().unwrap_or("none yet"), "standby");
             } else if Instant::now() < due {
                 continue;
             }
@@ -185,7 +185,7 @@ impl StandbyController {
             match leader.as_deref().and_then(|name| name.parse().ok()).map(|at| self.copy(&at)) {
                 Some(Ok(())) => (now.copied, troubled) = (Some(asked), false),
                 Some(Err(why)) if !std::mem::replace(&mut troubled, true) => {
-                    tracing::warn!(why, "cannot copy what was used from the leader; trying on");
+                    tracing::warn!(why, "cannot copy the leader's ledger; retrying");
                 }
                 _ => {}
             }
@@ -228,7 +228,7 @@ impl StandbyController {
                 self.ledger = Some(ledger);
                 return Ok(());
             };
-            tracing::info!(why, "takes the leader's whole ledger");
+            tracing::info!(why, "copying the leader's whole ledger");
             // Closed before its file is replaced.
             drop(ledger);
             let new = self.take_whole(&client)?;
@@ -236,7 +236,7 @@ impl StandbyController {
             ledger = open_ledger(&path, &self.settings.clock).map_err(|error| said(&error))?;
         }
         self.ledger = Some(ledger);
-        Err("the leader's whole ledger was not enough; its disk may be slow".into())
+        Err("the copy of the leader's whole ledger was too old; its disk may be slow".into())
     }
 
     /// Takes the leader's events that are not here.
@@ -321,20 +321,20 @@ async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
 async fn not_me(State(told): State<Arc<StandbyApi>>) -> (StatusCode, Json<ErrorReport>) {
     let controller = told.now().leader;
     let message = match &controller {
-        Some(leader) => format!("this controller stands by; {leader} leads"),
-        None => "this controller stands by, and nobody leads: come again in some seconds".into(),
+        Some(leader) => format!("this controller is a standby; the leader is {leader}"),
+        None => "this controller is a standby and no leader is elected; retry in 5 s".into(),
     };
     (StatusCode::MISDIRECTED_REQUEST, Json(ErrorReport { message, controller }))
 }
 
-/// Numbers of events that a leader gives none of after another one.
+/// The numbers of events that a new leader skips.
 const EVENTS_LEFT_OUT: u64 = 1_000;
-/// Events that are asked for at once, and how often in one copy.
+/// The events of one page, and the pages of one copy.
 const EVENT_PAGE: usize = 1_000;
 const EVENT_PAGES: usize = 10;
-/// How often it is looked whether it is to end.
+/// The interval of checks whether the controller is to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the leader's ledger is copied.
+/// The interval of copies of the leader's ledger.
 const COPY_EVERY: Duration = Duration::from_secs(1);
-/// How long one call of it may take; the whole file may be some hundred megabytes.
+/// The longest time of one copy; the whole file may be some hundred megabytes.
 const COPY_TIME_MAX: Duration = Duration::from_secs(30);

@@ -181,7 +181,7 @@ pub(crate) fn run(
         }
     }
     if let Err(error) = ledger.flush(clock.now()) {
-        tracing::error!(%error, "cannot write what was used in the last minute");
+        tracing::error!(%error, "cannot write the usage of the last minute");
     }
 }
 
@@ -189,7 +189,7 @@ fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
     match ledger.tick(now) {
         Ok(written) => counts.written.add(written.into()),
         Err(error) => {
-            tracing::error!(%error, "cannot write what was used; it is tried again");
+            tracing::error!(%error, "cannot write the usage; retrying");
             counts.unwritten.add(1);
         }
     }

@@ -87,7 +87,7 @@ fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byt
         (
             r#"{"action": "change", "name": "b", "keys": {"limits": "1MB/s"}}"#,
             400,
-            "no key of a rule",
+            "not a key of a rule",
         ),
         (r#"{"action": "drop", "name": "b"}"#, 422, "drop"),
         (r#"{"action": "stop"}"#, 422, "name"),

@@ -114,7 +114,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     for (query, text) in [
         ("by=shoe", "by: \"shoe\" is not one of"),
         ("since=x", "since: \"x\": not a point of time"),
-        ("until=1h", "\"until\" is no parameter of GET /v1/why/top"),
+        ("until=1h", "\"until\" is not a parameter of GET /v1/why/top"),
     ] {
         match client.why_top(query) {
             Err(ClientError::Refused { status: 400, message, .. }) => {

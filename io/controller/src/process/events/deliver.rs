@@ -158,7 +158,7 @@ impl Drop for EventDelivery {
             drop(delivery.queue.take());
             let thread = delivery.thread.take().expect("it is taken here only");
             if thread.join().is_err() {
-                tracing::error!("a thread that passes events on panicked");
+                tracing::error!("a thread that delivers events panicked");
             }
         }
     }
@@ -195,7 +195,7 @@ fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result
         // With all that it starts, so that nothing of it is left.
         .process_group(0)
         .spawn();
-    let mut child = child.map_err(|error| format!("it cannot be started: {error}"))?;
+    let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         // It fits into the pipe; one that does not read it may have ended already.
         let _ = stdin.write_all(body.as_bytes());
@@ -211,7 +211,11 @@ fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result
         let ends = stop.load(Ordering::Relaxed);
         if ends || Instant::now() >= until {
             end(&mut child);
-            let why = if ends { "the controller ends" } else { "not done after 10 s, killed" };
+            let why = if ends {
+                "the controller is shutting down"
+            } else {
+                "not done after 10 s, killed"
+            };
             return Err(why.into());
         }
         std::thread::sleep(LOOK);
@@ -255,7 +259,7 @@ fn post_all(
 ) {
     let client = match ApiClient::at(&webhook.at) {
         Ok(client) => client.with_time_limit(POST_TIME_MAX),
-        Err(error) => return tracing::error!(%error, "no webhook"),
+        Err(error) => return tracing::error!(%error, "cannot start the webhook"),
     };
     for event in events {
         let body = serde_json::to_string(&event).expect("an event is plain data");
@@ -270,7 +274,7 @@ fn post_all(
             };
             if pause > PAUSE_LAST {
                 told.failed.add(1);
-                tracing::warn!(%webhook, event = event.sequence, %error, "--webhook given up");
+                tracing::warn!(%webhook, event = event.sequence, %error, "--webhook failed, event dropped");
                 break;
             }
             told.again.add(1);
@@ -339,7 +343,7 @@ mod tests {
         let stop = AtomicBool::new(true);
         let began = Instant::now();
         let outcome = run_command("sleep 600 & wait", &ControllerEvent::default(), &stop);
-        assert_eq!(outcome, Err("the controller ends".into()));
+        assert_eq!(outcome, Err("the controller is shutting down".into()));
         assert!(began.elapsed() < testkit::PATIENCE);
     }
 

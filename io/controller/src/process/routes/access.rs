@@ -1,4 +1,4 @@
-//! Tokens, and what was changed by whom.
+//! Tokens, and the audit log.
 //!
 //! ```text
 //!   POST, DELETE /v1/tokens ─► store's thread: on record ─► in force at once ─► audit.log
@@ -24,20 +24,20 @@ pub(super) async fn tokens(State(shared): RouteQuery) -> Json<Tokens> {
     Json(shared.access.tokens().report())
 }
 
-/// Makes a token. It is told this once; what is kept is its hash.
+/// Creates a token. Its text is returned this once; only its hash is stored.
 ///
-/// With the first one everybody needs one, so that must be of role admin.
+/// Once there is a token every caller needs one, so the first must have role admin.
 #[utoipa::path(
     post,
     path = "/v1/tokens",
     request_body = NewToken,
     responses(
         (status = 200, body = MadeToken),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
-        (status = 409, description = "there is one of that name", body = api::ErrorReport),
-        (status = 422, description = "not such a message", body = api::ErrorReport),
-        (status = 500, description = "it cannot be kept", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
+        (status = 409, description = "a token of that name exists", body = api::ErrorReport),
+        (status = 422, description = "not a token to create", body = api::ErrorReport),
+        (status = 500, description = "the token cannot be stored", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn make_token(
@@ -51,17 +51,17 @@ pub(super) async fn make_token(
     outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
 }
 
-/// Revokes a token: it is of no use from now on.
+/// Revokes a token: it is not valid from now on.
 #[utoipa::path(
     delete,
     path = "/v1/tokens/{name}",
     params(("name" = String, Path, description = "the token")),
     responses(
-        (status = 200, description = "the tokens that are left", body = Tokens),
-        (status = 404, description = "there is none of that name", body = api::ErrorReport),
-        (status = 409, description = "nobody could make another", body = api::ErrorReport),
-        (status = 500, description = "that cannot be kept", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 200, description = "the remaining tokens", body = Tokens),
+        (status = 404, description = "no token of that name", body = api::ErrorReport),
+        (status = 409, description = "it is the last token that can create others", body = api::ErrorReport),
+        (status = 500, description = "the change cannot be stored", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn revoke_token(
@@ -74,22 +74,21 @@ pub(super) async fn revoke_token(
     outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
 }
 
-/// What was changed by whom, oldest first: what this controller accepted while it led.
+/// The audit log, oldest first: changes that this controller accepted while it was the leader.
 ///
-/// `since` is seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
-/// `2026-11-23T14:00Z`. Of more lines than `limit` the
-/// newest are told.
+/// `since` is seconds since 1970, `now`, a time ago such as `-1h`, or a date with its zone such as
+/// `2026-11-23T14:00Z`. Of more lines than `limit` the newest are returned.
 #[utoipa::path(
     get,
     path = "/v1/audit",
     params(
-        ("since" = Option<String>, Query, description = "everything by default"),
-        ("limit" = Option<u64>, Query, description = "1000 by default and at most"),
+        ("since" = Option<String>, Query, description = "start of the log [default: everything]"),
+        ("limit" = Option<u64>, Query, description = "maximum number of lines, at most 1000 [default: 1000]"),
     ),
     responses(
         (status = 200, body = AuditLines),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
-        (status = 500, description = "the log cannot be read", body = api::ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
+        (status = 500, description = "the audit log cannot be read", body = api::ErrorReport),
     )
 )]
 pub(super) async fn audit(
@@ -108,13 +107,13 @@ pub(super) async fn audit(
     let read = move || shared.access.audit.read(since_s, limit);
     let lines = tokio::task::spawn_blocking(read).await.map_err(|_| shutting_down())?;
     let failed = |why| {
-        let message = format!("the audit log cannot be read: {why}");
+        let message = format!("cannot read the audit log: {why}");
         refusal(StatusCode::INTERNAL_SERVER_ERROR, message)
     };
     lines.map(Json).map_err(failed)
 }
 
-/// What stands behind the `?`.
+/// The query parameters.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {
@@ -138,5 +137,5 @@ fn refused(why: TokenFailed) -> RouteError {
     refusal(status, why.to_string())
 }
 
-/// Lines of one answer.
+/// The most lines of one reply.
 const LINES_MAX: usize = 1_000;

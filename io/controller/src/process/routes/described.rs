@@ -1,4 +1,4 @@
-//! The description of a controller's calls, and what every call is held to by it.
+//! The OpenAPI description of a controller's calls, and the checks of every call by it.
 //!
 //! ```text
 //!   call ─► names in the path are UTF-8? ─► names behind the `?` are described? 400 ─► rights, handler
@@ -22,7 +22,7 @@ use super::{Description, RouteError, cut, refusal};
 pub(super) fn description() -> &'static Value {
     static ALL: LazyLock<Value> = LazyLock::new(|| {
         let mut all = api::described(Description::openapi(), &ANY, &WITH_BODY);
-        let what = "needed from the first token on that is made: see docs/ACCESS.md";
+        let what = "required once a token has been created: see docs/ACCESS.md";
         let bearer = json!({ "type": "http", "scheme": "bearer", "description": what });
         all["components"]["securitySchemes"] = json!({ "token": bearer });
         all["security"] = json!([{ "token": [] }]);
@@ -31,7 +31,7 @@ pub(super) fn description() -> &'static Value {
     &ALL
 }
 
-/// Refuses a call whose path or query no handler could mean.
+/// Refuses a call with a path or parameter that is not described.
 pub(super) async fn check(request: Request, next: Next) -> Result<Response, RouteError> {
     let (mut parts, body) = request.into_parts();
     let names = Path::<BTreeMap<String, String>>::from_request_parts(&mut parts, &()).await;
@@ -43,7 +43,7 @@ pub(super) async fn check(request: Request, next: Next) -> Result<Response, Rout
         if let Some((name, _)) = asked.0.iter().find(|(name, _)| !known.contains(name)) {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             let message = format!(
-                "{:?} is no parameter of {} {}: it takes {known}",
+                "{:?} is not a parameter of {} {}: it takes {known}",
                 cut(name),
                 parts.method,
                 matched.as_str()
@@ -54,14 +54,14 @@ pub(super) async fn check(request: Request, next: Next) -> Result<Response, Rout
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
-/// What a call takes behind the `?`.
+/// Returns the query parameters of a call.
 fn names_of(method: &Method, path: &str) -> Vec<String> {
     let method = if method == Method::HEAD { "get".into() } else { method.as_str().to_lowercase() };
     api::query_names(&description()["paths"][path][method])
 }
 
-/// Takes a body as a rule file's text, if it does not say that it is something else. What says
-/// nothing, or only what curl says of any body, is taken.
+/// Accepts a body as the text of a rule file, unless its content type is another one. Without a
+/// content type, or with the one that curl sends for any body, it is accepted.
 pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.to_str().unwrap_or("?");
@@ -70,7 +70,7 @@ pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
         return Ok(());
     }
     let message = format!(
-        "Content-Type {:?} is no rule file: send its text as application/toml to {}",
+        "Content-Type {:?} is not a rule file; send its text as application/toml to {}",
         cut(kind),
         path::RULES
     );
@@ -80,16 +80,16 @@ pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
 const TOML: [&str; 3] =
     ["application/toml", "application/octet-stream", "application/x-www-form-urlencoded"];
 
-/// What any call may get.
+/// The errors of any call.
 const ANY: [AnyReplyBody; 7] = [
-    (400, "a path or parameter that no call has, or a value that cannot be"),
-    (401, "a token is needed, or this one is not known"),
-    (403, "it is for another role, or a web page of elsewhere sends it"),
-    (408, "no whole request within 30 s"),
-    (421, "another controller leads: it is named"),
-    (500, "it failed here"),
-    (503, "too much to do, or the end is near: come again"),
+    (400, "unknown path or invalid parameter; the message names it"),
+    (401, "a token is required, or this one is not known"),
+    (403, "the call requires another role, or a web page of another origin sends it"),
+    (408, "the request was not complete within 30 s"),
+    (421, "this controller is a standby; the message names the leader"),
+    (500, "the controller failed"),
+    (503, "the controller is overloaded or shutting down; retry in 1 s"),
 ];
-/// What any call with a body may get.
+/// The errors of any call with a body.
 const WITH_BODY: [AnyReplyBody; 3] =
-    [(413, "too long"), (415, "not of that content type"), (422, "not such a message")];
+    [(413, "the body is too long"), (415, "wrong content type"), (422, "not a valid message")];

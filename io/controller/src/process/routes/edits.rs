@@ -1,8 +1,8 @@
-//! One rule started, changed, stopped or ranked: for pages and programs that do not edit texts.
+//! Adds, changes, removes or moves one rule: for pages and programs that do not edit texts.
 //!
 //! ```text
 //!   POST /v1/rules/edits ─► text in force ─ edit ─► text ─► put in force over that version
-//!                               ▲                                    │ others were faster
+//!                               ▲                                    │ changed by others
 //!                               └────────────────────────────────────┘
 //! ```
 
@@ -19,24 +19,24 @@ use super::{
 use super::{RulePublishError, version_to_match};
 use crate::process::access::ApiCaller;
 
-/// Starts, changes, stops or ranks one rule at every proxy; all else in the text stays as it is.
+/// Starts, changes, stops or ranks one rule at every proxy; the rest of the text does not change.
 ///
-/// With `If-Match` only if the rules are of that version; without it, whatever they are.
+/// With `If-Match` only if the rules have that version; without it, whatever their version.
 #[utoipa::path(
     post,
     path = "/v1/rules/edits",
-    params(("If-Match" = Option<String>, Header, description = "the version that is changed")),
+    params(("If-Match" = Option<String>, Header, description = "the version to change")),
     request_body = RuleChange,
     responses(
-        (status = 200, description = "the rules as they are now", body = WireRules),
-        (status = 400, description = "what cannot be, with its line and a caret", body = ErrorReport),
+        (status = 200, description = "the rules now in force", body = WireRules),
+        (status = 400, description = "an error in the rule, with its line and a caret", body = ErrorReport),
         (status = 404, description = "no rule of that name", body = ErrorReport),
-        (status = 409, description = "other rules by now, or one of that name", body = ErrorReport),
-        (status = 413, description = "more text than a record takes", body = ErrorReport),
-        (status = 415, description = "no JSON", body = ErrorReport),
-        (status = 422, description = "not such a message", body = ErrorReport),
-        (status = 500, description = "they cannot be kept", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
+        (status = 409, description = "the rules were changed by others, or a rule of that name exists", body = ErrorReport),
+        (status = 413, description = "the rules are too long for a record", body = ErrorReport),
+        (status = 415, description = "the body is not JSON", body = ErrorReport),
+        (status = 422, description = "not a change of a rule", body = ErrorReport),
+        (status = 500, description = "the rules cannot be stored", body = ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn edit(
@@ -65,9 +65,9 @@ pub(super) async fn edit(
             Err(why) => return Err(refusal_of(&why)),
         }
     }
-    let message = "others change the rules all the time: come again".into();
+    let message = "not changed: the rules were changed by others during 8 attempts; retry".into();
     Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
-/// How often it begins again after others were faster.
+/// The number of attempts while others change the rules.
 const TRIES: usize = 8;

@@ -1,9 +1,9 @@
-//! Events as they come or by the page, and the accounts of decays.
+//! Events, as a stream or by the page, and the accounts of decays.
 //!
 //! ```text
 //!   GET /v1/events ─► recent? ─no─► file ─► a page ─ empty ─► wait ─┐
 //!                        ▲──────────────────── there is one ◄───────┘
-//!     Accept: text/event-stream ─► task ─ 64 KiB ─► body: each as it comes, for as long as it is read
+//!     Accept: text/event-stream ─► task ─ 64 KiB ─► body: each event at once, while it is read
 //!   GET /v1/decays ─► usage's thread ─► policies, accounts
 //! ```
 
@@ -29,7 +29,7 @@ use crate::process::bounds::Bounded;
 use crate::process::events::{EventMsg, EventsSince};
 use crate::process::{ApiState, usage};
 
-/// What stands behind the `?` of a look at events.
+/// The query parameters for events.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
@@ -38,33 +38,34 @@ pub(super) struct EventsQuery {
     wait: Option<String>,
 }
 
-/// What stands behind the `?` of a look at decays.
+/// The query parameters for decays.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecayQuery {
     subject: Option<String>,
 }
 
-/// What happened: warnings of decays, proxies that are lost and come back, leaders, rules.
+/// Events: warnings of decays, proxies that are lost and return, leaders, rules.
 ///
-/// `since` is the number of the last event that is known (`next` of the last answer), a time ago
-/// as `-1h`, or a date with its zone as `2026-11-23T14:00Z`; without it the newest are given. With `wait` an answer without events comes only
-/// after that time. With the header `Accept: text/event-stream` each event is sent as it comes;
-/// `Last-ControllerEvent-ID` goes on after that one.
+/// `since` is the number of the last known event (`next` of the last reply), a time ago such as
+/// `-1h`, or a date with its zone such as `2026-11-23T14:00Z`; without it the newest events are
+/// returned. With `wait`, a reply without events is sent only after that time. With the header
+/// `Accept: text/event-stream` each event is sent at once; `Last-Event-ID` continues after that
+/// event.
 #[utoipa::path(
     get,
     path = "/v1/events",
     params(
-        ("since" = Option<String>, Query, description = "a number, a time ago as -1h, or a date"),
-        ("limit" = Option<usize>, Query, description = "so many at most: 1 to 1000, 100 by default"),
-        ("wait" = Option<String>, Query, description = "up to 60s; 0s by default"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "as since, for an event stream"),
+        ("since" = Option<String>, Query, description = "a number, a time ago such as -1h, or a date"),
+        ("limit" = Option<usize>, Query, description = "maximum number of events, 1 to 1000 [default: 100]"),
+        ("wait" = Option<String>, Query, description = "up to 60s [default: 0s]"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "like since, for an event stream"),
     ),
     responses(
         (status = 200, body = ControllerEvents),
-        (status = 400, description = "a value that cannot be", body = ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = ErrorReport),
         (status = 500, description = "the file of events cannot be read", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn events(
@@ -76,7 +77,7 @@ pub(super) async fn events(
     let Query(wanted) = wanted.map_err(|why| refusal(why.status(), why.body_text()))?;
     let most = wanted.limit.unwrap_or(PAGE);
     if !(1..=PAGE_MAX).contains(&most) {
-        return Err(wrong(format!("limit: {most} is not from 1 to {PAGE_MAX}")));
+        return Err(wrong(format!("limit: {most} is not a number from 1 to {PAGE_MAX}")));
     }
     let since =
         wanted.since.as_deref().map(|text| since_of(text, shared.clock.now())).transpose()?;
@@ -90,16 +91,16 @@ pub(super) async fn events(
     Ok(Json(page).into_response())
 }
 
-/// The decays in force, each with its accounts: what was used, of what, and what that comes to.
-/// A caller of role user sees the accounts of that user.
+/// The decays in force, each with its accounts: usage, entitlement, level and limit. A caller of
+/// role user sees its own accounts only.
 #[utoipa::path(
     get,
     path = "/v1/decays",
-    params(("subject" = Option<String>, Query, description = "one of them only, as uid=1000")),
+    params(("subject" = Option<String>, Query, description = "one account only, such as uid=1000")),
     responses(
         (status = 200, body = WireDecayAccounts),
-        (status = 403, description = "another's account", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
+        (status = 403, description = "the account of another user", body = ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn decays(
@@ -113,7 +114,8 @@ pub(super) async fn decays(
     if let (Some(own), Some(subject)) = (&own, &subject)
         && own != subject
     {
-        let message = format!("{} has role user and sees {own}, not {}", caller.name, cut(subject));
+        let message =
+            format!("{} has role user and sees {own} only, not {}", caller.name, cut(subject));
         return Err(refusal(StatusCode::FORBIDDEN, message));
     }
     let subject = own.or(subject);
@@ -122,7 +124,7 @@ pub(super) async fn decays(
     Ok(Json(decays.await.map_err(|_| shutting_down())?))
 }
 
-/// A page that is not empty, unless there is none in time.
+/// Waits for a page with events; returns an empty one when the time is over.
 async fn page(
     shared: &ApiState,
     since: EventsSince,
@@ -176,7 +178,7 @@ fn stream(
     let since = since.unwrap_or(now);
     let place = shared.bounds.take(Bounded::EventStreams, &peer.holder, 1);
     let Some(place) = place else {
-        let message = "too many of you are told events as they come: ask with wait=30s instead";
+        let message = "too many event streams of this address or user; use wait=30s instead";
         return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message.into()));
     };
     let (body, out) = tokio::io::duplex(STREAM_BYTES);
@@ -212,15 +214,15 @@ async fn write_all(
 
 // ---- values ----
 
-/// The event after which a stream that broke goes on.
+/// Returns the event after which a broken stream continues.
 fn last_event(headers: &HeaderMap) -> Result<Option<EventsSince>, RouteError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let number = text.parse().map(|number| Some(EventsSince::Sequence(number)));
-    number.map_err(|_| wrong(format!("Last-Event-ID: {:?} is no number of an event", cut(text))))
+    number.map_err(|_| wrong(format!("Last-Event-ID: {:?} is not a number of an event", cut(text))))
 }
 
-/// A number, or a point of time.
+/// Parses a number of an event, or a point of time.
 fn since_of(text: &str, now: model::Time) -> Result<EventsSince, RouteError> {
     match text.parse() {
         Ok(sequence) => Ok(EventsSince::Sequence(sequence)),
@@ -231,18 +233,18 @@ fn since_of(text: &str, now: model::Time) -> Result<EventsSince, RouteError> {
 fn wait_of(text: &str) -> Result<Duration, RouteError> {
     let span = text.parse::<Nanos>().ok().filter(|span| *span <= WAIT_MAX);
     span.map(Nanos::to_duration)
-        .ok_or_else(|| wrong(format!("wait: {:?} is not from 0s to 60s", cut(text))))
+        .ok_or_else(|| wrong(format!("wait: {:?} is not a time from 0s to 60s", cut(text))))
 }
 
 fn wrong(message: String) -> RouteError {
     refusal(StatusCode::BAD_REQUEST, message)
 }
 
-/// Events of one answer unless another number is asked for.
+/// The default number of events in one reply.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 1_000;
 const WAIT_MAX: Nanos = Nanos::from_secs(60);
-/// After so long without an event a stream shows that it is alive.
+/// The time without events after which a stream sends a sign of life.
 const ALIVE: Duration = Duration::from_secs(15);
-/// How far a stream may be ahead of who reads it.
+/// The bytes by which a stream may be ahead of its reader.
 const STREAM_BYTES: usize = 64 << 10;

@@ -1,8 +1,8 @@
-//! What a leader passes on of its ledger to the controllers that stand by.
+//! Replication of the leader's ledger to standby controllers.
 //!
 //! ```text
-//!   GET /v1/ledger/changes?cursor ─► what came since ─► 200, bytes for Ledger::apply
-//!                                 └► too far behind  ─► 410: take the whole
+//!   GET /v1/ledger/changes?cursor ─► changes since it ─► 200, bytes for Ledger::apply
+//!                                 └► too far behind   ─► 410: copy the whole
 //!   GET /v1/ledger/file ─► a copy as a file, its name removed at once ─► 200, piece by piece
 //! ```
 
@@ -20,7 +20,7 @@ use super::{RouteError, RouteQuery, refusal, shutting_down, submit};
 use crate::ledger::{ReplicationBatch, ReplicationCursor};
 use crate::process::usage;
 
-/// What stands behind the `?`: [`ReplicationCursor`], field by field.
+/// The query parameters: [`ReplicationCursor`], field by field.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CursorQuery {
@@ -31,23 +31,23 @@ pub(super) struct CursorQuery {
     generation: u32,
 }
 
-/// What the ledger took since a controller that stands by asked last: bytes for controllers of
-/// this version.
+/// The changes of the ledger since the last request of a standby controller: bytes for
+/// controllers of this version.
 #[utoipa::path(
     get,
     path = "/v1/ledger/changes",
     params(
-        ("born_ns" = u64, Query, description = "when the ledger began that was copied"),
-        ("commit" = u64, Query, description = "the last commit that was copied"),
+        ("born_ns" = u64, Query, description = "when the copied ledger was created"),
+        ("commit" = u64, Query, description = "the last copied commit"),
         ("term" = u64, Query, description = "the term that wrote it"),
-        ("boot" = u64, Query, description = "which run of a leader gave the last copy"),
-        ("generation" = u32, Query, description = "which of its copies that was"),
+        ("boot" = u64, Query, description = "the run of the leader that gave the last copy"),
+        ("generation" = u32, Query, description = "the number of that copy"),
     ),
     responses(
-        (status = 200, description = "what changed", content_type = "application/octet-stream"),
-        (status = 400, description = "no cursor", body = api::ErrorReport),
-        (status = 410, description = "too far behind: take the whole", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 200, description = "the changes", content_type = "application/octet-stream"),
+        (status = 400, description = "not a cursor", body = api::ErrorReport),
+        (status = 410, description = "too far behind; copy the whole ledger", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn changes(
@@ -62,7 +62,9 @@ pub(super) async fn changes(
     match copied.await.map_err(|_| shutting_down())? {
         Ok(ReplicationBatch::Changes(changes)) => Ok(changes),
         Ok(ReplicationBatch::TakeWhole) => {
-            let message = format!("commit {commit} of term {term} is not to be gone on from here");
+            let message = format!(
+                "commit {commit} of term {term} is not in this ledger; copy the whole ledger"
+            );
             Err(refusal(StatusCode::GONE, message))
         }
         Err(why) => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())),
@@ -75,8 +77,8 @@ pub(super) async fn changes(
     path = "/v1/ledger/file",
     responses(
         (status = 200, description = "the file", content_type = "application/octet-stream"),
-        (status = 500, description = "there is no copy to be had", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 500, description = "a copy cannot be made", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn file(State(shared): RouteQuery) -> Result<ReplicationBytes, RouteError> {
@@ -94,9 +96,9 @@ pub(super) async fn file(State(shared): RouteQuery) -> Result<ReplicationBytes, 
     Ok((BYTES, Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES))))
 }
 
-/// What a file is: bytes.
+/// The content type of a file.
 type ReplicationBytes = ([(HeaderName, &'static str); 1], Body);
 const BYTES: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "application/octet-stream")];
-/// Tells copies that are made at the same time apart.
+/// Distinguishes copies that are made at the same time.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 const PIECE_BYTES: usize = 256 << 10;

@@ -1,9 +1,9 @@
-//! The page for people: files that are part of the program, served to anybody.
+//! The web page: files that are part of the program, served to everybody.
 //!
 //! ```text
 //!   GET /            ─► index.html ─► page.css, main.js ─► source, rates, chart, table, rules,
 //!                                                     report, text
-//!   what they show   ◄─ the API, asked as whoever looks: with his token, or as anybody
+//!   what they show   ◄─ the API, called as the user: with a token, or as anybody
 //! ```
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) fn router() -> Router<Arc<ApiState>> {
 async fn file(Path(name): Path<String>) -> Result<ServedFile, RouteError> {
     let found = FILES.iter().find(|(known, ..)| *known == name);
     found.map(|(_, kind, text)| served(kind, text)).ok_or_else(|| {
-        refusal(StatusCode::NOT_FOUND, format!("there is no /page/{}; see /", cut(&name)))
+        refusal(StatusCode::NOT_FOUND, format!("/page/{} not found; see /", cut(&name)))
     })
 }
 

@@ -1,8 +1,8 @@
-//! The proxies: who they are, what one says, and the order that answers it.
+//! The proxies: their list, their reports, and the assignments in reply.
 //!
 //! ```text
-//!   POST …/report: body ─► JSON or postcard ─► checked ─┬─► what was used ─► ledger
-//!                                                       └─► uses of scopes ─► plan ─► order
+//!   POST …/report: body ─► JSON or postcard ─► checked ─┬─► usage ─► ledger
+//!                                                       └─► usage of scopes ─► plan ─► assignment
 //! ```
 
 use std::sync::{Arc, PoisonError};
@@ -26,21 +26,21 @@ use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, cut, look, refusal, shutting_down, submit};
 
-/// The proxies that are known, once for each of their targets.
+/// The known proxies, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
 pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
     Ok(Json(listed(look(&shared).await?)))
 }
 
-/// Forgets a proxy at once, whatever it may be using: for who knows that it is gone for good.
-/// Its parts go to the others. One that is not gone comes back with its next report.
+/// Removes a proxy at once, even if it may still be using its share: for a proxy that has ended
+/// for good. Its shares go to the others. A proxy that still runs returns with its next report.
 #[utoipa::path(
     delete,
     path = "/v1/proxies/{name}",
     params(("name" = String, Path, description = "the proxy")),
     responses(
-        (status = 200, description = "the proxies that are left", body = Proxies),
-        (status = 404, description = "there is none of that name", body = ErrorReport),
+        (status = 200, description = "the remaining proxies", body = Proxies),
+        (status = 404, description = "no proxy of that name", body = ErrorReport),
     )
 )]
 pub(super) async fn forget(
@@ -51,7 +51,8 @@ pub(super) async fn forget(
     let (answer, outcome) = oneshot::channel();
     submit(&shared.plan, plan_actor::PlanMsg::Forget(name.clone(), answer))?;
     if !outcome.await.map_err(|_| shutting_down())? {
-        let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
+        let message =
+            format!("proxy {:?} not found; list proxies with GET /v1/proxies", cut(&name));
         return Err(refusal(StatusCode::NOT_FOUND, message));
     }
     let (line, of) =
@@ -62,28 +63,28 @@ pub(super) async fn forget(
     Ok(Json(listed(look(&shared).await?)))
 }
 
-/// A proxy says what it did and hears what it is to do.
+/// Reports the usage of a proxy and returns its assignments.
 ///
-/// The answer comes at once where it changes anything, else with the proxy's next report or
+/// The reply comes at once if the assignment changes, else with the proxy's next report or
 /// after half a second.
 #[utoipa::path(
     post,
     path = "/v1/proxies/{name}/report",
     params(("name" = String, Path, description = "the proxy")),
     request_body(
-        description = "as JSON, or as postcard of the same message, which the number names",
+        description = "JSON, or postcard of the same message; the number is its version",
         content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-3+postcard")),
     ),
     responses(
         (status = 200, body = ControllerReply),
-        (status = 400, description = "a name or value that cannot be", body = ErrorReport),
+        (status = 400, description = "invalid name or value; the message names it", body = ErrorReport),
         (status = 403, description = "another proxy's certificate", body = ErrorReport),
-        (status = 409, description = "another process of this name began later", body = ErrorReport),
-        (status = 410, description = "it did, and is not heard any more: begin a new life", body = ErrorReport),
-        (status = 413, description = "too long", body = ErrorReport),
-        (status = 415, description = "neither of these forms", body = ErrorReport),
-        (status = 422, description = "not such a message", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
+        (status = 409, description = "another process of this name started later", body = ErrorReport),
+        (status = 410, description = "it did and has ended; start a new epoch", body = ErrorReport),
+        (status = 413, description = "the report is too long", body = ErrorReport),
+        (status = 415, description = "neither of these content types", body = ErrorReport),
+        (status = 422, description = "not a report", body = ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn report(
@@ -95,14 +96,14 @@ pub(super) async fn report(
 ) -> Result<Json<ControllerReply>, RouteError> {
     if !is_name(&name) {
         let message = format!(
-            "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
+            "{:?} is not a name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
              with a letter or digit",
             cut(&name)
         );
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
     if !by.may_be(&name) {
-        let message = format!("a certificate of {} is none of proxy {name}", by.name);
+        let message = format!("the certificate of {} may not report for proxy {name}", by.name);
         return Err(refusal(StatusCode::FORBIDDEN, message));
     }
     let body = body.map_err(|why| refusal(why.status(), why.body_text()))?;
@@ -110,19 +111,25 @@ pub(super) async fn report(
     let body = taken(&shared, &name, &headers, &body)?;
     let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
     if body.answers.len() > ANSWERS_MAX {
-        return Err(wrong(format!("{} answers: {ANSWERS_MAX} at most", body.answers.len())));
+        return Err(wrong(format!(
+            "{} replies; {ANSWERS_MAX} are the maximum",
+            body.answers.len()
+        )));
     }
     if body.targets.len() > TARGETS_MAX {
-        return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
+        return Err(wrong(format!(
+            "{} targets; {TARGETS_MAX} are the maximum",
+            body.targets.len()
+        )));
     }
     let fits = |target: &str| !target.is_empty() && target.len() <= TARGET_BYTES_MAX;
     if let Some((target, _)) = body.targets.iter().find(|(target, _)| !fits(target)) {
-        return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
+        return Err(wrong(format!("{:?} is not a name of a target: 1 to 255 bytes", cut(target))));
     }
     if let Some(usage) = body.usage {
         let about = (body.rules.clone(), body.contended);
         let counted = UsageUpdate::new(&name, body.epoch, usage, about);
-        // Where the ledger is busy, the proxy tells it again.
+        // If the queue of the ledger is full, the proxy reports the usage again.
         if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);
         }
@@ -133,19 +140,18 @@ pub(super) async fn report(
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
         let message =
-            format!("proxy {name} is not taken: there are too many, or the controller ends");
+            format!("proxy {name} rejected: the table of proxies is full, or the controller is shutting down");
         refusal(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let mut order = order.map_err(|superseded| match superseded.again {
         false => {
             let message = format!(
-                "another proxy reports as {name} and began later: give one of them another name \
-                 (--node)"
+                "another proxy reports as {name} and started later; rename one of them with --node"
             );
             refusal(StatusCode::CONFLICT, message)
         }
         true => {
-            let message = format!("another proxy of the name {name} began later and has ended");
+            let message = format!("another proxy named {name} started later and has ended");
             refusal(StatusCode::GONE, message)
         }
     })?;
@@ -170,7 +176,7 @@ fn listed(view: plan_actor::PlanView) -> Proxies {
     Proxies { t_ns: view.now.as_nanos(), proxies }
 }
 
-/// What the body says, in the form that its content type names.
+/// Decodes the body by its content type.
 fn taken(
     shared: &ApiState,
     name: &Arc<str>,
@@ -186,12 +192,13 @@ fn taken(
                     true => StatusCode::UNPROCESSABLE_ENTITY,
                     false => StatusCode::BAD_REQUEST,
                 };
-                refusal(status, format!("no report: {why}"))
+                refusal(status, format!("not a report: {why}"))
             })?;
             CheckedReport::new(name, said).map_err(wrong)
         }
         COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
-            let message = format!("a report of {} bytes: {COMPACT_BYTES_MAX} at most", body.len());
+            let message =
+                format!("a report of {} bytes; {COMPACT_BYTES_MAX} are the maximum", body.len());
             Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
         COMPACT_REPORT => {
@@ -210,10 +217,10 @@ fn taken(
 
 /// The longest report as JSON: 65,536 scopes and as many lines.
 pub(super) const BYTES_MAX: usize = BODY_MAX as usize;
-/// The same as postcard, in which a few bytes become a line.
+/// The longest report as postcard, in which a few bytes become a line.
 const COMPACT_BYTES_MAX: usize = 8 << 20;
-/// Answers of one report.
+/// The most replies in one report.
 const ANSWERS_MAX: usize = 8;
-/// Targets of one proxy.
+/// The most targets of one proxy.
 const TARGETS_MAX: usize = 64;
 const TARGET_BYTES_MAX: usize = 255;

@@ -1,4 +1,4 @@
-//! What one job did: of the ledger, and of the proxies what delayed it.
+//! The report of one job: usage from the ledger, causes of delay from the proxies.
 //!
 //! ```text
 //!   job, from, to ─► ledger ─► none: 404 ─► the caller's own? 403 ─┬─ delayed? ─► proxies
@@ -16,27 +16,27 @@ use super::{RouteError, RouteQuery, cut, refusal, shutting_down, submit, time_of
 use crate::process::access::ApiCaller;
 use crate::process::{report, usage};
 
-/// What a job did in a span of time: when, how much, how it was delayed, what its requests looked
-/// like, who else was there, and what would make it faster.
+/// The report of a job in a span of time: when, how much, its delays, the pattern of its
+/// requests, concurrent jobs, and what would make it faster.
 ///
-/// `from` and `to` are seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
-/// `2026-11-23T14:00Z`. Who has role user sees
-/// the jobs in which all requests were that user's.
+/// `from` and `to` are seconds since 1970, `now`, a time ago such as `-1h`, or a date with its
+/// zone such as `2026-11-23T14:00Z`. A caller of role user sees the jobs in which all requests
+/// were its own.
 #[utoipa::path(
     get,
     path = "/v1/report",
     params(
         ("job" = String, Query, description = "the job; empty for requests without one"),
-        ("from" = Option<String>, Query, description = "-7d by default"),
-        ("to" = Option<String>, Query, description = "now by default"),
+        ("from" = Option<String>, Query, description = "start of the span [default: -7d]"),
+        ("to" = Option<String>, Query, description = "end of the span [default: now]"),
     ),
     responses(
         (status = 200, body = WireJobReport),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
         (status = 403, description = "another user's job", body = api::ErrorReport),
-        (status = 404, description = "it had no requests then", body = api::ErrorReport),
+        (status = 404, description = "the job had no requests in the span", body = api::ErrorReport),
         (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn of_job(
@@ -93,7 +93,7 @@ pub(super) async fn of_job(
     Ok(Json(made))
 }
 
-/// What stands behind the `?`.
+/// The query parameters.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JobReportQuery {

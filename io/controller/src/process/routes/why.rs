@@ -1,7 +1,7 @@
-//! What holds whom over all proxies, who was delayed, and what is under way.
+//! Causes of delay over all proxies, delayed subjects, and current activity.
 //!
 //! ```text
-//!   GET /v1/why, /v1/live ─► every proxy is asked, and waited for (fan_out.rs) ─► merged
+//!   GET /v1/why, /v1/live ─► every proxy is queried, and waited for (fan_out.rs) ─► merged
 //!   GET /v1/why/top       ─► the ledger's sums of delays by subject
 //! ```
 
@@ -21,8 +21,8 @@ use super::{
 use crate::process::access::ApiCaller;
 use crate::process::fan_out::QueryReplies;
 
-/// What holds a job, a user or those who pay a limit, at every proxy: now, and since each
-/// proxy started. A caller of role user is told of that user's jobs.
+/// The causes that delay a job, a user or the users of a limit, at every proxy: now, and since
+/// each proxy started. A caller of role user sees its own jobs only.
 #[utoipa::path(
     get,
     path = "/v1/why",
@@ -33,9 +33,9 @@ use crate::process::fan_out::QueryReplies;
     ),
     responses(
         (status = 200, body = Why),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
-        (status = 403, description = "another user", body = api::ErrorReport),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
+        (status = 403, description = "another user's jobs", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn why(
@@ -62,19 +62,19 @@ pub(super) async fn why(
     Ok(Json(all))
 }
 
-/// Who was delayed by limits and by caps on slots in a span of time, the longest first.
+/// The subjects that limits and caps on slots delayed in a span of time, the longest delay first.
 ///
-/// Time is counted in minutes, older time in coarser steps, as usage is.
+/// Delays are counted by the minute, older ones in coarser steps, like usage.
 #[utoipa::path(
     get,
     path = "/v1/why/top",
     params(
         ("by" = Option<String>, Query, description = "job (the default), user, group, project, class, export, proxy or kind"),
-        ("since" = Option<String>, Query, description = "a time ago as 1h, which is the default, or seconds since 1970"),
+        ("since" = Option<String>, Query, description = "a time ago, or seconds since 1970 [default: 1h]"),
     ),
     responses(
         (status = 200, body = DelayTable),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
         (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
     )
 )]
@@ -104,13 +104,13 @@ pub(super) async fn top(
     Ok(Json(DelayTable { by, from_s: seconds(from), to_s: seconds(to), rows, left_out }))
 }
 
-/// What every proxy has under way now: a sample for `sluice top`.
+/// The current activity of every proxy: a sample for `sluice top`.
 #[utoipa::path(
     get,
     path = "/v1/live",
     responses(
         (status = 200, body = LiveUsage),
-        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, RouteError> {
@@ -128,7 +128,7 @@ pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, R
     }))
 }
 
-/// What stands behind the `?` of a look at delays.
+/// The query parameters for delays.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DelayQuery {
@@ -149,5 +149,5 @@ fn uptime(shared: &ApiState) -> u64 {
     u64::try_from(shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Rows of one table.
+/// The most rows of one table.
 const ROWS_MAX: usize = 1_000;
