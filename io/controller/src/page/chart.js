@@ -2,7 +2,7 @@
 
 const WINDOW = 150;
 const SHOWN = 8;
-/** Names that are kept of a moment; what others had is only summed up. */
+/** The names that are kept per sample; all others are summed up. */
 const KEPT = 40;
 /** Below the picture, for the times. */
 const FOOT = 16;
@@ -10,7 +10,7 @@ const HUES = [211, 28, 145, 340, 265, 55, 180, 5];
 
 const hue = (at) => `hsl(${HUES[at % HUES.length]} 65% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
 
-/** The last five minutes of who had what, the greatest by name and the others together. */
+/** The service of the last five minutes, the greatest by name and the others together. */
 export class Stack {
   #points = [];
   #colours = new Map();
@@ -20,13 +20,13 @@ export class Stack {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  /** Forgets what was of another kind. */
+  /** Drops samples of another grouping or unit. */
   clear() {
     this.#points = [];
     this.#colours.clear();
   }
 
-  /** Takes the rows of one moment in: pairs of name and amount. */
+  /** Takes the rows of one sample: pairs of name and amount. */
   push(rows) {
     const own = rows.filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1]);
     const all = own.reduce((sum, [, amount]) => sum + amount, 0);
@@ -65,7 +65,7 @@ export class Stack {
     this.#describe(names, layers.at(-1) ?? []);
   }
 
-  /** Those who had most in all that is shown. */
+  /** The names with the greatest sums in the chart. */
   #greatest() {
     const sums = new Map();
     for (const { own } of this.#points) for (const [name, amount] of own) sums.set(name, (sums.get(name) ?? 0) + amount);
@@ -73,7 +73,7 @@ export class Stack {
     return greatest.map(([name]) => name);
   }
 
-  /** A name keeps its colour as long as it is known. */
+  /** Returns the colour of a name, which it keeps while it is known. */
   #colour(name) {
     if (!this.#colours.has(name)) this.#colours.set(name, this.#colours.size);
     return hue(this.#colours.get(name));
@@ -89,11 +89,11 @@ export class Stack {
       item.append(mark, text);
       return item;
     }));
-    this.canvas.setAttribute("aria-label", items.length ? items.map(([, text]) => text).join(", ") : "nothing yet");
+    this.canvas.setAttribute("aria-label", items.length ? items.map(([, text]) => text).join(", ") : "no data yet");
   }
 }
 
-/** How full targets were, a row for each. */
+/** The slots in use of targets, a row for each. */
 export class Heat {
   #rows = new Map();
 
@@ -170,7 +170,7 @@ export function curve(canvas, points, entitled, until) {
   pen.stroke();
 }
 
-/** Says what stands at the left and at the right end. */
+/** Labels the left and the right end. */
 function ends(pen, width, height, left, right) {
   pen.fillText(left, 2, height - 3);
   pen.fillText(right, width - pen.measureText(right).width - 2, height - 3);

@@ -1,4 +1,4 @@
-// What is shown where, and how often it is asked.
+// The sections of the page, and the intervals at which they are refreshed.
 
 import { Heat, Stack, curve } from "/page/chart.js";
 import { Rates, amount } from "/page/rates.js";
@@ -20,10 +20,10 @@ const by = () => at("by").value;
 const stack = new Stack(at("stack"), at("stack-legend"), (value) => rate(value, unit()));
 const heat = new Heat(at("heat"));
 const reasons = new Map();
-/** When the figures of now came; null before the first of them. */
+/** The time of the latest figures; null before the first ones. */
 let shown = null;
 
-/** Asks for what parts of the page show, and says in each that it is not for this caller where it is not. */
+/** Polls the data of sections of the page, and shows in each section if this caller may not see it. */
 function part(ids, path, ms, use) {
   every(path, ms, (answer, asked) => {
     for (const id of ids) refuse(at(id), "");
@@ -40,7 +40,7 @@ function refuse(section, message) {
   if (note) note.textContent = message;
 }
 
-// ---- who uses what ----
+// ---- current activity ----
 
 const payers = new Table(at("payers"), [
   { key: "name", title: "Name", class: "name", value: (row) => row.name, cell: named, same: (row) => `${by()} ${row.name}` },
@@ -48,14 +48,14 @@ const payers = new Table(at("payers"), [
   { key: "written", title: "Written", number: true, value: (row) => row.written, cell: (row) => rate(row.written, "bytes") },
   { key: "ops", title: "Operations", number: true, value: (row) => row.ops, cell: (row) => rate(row.ops, "ops") },
   {
-    key: "queue", title: "Wait of each", number: true, value: (row) => (row.requests ? row.queue / row.requests : 0),
+    key: "queue", title: "Mean wait", number: true, value: (row) => (row.requests ? row.queue / row.requests : 0),
     cell: (row) => (row.requests ? span(row.queue / row.requests) : "–"),
   },
   { key: "queued", title: "Waiting", number: true, value: (row) => row.queued, cell: (row) => count(row.queued) },
-  { key: "why", title: "Held by", class: "why", cell: (row) => row.reason },
+  { key: "why", title: "Delayed by", class: "why", cell: (row) => row.reason },
 ], { sort: "read", most: 100 });
 
-/** A job's name opens its report. */
+/** Makes the name of a row; a job's name opens its report. */
 function named(row) {
   if (by() !== "job") return row.name;
   const button = document.createElement("button");
@@ -77,8 +77,8 @@ function showPayers() {
     shown.push({ ...row, reason, held: Boolean(reason) });
   }
   const left = payers.show(shown, (row) => row.name);
-  at("payers-more").textContent = left > 0 ? `${left} more; sort or search to see them`
-    : rows.length ? "" : "Nobody has asked anything lately.";
+  at("payers-more").textContent = left > 0 ? `${left} more; sort or search to show them`
+    : rows.length ? "" : "No recent requests.";
 }
 
 function showStack() {
@@ -89,7 +89,7 @@ function showStack() {
 part(["now", "jobs", "proxies"], "/v1/live", LIVE_MS, (live) => {
   const began = performance.now();
   shown = began;
-  at("silent").textContent = live.silent.length ? `Not counted, for no answer came from: ${live.silent.join(", ")}.` : "";
+  at("silent").textContent = live.silent.length ? `Not included, because these proxies did not reply: ${live.silent.join(", ")}.` : "";
   if (rates.take(live)) showStack();
   showPayers();
   heat.push(rates.targets);
@@ -112,9 +112,9 @@ const limited = (hold) => `${hold.limit.section} ${hold.limit.name}${hold.limit.
 const CAUSES = {
   limit: (hold) => (hold.limit ? limited(hold) : "a limit"),
   slots: (hold) => `the cap on slots of rule ${hold.rule}`,
-  share: () => "others, by weight",
-  elsewhere: () => "what it has of other proxies",
-  busy: () => "its own requests: the target is busy",
+  share: () => "its weight: other classes are served by theirs",
+  elsewhere: () => "service from other proxies",
+  busy: () => "its own load: the target is saturated",
   other: () => "several causes",
 };
 
@@ -142,9 +142,9 @@ let standings = new Map();
 const proxies = new Table(at("proxy-rows"), [
   { key: "proxy", title: "Proxy", value: (row) => row.proxy, cell: (row) => row.proxy },
   { key: "target", title: "Target", value: (row) => row.target, cell: (row) => row.target },
-  { key: "slots", title: "Slots held", number: true, value: (row) => row.full, cell: (row) => `${row.held} of ${row.slots}` },
+  { key: "slots", title: "Slots in use", number: true, value: (row) => row.full, cell: (row) => `${row.held} of ${row.slots}` },
   { key: "queued", title: "Waiting", number: true, value: (row) => row.queued, cell: (row) => count(row.queued) },
-  { key: "heard", title: "Heard", value: (row) => row.heard, cell: (row) => row.said },
+  { key: "heard", title: "Last report", value: (row) => row.heard, cell: (row) => row.said },
 ], { sort: "proxy", most: 500 });
 
 every("/v1/proxies", SLOW_MS, (answer) => {
@@ -156,25 +156,25 @@ function showProxies() {
   for (const [key, one] of standings) {
     const ago = one.heard_ns_ago;
     const row = rows.get(key) ?? { proxy: one.name, target: one.target, slots: 0, held: 0, queued: 0, full: 0 };
-    const said = one.silent ? `silent for ${span(ago)}: counts for all that it may use` : ago > 5e9 ? `${span(ago)} ago` : "now";
+    const said = one.silent ? `unreachable for ${span(ago)}; its share is not reassigned` : ago > 5e9 ? `${span(ago)} ago` : "now";
     rows.set(key, { ...row, heard: said, said });
   }
   proxies.show([...rows.values()], (row) => `${row.proxy} ${row.target}`);
 }
 
-// ---- quotas ----
+// ---- fair share ----
 
 const drawn = new Map();
 
 part(["quotas"], "/v1/decays", SLOW_MS, (answer) => {
   const list = at("quota-list");
   if (!answer.decays.length) {
-    list.textContent = "No [[decay]] is in the rules: nobody is held to a share over time.";
+    list.textContent = "The rules have no [[decay]], so no fair share over time is enforced.";
     return;
   }
   const figures = answer.decays.flatMap((policy) => policy.accounts.map((account) => ({ policy, account })));
   if (!figures.length) {
-    list.textContent = "Nobody has used anything that a decay counts.";
+    list.textContent = "No usage that a decay counts.";
     return;
   }
   if (!list.querySelector("figure")) list.textContent = "";
@@ -206,19 +206,19 @@ function quota(list) {
 
 function showQuota({ caption, canvas }, policy, account, now) {
   const amountOf = (value) => (policy.resource === "metadata" ? `${count(value)} operations` : bytes(value));
-  const held = account.limit ? `, held to ${limitText(account.limit)}` : "";
-  const free = account.until_ns ? `, free in ${span(Math.max(0, account.until_ns - now))} if it uses nothing` : "";
+  const held = account.limit ? `, limited to ${limitText(account.limit)}` : "";
+  const free = account.until_ns ? `, throttling ends in ${span(Math.max(0, account.until_ns - now))} without usage` : "";
   const part = percent(account.entitled ? account.used / account.entitled : 0);
   const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitled)} (${part})${held}${free}`;
   caption.textContent = text;
   canvas.setAttribute("aria-label", text);
   const steps = policy.mode === "step";
-  curve(canvas, ahead(policy, account, now), account.entitled, `in ${span(policy.span_ns * (steps ? 1 : 2))}, unused`);
+  curve(canvas, ahead(policy, account, now), account.entitled, `in ${span(policy.span_ns * (steps ? 1 : 2))}, without usage`);
 }
 
 const limitText = (limit) => ("bytes" in limit ? rate(limit.bytes, "bytes") : rate(limit.ops, "ops"));
 
-/** Two half-lives or one period ahead, if nothing more is used; periods end at multiples of their length. */
+/** The usage over two half-lives or one period ahead, without further usage; periods end at multiples of their length. */
 function ahead(policy, account, now) {
   const steps = 120;
   const over = ((account.until_ns ?? now - (now % policy.span_ns) + policy.span_ns) - now) / policy.span_ns;
@@ -242,24 +242,24 @@ listen((events) => {
   while (list.children.length > EVENTS_SHOWN) list.lastElementChild.remove();
 }, (refusal) => refuse(at("events"), refusal.message));
 
-// ---- how old all of it is ----
+// ---- age of the figures ----
 
 every("/v1/status", SLOW_MS, (status) => {
-  const who = status.leads ? `decides, term ${status.term}` : "stands by";
+  const who = status.leads ? `leader, term ${status.term}` : "standby";
   at("standing").dataset.text = `${location.host} ${who}; ${status.proxies} proxies`;
 });
 
-/** Says something where it is not said yet: what is read aloud is not read again. */
+/** Sets a text if it has changed, so that a screen reader does not repeat it. */
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 setInterval(() => {
   const { seconds: answered, trouble, asks } = age();
-  // Who may not see what is under way sees the age of the rest.
+  // A caller that may not see current activity sees the age of the other figures.
   const seconds = shown === null ? answered : (performance.now() - shown) / 1000;
   const old = !asks && (seconds > OLD_SECONDS || trouble !== "");
-  const why = trouble || "no answer came since";
+  const why = trouble || "no reply since then";
   say(at("standing"), `${at("standing").dataset.text ?? ""}${seconds < 3 ? "" : ` · ${Math.round(seconds)} s old`}`);
   say(at("old"), old ? `These figures are ${Math.round(seconds)} s old: ${why}.` : "");
   at("old").hidden = !old;

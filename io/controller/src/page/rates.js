@@ -1,4 +1,4 @@
-// From two samples of all proxies to what everybody has a second.
+// Rates from two samples of all proxies.
 //
 //   live: proxy ─► subjects, classes: counters ─┐ differences by proxy, target and id,
 //   live, 2 s later ────────────────────────────┴─► summed by job, user or class
@@ -7,11 +7,11 @@ const empty = (name) => ({
   name, read: 0, written: 0, ops: 0, cost: 0, queue: 0, requests: 0, queued: 0, running: 0, throttled: false,
 });
 
-/** What each key had a second between two samples, and has under way now. */
+/** The rates of each key between two samples, and its current activity. */
 export class Rates {
   #before = new Map();
 
-  /** Takes a sample in; false where it is the first. */
+  /** Takes a sample; false if it is the first. */
   take(live) {
     const now = new Map();
     const by = { job: new Map(), user: new Map(), class: new Map() };
@@ -52,12 +52,12 @@ export class Rates {
   }
 }
 
-/** The figure of a row that a unit stands for. */
+/** The figure of a row in a unit. */
 export const amount = (row, unit) => (unit === "bytes" ? row.read + row.written : unit === "ops" ? row.ops : row.cost);
 
 const counters = (list) => new Map(list.map((one) => [`${one.target} ${one.id}`, one]));
 
-/** Who was not there before had all of it since then; of a first sample nothing is known. */
+/** The difference of two samples; a new entry counts from 0, a first sample has none. */
 function difference(usage, before = NONE, seconds) {
   return {
     read: per(usage.read_bytes, before.read_bytes, seconds),
@@ -76,7 +76,7 @@ const per = (now, before, seconds) => (seconds > 0 ? Math.max(0, now - before) /
 function add(map, name, rate) {
   let sum = map.get(name);
   if (!sum) map.set(name, (sum = empty(name)));
-  // Thousands a moment: names that are looked up one by one take four times as long.
+  // Thousands per sample: looking names up one by one takes four times as long.
   sum.read += rate.read;
   sum.written += rate.written;
   sum.ops += rate.ops;
@@ -89,7 +89,7 @@ function add(map, name, rate) {
   return sum;
 }
 
-/** How full each target of a proxy is. */
+/** The slots in use of each target of a proxy. */
 function perTarget(sample) {
   return sample.status.targets.map((target) => {
     const own = sample.classes.classes.filter((one) => one.target === target.name);

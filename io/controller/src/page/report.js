@@ -1,4 +1,4 @@
-// A job's report in a dialog: what it did, what delayed it, and what would make it faster.
+// A job's report in a dialog: its usage, its delays, and what would make it faster.
 //
 //   name of a job in the table ─► open(job) ─► GET /v1/report ─► sentences; Escape closes
 
@@ -12,7 +12,7 @@ let asked = 0;
 export async function open(job) {
   const mine = ++asked;
   at("report-title").textContent = job === "" ? "Requests without a job" : `Job ${job}`;
-  at("report-lines").replaceChildren(line("p", "asks the controller…"));
+  at("report-lines").replaceChildren(line("p", "loading…"));
   if (!at("report-dialog").open) at("report-dialog").showModal();
   let lines;
   try {
@@ -20,25 +20,25 @@ export async function open(job) {
   } catch (refusal) {
     lines = [line("p", refusal.message, "error")];
   }
-  // Another one may have been asked for meanwhile.
+  // Another report may have been opened in the meantime.
   if (mine === asked) at("report-lines").replaceChildren(...lines);
 }
 
 function tell(report) {
   const { counters } = report;
   const sentences = [
-    `${day(report.from_s)} to ${day(report.to_s)}, ${span(report.active_s * 1e9)} in which it had requests.`,
+    `${day(report.from_s)} to ${day(report.to_s)}, ${span(report.active_s * 1e9)} with requests.`,
     `It read ${bytes(counters.read_bytes)} and wrote ${bytes(counters.written_bytes)}.`,
     achieved(report),
   ];
   if (counters.delayed > 0) {
     sentences.push(`Limits delayed ${count(counters.delayed)} requests, ${span(counters.delayed_ns / counters.delayed)} each.`);
   }
-  for (const holder of report.holders) sentences.push(`Delayed by ${holder.what}: ${span(holder.wait_ns)} in all.`);
+  for (const holder of report.holders) sentences.push(`Delayed by ${holder.what}: ${span(holder.wait_ns)} in total.`);
   for (const kind of ["reads", "writes"]) if (counters[kind]) sentences.push(sizes(kind, counters[kind]));
-  const others = report.others.map((other) => `${other.job || "those without a job"} ${percent(other.share_ppm / 1e6)}`);
-  sentences.push(others.length === 0 ? "No other job had requests at the time."
-    : `Of all bytes at the time ${percent(report.coverage_ppm / 1e6)} were its own; others: ${others.join(", ")}.`);
+  const others = report.others.map((other) => `${other.job || "requests without a job"} ${percent(other.share_ppm / 1e6)}`);
+  sentences.push(others.length === 0 ? "No other job had requests in this time."
+    : `It moved ${percent(report.coverage_ppm / 1e6)} of all bytes in this time; others: ${others.join(", ")}.`);
   const told = sentences.map((text) => line("p", text));
   for (const pattern of report.patterns) {
     told.push(line("h4", pattern.name), line("p", `${pattern.what} ${pattern.advice}`));
@@ -50,7 +50,7 @@ function achieved(report) {
   const inBytes = report.achieved_per_s > 0;
   const unit = inBytes ? "bytes" : "ops";
   const [had, wanted] = inBytes ? [report.achieved_per_s, report.asked_per_s] : [report.achieved_ops_per_s, report.asked_ops_per_s];
-  const asked = report.counters.delayed > 0 ? ` and asked for about ${rate(wanted, unit)}` : "";
+  const asked = report.counters.delayed > 0 ? ` and requested about ${rate(wanted, unit)}` : "";
   return `It achieved ${rate(had, unit)}${asked}.`;
 }
 

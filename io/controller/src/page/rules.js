@@ -1,4 +1,4 @@
-// The rules with what they do, and starting, changing and stopping them.
+// The table of rules with their usage, and the dialogs to start, change and stop rules.
 
 import { call } from "/page/source.js";
 import { Table } from "/page/table.js";
@@ -19,7 +19,7 @@ let edited = 0;
 
 const limit = (rule) => rule.limits.map((one) => one.rate).join(", ");
 
-/** The part of its first limit that a rule uses, over all its classes where it has but one. */
+/** The part of its first limit that a rule uses, over all its classes. */
 function part(rule) {
   const wanted = rule.limits.length ? perSecond(rule.limits[0].rate) : null;
   if (!wanted || !rule.use) return null;
@@ -58,29 +58,29 @@ const table = new Table(document.getElementById("rule-rows"), [
   { key: "name", title: "Rule", class: "name", cell: (rule) => rule.name },
   { key: "match", title: "Match", class: "name", cell: (rule) => rule.match },
   { key: "weight", title: "Weight", number: true, cell: (rule) => String(rule.weight) },
-  { key: "limit", title: "Limit of each", cell: (rule) => limit(rule) || "none" },
+  { key: "limit", title: "Limit per class", cell: (rule) => limit(rule) || "none" },
   {
-    key: "actual", title: "Actual, all", number: true,
+    key: "actual", title: "Actual, total", number: true,
     cell: (rule) => {
       if (!rule.use) return "–";
       const bytes = rate(rule.use.read + rule.use.written, "bytes");
       return `${bytes} ${rate(rule.use.ops, "ops")}`;
     },
   },
-  { key: "bar", title: "Of its limit", cell: bar, same: (rule) => part(rule)?.toFixed(2) ?? "" },
+  { key: "bar", title: "Of limit", cell: bar, same: (rule) => part(rule)?.toFixed(2) ?? "" },
   { key: "classes", title: "Classes", number: true, cell: (rule) => count(rule.use?.classes ?? 0) },
   { key: "waiting", title: "Waiting", number: true, cell: (rule) => count(rule.use?.queued ?? 0) },
   { key: "edit", title: "", cell: buttons, same: (rule) => String(Boolean(rule.builtin)) },
 ], { most: 500 });
 
-/** Takes the rules in force in; not those that were asked for before they were changed here. */
+/** Shows the rules in force, unless they were requested before the last change made here. */
 export function take(answer, asked) {
   if (asked < edited) return;
   rules = answer;
   show();
 }
 
-/** Takes in what is under way of each rule. */
+/** Shows the current usage of each rule. */
 export function uses(found) {
   used = found;
   if (rules) show();
@@ -90,7 +90,7 @@ function show() {
   const rows = rules.rules.map((rule) => ({ ...rule, use: used?.get(rule.name) }));
   if (!rules.rules.some((rule) => rule.name === "default")) {
     const use = used?.get("default");
-    rows.push({ name: "default", match: "what no rule takes", weight: 1, limits: [], use, builtin: true });
+    rows.push({ name: "default", match: "everything else", weight: 1, limits: [], use, builtin: true });
   }
   table.show(rows, (rule) => rule.name);
 }
@@ -98,7 +98,7 @@ function show() {
 function open(rule) {
   editing = rule;
   const fields = form.elements;
-  document.getElementById("rule-dialog-title").textContent = rule ? `Rule ${rule.name}` : "Start a rule";
+  document.getElementById("rule-dialog-title").textContent = rule ? `Rule ${rule.name}` : "Start rule";
   fields.name.value = rule?.name ?? "";
   fields.name.readOnly = Boolean(rule);
   fields.match.value = rule?.match ?? "";
@@ -108,7 +108,7 @@ function open(rule) {
   fields.reserve.value = rule?.reserve ?? "";
   document.getElementById("rule-rank").hidden = Boolean(rule);
   const names = (rules?.rules ?? []).map((one) => new Option(one.name, one.name));
-  fields.before.replaceChildren(...names, new Option("none: behind all", ""));
+  fields.before.replaceChildren(...names, new Option("none: last", ""));
   error.textContent = "";
   dialog.showModal();
 }
@@ -126,7 +126,7 @@ async function edit(change) {
   show();
 }
 
-/** Only what was changed is said, so that what the form cannot show stays. */
+/** The change that the form makes: only changed keys, so that keys that the form does not show stay. */
 function change() {
   const fields = form.elements;
   const before = editing && {
@@ -143,13 +143,13 @@ function change() {
   return { action: "start", name: fields.name.value, keys, place: before_ ? { before: before_ } : "last" };
 }
 
-/** Puts what a dialog says in force; it stays open, with all that was typed, where that is refused. */
+/** Applies the change of a dialog; if it is refused, the dialog stays open with its input. */
 function sends(dialog, error, value, change, after) {
   let busy = false;
   dialog.querySelector("form").addEventListener("submit", async (event) => {
     if (event.submitter?.value !== value) return;
     event.preventDefault();
-    // Not twice, however often the button is pressed; one that is disabled would lose the focus.
+    // Once, however often the button is pressed; a disabled button would lose the focus.
     if (busy) return;
     busy = true;
     error.textContent = "";
@@ -166,6 +166,6 @@ function sends(dialog, error, value, change, after) {
 }
 
 sends(dialog, error, "save", change, () => {});
-// The button that had the focus went with its rule.
+// The button that had the focus was removed with its rule.
 sends(stopping, stopError, "stop", () => ({ action: "stop", name: editing.name }), () => start.focus());
 start.addEventListener("click", () => open(null));

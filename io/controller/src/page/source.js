@@ -1,8 +1,8 @@
-// Asking the controller: what a caller shows, and how old what is known is.
+// Calls to the controller: the token of the caller, and the age of the data.
 //
-//   every(path, ms, use) ─► one call at a time ─► use(answer)      failures count as age
-//   listen(path, use)    ─► a long poll, for ever
-//   401 ─► the token is asked for once, kept for this tab only
+//   every(path, ms, use) ─► one call at a time ─► use(reply)       failures add to the age
+//   listen(use, fail)    ─► a long poll, without end
+//   401 ─► a dialog asks for the token once; it is stored for this tab only
 
 const KEY = "sluice-token";
 const TIME_LIMIT_MS = 15_000;
@@ -12,7 +12,7 @@ let asking = null;
 let heard = performance.now();
 let trouble = "";
 
-/** A refusal or a failed call; `status` is 0 where there was no answer. */
+/** A refusal or a failed call; `status` is 0 if there was no reply. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -20,12 +20,12 @@ export class Refused extends Error {
   }
 }
 
-/** How long ago the controller answered last, in seconds, why it does not now, and whether a token is awaited. */
+/** The seconds since the last reply of the controller, the current error, and whether a token is awaited. */
 export function age() {
   return { seconds: (performance.now() - heard) / 1000, trouble, asks: asking !== null };
 }
 
-/** One call; the answer's JSON. */
+/** Makes one call; returns the JSON of the reply. */
 export async function call(method, path, body, limit = TIME_LIMIT_MS) {
   for (;;) {
     const shown = token;
@@ -38,7 +38,7 @@ export async function call(method, path, body, limit = TIME_LIMIT_MS) {
       if (body !== undefined) options.body = JSON.stringify(body);
       response = await fetch(path, options);
     } catch {
-      throw failed(new Refused(0, "the controller does not answer"));
+      throw failed(new Refused(0, "the controller does not reply"));
     }
     const answer = await response.json().catch(() => ({}));
     if (response.ok) {
@@ -48,7 +48,7 @@ export async function call(method, path, body, limit = TIME_LIMIT_MS) {
     }
     const refusal = new Refused(response.status, answer.message || `status ${response.status}`);
     if (response.status !== 401) throw failed(refusal);
-    // Somebody else may have given a new one meanwhile.
+    // Another call may have got a new token in the meantime.
     if (token === shown) await askForToken(shown ? refusal.message : "");
   }
 }
@@ -58,7 +58,7 @@ function failed(refusal) {
   return refusal;
 }
 
-/** Calls again and again, `ms` after the last answer; `use` hears it and when it was asked. Not while nobody looks at the page. */
+/** Calls repeatedly, `ms` after the last reply; `use` gets the reply and the time of its call. Pauses while the page is hidden. */
 export async function every(path, ms, use, fail = () => {}) {
   for (;;) {
     if (!document.hidden) {
@@ -67,7 +67,7 @@ export async function every(path, ms, use, fail = () => {}) {
         use(await call("GET", path), asked);
       } catch (refusal) {
         fail(refusal);
-        // What is not for this caller does not become so in a moment.
+        // The rights of a caller rarely change: wait longer.
         if (refusal.status === 403) await pause(30_000);
       }
     }
@@ -75,7 +75,7 @@ export async function every(path, ms, use, fail = () => {}) {
   }
 }
 
-/** Events as they come: `use` hears those after the last it heard, `fail` that they are not for this caller. */
+/** Receives events: `use` gets new ones, `fail` gets the refusal if this caller may not see them. */
 export async function listen(use, fail) {
   let since = null;
   for (;;) {

@@ -1,4 +1,4 @@
-// A table whose rows are found again by key, so that an update touches only what changed.
+// A table with rows by key, so that an update touches only changed cells.
 
 /**
  * Columns: { key, title, number, cell(row) → text or node }; rows are sorted by a column. A node is
@@ -32,14 +32,14 @@ export class Table {
     this.#mark();
   }
 
-  /** Shows these rows, the first `most` of them; `key(row)` tells which is which. */
+  /** Shows these rows, the first `most` of them; `key(row)` identifies a row. */
   show(rows, key) {
     this.last = [rows, key];
     const column = this.columns.find((one) => one.key === this.sort);
     const sorted = column ? [...rows].sort((a, b) => this.#compare(column, a, b, key)) : rows;
     const shown = sorted.slice(0, this.most);
     const kept = new Set(shown.map(key));
-    // Before others are moved: what is moved loses the keyboard's focus.
+    // Before other rows are moved: a moved row loses the keyboard's focus.
     for (const [name, line] of this.#rows) {
       if (!kept.has(name)) {
         line.element.remove();

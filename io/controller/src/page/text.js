@@ -1,4 +1,4 @@
-// Figures as people read them; the same units as the commands print.
+// Figures with units; the same units as the commands print.
 
 const BYTES = ["B", "kB", "MB", "GB", "TB", "PB"];
 const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
@@ -29,7 +29,7 @@ export function span(ns) {
   return `${three(ns / unit)} ${name}`;
 }
 
-/** `12.3MB/s`, `1.2kops/s`, or seconds of the targets a second */
+/** `12.3MB/s`, `1.2kops/s`, or seconds of the targets per second */
 export function rate(value, unit) {
   if (unit === "bytes") return `${bytes(value)}/s`;
   if (unit === "ops") return `${count(value)}ops/s`;
@@ -38,7 +38,7 @@ export function rate(value, unit) {
 
 export const percent = (part) => `${(part * 100).toFixed(part < 0.1 ? 1 : 0)} %`;
 
-/** Bytes or operations a second that a limit's text says, or null. */
+/** Bytes or operations per second of a limit's text, or null. */
 export function perSecond(text) {
   const found = /^([0-9.]+)([kKMGTP]?i?)(B|ops)\/s$/.exec(text.replaceAll(" ", ""));
   if (!found) return null;

@@ -284,7 +284,7 @@ fn all_of_it_goes_by_the_keyboard_and_shows_where_one_is() {
     browser.until_says("#rule-rows", "jobs");
     browser.until_says("#payers", "dd.2");
     let passed = tab_to(&browser, "rule-new", false);
-    assert_eq!(passed[0], "Skip to what happens now");
+    assert_eq!(passed[0], "Skip to current activity");
     for name in ["Now", "Events", "by", "unit", "find", "held", "Read", "Change rule jobs"] {
         assert!(passed.iter().any(|passed| passed == name), "{name} is not among {passed:?}");
     }
