@@ -1,8 +1,8 @@
-//! Who may do what at a controller: roles, tokens, and what was changed by whom.
+//! Roles and tokens of a controller, and its audit log.
 //!
 //! ```text
-//!   user ─► read ─► operate ─► admin      each may do what those before it may
-//!   proxy                                 apart: reports, and hears orders and rules
+//!   user ─► read ─► operate ─► admin      each has the rights of those before it
+//!   proxy                                 separate: reports, and receives assignments and rules
 //! ```
 
 use std::fmt;
@@ -11,111 +11,111 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What somebody may do.
+/// The role of a caller.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Sees what one user used.
+    /// Sees the usage of one user.
     User,
-    /// Sees everything but tokens and the audit log.
+    /// Sees everything except tokens and the audit log.
     Read,
-    /// Changes rules, and forgets proxies.
+    /// Changes rules, and removes proxies.
     Operate,
-    /// Makes and revokes tokens, and reads the audit log.
+    /// Creates and revokes tokens, and reads the audit log.
     Admin,
-    /// Reports, and hears orders and rules; copies what was used, to stand by.
+    /// Reports, and receives assignments and rules.
     Proxy,
 }
 
-/// Text that is no role.
+/// Text that is not a role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a role: user, read, operate, admin or proxy")]
 pub struct ParseRoleError {
     text: String,
 }
 
-/// A token that is to be made.
+/// A token to be created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// What it is called: 1 to 63 letters, digits, `_`, `-` and `.`; no two have the same.
+    /// Its name: 1 to 63 letters, digits, `_`, `-` and `.`, unique among the tokens.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Whose usage it sees: with role `user`, and only with that.
+    /// The user whose usage it sees: required by role `user`, refused by others.
     #[serde(default)]
     pub user: Option<u32>,
-    /// When it ends, in seconds since 1970; absent: when it is revoked.
+    /// Its expiry, in seconds since 1970; absent: valid until it is revoked.
     #[serde(default)]
     pub expires_s: Option<u64>,
 }
 
-/// A token that was made.
+/// A new token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeToken {
-    /// The token itself: told this once, and kept by nobody.
+    /// The token itself: returned this once and not stored.
     pub token: String,
-    /// What is on record of it.
+    /// The record of the token.
     pub record: TokenReport,
 }
 
-/// What is on record of a token.
+/// The record of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenReport {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// Whose usage it sees, with role `user`.
+    /// The user whose usage it sees, with role `user`.
     pub user: Option<u32>,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub made_s: u64,
-    /// When it ends, in seconds since 1970; absent: when it is revoked.
+    /// Its expiry, in seconds since 1970; absent: valid until it is revoked.
     pub expires_s: Option<u64>,
 }
 
-/// Every token on record, by name.
+/// All tokens on record, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
-    /// Those that ended too, until they are revoked.
+    /// The tokens, including expired ones until they are revoked.
     pub tokens: Vec<TokenReport>,
 }
 
 /// One change that a controller accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLine {
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub at_s: u64,
-    /// Whose token or certificate: its name; `anybody` where nobody needs one.
+    /// The name of the token or certificate; `anybody` if none is required.
     pub who: String,
-    /// What they may do.
+    /// The role of the caller.
     pub role: Role,
-    /// From where: an address, a user at a Unix socket, or a command without a controller.
+    /// The origin: an address, a user at a Unix socket, or a command without a controller.
     pub from: String,
-    /// What was changed: `rules`, `token NAME`, `proxy NAME`.
+    /// The changed object: `rules`, `token NAME`, `proxy NAME`.
     pub what: String,
-    /// What was there before; absent: nothing.
+    /// The value before; absent if there was none.
     pub before: Option<String>,
-    /// What is there now; absent: nothing.
+    /// The value now; absent if there is none.
     pub after: Option<String>,
 }
 
 /// Changes, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLines {
-    /// The newest of those that were asked for.
+    /// The newest of the requested changes.
     pub lines: Vec<AuditLine>,
-    /// How many older ones there are besides.
+    /// The number of older ones.
     pub left_out: u64,
 }
 
 impl Role {
-    /// Every role; of the first four, each may do what those before it may.
+    /// All roles; each of the first four has the rights of those before it.
     pub const ALL: [Role; 5] = [Role::User, Role::Read, Role::Operate, Role::Admin, Role::Proxy];
 
-    /// The word for it.
+    /// Returns the word for it.
     pub const fn name(self) -> &'static str {
         match self {
             Role::User => "user",
@@ -126,7 +126,7 @@ impl Role {
         }
     }
 
-    /// Whether it may do what `least` may. A proxy is nobody's subordinate and nobody's better.
+    /// Returns whether it has the rights of `least`. Role proxy is neither above nor below others.
     pub fn includes(self, least: Role) -> bool {
         let apart = self == Role::Proxy || least == Role::Proxy;
         if apart { self == least } else { self >= least }

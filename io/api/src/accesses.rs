@@ -1,15 +1,15 @@
-//! Sizes and order of reads or writes, as reports of proxies and tables have them.
+//! Sizes and order of reads or writes, as in reports of proxies and tables.
 
 use model::Accesses;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What reads or writes looked like.
+/// Sizes and order of reads or writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireAccesses {
-    /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
+    /// The number that moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],
-    /// Those that began elsewhere than where the last one through the same open file ended.
+    /// The number that did not begin where the last one through the same open file ended.
     pub random: u64,
 }
 

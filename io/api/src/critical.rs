@@ -1,9 +1,9 @@
-//! Threads without which a process is not whole.
+//! Threads that a process cannot run without.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The body of a thread whose panic ends the process: what it held locked, was asked for or
-/// alone could do would be missing for ever, and a process that is gone is started again.
+/// Wraps the body of a thread whose panic ends the process: its locks, its messages and its work
+/// would be missing for ever, while a process that has ended is started again.
 pub fn critical(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
     move || {
         // The panic itself has been logged by then.

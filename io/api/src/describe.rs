@@ -1,22 +1,22 @@
-//! What every call of an API may answer, said once, and numbers with their real bounds.
+//! The replies that every call of an API may give, and numbers with their real bounds.
 //!
 //! ```text
-//!   utoipa's description ─► answers that any call may get: 401, 403, 408, …  ─► /openapi.json
+//!   utoipa's description ─► replies that any call may give: 401, 403, 408, …  ─► /openapi.json
 //!                        └► u32 and u64 with their greatest value
 //! ```
 //!
-//! Handlers describe what is theirs; what stands before them (who may call, how long, how much)
-//! is the same for all.
+//! Handlers describe their own replies; those of the layers before them (rights, time and size
+//! limits) are the same for all calls.
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-/// A status and what it means.
+/// A status and its meaning.
 pub type AnyReplyBody = (u16, &'static str);
 
-/// A description with the answers `any` at each call and `with_body` at each that takes a body,
-/// unless the call says itself what they mean there. Each of them has an
-/// [`ErrorReport`](crate::ErrorReport) as its body.
+/// Adds to a description the replies `any` of each call and `with_body` of each call with a body,
+/// unless the call describes them itself. Each has an [`ErrorReport`](crate::ErrorReport) as its
+/// body.
 pub fn described(description: OpenApi, any: &[AnyReplyBody], with_body: &[AnyReplyBody]) -> Value {
     let mut all = serde_json::to_value(description).expect("a description is plain data");
     for call in calls(&mut all) {
@@ -31,7 +31,7 @@ pub fn described(description: OpenApi, any: &[AnyReplyBody], with_body: &[AnyRep
     all
 }
 
-/// The names behind the `?` that a described call takes.
+/// Returns the query parameters of a described call.
 pub fn query_names(call: &Value) -> Vec<String> {
     let parameters = call["parameters"].as_array().into_iter().flatten();
     let named = parameters.filter(|parameter| parameter["in"] == "query");
@@ -49,7 +49,7 @@ fn refusal(means: &str) -> Value {
     json!({ "description": means, "content": { "application/json": body } })
 }
 
-/// `int32` and `int64` are signed where they are defined; ours that begin at 0 are not.
+/// `int32` and `int64` are signed by definition; ours that begin at 0 are not.
 fn bound(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(bound),

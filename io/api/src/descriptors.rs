@@ -1,8 +1,8 @@
-//! How many descriptors a process may have.
+//! The limit of open descriptors of a process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Lets the process have as many descriptors as its hard limit says; how many.
+/// Raises the limit of descriptors to the hard limit; returns it.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -12,7 +12,7 @@ pub fn raise_descriptor_limit() -> u64 {
     descriptor_limit()
 }
 
-/// How many descriptors the process may have; `u64::MAX` if there is no limit.
+/// Returns the limit of descriptors; `u64::MAX` if there is none.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

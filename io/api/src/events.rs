@@ -1,4 +1,4 @@
-//! What a controller tells when something changes, and the accounts of its decays.
+//! Events of a controller, and the accounts of its decays.
 //!
 //! ```text
 //!   GET /v1/events?since=SEQ&wait=30s ─► Events: those after it, or as soon as there is one
@@ -11,49 +11,49 @@ use utoipa::ToSchema;
 use crate::proxy_wire::{WireKey, WireRate};
 use crate::rules::DecayRuleReport;
 
-/// What an event is about.
+/// The kind of an event.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
-    /// A key has four fifths of what a decay entitles it to.
+    /// A key has used four fifths of its entitlement of a decay.
     #[default]
     Warned,
-    /// It is held to less.
+    /// A key is throttled.
     Throttled,
-    /// It is held to the floor.
+    /// A key is throttled to the floor.
     Floor,
-    /// It is not held back any more.
+    /// A key is no longer throttled.
     Released,
-    /// A proxy is not heard any more.
+    /// A proxy is unreachable.
     Lost,
-    /// It is heard again.
+    /// A proxy has recovered.
     Returned,
     /// Two proxies report under one name.
     Duplicate,
-    /// A controller began to decide.
+    /// A controller became the leader.
     Leader,
-    /// Other rules are in force.
+    /// The rules in force have changed.
     Rules,
 }
 
-/// One change.
+/// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerEvent {
-    /// Its number: greater than that of each event before it. Numbers may be left out.
+    /// Its number: greater than that of each event before it. Numbers may be skipped.
     pub sequence: u64,
-    /// When, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// Whom or what it is about: a decay's key as `uid=1000`, a proxy, a controller, or the
-    /// version of the rules.
+    /// The subject: a decay's key such as `uid=1000`, a proxy, a controller, or the version of the
+    /// rules.
     pub subject: String,
-    /// The `[[decay]]` that it is of, and its numbers.
+    /// The `[[decay]]` and its numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decay: Option<DecayChange>,
-    /// All of it in one sentence.
+    /// The event in one sentence.
     pub text: String,
 }
 
@@ -64,15 +64,15 @@ pub struct DecayChange {
     pub name: String,
     /// The key's values, in the order of `per`.
     pub key: Vec<WireKey>,
-    /// What it had, in bytes or operations, as the decay counts it.
+    /// Its usage, in bytes or operations, as the decay counts it.
     pub used: u64,
-    /// What it is entitled to, likewise.
+    /// Its entitlement, in the same unit.
     pub entitled: u64,
-    /// What it is held to over all proxies; absent: to nothing but `max`.
+    /// Its limit over all proxies; absent: only `max`.
     pub limit: Option<WireRate>,
-    /// The part of `max` that this is, in millionths; absent without a limit or a `max`.
+    /// The part of `max` that this limit is, in millionths; absent without a limit or a `max`.
     pub factor_ppm: Option<u32>,
-    /// When it is free again if it uses nothing until then, in nanoseconds since 1970.
+    /// When throttling ends without further usage, in nanoseconds since 1970.
     pub until_ns: Option<u64>,
 }
 
@@ -81,17 +81,17 @@ pub struct DecayChange {
 pub struct ControllerEvents {
     /// The events.
     pub events: Vec<ControllerEvent>,
-    /// The number to go on from: what `since` is to be next.
+    /// The number to continue from: the next `since`.
     pub next: u64,
 }
 
-/// Every decay in force.
+/// All decays in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireDecayAccounts {
-    /// When this was, in nanoseconds since 1970.
+    /// The time of this, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// Whether requests wait for one another, as proxies say: decays with `contention` hold
-    /// nobody back otherwise.
+    /// Whether requests wait for one another, as reported by proxies; without it, decays with
+    /// `contention` throttle no key.
     pub contended: bool,
     /// The decays in the order of the rules.
     pub decays: Vec<DecayAccountTable>,
@@ -100,43 +100,43 @@ pub struct WireDecayAccounts {
 /// One `[[decay]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecayAccountTable {
-    /// As it is written.
+    /// The decay as it is written.
     #[serde(flatten)]
     pub rule: DecayRuleReport,
-    /// The keys that used anything, those with the most of their entitlement first.
+    /// The keys with usage, those with the most of their entitlement first.
     pub accounts: Vec<WireDecayAccount>,
     /// Further accounts that are not listed.
     pub left_out: u64,
 }
 
-/// One key's account.
+/// The account of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireDecayAccount {
-    /// The key as `uid=1000`; `all` for a decay without `per`.
+    /// The key such as `uid=1000`; `all` for a decay without `per`.
     pub subject: String,
     /// The key's values, in the order of `per`.
     pub key: Vec<WireKey>,
-    /// `free`, `near` (four fifths used), `held` or `floor`.
+    /// `free`, `near` (four fifths used), `held` (throttled) or `floor`.
     pub level: String,
-    /// What it had, in bytes or operations, as the decay counts it.
+    /// Its usage, in bytes or operations, as the decay counts it.
     pub used: u64,
-    /// What it is entitled to, likewise.
+    /// Its entitlement, in the same unit.
     pub entitled: u64,
-    /// What it is held to now over all proxies; absent: to nothing but `max`.
+    /// Its current limit over all proxies; absent: only `max`.
     pub limit: Option<WireRate>,
-    /// When it is free again if it uses nothing until then, in nanoseconds since 1970; absent
-    /// if it is free.
+    /// When throttling ends without further usage, in nanoseconds since 1970; absent if it is not
+    /// throttled.
     pub until_ns: Option<u64>,
-    /// The pattern in its requests for which its entitlement is another.
+    /// The pattern of its requests that changes its entitlement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// By how many millionths its entitlement is multiplied for that; absent without a pattern.
+    /// The factor of that pattern on its entitlement, in millionths; absent without a pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behaviour_ppm: Option<u32>,
 }
 
 impl EventKind {
-    /// The word for it.
+    /// Returns the word for it.
     pub const fn name(self) -> &'static str {
         match self {
             EventKind::Warned => "warned",

@@ -1,8 +1,8 @@
-//! What a mount says of itself, in the file `.sluice/status` in it.
+//! The status of a mount, in its file `.sluice/status`.
 
 use serde::{Deserialize, Serialize};
 
-/// A mount's process, and how it stands with its proxies.
+/// The process of a mount, and its connections to proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountStatus {
     /// The version of the program.
@@ -11,33 +11,33 @@ pub struct MountStatus {
     pub pid: u32,
     /// Files that programs have open.
     pub open_files: u64,
-    /// Bytes that programs wrote through the page cache and that no proxy has confirmed yet.
+    /// Bytes written through the page cache that no proxy has confirmed yet.
     pub behind_bytes: u64,
-    /// The proxies that it asks.
+    /// The proxies that it uses.
     pub proxies: Vec<MountLink>,
 }
 
-/// How a mount stands with a proxy.
+/// A mount's connections to one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountLink {
-    /// Where the mount reaches it.
+    /// The address of the proxy.
     pub proxy: String,
-    /// Connections that were made to it, the first ones too.
+    /// Connections made to it, including the first ones.
     pub connected: u64,
-    /// Connections that it should have and has not now: requests wait for it.
+    /// Connections to it that are down. Requests wait until they are back.
     pub lost: u64,
 }
 
 impl MountStatus {
-    /// As JSON, with a line's end.
+    /// Formats it as JSON with an end of line.
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a status is plain data") + "\n"
     }
 
-    /// From such a text.
+    /// Parses such a text.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not such a text.
     pub fn of(text: &str) -> Result<MountStatus, serde_json::Error> {
         serde_json::from_str(text)
     }

@@ -6,21 +6,21 @@
 //!                                                      sluice_target_queued{target="disk"} 3
 //! ```
 //!
-//! Written by hand: the format is a dozen rules, and a crate for it would want a registry of
-//! names beside the one table. Numbers are integers in the table's inner units (nanoseconds,
-//! parts per million) and are printed exactly, without going through floats.
+//! Written by hand: the format is a dozen rules, and a crate for it would require a registry of
+//! names besides the one table. Numbers are integers in the units of the table (nanoseconds, parts
+//! per million) and are printed exactly, without floats.
 
 use std::fmt::Write as _;
 
 use crate::metrics::{Metric, MetricKind, MetricUnit};
 
-/// Metrics with their values, as text.
+/// A page of metrics with their values, as text.
 #[derive(Debug, Default)]
 pub struct MetricsPage {
     text: String,
 }
 
-/// The lines of one metric; they stand together, as the format demands.
+/// The lines of one metric, which the format requires to be together.
 #[derive(Debug)]
 pub struct MetricFamily<'p> {
     page: &'p mut MetricsPage,
@@ -29,36 +29,36 @@ pub struct MetricFamily<'p> {
 }
 
 impl MetricsPage {
-    /// What the answer to a scrape says it is.
+    /// The content type of the page.
     pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// An empty page.
+    /// Makes an empty page.
     pub fn new() -> MetricsPage {
         MetricsPage::default()
     }
 
-    /// Begins a metric; once for each on a page. Without lines nothing is written.
+    /// Starts a metric; once for each on a page. Without lines nothing is written.
     pub fn family(&mut self, metric: &'static Metric) -> MetricFamily<'_> {
         MetricFamily { page: self, metric, is_begun: false }
     }
 
-    /// A metric without labels.
+    /// Adds a metric without labels.
     pub fn single(&mut self, metric: &'static Metric, value: u64) {
         self.family(metric).line(&[], value);
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn finish(self) -> String {
         self.text
     }
 }
 
 impl MetricFamily<'_> {
-    /// One value, in nanoseconds where the unit is seconds and in parts per million where it
-    /// is a ratio.
+    /// Adds one value, in nanoseconds if the unit is seconds and in parts per million if it is a
+    /// ratio.
     ///
     /// # Panics
-    /// If the labels' values are not as many as the labels, or the metric is a histogram.
+    /// If the number of values differs from the number of labels, or the metric is a histogram.
     pub fn line(&mut self, labels: &[&str], value: u64) {
         assert!(self.metric.kind != MetricKind::Histogram, "{} has buckets", self.metric.name);
         self.begin();
@@ -66,11 +66,11 @@ impl MetricFamily<'_> {
         self.value(value);
     }
 
-    /// One histogram: for each bound, ascending, how many were at most so large and larger
-    /// than the bound before; how many were larger than all; and the sum.
+    /// Adds one histogram: for each bound, ascending, the count of values up to it and above the
+    /// previous bound; the count above all bounds; and the sum.
     ///
     /// # Panics
-    /// If the labels' values are not as many as the labels, or the metric is no histogram.
+    /// If the number of values differs from the number of labels, or the metric is not a histogram.
     pub fn histogram(&mut self, labels: &[&str], buckets: &[(u64, u64)], beyond: u64, sum: u64) {
         assert!(self.metric.kind == MetricKind::Histogram, "{} has none", self.metric.name);
         self.begin();
@@ -138,7 +138,7 @@ impl MetricFamily<'_> {
     }
 }
 
-/// A value as text, in the unit that it is shown in.
+/// Formats a value in its unit.
 fn in_unit(unit: MetricUnit, value: u64) -> String {
     let decimal = |per: u64, digits: usize| {
         let text = format!("{}.{:0digits$}", value / per, value % per);
@@ -151,7 +151,7 @@ fn in_unit(unit: MetricUnit, value: u64) -> String {
     }
 }
 
-/// Backslashes and ends of lines, and within labels quotes, would end what they stand in.
+/// Escapes backslashes and ends of lines, and quotes within labels.
 fn escape(text: &mut String, plain: &str, is_label: bool) {
     for c in plain.chars() {
         match c {

@@ -1,15 +1,15 @@
-//! What a process is told of itself by the kernel.
+//! Figures of the process from the kernel.
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::MetricsPage;
 use crate::metrics::{CPU, MEMORY};
 
-/// Puts this process's processor time and memory on a page.
+/// Adds this process's processor time and memory to a page.
 pub fn tell_process(page: &mut MetricsPage) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     page.single(&CPU, time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
-    // A system without it shows no memory, and the rest.
+    // A system without this file shows no memory, but the other figures.
     if let Some(bytes) = resident_bytes() {
         page.single(&MEMORY, bytes);
     }

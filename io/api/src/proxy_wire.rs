@@ -1,15 +1,15 @@
-//! What a proxy and its controller say to each other, and what the controller tells people.
+//! The messages between a proxy and its controller, and the status messages of a controller.
 //!
 //! ```text
-//!   proxy ── ProxyReport: each target's standing, what was used ──► POST /v1/proxies/NAME/report
-//!         ◄─ ControllerReply: each target's grants, rules, what was counted ──┘ held until there is news
+//!   proxy ── ProxyReport: state of each target, usage ───────────► POST /v1/proxies/NAME/report
+//!         ◄─ ControllerReply: grants of each target, rules, counted usage ─┘ held until it changes
 //! ```
 //!
-//! The forms are those of `plan::Report` and `plan::Order`, exact: parts are whole billionths
-//! and rates whole numbers, so what one side sent the other has, bit for bit. The proxy's name
-//! is that of the path, its life that of the report. Text that comes over the wire becomes
-//! plan's types in `proxy_wire/forms.rs`, or an error that names the value. A proxy says it in the
-//! compact form of `proxy_wire/compact.rs`, anybody else as JSON.
+//! The messages carry the types of `plan` exactly: shares are whole billionths and rates whole
+//! numbers, so both sides have the same values, bit for bit. The name of the proxy is in the path,
+//! its epoch in the report. Values from the wire become types of `plan` in `proxy_wire/forms.rs`,
+//! or an error that names the value. A proxy sends the compact form of `proxy_wire/compact.rs`,
+//! other callers JSON.
 
 mod checked;
 mod compact;
@@ -29,80 +29,80 @@ pub use compact::COMPACT_REPORT;
 pub use forms::{WireKey, WireRate, WireScope, WireScopeGrant, WireWaits, WrongMessage};
 pub use ops::WireOps;
 
-/// What a proxy says of itself.
+/// The report of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyReport {
-    /// Which of its lives: each start has a greater one, nanoseconds since 1970.
+    /// Its epoch: increases with each start, in nanoseconds since 1970.
     pub epoch: u64,
-    /// The version of the rules that a controller gave it; absent: none did.
+    /// The version of the rules from the controller; absent if it has none.
     pub rules: Option<String>,
-    /// Its standing with each target that has something to say.
+    /// The reports of its targets, for each target with changes.
     pub targets: BTreeMap<String, WireTargetReport>,
-    /// What was used, about once a second.
+    /// The usage, about once per second.
     pub usage: Option<UsageReport>,
-    /// Whether requests of several classes wait for one another somewhere.
+    /// Whether requests of several classes wait for one another at any target.
     #[serde(default)]
     pub contended: bool,
-    /// Answers to what was asked, 8 at most.
+    /// Replies to queries, 8 at most.
     #[serde(default)]
     pub answers: Vec<ProxyReply>,
 }
 
-/// One target's report: `plan::Report` without name and life.
+/// The report of one target, without name and epoch of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireTargetReport {
-    /// The report's number in this life, from 1.
+    /// The number of the report in this epoch, from 1.
     pub sequence: u64,
-    /// The membership of the last order that was heard.
+    /// The membership of the last received assignment.
     pub term: WireMembership,
-    /// The number of the last order that was heard in it.
+    /// The number of the last received assignment in that membership.
     pub heard: u64,
     /// The revision in force.
     pub revision: u64,
-    /// Whether the orders are not in force any more.
+    /// Whether the lease has expired, so that assignments are no longer in force.
     pub lapsed: bool,
-    /// What is held, while no revision is in force.
+    /// The shares in use, while no revision is in force.
     pub holdings: Option<WireHoldings>,
-    /// What was used of each scope since the last report; none where nobody looked since then.
+    /// The usage of each scope since the last report; absent if it was not read since then.
     pub uses: Option<Vec<WireScopeUsage>>,
-    /// Metadata service by class, in all.
+    /// Total metadata service by class.
     pub served: Vec<WireScopeService>,
 }
 
-/// Which membership under which controller.
+/// A membership at a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireMembership {
-    /// The controller's own number.
+    /// The term of the controller.
     pub controller: u64,
-    /// The registration's number with it.
+    /// The number of the registration in that term.
     pub joined: u64,
 }
 
-/// All parts that a proxy holds of a target, in billionths.
+/// All shares that a proxy has of a target, in billionths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireHoldings {
-    /// Of everything that is not listed.
+    /// The share of scopes that are not listed.
     pub unlisted: u32,
-    /// What it falls back to.
+    /// The fallback share.
     pub fallback: u32,
-    /// Of single scopes.
+    /// The shares of single scopes.
     pub listed: Vec<WireWaits>,
 }
 
-/// What was used of one scope.
+/// The usage of one scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireScopeUsage {
     /// The scope.
     #[serde(with = "compact::apart")]
     pub scope: WireScope,
-    /// Billionths of what the whole limit lets through; absent: only the weight is divided.
+    /// The usage in billionths of the whole limit; absent if only the weight is divided.
     pub used: Option<u32>,
-    /// Whether somebody waits for more.
+    /// Whether requests wait for more.
     pub waiting: bool,
 }
 
@@ -116,44 +116,44 @@ pub struct WireScopeService {
     pub served: WireServiceTotal,
 }
 
-/// Service counted up; a greater lap counts from zero.
+/// A running total of service; a greater generation starts from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireServiceTotal {
-    /// The lap.
+    /// The generation.
     pub lap: u64,
-    /// The sum in it.
+    /// The total in it.
     pub cost_ns: u64,
 }
 
-/// What a proxy counted since its life began.
+/// The usage of a proxy since its epoch began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageReport {
-    /// Grows with each usage report of a life.
+    /// The number of the usage report, which grows in an epoch.
     pub sequence: u64,
-    /// All that it served, with and without a line.
+    /// Total service, with and without a line.
     pub total: WireCounters,
-    /// Lines that changed since the last usage report that was taken.
+    /// Lines that changed since the last acknowledged usage report.
     pub lines: Vec<UsageLine>,
     /// Lines that it has dropped.
     pub gone: Vec<u64>,
 }
 
-/// What was counted for one payer since the proxy's life began.
+/// The usage of one subject since the epoch of the proxy began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageLine {
-    /// The proxy's number for the line.
+    /// The number of the line at the proxy.
     pub id: u64,
-    /// Whom it counts for.
+    /// The subject of the line.
     #[serde(with = "compact::apart")]
     pub payer: WireSubjectId,
-    /// What was counted.
+    /// The counters.
     pub counters: WireCounters,
 }
 
-/// Whom one line counts for, in which class and through which export.
+/// The subject of a line, with its class and export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireSubjectId {
@@ -163,18 +163,18 @@ pub struct WireSubjectId {
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
-    /// The project quota id, where there is one.
+    /// The project quota id, if any.
     pub project: Option<u32>,
-    /// The node's network name; empty if it is not told.
+    /// The network name of the node; empty if it is not reported.
     #[serde(default)]
     pub nid: String,
-    /// Which directories of the rules in force it works in: `model::PathSet`.
+    /// The directories of the rules in force in which it works: `model::PathSet`.
     #[serde(default)]
     pub paths: u64,
-    /// The class that it was served as: its rule, and the values of that rule's `per`.
+    /// The class in which it was served: its rule, and the values of that rule's `per`.
     #[serde(default)]
     pub class: String,
-    /// The export that it came through.
+    /// The export that it used.
     #[serde(default)]
     pub export: String,
 }
@@ -186,95 +186,95 @@ pub struct WireCounters {
     pub read_bytes: u64,
     /// Payload written.
     pub written_bytes: u64,
-    /// What the requests cost their targets.
+    /// The cost of the requests to their targets.
     pub cost_ns: u64,
     /// Requests that a limit or a cap on slots delayed.
     #[serde(default)]
     pub delayed: u64,
-    /// How long these waited, summed up.
+    /// The time that these waited, summed up.
     #[serde(default)]
     pub delayed_ns: u64,
     /// Their payload.
     #[serde(default)]
     pub delayed_bytes: u64,
-    /// Operations by kind; those that are not named are none.
+    /// Operations by kind; kinds that are absent have none.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub ops: WireOps,
-    /// What the reads looked like.
+    /// The sizes and order of the reads.
     #[serde(default)]
     pub reads: WireAccesses,
-    /// What the writes looked like.
+    /// The sizes and order of the writes.
     #[serde(default)]
     pub writes: WireAccesses,
 }
 
-/// What the controller answers.
+/// The reply of the controller to a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerReply {
-    /// The controller's own number: another one has begun anew.
+    /// The term of the controller; another term means another leader.
     pub term: u64,
-    /// Orders by target.
+    /// Assignments by target.
     pub targets: BTreeMap<String, WireTargetAssignment>,
-    /// The rules, where the proxy has others.
+    /// The rules, if the proxy has another version.
     pub rules: Option<RulesText>,
-    /// The last usage report of this life that was counted.
+    /// The last usage report of this epoch that was counted.
     pub usage_taken: Option<u64>,
-    /// What somebody asks, 8 at most.
+    /// Queries, 8 at most.
     #[serde(default)]
     pub questions: Vec<ProxyQuery>,
-    /// Another process reports under the same name; its reports are not taken.
+    /// Whether another process reports under the same name; its reports are rejected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
 
-/// One target's order: `plan::Order` without name and life.
+/// The assignment of one target, without name and epoch of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireTargetAssignment {
-    /// The membership for which it is.
+    /// The membership of the assignment.
     pub term: WireMembership,
-    /// Its number in it, from 1.
+    /// Its number in the membership, from 1.
     pub number: u64,
-    /// The report that it answers.
+    /// The report to which it replies.
     pub answers: u64,
-    /// Whether the controller does not know yet what there is to be divided.
+    /// Whether the controller is learning and raises no share.
     pub stay: bool,
-    /// It says all that changed since this revision.
+    /// The revision since which it lists all changes.
     pub base: u64,
     /// The revision that is in force with it; 0 changes nothing.
     pub revision: u64,
-    /// How many proxies there are.
+    /// The number of proxies.
     pub members: u32,
-    /// The part of what is not listed, in billionths.
+    /// The share of scopes that are not listed, in billionths.
     pub unlisted: u32,
-    /// The part of everything after a long silence, in billionths.
+    /// The fallback share after the lease expires, in billionths.
     pub fallback: u32,
-    /// Scopes whose grant is another now.
+    /// Scopes with a changed grant.
     pub grants: Vec<WireScopeGrant>,
-    /// Metadata service that classes had of other proxies.
+    /// Metadata service of classes by other proxies.
     pub elsewhere: Vec<WireRemoteService>,
 }
 
-/// Service to one class by all others.
+/// The service of one class by all other proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRemoteService {
     /// The class.
     pub scope: WireScope,
-    /// What the others served.
+    /// The service by the others.
     pub elsewhere: WireServiceTotal,
-    /// What is known of the proxy's own.
+    /// The known service of the proxy itself.
     pub own: WireServiceTotal,
 }
 
-/// Rules as the proxies of a controller are given them.
+/// The rules that a controller sends to its proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RulesText {
-    /// Tells this text from others.
+    /// Identifies this text.
     pub version: String,
     /// The text of the rule file.
     pub text: String,
 }
 
-/// What a controller is and how it fares.
+/// The status of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerStatus {
     /// The version of the program.
@@ -283,27 +283,27 @@ pub struct ControllerStatus {
     pub pid: u32,
     /// Nanoseconds since it started.
     pub t_ns: u64,
-    /// Its own number: greater than that of every controller before it.
+    /// Its term: greater than that of every leader before it.
     pub term: u64,
-    /// Whether it decides. One that does not answers nothing else.
+    /// Whether it is the leader. A standby serves nothing else.
     pub leads: bool,
-    /// Who decides instead, if that is known.
+    /// The leader, if this one is a standby and the leader is known.
     pub leader: Option<String>,
-    /// How long ago one that stands by had copied all that the leader had counted.
+    /// How old a standby's copy of the leader's usage is.
     pub copied_ns_ago: Option<u64>,
-    /// Where it keeps what people decided.
+    /// The store of rules, tokens and proxies.
     pub store: String,
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub listeners: Vec<String>,
     /// The version of the rules.
     pub rules: String,
-    /// Proxies that it knows.
+    /// The number of known proxies.
     pub proxies: u64,
-    /// Classes and meters of which proxies hold parts.
+    /// Classes and meters that are divided over proxies.
     pub scopes: u64,
 }
 
-/// Every proxy that a controller knows.
+/// All proxies of a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Proxies {
     /// When it was read, in nanoseconds since the controller started.
@@ -312,38 +312,38 @@ pub struct Proxies {
     pub proxies: Vec<WireProxyStatus>,
 }
 
-/// One proxy's standing with one target.
+/// The state of one proxy at one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireProxyStatus {
-    /// Its name.
+    /// The name of the proxy.
     pub name: String,
     /// The target.
     pub target: String,
-    /// Which of its lives.
+    /// Its epoch.
     pub epoch: u64,
-    /// How long ago it was heard.
+    /// How long ago its last report came.
     pub heard_ns_ago: u64,
-    /// Whether it counts for all that it may be using, since it is silent.
+    /// Whether it is unreachable, so that its share is not reassigned.
     pub silent: bool,
     /// Whether another process reports under its name.
     #[serde(default)]
     pub duplicate: bool,
-    /// The part of everything that it falls back to when it hears nothing, in billionths.
+    /// The fallback share after its lease expires, in billionths.
     pub fallback: u32,
-    /// The revision that it was sent.
+    /// The revision that was sent to it.
     pub sent: u64,
-    /// The revision that it said is in force.
+    /// The revision that it has acknowledged.
     pub acknowledged: u64,
 }
 
-/// What was used in a span of time, by subjects of one kind.
+/// The usage in a span of time, by subjects of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageTable {
     /// The kind: `job`, `user`, `group`, `project`, `class`, `export`, `proxy` or `kind`.
     pub by: String,
-    /// Its begin, in seconds since 1970.
+    /// The start of the span, in seconds since 1970.
     pub from_s: u64,
-    /// Its end.
+    /// The end of the span.
     pub to_s: u64,
     /// The subjects, the costliest first.
     pub rows: Vec<UsageRow>,
@@ -351,12 +351,12 @@ pub struct UsageTable {
     pub left_out: u64,
 }
 
-/// What one subject used.
+/// The usage of one subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageRow {
-    /// The job, user, …; `(other)` where there were too many.
+    /// The job, user, …; `(other)` if there were too many.
     pub name: String,
-    /// What it used.
+    /// The counters.
     #[serde(flatten)]
     pub counters: WireCounters,
 }

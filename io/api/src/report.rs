@@ -1,8 +1,8 @@
-//! What became of a job: when, how much, how it was delayed, what its requests looked like.
+//! The report of a job: when, how much, its delays and the pattern of its requests.
 //!
 //! ```text
 //!   ledger: the job's points, all jobs' sums ─┐
-//!   proxies: what holds and held it ──────────┴─► JobReport ─► GET /v1/report ─► sluice report
+//!   proxies: causes of delay ─────────────────┴─► JobReport ─► GET /v1/report ─► sluice report
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -10,74 +10,75 @@ use utoipa::ToSchema;
 
 use crate::WireCounters;
 
-/// What one job did in a span of time.
+/// The report of one job in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireJobReport {
     /// The job; empty: requests without one.
     pub job: String,
-    /// The users whose requests these were, by number, as far as they are known.
+    /// The users of these requests, by number, as far as known.
     pub users: Vec<u32>,
-    /// When this was, in seconds since 1970.
+    /// The time of the report, in seconds since 1970.
     pub at_s: u64,
-    /// Where its first point of time begins, likewise.
+    /// The start of its first point of time, in seconds since 1970.
     pub from_s: u64,
-    /// Where its last one ends, or now.
+    /// The end of its last point of time, or now.
     pub to_s: u64,
-    /// How long the points are together in which it had any requests: its active time.
+    /// The total length of the points in which it had requests: its active time.
     pub active_s: u64,
-    /// All it did: payload, operations by kind, what was delayed, sizes and order.
+    /// All counters: payload, operations by kind, delays, sizes and order.
     pub counters: WireCounters,
-    /// Payload by active time, in bytes a second.
+    /// Payload by active time, in bytes per second.
     pub achieved_per_s: u64,
-    /// What it asked for, in bytes a second: an estimate. Each request that a limit delayed stands
-    /// for one more of its size that could have gone meanwhile, so this is what was achieved and
-    /// what was delayed, by active time.
+    /// The requested rate in bytes per second, an estimate. Each request that a limit delayed
+    /// stands for one more of its size that could have been served in that time, so this is the
+    /// achieved and the delayed payload, by active time.
     pub asked_per_s: u64,
     /// Operations by active time.
     pub achieved_ops_per_s: u64,
-    /// Operations and delayed requests by active time, likewise an estimate.
+    /// Operations and delayed requests by active time, an estimate, too.
     pub asked_ops_per_s: u64,
-    /// What delayed it, the longest first, as its proxies remember it.
+    /// The causes of delay, the longest first, as its proxies remember them.
     pub holders: Vec<JobDelayCause>,
-    /// Whether some proxy still knows its requests. Where none does, what delayed them is not
-    /// known any more; how long and how much is.
+    /// Whether any proxy still knows its requests. If not, the causes of delay are no longer known;
+    /// their time and number are.
     pub holders_known: bool,
     /// The other jobs with the most payload from its first point to its last, five at most.
     pub others: Vec<ConcurrentJob>,
-    /// How many other jobs there were in all.
+    /// The number of other jobs.
     pub others_count: u64,
-    /// Its part of all payload in this time, in millionths: near a million the file system was its
-    /// own, far below it shared (the coverage factor of correlating jobs with server counters).
+    /// Its part of all payload in this time, in millionths: near a million it had the file system
+    /// to itself, far below it shared it (the coverage factor of correlating jobs with server
+    /// counters).
     pub coverage_ppm: u32,
-    /// Its time, point by point; none where it had no requests.
+    /// Its time, point by point, without points that had no requests.
     pub points: Vec<JobPoint>,
     /// Named patterns of its requests; those that are slow have advice.
     pub patterns: Vec<JobPattern>,
-    /// What makes these figures less certain, a sentence each.
+    /// Caveats about these figures, a sentence each.
     pub doubts: Vec<String>,
 }
 
-/// What delayed a job.
+/// A cause of delay of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobDelayCause {
-    /// In words: `the limit of rule jobs (jobid=dd.1)`.
+    /// The cause in words: `the limit of rule jobs (jobid=dd.1)`.
     pub what: String,
-    /// Whether it holds requests now.
+    /// Whether it delays requests now.
     pub now: bool,
     /// Requests that it delayed.
     pub requests: u64,
     /// Their payload.
     pub bytes: u64,
-    /// How long they waited, summed up over requests.
+    /// The time that they waited, summed up over requests.
     pub wait_ns: u64,
 }
 
 /// Another job at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConcurrentJob {
-    /// The job; empty: requests without one; `(other)`: those who were too many.
+    /// The job; empty: requests without one; `(other)`: jobs beyond the bound.
     pub job: String,
-    /// What it read and wrote.
+    /// Its payload read and written.
     pub bytes: u64,
     /// Its part of all payload in this time, in millionths.
     pub share_ppm: u32,
@@ -86,9 +87,9 @@ pub struct ConcurrentJob {
 /// A point of a job's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobPoint {
-    /// Where it begins, in seconds since 1970.
+    /// Its start, in seconds since 1970.
     pub at_s: u64,
-    /// How long it is.
+    /// Its length.
     pub span_s: u64,
     /// Payload read.
     pub read_bytes: u64,
@@ -100,18 +101,18 @@ pub struct JobPoint {
     pub delayed: u64,
     /// Their payload.
     pub delayed_bytes: u64,
-    /// How long they waited, summed up.
+    /// The time that they waited, summed up.
     pub delayed_ns: u64,
 }
 
-/// A pattern that the requests show.
+/// A pattern of the requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobPattern {
     /// Its name, as in `behaviour` of a `[[decay]]`.
     pub name: String,
-    /// What it is.
+    /// A description of the pattern.
     pub what: String,
-    /// What to do instead; empty where nothing needs to be done.
+    /// What to do instead; empty if there is nothing to do.
     pub advice: String,
     /// Why it is slow, or why not.
     pub source: String,

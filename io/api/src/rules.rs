@@ -1,8 +1,8 @@
-//! The rules in force, as the control API shows them.
+//! The rules in force, as the control API returns them.
 //!
 //! ```text
 //!   GET ─► text + version ─► edited ─► PUT, If-Match: version ─► in force
-//!            ▲                              │ 409: somebody else was faster
+//!            ▲                              │ 409: changed by others
 //!            └──────────────────────────────┘
 //! ```
 
@@ -17,145 +17,146 @@ use utoipa::ToSchema;
 /// The rules and meters in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRules {
-    /// Tells this text from others. Give it back as `If-Match` to change the rules only if
-    /// they are still these.
+    /// Identifies this text. Send it as `If-Match` to change the rules only if they still have this
+    /// version.
     pub version: String,
-    /// The text that they were read from, with its comments.
+    /// The text of the rules, with its comments.
     pub text: String,
-    /// The proxy's own rule file; absent: it has none.
+    /// The proxy's own rule file; absent if it has none.
     pub file: Option<String>,
     /// Whether the rule file held this text when the proxy last read or wrote it.
     pub saved: bool,
-    /// Rules in their order: the first that matches takes the request.
+    /// The rules in their order: the first that matches takes the request.
     pub rules: Vec<WireRule>,
-    /// Meters in their order: each one that matches is paid.
+    /// The meters in their order: a request pays each one that matches.
     pub meters: Vec<WireMeter>,
-    /// Decays in their order: each one that matches counts and holds back.
+    /// The decays in their order: each one that matches counts and throttles.
     #[serde(default)]
     pub decays: Vec<DecayRuleReport>,
-    /// Of which files `projid` is known, for each export; empty unless rules ask a proxy for it.
+    /// The files of which `projid` is known, for each export; empty unless rules use it at a proxy.
     #[serde(default)]
     pub projid: Vec<ExportProjects>,
-    /// What is under way that no rule takes, on each target.
+    /// The load that matches none of the rules, on each target.
     pub unmatched: Vec<RuleLoad>,
-    /// The part of the reserved rates that could not be kept in the last second, in parts per
-    /// million, by target: above 0 where more is reserved than the target gives.
+    /// The part of the reserved rates that could not be served in the last second, in parts per
+    /// million, by target: above 0 if the reservations exceed what the target can do.
     pub promises_cut_ppm: BTreeMap<String, u64>,
 }
 
-/// Of which files of an export the project quota id is known.
+/// The files of an export of which the project quota id is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportProjects {
-    /// The export's name.
+    /// The name of the export.
     pub export: String,
-    /// Of which files.
+    /// The files.
     pub known: ProjectsKnown,
 }
 
-/// Of which files a project quota id is known.
+/// The files of which a project quota id is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectsKnown {
-    /// Of all.
+    /// All files.
     Files,
-    /// Of those that are open: the proxy's kernel cannot tell it of others without an open.
+    /// Open files only: the proxy's kernel cannot read it of other files without an open.
     OpenFiles,
-    /// Of none: the file system has no projects.
+    /// No files: the file system has no projects.
     Nothing,
 }
 
 /// One rule: a condition and what it grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRule {
-    /// Unique among the rules.
+    /// The name, unique among the rules.
     pub name: String,
     /// The condition, `*` for any request.
     #[serde(rename = "match")]
     pub condition: String,
-    /// The fields that divide it into classes.
+    /// The fields that divide its requests into classes.
     pub per: Vec<String>,
-    /// The part of the service beside other classes.
+    /// The weight against other classes.
     pub weight: u32,
-    /// The promised rate of each class, as `500MB/s`.
+    /// The reserved rate of each class, such as `500MB/s`.
     pub reserve: Option<String>,
-    /// The part of that rate's device time, in parts per million, by which requests without bytes
-    /// go before shares; absent: nothing is promised in bytes.
+    /// The part of the device time of that rate, in parts per million, for requests without bytes
+    /// that go before weights; absent if no bytes are reserved.
     pub reserve_metadata_ppm: Option<u32>,
-    /// Ceilings of each class.
+    /// The limits of each class.
     pub limits: Vec<LimitReport>,
-    /// What the one limit means: `realtime`, a promise too; `spare`, a promise and no
-    /// ceiling; absent: a ceiling.
+    /// The meaning of the one limit: `realtime`: also a reservation; `spare`: a reservation and not
+    /// a limit; absent: a limit.
     pub limit_mode: Option<String>,
-    /// The rule that its one limit depends on, and how.
+    /// The rule on which its one limit depends, and how.
     pub parent: Option<WireRuleDependency>,
     /// The most device slots of each class.
     pub slots: Option<u32>,
-    /// Device slots that are left free for what it is promised.
+    /// Device slots that are left free for its reservation.
     pub keep_slots: Option<u32>,
-    /// The least part, in parts per million, that service had elsewhere leaves a class of its
-    /// share here.
+    /// The minimum, in parts per million, of its share here that service from other proxies leaves
+    /// a class.
     pub min_share_ppm: Option<u32>,
-    /// How its writes reach the backend; absent: as the target says.
+    /// How its writes reach the backend; absent: as configured for the target.
     pub write_mode: Option<String>,
     /// The most classes it makes.
     pub max_classes: Option<u32>,
-    /// Names the earlier rule that leaves nothing for this one; absent: it can match.
+    /// The name of an earlier rule that takes all requests of this one; absent if this rule can
+    /// match.
     pub shadowed_by: Option<String>,
-    /// What there is of it on each target; empty for the rules of a file.
+    /// Its current state on each target; empty for the rules of a file.
     pub targets: Vec<RuleLoad>,
 }
 
-/// What a rule's limit depends on: between `min` and the limit itself.
+/// The dependency of a rule's limit, which moves between `min` and the limit itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRuleDependency {
-    /// The rule.
+    /// The other rule.
     pub rule: String,
     /// `follow`, `complement` or `gate`.
     pub kind: String,
-    /// The part, rate or time that stands behind it.
+    /// The value of that kind: a part, a rate or a time.
     pub value: String,
-    /// The least that the limit becomes.
+    /// The minimum of the limit.
     pub min: String,
 }
 
-/// What there is of one rule on one target now.
+/// The current state of one rule on one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuleLoad {
     /// The target.
     pub target: String,
-    /// What a limit with a parent is now; absent: the rule has no parent.
+    /// The current limit, if it depends on another rule; absent otherwise.
     pub effective_limit: Option<String>,
-    /// Its classes, those lately idle included.
+    /// Its classes, including recently idle ones.
     pub classes: u64,
-    /// Requests of theirs that wait.
+    /// Its waiting requests.
     pub queued: u64,
-    /// Requests of theirs at the backend.
+    /// Its requests at the backend.
     pub running: u64,
 }
 
-/// One meter: a ceiling beside the classes' own.
+/// One meter: a limit besides those of classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireMeter {
-    /// Unique among the meters.
+    /// The name, unique among the meters.
     pub name: String,
     /// The condition, `*` for any request.
     #[serde(rename = "match")]
     pub condition: String,
-    /// The fields that divide it into meters.
+    /// The fields that divide its requests into meters.
     pub per: Vec<String>,
     /// Rate, kinds and burst.
     pub limit: LimitReport,
 }
 
-/// One decay: a ceiling that falls with what a key had.
+/// One decay: a limit that falls with the past usage of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecayRuleReport {
-    /// Unique among the decays.
+    /// The name, unique among the decays.
     pub name: String,
-    /// Whose requests count and are held back, `*` for anybody's.
+    /// The match of the requests that count and are throttled, `*` for all.
     #[serde(rename = "match")]
     pub condition: String,
-    /// Whose do not; absent: nobody's.
+    /// The match of the requests that are exempt; absent if there are none.
     pub exempt: Option<String>,
     /// The fields of which each distinct key has an account.
     pub per: Vec<String>,
@@ -167,28 +168,28 @@ pub struct DecayRuleReport {
     pub span_ns: u64,
     /// The mean rate to which each key is entitled, as `70MB/s`.
     pub entitled: String,
-    /// The rate at which each is held in any case.
+    /// The rate at which each key is limited in any case.
     pub max: Option<String>,
-    /// The rate below which none is held.
+    /// The rate below which no key is limited.
     pub floor: String,
-    /// Whether it holds back only while requests wait for one another.
+    /// Whether it throttles only while requests wait for one another.
     pub contention: bool,
 }
 
-/// A ceiling on some kinds of request.
+/// A limit on some kinds of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LimitReport {
-    /// The kinds that pay.
+    /// The kinds of requests that pay.
     pub kinds: Vec<String>,
     /// The rate, as `500MB/s` or `100ops/s`.
     pub rate: String,
-    /// The most let through at once after idleness, in bytes or operations as the
-    /// rate counts; absent: the dispatcher chooses.
+    /// The burst: what is admitted at once after idleness, in bytes or operations like the rate;
+    /// absent if the dispatcher chooses it.
     pub burst: Option<u64>,
 }
 
 impl WireRules {
-    /// The rules of a text; nothing is known of a proxy that has them in force.
+    /// Returns the rules of a text, without the state of a proxy.
     pub fn of(text: &str, set: &RuleSet) -> WireRules {
         let mut rules: Vec<_> = set.rules.iter().map(WireRule::from).collect();
         for shadowed in set.shadowed() {
@@ -200,15 +201,15 @@ impl WireRules {
         WireRules { version, text: text.into(), rules, meters, decays, ..WireRules::default() }
     }
 
-    /// The version as the header ETag has it.
+    /// Returns the version as the header ETag.
     pub fn tag(&self) -> String {
         format!("\"{}\"", self.version)
     }
 
-    /// The one version that the value of a header If-Match names; `None` for `*`.
+    /// Returns the version that the value of a header If-Match names; `None` for `*`.
     ///
     /// # Errors
-    /// What it must be, if it is something else.
+    /// If it is neither: the expected form.
     pub fn version_named(value: &str) -> Result<Option<&str>, String> {
         let text = value.trim();
         if text == "*" {
@@ -220,9 +221,9 @@ impl WireRules {
         version.map(Some).ok_or_else(wrong)
     }
 
-    /// The version of a text: the first 8 bytes of its BLAKE3 in hexadecimal. The same text has
-    /// the same one in every process and release, so an edit that began at one controller ends
-    /// at another (std's hashes may change with each release of Rust).
+    /// Returns the version of a text: the first 8 bytes of its BLAKE3 in hexadecimal. The same text
+    /// has the same version in every process and release, so an edit can begin at one controller
+    /// and end at another (the hashes of std may change with each release of Rust).
     pub fn version_of(text: &str) -> String {
         let hash = blake3::hash(text.as_bytes());
         hash.to_hex()[..16].to_string()

@@ -1,13 +1,13 @@
-//! Listening on a Unix socket whose name belongs to us while we live, and whom to believe that
-//! listens at one.
+//! Unix sockets: a listener that owns its name while it lives, and a check of the process that
+//! listens.
 //!
 //! ```text
-//!   nothing there ─ make its folder ────────────► bind
-//!   a socket that nobody listens at (stale) ────► remove, bind
-//!   a socket that somebody listens at ──────────► InUse
-//!   anything else ──────────────────────────────► Foreign, left alone
+//!   nothing there ─ make its directory ─────────► bind
+//!   a socket without a listener (stale) ────────► remove, bind
+//!   a socket with a listener ───────────────────► InUse
+//!   anything else ──────────────────────────────► Foreign, not touched
 //!
-//!   connected ─ SO_PEERCRED: root, this user, or who owns the directory? ─no─► Stranger
+//!   connected ─ SO_PEERCRED: root, this user, or the directory's owner? ─no─► Stranger
 //! ```
 
 use std::fs;
@@ -27,11 +27,11 @@ use crate::files::{is_trusted, make_directory};
 pub struct Listening {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the name: what is removed at the end is only ours.
+    /// Device and inode of the name, so that only our own is removed at the end.
     name: (u64, u64),
 }
 
-/// Why a Unix socket cannot be had.
+/// An error of listening at a Unix socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another process listens there.
@@ -40,13 +40,13 @@ pub enum SocketError {
         /// The name.
         path: PathBuf,
     },
-    /// What is there is no socket and not ours to remove.
+    /// The name is not a socket and is not removed.
     #[error("{} exists and is not a socket", .path.display())]
     Foreign {
         /// The name.
         path: PathBuf,
     },
-    /// Its folder is not there and cannot be made.
+    /// The directory does not exist and cannot be created.
     #[error("cannot create the directory of {}", .path.display())]
     Folder {
         /// The name.
@@ -66,10 +66,10 @@ pub enum SocketError {
     },
 }
 
-/// Why the process that listens at a Unix socket is not spoken to.
+/// The reason why the listener at a Unix socket is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenerError {
-    /// Anybody could have put the socket there.
+    /// The socket belongs to another user.
     #[error(
         "{} is the socket of uid {uid}: root, this user or the owner of its directory is \
          expected; if that user is the right one, run this command as that user",
@@ -78,10 +78,10 @@ pub enum ListenerError {
     Stranger {
         /// The name.
         path: PathBuf,
-        /// Who listens.
+        /// The user that listens.
         uid: u32,
     },
-    /// The kernel does not say who it is.
+    /// The kernel does not name the user.
     #[error("cannot find the user that listens at {}", .path.display())]
     Unknown {
         /// The name.
@@ -92,19 +92,21 @@ pub enum ListenerError {
     },
 }
 
-/// Connections that wait to be accepted, at most; listen(2). A thousand proxies may come back at once.
+/// The most connections that wait to be accepted; listen(2). A thousand proxies may reconnect at
+/// once.
 const BACKLOG: i32 = 1024;
 
 impl Listening {
-    /// Listens at `path`, taking the place of a socket that its process left behind. The folder
-    /// is made if it is not there, as /run/sluice is not after each boot. `mode` is the name's permissions, as in chmod(2): who may write may connect.
+    /// Listens at `path`, replacing a socket that its process left behind. The directory is created
+    /// if it does not exist, such as /run/sluice after a boot. `mode` is the permissions of the
+    /// name, as in chmod(2): users that may write may connect.
     pub fn at(path: &Path, mode: u32) -> Result<Listening, SocketError> {
         let refused = |source| SocketError::Refused { path: path.into(), source };
         let folder = path.parent().map_or(Ok(()), |folder| make_directory(folder, 0o755));
         folder.map_err(|source| SocketError::Folder { path: path.into(), source })?;
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(|error| match error {
-            // Somebody was quicker between the look and the bind.
+            // Another process was faster between the check and the bind.
             rustix::io::Errno::ADDRINUSE => SocketError::InUse { path: path.into() },
             error => refused(error.into()),
         })?;
@@ -112,12 +114,12 @@ impl Listening {
         Ok(Listening { listener, path: path.into(), name: (metadata.dev(), metadata.ino()) })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
@@ -128,18 +130,18 @@ impl Drop for Listening {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.name);
         if ours {
-            // It may have gone since; then there is nothing left to do.
+            // It may have been removed since; then there is nothing to do.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether the process at the other end of a socket that was connected by its name may be
-/// believed: it runs as root, as this user, or as the user who owns the directory of the name,
-/// as a service's does in its own.
+/// Checks the process at the other end of a socket that was connected by its name: it is trusted if
+/// it runs as root, as this user, or as the owner of the directory of the name, like a service in
+/// its own directory.
 ///
 /// # Errors
-/// If it is somebody else, or unknown.
+/// If it is another user, or unknown.
 pub fn check_listener(stream: impl AsFd, path: &Path) -> Result<(), ListenerError> {
     let unknown = |source| ListenerError::Unknown { path: path.into(), source };
     let peer = sockopt::socket_peercred(stream).map_err(|error| unknown(error.into()))?;
@@ -186,8 +188,8 @@ fn bind(path: &Path, mode: u32) -> rustix::io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Gives the name the permissions that the umask took. It is opened first: whoever can write to the
-/// folder could put a link there, to anything.
+/// Gives the name the permissions that the umask removed. It is opened first: a user that can write
+/// to the directory could put a link there, to anything.
 fn widen(path: &Path, mode: u32) -> rustix::io::Result<()> {
     let name = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
     let found = rustix::fs::fstat(&name)?;

@@ -20,15 +20,15 @@ use tokio_rustls::TlsConnector;
 use super::ClientError;
 use crate::{CredentialsError, Endpoint, check_listener};
 
-/// A connection on which nothing is under way.
+/// A connection without an exchange in flight.
 pub(super) struct Connected {
     sender: SendRequest<Full<Bytes>>,
-    /// What moves the bytes; it must be polled for an answer to come.
+    /// The task that moves the bytes; it must be polled for a reply to come.
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     over: bool,
 }
 
-/// The most bytes of an answer that are taken: a hundred thousand subjects fit.
+/// The most bytes of a reply that are accepted: a hundred thousand subjects fit.
 const ANSWER_BYTES_MAX: usize = 128 << 20;
 
 impl Connected {
@@ -67,12 +67,12 @@ impl Connected {
     {
         let (sender, connection) =
             http1::handshake(stream).await.map_err(|error| broken(at, &error))?;
-        // How it ended shows in the answer, or in that none comes.
+        // Its result shows in the reply, or in the missing reply.
         let driver = Box::pin(async move { drop(connection.await) });
         Ok(Connected { sender, driver, over: false })
     }
 
-    /// Whether a further exchange may be tried.
+    /// Returns whether a further exchange may be tried.
     pub(super) fn is_open(&self) -> bool {
         !self.over
     }
@@ -93,8 +93,7 @@ impl Connected {
         Connected::drive(&mut self.driver, &mut self.over, answer).await
     }
 
-    /// The same for an answer that goes into a file piece by piece; one that is a refusal is
-    /// given back.
+    /// Makes an exchange whose reply goes into a file piece by piece; a refusal is returned.
     pub(super) async fn ask_into(
         &mut self,
         at: &Endpoint,
@@ -121,14 +120,14 @@ impl Connected {
         Connected::drive(&mut self.driver, &mut self.over, answer).await
     }
 
-    /// Runs an exchange and what moves its bytes.
+    /// Runs an exchange and the task that moves its bytes.
     async fn drive<T>(
         driver: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
         over: &mut bool,
         answer: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        // When the connection ends first, the answer still waits in the channel between them,
-        // or reports what broke.
+        // If the connection ends first, the reply still waits in the channel between them, or
+        // reports what broke.
         tokio::pin!(answer);
         tokio::select! {
             outcome = &mut answer => outcome,

@@ -1,4 +1,4 @@
-//! A report as a controller takes it in: plan's own types, whatever form it came in.
+//! A checked report in the types of `plan`, from either form.
 //!
 //! ```text
 //!   JSON ─► ProxyReport ──────────────────────────┐
@@ -21,29 +21,29 @@ use super::{
 };
 use crate::why::ProxyReply;
 
-/// A report, read and found to be possible.
+/// A report with checked values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedReport {
-    /// Which of the proxy's lives.
+    /// The epoch of the proxy.
     pub epoch: u64,
-    /// The version of the rules that a controller gave it.
+    /// The version of the rules from the controller.
     pub rules: Option<String>,
-    /// Its standing with each target.
+    /// The reports of its targets.
     pub targets: Vec<(Arc<str>, ShareReport)>,
-    /// What was used.
+    /// The usage.
     pub usage: Option<CheckedUsage>,
-    /// Whether requests of several classes wait for one another somewhere.
+    /// Whether requests of several classes wait for one another at any target.
     pub contended: bool,
-    /// Answers to what was asked.
+    /// Replies to queries.
     pub answers: Vec<ProxyReply>,
 }
 
-/// [`UsageReport`], likewise.
+/// A checked [`UsageReport`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedUsage {
-    /// Grows with each usage report of a life.
+    /// The number of the usage report, which grows in an epoch.
     pub sequence: u64,
-    /// All that it served, with and without a line.
+    /// Total service, with and without a line.
     pub total: WireCounters,
     /// Lines that changed.
     pub lines: Vec<CheckedLine>,
@@ -51,27 +51,26 @@ pub struct CheckedUsage {
     pub gone: Vec<u64>,
 }
 
-/// [`UsageLine`], likewise.
+/// A checked [`UsageLine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedLine {
-    /// The proxy's number for the line.
+    /// The number of the line at the proxy.
     pub id: u64,
-    /// Whom it counts for.
+    /// The subject of the line.
     pub payer: Arc<WireSubjectId>,
-    /// What was counted.
+    /// The counters.
     pub counters: WireCounters,
 }
 
-/// The scopes and payers that reports named lately, by the bytes that stood for them: a thousand
-/// proxies name the same ones each second, and memory for their names was a third of what a
-/// report cost.
+/// The scopes and subjects of recent reports, by their bytes: a thousand proxies name the same ones
+/// each second, and memory for their names was a third of the cost of a report.
 #[derive(Debug, Default)]
 pub struct ScopeInterner {
     scopes: FxHashMap<Box<[u8]>, Scope>,
     payers: FxHashMap<Box<[u8]>, Arc<WireSubjectId>>,
 }
 
-/// [`ProxyReport`] in its compact form, of which it borrows.
+/// [`ProxyReport`] in its compact form, which borrows from the body.
 #[derive(Deserialize)]
 struct Compact<'a> {
     epoch: u64,
@@ -84,7 +83,7 @@ struct Compact<'a> {
     answers: Vec<ProxyReply>,
 }
 
-/// [`UsageReport`], likewise.
+/// [`UsageReport`] in its compact form.
 #[derive(Deserialize)]
 struct CompactUsage<'a> {
     sequence: u64,
@@ -94,13 +93,14 @@ struct CompactUsage<'a> {
     gone: Vec<u64>,
 }
 
-/// [`UsageLine`]: its number, the payer's bytes, and what was counted.
+/// [`UsageLine`]: its number, the bytes of the subject, and the counters.
 type CompactLine<'a> = (u64, &'a [u8], WireCounters);
 
-/// [`WireScopeUsage`](crate::WireScopeUsage): the scope's bytes, what was used of it, and whether somebody waits.
+/// [`WireScopeUsage`](crate::WireScopeUsage): the bytes of the scope, its usage, and whether
+/// requests wait.
 type CompactUse<'a> = (&'a [u8], Option<u32>, bool);
 
-/// [`WireTargetReport`], likewise.
+/// [`WireTargetReport`] in its compact form.
 #[derive(Deserialize)]
 struct CompactTarget<'a> {
     sequence: u64,
@@ -115,10 +115,10 @@ struct CompactTarget<'a> {
 }
 
 impl CheckedReport {
-    /// What the proxy `from` said.
+    /// Checks the report of the proxy `from`.
     ///
     /// # Errors
-    /// Names the target and the value that cannot be.
+    /// If a value is not valid: names the target and the value.
     pub fn new(from: &Arc<str>, said: ProxyReport) -> Result<CheckedReport, WrongMessage> {
         let ProxyReport { epoch, rules, targets, usage, contended, answers } = said;
         let taken = |(target, form): (&String, &WireTargetReport)| {
@@ -144,10 +144,10 @@ impl From<UsageReport> for CheckedUsage {
 }
 
 impl ScopeInterner {
-    /// What the proxy `from` said in the compact form.
+    /// Checks the report of the proxy `from` in the compact form.
     ///
     /// # Errors
-    /// If the bytes are no such message, or more than one; or names the value that cannot be.
+    /// If the bytes are not exactly one such message, or a value is not valid.
     pub fn report(&mut self, from: &Arc<str>, bytes: &[u8]) -> Result<CheckedReport, WrongMessage> {
         const WANT: &str = "a report in the form of its content type";
         let said = match postcard::take_from_bytes::<Compact<'_>>(bytes) {
@@ -225,7 +225,7 @@ fn keep<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) ->
     what
 }
 
-/// Of each, as many as a controller lists; with more, reading them anew is what they cost.
+/// The most entries of each kind, as many as a controller lists; more are decoded again each time.
 const NAMED_MAX: usize = 131_072;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Reports in few bytes: postcard of the same message.
+//! The compact form of reports: postcard of the same message.
 //!
-//! A controller takes a report of a thousand lines from each of a thousand proxies each second,
-//! and reading JSON is most of what that costs. Postcard names no fields, so both sides must
-//! have the same message: the content type has a number that changes with it, and who does not
-//! know that number is told the report as JSON. So is, each time, a report with answers: they
-//! leave out what is not there, which takes names.
+//! A controller receives a report of a thousand lines from each of a thousand proxies each second,
+//! and most of the cost would be parsing JSON. Postcard names no fields, so both sides must have
+//! the same message: the content type has a number that changes with it, and a controller that does
+//! not know the number gets the report as JSON. A report with replies to queries is also sent as
+//! JSON, because replies omit absent fields, which needs names.
 
 use super::ProxyReport;
 
@@ -12,15 +12,15 @@ use super::ProxyReport;
 pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-3+postcard";
 
 impl ProxyReport {
-    /// The report in its compact form; `None` if it has answers.
+    /// Returns the report in its compact form; `None` if it has replies to queries.
     pub fn to_compact(&self) -> Option<Vec<u8>> {
         let compact = || postcard::to_stdvec(self).expect("memory takes all of it");
         self.answers.is_empty().then(compact)
     }
 }
 
-/// A scope or payer within a report: in the compact form bytes of their own, so that who knows
-/// them need not read them.
+/// A scope or subject within a report: in the compact form a byte string of its own, so that a
+/// reader that knows the bytes need not decode them.
 pub(super) mod apart {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -112,8 +112,8 @@ pub(super) mod tests {
         assert_eq!(ProxyReport { answers, ..report }.to_compact(), None);
     }
 
-    /// Where this fails the message is another: count up the number in `COMPACT_REPORT` and in
-    /// the API's description, then put the new sum here.
+    /// If this fails, the message has changed: increase the number in `COMPACT_REPORT` and in the
+    /// description of the API, then put the new sum here.
     #[test]
     fn the_number_in_the_content_type_stands_for_this_message() {
         let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,7 +1,7 @@
-//! From plan's types to the wire and back.
+//! Conversions between the types of `plan` and their wire form.
 //!
-//! What comes from the wire is not trusted: numbers beyond their bounds and names that cannot
-//! be are refused with the value at fault; how many there may be is the body's bound.
+//! Values from the wire are not trusted: numbers out of range and invalid names are refused with
+//! the value at fault. The length of the body bounds their number.
 
 use std::sync::Arc;
 
@@ -56,24 +56,24 @@ pub enum WireKey {
     Opcode(String),
 }
 
-/// A part of one scope, in billionths.
+/// A share of one scope, in billionths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireWaits {
     /// The scope.
     pub scope: WireScope,
-    /// The part.
+    /// The share.
     pub part: u32,
 }
 
-/// What a scope is granted; neither part nor rate: it is listed no longer.
+/// The grant of a scope; with neither share nor rate it is no longer listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireScopeGrant {
     /// The scope.
     pub scope: WireScope,
-    /// The part, in billionths.
+    /// The share, in billionths.
     pub part: Option<u32>,
-    /// The rate over all proxies to which a decay holds it.
+    /// The rate over all proxies to which a decay limits it.
     pub rate: Option<WireRate>,
 }
 
@@ -88,7 +88,7 @@ pub enum WireRate {
 }
 
 impl WrongMessage {
-    /// `value` is not `want`.
+    /// Makes the error: `value` is not `want`.
     pub fn new(value: impl ToString, want: &'static str) -> WrongMessage {
         let mut value = value.to_string();
         if let Some((at, _)) = value.char_indices().nth(VALUE_CHARS_MAX) {
@@ -97,7 +97,7 @@ impl WrongMessage {
         WrongMessage { place: String::new(), value: format!("{value:?}"), want }
     }
 
-    /// The same, in what is said of a target.
+    /// Adds the name of the target to the error.
     pub(super) fn at(self, target: &str) -> WrongMessage {
         let target: String = target.chars().take(VALUE_CHARS_MAX).collect();
         WrongMessage { place: format!("target {target}: "), ..self }
@@ -105,7 +105,7 @@ impl WrongMessage {
 }
 
 impl WireTargetReport {
-    /// The report as the proxy of this name and life made it.
+    /// Returns the report of the proxy of this name and epoch.
     pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<ShareReport, WrongMessage> {
         let use_of = |of: &WireScopeUsage| {
             let used = of.used.map(part).transpose()?;
@@ -153,7 +153,7 @@ impl From<&ShareReport> for WireTargetReport {
 }
 
 impl WireTargetAssignment {
-    /// The order as the controller made it for the proxy of this name and life.
+    /// Returns the assignment for the proxy of this name and epoch.
     pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
         let grants = self.grants.iter().map(|of| {
             let rate = of.rate.map(Rate::try_from).transpose()?;
@@ -235,7 +235,7 @@ impl From<&Holdings> for WireHoldings {
 }
 
 impl WireScope {
-    /// The scope; an error names what it cannot be.
+    /// Returns the scope; an error names the invalid value.
     pub fn to_scope(&self) -> Result<Scope, WrongMessage> {
         let section = [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay]
             .into_iter()
@@ -347,11 +347,11 @@ pub(super) fn part(billionths: u32) -> Result<Share, WrongMessage> {
     part.ok_or_else(|| WrongMessage::new(billionths, "a part: 1000000000 billionths at most"))
 }
 
-/// How much of a wrong value a message repeats.
+/// The length of a wrong value that a message repeats.
 const VALUE_CHARS_MAX: usize = 60;
-/// The longest name of a rule or meter that is taken.
+/// The longest name of a rule or meter.
 const NAME_BYTES_MAX: usize = 255;
-/// A key has each field once at most.
+/// The most values of a key: each field once.
 const KEY_MAX: usize = 6;
 
 #[cfg(test)]

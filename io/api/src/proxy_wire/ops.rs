@@ -1,7 +1,7 @@
-//! Operations by kind, as messages have them.
+//! Operations by kind, as in messages.
 //!
 //! ```text
-//!   JSON: {"read": 7, "open": 1}, those that are none left out     compact: pairs of numbers
+//!   JSON: {"read": 7, "open": 1}, kinds without any omitted     compact: pairs of numbers
 //! ```
 
 use std::fmt;
@@ -10,17 +10,17 @@ use model::OpKind;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How many operations of each kind, in the order of [`OpKind::ALL`].
+/// The number of operations of each kind, in the order of [`OpKind::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireOps(pub [u64; OpKind::COUNT]);
 
 impl WireOps {
-    /// Operations of a kind.
+    /// Returns the operations of a kind.
     pub fn of(&self, kind: OpKind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// The kinds of which there were any.
+    /// Returns the kinds with operations.
     pub fn any(&self) -> impl Iterator<Item = (OpKind, u64)> {
         let all = OpKind::ALL.iter().map(|kind| (*kind, self.of(*kind)));
         all.filter(|(_, count)| *count > 0)
