@@ -152,7 +152,7 @@ impl FuseDevice {
             // ENOENT: the connection ended meanwhile, and with it all that waited.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
             Err(error) => {
-                tracing::error!(id = id.0, %error, "the kernel refused an answer");
+                tracing::error!(id = id.0, %error, "the kernel refused a reply");
                 // Without one the caller would wait for ever. ENOENT if that was its end.
                 let header = out_header(0, -Errno::IO.raw_os_error(), id.0);
                 let _ = rustix::io::write(&self.fd, &header);

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 /// A request that ends within a field. The kernel sends none; if one comes all the same,
 /// kernel and this crate disagree about a structure, and the request is answered with `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a request ends within its field {field}")]
+#[error("the request is too short for its field {field}")]
 pub(crate) struct Malformed {
     pub(crate) field: &'static str,
 }

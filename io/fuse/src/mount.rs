@@ -30,7 +30,7 @@ pub enum FuseMountError {
         error: Errno,
     },
     /// A mount is there whose process is gone.
-    #[error("the mount at {} is dead: its process ended without unmounting it", path.display())]
+    #[error("the mount at {} is dead: its process has ended; run umount -l", path.display())]
     Dead {
         /// Where it should be mounted.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum FuseMountError {
     #[error("cannot open /dev/fuse: {0}")]
     Device(Errno),
     /// mount(2) was refused.
-    #[error("mounting at {} was refused: {error}{}", path.display(), hint(*error))]
+    #[error("the kernel refused to mount at {}: {error}{}", path.display(), hint(*error))]
     Refused {
         /// Where it should be mounted.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum FuseMountError {
 }
 
 fn hint(error: Errno) -> &'static str {
-    if error == Errno::PERM { " (CAP_SYS_ADMIN is needed)" } else { "" }
+    if error == Errno::PERM { "; run with CAP_SYS_ADMIN" } else { "" }
 }
 
 /// A place where a file system of ours is mounted.
@@ -116,7 +116,7 @@ impl MountPoint {
     pub(crate) fn set_readahead(&self, bytes: u32) {
         let path = format!("/sys/class/bdi/0:{}/read_ahead_kb", self.minor);
         if let Err(error) = std::fs::write(&path, (bytes / 1024).to_string()) {
-            tracing::debug!(path, %error, "readahead stays as it is");
+            tracing::debug!(path, %error, "cannot set the read-ahead");
         }
     }
 

@@ -39,7 +39,7 @@ pub struct FuseConnection {
 #[derive(Debug, thiserror::Error)]
 pub enum NegotiateError {
     /// The kernel's protocol is too old.
-    #[error("the kernel speaks FUSE {major}.{minor}, {VERSION}.{MINOR_MIN} is needed")]
+    #[error("the kernel speaks FUSE {major}.{minor}, not {VERSION}.{MINOR_MIN} or later")]
     TooOld {
         /// The kernel's major version.
         major: u32,
@@ -47,7 +47,7 @@ pub enum NegotiateError {
         minor: u32,
     },
     /// The first request was another one, or shorter than its structure.
-    #[error("the first request of the connection is no FUSE_INIT")]
+    #[error("the first request of the connection is not FUSE_INIT")]
     NotInit,
     /// Reading or answering failed.
     #[error("/dev/fuse: {0}")]

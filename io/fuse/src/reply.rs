@@ -248,7 +248,7 @@ impl ReplyToken {
 impl Drop for ReplyToken {
     fn drop(&mut self) {
         if self.way.is_some() {
-            tracing::error!(id = self.id.0, "a request was dropped without an answer");
+            tracing::error!(id = self.id.0, "dropped a request without a reply");
             self.answer(Err(Errno::IO), &[]);
         }
     }

@@ -43,7 +43,10 @@ impl<F: FileSystem> FuseServer<F> {
     /// Serves a request as it was read from /dev/fuse.
     pub(crate) fn serve_bytes(&self, bytes: &[u8], device: &Arc<FuseDevice>) {
         let Ok(header) = InHeader::take(bytes) else {
-            return tracing::error!(len = bytes.len(), "less than a header came from the kernel");
+            return tracing::error!(
+                len = bytes.len(),
+                "received less than a header from the kernel"
+            );
         };
         let body = &bytes[IN_HEADER_LEN..];
         let (fixed, rest) = body.split_at(self.fixed_len(&header).min(body.len()));
@@ -78,7 +81,7 @@ impl<F: FileSystem> FuseServer<F> {
         }));
         match served {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(?opcode, %error, "a request is not understood"),
+            Ok(Err(error)) => tracing::error!(?opcode, %error, "cannot decode a request"),
             Err(_) => tracing::error!(?opcode, "the file system panicked"),
         }
     }
@@ -309,7 +312,7 @@ impl<F: FileSystem> Drop for FuseServer<F> {
     fn drop(&mut self) {
         let destroyed = catch_unwind(AssertUnwindSafe(|| self.filesystem.destroy()));
         if destroyed.is_err() {
-            tracing::error!("the file system panicked at its end");
+            tracing::error!("the file system panicked while stopping");
         }
     }
 }

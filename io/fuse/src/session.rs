@@ -49,7 +49,7 @@ impl FuseSession {
     ) -> Result<FuseSession, FuseMountError> {
         FuseSession::mount_threads(at, filesystem, options, |_, mut port| {
             let end = port.run();
-            tracing::debug!(%end, "a reader of /dev/fuse ends");
+            tracing::debug!(%end, "a reader of /dev/fuse stopped");
         })
     }
 
@@ -69,7 +69,7 @@ impl FuseSession {
         FuseSession::mount_threads(at, filesystem, options, move |number, port| {
             match port.set_nonblocking() {
                 Ok(()) => serve(number, port),
-                Err(error) => tracing::error!(%error, "/dev/fuse insists on waiting"),
+                Err(error) => tracing::error!(%error, "cannot make /dev/fuse non-blocking"),
             }
         })
     }
@@ -139,7 +139,7 @@ impl FuseSession {
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the session panicked");
+                tracing::error!("a FUSE thread panicked");
             }
         }
     }
@@ -163,7 +163,7 @@ impl Transport {
         if self == Transport::Ring
             && let Err(error) = uring::can_be_made()
         {
-            tracing::info!(%error, "no io_uring here: /dev/fuse in place of it");
+            tracing::info!(%error, "io_uring is not available; using /dev/fuse");
             return Transport::Device;
         }
         self
@@ -257,7 +257,7 @@ fn serve_rings<F: FileSystem>(
     let mut beside = RequestReceiver::new(server.clone(), device)?;
     threads.push(thread("fuse-beside".into(), move || {
         let end = beside.run();
-        tracing::debug!(%end, "the reader of /dev/fuse ends");
+        tracing::debug!(%end, "the reader of /dev/fuse stopped");
         *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         ended.1.notify_all();
     })?);

@@ -255,7 +255,7 @@ impl Ring {
         // here, and nobody writes it before `commit`.
         let header = unsafe { memory.header.bytes(HEADER_LEN) };
         let Ok(request) = InHeader::take(&header[..IN_HEADER_LEN]) else {
-            return tracing::error!("less than a header came from the kernel");
+            return tracing::error!("received less than a header from the kernel");
         };
         let len = u32::from_ne_bytes(header[PAYLOAD_LEN_AT..][..4].try_into().expect("4 bytes"));
         let fixed = &header[OP_AT..][..server.fixed_len(&request).min(ENTRY_AT - OP_AT)];

@@ -36,7 +36,7 @@ pub struct MountDaemon {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The settings name no proxy.
-    #[error("no proxy is named")]
+    #[error("no source is given; add tcp://HOST:PORT/NAME")]
     NoSource,
     /// The proxy is not there, speaks something else or has no such export.
     #[error("cannot use {export} of the proxy at {address}: {why}")]
@@ -49,7 +49,7 @@ pub enum MountError {
         why: String,
     },
     /// What tells the jobs of processes cannot be read.
-    #[error("cannot tell whose job a process is: {0}")]
+    #[error("cannot identify the jobs of processes: {0}")]
     Jobs(#[source] io::Error),
     /// A random name for the session cannot be had.
     #[error("cannot read /dev/urandom: {0}")]
@@ -118,7 +118,9 @@ impl MountDaemon {
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {
                 if settings.uring && session.connection().transport != Transport::Ring {
-                    tracing::warn!("the kernel offers no io_uring: {URING_SWITCH} is to be Y");
+                    tracing::warn!(
+                        "the kernel does not offer FUSE over io_uring; set {URING_SWITCH} to Y"
+                    );
                 }
                 Ok(MountDaemon { session, metrics })
             }

@@ -80,7 +80,7 @@ impl Gateway {
             return serve(life, msize);
         }
         if theirs < MSIZE_MIN {
-            let why = format!("it takes messages of {theirs} bytes; {MSIZE_MIN} are needed");
+            let why = format!("it accepts messages of {theirs} bytes, not {MSIZE_MIN} or more");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         set_socket_timeout(&socket, Timeout::Send, None)?;
@@ -90,8 +90,8 @@ impl Gateway {
         let peer = UpstreamClient::begin(socket, theirs, move |why| {
             let life = ends.get().and_then(Weak::upgrade);
             match life.is_some_and(|life| life.end()) {
-                true => tracing::warn!(%why, "the connection to the server broke"),
-                false => tracing::debug!(%why, "the connection to the server has ended"),
+                true => tracing::warn!(%why, "lost the connection to the server"),
+                false => tracing::debug!(%why, "closed the connection to the server"),
             }
         })?;
         let begun = Arc::new(UpstreamSession::new(peer, self.files.clone(), export, verifier()));
@@ -126,7 +126,7 @@ fn watch(socket: &OwnedFd) {
         .and_then(|()| set_tcp_keepcnt(socket, PROBES))
         .and_then(|()| set_tcp_user_timeout(socket, USER_TIMEOUT_MS));
     if let Err(error) = watched {
-        tracing::debug!(%error, "the connection is not watched");
+        tracing::debug!(%error, "cannot enable TCP keepalive");
     }
 }
 

@@ -220,7 +220,7 @@ impl JobResolver {
         let job = std::str::from_utf8(name).ok().and_then(JobId::new);
         if job.is_none() && !self.said.bad_name.swap(true, Ordering::Relaxed) {
             let name = String::from_utf8_lossy(&name[..name.len().min(JobId::MAX_LEN)]);
-            tracing::warn!(%name, "no name for a job, taken for none (this is said once)");
+            tracing::warn!(%name, "invalid job ID treated as no job (logged once)");
         }
         job.filter(|job| !job.as_str().is_empty())
     }
@@ -268,7 +268,7 @@ impl WarnOnce {
         let dead =
             [Errno::NOENT, Errno::SRCH].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO));
         if !dead && !self.no_access.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "cannot see whose a request is, it has no job (this is said once)");
+            tracing::warn!(%error, "cannot read the job of a request; using none (logged once)");
         }
     }
 }

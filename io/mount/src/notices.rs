@@ -61,7 +61,7 @@ impl Notices {
         self.send(Box::new(move || {
             // What the kernel does not know it has no pages of.
             if let Err(error) = notifier.inval_inode(inode, 0, 0) {
-                tracing::debug!(inode = inode.0, %error, "no pages to drop");
+                tracing::debug!(inode = inode.0, %error, "cannot drop cached pages");
             }
             then();
         }));
@@ -99,7 +99,7 @@ impl Notices {
             .name("notices".to_owned())
             .spawn(api::critical(move || queue.serve()));
         if let Err(error) = begun {
-            tracing::warn!(%error, "a thread less than wanted");
+            tracing::warn!(%error, "cannot start another notification thread");
             let mut state = lock(&self.0.state);
             state.threads -= 1;
             // The threads that are there come to it; if there is none, nobody ever does.

@@ -173,7 +173,7 @@ impl MountSettings {
             Some(("soft", time)) => {
                 let time = span(time)?;
                 if time.is_zero() {
-                    return Err("must be more than no time, as soft=30s".into());
+                    return Err("is zero; give a time such as soft=30s".into());
                 }
                 self.soft = Some(time);
                 Ok(())
@@ -181,26 +181,26 @@ impl MountSettings {
             Some(("attr", time)) => span(time).map(|time| self.attr = time),
             Some(("linger", time)) => span(time).map(|time| self.linger = time),
             Some(("keep", size)) => {
-                self.keep = size.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                self.keep = size.parse().map_err(|fault| format!("is not valid: {fault}"))?;
                 Ok(())
             }
             Some(("job", text)) => {
-                self.jobs = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                self.jobs = text.parse().map_err(|fault| format!("is not valid: {fault}"))?;
                 Ok(())
             }
             Some(("metrics", text)) => {
-                let address = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                let address = text.parse().map_err(|fault| format!("is not valid: {fault}"))?;
                 self.metrics = Some(address);
                 Ok(())
             }
             Some(("threads", number)) => {
                 let number = number.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
-                let fault = || format!("needs a number from 1 to {THREADS_MAX}, as threads=4");
+                let fault = || format!("needs a number from 1 to {THREADS_MAX}, such as threads=4");
                 self.threads = Some(number.ok_or_else(fault)?);
                 Ok(())
             }
             Some((name, _)) if is_for_others(name) => Ok(()),
-            Some((name, _)) if is_plain(name) => Err(format!("takes no value: give {name}")),
+            Some((name, _)) if is_plain(name) => Err(format!("takes no value; use {name}")),
             Some(_) => Err(unknown()),
         }
     }
@@ -212,12 +212,14 @@ impl MountSettings {
             "allow_other" => self.allow_other = true,
             "hard" => self.soft = None,
             "uring" => self.uring = true,
-            "soft" | "attr" => return Err(format!("needs a time, as {word}=30s")),
-            "linger" => return Err("needs a time, as linger=100us".into()),
-            "keep" => return Err("needs a size, as keep=256MiB".into()),
-            "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
-            "metrics" => return Err("needs a place, as metrics=http://127.0.0.1:9401".into()),
-            "threads" => return Err("needs a number, as threads=4".into()),
+            "soft" | "attr" => return Err(format!("needs a time, such as {word}=30s")),
+            "linger" => return Err("needs a time, such as linger=100us".into()),
+            "keep" => return Err("needs a size, such as keep=256MiB".into()),
+            "job" => return Err("needs a source, such as job=cgroup+env:SLURM_JOB_ID".into()),
+            "metrics" => {
+                return Err("needs an address, such as metrics=http://127.0.0.1:9401".into());
+            }
+            "threads" => return Err("needs a number, such as threads=4".into()),
             _ => match FLAG_WORDS.iter().find(|(name, _, _)| *name == word) {
                 Some((_, flag, on)) => self.flags.set(*flag, *on),
                 None if is_for_others(word) => {}
@@ -241,7 +243,7 @@ impl FromStr for MountSource {
             let (_, path) = text.split_at("unix://".len());
             let (path, export) = path.split_once("//").ok_or_else(|| fault(WANT))?;
             let address = format!("unix://{path}").parse();
-            (address.map_err(|why| fault(&format!("cannot be: {why}")))?, export)
+            (address.map_err(|why| fault(&format!("is not valid: {why}")))?, export)
         } else {
             return Err(fault(WANT));
         };
@@ -268,7 +270,7 @@ fn sources(text: &str) -> Result<Vec<MountSource>, MountSettingsError> {
         Some(other) => {
             let other = &other.export;
             let fault =
-                format!("names {first:?} and {other:?}: all proxies of a mount have one export");
+                format!("names {first:?} and {other:?}; name the same export for all proxies");
             Err(MountSettingsError::Source { text: text.into(), fault })
         }
     }
@@ -281,10 +283,12 @@ fn resolve(node: &str) -> Result<SocketAddr, String> {
     }
     let port = node.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     if port.is_none() {
-        return Err("has no port, as there is in tcp://192.0.2.7:5640/scratch".into());
+        return Err("has no port; add one, such as tcp://192.0.2.7:5640/scratch".into());
     }
-    let mut found = node.to_socket_addrs().map_err(|why| format!("has an unknown host: {why}"))?;
-    found.next().ok_or_else(|| "has a host without an address".into())
+    let mut found = node
+        .to_socket_addrs()
+        .map_err(|why| format!("has a host that cannot be resolved: {why}"))?;
+    found.next().ok_or_else(|| "has a host that resolves to no address".into())
 }
 
 /// What a proxy accepts as the name of an export (docs/CONFIG.md), or a path, as servers that
@@ -299,7 +303,7 @@ fn is_export(name: &str) -> bool {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    text.parse::<Nanos>().map(Nanos::to_duration).map_err(|fault| format!("cannot be: {fault}"))
+    text.parse::<Nanos>().map(Nanos::to_duration).map_err(|fault| format!("is not valid: {fault}"))
 }
 
 /// As a span of the core.
@@ -310,10 +314,10 @@ pub(crate) fn nanos(time: Duration) -> Nanos {
 fn unknown() -> String {
     let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
     format!(
-        "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
+        "is not one of ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
          keep=SIZE, job=SOURCE, \
-         threads=N, uring, linger=TIME, metrics=ADDRESS, {flags}, and what only fstab and \
-         mount(8) use"
+         threads=N, uring, linger=TIME, metrics=ADDRESS, {flags}, and the options of fstab and \
+         mount(8)"
     )
 }
 
@@ -364,11 +368,10 @@ const ATTR_DEFAULT: Duration = Duration::from_secs(1);
 const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const THREADS_MAX: usize = 64;
 
-const WANT: &str = "is not tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, as \
+const WANT: &str = "is not tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, such as \
                     tcp://192.0.2.7:5640/scratch";
 const WANT_EXPORT: &str = "does not end in an export's name: 1 to 63 letters, digits, _, - or ., \
-                           after / for tcp and // for unix; or a path, where a server names \
-                           its exports so";
+                           or an absolute path, after / for tcp and // for unix";
 
 #[cfg(test)]
 mod tests {
@@ -467,20 +470,29 @@ mod tests {
     #[test]
     fn the_word_at_fault_is_named_with_what_would_be_right() {
         for (text, fault) in [
-            ("ro,alow_other", "the option \"alow_other\" is unknown: there are ro, rw, "),
-            ("soft", "the option \"soft\" needs a time, as soft=30s"),
-            ("soft=0s", "the option \"soft=0s\" must be more than no time, as soft=30s"),
-            ("attr=5", "the option \"attr=5\" cannot be: \"5\" is not a span of time such as "),
-            ("keep", "the option \"keep\" needs a size, as keep=256MiB"),
-            ("keep=x", "the option \"keep=x\" cannot be: \"x\" is not an amount of data"),
-            ("job=slurm", "the option \"job=slurm\" cannot be: \"slurm\" is not where "),
-            ("linger", "the option \"linger\" needs a time, as linger=100us"),
-            ("metrics", "the option \"metrics\" needs a place, as metrics=http://127.0.0.1:9401"),
-            ("metrics=:1", "the option \"metrics=:1\" cannot be: \":1\" is not a place for "),
-            ("threads=0", "the option \"threads=0\" needs a number from 1 to 64, as threads=4"),
-            ("threads=x", "the option \"threads=x\" needs a number from 1 to 64, as threads=4"),
-            ("ro=1", "the option \"ro=1\" takes no value: give ro"),
-            ("size=1", "the option \"size=1\" is unknown: "),
+            ("ro,alow_other", "the option \"alow_other\" is not one of ro, rw, "),
+            ("soft", "the option \"soft\" needs a time, such as soft=30s"),
+            ("soft=0s", "the option \"soft=0s\" is zero; give a time such as soft=30s"),
+            ("attr=5", "the option \"attr=5\" is not valid: \"5\" is not a span of time such as "),
+            ("keep", "the option \"keep\" needs a size, such as keep=256MiB"),
+            ("keep=x", "the option \"keep=x\" is not valid: \"x\" is not an amount of data"),
+            ("job=slurm", "the option \"job=slurm\" is not valid: \"slurm\" is not a source "),
+            ("linger", "the option \"linger\" needs a time, such as linger=100us"),
+            (
+                "metrics",
+                "the option \"metrics\" needs an address, such as metrics=http://127.0.0.1:9401",
+            ),
+            ("metrics=:1", "the option \"metrics=:1\" is not valid: \":1\" is not a place for "),
+            (
+                "threads=0",
+                "the option \"threads=0\" needs a number from 1 to 64, such as threads=4",
+            ),
+            (
+                "threads=x",
+                "the option \"threads=x\" needs a number from 1 to 64, such as threads=4",
+            ),
+            ("ro=1", "the option \"ro=1\" takes no value; use ro"),
+            ("size=1", "the option \"size=1\" is not one of ro, "),
         ] {
             let error = with(text).unwrap_err().to_string();
             assert!(error.starts_with(fault), "{text}: {error}");
@@ -523,12 +535,12 @@ mod tests {
             ("tcp://127.0.0.1:5640", "\"tcp://127.0.0.1:5640\" is not tcp://HOST:PORT/NAME or "),
             ("tcp://127.0.0.1:5640/", "\"tcp://127.0.0.1:5640/\" does not end in an export's "),
             ("tcp://127.0.0.1:5640/a/b", "\"tcp://127.0.0.1:5640/a/b\" does not end in an "),
-            ("tcp://127.0.0.1/a", "\"tcp://127.0.0.1/a\" has no port, as there is in tcp"),
+            ("tcp://127.0.0.1/a", "\"tcp://127.0.0.1/a\" has no port; add one, such as tcp"),
             ("unix:///run/s/a", "\"unix:///run/s/a\" is not tcp://HOST:PORT/NAME or "),
             ("unix:///run/s//", "\"unix:///run/s//\" does not end in an export's name"),
             (
                 "tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b",
-                "\"tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b\" names \"a\" and \"b\": all proxies",
+                "\"tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b\" names \"a\" and \"b\"; name the same",
             ),
         ] {
             let error = MountSettings::new(text, Path::new("/"), "").unwrap_err().to_string();

@@ -340,7 +340,7 @@ impl ClientSession {
             // What a proxy said before it forgot the session is not so any more: the call is
             // made again, or settled.
             if channel.epoch != self.epoch.load(Ordering::SeqCst) {
-                return Err(Broken::Protocol("the session was begun anew".into()));
+                return Err(Broken::Protocol("the session was replaced".into()));
             }
             (channel.received(tag, reply)?, channel.epoch)
         };
@@ -356,7 +356,7 @@ impl ClientSession {
                     self.commit(on);
                 }
                 if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
-                    tracing::error!(%tag, "what was to be done with a reply panicked");
+                    tracing::error!(%tag, "the handler of a reply panicked");
                 }
             }
             ChannelNews::Identity(payer) => self.identity_answered(on, &payer),
@@ -369,7 +369,10 @@ impl ClientSession {
     fn heard(&self, epoch: u64, header: ReplyHeader) {
         let Changed { lost, ready } = self.kept.heard(epoch, header);
         if let (false, Some(again)) = (lost.is_empty(), self.shared.on_lost.0.get()) {
-            tracing::warn!(writes = lost.len(), "the proxy's machine lost writes: once more");
+            tracing::warn!(
+                writes = lost.len(),
+                "the proxy's machine lost writes; writing them again"
+            );
             again(lost);
         }
         ready.into_iter().for_each(|then| then(Ok(())));
@@ -383,7 +386,7 @@ impl ClientSession {
         let link = self.clone();
         let done = move |answer: CallReply<'_>| {
             if let Err(error) = &answer {
-                tracing::warn!(%error, "what was written could not be made durable");
+                tracing::warn!(%error, "cannot commit writes");
             }
             let ready = link.kept.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
             ready.into_iter().for_each(|then| then(Ok(())));

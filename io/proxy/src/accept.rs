@@ -87,7 +87,10 @@ impl Server {
         if connections.len().saturating_sub(ending.len()) >= most {
             let victims = self.least_used(&connections, &peer);
             if victims.is_empty() {
-                tracing::warn!(max = most, peer = %peer.nid, uid = peer.uid, "too many connections");
+                tracing::warn!(
+                    max = most, peer = %peer.nid, uid = peer.uid,
+                    "refused a connection: the table of connections is full"
+                );
                 drop(connections);
                 self.accepting.refused.fetch_add(1, Ordering::Relaxed);
                 return self.pause_accepting();
@@ -118,7 +121,8 @@ impl Server {
         if let Some(first) = victims.first() {
             tracing::warn!(
                 from = %first.peer.nid, uid = first.peer.uid, by = %newcomer.peer,
-                count = victims.len(), "the table of connections is full: idle ones end"
+                count = victims.len(),
+                "closed idle connections: the table of connections is full"
             );
         }
         victims

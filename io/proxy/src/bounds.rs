@@ -153,7 +153,7 @@ impl Drop for Charge {
 /// Says who is at a bound.
 fn refused(what: SharedBound, holder: &Holder, bound: AtBound) -> Errno {
     tracing::warn!(
-        bound = what.name(), peer = %holder.peer, uid = holder.uid, of = ?bound, "at a bound"
+        bound = what.name(), peer = %holder.peer, uid = holder.uid, of = ?bound, "reached a bound"
     );
     what.errno()
 }

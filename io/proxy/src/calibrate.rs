@@ -89,10 +89,10 @@ pub struct SizeFigures {
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// It was told to stop.
-    #[error("stopped; everything that was made is removed")]
+    #[error("stopped; the scratch files are removed")]
     Stopped,
     /// The directory cannot be used.
-    #[error("{}: no scratch directory can be made here", .path.display())]
+    #[error("{}: cannot create a scratch directory", .path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum CalibrateError {
         source: io::Error,
     },
     /// Too little space for a file that says anything about a device.
-    #[error("{}: only {free} are free; a calibration needs 256MiB", .path.display())]
+    #[error("{}: {free} are free, a calibration needs 256MiB", .path.display())]
     Space {
         /// The directory.
         path: PathBuf,
@@ -111,7 +111,7 @@ pub enum CalibrateError {
     #[error("the backend failed")]
     Backend(#[source] io::Error),
     /// A thread could not be started, and the like.
-    #[error("the measurement could not be run")]
+    #[error("cannot run the measurement")]
     Machine(#[from] io::Error),
 }
 
@@ -149,7 +149,7 @@ pub fn calibrate(
     let device_per_sec = largest.saturated() * largest.size.get() as f64;
     let share = time.mul_f64(SHARE_MODES);
     let modes = modes::measure(&scratch, backing, share, device_per_sec, &mut steps)?;
-    steps.say("removing what was made");
+    steps.say("removing the scratch files");
     drop(scratch);
 
     let spreads: Vec<_> = reads.iter().chain(&writes).map(|ladder| ladder.spread).collect();
@@ -306,6 +306,6 @@ mod tests {
         let stop = AtomicBool::new(false);
         let dir = Path::new("/nonexistent/dir");
         let error = calibrate(dir, Duration::from_secs(1), &stop, &mut |_| {}).unwrap_err();
-        assert_eq!(error.to_string(), "/nonexistent/dir: no scratch directory can be made here");
+        assert_eq!(error.to_string(), "/nonexistent/dir: cannot create a scratch directory");
     }
 }

@@ -49,8 +49,8 @@ pub struct ControllerClient {
 pub enum ControllerClientError {
     /// Its name.
     #[error(
-        "this machine's name {name:?} cannot be the proxy's: give --node NAME of letters, digits, \
-         '_', '-' and '.'"
+        "the machine's name {name:?} is not letters, digits, '_', '-' and '.'; set the proxy's \
+         name with --node NAME"
     )]
     Name {
         /// The name.
@@ -60,7 +60,7 @@ pub enum ControllerClientError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Its threads.
-    #[error("cannot start a thread for the controller")]
+    #[error("cannot start the controller thread")]
     Thread(#[source] io::Error),
 }
 
@@ -168,7 +168,7 @@ impl Drop for ControllerClient {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread for the controller panicked");
+            tracing::error!("the controller thread panicked");
         }
     }
 }
@@ -293,7 +293,9 @@ impl ReportLoop {
             let Some(form) = order.targets.get(&target.name) else { continue };
             match form.to_order(&self.name, self.epoch) {
                 Ok(order) => asks |= standing.hear(&order, now),
-                Err(error) => tracing::warn!(target = target.name, "no order: {error}"),
+                Err(error) => {
+                    tracing::warn!(target = target.name, "cannot read an assignment: {error}")
+                }
             }
         }
         asks
@@ -305,11 +307,11 @@ impl ReportLoop {
         }
         match self.server.take_rules(&rules.text, &self.controller.to_string()) {
             Ok(()) => {
-                tracing::info!(version = rules.version, "the controller's rules are in force")
+                tracing::info!(version = rules.version, "applied the controller's rules")
             }
             Err(error) => {
                 let error = error.in_file("rules");
-                tracing::error!("the controller's rules are not for this proxy: {error}");
+                tracing::error!("cannot apply the controller's rules: {error}");
             }
         }
         // Said either way: to be given them again would change nothing.
@@ -376,7 +378,9 @@ impl ReportSender {
         }
         match client(&self.controller, &self.credentials) {
             Ok(client) => self.client = client,
-            Err(error) => tracing::debug!(%error, "goes on with the credentials it has"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the credentials; keeping the old ones")
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ pub enum CostsFileError {
         source: CurveError,
     },
     /// A number of slots that no target has.
-    #[error("{}: slots_max = {value}: slots are between 1 and {SLOTS_LIMIT}", .path.display())]
+    #[error("{}: slots_max = {value} is not between 1 and {SLOTS_LIMIT}", .path.display())]
     Slots {
         /// The file.
         path: PathBuf,
@@ -178,7 +178,7 @@ impl RawLane {
         for (name, cost) in &self.operations {
             let kind: OpKind = name.parse().map_err(|error| wrong(format!("{error}")))?;
             if *cost == Nanos::ZERO {
-                return Err(wrong(format!("{name}: a cost is above zero")));
+                return Err(wrong(format!("{name}: the cost is not above zero")));
             }
             ops[kind as usize] = *cost;
         }
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn what_makes_no_costs_is_named() {
         let slots = error(&example().replace("slots_max = 64", "slots_max = 0"));
-        assert_eq!(slots, "costs.toml: slots_max = 0: slots are between 1 and 65536");
+        assert_eq!(slots, "costs.toml: slots_max = 0 is not between 1 and 65536");
         let falling = example().replacen("\"1MiB\", \"550us\"", "\"1MiB\", \"5us\"", 1);
         let text = error(&falling);
         assert!(text.starts_with("costs.toml: device.read: the cost curve's time 5us"), "{text}");
@@ -250,7 +250,7 @@ mod tests {
             "{kind}"
         );
         let zero = error(&example().replacen("getattr = \"5us\"", "getattr = \"0s\"", 1));
-        assert_eq!(zero, "costs.toml: device.operations: getattr: a cost is above zero");
+        assert_eq!(zero, "costs.toml: device.operations: getattr: the cost is not above zero");
     }
 
     #[test]

@@ -49,9 +49,9 @@ pub(crate) enum KeyError {
     Private(#[from] PrivateFileError),
     /// It is no key.
     #[error(
-        "{} is no key of handles, which has {KEY_LEN} bytes chosen at random: it has {bytes}{}; \
-         remove it, and a key is made, which no mount knows a handle of",
-        path.display(), if *bytes == KEY_LEN { ", all of them 0" } else { "" }
+        "{} is not a handle key of {KEY_LEN} random bytes: it has {bytes} bytes{}; remove it to \
+         make a new key, with which the handles of all mounts become stale",
+        path.display(), if *bytes == KEY_LEN { ", all 0" } else { "" }
     )]
     NoKey {
         /// The file.
@@ -60,7 +60,7 @@ pub(crate) enum KeyError {
         bytes: usize,
     },
     /// It can be neither read nor made.
-    #[error("{} can be neither read nor made", path.display())]
+    #[error("cannot read or create {}", path.display())]
     System {
         /// The file.
         path: PathBuf,

@@ -58,7 +58,7 @@ pub(crate) enum IncomingMessage<'a> {
 
 /// A message whose size field is below the header's or above what was agreed.
 #[derive(Debug, thiserror::Error)]
-#[error("a message of {size} bytes; from {HEADER_LEN} to {limit} are allowed")]
+#[error("a message of {size} bytes is not between {HEADER_LEN} and {limit}")]
 pub(crate) struct BadSize {
     size: u32,
     limit: u32,

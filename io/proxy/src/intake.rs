@@ -75,7 +75,7 @@ pub(crate) enum ProtocolError {
     NoVersion(u8),
     #[error("message type {0} before Tsession")]
     NoSession(u8),
-    #[error("an offered message size of {0} bytes; at least 4096 are needed")]
+    #[error("an offered message size of {0} bytes is less than 4096")]
     SmallMsize(u32),
 }
 

@@ -63,7 +63,7 @@ impl NinepListener {
         };
         match accepted {
             Ok(let_in) => Ok(let_in.unwrap_or_else(|error| {
-                tracing::debug!(%error, "a connection ended before it began");
+                tracing::debug!(%error, "a connection ended before it was accepted");
                 None
             })),
             // The peer was faster, or a signal came.
@@ -79,7 +79,7 @@ impl NinepListener {
     ) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
         let address = from.ip().to_canonical();
         if !settings.allows(address) {
-            tracing::debug!(%address, "not on the list of allowed addresses");
+            tracing::debug!(%address, "refused a connection: its address is not in allow");
             return Ok(None);
         }
         socket.set_nonblocking(true)?;

@@ -131,7 +131,7 @@ impl Server {
             // It may take some milliseconds of a processor for each gigabyte.
             let trim = api::critical(sys::release_memory);
             if let Err(error) = std::thread::Builder::new().name("memory".into()).spawn(trim) {
-                return tracing::warn!(%error, "memory is given back later");
+                return tracing::warn!(%error, "cannot free memory now; retrying");
             }
         }
         self.memory.burst.store(used, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl SavedRuleFile {
                     continue;
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    let why = format!("somebody else has held it for {} s", PATIENCE.as_secs());
+                    let why = format!("locked by a different process for {} s", PATIENCE.as_secs());
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 other => other?,

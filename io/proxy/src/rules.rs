@@ -37,16 +37,14 @@ pub enum RuleUpdateError {
     #[error("{}", .0.in_file("rules"))]
     Wrong(RuleFileError),
     /// The rules that were to be replaced are not in force any more.
-    #[error(
-        "the rules were changed meanwhile, {over} is not their version any more: read them again"
-    )]
+    #[error("the rules were changed: {over} is not the active version; read them again")]
     Stale {
         /// The version that was to be replaced.
         over: String,
     },
     /// The rules are a controller's.
     #[error(
-        "the rules are those of the controller at {controller}: change them there, with sluice rule \
+        "the controller at {controller} publishes the rules; change them with sluice rule \
          --controller {controller}"
     )]
     Governed {
@@ -54,11 +52,11 @@ pub enum RuleUpdateError {
         controller: String,
     },
     /// There is no file to save to.
-    #[error("there is nowhere to save the rules: this proxy was started without --rules FILE")]
+    #[error("cannot save the rules: no rule file; start the proxy with --rules FILE")]
     NoFile,
     /// The file is not what was read from it.
     #[error(
-        "{} was edited since the proxy read it: let it read the file (SIGHUP), or do without saving",
+        "{} was edited since the proxy read it; send SIGHUP to read it, or change without --save",
         .file.display()
     )]
     Edited {

@@ -139,16 +139,16 @@ impl Server {
             tracing::warn!(
                 connections_max = config.connections_max,
                 connections = limits.connections,
-                "the limit of open files leaves place for fewer connections"
+                "fewer connections than connections_max: the limit of open files is too low"
             );
         }
         let clock = ProxyClock::start();
         let rules = setup::load_rules(&config)?;
         let system = |what: &str| ProxyStartError::system(what.to_owned());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|e| system("cannot make a poll set")(e.into()))?;
+            .map_err(|e| system("cannot create an epoll instance")(e.into()))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| system("cannot make an event counter")(e.into()))?;
+            .map_err(|e| system("cannot create an eventfd")(e.into()))?;
         epoll::add(&poll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
             .map_err(|e| system("cannot use the poll set")(e.into()))?;
         let mut listeners = Vec::new();
@@ -169,11 +169,11 @@ impl Server {
             (clock, &key, limits.directories),
             (&[], &[]),
         )?;
-        let mounts = SessionTable::new().map_err(system("cannot get random numbers"))?;
+        let mounts = SessionTable::new().map_err(system("cannot read random numbers"))?;
         let recorder = match &config.record {
             None => None,
             Some(path) => Some(TraceRecorder::start(path).map_err(ProxyStartError::system(
-                format!("cannot record to {}", path.display()),
+                format!("cannot write a trace to {}", path.display()),
             ))?),
         };
         // Under a key that was made just now, nobody has had a lock.
@@ -296,7 +296,7 @@ impl Server {
         };
         self.see_out(began + patience);
         for connection in self.connections() {
-            let leaving = self.close(&connection, &"the proxy ends");
+            let leaving = self.close(&connection, &"the proxy is shutting down");
             self.leave(leaving, &Mutex::default());
         }
         self.crew.stop();

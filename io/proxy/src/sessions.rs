@@ -423,7 +423,7 @@ impl SessionTable {
         let taken = reclaim(&places, &newcomer, AT_ONCE, now);
         tracing::warn!(
             peer = %newcomer.peer, uid = newcomer.uid, count = taken.len(),
-            "the table of sessions is full: abandoned ones end"
+            "the table of sessions is full"
         );
         if taken.is_empty() {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -519,7 +519,7 @@ impl Server {
         let EnteredSession { next, before, files } = self.mounts.enter(export, to, terms, most)?;
         self.leave(DeferredClose::files(files), outbox);
         if let Some(before) = before {
-            let leaving = self.close(&before, &"another connection has its channel");
+            let leaving = self.close(&before, &"a newer connection uses its channel");
             self.leave(leaving, outbox);
         }
         Ok(next)

@@ -32,9 +32,7 @@ const KEY_PATH: &str = "/var/lib/sluice/handle.key";
 /// The key of the handles that mounts keep.
 pub(crate) fn load_key(config: &ProxyConfig) -> Result<LoadedHandleKey, ProxyStartError> {
     let unusable = |error| {
-        ProxyStartError::system("cannot use the key of handles")(io::Error::other::<KeyError>(
-            error,
-        ))
+        ProxyStartError::system("cannot use the handle key")(io::Error::other::<KeyError>(error))
     };
     if let Some(path) = &config.handle_key {
         return HandleKey::load(path).map_err(unusable);
@@ -44,9 +42,9 @@ pub(crate) fn load_key(config: &ProxyConfig) -> Result<LoadedHandleKey, ProxySta
         Err(
             error @ (KeyError::System { .. } | KeyError::Private(PrivateFileError::System { .. })),
         ) => {
-            tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
+            tracing::warn!(%error, "cannot use {KEY_PATH}; mounts will not survive a restart");
             let made = HandleKey::random().map(LoadedHandleKey::new);
-            made.map_err(ProxyStartError::system("cannot make a key of handles"))
+            made.map_err(ProxyStartError::system("cannot create a handle key"))
         }
         loaded => loaded.map_err(unusable),
     }

@@ -93,7 +93,7 @@ impl TraceRecorder {
         let run = move || {
             // The thread starts before the proxy drops what it does not need.
             if let Err(error) = crate::credentials::drop_capabilities() {
-                tracing::error!(%error, "the recorder cannot drop capabilities");
+                tracing::error!(%error, "the trace writer cannot drop capabilities");
             }
             writer.run();
         };
@@ -129,7 +129,7 @@ impl TraceRecorder {
                 _ => {}
             }
         }
-        tracing::error!("the trace lacks its end: its disk does not answer");
+        tracing::error!("the trace is incomplete: its disk does not answer");
     }
 
     /// The number of who asked; `None` if there is no room for it, and the request is lost.

@@ -135,7 +135,7 @@ impl Worker {
             let key = event.data.u64();
             let Some(connection) = self.server.connection(key) else {
                 for idle in self.server.accept_or_wake(key) {
-                    self.close(&idle, &"its place was needed");
+                    self.close(&idle, &"evicted: the table of connections is full");
                 }
                 continue;
             };
@@ -143,7 +143,7 @@ impl Worker {
             // Nothing more of it is read: its client has not waited for an answer, and may have done
             // the same elsewhere since, if this proxy was stopped for a while.
             if flags.intersects(GONE) {
-                self.close(&connection, &"the peer is gone");
+                self.close(&connection, &"the peer has disconnected");
                 continue;
             }
             if flags.contains(epoll::EventFlags::OUT) {
@@ -162,7 +162,7 @@ impl Worker {
         while let Some(connection) = self.server.next_resumed() {
             // What it has sent was read in part, and that may be long ago.
             match connection.peer_is_gone() {
-                true => self.close(&connection, &"the peer is gone"),
+                true => self.close(&connection, &"the peer has disconnected"),
                 false => self.read(&connection),
             }
         }
@@ -386,7 +386,7 @@ impl Worker {
     fn drop_abandoned(&mut self, running: RunningRequest) -> Completion {
         self.server.cancel_chosen(&running);
         let finished = running.dropped();
-        self.close(&running.operation.to.path.connection, &"the peer is gone");
+        self.close(&running.operation.to.path.connection, &"the peer has disconnected");
         finished
     }
 
@@ -443,7 +443,7 @@ impl Worker {
         match sent {
             SendOutcome::Ok => {}
             SendOutcome::Resume => self.server.resume(connection.clone()),
-            SendOutcome::Broken => self.close(connection, &"the peer is gone"),
+            SendOutcome::Broken => self.close(connection, &"the peer has disconnected"),
         }
     }
 

@@ -312,7 +312,7 @@ impl Writes {
     fn refuse(&self, mode: WriteMode, side: &WriteFile, error: &io::Error) {
         side.refused.fetch_or(bit(mode), Ordering::Relaxed);
         if self.refused.fetch_or(bit(mode), Ordering::Relaxed) & bit(mode) == 0 {
-            tracing::warn!(?mode, %error, "a file refused this write mode; the next one is used");
+            tracing::warn!(?mode, %error, "a file refused this write mode; using the next one");
         }
     }
 

@@ -73,7 +73,7 @@ pub(super) fn serve(life: Arc<UpstreamSession>, socket: OwnedFd, msize: u32) -> 
     spawn("reader").spawn(api::critical(move || {
         let (mut reads, mut bound) = (reads, None);
         let Err(why) = reader.read(&mut reads, msize, &mut bound);
-        tracing::debug!(channel = bound, %why, "a channel has ended");
+        tracing::debug!(channel = bound, %why, "a channel ended");
         reader.end();
         reader.life.unbind(bound);
     }))?;
@@ -131,7 +131,7 @@ impl GatewayChannel {
             Arc::new(GatewayTask { tag, frame, job: self.life.job(), flushes: Mutex::default() });
         let mut state = lock(&self.state);
         if state.under_way.len() >= UNDER_WAY_MAX {
-            return Err(invalid(format!("more than {UNDER_WAY_MAX} messages at a time")));
+            return Err(invalid(format!("more than {UNDER_WAY_MAX} messages in flight")));
         }
         if state.under_way.insert(tag.0, task.clone()).is_some() {
             return Err(invalid(format!("the tag {tag} is in use")));
@@ -169,7 +169,7 @@ impl GatewayChannel {
         while let Some(task) = self.next() {
             let done = catch_unwind(AssertUnwindSafe(|| self.perform(&task)));
             let done = done.unwrap_or_else(|_| {
-                tracing::error!(tag = %task.tag, "what was to be asked of the server panicked");
+                tracing::error!(tag = %task.tag, "the handler of a request panicked");
                 Err(Errno::IO.into())
             });
             let reply = match done {

@@ -146,7 +146,7 @@ impl GatewayCall<'_> {
             let set = SetAttributes { valid: setattr::SIZE, size: offset, ..Default::default() };
             let request = Request::Setattr { fid: opened.held.fid, set };
             let cut = self.life.peer.ask(self.job, request, |_| Some(()));
-            tracing::warn!(offset, count, ?cut, "there was no room for all that was appended");
+            tracing::warn!(offset, count, ?cut, "an append was cut short");
             return Err(Errno::NOSPC.into());
         }
         let number = self.life.written(self.job, &opened)?;

@@ -141,7 +141,7 @@ impl UpstreamSession {
             fail @ Err(UpstreamError::Lost | UpstreamError::Errno(Errno::INTR)) => return fail,
             Ok(()) | Err(UpstreamError::Errno(Errno::STALE)) => Ok(()),
             Err(fail) => {
-                tracing::warn!(file = file.serial, ?fail, "the server did not make it durable");
+                tracing::warn!(file = file.serial, ?fail, "the server cannot make writes durable");
                 Err(fail)
             }
         };

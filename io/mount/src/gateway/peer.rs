@@ -130,7 +130,7 @@ impl UpstreamReply {
             Ok((_, Reply::Error { ecode })) => Err(errno_of(ecode)),
             Ok((_, reply)) => Ok(reply),
             Err(error) => {
-                tracing::warn!(%error, "the server sent a reply that is none");
+                tracing::warn!(%error, "received an invalid reply from the server");
                 Err(Errno::PROTO)
             }
         }
@@ -155,7 +155,7 @@ impl UpstreamClient {
                     match read_frame(&mut reader, reads.msize) {
                         Ok(frame) => reads.told(frame),
                         Err(why) if why.kind() == ErrorKind::UnexpectedEof => {
-                            break io::Error::new(why.kind(), "the server closed it");
+                            break io::Error::new(why.kind(), "the server closed the connection");
                         }
                         Err(why) => break why,
                     }
@@ -329,7 +329,7 @@ impl UpstreamClient {
         let tag = frame_tag(&frame).map_or(usize::MAX, |tag| tag.0.into());
         let mut table = lock(&self.table);
         let Some(sent) = table.sent.get_mut(tag) else {
-            return tracing::warn!(tag, "a reply that nobody asked for came");
+            return tracing::warn!(tag, "received a reply without a request");
         };
         let waiting = std::mem::replace(&mut sent.waiting, UpstreamWaiting::Answered);
         if !sent.flushed {
@@ -347,7 +347,7 @@ impl UpstreamClient {
                 }
             }
             UpstreamWaiting::Answered => {
-                tracing::warn!(tag, kind = ?frame_kind(&frame), "answered twice")
+                tracing::warn!(tag, kind = ?frame_kind(&frame), "received two replies to a request")
             }
         }
         drop(table);
@@ -404,7 +404,7 @@ pub(super) fn read_frame(from: &mut impl Read, msize: u32) -> io::Result<Vec<u8>
     from.read_exact(&mut header)?;
     let len = frame_len(&header).unwrap_or(0);
     if !(HEADER_LEN as u32..=msize).contains(&len) {
-        let why = format!("a message of {len} bytes came; {HEADER_LEN} to {msize} are right");
+        let why = format!("received a message of {len} bytes, not {HEADER_LEN} to {msize}");
         return Err(io::Error::new(ErrorKind::InvalidData, why));
     }
     let mut frame = vec![0; len as usize];

@@ -17,8 +17,8 @@ use std::fmt;
 pub(super) struct CgroupPattern(String);
 
 /// What a pattern must be.
-pub(super) const WANT: &str = "a pattern is a path from the root with one {} for the job, as \
-                               /batch/*/job_{}; no two of * and {} side by side";
+pub(super) const WANT: &str = "a pattern is an absolute path with one {} for the job, such as \
+                               /batch/*/job_{}, and without * and {} side by side";
 
 /// Where Slurm puts the processes of a job.
 ///

@@ -107,7 +107,7 @@ impl EnvironReaders {
             self.0.watch.notify_one();
         }
         if wants_reader && let Err(error) = self.0.add_reader() {
-            tracing::debug!(%error, "no further reader of environments");
+            tracing::debug!(%error, "cannot start another environment reader");
         }
     }
 }
@@ -186,8 +186,8 @@ impl ReaderPool {
     fn say_that_one_hangs(&self) {
         if !self.said_that_one_hangs.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a process's environment could not be read in {PATIENCE:?}: its requests have no \
-                 job from there (this is said once)"
+                "cannot read a process's environment within {PATIENCE:?}; its requests get no \
+                 job from it (logged once)"
             );
         }
     }

@@ -31,7 +31,7 @@ pub(super) enum JobSource {
 
 /// Text that names no source of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not where a job's name can be looked for: {want}")]
+#[error("{text:?} is not a source of job IDs: {want}")]
 pub struct ParseSourceError {
     text: String,
     want: &'static str,
@@ -70,12 +70,14 @@ impl FromStr for JobSource {
                 Ok(JobSource::Cgroup([pattern]))
             }
             Some(("env", name)) if is_variable(name) => Ok(JobSource::Environment(name.into())),
-            Some(("env", _)) => Err(wrong("a variable has a name, as env:SLURM_JOB_ID")),
+            Some(("env", _)) => {
+                Err(wrong("env: needs the name of a variable, such as env:SLURM_JOB_ID"))
+            }
             Some(("fixed", id)) => {
                 let id = JobId::new(id).filter(|id| !id.as_str().is_empty());
                 id.map(JobSource::Fixed).ok_or_else(|| wrong(WANT_ID))
             }
-            _ => Err(wrong("give cgroup, cgroup:PATTERN, env:NAME or fixed:ID")),
+            _ => Err(wrong("use cgroup, cgroup:PATTERN, env:NAME or fixed:ID")),
         }
     }
 }
@@ -105,7 +107,7 @@ fn is_variable(name: &str) -> bool {
 
 /// What Slurm sets for each task.
 const VARIABLE: &str = "SLURM_JOB_ID";
-const WANT_ID: &str = "a job's name has 1 to 128 bytes and no control characters, as fixed:42";
+const WANT_ID: &str = "a job ID has 1 to 128 bytes without control characters, such as fixed:42";
 
 #[cfg(test)]
 mod tests {
@@ -132,10 +134,10 @@ mod tests {
             ("", "\"\"", "give cgroup, "),
             ("cgroup+", "\"\"", "give cgroup, "),
             ("cgroup+environ:A", "\"environ:A\"", "give cgroup, "),
-            ("env:", "\"env:\"", "a variable has a name"),
-            ("env:A=B", "\"env:A=B\"", "a variable has a name"),
-            ("cgroup:/a+cgroup", "\"cgroup:/a\"", "a pattern is a path"),
-            ("fixed:", "\"fixed:\"", "a job's name has 1 to 128 bytes"),
+            ("env:", "\"env:\"", "env: needs the name"),
+            ("env:A=B", "\"env:A=B\"", "env: needs the name"),
+            ("cgroup:/a+cgroup", "\"cgroup:/a\"", "a pattern is an absolute"),
+            ("fixed:", "\"fixed:\"", "a job ID has 1 to 128 bytes"),
         ] {
             let error = text.parse::<JobSources>().unwrap_err().to_string();
             assert!(error.starts_with(fault) && error.contains(want), "{text}: {error}");

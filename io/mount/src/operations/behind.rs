@@ -323,7 +323,7 @@ fn executed(
     written: Result<(), Errno>,
 ) {
     if let Err(error) = written {
-        tracing::warn!(inode = node.id.0, ?place, %error, "a write failed that was answered");
+        tracing::warn!(inode = node.id.0, ?place, %error, "an acknowledged write failed");
         export.files().fail(node.id, error);
         // It is not as long as was said.
         export.shared().behind.changed(node);

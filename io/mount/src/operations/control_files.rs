@@ -247,7 +247,7 @@ const TEXT_BYTES: u32 = 60 << 10;
 /// How many may be open.
 const OPEN_MAX: usize = 1_024;
 const CANNOT_TELL: &str =
-    "This server cannot tell: it speaks 9P2000.L alone, or is older than this mount.\n";
+    "Not available: the server speaks only 9P2000.L, or is older than this mount.\n";
 
 #[cfg(test)]
 mod tests {

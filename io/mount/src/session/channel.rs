@@ -230,7 +230,7 @@ impl LinkChannel {
         tag: Tag,
         reply: AnyReply<'a>,
     ) -> Result<ChannelNews<'a>, Broken> {
-        let unasked = || Broken::Protocol(format!("a reply with the unused tag {tag} came"));
+        let unasked = || Broken::Protocol(format!("received a reply with the unused tag {tag}"));
         let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
         match place.take().ok_or_else(unasked)? {
             CallInFlight::Call { call, begun, flushed } => {
@@ -578,7 +578,9 @@ impl LinkChannel {
                         self.end(old, once);
                         Ok(ChannelNews::Nothing)
                     }
-                    _ => Err(Broken::Protocol(format!("a flush of {old} was answered twice"))),
+                    _ => {
+                        Err(Broken::Protocol(format!("received two replies to the flush of {old}")))
+                    }
                 }
             }
             (SessionControl::Identity(payer), answer) => {
@@ -586,7 +588,7 @@ impl LinkChannel {
                     Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
                         payer.set_window(requests, bytes);
                     }
-                    Ok(_) => return Err(Broken::Protocol("an identity was answered oddly".into())),
+                    Ok(_) => return Err(Broken::Protocol("unexpected reply to Identity".into())),
                     Err(error) => payer.refuse(error),
                 }
                 Ok(ChannelNews::Identity(payer))

@@ -34,8 +34,8 @@ pub(crate) fn run(homes: &HomeRouter, on: usize, mut port: RequestReceiver, ling
     });
     let Err(end) = ended;
     match end {
-        Errno::NODEV | Errno::CONNABORTED => tracing::debug!(thread = on, "the mount is gone"),
-        error => tracing::error!(thread = on, %error, "a thread of the mount cannot go on"),
+        Errno::NODEV | Errno::CONNABORTED => tracing::debug!(thread = on, "the mount has ended"),
+        error => tracing::error!(thread = on, %error, "a thread of the mount failed"),
     }
 }
 
@@ -284,7 +284,7 @@ impl LoopConnection<'_> {
                 (Err(why), _) => self.lose(set, &why),
                 (_, Err(error)) => self.lose(set, &error.into()),
                 _ if outlived => {
-                    self.lose(set, &Broken::Protocol("the session was begun anew".into()));
+                    self.lose(set, &Broken::Protocol("the session was replaced".into()));
                 }
                 (Ok(()), Ok(all)) => self.want_room(set, !all),
             }

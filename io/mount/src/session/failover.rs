@@ -78,7 +78,7 @@ impl ClientSession {
         let link = self.clone();
         let name = format!("reconnect-{on}");
         if let Err(error) = helpers::start(name, move || link.reconnect(on)) {
-            tracing::error!(%error, "nobody can reconnect");
+            tracing::error!(%error, "cannot start a thread to reconnect");
         }
     }
 
@@ -97,11 +97,11 @@ impl ClientSession {
                 let proxy = &self.sources[at].address;
                 match attached {
                     Ok(_) => {
-                        tracing::info!(channel = on, home = self.home, %proxy, "connected again");
+                        tracing::info!(channel = on, home = self.home, %proxy, "reconnected");
                         return;
                     }
                     Err(error) => {
-                        tracing::debug!(channel = on, %proxy, %error, "no connection yet");
+                        tracing::debug!(channel = on, %proxy, %error, "cannot reconnect yet");
                         if at == from {
                             gone.failed(&error, Instant::now());
                         }
@@ -126,7 +126,10 @@ impl ClientSession {
         let began = Instant::now();
         let mut life = lock(&self.life);
         if life.at != from {
-            return Err(Broken::Protocol("the session has moved meanwhile".into()).into());
+            return Err(Broken::Protocol(
+                "the session has failed over to a different proxy".into(),
+            )
+            .into());
         }
         let id = if at == from { life.id } else { life.id.wrapping_add(1) };
         let terms = talk.session(id, on as u16, SLOTS, &self.sources[at].export)?;
@@ -134,7 +137,7 @@ impl ClientSession {
             return Err(HandshakeError::OtherExport);
         }
         if at != from {
-            tracing::warn!(home = self.home, proxy = %self.sources[at].address, "moved");
+            tracing::warn!(home = self.home, proxy = %self.sources[at].address, "failed over");
             (life.at, life.id) = (at, id);
         }
         if !terms.resumed {
@@ -220,7 +223,7 @@ impl ClientSession {
             life.epoch += 1;
             life.restored = false;
             self.epoch.store(life.epoch, Ordering::SeqCst);
-            tracing::info!(home = self.home, proxy = %self.sources[0].address, "moves back");
+            tracing::info!(home = self.home, proxy = %self.sources[0].address, "failed back");
         }
         // Whoever sees no pause any more sees the new life, in which the connections there are
         // count as lost.

@@ -59,18 +59,18 @@ pub(crate) enum HandshakeError {
     Broken(#[from] Broken),
     /// The peer does not know the dialect, and is not one that can be used without.
     #[error(
-        "it speaks only {version}; {} is needed, or {} where it is the only one",
+        "it speaks {version}, but {} is needed, or {} if it is the only source",
         VERSION.escape_ascii(),
         ninep::VERSION.escape_ascii()
     )]
     Plain { version: String },
     /// It takes smaller messages than were agreed on.
-    #[error("it takes messages of {msize} bytes, and {wanted} were agreed on")]
+    #[error("it accepts messages of {msize} bytes, not the agreed {wanted}")]
     Smaller { msize: u32, wanted: u32 },
     /// Its export's root has another handle.
     #[error(
-        "it exports another directory than the other proxies, or signs handles with another key \
-         (handle_key is to be the same file for all of them)"
+        "it exports a different directory than the other proxies, or signs handles with a \
+         different key; give all proxies the same handle_key"
     )]
     OtherExport,
     /// The proxy refused the session.
@@ -140,7 +140,7 @@ impl Handshake {
         match Reply::decode(frame).map_err(|error| Broken::Protocol(error.to_string()))?.1 {
             Reply::Version { msize, version } => Ok(Ok((msize, version.to_vec()))),
             Reply::Error { ecode } => Ok(Err(errno_of(ecode))),
-            _ => Err(Broken::Protocol("Tversion was answered oddly".into())),
+            _ => Err(Broken::Protocol("unexpected reply to Tversion".into())),
         }
     }
 
@@ -166,7 +166,7 @@ impl Handshake {
                 Ok(AnyReply::Ext(ExtReply::Session { slots, resumed, keep: _, root })) => {
                     Ok(NegotiatedSession { slots, resumed: resumed != 0, root: root.to_vec() })
                 }
-                Ok(_) => Err(Broken::Protocol("Tsession was answered oddly".into()).into()),
+                Ok(_) => Err(Broken::Protocol("unexpected reply to Tsession".into()).into()),
                 Err(error) => Err(HandshakeError::Refused(error)),
             };
         };

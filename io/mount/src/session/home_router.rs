@@ -208,7 +208,7 @@ impl HomeRouter {
             }
         };
         if let Err(error) = helper.spawn(api::critical(watch)) {
-            tracing::warn!(%error, "who takes over from a proxy keeps its files");
+            tracing::warn!(%error, "cannot start the failback thread; failover is permanent");
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> R
                 return Err(broken);
             }
         };
-        tracing::info!(?call, ?outcome, "a call was settled");
+        tracing::info!(?call, ?outcome, "resolved a call in doubt");
         let waiter = call.waiter;
         match outcome {
             InDoubtOutcome::Again => link.seat(on).push_again(call),

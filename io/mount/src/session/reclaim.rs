@@ -62,7 +62,10 @@ pub(super) fn restore(
 /// Others may have had these locks meanwhile.
 fn lose(locks: &[GrantedLock]) {
     for held in locks {
-        tracing::warn!(fid = held.file.fid.0, "a lock is lost: its proxy was away for too long");
+        tracing::warn!(
+            fid = held.file.fid.0,
+            "lost a lock: its proxy was unreachable for too long"
+        );
         held.file.set_stale();
     }
 }
@@ -100,7 +103,7 @@ fn files(talk: &mut Handshake, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
         .collect();
     talk.ask_all(&asks, |at, answer| {
         if let Err(error) = answer {
-            tracing::warn!(fid = files[at].fid.0, %error, "a file could not be opened again");
+            tracing::warn!(fid = files[at].fid.0, %error, "cannot reopen a file");
             files[at].set_stale();
         }
     })
@@ -136,7 +139,7 @@ fn locks(
         let granted = Reply::Lock { status: LockStatus::Success };
         if answer != Ok(granted.into()) {
             let fid = held[at].file.fid.0;
-            tracing::warn!(fid, ?answer, "a lock could not be taken again");
+            tracing::warn!(fid, ?answer, "cannot reclaim a lock");
             held[at].file.set_stale();
         }
     })

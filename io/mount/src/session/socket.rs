@@ -33,7 +33,7 @@ pub(crate) enum Broken {
     #[error("{0}")]
     Protocol(String),
     /// Nothing came for too long.
-    #[error("the proxy was silent for {0:?}")]
+    #[error("received nothing from the proxy for {0:?}")]
     Silent(Duration),
 }
 
@@ -190,7 +190,7 @@ impl SocketInbox {
         let Some(len) = frame_len(here) else { return Ok(false) };
         let len = len as usize;
         if !(HEADER_LEN..=self.msize).contains(&len) {
-            return Err(Broken::Protocol(format!("a message of {len} bytes came")));
+            return Err(Broken::Protocol(format!("received a message of {len} bytes")));
         }
         Ok(here.len() >= len)
     }

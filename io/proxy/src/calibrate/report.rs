@@ -37,19 +37,18 @@ impl Calibration {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.backing.memory_fs {
-            warnings.push(
-                "this file system lives in memory: its device costs are those of memory".into(),
-            );
+            warnings
+                .push("the file system is in memory: its device costs are costs of memory".into());
         } else if self.backing.direct.is_none() {
             warnings.push(
-                "this file system refuses O_DIRECT: its device costs are those of its page cache"
+                "the file system refuses O_DIRECT: its device costs are costs of the page cache"
                     .into(),
             );
         }
         if self.spread_percent > SPREAD_WARN_PERCENT {
             warnings.push(format!(
-                "equal measurements lay {:.0} % apart: something else uses this machine or its \
-                 backend, and slots_max is a guess; a longer --time helps",
+                "repeated measurements differ by {:.0} %: other load uses this machine or its \
+                 backend, and slots_max is uncertain; repeat with a longer --time",
                 self.spread_percent
             ));
         }

@@ -103,7 +103,7 @@ impl ScratchFiles {
 impl Drop for ScratchFiles {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "not removed");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove a scratch file");
         }
     }
 }

@@ -78,7 +78,10 @@ impl ProxyConfig {
         // Id 2³²−1 means "no id" to the kernel's calls.
         for (key, id) in [("squash_uid", self.squash_uid), ("squash_gid", self.squash_gid)] {
             if id == u32::MAX || (id == 0 && self.squash != Squash::None) {
-                return Err(ConfigFault::new(key, format!("nobody can be squashed to {id}")));
+                return Err(ConfigFault::new(
+                    key,
+                    format!("{id} is not an unprivileged id such as 65534"),
+                ));
             }
         }
         Ok(())
@@ -147,8 +150,7 @@ impl ProxyConfig {
             return Err(ConfigFault::new("window_bytes", message));
         }
         if self.bytes_before_attach < Bytes::kib(1) {
-            let message =
-                format!("{} is too little to attach with: 1KiB at least", self.bytes_before_attach);
+            let message = format!("{} is less than 1KiB", self.bytes_before_attach);
             return Err(ConfigFault::new("bytes_before_attach", message));
         }
         Ok(())
@@ -164,12 +166,12 @@ impl ProxyConfig {
                 return fault("name", format!("{name:?} is not {want}"));
             }
             if !names.insert(name) {
-                return fault("name", format!("there is already an export named {name:?}"));
+                return fault("name", format!("{name:?} names two exports; rename one"));
             }
             if let Some(target) = &export.target
                 && !self.target.iter().any(|known| known.name == *target)
             {
-                return fault("target", format!("there is no [[target]] named {target:?}"));
+                return fault("target", format!("{target:?} is not the name of a [[target]]"));
             }
         }
         Ok(())
@@ -184,10 +186,10 @@ impl ProxyConfig {
                 return fault("name", format!("{name:?} is not 1 to 255 printable characters"));
             }
             if !names.insert(name) {
-                return fault("name", format!("there is already a target named {name:?}"));
+                return fault("name", format!("{name:?} names two targets; rename one"));
             }
             if target.slots_max.is_some_and(|slots| !(1..=65536).contains(&slots)) {
-                return fault("slots_max", "slots are between 1 and 65536".into());
+                return fault("slots_max", "the number of slots is not between 1 and 65536".into());
             }
             if target.dirty_budget < Bytes::kib(64) {
                 let message = format!("{} is less than 64KiB", target.dirty_budget);

@@ -41,10 +41,12 @@ impl ProxyConfig {
         self.check().map_err(|fault| fault.without_text())?;
         let value = |message: &str| ConfigError::Value { message: message.into() };
         if self.export.is_empty() {
-            return Err(value("nothing to serve: give --export NAME=DIR or an [[export]]"));
+            return Err(value("no exports; add --export NAME=DIR or an [[export]]"));
         }
         if self.listen.is_empty() {
-            return Err(value("nowhere to listen: give --listen tcp://IP:PORT or unix:///path"));
+            return Err(value(
+                "no addresses to listen on; add --listen tcp://IP:PORT or unix:///path",
+            ));
         }
         let mut targets = Targets { targets: self.target.clone(), devices: Vec::new() };
         let mut exports = Vec::new();
@@ -54,8 +56,8 @@ impl ProxyConfig {
         for (index, target) in self.target.iter().enumerate() {
             if !exports.iter().any(|export| export.target == index) {
                 return Err(value(&format!(
-                    "no export uses the target {:?}: name it in an [[export]], or name it \
-                     after the mount point of one",
+                    "no export uses the target {:?}; name it in an [[export]], or rename it \
+                     to the mount point of one",
                     target.name
                 )));
             }
@@ -175,7 +177,7 @@ mod tests {
         let config = ProxyConfig { target: vec![target("fast")], ..exporting(&[Path::new("/")]) };
         assert_eq!(
             config.layout().unwrap_err().to_string(),
-            "no export uses the target \"fast\": name it in an [[export]], or name it after the \
+            "no export uses the target \"fast\"; name it in an [[export]], or rename it to the \
              mount point of one"
         );
     }
@@ -193,12 +195,12 @@ mod tests {
     fn a_proxy_without_exports_or_listeners_is_refused() {
         assert_eq!(
             ProxyConfig::default().layout().unwrap_err().to_string(),
-            "nothing to serve: give --export NAME=DIR or an [[export]]"
+            "no exports; add --export NAME=DIR or an [[export]]"
         );
         let deaf = ProxyConfig { listen: vec![], ..exporting(&[Path::new("/")]) };
         assert_eq!(
             deaf.layout().unwrap_err().to_string(),
-            "nowhere to listen: give --listen tcp://IP:PORT or unix:///path"
+            "no addresses to listen on; add --listen tcp://IP:PORT or unix:///path"
         );
     }
 
@@ -208,7 +210,7 @@ mod tests {
         config.export[1].name = "e0".into();
         assert_eq!(
             config.layout().unwrap_err().to_string(),
-            "export.name: there is already an export named \"e0\""
+            "export.name: \"e0\" names two exports; rename one"
         );
     }
 }

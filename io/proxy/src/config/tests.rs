@@ -141,7 +141,7 @@ fn bounds_that_the_type_does_not_know_are_marked_too() {
         ("msize_max = \"8MiB\"", "f.toml:1:13: 8MiB is not between 4KiB and 4MiB"),
         ("threads = 300", "f.toml:1:11: 300 is not between 0 and 256"),
         ("tags_max = 65536", "f.toml:1:12: 65536 is not between 1 and 65535"),
-        ("squash_uid = 0", "f.toml:1:14: nobody can be squashed to 0"),
+        ("squash_uid = 0", "f.toml:1:14: 0 is not an unprivileged id such as 65534"),
         (
             "node = \"-a\"",
             "f.toml:1:8: \"-a\" is not 1 to 63 letters, digits, '_', '-' and '.', beginning with \
@@ -151,26 +151,26 @@ fn bounds_that_the_type_does_not_know_are_marked_too() {
             "bytes_in_flight_max = \"1MiB\"",
             "f.toml:1:23: 1MiB is less than one message of msize_max = 4MiB",
         ),
-        (
-            "bytes_before_attach = \"1B\"",
-            "f.toml:1:23: 1B is too little to attach with: 1KiB at least",
-        ),
+        ("bytes_before_attach = \"1B\"", "f.toml:1:23: 1B is less than 1KiB"),
         (
             "[[export]]\nname = \"a/b\"\ndir = \"/\"",
             "f.toml:2:8: \"a/b\" is not 1 to 63 letters, digits, '_', '-' and '.'",
         ),
         (
             "[[export]]\nname = \"a\"\ndir = \"/\"\ntarget = \"t\"",
-            "f.toml:4:10: there is no [[target]] named \"t\"",
+            "f.toml:4:10: \"t\" is not the name of a [[target]]",
         ),
-        ("[[target]]\nname = \"t\"\nslots_max = 0", "f.toml:3:13: slots are between 1 and 65536"),
+        (
+            "[[target]]\nname = \"t\"\nslots_max = 0",
+            "f.toml:3:13: the number of slots is not between 1 and 65536",
+        ),
         (
             "[[target]]\nname = \"t\"\n[[target]]\nname = \"t\"",
-            "f.toml:4:8: there is already a target named \"t\"",
+            "f.toml:4:8: \"t\" names two targets; rename one",
         ),
         (
             "[[export]]\nname = \"a\"\ndir = \"/\"\n[[export]]\nname = \"a\"\ndir = \"/b\"",
-            "f.toml:5:8: there is already an export named \"a\"",
+            "f.toml:5:8: \"a\" names two exports; rename one",
         ),
     ];
     for (text, expected) in cases {

@@ -139,7 +139,7 @@ impl fmt::Display for ApiSocket {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseApiSocketError {
     /// Control over TCP would need authentication that the proxy does not have.
-    #[error("{text:?} is open to other machines: the control API takes unix:///path, auto or off")]
+    #[error("{text:?} is not unix:///path, auto or off: the control API does not listen on TCP")]
     Tcp {
         /// What was given.
         text: String,

@@ -104,7 +104,7 @@ pub fn start(
                 Err(error) => {
                     let why = std::error::Error::source(&error);
                     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-                    warn!("running without control API: {error}{why}; give --api unix:///path");
+                    warn!("running without control API: {error}{why}; set --api unix:///path");
                     Ok(None)
                 }
             }
@@ -171,7 +171,7 @@ async fn serve(
     }
     let all = places.acquire_many(CONNECTIONS_MAX as u32);
     if tokio::time::timeout(STOP_TIME_MAX, all).await.is_err() {
-        debug!("control connections were cut off");
+        debug!("aborted control connections");
     }
     Ok(())
 }
@@ -203,8 +203,8 @@ async fn exchange(stream: UnixStream, router: axum::Router, _place: OwnedSemapho
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     match tokio::time::timeout(EXCHANGE_TIME_MAX, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!("a control connection broke: {error}"),
-        Err(_) => debug!("a control connection took too long"),
+        Ok(Err(error)) => debug!("a control connection failed: {error}"),
+        Err(_) => debug!("a control connection timed out"),
     }
 }
 

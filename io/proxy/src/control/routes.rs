@@ -55,8 +55,8 @@ fn described() -> serde_json::Value {
     info(
         title = "Sluice proxy control API",
         description = "Served on a Unix socket beside each proxy: curl --unix-socket PATH \
-                       http://sluice/v1/status. Counters only grow while the proxy lives; \
-                       two samples and the difference of their t_ns give rates.",
+                       http://sluice/v1/status. Counters never fall while the proxy runs. \
+                       Two samples and the difference of their t_ns give rates.",
     ),
     paths(status, classes, subjects, connections, super::why::why, rules, set_rules, metrics)
 )]
@@ -113,22 +113,22 @@ async fn rules(State(control): ControlState) -> ActiveRulesText {
     put,
     path = "/v1/rules",
     params(
-        ("If-Match" = Option<String>, Header, description = "the version that is replaced"),
-        ("save" = Option<bool>, Query, description = "also write the proxy's rule file"),
+        ("If-Match" = Option<String>, Header, description = "the version to replace"),
+        ("save" = Option<bool>, Query, description = "write the proxy's rule file, too"),
     ),
     request_body(content = String, content_type = "application/toml"),
     responses(
-        (status = 200, description = "the rules as they are now", body = WireRules),
+        (status = 200, description = "the active rules", body = WireRules),
         (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
         (
             status = 409,
-            description = "that version is not in force any more, or the rules are a \
-                           controller's, which is named",
+            description = "that version is no longer active, or a controller, which is \
+                           named, publishes the rules",
             body = ErrorReport,
         ),
         (
             status = 422,
-            description = "there is no rule file to save to, or it was edited since it was read",
+            description = "there is no rule file, or it was edited since the proxy read it",
             body = ErrorReport,
         ),
         (status = 500, description = "the rule file cannot be written", body = ErrorReport),
@@ -186,12 +186,13 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
 }
 
 async fn nothing_here(uri: axum::http::Uri) -> RouteError {
-    let message = format!("there is nothing at {}; see {}", uri.path(), path::OPENAPI);
+    let message = format!("no resource at {:?}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
 }
 
 async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
-    let message = format!("{method} is not for {}; see {}", uri.path(), path::OPENAPI);
+    let message =
+        format!("method {method} is not allowed for {:?}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 

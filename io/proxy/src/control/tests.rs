@@ -109,7 +109,7 @@ fn rules_take_the_place_of_the_version_that_they_were_made_from_and_of_no_other(
     assert_ne!(second.version, first);
     let late = client.replace_rules("", Some(&first), false).unwrap_err();
     assert!(late.is_stale());
-    assert!(late.to_string().contains("were changed meanwhile"), "{late}");
+    assert!(late.to_string().contains("the rules were changed"), "{late}");
     assert_eq!(client.rules().unwrap(), second);
     assert_eq!(client.replace_rules("", Some(&second.version), false).unwrap().rules, []);
 }
@@ -163,7 +163,7 @@ fn metrics_are_text_that_prometheus_knows() {
 fn an_unknown_path_is_refused_and_points_to_the_description() {
     let (_server, client) = serve("unknown");
     let error = client.get::<api::ProxyStatus>("/v2/status").unwrap_err().to_string();
-    assert_eq!(error, "there is nothing at /v2/status; see /openapi.json");
+    assert_eq!(error, "no resource at \"/v2/status\"; see /openapi.json");
 }
 
 #[test]

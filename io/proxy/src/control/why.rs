@@ -33,12 +33,16 @@ use crate::target::Target;
     path = "/v1/why",
     params(
         ("job" = Option<String>, Query, description = "the job; empty for requests without one"),
-        ("user" = Option<u32>, Query, description = "the user, by number"),
+        ("user" = Option<u32>, Query, description = "the user's uid"),
         ("limit" = Option<String>, Query, description = "the rule, meter or decay"),
     ),
     responses(
         (status = 200, body = Why),
-        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (
+            status = 400,
+            description = "invalid parameter; the message names it",
+            body = api::ErrorReport,
+        ),
     ),
 )]
 pub(super) async fn why(

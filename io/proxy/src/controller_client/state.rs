@@ -46,17 +46,17 @@ impl ControllerClientState {
         let Some(KnownController { link, last, ordered }) = locked.as_mut() else { return };
         let ControllerLink { controller, name, .. } = &*link;
         if *last != ReportCall::Answered {
-            tracing::info!(controller, name, "heard of the controller");
+            tracing::info!(controller, name, "connected to the controller");
         }
         if order.duplicate && !link.duplicate {
             tracing::error!(
                 controller,
                 name,
-                "another proxy reports under this name; its reports are not taken: give one of \
-                 them another name (--node)"
+                "two proxies report under this name, and the controller rejects one; change one \
+                 name with --node"
             );
         } else if link.duplicate && !order.duplicate {
-            tracing::info!(name, "no other proxy reports under this name any more");
+            tracing::info!(name, "the proxy's name is unique again");
         }
         (*last, *ordered) = (ReportCall::Answered, Some(now));
         (link.problem, link.duplicate) = (None, order.duplicate);
@@ -72,9 +72,11 @@ impl ControllerClientState {
         match call {
             _ if call == *last => {}
             ReportCall::Refused(_) => {
-                tracing::error!(controller, name, %error, "the controller refuses this proxy; serving on");
+                tracing::error!(controller, name, %error, "the controller refuses this proxy");
             }
-            _ => tracing::warn!(controller, %error, "the controller does not answer; serving on"),
+            _ => {
+                tracing::warn!(controller, %error, "the controller does not answer")
+            }
         }
         match call {
             ReportCall::Unanswered => link.unanswered += 1,

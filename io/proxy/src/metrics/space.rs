@@ -55,7 +55,7 @@ impl Space {
             if let Err(error) =
                 std::thread::Builder::new().name("space".into()).spawn(api::critical(ask))
             {
-                tracing::warn!("cannot start the thread that asks for space: {error}");
+                tracing::warn!("cannot start the thread that reads free space: {error}");
                 self.is_asking.store(false, Ordering::Release);
             }
         }
@@ -67,7 +67,7 @@ impl Space {
             let stat = match rustix::fs::statvfs(dir) {
                 Ok(stat) => stat,
                 Err(error) => {
-                    tracing::debug!("no figures of {}: {error}", dir.display());
+                    tracing::debug!("cannot read the free space of {}: {error}", dir.display());
                     continue;
                 }
             };

@@ -159,7 +159,7 @@ impl TraceWriter {
             Ok(()) => {
                 self.good = self.good.map(|good| good + bytes.len() as u64);
                 if self.state == TraceWriterState::Failing {
-                    tracing::info!("the trace can be written again");
+                    tracing::info!("writing the trace again");
                 }
                 self.state = TraceWriterState::Well;
                 true
