@@ -1,7 +1,7 @@
-//! What the types alone cannot say: bounds of numbers, names that must be known and unique.
+//! Checks that types cannot express: bounds of numbers, and names that must be known and unique.
 //!
-//! The same checks run over what a file says, where a fault gets its line and caret,
-//! and over what flags made of it, where it gets none.
+//! The same checks run on a file, where an error has its line and caret, and on the file with
+//! flags applied, where an error has none.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, ConfigLocation, ProxyConfig, Squash};
 
-/// A key whose value will not do.
+/// A key with a value that is not valid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ConfigFault {
-    /// The key at the top, and for a table in a list its index and key there.
+    /// The key at the top of the file; for a table in a list, `within` has its index and key.
     key: &'static str,
     within: Option<(usize, &'static str)>,
     message: String,
@@ -28,7 +28,7 @@ impl ConfigFault {
         ConfigFault { key: list, within: Some((index, key)), message }
     }
 
-    /// The fault at its place in the text that it came from.
+    /// Makes an error with the position of the value in the text.
     pub(super) fn in_text(self, file: &str, text: &str) -> ConfigError {
         let table = DeTable::parse(text).ok();
         let value = table.as_ref().and_then(|table| {
@@ -45,12 +45,12 @@ impl ConfigFault {
                 message: self.message,
                 excerpt: Excerpt::new(text, span),
             })),
-            // A default clashes with what the file says elsewhere: there is no line.
+            // A default conflicts with a key of the file: there is no line.
             None => ConfigError::Value { message: format!("{file}: {}", self.unplaced()) },
         }
     }
 
-    /// The fault where there is no text, as when flags made it.
+    /// Makes an error without a position, for a value that came from flags.
     pub(super) fn without_text(self) -> ConfigError {
         ConfigError::Value { message: self.unplaced() }
     }
@@ -64,7 +64,7 @@ impl ConfigFault {
 }
 
 impl ProxyConfig {
-    /// Looks at every key that its type does not bind.
+    /// Checks every key that its type does not bound.
     pub(super) fn check(&self) -> Result<(), ConfigFault> {
         self.check_squash()?;
         self.check_node()?;
@@ -200,7 +200,7 @@ impl ProxyConfig {
     }
 }
 
-/// Names that need no quoting in attach names, paths, tables and metrics.
+/// Whether a name needs no quoting in attach names, paths, tables and metrics.
 fn is_export_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))

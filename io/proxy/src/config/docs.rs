@@ -1,4 +1,4 @@
-//! docs/CONFIG.md, made from the doc comments of the configuration.
+//! Text of docs/CONFIG.md, generated from the doc comments of the configuration.
 
 use super::settings::ConfigKey;
 use super::{ExportConfig, ProxyConfig, TargetConfig};
@@ -47,10 +47,10 @@ error names its line:
       7 | msize_max = \"64\"
         |             ^^^^
 
-Amounts are written `4MiB` or `1GB`, spans of time `200us`, `10s` or `5min`. Flags are
-written over what the file says: `--listen` replaces the whole list, `--export` adds an
-export or changes the directory of the one with its name. SIGHUP reads the file again;
-a file with an error leaves the old configuration in force.
+Amounts of data are written `4MiB` or `1GB`, spans of time `200us`, `10s` or `5min`. Flags are
+applied over the file: `--listen` replaces the whole list, `--export` adds an export or
+changes the directory of the export with the same name. On SIGHUP the proxy reads the file
+again; if the file has an error, the old configuration stays active.
 ";
 
 #[cfg(test)]
@@ -61,13 +61,16 @@ mod tests {
     fn the_document_in_the_repository_is_the_one_made_from_the_code() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
         let stored = std::fs::read_to_string(path).unwrap();
-        assert!(stored == markdown(), "docs/CONFIG.md is out of date: sluice docs config > it");
+        assert!(
+            stored == markdown(),
+            "docs/CONFIG.md is out of date; run sluice docs config > docs/CONFIG.md"
+        );
     }
 
     #[test]
     fn each_key_says_why() {
         for key in [ProxyConfig::KEYS, ExportConfig::KEYS, TargetConfig::KEYS].concat() {
-            assert!(key.doc.concat().trim().len() > 20, "{} has no reason", key.name);
+            assert!(key.doc.concat().trim().len() > 20, "{} has no documentation", key.name);
         }
     }
 }

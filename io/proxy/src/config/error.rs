@@ -1,4 +1,4 @@
-//! Why a configuration cannot be used, with the line and a caret where there is one.
+//! Errors of a configuration, with the line and a caret if there is one.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use model::Excerpt;
 
-/// Why a configuration cannot be used.
+/// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -18,16 +18,16 @@ pub enum ConfigError {
         #[source]
         source: io::Error,
     },
-    /// Something in the file is wrong.
+    /// A key or value in the file is wrong.
     #[error("{0}")]
     Place(Box<ConfigLocation>),
-    /// Something is wrong that has no line, as it came from a flag or from both.
+    /// A value without a line is wrong: it came from a flag, or from a flag and the file.
     #[error("{message}")]
     Value {
         /// What is wrong.
         message: String,
     },
-    /// An exported directory cannot be looked at.
+    /// An exported directory cannot be read.
     #[error("export {name:?}: cannot use the directory {}", .dir.display())]
     ExportDir {
         /// The export.
@@ -40,8 +40,7 @@ pub enum ConfigError {
     },
 }
 
-/// A place in a configuration file and what is wrong there, in the form of the rule
-/// file's errors:
+/// Position of an error in a configuration file, in the format of the rule file's errors:
 ///
 /// ```text
 /// sluice.toml:7:13: "64" is not an amount of data such as 64KiB, 4MiB or 1GB

@@ -1,8 +1,8 @@
-//! Which target schedules which export, after a look at the directories.
+//! Assignment of exports to targets.
 //!
-//! An export without a target gets that of its file system, told apart by `st_dev`:
-//! requests to one file system wait for the same devices, so one scheduler must see
-//! them all.
+//! An export without a target gets the target of its file system, which `st_dev` identifies.
+//! Requests to one file system wait for the same devices, so one scheduler must see all of
+//! these requests.
 
 use std::fs;
 use std::io;
@@ -16,27 +16,27 @@ use super::{ConfigError, ExportConfig, ProxyConfig, TargetConfig};
 pub struct Layout {
     /// The exports, in the order of the configuration; at least one.
     pub exports: Vec<ServedExport>,
-    /// The targets: those of the configuration, then those of file systems.
+    /// The targets of the configuration, then the targets of file systems.
     pub targets: Vec<TargetConfig>,
 }
 
-/// One directory that is served.
+/// An exported directory and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedExport {
     /// The name that clients attach to.
     pub name: String,
     /// The directory, absolute and without symbolic links.
     pub dir: PathBuf,
-    /// Refuse every change.
+    /// Whether the proxy refuses every change.
     pub readonly: bool,
     /// Its target: an index into [`Layout::targets`].
     pub target: usize,
 }
 
 impl ProxyConfig {
-    /// Looks at the exported directories and gives each export its target.
+    /// Reads the exported directories and assigns each export its target.
     ///
-    /// Checks again what flags may have changed since the file was read.
+    /// Repeats the checks of the file, since flags may have changed values.
     pub fn layout(&self) -> Result<Layout, ConfigError> {
         self.check().map_err(|fault| fault.without_text())?;
         let value = |message: &str| ConfigError::Value { message: message.into() };
@@ -109,9 +109,9 @@ impl Targets {
     }
 }
 
-/// The directory at which the file system of `dir` begins, as far as its parents tell.
+/// Finds the topmost parent of `dir` on the same file system.
 ///
-/// `dir` has no symbolic links, so each parent is the one that the kernel would take.
+/// `dir` has no symbolic links, so each parent is the one that the kernel would use.
 fn mount_point(dir: &Path, device: u64) -> io::Result<PathBuf> {
     let mut point = dir;
     while let Some(parent) = point.parent() {

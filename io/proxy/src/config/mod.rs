@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   sluice.toml ─► Config::load ─► flags written over it ─► Config::layout ─► exports, targets
-//!                    │ line, caret                            │ directories looked at
+//!                    │ line, caret                            │ directories are read
 //!                    └──────────────► ConfigError ◄───────────┘
 //! ```
 //!
-//! Unknown keys are errors, so a misspelt bound never passes for a set one. Each key's
+//! Unknown keys are errors, so a misspelt bound is never silently ignored. Each key's
 //! doc comment is its entry in docs/CONFIG.md (`settings`).
 
 mod check;
@@ -33,213 +33,225 @@ pub use values::{
 };
 
 settings! {
-    /// The keys at the top of the file. Paths that are not absolute count from the
-    /// file's own directory.
+    /// The keys at the top of the file. Paths that are not absolute are relative to the file's
+    /// directory.
     pub struct ProxyConfig {
-        /// Where clients connect. Port 0 lets the system choose; the proxy prints the
-        /// port it got. The default is for this machine only: who serves others says so.
+        /// Addresses on which the proxy listens for clients. With port 0 the system chooses a port,
+        /// and the proxy prints it. The default accepts connections of this machine only.
         pub listen: Vec<ServerAddress> = vec![ServerAddress::Tcp(([127, 0, 0, 1], 5640).into())],
             "list of addresses, `tcp://IP:PORT` or `unix:///path`";
-        /// Where the control API listens, for `sluice top` and `sluice rule`. `auto` is
-        /// `unix:///run/sluice/proxy.sock` if that can be made and no other proxy has it,
-        /// else none, with a warning. Only the proxy's own user and root may connect.
+        /// Address of the control API, which `sluice top` and `sluice rule` use. `auto` is
+        /// `unix:///run/sluice/proxy.sock`. If another proxy uses that socket or it cannot be
+        /// created, there is no control API, and the proxy logs a warning. Only the proxy's own
+        /// user and root may connect.
         pub api: ApiSocket = ApiSocket::Auto, "`auto`, `off` or `unix:///path`";
-        /// Where metrics are shown as Prometheus text (docs/METRICS.md), besides the control
-        /// API's socket. Whoever can connect reads the names of jobs: on 127.0.0.1 every user
-        /// of this machine, on other addresses whoever reaches them. On 127.0.0.1 a scrape names
-        /// an address or `localhost`, so that no web page reads them.
+        /// Address at which metrics are exported as Prometheus text (docs/METRICS.md), besides the
+        /// control API. Any client that can connect can read the names of jobs: on 127.0.0.1 every
+        /// user of this machine, on other addresses every machine that can connect. On 127.0.0.1 a
+        /// scrape must name an address or `localhost`, so that web pages cannot read the metrics.
         pub metrics: Option<MetricsAddress> = None, "`http://IP:PORT` or `unix:///path`";
-        /// The rule file (docs/RULES.md). Without one every request falls into one
-        /// class named `default`.
+        /// The rule file (docs/RULES.md). Without a rule file every request is in one class named
+        /// `default`.
         pub rules: Option<PathBuf> = None, "path";
-        /// Where the controller of all proxies answers. It gives the rules, of which each proxy
-        /// then holds a part; a rule file counts until it has given any. Without one the
-        /// proxy decides alone.
-        pub controller: Option<Endpoints> = None, "`https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///path`; of several all, with commas";
-        /// Whose certificates are believed at `https://` places of it (docs/ACCESS.md).
+        /// Address of the controller. It publishes the rules and divides their limits over all
+        /// proxies. The rule file applies until the controller has published rules. Without a
+        /// controller the proxy decides alone.
+        pub controller: Option<Endpoints> = None, "`https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///path`; commas separate several";
+        /// CA certificates that the proxy accepts at `https://` addresses of the controller
+        /// (docs/ACCESS.md).
         pub controller_ca: Option<PathBuf> = None, "path, PEM";
-        /// The token that is shown to it, of role `proxy`. Nobody else may read the file.
+        /// File with the token for the controller, of role `proxy`. Other users must not be able to
+        /// read the file.
         pub controller_token_file: Option<PathBuf> = None, "path";
-        /// The certificate that is shown to it in place of a token: its common name is `node`.
+        /// Certificate for the controller in place of a token. Its common name is `node`.
         pub controller_cert: Option<PathBuf> = None, "path, PEM";
-        /// The certificate's key. Nobody else may read the file.
+        /// Private key of the certificate. Other users must not be able to read the file.
         pub controller_key: Option<PathBuf> = None, "path, PEM";
-        /// What limits are when the controller was not heard for ten seconds: `equal`, its 1/N of
-        /// each, with N proxies; `keep`, what it held last; `lift`, all of each, and no decay holds
-        /// back. With `keep` and `lift` all proxies together may give more than a limit.
+        /// Limits that apply after 10 s without a reply of the controller. `equal` gives each of N
+        /// proxies 1/N of each limit. `keep` gives what this proxy had last. `lift` gives this
+        /// proxy the whole of each limit, and no decay throttles. With `keep` and `lift` all
+        /// proxies together may exceed a limit.
         pub controller_lost: ControllerLost = ControllerLost::Equal, "`equal`, `keep` or `lift`";
-        /// The proxy's name there: no two proxies may have the same. Without it, this
-        /// machine's name, up to the first dot.
+        /// The proxy's name at the controller. It must be unique among the proxies. The default is
+        /// the name of this machine, up to the first dot.
         pub node: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
-        /// Where a compact trace of every request is written, for `sluice trace`.
+        /// File to which the proxy writes a compact trace of every request, for `sluice trace`.
         pub record: Option<PathBuf> = None, "path";
-        /// Whether requests are scheduled at all. `false` serves them as they come, to
-        /// measure what scheduling costs.
+        /// Whether the proxy schedules requests. `false` executes them in order of arrival, to
+        /// measure the cost of scheduling.
         pub schedule: bool = true, "`true` or `false`";
-        /// Which users become the squash user. Anybody who can open a TCP connection can
-        /// claim to be root, so root is squashed unless every client is trusted.
+        /// Users that are replaced by the squash user. Any program that can open a TCP connection
+        /// can claim to be root, so root is squashed unless every client is trusted.
         pub squash: Squash = Squash::Root, "`root`, `all` or `none`";
-        /// The user that squashed users become, and users that give a name nobody knows.
-        /// 65534 is `nobody`, who owns nothing.
+        /// User that replaces squashed users and users with an unknown name. 65534 is `nobody`,
+        /// which owns no files.
         pub squash_uid: u32 = 65534, "user id";
-        /// The group that goes with it.
+        /// Group that replaces the group of squashed users.
         pub squash_gid: u32 = 65534, "group id";
-        /// Who says which supplementary groups a user is in. `client` believes clients
-        /// of the `trusted` addresses and asks this machine for the others.
+        /// Source of a user's supplementary groups. `client` uses the groups that clients at
+        /// `trusted` addresses send, and the user database of this machine for all other clients.
         pub groups: GroupsSource = GroupsSource::Server, "`server` or `client`";
-        /// The addresses of clients whose word about groups counts.
+        /// Addresses of clients that may state the supplementary groups of their users.
         pub trusted: Vec<Network> = Vec::new(), "list of address ranges";
-        /// The addresses that may connect over TCP. Others are closed at once.
+        /// Addresses that may connect over TCP. The proxy closes connections from other addresses
+        /// at once.
         pub allow: Vec<Network> = values::everybody(), "list of address ranges";
-        /// Threads that serve what the page cache can answer. 0 is one for each processor:
-        /// such work costs processor only, more threads would only take turns.
+        /// Number of threads for requests that the page cache can answer. 0 is one thread per
+        /// processor. These requests use only the processor, so more threads do not make them
+        /// faster.
         pub threads: u32 = 0, "count";
-        /// The most threads there may be, waiting calls to the backend included. A call to
-        /// a parallel file system may take 30 s; this many may hang before others wait.
+        /// Maximum number of threads, including those that wait for the backend. A call to a
+        /// parallel file system may take 30 s; once this many calls hang, other requests wait.
         pub threads_max: u32 = 256, "count";
-        /// The largest message that clients are offered. Beyond 4 MiB nothing gets faster
-        /// and one message holds a connection for longer.
+        /// Largest message that the proxy offers to clients. Above 4 MiB throughput does not
+        /// increase, and one message occupies its connection for longer.
         pub msize_max: Bytes = Bytes::mib(4), "amount of data, 4KiB to 4MiB";
-        /// The most connections at a time, and no more than a quarter of the descriptors that the
-        /// process may have. In a full table, a newcomer gets the place of an idle connection of
-        /// the peer that has most: one without fids, then one of a mount, which comes back by
-        /// itself, then any. If no peer has more than the newcomer, that is closed at once.
+        /// Maximum number of connections, limited to a quarter of the process's file descriptors.
+        /// If the table is full, a new connection replaces an idle connection of the peer with the
+        /// most connections. Connections without fids are replaced first, then connections of
+        /// mounts, which reconnect, then any other. If no peer has more connections than the new
+        /// one's, the new connection is closed at once.
         pub connections_max: u32 = 4096, "count";
-        /// The most sessions of mounts at a time, those included that wait for their mount
-        /// (`session_keep`). In a full table, a newcomer gets the place of an abandoned one of the
-        /// peer that has most, first of those without open files; else it is refused with ENFILE.
+        /// Maximum number of mount sessions, including those that wait for their mount to reconnect
+        /// (`session_keep`). If the table is full, a new session replaces an abandoned session of
+        /// the peer with the most sessions, first one without open files. If there is none, it
+        /// fails with ENFILE.
         pub sessions_max: u32 = 4096, "count";
-        /// The most descriptors that fids and owners of locks may hold, of all clients together; a
-        /// fid that shares its descriptor with another counts as one.
-        /// 0 is what the process's limit leaves beside connections, pipes and its own files: some
-        /// 11,500 of 20,000. Of what is free, each of the peers that hold any may have an equal
-        /// part, and each user of a peer an equal part of that: alone a third, and there is always
-        /// something left for the next. Beyond it, opening fails with ENFILE.
+        /// Maximum number of descriptors for fids and lock owners of all clients. Fids that share a
+        /// descriptor count as one. 0 is the process's limit less connections, pipes and the
+        /// proxy's own files: about 11,500 of 20,000. The free descriptors are divided equally over
+        /// the peers that hold any, and a peer's amount equally over its users. A single user gets
+        /// a third, so that new clients always find free descriptors. Above the limit, opening a
+        /// file fails with ENFILE.
         pub open_files_max: u32 = 0, "count";
-        /// The most locked ranges of files of all clients together, in parts as above. Beyond it,
-        /// locking fails with ENOLCK.
+        /// Maximum number of locked file ranges of all clients, divided as in `open_files_max`.
+        /// Above the limit, locking fails with ENOLCK.
         pub locks_max: u32 = 65536, "count";
-        /// The most memory for requests, replies that were not taken yet, values of extended
-        /// attributes and identities of mounts, of all clients together, in parts as above. The first 64KiB of each
-        /// connection are not counted. Beyond it the proxy stops reading from a connection, and
-        /// extended attributes and identities fail with ENOMEM.
+        /// Maximum memory for requests, unsent replies, values of extended attributes and
+        /// identities of mounts of all clients, divided as in `open_files_max`. The first 64KiB of
+        /// each connection are not counted. Above the limit, the proxy stops reading from the
+        /// connection, and extended attributes and identities fail with ENOMEM.
         pub memory_max: Bytes = Bytes::mib(1024), "amount of data, twice `bytes_in_flight_max` or more";
-        /// The most fids of one connection, and the most owners of locks. Beyond it, what would
-        /// make one fails with ENFILE, locking with ENOLCK.
+        /// Maximum number of fids of one connection, and maximum number of its lock owners. Above
+        /// the limit, creating a fid fails with ENFILE and locking fails with ENOLCK.
         pub fids_max: u32 = 65536, "count";
-        /// The most unanswered requests of one connection. Beyond it the proxy stops
-        /// reading from that connection until it has answered one. At most half of them
-        /// wait for locks, so that what ends the waiting is always read.
+        /// Maximum number of requests in flight on one connection. At the limit, the proxy stops
+        /// reading from the connection until it has answered a request. At most half of the
+        /// requests may wait for locks, so that the requests that end the waiting are always read.
         pub tags_max: u32 = 1024, "count, at most 65535";
-        /// The most payload of unanswered requests of one connection, as above.
+        /// Maximum payload of the requests in flight on one connection. At the limit, the proxy
+        /// stops reading from the connection.
         pub bytes_in_flight_max: Bytes = Bytes::mib(16), "amount of data, `msize_max` or more";
-        /// The most bytes that a connection may send before it has attached. Enough for a
-        /// version, some attempts and an attach; nothing for who only fills memory.
+        /// Maximum number of bytes that a connection may send before it has attached. The default
+        /// is enough for version negotiation and some attempts to attach, and prevents clients from
+        /// filling memory.
         pub bytes_before_attach: Bytes = Bytes::kib(64), "amount of data, 1KiB or more";
-        /// A connection that has not attached after this time is closed.
+        /// Time after which a connection that has not attached is closed.
         pub attach_timeout: Nanos = Nanos::from_secs(10), "span of time";
-        /// How long SIGTERM waits for what is in flight before the proxy ends anyway.
+        /// Time that the proxy waits for requests in flight after SIGTERM before it exits.
         pub drain_timeout: Nanos = Nanos::from_secs(30), "span of time";
-        /// The most pipes for payload on its way from file to socket. Each holds kernel
-        /// memory of up to `msize_max`, and a user has a bounded amount of it; beyond it
-        /// payload is copied.
+        /// Maximum number of pipes that move payload from files to sockets. Each pipe uses up to
+        /// `msize_max` of kernel memory, of which each user has a bounded amount. Above the limit,
+        /// the proxy copies payload.
         pub pipes_max: u32 = 64, "count";
-        /// After this long in a backend call a thread is taken to hang, and another takes
-        /// over the connections. Shorter wakes threads in vain, longer delays the others.
+        /// Time in a backend call after which a thread counts as blocked and another thread serves
+        /// the connections in its place. A shorter time wakes threads in vain; a longer time delays
+        /// other requests.
         pub takeover: Nanos = Nanos::from_micros(200), "span of time";
-        /// How long the thread that reads the sockets looks for the next request before it
-        /// sleeps, while they come one after the other: about what it costs to be woken. It
-        /// yields its processor meanwhile. Zero for never.
+        /// Time for which the thread that reads the sockets polls for the next request before it
+        /// sleeps, while requests follow each other closely. The default is about the cost of a
+        /// wake-up. The thread yields its processor while it polls. 0 disables polling.
         pub linger: Nanos = Nanos::from_micros(100), "span of time";
-        /// How long the groups of a user are remembered before they are asked for again.
+        /// Time for which the proxy caches the groups of a user.
         pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
-        /// The key that signs the handles which mounts keep in place of open files: 32 random
-        /// bytes, made if the file is missing. Mounts survive a restart that finds the same
-        /// key, and proxies that serve the same exports share it. Without one,
-        /// `/var/lib/sluice/handle.key`. It belongs to root, to the proxy's user or to the owner of
-        /// its directory, and nobody else may write to it: else the proxy does not start. From
-        /// those who may read it, it is taken.
+        /// File with the key that signs the file handles of mounts: 32 random bytes. The proxy
+        /// creates a missing file. Mounts survive a restart of the proxy if the key is the same.
+        /// Proxies that serve the same exports must share the key. The default is
+        /// `/var/lib/sluice/handle.key`. The file must belong to root, to the proxy's user or to
+        /// the owner of its directory, and other users must not be able to write it; otherwise the
+        /// proxy does not start. The proxy removes read permission of other users.
         pub handle_key: Option<PathBuf> = None, "path";
-        /// How long the session of a mount is kept after its last connection was lost: its
-        /// open files, its locks, and the replies that it may not have got.
+        /// Time for which the proxy keeps the session of a mount after its last connection was
+        /// lost: its open files, its locks and the replies that the mount may not have received.
         pub session_keep: Nanos = Nanos::from_secs(60), "span of time";
-        /// How long after a start locks are for those who had them before it. A client that says so
-        /// gets its lock again at once; every other lock waits for the end of this time, unlocking
-        /// never. It needs a `handle_key` that was there when the proxy started: under one that was made
-        /// then, nobody has had a lock. After it, and with `0s`, nobody gets a lock again by saying
-        /// so, since somebody else may have had it meanwhile. SIGHUP does not change it.
+        /// Time after a start in which clients can reclaim the locks that they held before it. A
+        /// lock that is reclaimed is granted at once. Other lock requests wait until this time has
+        /// passed; unlocking does not wait. The grace period needs a `handle_key` that existed when
+        /// the proxy started, because under a new key no client has held a lock. After the grace
+        /// period, and with `0s`, a reclaim is refused, since another client may have held the
+        /// lock. SIGHUP does not change this value.
         pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
-        /// How many requests one user and job of a mount may have under way on each of its
-        /// connections: a job that is held back must leave place for its neighbours.
+        /// Maximum number of requests that one user and job of a mount may have in flight on each
+        /// connection. A throttled job then leaves room for the requests of other jobs.
         pub window_requests: u32 = 64, "count";
-        /// And how many bytes of payload.
+        /// Maximum payload that one user and job of a mount may have in flight on each connection.
         pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
-        /// The directories to serve.
+        /// The directories that the proxy serves.
         pub export: Vec<ExportConfig> = Vec::new(), "`[[export]]` tables";
-        /// What is known about the backends.
+        /// The settings of the backends.
         pub target: Vec<TargetConfig> = Vec::new(), "`[[target]]` tables";
     }
 }
 
 settings! {
-    /// One `[[export]]`: a directory and the name that clients attach to it by.
+    /// One `[[export]]`: a directory and the name by which clients attach to it.
     pub struct ExportConfig {
-        /// The name in the client's attach: `NAME` or `NAME?job=ID`.
+        /// Name in the client's attach request: `NAME` or `NAME?job=ID`.
         pub name: String, "letters, digits, `_`, `-`, `.`; at most 63";
-        /// The directory. Nothing outside it can be reached.
+        /// The exported directory. Clients cannot access anything outside the directory.
         pub dir: PathBuf, "path";
-        /// Refuse every change, whatever the directory's own permissions say.
+        /// Whether the proxy refuses every change, whatever the permissions of the directory allow.
         pub readonly: bool = false, "`true` or `false`";
-        /// The `[[target]]` that schedules it. Without one, exports of one file system share
-        /// a target named after the mount point.
+        /// The `[[target]]` that schedules the export. By default, exports of one file system share
+        /// a target that is named after the mount point.
         pub target: Option<String> = None, "name of a target";
     }
 }
 
 settings! {
-    /// One `[[target]]`: a backend with a scheduler of its own. A target named like a
-    /// mount point takes that file system's exports without being named in them.
+    /// One `[[target]]`: a backend with its own scheduler. A target with the name of a mount point
+    /// schedules the exports of that file system that name no target.
     pub struct TargetConfig {
-        /// The name, in `target` keys, in tables and in metrics.
+        /// Name of the target, in `target` keys, in tables and in metrics.
         pub name: String, "1 to 255 characters";
-        /// Device slots: how many small requests the backend serves at once (D in SFQ(D)).
-        /// Without it, what calibration found, or the built-in figure.
+        /// Maximum number of device slots: small requests that the backend executes at once (D in
+        /// SFQ(D)). The default is the result of calibration, or a built-in number.
         pub slots_max: Option<u32> = None, "count";
-        /// What a request costs: the backend's time, or its bytes.
+        /// Cost of a request: the time that the backend needs, or the bytes that it moves.
         pub cost: ConfiguredCosts = ConfiguredCosts::Calibrated, "`calibrated` or `bytes`";
-        /// How writes reach the backend (docs/ARCHITECTURE.md). Without it, the best that a
+        /// How writes reach the backend (docs/ARCHITECTURE.md). The default is the best mode that a
         /// probe of the directory finds: on a disk `direct` from 512KiB and `paced` below.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
-        /// How many bytes each class may have written and not yet clean before its writes
-        /// wait. More lets bursts end sooner and lets others wait longer for the device.
+        /// Bytes that each class may have written and not yet clean before its writes wait. A
+        /// larger budget ends bursts sooner and makes other classes wait longer for the device.
         pub dirty_budget: Bytes = DIRTY_BUDGET, "amount of data";
-        /// The file that `sluice calibrate` wrote. Without it, built-in costs.
+        /// File of costs that `sluice calibrate` wrote. The default is built-in costs.
         pub costs: Option<PathBuf> = None, "path";
-        /// How long a small request may take on average once its turn has come. The proxy lowers
-        /// its slots below `slots_max` until that holds, which costs throughput. Without it,
-        /// `slots_max` holds.
+        /// Target for the mean service time of a small request. The proxy lowers its slots below
+        /// `slots_max` until the target is met, which costs throughput. Without a target,
+        /// `slots_max` applies.
         pub latency: Option<Nanos> = None, "span of time";
-        /// Learn costs anew, from requests that happen to run alone.
+        /// Whether the proxy learns costs from requests that happen to run alone.
         pub recalibrate: bool = false, "`true` or `false`";
     }
 }
 
 impl Default for ProxyConfig {
-    /// A configuration of defaults: no export yet.
+    /// Makes a configuration of defaults, without exports.
     fn default() -> ProxyConfig {
         toml::from_str("").expect("every key at the top of the file has a default")
     }
 }
 
 impl ExportConfig {
-    /// A writable export of `dir` whose target is that of its file system.
+    /// Makes a writable export of `dir` with the target of its file system.
     pub fn new(name: &str, dir: &Path) -> ExportConfig {
         ExportConfig { name: name.into(), dir: dir.into(), readonly: false, target: None }
     }
 }
 
 impl TargetConfig {
-    /// The target that a file system gets without a `[[target]]` of its own.
+    /// Makes the target of a file system without a `[[target]]`.
     fn of_file_system(name: String) -> TargetConfig {
         TargetConfig {
             name,
@@ -276,12 +288,12 @@ impl ProxyConfig {
         Ok(config)
     }
 
-    /// The largest message in bytes, as the protocol counts it.
+    /// Returns the largest message in bytes, as a number of the protocol.
     pub fn msize_max(&self) -> u32 {
         u32::try_from(self.msize_max.get()).unwrap_or(u32::MAX)
     }
 
-    /// What is shown to the controller.
+    /// Returns the credentials for the controller.
     pub fn credentials(&self) -> Credentials {
         Credentials {
             ca: self.controller_ca.clone(),
@@ -297,7 +309,7 @@ impl ProxyConfig {
         self.allow.iter().any(|network| network.contains(address))
     }
 
-    /// Whether a client at `address` is believed about its users' groups.
+    /// Whether a client at `address` may state the groups of its users.
     pub fn trusts(&self, address: std::net::IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
     }

@@ -1,36 +1,36 @@
-//! The macro that makes a table of the configuration and its documentation from one text.
+//! Macro that generates a table of the configuration and its documentation from one text.
 //!
 //! ```text
 //!   settings! { /// why…  pub threads: u32 = 0, "count"; }
 //!        ├─► struct field, with that doc comment
 //!        ├─► Deserialize: unknown keys are errors, an absent key takes the default,
-//!        │                a key without a default must be given
+//!        │                a key without a default is required
 //!        └─► KEYS: name, form, default as TOML text, doc   ─► docs/CONFIG.md
 //! ```
 //!
 //! The default is written once, as a value: its text in the documentation is that
-//! value serialised, so the two cannot part.
+//! value serialised, so the two cannot differ.
 
 /// One key of the configuration, as docs/CONFIG.md shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfigKey {
     /// The key.
     pub(crate) name: &'static str,
-    /// What may stand there, in words.
+    /// The form of its values, in words.
     pub(crate) form: &'static str,
-    /// The default as TOML text, `none` for a key that may be absent; `None` if the
-    /// key must be given.
+    /// The default as TOML text, `none` for a key that may be absent; `None` if the key is
+    /// required.
     pub(crate) default: fn() -> Option<String>,
     /// The lines of the doc comment.
     pub(crate) doc: &'static [&'static str],
 }
 
-/// A value as TOML text; `none` for an absent one.
+/// Formats a value as TOML text; an absent value is `none`.
 pub(crate) fn toml_text<T: serde::Serialize>(value: T) -> String {
     toml::Value::try_from(value).map_or_else(|_| "none".into(), |value| value.to_string())
 }
 
-/// Makes a table of the configuration; see the file's essay.
+/// Defines a table of the configuration; see the module's documentation.
 macro_rules! settings {
     (@value $key:ident) => {
         return Err(serde::de::Error::missing_field(stringify!($key)))
@@ -57,7 +57,7 @@ macro_rules! settings {
         }
 
         impl $name {
-            /// What docs/CONFIG.md says about the table.
+            /// Description of the table in docs/CONFIG.md.
             pub(crate) const ABOUT: &'static [&'static str] = &[$($about),*];
             /// The keys, in the order of the documentation.
             pub(crate) const KEYS: &'static [$crate::config::settings::ConfigKey] = &[

@@ -1,4 +1,4 @@
-//! What a configuration file may say, and how it is told what it may not.
+//! Tests of valid configuration files and of the errors for others.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What may stand behind the keys of the configuration.
+//! Types of the values in the configuration.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use api::{ParseAddressError, ServerAddress};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A word that a key does not know.
+/// A word that is not a value of its key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not one of {known}")]
 pub struct ParseChoiceError {
@@ -16,7 +16,7 @@ pub struct ParseChoiceError {
     known: &'static str,
 }
 
-/// Makes an enum whose text is a closed list of words.
+/// Defines an enum with a closed list of words as its text.
 macro_rules! choices {
     (
         $(#[$about:meta])*
@@ -65,63 +65,63 @@ macro_rules! text_form {
 }
 
 choices! {
-    /// Which users of clients become the squash user.
+    /// Users of clients that are replaced by the squash user.
     pub enum Squash ("root, all, none") {
-        /// Root only.
+        /// Only root.
         Root = "root",
-        /// Everybody.
+        /// Every user.
         All = "all",
-        /// Nobody.
+        /// No user.
         None = "none",
     }
 }
 
 choices! {
-    /// Who says which supplementary groups a user is in.
+    /// Source of a user's supplementary groups.
     pub enum GroupsSource ("server, client") {
         /// This machine's user database.
         Server = "server",
-        /// The client, where its address is trusted; else as `server`.
+        /// The client, if its address is trusted; otherwise the user database of this machine.
         Client = "client",
     }
 }
 
 choices! {
-    /// What limits are when the controller is not heard any more.
+    /// Limits that apply when the controller is unreachable.
     pub enum ControllerLost ("equal, keep, lift") {
-        /// An equal part of each.
+        /// 1/N of each limit, with N proxies.
         Equal = "equal",
-        /// What was held last.
+        /// The last assignment.
         Keep = "keep",
-        /// All of each.
+        /// The whole of each limit.
         Lift = "lift",
     }
 }
 
 choices! {
-    /// What a request costs its target.
+    /// Unit of the cost of a request at its target.
     pub enum ConfiguredCosts ("calibrated, bytes") {
-        /// The backend's measured time for it.
+        /// The measured time that the backend needs.
         Calibrated = "calibrated",
-        /// Its bytes: shares are shares of the bytes moved.
+        /// The bytes of the request: weights divide the bytes moved.
         Bytes = "bytes",
     }
 }
 
-/// Where the control API listens.
+/// Address of the control API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiSocket {
-    /// At [`ApiSocket::DEFAULT_PATH`] if this process may make it and no other proxy
-    /// holds it; otherwise without API, with a warning.
+    /// [`ApiSocket::DEFAULT_PATH`], if this process can create the socket and no other proxy
+    /// uses it; otherwise no API, with a warning.
     Auto,
-    /// No API.
+    /// No control API.
     Off,
-    /// There, or the proxy does not start.
+    /// This address; if it cannot be used, the proxy does not start.
     At(ServerAddress),
 }
 
 impl ApiSocket {
-    /// Where `sluice top` looks when it is told nothing.
+    /// Socket to which `sluice top` connects by default.
     pub const DEFAULT_PATH: &str = "/run/sluice/proxy.sock";
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for ApiSocket {
     }
 }
 
-/// Text that names no place for the control API.
+/// Text that is not an address of the control API.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseApiSocketError {
     /// Control over TCP would need authentication that the proxy does not have.
@@ -144,7 +144,7 @@ pub enum ParseApiSocketError {
         /// What was given.
         text: String,
     },
-    /// No address at all.
+    /// The text is not an address.
     #[error(transparent)]
     Address(#[from] ParseAddressError),
 }
@@ -169,7 +169,7 @@ text_form!(ApiSocket);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
-/// Text that is no range of addresses.
+/// Text that is not a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a range of addresses such as 192.0.2.0/24, fd00::/8 or 192.0.2.7")]
 pub struct ParseNetworkError {
@@ -177,8 +177,8 @@ pub struct ParseNetworkError {
 }
 
 impl Network {
-    /// Whether `address` lies in the range. An IPv4 client of a dual-stack socket
-    /// counts by its IPv4 address.
+    /// Whether `address` is in the range. An IPv4 client of a dual-stack socket counts by its
+    /// IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -195,8 +195,8 @@ impl FromStr for Network {
     fn from_str(text: &str) -> Result<Network, ParseNetworkError> {
         let range = text.parse::<IpNet>().ok();
         let range = range.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        // A range with bits beyond its prefix is a slip of the pen: 192.0.2.7/24 could
-        // mean one machine or all its neighbours.
+        // A range with bits beyond its prefix is an error: 192.0.2.7/24 could mean one machine
+        // or the whole network.
         let range = range.filter(|range| range.addr() == range.network());
         range.map(Network).ok_or_else(|| ParseNetworkError { text: text.into() })
     }
