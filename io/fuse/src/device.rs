@@ -140,7 +140,7 @@ impl FuseDevice {
         sent.unwrap_or(Err(Errno::NOMEM))
     }
 
-    /// Gives an interrupt back, to come again if its request still waits.
+    /// Returns an interrupt to the kernel, which sends it again if its request still waits.
     pub(crate) fn requeue_interrupt(&self, id: FuseRequestId) {
         let header = out_header(0, -Errno::AGAIN.raw_os_error(), id.0 | INTERRUPT_BIT);
         // ENOENT: it is answered, or came from another descriptor.

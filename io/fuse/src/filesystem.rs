@@ -12,14 +12,14 @@
 //!
 //! ## Interrupts
 //!
-//! A signal to a waiting process ends as [`FileSystem::interrupt`] with the request's id.
-//! The file system then answers the request soon: with `EINTR` if it gives up, or as if
-//! nothing had happened. Until it answers, the process waits, even for SIGKILL. What the
-//! kernel leaves open is settled before it gets here: an interrupt that overtakes its
-//! request is kept until the request came, and one that comes while the method runs is
-//! told at once and, if the request is still unanswered then, again when the method
-//! returned. So a file system needs one table, of the requests that wait, filled before
-//! the method returns; an id that is not in it can be ignored.
+//! A signal to a waiting process becomes [`FileSystem::interrupt`] with the request's id. The file
+//! system then answers the request soon: with `EINTR` if it gives up, or as if nothing had
+//! happened. Until it answers, the process waits, even for SIGKILL. This crate resolves the races
+//! of the protocol. An interrupt that overtakes its request is kept until the request has arrived.
+//! An interrupt that arrives while the method runs is delivered at once and, if the request is
+//! still unanswered then, again when the method has returned. So a file system needs one table of
+//! waiting requests, filled before the method returns; an id that is not in the table can be
+//! ignored.
 
 use std::ffi::CStr;
 
@@ -38,8 +38,8 @@ use crate::request::{
 
 /// A file system that the kernel can mount.
 ///
-/// Of an operation that stays as it is here, the kernel learns that there is none
-/// (`ENOSYS`); of many it then never asks again. Opening succeeds without being told.
+/// The default of an operation answers `ENOSYS`, after which the kernel does not send many
+/// operations again. By default opening succeeds.
 #[allow(unused_variables)]
 pub trait FileSystem: Send + Sync + 'static {
     /// Called once, before the first request.

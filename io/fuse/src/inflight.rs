@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   begin ──► running ──(method returned)──► waiting ──► finish
-//!               │ interrupt: told now,         │ interrupt: told now
+//!               │ interrupt: delivered now,    │ interrupt: delivered now
 //!               │ and again when it returned   │
 //!   interrupt before begin: kept ──► running, interrupted
 //!   interrupt after finish: kept in vain, until newer ones push it out
 //! ```
 //!
-//! The kernel hands an interrupt to any reader of /dev/fuse once it has handed the request
-//! to one, so two threads of ours can see them in either order, and an answer may pass an
-//! interrupt on its way. Which of the two an unknown id means cannot be told; keeping it
-//! serves the first and does no harm in the second, since ids are never used again. The
-//! memory is bounded: what is pushed out goes back to the kernel (`EAGAIN`), which asks
-//! again if the request still waits.
+//! The kernel hands an interrupt to any reader of /dev/fuse once it has handed the request to one.
+//! Two threads can therefore see them in either order, and a reply may pass an interrupt on its
+//! way. An unknown id does not show which of the two has happened. Keeping the interrupt serves the
+//! first case and does no harm in the second, since ids are never reused. The memory is bounded: an
+//! evicted interrupt goes back to the kernel (`EAGAIN`), which sends it again if the request still
+//! waits.
 //!
 //! Sharded by id, so that threads seldom meet; a request costs two uncontended locks.
 
@@ -80,11 +80,11 @@ impl FuseInFlight {
         shard.live.insert(request.id.0, live);
     }
 
-    /// The method that was called for it returned: true if the file system has to be told,
-    /// now or once more, that it is interrupted.
+    /// Marks the method of a request as returned; true if the file system must be notified, now or
+    /// once more, that the request is interrupted.
     pub(crate) fn returned(&self, id: FuseRequestId) -> bool {
-        // Whoever marks a request does so before the file system is told; if that told it
-        // nothing, since the method had not stored the request yet, this sees the mark.
+        // A request is marked before the file system is notified. If that had no effect, since the
+        // method had not stored the request yet, this sees the mark.
         self.interrupted.load(Ordering::SeqCst) != 0
             && self.shard(id).live.get(&id.0).is_some_and(|live| live.interrupted)
     }

@@ -6,14 +6,14 @@
 //!   notifier ─► kernel: this changed, have these bytes
 //! ```
 //!
-//! A file system is one trait, [`FileSystem`], with a method for each operation;
-//! [`FuseSession::mount`] does the rest until the mount is gone; a file system whose threads have
-//! sockets to wait for too takes their [`RequestReceiver`]s instead ([`FuseSession::mount_with`]). A request runs to its end on the
-//! thread that received it, unless the method keeps its [`Reply`] for later; interrupts are
-//! told by request, with every race of the protocol settled here.
+//! A file system is one trait, [`FileSystem`], with a method for each operation.
+//! [`FuseSession::mount`] serves it until the mount is gone. A file system whose threads wait for
+//! sockets as well uses their [`RequestReceiver`]s ([`FuseSession::mount_with`]). A request runs to
+//! its end on the thread that received it, unless the method keeps its [`Reply`] for later.
+//! Interrupts name their request, and this crate resolves every race of the protocol.
 //!
-//! Left to others: names and inodes, caching, whose jobs the requests are. What the
-//! kernel may do is chosen in [`Options`] and told in [`FuseConnection`].
+//! Not in this crate: names and inodes, caching, jobs of requests. [`Options`] selects what the
+//! kernel may do, and [`FuseConnection`] has what was negotiated.
 
 mod abi;
 mod answer;

@@ -21,7 +21,7 @@ use crate::options::Options;
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseMountError {
-    /// There is nothing to mount over, or it cannot be looked at.
+    /// The mount point does not exist or cannot be read.
     #[error("cannot mount at {}: {error}", path.display())]
     Place {
         /// Where it should be mounted.
@@ -128,8 +128,8 @@ impl MountPoint {
         unmount(&self.path, UnmountFlags::NOFOLLOW)
     }
 
-    /// Ends the connection, so that whoever waits gets an error, and takes the mount away
-    /// even if it is in use.
+    /// Ends the connection, so that waiting processes get an error, and removes the mount even if
+    /// it is in use.
     pub(crate) fn detach(&self) {
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
         if let Err(error) = unmount(&self.path, flags) {

@@ -5,8 +5,8 @@
 //!                                 wishes (Options) ─┘
 //! ```
 //!
-//! A kernel with a newer major version is told ours and asks once more; one from before
-//! 7.31 (Linux 5.4) is refused.
+//! A kernel with a newer major version receives ours and asks once more. A kernel before 7.31
+//! (Linux 5.4) is refused.
 
 use crate::abi::{IN_HEADER_LEN, InHeader, MINOR, MINOR_MIN, Opcode, PAGE, VERSION};
 use crate::device::{DeviceInbox, FuseDevice};

@@ -56,8 +56,9 @@ impl Notifier {
         self.entry(directory, name, 0)
     }
 
-    /// As [`Notifier::inval_entry`], but whoever uses the name now can go on: it is looked up
-    /// again the next time. Needs [`Capabilities::EXPIRE_ONLY`](crate::Capabilities::EXPIRE_ONLY).
+    /// Like [`Notifier::inval_entry`], but current users of the name can continue: the kernel looks
+    /// it up again at the next use. Needs
+    /// [`Capabilities::EXPIRE_ONLY`](crate::Capabilities::EXPIRE_ONLY).
     ///
     /// # Errors
     /// As there.
@@ -73,7 +74,7 @@ impl Notifier {
         self.device.notify(NotifyCode::InvalEntry, [put.as_slice(), name, b"\0"])
     }
 
-    /// A name was removed, if it still means `child`; whoever watches the directory is told.
+    /// Notifies watchers of the directory that a name was removed, if it still means `child`.
     ///
     /// # Errors
     /// `ENOENT` if the kernel does not know them, `EBUSY` if something is mounted there,

@@ -10,7 +10,7 @@ use crate::answer::{InodeEntry, WrittenBytes};
 use crate::fields::FieldWriter;
 use crate::reply::DataReply;
 
-/// Remembers what it was told, and what it keeps waiting.
+/// A file system that records its calls and the requests that it keeps waiting.
 #[derive(Default)]
 struct Probe {
     told: Mutex<Vec<String>>,
@@ -74,7 +74,7 @@ impl Fixture {
         Fixture { server, probe, device: Arc::new(FuseDevice::new(ours.into(), 4096)), kernel }
     }
 
-    /// Serves one request and gives what was told because of it.
+    /// Serves one request and returns the calls that it caused.
     fn serve(&self, opcode: u32, unique: u64, body: &[u8]) -> Vec<String> {
         let mut put = FieldWriter::new();
         put.u32((IN_HEADER_LEN + body.len()) as u32);
@@ -160,7 +160,7 @@ fn an_interrupt_finds_its_request_before_and_after_it_came() {
     assert_eq!(fixture.answer(), None);
     assert_eq!(fixture.serve(INTERRUPT, 3, &id(2)), ["interrupt 2"]);
     assert_eq!(fixture.answer(), Some((-4, 2, 0)));
-    // Overtaken by its interrupt, it is told when the method has stored it.
+    // Overtaken by its interrupt: delivered when the method has stored it.
     assert_eq!(fixture.serve(INTERRUPT, 5, &id(4)), [""; 0]);
     assert_eq!(fixture.serve(READ, 4, &[0; 40]), ["interrupt 4"]);
     assert_eq!(fixture.answer(), Some((-4, 4, 0)));

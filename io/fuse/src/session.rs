@@ -5,8 +5,8 @@
 //!   unmount, abort, umount(8), drop ─► the kernel says ENODEV ─► threads end ─► destroy
 //! ```
 //!
-//! The kernel decides when a session is over: threads end when it says that the mount is
-//! gone, whoever took it away.
+//! The kernel decides when a session is over: threads end when the kernel reports that the mount is
+//! gone.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,8 +126,8 @@ impl FuseSession {
         Ok(())
     }
 
-    /// Ends it, in use or not: whoever waits for it gets `ECONNABORTED`, and files that are
-    /// open give errors from now on. Waits for methods of the file system that run.
+    /// Ends the session even if it is in use. Waiting processes get `ECONNABORTED`, and open files
+    /// give errors from now on. Waits for methods of the file system that run.
     pub fn abort(&mut self) {
         if !self.is_over() {
             self.point.detach();

@@ -168,5 +168,5 @@ fn place(connection: &Connection) -> ReclaimPlace {
 
 /// How long nothing is accepted when something is missing for it.
 const PAUSE: Nanos = Nanos::from_millis(100);
-/// So many places are taken back with one look at all of them.
+/// Maximum number of connections that one scan of the table evicts.
 const AT_ONCE: usize = 16;

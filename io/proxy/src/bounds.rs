@@ -20,7 +20,7 @@ use crate::limits::DescriptorLimits;
 /// What each connection may have in flight uncounted: small requests never meet the bound.
 pub(crate) const FREE: usize = 64 << 10;
 
-/// Something of which there is only so much for all.
+/// A resource that all clients share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedBound {
     /// Descriptors of files: of fids and of owners of locks.
@@ -55,8 +55,8 @@ impl SharedBound {
         }
     }
 
-    /// What a client is told whose request would pass its bound. Not `EMFILE`, which programs
-    /// take for a limit of their own.
+    /// Returns the error for a request above the bound. Not `EMFILE`, which programs take for a
+    /// limit of their own.
     fn errno(self) -> Errno {
         match self {
             SharedBound::OpenFiles => Errno::NFILE,

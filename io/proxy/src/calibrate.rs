@@ -88,7 +88,7 @@ pub struct SizeFigures {
 /// What ended a calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// It was told to stop.
+    /// The calibration was stopped.
     #[error("stopped; the scratch files are removed")]
     Stopped,
     /// The directory cannot be used.
@@ -123,9 +123,9 @@ pub(super) struct Steps<'a> {
     time: Duration,
 }
 
-/// Measures `dir` within about `time`, longer where the backend takes seconds for one
-/// operation or for removing some thousand files. `stop` ends it from another thread or a signal handler; `progress` is
-/// told a line of text at each step.
+/// Measures `dir` within about `time`, longer if the backend takes seconds for one operation or for
+/// removing some thousand files. `stop` ends the measurement from another thread or a signal
+/// handler. `progress` receives a line of text at each step.
 ///
 /// # Errors
 /// When the directory cannot be written to or has too little space, when the backend

@@ -154,12 +154,12 @@ pub(crate) struct ConnectionBounds {
     pub(crate) before_attach: usize,
 }
 
-/// Turned off while a connection is paused; that its peer is gone is told all the same.
+/// Turned off while a connection is paused; the end of its peer is reported all the same.
 const READ: epoll::EventFlags = epoll::EventFlags::IN;
-/// What is always told of.
+/// Events that are always reported.
 const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
 
-/// A mount's connection carries many jobs, and may have so many times as much under way.
+/// Factor for the requests in flight on a mount's connection, which carries many jobs.
 const MOUNT_TIMES: usize = 4;
 
 impl ConnectionBounds {
@@ -196,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// Puts the connection into a poll set, to be told of input.
+    /// Adds the connection to an epoll set, to be notified of input.
     pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
         Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
     }
@@ -460,7 +460,8 @@ impl NinepSession {
         }
         let (connection, form) = (connection.clone(), self.form.clone());
         let path = Arc::new(ReplyPath { connection, epoch: self.epoch, form });
-        // Whoever closes it takes the session after that, and the path with the form.
+        // The thread that closes the connection takes the session after that, and the path with the
+        // form.
         if !path.connection.closed.load(Ordering::Acquire) {
             self.path = Some(path.clone());
         }

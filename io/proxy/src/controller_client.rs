@@ -111,8 +111,8 @@ impl ControllerClient {
     /// Begins to speak with the controller of the configuration; `None` if it names none.
     ///
     /// # Errors
-    /// If the proxy has no name, or there are no threads to be had. A controller that does not
-    /// answer is no error.
+    /// If the proxy has no name, or threads cannot be started. A controller that does not answer is
+    /// not an error.
     pub fn start(server: &Arc<Server>) -> Result<Option<ControllerClient>, ControllerClientError> {
         let settings = server.settings();
         let Some(controller) = settings.controller.clone() else { return Ok(None) };
@@ -418,7 +418,7 @@ const TICK: Duration = Duration::from_millis(100);
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// One call may wait at the controller while the next is made.
 const POSTERS: usize = 2;
-/// Questions that are answered at once, and answers that wait to be told.
+/// Maximum number of queries that are answered at once, and of replies that wait to be sent.
 const QUESTIONS_MAX: usize = 8;
 /// The controller holds a call for a second at most.
 const CALL_TIME_MAX: Duration = Duration::from_secs(4);

@@ -75,7 +75,7 @@ pub enum CostsFileError {
         /// What it says.
         value: u32,
     },
-    /// A key under `operations` that is no kind, or a cost of zero.
+    /// A key under `operations` that is not a kind, or a cost of zero.
     #[error("{}: {lane}.operations: {text}", .path.display())]
     Operation {
         /// The file.

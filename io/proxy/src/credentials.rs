@@ -13,8 +13,8 @@
 //!
 //! | of a thread | who changes it, and when |
 //! |---|---|
-//! | file-system uid and gid, effective capabilities | [`become_user`] and its like: [`begin_thread`] sets them anew |
-//! | supplementary groups | [`become_user`]: a thread that has begun knows none, so whoever it acts for sets his; as root they do not matter |
+//! | file-system uid and gid, effective capabilities | [`become_user`] and similar functions: [`begin_thread`] resets them |
+//! | supplementary groups | [`become_user`]: a new thread knows none, so they are set for each user; for root they do not matter |
 //! | real, effective and saved uid and gid | nobody |
 //! | permitted, inheritable and ambient capabilities, securebits | [`drop_capabilities`], before any thread acts for a user; the ambient set is never more than the inheritable one |
 //! | bounding set, no_new_privs, seccomp | nobody; the first two matter to programs that are executed, and the proxy executes none |
@@ -78,8 +78,8 @@ pub(crate) fn begin_thread() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::set_fsuid(uid)?;
     sys::set_fsgid(gid)?;
-    // Its groups may still be a user's: with root's capabilities they do not matter, and whoever
-    // it acts for has groups of his own, which are then set since none are known here.
+    // Its groups may still be a user's: with root's capabilities they do not matter, and the next
+    // user has groups of its own, which are then set since none are known here.
     ACTING.set(Acting { uid, gid, groups: None });
     Ok(())
 }
@@ -168,8 +168,8 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel take [`FILE_CAPABILITIES`] from a thread that becomes a user, which whoever
-/// starts the proxy may have forbidden it.
+/// Makes the kernel take [`FILE_CAPABILITIES`] from a thread that becomes a user, which the process
+/// that starts the proxy may have disabled.
 fn take_from_users() -> io::Result<()> {
     let bits = rustix::thread::capabilities_secure_bits()?;
     let forbids = CapabilitiesSecureBits::NO_SETUID_FIXUP;
@@ -371,7 +371,8 @@ mod tests {
         })
     }
 
-    /// What the calling thread has in common with all of its process, whoever it acts for.
+    /// State that the calling thread shares with all threads of its process, whatever user it acts
+    /// for.
     fn of_all_threads() -> Vec<String> {
         let own = |what: &str| {
             let link = std::fs::read_link(format!("/proc/thread-self/{what}")).unwrap();

@@ -169,7 +169,7 @@ impl ExportNode {
         self.names > 0
     }
 
-    /// How many names it has now; none if that cannot be told.
+    /// Returns how many names the file has now; 0 if that cannot be read.
     pub(crate) fn names_now(&self) -> u32 {
         let stat = rustix::fs::statx(&self.fd, EMPTY, AtFlags::EMPTY_PATH, StatxFlags::NLINK);
         stat.map_or(0, |stat| stat.stx_nlink)

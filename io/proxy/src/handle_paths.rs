@@ -10,10 +10,10 @@
 //! name up again within the time that it may keep it, and after a rename. What a file with more
 //! names than one is in is kept apart and for all clients together (hard_links.rs).
 //!
-//! Bounds: [`CLIENT_BYTES_MAX`] for a client and [`TOTAL_BYTES_MAX`] over all. Beyond its own bound a
-//! client loses the name that it used longest ago; beyond the other the client loses its names
-//! whose last use is the longest ago of all. A handle that is not known is looked at when its
-//! message is executed (the kernel tells the path of what has one name) and counts from then on.
+//! Bounds: [`CLIENT_BYTES_MAX`] for a client and [`TOTAL_BYTES_MAX`] over all. Above its own bound
+//! a client loses its least recently used name. Above the total, the client loses its names whose
+//! last use is the longest ago of all. A handle that is not known is resolved when its message is
+//! executed (the kernel gives the path of a file with one name) and counts from then on.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ const CLIENT_BYTES_MAX: usize = 8 << 20;
 const TOTAL_BYTES_MAX: usize = 128 << 20;
 /// What an entry takes beside its path, about.
 const ENTRY_BYTES: usize = 112;
-/// So many names at once are taken from the client whose last use is the longest ago.
+/// Number of names that are evicted at once from the client whose last use is the longest ago.
 const EVICT_AT_ONCE: usize = 64;
 
 /// The names of all clients.

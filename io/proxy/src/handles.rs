@@ -47,7 +47,7 @@ pub(crate) enum KeyError {
     /// Others may know it, or chose it.
     #[error(transparent)]
     Private(#[from] PrivateFileError),
-    /// It is no key.
+    /// The file is not a key.
     #[error(
         "{} is not a handle key of {KEY_LEN} random bytes: it has {bytes} bytes{}; remove it to \
          make a new key, with which the handles of all mounts become stale",
@@ -99,7 +99,8 @@ impl HandleKey {
     /// Reads the key file, or makes it.
     ///
     /// # Errors
-    /// If it can be neither, is no key, or somebody else could have put it there.
+    /// If the file can be neither read nor created, is not a key, or another user could have put it
+    /// there.
     pub(crate) fn load(path: &Path) -> Result<LoadedHandleKey, KeyError> {
         match HandleKey::read(path)? {
             Some(key) => Ok(LoadedHandleKey { key, is_old: true }),
@@ -195,7 +196,7 @@ impl HandleTable {
     /// acting as anybody.
     ///
     /// # Errors
-    /// `ESTALE` for what is no handle of this export, or whose file is gone.
+    /// `ESTALE` if it is not a handle of this export, or if its file is gone.
     pub(crate) fn resolve(&self, handle: &[u8], export: &Export) -> io::Result<Arc<ExportNode>> {
         if let Some(node) = self.known(handle) {
             // One that was removed since is not what the handle means any more.
@@ -211,7 +212,8 @@ impl HandleTable {
         }
         credentials::become_root();
         let node = Arc::new(self.open(rest, export).map_err(|error| {
-            // What a handle cannot say any more, and what is no directory any more on its path.
+            // Errors for handles that are no longer valid, and for a directory on the path that no
+            // longer is one.
             match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Errno::STALE.into(),
                 _ => error,

@@ -7,7 +7,7 @@
 //!
 //! A name of such a file that is removed or renamed still counts: otherwise a file would leave its
 //! meter by a link inside of the directory, one out of it, and the removal of the name that is
-//! known here. Whoever looks at the file when it has one name left takes it out.
+//! known here. A file with one name left is removed from the table at its next access.
 //!
 //! Bounds: [`FILES_MAX`] files and [`BYTES_MAX`] bytes of names for an export. Of too many, the file
 //! that was used longest ago goes first, but none whose names lie in different directories of
@@ -28,7 +28,7 @@ const FILES_MAX: usize = 65_536;
 const BYTES_MAX: usize = 32 << 20;
 /// The most names of a file that are kept although they lie where others do: for other rules.
 const SAME_MAX: usize = 8;
-/// So many that must stay are passed over to find one that may go.
+/// Number of entries that must stay and are skipped to find one to evict.
 const TRIES: usize = 16;
 /// What an entry takes beside its names, about.
 const ENTRY_BYTES: usize = 128;
@@ -39,7 +39,7 @@ pub(crate) type FileKey = (u64, u64);
 /// The names of an export's files that have several.
 pub(crate) struct HardLinkTable {
     files: Mutex<LinkedFiles>,
-    /// How many there are, to be looked at without the lock.
+    /// Number of files, readable without the lock.
     count: AtomicUsize,
     bounds: (usize, usize),
 }
@@ -79,14 +79,14 @@ impl HardLinkTable {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Notes a name of a file; the directories of all that are known. Where there is no room they
-    /// are those of this name.
+    /// Notes a name of a file and returns the directories of all known names. Without room these
+    /// are the directories of this name.
     pub(crate) fn add(&self, key: FileKey, name: &[u8], rules: &NumberedRules) -> PathSet {
         self.with(|files, bounds| files.add(key, name, rules, bounds)).1
     }
 
-    /// Notes two names of a file that was linked; false if there is no room and the
-    /// second does not lie wherever the first does.
+    /// Notes two names of a file that was linked; false if there is no room and the second name is
+    /// not below every directory of the first.
     pub(crate) fn add_link(
         &self,
         key: FileKey,
@@ -110,8 +110,9 @@ impl HardLinkTable {
         self.with(|files, _| files.names.get_mut(&key).map(|file| file.in_rules(rules)))
     }
 
-    /// The file had one name or none when it was looked at last. Whether it still `is_single` is
-    /// asked while nobody can add one: a link that is made meanwhile must not be forgotten.
+    /// Removes a file that had at most one name at its last check. Whether it still `is_single` is
+    /// checked while no request can add a name: a link that is made meanwhile must not be
+    /// forgotten.
     pub(crate) fn forget(&self, key: FileKey, is_single: impl FnOnce() -> bool) {
         if self.is_empty() {
             return;

@@ -1,13 +1,13 @@
-//! Ttell: what a mount's user is told of himself, as text.
+//! Ttell: a text for a mount's user about the user's own requests.
 //!
 //! ```text
 //!   Ttell ─► who that is here ─► turns of each user ─► a thread of its own: Why of his job ─► text
 //!   Rtell ◄──────── the leader ◄──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! It waits in no queue of the dispatcher, for that is what it is about. Nobody is told of others: the
-//! job and the user are those that the identity was granted. A user may ask [`AT_ONCE`] times at once and ten
-//! times a second; who has too many questions here is told EAGAIN.
+//! It waits in no queue of the dispatcher, because the queue is its subject. A user learns nothing
+//! about others: the job and the user are those that the identity was granted. A user may ask
+//! [`AT_ONCE`] times at once and ten times a second; further questions fail with EAGAIN.
 
 use std::collections::VecDeque;
 use std::io;

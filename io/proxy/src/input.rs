@@ -15,7 +15,7 @@ use crate::buffers::{FrameBuffer, PooledBuffer};
 
 /// The scratch buffer of a thread that reads sockets.
 pub(crate) const SCRATCH: usize = 128 << 10;
-/// While large messages come, read only so much past the end of one: it will be moved.
+/// Maximum that is read past the end of a large message: it will be moved.
 const BEHIND_LARGE: usize = 4 << 10;
 const LARGE: usize = 16 << 10;
 /// The most of a large message that one call takes: copying a mebibyte keeps every other

@@ -1,10 +1,9 @@
 //! Messages become requests: what each one asks, of whom, and how much.
 //!
-//! Everything that a client can do wrong with a whole message is answered here or
-//! where the operation runs; a message that is no message ends the connection.
-//! Tversion and Tflush are acted on at once, Tattach waits outside the dispatcher
-//! (nobody is known yet who could pay), everything else is handed to the gate of
-//! the export's target.
+//! Every error of a client in a whole message is answered here or where the operation runs; a
+//! message that cannot be decoded ends the connection. Tversion and Tflush are executed at once.
+//! Tattach waits outside the dispatcher, since no identity is known yet that could pay. Every other
+//! request goes to the gate of the export's target.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -225,7 +225,7 @@ impl LockTable {
         self.waiting.cancel(connection, |waiting| waiting == tag).pop()
     }
 
-    /// Gives up all waiting of a connection that is gone or begins anew, likewise.
+    /// Cancels all waiting of a connection that is gone or starts a new session.
     pub(crate) fn cancel_all(&self, connection: &Connection) -> Vec<LockReply> {
         self.waiting.cancel(connection, |_| true)
     }
@@ -276,7 +276,7 @@ impl LockTable {
         }
     }
 
-    /// Ends all waiting, for good; returns what they are told.
+    /// Ends all waiting for good; returns the replies.
     pub(crate) fn end_waiting(&self) -> Vec<LockReply> {
         self.waiting.end()
     }

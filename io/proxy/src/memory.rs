@@ -105,7 +105,7 @@ impl NinepSession {
 }
 
 impl Server {
-    /// Replies of a connection have left: whoever waits for memory may have it.
+    /// Gives memory of sent replies to connections that wait for memory.
     pub(crate) fn feed(&self, sender: &Connection) {
         if self.memory.starving.load(Ordering::Relaxed) == 0 {
             return;
@@ -177,7 +177,7 @@ fn blocks(need: usize) -> u64 {
 
 /// What is charged at once.
 const BLOCK: usize = 256 << 10;
-/// How often a refusal has all connections looked at, at most.
+/// Minimum interval between two checks of all connections after refusals.
 const SWEEP_EVERY: Nanos = Nanos::from_millis(10);
 /// After less than this there is nothing worth giving back to the system.
 const BURST_MIN: u64 = 16 << 20;

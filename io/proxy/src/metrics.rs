@@ -50,7 +50,7 @@ struct MetricAccounts {
 
 /// Jobs, and users, that have a line of their own.
 const LINES: usize = 50;
-/// Subjects that are looked at while the gate is held.
+/// Maximum number of subjects that are read while the gate is locked.
 const AT_ONCE: usize = 512;
 /// The label of all others.
 const OTHER: &str = "other";
@@ -196,7 +196,7 @@ impl MetricAccounts {
         // Before the subjects: who is forgotten meanwhile is in this at the next scrape, and
         // nobody is counted twice.
         let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten());
-        // Without scheduling nobody is told from others.
+        // Without scheduling subjects are not distinguished.
         let Some((usage, metadata)) = forgotten else { return };
         let mut served = sums(&usage, metadata);
         let mut part = Vec::with_capacity(AT_ONCE);

@@ -1,9 +1,9 @@
 //! Replies on their way out: gathered per connection, sent with few system calls.
 //!
-//! A worker appends replies to the batch of their connection and flushes when it
-//! has nothing more to do, when a batch is large, or before it may have to wait.
-//! Should the leader get stuck in a backend call, whoever takes over flushes the
-//! leader's outbox, so no finished reply waits for an unfinished one.
+//! A worker appends replies to the batch of their connection. It flushes when it has nothing more
+//! to do, when a batch is large, or before it may have to wait. If the leader hangs in a backend
+//! call, the thread that takes over flushes the leader's outbox, so no finished reply waits for an
+//! unfinished one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,9 +21,9 @@ use crate::tally::ReplyTally;
 
 /// A batch larger than this is sent at once.
 const BATCH_BYTES: usize = 256 << 10;
-/// With so many requests in flight or more, a client gets the replies to half of them at
-/// once: it works on those while the rest is executed. Otherwise it and the proxy would work
-/// in turns, each asleep while the other is busy.
+/// Number of requests in flight from which a client gets the first half of the replies at once: it
+/// works on those while the rest is executed. Otherwise the client and the proxy would work in
+/// turns, each asleep while the other is busy.
 const SPLIT_FROM: usize = 8;
 /// Connections that one outbox serves before it flushes.
 const BATCHES_MAX: usize = 64;
@@ -40,7 +40,7 @@ pub(crate) struct ReplyOutbox {
 pub(crate) struct ReplyBatch {
     pub(crate) path: Arc<ReplyPath>,
     pub(crate) bytes: Vec<u8>,
-    /// Payload in pipes, each after so many of `bytes`.
+    /// Payload in pipes, each with its position in `bytes`.
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
     /// The requests answered here.
     pub(crate) answered: Vec<Tag>,

@@ -34,7 +34,7 @@ pub(crate) struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// `None` for what is no request of a fid: Tversion, Tauth, Tattach, Tflush.
+    /// `None` for messages that are not requests of a fid: Tversion, Tauth, Tattach, Tflush.
     pub(crate) fn of(request: &Request<'_>) -> Option<ParsedRequest> {
         let about =
             |fid, kind| ParsedRequest { fid, kind, amount: Amount::new(0, 1), offset: None };
@@ -183,8 +183,8 @@ impl ParsedRequest {
     }
 }
 
-/// The kind of request that a type byte of the protocol stands for: all that is known of
-/// a message that does not decode. `None` for what is no request.
+/// Returns the kind of request of a type byte of the protocol, which is all that is known of a
+/// message that does not decode. `None` for messages that are not requests.
 pub(crate) fn kind_of_type(number: u8) -> Option<OpKind> {
     Some(match number {
         8 => OpKind::Statfs,

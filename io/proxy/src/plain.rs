@@ -41,7 +41,7 @@ impl PlainSession {
 }
 
 impl Drop for PlainSession {
-    /// Leaving may take its time, and whoever lets go last may hold a lock.
+    /// Leaving may take its time, and the last owner may hold a lock.
     fn drop(&mut self) {
         let fids = std::mem::take(&mut *self.fids.lock().expect("not poisoned"));
         if let (false, Some(server)) = (fids.is_empty(), self.server.upgrade()) {

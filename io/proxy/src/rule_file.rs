@@ -5,8 +5,8 @@
 //!     └ flock on the file; taken again if it was replaced while we waited for it
 //! ```
 //!
-//! Whoever reads the file sees the old text or the new one and never a part. A symbolic link
-//! stays one: the file that it leads to is replaced.
+//! A reader of the file sees the old text or the new one and never a part. A symbolic link stays
+//! one: its target is replaced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -51,7 +51,7 @@ pub enum RuleUpdateError {
         /// Where it answers.
         controller: String,
     },
-    /// There is no file to save to.
+    /// The proxy has no rule file.
     #[error("cannot save the rules: no rule file; start the proxy with --rules FILE")]
     NoFile,
     /// The file is not what was read from it.
@@ -126,7 +126,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts other rules in force. Whoever calls holds `changing`.
+    /// Activates rules. The caller holds `changing`.
     pub(crate) fn put_in_force(&self, rules: ActiveRules) {
         let set = rules.set.clone();
         *self.rules.write().expect("not poisoned") = rules;

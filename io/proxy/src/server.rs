@@ -43,7 +43,7 @@ use crate::worker::Worker;
 
 /// Blocked locks are tried again so often: a program of this machine may have let go.
 const LOCK_RETRY: Nanos = Nanos::from_millis(50);
-/// How often connections that have not attached are looked at.
+/// Interval of checks of connections that have not attached.
 const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
 
 /// A running proxy.

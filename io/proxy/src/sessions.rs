@@ -143,7 +143,7 @@ pub(crate) struct IdempotencyKey {
 
 /// The most slots of a channel: each remembers a reply.
 const SLOTS_MAX: u16 = 64;
-/// So many abandoned sessions end with one look at all of them.
+/// Maximum number of abandoned sessions that one scan of the table drops.
 const AT_ONCE: usize = 64;
 /// The most channels of a session.
 const CHANNELS_MAX: usize = 256;
@@ -492,7 +492,7 @@ impl SessionTable {
         let Some(before) = channel.connection.replace(Arc::downgrade(&to.path.connection)) else {
             return Ok(EnteredSession { next: Some(next), before: None, files });
         };
-        // Whoever was in line is gone, or it would not have come again.
+        // The request that waited before is gone, or it would not have been sent again.
         let given_up = channel.next.replace(next);
         drop(channels);
         drop(given_up);

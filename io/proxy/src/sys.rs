@@ -157,7 +157,7 @@ pub(crate) fn name_to_handle(file: BorrowedFd<'_>) -> io::Result<KernelHandle> {
 /// with O_PATH. Needs CAP_DAC_READ_SEARCH.
 ///
 /// # Errors
-/// `ESTALE` if there is no such file, `EPERM` without the capability.
+/// `ESTALE` if the file does not exist, `EPERM` without the capability.
 pub(crate) fn open_by_handle(
     mount: BorrowedFd<'_>,
     handle: &KernelHandle,
@@ -304,8 +304,8 @@ pub(crate) fn project_of_path(path: &CStr) -> io::Result<Project> {
         return Err(Errno::NOSYS.into());
     }
     let mut attr = FileAttr::default();
-    // SAFETY: the kernel reads a path that ends with a zero byte and fills at most as many bytes
-    // of `attr` as it is told that there are; both are ours until the call returns.
+    // SAFETY: the kernel reads a path that ends with a zero byte and fills at most the given length
+    // of `attr`; both are ours until the call returns.
     let result = unsafe {
         let size = size_of::<FileAttr>();
         libc::syscall(SYS_FILE_GETATTR, libc::AT_FDCWD, path.as_ptr(), &raw mut attr, size, 0)

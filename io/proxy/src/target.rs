@@ -35,9 +35,9 @@ pub(crate) const SPLICE_MIN: Bytes = Bytes::kib(32);
 /// From this size on the payload decides how long a call takes.
 const LARGE: Bytes = Bytes::kib(64);
 
-/// Reads that do not wait are taken so many at once: one look at the clock, one lock, and the
-/// dispatcher's memory is still near. Nothing arrives between them that could have gone
-/// first: they are done before the leader looks at the sockets again.
+/// Number of reads that do not wait and are executed together: with one read of the clock and one
+/// lock, and the dispatcher's memory is still cached. No request arrives between them that could
+/// have gone first: they are done before the leader checks the sockets again.
 const AT_ONCE: usize = 16;
 
 /// No client gives a proxy up and goes on at another in so short a time. The leader looks at the
@@ -58,7 +58,7 @@ pub(crate) struct Target {
     pub(crate) clock: ProxyClock,
     gate: Mutex<TargetQueue>,
     rules: RwLock<NumberedRules>,
-    /// Their number, and what they want to know of files: looked at for each request.
+    /// Number of the rules and what they must know of files: read for each request.
     number: AtomicU64,
     wanted: (AtomicBool, AtomicBool),
     /// How long calls of each kind, lane and size took lately, in nanoseconds.
@@ -80,7 +80,7 @@ pub(crate) struct PendingRequest {
 
 /// The file that a request is about, in the way it named it.
 pub(crate) enum RequestFile {
-    /// By a fid: whoever made it asks.
+    /// By a fid: the identity that created the fid.
     Fid(Arc<OpenFid>),
     /// By a handle, which is resolved when it is the request's turn.
     Handle(Arc<ProxyUser>),
@@ -109,7 +109,7 @@ impl PendingRequest {
     }
 }
 
-/// What the dispatcher is told of an operation, and a trace besides.
+/// Facts of an operation for the dispatcher, and for a trace.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestMeta {
     pub(crate) subject: SubjectId,
@@ -497,7 +497,7 @@ impl Target {
         let (operation, _) = gate.waiting[donated.token as usize].as_mut()?;
         let before = operation.donor.replace(donor);
         drop(guard);
-        // It may be what a user is held by, whose end is told to the gate.
+        // It may be what a user waits for, and the gate is notified of its end.
         drop(before);
         Some(donated.id)
     }
@@ -527,7 +527,7 @@ impl Target {
         }
     }
 
-    /// Whether there is no device: nothing ever waits for one.
+    /// Whether the backend has no device: then no request waits for one.
     pub(crate) fn in_memory(&self) -> bool {
         self.writes.backing().memory_fs
     }

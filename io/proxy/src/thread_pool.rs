@@ -66,7 +66,7 @@ pub(crate) struct BlockingCall(u64);
 
 /// No thread leads or is in a call: the leader polls or computes.
 const POLLING: u64 = 0;
-/// The leader is gone: whoever looks takes over at once.
+/// The leader is gone: the next thread that checks takes over at once.
 const VACANT: u64 = 1;
 /// How often the standby thread looks while calls are made.
 const LOOK: Duration = Duration::from_micros(1000);

@@ -132,7 +132,8 @@ impl TraceRecorder {
         tracing::error!("the trace is incomplete: its disk does not answer");
     }
 
-    /// The number of who asked; `None` if there is no room for it, and the request is lost.
+    /// Returns the number of a request's subject; `None` if there is no room, and the request is
+    /// lost.
     fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         let subject = self.shared.subject(who, now);
         if subject.is_none() {

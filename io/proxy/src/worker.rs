@@ -26,7 +26,7 @@ use crate::target::{Completion, RunningRequest, Target};
 use crate::thread_pool::{BlockingCall, ThreadRole};
 use crate::trace::TraceCaller;
 
-/// The leader looks at the sockets again after so much work.
+/// Time of work after which the leader checks the sockets again.
 const LOOK_AGAIN: Nanos = Nanos::from_micros(200);
 /// A call that usually takes longer than a hand-over costs is worth handing over for, if
 /// more work waits.
@@ -37,7 +37,7 @@ const LONGER_CALL: Nanos = Nanos::from_micros(200);
 /// The peer has closed or was reset.
 const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// So many new requests keep a thread busy for longer than it takes to wake another.
+/// Number of new requests that keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;

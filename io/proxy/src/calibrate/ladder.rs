@@ -45,7 +45,7 @@ pub(super) const LOSS_MAX: f64 = 0.03;
 /// Steps this close to the highest stand for the plateau: of many equal rates that are
 /// measured with noise, the highest is too high.
 const PLATEAU: f64 = 0.05;
-/// The greatest D that is looked at: beyond it requests queue in the device anyway.
+/// The greatest D that is measured: above it requests queue in the device anyway.
 const SLOTS_MAX: u32 = 4096;
 
 impl Ladder {

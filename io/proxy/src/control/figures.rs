@@ -241,7 +241,7 @@ fn totals(tally: &ReplyTally) -> ProxyTotals {
     }
 }
 
-/// The most users of one connection that are told of.
+/// The most users of one connection that are reported.
 const ATTACHES_MAX: usize = 64;
 
 fn connection(connection: &Connection) -> api::ConnectionInfo {

@@ -151,7 +151,7 @@ impl Drop for ControlServer {
     }
 }
 
-/// Accepts until told to stop, then gives what is under way a moment to end.
+/// Accepts connections until shutdown, then gives open connections a moment to end.
 async fn serve(
     listening: &Listening,
     router: axum::Router,

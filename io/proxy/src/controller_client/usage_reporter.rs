@@ -5,12 +5,12 @@
 //!                                               and what the controller has of them
 //!                                                └─ differ? ─► report n ─► taken n ─► it has them
 //!                                                                └─ nothing heard for RETRY:
-//!                                                                   told again, as n + 1
+//!                                                                   sent again, as n + 1
 //! ```
 //!
-//! Sums only grow, so a report that is lost or counted twice is put right by the next. A
-//! controller that begins anew is told every line. A line stays for some minutes after its last
-//! change, so that a controller that lost its last minute finds it.
+//! Sums only grow, so a report that is lost or counted twice is corrected by the next. A controller
+//! that has started again receives every line. A line stays for some minutes after its last change,
+//! so that a controller that lost its last minute receives it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use crate::server::Server;
 /// All lines of this life.
 #[derive(Debug, Default)]
 pub(super) struct UsageReporter {
-    /// What each subject had in all when it was looked at last, and when that was.
+    /// Totals of each subject at its last check, and the time of that check.
     seen: BTreeMap<SubjectKey, (UsageTotals, Time)>,
     lines: BTreeMap<(SubjectKey, String), UsageEntry>,
     last_id: u64,
@@ -113,7 +113,7 @@ impl UsageReporter {
         self.gone.clear();
     }
 
-    /// Adds what a subject had since it was looked at last to the lines of its classes.
+    /// Adds the usage of a subject since its last check to the lines of its classes.
     fn note(&mut self, target: usize, rules: &RuleSet, subject: &SubjectReport, now: Time) {
         let place = (target, subject.id.to_bits());
         let all = UsageTotals::of(subject);
@@ -210,7 +210,7 @@ impl UsageEntry {
     }
 }
 
-/// How often subjects are looked at: the ledger's finest sums are of minutes.
+/// Interval of checks of subjects: the ledger's finest sums are of minutes.
 const LOOK: Nanos = Nanos::from_secs(5);
 /// The same where decays go by what was used.
 const LOOK_DECAYS: Nanos = Nanos::from_secs(1);
@@ -218,7 +218,7 @@ const LOOK_DECAYS: Nanos = Nanos::from_secs(1);
 const RETRY: Nanos = Nanos::from_secs(5);
 /// A line that did not change for so long may be dropped.
 const KEEP: Nanos = Nanos::from_secs(600);
-/// Lines at most; whoever comes on top is not counted.
+/// Maximum number of lines; further classes are not counted.
 const LINES_MAX: usize = 262_144;
 /// Lines of one report: some megabytes.
 const REPORT_LINES_MAX: usize = 20_000;

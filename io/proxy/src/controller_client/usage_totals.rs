@@ -42,8 +42,9 @@ impl UsageTotals {
         self
     }
 
-    /// The same by class of the rules in force. Operations and payload go by their kind; what is
-    /// told of no kind, cost and delays, goes with most of the payload, or else of the operations.
+    /// Splits the sums by class of the active rules. Operations and payload go by their kind. Sums
+    /// without a kind, such as cost and delays, go with most of the payload, or else of the
+    /// operations.
     pub(super) fn by_class(
         &self,
         rules: &RuleSet,

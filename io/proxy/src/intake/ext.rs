@@ -173,7 +173,7 @@ impl Server {
         Ok(())
     }
 
-    /// The proxy ends: who waits for news is told that there are none.
+    /// Answers all that wait for events at shutdown: there are none.
     pub(crate) fn end_waits(&self) {
         for connection in self.connections() {
             let mut session = connection.session.lock().expect("not poisoned");

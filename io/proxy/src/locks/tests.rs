@@ -422,7 +422,7 @@ fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
     assert_eq!(bed.lock_at(3, (false, true), 1), GRANTED);
     // Even the owner itself waits for what it has not had before.
     assert_eq!(bed.lock_at(3, (false, false), 1), WAITS);
-    // Whoever takes a lock again does not wait for it.
+    // A client that reclaims a lock does not wait for it.
     assert_eq!(bed.lock_at(4, (true, true), 4), BLOCKED);
     assert_eq!(bed.retry_at(Time::from_nanos(4)), []);
     let blocked = |tag| (tag, LockOutcome::Status(LockStatus::Blocked));

@@ -6,9 +6,9 @@
 //!                │          └─ Tflush, Tversion, the end: cancelled  │
 //!                └───────────────────── refused again ──────────────┘
 //!
-//! While a waiter is being tried it is nowhere to be cancelled: a Tflush then waits,
-//! as for any request that is being executed, and is seen when the waiter comes back
-//! here. Nothing in this file calls the backend, so whoever cancels never waits for it.
+//! A waiter that is being tried is in no list and cannot be cancelled. A Tflush then waits, as for
+//! any request that is being executed, and is seen when the waiter comes back here. Nothing in this
+//! file calls the backend, so a cancellation never waits for it.
 //!
 //! Invariant: how many wait is counted for the connection, for the owner and over all,
 //! from the first refusal to the answer, also while a waiter is being tried.
@@ -33,7 +33,7 @@ pub(super) struct LockWaiter {
     pub(super) once: bool,
     /// The fid's: closing that fid ends the waiting.
     pub(super) through: Arc<FidLocks>,
-    /// What a trace is told when it ends, if there is one.
+    /// Draft of the trace entry, if requests are traced.
     record: Option<TraceDraft>,
     file: LockedFileId,
     /// Counts up, so that who came first is tried first.
@@ -65,7 +65,7 @@ pub(super) struct WaitPermit(Arc<AtomicUsize>);
 #[derive(Default)]
 pub(super) struct LockWaiters {
     list: Mutex<WaiterList>,
-    /// How many wait: looked at far more often than there are any.
+    /// Number of waiters: read far more often than there are any.
     all: Arc<AtomicUsize>,
     next: AtomicU64,
 }
@@ -172,8 +172,8 @@ impl LockWaiters {
         keys.iter().filter_map(|key| list.waiters.remove(key)).collect()
     }
 
-    /// Gives up those of a connection who are `meant`: one that is flushed, or all when it
-    /// is gone or begins anew. What comes back is for a trace; nothing is to be answered.
+    /// Cancels the waiters of a connection that are `meant`: one that is flushed, or all when the
+    /// connection is gone or starts a new session. The result is for a trace; no reply is due.
     pub(super) fn cancel(
         &self,
         connection: &Connection,
@@ -191,7 +191,7 @@ impl LockWaiters {
         gone.map(|waiter| waiter.answer(LockOutcome::Flushed(Vec::new()))).collect()
     }
 
-    /// Ends all waiting, for good; returns what they are told.
+    /// Ends all waiting for good; returns the replies.
     pub(super) fn end(&self) -> Vec<LockReply> {
         let mut list = self.list();
         list.ended = true;

@@ -7,10 +7,10 @@
 //!           served by all − ever given to lines ─► other
 //! ```
 //!
-//! Prometheus takes a counter that falls for one whose process was started anew, and adds all
-//! of it. So a line never falls and never takes over what another had: who comes to a line has
-//! it from 0, or from where it was when he left it, and what he used meanwhile is the others'.
-//! Then the rates of all lines are together the rate of the target, whoever comes and goes.
+//! Prometheus takes a counter that falls for one of a restarted process, and adds all of it. So a
+//! line never falls and never takes over the value of another subject. A subject that gets a line
+//! has it from 0, or from its value when it left the line; its usage meanwhile is part of the line
+//! of others. Then the rates of all lines add up to the rate of the target at any time.
 //!
 //! Who has a line keeps it until another's score is twice his: near equals do not change
 //! places with each scrape, and leave no series behind that were used for a minute.
@@ -63,7 +63,7 @@ struct MetricsLine {
 }
 
 impl<K: Clone + Eq + Hash + Ord> Lines<K> {
-    /// Lines of their own for so many.
+    /// Makes lines for at most `most` subjects.
     pub(super) fn new(most: usize) -> Lines<K> {
         let (given, other) = Default::default();
         Lines { most, accounts: FxHashMap::default(), round: 0, given, other }
@@ -118,8 +118,8 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
             }
         }
         for ((other, served), given) in self.other.iter_mut().zip(served).zip(&self.given) {
-            // What a subject had that was forgotten while all were looked at is missing until
-            // the next scrape.
+            // The usage of a subject that was forgotten during a scrape is missing until the next
+            // scrape.
             *other = (*other).max(served.saturating_sub(*given));
         }
     }

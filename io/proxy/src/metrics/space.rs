@@ -36,7 +36,7 @@ pub(super) struct SpaceFigures {
 const FRESH: Duration = Duration::from_secs(15);
 
 impl Space {
-    /// What is known, by target; has it asked anew if that is old.
+    /// Returns what is known, by target, and starts a new query if that is old.
     pub(super) fn look(
         self: &Arc<Space>,
         targets: Vec<(String, PathBuf)>,

@@ -1,8 +1,8 @@
 //! Tattach: who is this, which export, which job?
 //!
-//! `aname` is `NAME` or `NAME?job=ID`. Over TCP a user is whoever the client says,
-//! root squashed unless configured otherwise; over a Unix socket the kernel says
-//! who the peer is, and only root may speak for others.
+//! `aname` is `NAME` or `NAME?job=ID`. Over TCP the client names the user, with root squashed
+//! unless configured otherwise. Over a Unix socket the kernel names the peer's user, and only root
+//! may act for others.
 
 use std::io;
 use std::sync::Arc;

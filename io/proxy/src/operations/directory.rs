@@ -20,7 +20,7 @@ use crate::export::qid_kind;
 use crate::fids::FidState;
 use crate::location::join;
 
-/// The kernel fills at most so much at once; a client's count may be larger.
+/// Maximum that the kernel fills at once; a client's count may be larger.
 const GETDENTS_BYTES: usize = 64 << 10;
 /// Bytes of a List's reply before its entries.
 const LIST_HEADER_LEN: usize = ninep::dialect::READ_REPLY_HEADER_LEN;

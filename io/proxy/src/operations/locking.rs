@@ -142,7 +142,7 @@ impl Server {
         }
     }
 
-    /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
+    /// Refuses all lock requests that wait, at shutdown: the client may ask another proxy.
     pub(crate) fn refuse_lock_waiters(&self) {
         let outbox = Mutex::new(ReplyOutbox::default());
         self.locks.end_waiting().into_iter().for_each(|answer| self.answer_held(&outbox, answer));
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// A Tlock whose reply was held has come to an end: a trace is told.
+    /// Notes in the trace that a parked Tlock has ended.
     pub(crate) fn note_held(&self, answer: &LockReply) {
         let (Some(recorder), Some(draft)) = (self.recorder(), answer.record) else { return };
         let outcome = match answer.outcome {

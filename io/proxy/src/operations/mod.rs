@@ -50,7 +50,7 @@ pub(crate) enum Ending {
     },
     /// The page cache did not have it: it must wait for the device. Nothing was answered.
     Missed,
-    /// A lock that must wait: answered later, by whoever grants it.
+    /// A lock that must wait: answered later, by the thread that grants it.
     Parked,
 }
 
@@ -340,8 +340,8 @@ fn resolve(on: &On<'_>, user: &Arc<ProxyUser>, handle: &[u8]) -> io::Result<Open
     Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.asked.subject))
 }
 
-/// The fid, if its file still has all these names. Whether it has one in a directory that the user
-/// must not search is not told, and taken for granted.
+/// Returns the fid, if its file still has all these names. A name in a directory that the user must
+/// not search is not checked and counts as present.
 ///
 /// # Errors
 /// `ESTALE` if one is another file by now, or none; else what the backend says.

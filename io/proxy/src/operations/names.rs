@@ -71,7 +71,7 @@ pub(super) fn link<'r>(cx: &Context<'_>, number: ninep::Fid, name: &[u8]) -> io:
     let (from, to) = (from.as_c_str(), &dir.fd);
     rustix::fs::linkat(rustix::fs::CWD, from, to, name, AtFlags::SYMLINK_FOLLOW)?;
     if let Err(errno) = cx.learn_link((&file, number), name) {
-        // Whoever may not remove what he made, root may.
+        // Root may remove a name that its creator may not.
         credentials::become_root();
         rustix::fs::unlinkat(to, name, AtFlags::empty())?;
         return Err(errno.into());

@@ -16,7 +16,7 @@ use crate::fids::{FidEntry, FidState, OpenFid};
 use crate::trace::LastAccess;
 use crate::writes::WriteFile;
 
-/// A name that others make and remove all the time is given up after so many tries.
+/// Maximum number of attempts to open a name that others create and remove all the time.
 const CREATE_TRIES: usize = 16;
 
 /// Opens a walked fid: the kernel checks the user's permission on the file itself.

@@ -28,8 +28,7 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, flags: u32, bytes: &[u8]) -> 
     cx.answer_served(result, Amount::new(count as u64, 1))
 }
 
-/// The kernel finds the end of the file, so that nothing comes between finding and writing,
-/// whoever else appends.
+/// The kernel finds the end of the file, so that no other append comes between finding and writing.
 pub(super) fn append(cx: &Context<'_>, flags: u32, bytes: &[u8]) -> Ending {
     let result = check_write_flags(flags).and_then(|()| append_whole(cx, bytes)).map(|offset| {
         kill_set_id(cx, flags);
@@ -58,7 +57,8 @@ fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
     let writes = &cx.fid().user.export.target.writes;
     let mode = cx.running.write_mode;
     if writes.written_behind(file, side, (account, mode), (offset, written)).is_err() {
-        // It is there, and must not be appended again; that it may be lost is told as such.
+        // The data is in the file and must not be appended again; its possible loss is reported as
+        // such.
         cx.mount().inspect(|mount| mount.lost_writes());
     }
     Ok(offset)

@@ -1,4 +1,4 @@
-//! By which name a message reached a file, for whoever counts by directory or project.
+//! The name by which a message reached a file, for rules that match by directory or project.
 //!
 //! Only for mounts, which name files by handle, and only while rules ask: see handle_paths.rs.
 
@@ -44,7 +44,7 @@ impl On<'_> {
         let Some(mount) = self.mount().filter(|_| wanted.anything()) else { return };
         let project = export.project_of(node);
         let linked = node.has_several_names().then(|| node.key());
-        // What an open told of a file stays known when it is only looked up again.
+        // Facts of a file from an open stay known when it is only looked up again.
         let wants_before = linked.is_some() || how.path.is_none() || project.is_none();
         let before = if wants_before { mount.names.known(handle) } else { None };
         let before = before.unwrap_or_default();
@@ -117,7 +117,7 @@ impl Context<'_> {
         self.learn_in(self.handle, (handle, node), &self.fid().user.export, how);
     }
 
-    /// A file has another name now: whoever names it by handle is counted there.
+    /// Notes a renamed file: requests by handle count at the new name.
     pub(super) fn learn_renamed(&self, dir: &OpenFid, name: &[u8]) {
         let export = &self.fid().user.export;
         if self.mount().is_none() || !export.target.wanted().anything() {
@@ -134,8 +134,8 @@ impl Context<'_> {
     /// Notes both names of a file that was linked: it lies in the directories of both.
     ///
     /// # Errors
-    /// `EXDEV` if there is no room to remember that and the link leads out of a directory that
-    /// rules name: it is to be undone.
+    /// `EXDEV` if there is no room for the name and the link leads out of a directory that rules
+    /// name: the link must be undone.
     pub(super) fn learn_link(
         &self,
         (file, named): (&Arc<OpenFid>, ninep::Fid),

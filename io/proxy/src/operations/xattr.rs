@@ -159,9 +159,9 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Refuses to change capabilities of files for anybody but root. The kernel asks for CAP_SETFCAP
-/// alone, whoever owns the file, and a thread that acts for a user still has that one (linux:
-/// `cap_convert_nscap`, `cap_task_fix_setuid`).
+/// Refuses to change capabilities of files for all users but root. The kernel checks only
+/// CAP_SETFCAP, not the file's owner, and a thread that acts for a user still has that capability
+/// (linux: `cap_convert_nscap`, `cap_task_fix_setuid`).
 fn check_right(cx: &Context<'_>, name: &[u8]) -> io::Result<()> {
     let refused = name == b"security.capability" && cx.credentials().uid != 0;
     if refused { Err(Errno::PERM.into()) } else { Ok(()) }

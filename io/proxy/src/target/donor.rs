@@ -27,5 +27,5 @@ impl Donor {
     }
 }
 
-/// The most bytes of a file's path that are told of who waits for it.
+/// The most bytes of a file's path that the wait report of a waiting request shows.
 const FILE_NAME_MAX: usize = 1024;

@@ -76,7 +76,7 @@ impl GateBed {
         GateBed { target, fid, connection, peer: client }
     }
 
-    /// Enqueues so many reads of 4 KiB.
+    /// Enqueues `count` reads of 4 KiB.
     fn enqueue(&self, count: u16) {
         let mut session = self.connection.session.lock().unwrap();
         let read = |tag| {

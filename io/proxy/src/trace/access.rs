@@ -1,8 +1,8 @@
 //! How one access to an open file follows the one before it.
 //!
-//! A fid remembers where the last access that was asked for begins and ends. It is
-//! looked at while requests are taken in, under the lock of the fid's session, so it
-//! follows the order of the client's messages and not that of their replies.
+//! A fid remembers where the last requested access begins and ends. The fid is read while requests
+//! are taken in, under the lock of the fid's session, so it follows the order of the client's
+//! messages and not that of their replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

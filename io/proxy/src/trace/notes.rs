@@ -8,7 +8,7 @@
 //!                                                 └─► held ─► ended: granted, given up
 //! ```
 //!
-//! Each request is taken down once, by whoever ends it.
+//! Each request is recorded once, by the thread that ends it.
 
 use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
 use trace::{Access, TraceOutcome, TraceRequest};

@@ -43,7 +43,7 @@ impl TraceReader {
     /// Opens a trace that `sluice proxy --record` wrote, or is still writing.
     ///
     /// # Errors
-    /// If the file cannot be read or is no trace.
+    /// If the file cannot be read or is not a trace.
     pub fn open(path: &Path) -> Result<TraceReader, TraceError> {
         let failed = |source| TraceError::Open { path: path.into(), source };
         let file = File::open(path).map_err(failed)?;
@@ -55,7 +55,7 @@ impl<R: Read> TraceReader<R> {
     /// Reads a trace from anything that gives its bytes.
     ///
     /// # Errors
-    /// If it cannot be read or is no trace.
+    /// If it cannot be read or is not a trace.
     pub fn new(input: R) -> Result<TraceReader<R>, TraceError> {
         let mut reader = TraceReader { input, decoder: Decoder::new(), failed: false };
         while reader.decoder.is_in_header() {

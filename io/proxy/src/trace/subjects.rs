@@ -44,7 +44,7 @@ pub(super) struct DefinitionBatch {
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 impl TraceState {
-    /// The number of somebody's subject, defined if it is new; `None` when there is no room.
+    /// Returns the number of a subject, defined if it is new; `None` without room.
     pub(super) fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         match who.traced().load(Ordering::Acquire) {
             0 => self.define(who, now),

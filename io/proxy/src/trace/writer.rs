@@ -16,7 +16,7 @@ use trace::{Chunk, Definitions};
 
 use super::{SHARDS, TraceState};
 
-/// How often chunks that are not full are looked at.
+/// Interval after which chunks that are not full are written.
 const SWEEP: Duration = Duration::from_millis(500);
 
 /// What a worker tells the writer.
@@ -128,8 +128,8 @@ impl TraceWriter {
         }
     }
 
-    /// Whoever is in a chunk that was handed over has a definition that waits here or
-    /// is written: it was made before the first of the requests was noted.
+    /// Every subject of a chunk that was handed over has a definition that waits here or is
+    /// written: it was made before the first of the requests was noted.
     fn write_subjects(&mut self) -> bool {
         let origin = self.shared.take_subjects(&mut self.subjects);
         if self.subjects.is_empty() {

@@ -24,7 +24,7 @@ pub struct Backing {
     pub paced: bool,
     /// What O_DIRECT asks for; `None` where it is refused.
     pub direct: Option<Alignment>,
-    /// tmpfs or ramfs: there is no device, so a write is as clean as it will ever be.
+    /// tmpfs or ramfs: without a device, a write is as clean as it will ever be.
     pub memory_fs: bool,
     /// False if no file could be made to try on (a read-only mount); the rest is then a guess.
     pub probed: bool,
