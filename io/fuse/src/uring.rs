@@ -388,7 +388,7 @@ impl RingMemory {
 
     /// # Safety
     /// `len` is at most the memory's, and nobody else uses it while the bytes are borrowed.
-    #[allow(clippy::mut_from_ref, reason = "who may is told by the invariant of this module")]
+    #[allow(clippy::mut_from_ref, reason = "the invariant of this module says which thread may")]
     unsafe fn bytes_mut(&self, len: usize) -> &mut [u8] {
         // SAFETY: the pages live as long as `self`; the rest is the caller's.
         unsafe { std::slice::from_raw_parts_mut(self.start, len) }

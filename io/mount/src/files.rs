@@ -114,7 +114,7 @@ impl OpenFiles {
         files.find(|file| file.node.id == inode && !file.is_stale()).cloned()
     }
 
-    /// A write to a file failed that was answered before: whoever may have made it is told.
+    /// Notes that an acknowledged write to a file failed, for every opener that may have made it.
     pub(crate) fn fail(&self, inode: InodeId, error: Errno) {
         let writers = |file: &&Arc<OpenFile>| file.node.id == inode && file.writes();
         for file in lock(&self.table).iter().filter_map(|(_, file)| file.as_ref()).filter(writers) {
@@ -146,7 +146,7 @@ impl OpenFile {
         self.flags & open::ACCESS_MASK != open::RDONLY
     }
 
-    /// Why a write failed that was answered before; told once.
+    /// Returns why an acknowledged write failed; reported once.
     ///
     /// # Errors
     /// What the proxy said.

@@ -7,8 +7,8 @@
 //!   FUSE answer ◄─ then ◄─────────────────────────────────────────────────── reply
 //! ```
 //!
-//! Operations on a path are paid by the process that calls; those on an open file by whoever
-//! opened it, since the kernel's read-ahead and write-back have no caller.
+//! Operations on a path are paid by the process that calls. Operations on an open file are paid by
+//! its opener, since the kernel's read-ahead and write-back have no caller.
 
 use std::ffi::CStr;
 use std::ops::Deref;
@@ -224,8 +224,8 @@ impl MountFs {
         link.call_on(on, ServerCall::new(payer, ask, Some(waiter), done));
     }
 
-    /// What the kernel is told of a node that was looked up by this name. It believes the name as long
-    /// as the attributes, unless there are more names than can be kept.
+    /// Makes the kernel's entry of a node that was looked up by this name. The kernel caches the
+    /// name as long as the attributes, unless there are more names than can be kept.
     pub(crate) fn entry(
         &self,
         place: (InodeId, &[u8]),
@@ -242,7 +242,7 @@ impl MountFs {
         }
     }
 
-    /// What the kernel is told of a file that it knows.
+    /// Makes the kernel's attributes of a file that it knows.
     pub(crate) fn attr(&self, node: &MountNode, known: &KnownSize) -> Attr {
         self.nodes.told(node, &known.told);
         Attr { attributes: translate::attributes(&known.told), ttl: self.believed_of(known) }
@@ -252,8 +252,9 @@ impl MountFs {
         if known.last { self.believed } else { Duration::ZERO }
     }
 
-    /// A file has not all its names any more: the kernel is told to believe none of them. Nobody waits for
-    /// that, since it takes the directory's lock, which may be held by who waits for this file's.
+    /// Makes the kernel drop all names of a file that has lost one of them. No request waits for
+    /// that, since it takes the directory's lock, which may be held by a process that waits for
+    /// this file's.
     pub(crate) fn doubt_names(&self, node: &MountNode) {
         let names = self.nodes.displaced(node);
         let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else { return };

@@ -13,9 +13,9 @@
 //! locks at the server, replies that are remembered) is left out or made up for here, one
 //! file for each part. docs/MOUNT.md says what programs notice of it.
 //!
-//! A [`UpstreamSession`] is one connection to the server. When it breaks, so do the link's channels; the
-//! link connects again and is told that its session is not known any more, so it opens its
-//! files again by handles. Those last, because the [`UpstreamFiles`] are kept here.
+//! A [`UpstreamSession`] is one connection to the server. When it breaks, so do the link's
+//! channels. The link reconnects and learns that its session is unknown, so it opens its files
+//! again by handles. Handles stay valid, because the [`UpstreamFiles`] are kept here.
 
 mod asked;
 mod attributes;
@@ -136,9 +136,10 @@ fn verifier() -> u64 {
     now.as_nanos() as u64
 }
 
-/// After so much silence the kernel asks for a sign of life,
+/// Time without a message after which the kernel asks for a sign of life,
 const SILENCE: Duration = Duration::from_secs(5);
-/// and after so many without an answer the connection is over; as with a proxy, 15 s in all.
+/// and number of unanswered probes after which the connection is over; as with a proxy, 15 s in
+/// all.
 const PROBES: u32 = 2;
 const USER_TIMEOUT_MS: u32 = 15_000;
 

@@ -191,8 +191,8 @@ impl JobResolver {
                     let text = search.task.read(c"cgroup").unwrap_or_default();
                     cgroup::job_in(&text, patterns).and_then(|name| self.job(name.as_bytes()))
                 }
-                // Whoever may not see the program may not see the environment either, and
-                // threads of the kernel have neither.
+                // A program that may not be read has an environment that may not be read either,
+                // and threads of the kernel have neither.
                 ResolverSource::Environment(_) if search.program.is_none() => None,
                 ResolverSource::Environment(variable) => return self.ask(search, variable.clone()),
             };

@@ -33,7 +33,7 @@ pub(crate) struct MountLocks {
     /// `HOST:random`.
     client: String,
     held: Mutex<FxHashMap<InodeId, Vec<GrantedLock>>>,
-    /// Whether there are any, to be looked at without the lock.
+    /// Whether there are any, readable without the lock.
     any: AtomicBool,
     giving_back: Arc<AllGivingBack>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct MountLocks {
 /// Locks that are being given back.
 #[derive(Debug, Default)]
 struct AllGivingBack {
-    /// How many, to be looked at without the lock.
+    /// Number of entries, readable without the lock.
     count: AtomicUsize,
     inodes: Mutex<FxHashMap<InodeId, Giving>>,
 }
@@ -203,7 +203,7 @@ impl MountLocks {
         all.get(&inode).is_some_and(|held| held.iter().any(|one| one.owner == owner))
     }
 
-    /// The process that holds a lock of this mount's, by the name that the proxy was told.
+    /// Returns the process that holds a lock of this mount, by the name that the proxy knows.
     pub(crate) fn process(&self, inode: InodeId, client_id: &[u8]) -> Option<u32> {
         let all = lock(&self.held);
         let held = all.get(&inode)?;

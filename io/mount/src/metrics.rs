@@ -19,7 +19,7 @@ use crate::filesystem::MountFsState;
 use crate::options::MountSettings;
 use crate::session::ChannelStats;
 
-/// What is told of a mount.
+/// The metrics of a mount.
 pub(crate) struct MountMetrics {
     export: Weak<MountFsState>,
     source: String,

@@ -8,9 +8,10 @@
 //!
 //! A node costs memory only: neither the proxy nor this process holds a descriptor for it.
 //!
-//! The kernel goes by names that it was told for as long as it believes them, and then asks for the file
-//! without its name. So the names are kept here as well, as places: what is done by a name goes to
-//! the proxy with the file's places, and is `ESTALE` there if one is another file by now.
+//! The kernel uses the names that it has received for as long as it caches them, and then sends
+//! requests for the file without its name. So the names are kept here as well, as places. A request
+//! by name goes to the proxy with the file's places, and fails with `ESTALE` if one of them is a
+//! different file by now.
 //!
 //! Invariants: both maps have the same nodes; the root is never dropped; a place is one node's.
 
@@ -82,7 +83,7 @@ struct CountedNode {
 struct BelievedPlace {
     place: NodePlace,
     until: Instant,
-    /// The kernel is being told to believe it no longer.
+    /// The kernel is being notified to drop it.
     expiring: bool,
 }
 
@@ -93,7 +94,7 @@ struct NodePlace {
     name: Arc<[u8]>,
 }
 
-/// A place as the proxy is told it.
+/// A place in the form of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WirePlace {
     /// The directory's handle.
@@ -141,8 +142,8 @@ impl Nodes {
         node
     }
 
-    /// The kernel is told that a node has this name. False if it has too many already: then the
-    /// kernel must not believe it.
+    /// Notes that the kernel receives this name of a node. False if the node has too many names
+    /// already: then the kernel must not cache the name.
     pub(crate) fn placed(&self, node: &MountNode, directory: InodeId, name: &[u8]) -> bool {
         let now = Instant::now();
         let until = now + self.believed + LATE;
@@ -330,7 +331,7 @@ impl MountNode {
         lock(&self.known).directory
     }
 
-    /// Its attributes were changed from here, other than by what is told next.
+    /// Notes that its attributes were changed from here, other than by the next reply.
     pub(crate) fn not_plain(&self) {
         lock(&self.known).plain_until = None;
     }
@@ -361,10 +362,11 @@ impl MountNode {
     }
 }
 
-/// How late the kernel may take notice of what it was told: from then on it believes it.
+/// Maximum delay after which the kernel notices a reply: from then on it caches it.
 const LATE: Duration = Duration::from_secs(60);
 
-/// How late a file may be opened by a name that the kernel went by before it was told not to.
+/// Maximum delay after which a file is opened by a name that the kernel used before it was notified
+/// to drop it.
 const EXPIRED_LATE: Duration = Duration::from_secs(10);
 /// Directories above a node that are looked for: more are in few paths.
 const WAY_MAX: usize = 64;
@@ -413,11 +415,11 @@ mod tests {
         assert_eq!(names(&nodes, &node).len(), PLACES_MAX);
         let doubted = nodes.displaced(&node);
         assert_eq!(doubted.len(), PLACES_MAX);
-        assert!(nodes.displaced(&node).is_empty(), "the kernel is being told");
+        assert!(nodes.displaced(&node).is_empty(), "the kernel is being notified");
         assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "asked for once more meanwhile");
         doubted.iter().for_each(|name| nodes.expired(name));
         lock(&nodes.table).forget_old_places(node.id.0, Instant::now() + EXPIRED_LATE);
-        assert_eq!(names(&nodes, &node), [b"A"], "believed anew");
+        assert_eq!(names(&nodes, &node), [b"A"], "cached again");
         nodes.forget(node.id, 1);
         assert!(lock(&nodes.table).by_place.is_empty());
     }

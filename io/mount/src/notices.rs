@@ -67,8 +67,8 @@ impl Notices {
         }));
     }
 
-    /// Has the kernel ask for names before it uses them again; `each` is told of every one of them that the
-    /// kernel does not believe any more.
+    /// Makes the kernel look up names again before it uses them; `each` is called with every name
+    /// that the kernel no longer caches.
     pub(crate) fn expire_names(
         &self,
         notifier: &Notifier,

@@ -1,4 +1,4 @@
-//! What a mount is told: where its files are, where they appear, and how.
+//! Settings of a mount: the source of its files, its mount point, and its options.
 //!
 //! ```text
 //!   tcp://storage1:5640/scratch  /mnt/scratch  -o ro,attr=5s,_netdev

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lookup n in D, D is gone ─► ESTALE: the thread is expected at D and on the way there
-//!     the kernel walks anew, asking for every name (LOOKUP_REVAL):
+//!     the kernel walks again, looking every name up (LOOKUP_REVAL):
 //!       D was found by its name ─► that is asked for, and leads elsewhere or nowhere
 //!       D is open, or where the program works ─► lookup n in D again: no such file, as on a local disk
 //!
@@ -10,8 +10,9 @@
 //!       lookup n in D ─► F': expected there ─► open F': that is what n meant during this call
 //! ```
 //!
-//! Linux walks anew once. A second `ESTALE` goes to the program, which no program awaits of a local file
-//! system. The kernel does not say that it has walked anew, but it comes from the same thread.
+//! Linux walks once again. A second `ESTALE` goes to the program, and programs do not expect it of
+//! a local file system. The kernel does not say that it walks again, but the request comes from the
+//! same thread.
 //!
 //! Bounded: in inodes for a thread, of which the oldest is forgotten, and in threads: when there are too many
 //! that may still come, all are forgotten, and their second answer is `ESTALE`.
@@ -51,7 +52,7 @@ struct ExpectedRetry {
     found: bool,
 }
 
-/// What a thread was about when it was told `ESTALE`.
+/// The call of a thread that got `ESTALE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetriedCall {
     /// A file was to be opened or changed: that comes once more, and ends the call.
@@ -61,12 +62,12 @@ pub(crate) enum RetriedCall {
 }
 
 impl StaleRetries {
-    /// A thread is told that something is stale that it may have reached through this inode.
+    /// Notes that a thread got `ESTALE` for a file that it may have reached through this inode.
     pub(crate) fn expect(&self, thread: u32, inode: InodeId, call: RetriedCall) {
         self.add(thread, ExpectedRetry { inode, since: Instant::now(), call, found: false });
     }
 
-    /// A thread that was told so was led here by a name, or named it without one.
+    /// Notes that an expected thread was led here by a name, or named it without one.
     pub(crate) fn found(&self, thread: u32, inode: InodeId, call: RetriedCall) {
         let found = call == RetriedCall::OfFile;
         self.add(thread, ExpectedRetry { inode, since: Instant::now(), call, found });
@@ -86,8 +87,8 @@ impl StaleRetries {
         Some(through.call)
     }
 
-    /// Whether a thread that opens or changes a file was led to it after it was told `ESTALE`. That ends its
-    /// call.
+    /// Whether a thread that opens or changes a file was led to it after it got `ESTALE`. That ends
+    /// its call.
     pub(crate) fn take_found(&self, thread: u32, inode: InodeId) -> bool {
         let expected = self.at(thread, inode, Instant::now());
         self.end_call(thread);
@@ -144,7 +145,7 @@ fn is_young(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) <= EXPECTED_FOR
 }
 
-/// The kernel walks anew as soon as it has the answer; its thread may have to wait for a processor.
+/// The kernel walks again as soon as it has the reply; its thread may have to wait for a processor.
 const EXPECTED_FOR: Duration = Duration::from_secs(10);
 /// Threads at a time.
 const THREADS_MAX: usize = 1024;

@@ -3,7 +3,7 @@
 //! ```text
 //!   homes: which link ─► call ─► Channel n ─► socket ─► proxy    Payers: who pays, as numbers
 //!   thread n ▲                       │ received                  Shared: what a new session
-//!            └───────── done ◄───────┘                                   has to be told
+//!            └───────── done ◄───────┘                                   has to know
 //!                                    │ lost ─► reach: resume, or restore and restart
 //! ```
 //!
@@ -132,7 +132,7 @@ struct ThreadChannel {
 /// agree on which life of the session they belong to.
 #[derive(Debug)]
 struct SessionState {
-    /// Counts how often a proxy had to be told everything.
+    /// Number of times that a proxy had to receive the whole session.
     epoch: u64,
     /// Whether it was.
     restored: bool,
@@ -140,13 +140,13 @@ struct SessionState {
     retake: Retake,
     /// Which of the sources has the session.
     at: usize,
-    /// The session's name, which nobody else knows. Each proxy it moves to is told another: one
-    /// that had it before does not know what happened since.
+    /// The session's name, a secret. Each proxy to which the session fails over receives a new one:
+    /// a proxy that had it before does not know what happened since.
     id: u128,
 }
 
 impl MountState {
-    /// For so many threads; `client` is the mount's name as an owner of locks.
+    /// Makes the state for this many threads; `client` is the mount's name as an owner of locks.
     fn new(threads: usize, client: String) -> Result<MountState, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (files, behind, abandoned, waits, missed, signalled, on_lost) = Default::default();
@@ -243,10 +243,10 @@ impl ClientSession {
         }
     }
 
-    /// A signal came for who waits for this request. Only one that ends the process ends the
-    /// call, unless it waits for other programs: whoever asks for a file's attributes does not
-    /// expect EINTR. The kernel says it once, so who was not being killed is looked at again
-    /// ([`HomeRouter::look_at_signalled`]). True if the call is here.
+    /// Handles a signal for the waiting caller of this request. Only a signal that ends the process
+    /// ends the call, unless it waits for other programs: a program that reads a file's attributes
+    /// does not expect EINTR. The kernel sends the interrupt once, so a caller that was not being
+    /// killed is checked again ([`HomeRouter::look_at_signalled`]). True if the call is here.
     fn interrupt(&self, request: FuseRequestId) -> bool {
         // Recorded first: who is about to call on behalf of the request looks here afterwards.
         self.shared.missed.put(request);

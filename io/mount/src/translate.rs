@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   open(2)'s flags, as this processor has them ─► the protocol's (those of x86)
-//!   attributes, set and told ◄─► SetAttributes, Attributes
+//!   attributes, set and returned ◄─► SetAttributes, Attributes
 //! ```
 
 use fuse::{Attributes, DeviceNumber, SetAttributes, SetTime, Timestamp};
@@ -34,7 +34,7 @@ const OPEN_FLAGS: &[(OFlags, u32)] = &[
     (OFlags::NOATIME, open::NOATIME),
 ];
 
-/// What the kernel is told of a file.
+/// Converts attributes of a file to the kernel's form.
 pub(crate) fn attributes(told: &ninep::Attributes) -> Attributes {
     Attributes {
         number: told.qid.path,
@@ -53,7 +53,7 @@ pub(crate) fn attributes(told: &ninep::Attributes) -> Attributes {
     }
 }
 
-/// What the proxy is told to change.
+/// Converts changes of attributes to the protocol's form.
 pub(crate) fn set_attributes(set: &SetAttributes) -> ninep::SetAttributes {
     let (atime, atime_bits) = set_time(set.accessed, setattr::ATIME, setattr::ATIME_SET);
     let (mtime, mtime_bits) = set_time(set.modified, setattr::MTIME, setattr::MTIME_SET);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   write ─► run: grows while it waits ─► under way, a few of a file ─► executed
-//!     │ no room                                 │ failed ─► told at the next write, fsync, close
+//!     │ no room                                 │ failed ─► reported at next write, fsync, close
 //!     └─► waits                                 ▼
 //!   close, fsync, truncation, unlock ─────► wait for what was written before them
 //!   read ─────────────────────────────────► waits for what it reads
@@ -34,7 +34,7 @@ use crate::session::{CallFrame, CallWaiter, CheckInterval, SessionIdentity, lock
 /// One file's writes.
 #[derive(Debug, Default)]
 pub(crate) struct FileWriteBehind {
-    /// Runs that were not executed, to be looked at without the lock.
+    /// Number of runs that were not executed, readable without the lock.
     runs: AtomicUsize,
     state: Mutex<WriteBehindState>,
 }
@@ -135,7 +135,7 @@ pub(crate) enum WaitUntil {
     Read(Range<u64>),
     /// As [`WaitUntil::Read`], up to this run.
     ReadTo(Range<u64>, u64),
-    /// There is room for so many bytes more.
+    /// Room for this many bytes more.
     Room(u64),
 }
 
@@ -245,7 +245,7 @@ impl WriteBehind {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody may have to be looked at with [`WriteBehind::let_go`] before long.
+    /// Whether [`WriteBehind::let_go`] may have to check a waiter before long.
     pub(crate) fn any(&self) -> bool {
         self.bytes() != 0
     }
@@ -279,8 +279,8 @@ impl FileWriteBehind {
         }
     }
 
-    /// How far the file reaches at least, by what was written from here and may not have been executed
-    /// at `then`; 0 if there is no such thing.
+    /// Returns the least size of the file by the writes of this mount that may not have been
+    /// executed at `then`; 0 without such writes.
     pub(crate) fn reach(&self, then: u64) -> u64 {
         lock(&self.state).reach(then).unwrap_or(0)
     }
@@ -490,11 +490,11 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Runs are numbered from here on; those of lost writes below it, so that whoever waits waits
+/// Runs are numbered from here on. Runs of lost writes are numbered below it, so that waiters wait
 /// for them too.
 const NEW: u64 = 1 << 32;
-/// Ends of executed runs that are remembered: so many, each before the one before it. For who asked
-/// before a forgotten one the file has changed.
+/// Maximum number of ends of executed runs that are remembered, each before the one before it. For
+/// a caller from before a forgotten one the file has changed.
 const ENDED_MAX: usize = 64;
 /// Messages of one file under way. More would leave nothing to travel together.
 const DEPTH: usize = 4;

@@ -1,4 +1,4 @@
-//! Writes that are answered early, told what happens.
+//! Tests of writes that are acknowledged early.
 
 use super::*;
 use crate::files::OpenFiles;
@@ -47,7 +47,7 @@ fn message(run: &WriteRun) -> (u64, Vec<u8>) {
     }
 }
 
-/// Counts how often it is told to go on.
+/// Counts how often it may continue.
 fn held(until: WaitUntil, thread: u32) -> (WriteWaiter, Arc<AtomicU32>) {
     let told = Arc::new(AtomicU32::new(0));
     let count = told.clone();

@@ -6,7 +6,7 @@
 //!                       ├─ attributes: get, change       listing: names with attributes
 //!                       └─ xattr: get, set, remove
 //!   fid of the message ─► Target ─┬─ a handle: a file, as the message's identity
-//!                                 └─ a fid: an open file, as whoever opened it
+//!                                 └─ a fid: an open file, as the identity that opened it
 //! ```
 //!
 //! What plain 9P has no word for is answered as by a file system that cannot do it: space is

@@ -234,8 +234,8 @@ impl GatewayCall<'_> {
     }
 }
 
-/// What the peer is not told of how a file is opened: writes say where they go and in pieces
-/// that no device asks for, and nothing is made that way.
+/// Flags of an open that the upstream server does not receive: writes carry their offset and come
+/// in pieces that no device requires, and no file is created that way.
 const NOT_ASKED: u32 = open::APPEND | open::DIRECT | MAKING;
 const MAKING: u32 = open::CREATE | open::EXCL;
 /// The most bytes of one read: more than the link asks for.

@@ -105,7 +105,7 @@ impl UpstreamSession {
     /// Makes everything durable that was written so far.
     ///
     /// # Errors
-    /// The first that the peer told of a file; the others are made durable all the same.
+    /// The first error of the upstream server for a file; the others are made durable all the same.
     pub(super) fn commit(&self, job: &UpstreamOp) -> Result<(), UpstreamError> {
         let all: Vec<WrittenExtent> = {
             let state = lock(&self.durable.state);

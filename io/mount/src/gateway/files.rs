@@ -1,4 +1,4 @@
-//! Files that the link was told of: their handles, and where they are by now.
+//! Files that the link knows: their handles, and where they are by now.
 //!
 //! ```text
 //!   (directory, name) and qid ─► found ─► File: serial, handle     handle: sort 2[1] serial[8]
@@ -7,11 +7,11 @@
 //!   handle ─► by_handle ─► File ─► paths: where to walk
 //! ```
 //!
-//! Plain 9P knows files by walking to their names, and the mount knows them by handles that
-//! are to last. So a handle holds its file's path as it was, and what was renamed since through
-//! this mount is remembered here; who walks compares the qid at the end. A file with several
-//! names has one handle, by which the kernel sees one inode. Numbers of files are used again
-//! by servers, and serials are not: what is removed here and made anew is another file.
+//! Plain 9P identifies files by walking to their names, and the mount identifies them by handles
+//! that must last. So a handle holds its file's path as it was, and renames through this mount
+//! since then are remembered here; each walk compares the qid at the end. A file with several names
+//! has one handle, by which the kernel sees one inode. Servers reuse inode numbers, and serials are
+//! never reused: a file that is removed here and created again is a different file.
 //!
 //! Bounds: [`FILES_MAX`] files, the last used ones. What is forgotten is found by the path in
 //! its handle. Directories on the way to a file are used with it, so they are forgotten later.
@@ -338,7 +338,7 @@ fn read_handle(handle: &[u8]) -> Option<(u64, Qid, &[u8])> {
 
 /// The root's serial.
 const ROOT: u64 = 0;
-/// The bits of a qid's kind by which files are told apart: a server may set others by and by.
+/// The bits of a qid's kind that distinguish files: a server may set others later.
 const KINDS: u8 = ninep::QTDIR | ninep::QTSYMLINK;
 /// The first byte of a handle that is a path, as with the proxy.
 const SORT: u8 = 2;

@@ -3,7 +3,7 @@
 //! ```text
 //!   Tsession ─► bind ─► Tattach: the root       identity ─► uid ─► Tattach: that user's root
 //!   fid of the link ─► Opened: fid of the peer   (file, uid) ─► Held: walked to, and kept
-//!   the connection breaks ─► every channel ends ─► the link begins anew: resumed = 0
+//!   the connection breaks ─► every channel ends ─► the link starts again: resumed = 0
 //! ```
 //!
 //! Nothing here outlives the connection but the [`UpstreamFiles`], which are the gateway's: with

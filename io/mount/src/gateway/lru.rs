@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   get, insert ─► the newest tick          by_tick: 3 ─► b, 7 ─► a, 9 ─► c
-//!   one too many ─► the oldest tick goes              └─ goes next
+//!   one above the bound ─► the oldest tick goes       └─ goes next
 //! ```
 //!
 //! Invariant: both maps have the same entries.
@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
-/// At most so many entries, the last used ones.
+/// Map of the most recently used entries, with a bound.
 #[derive(Debug)]
 pub(super) struct Lru<K, V> {
     entries: BTreeMap<K, (u64, V)>,

@@ -7,12 +7,11 @@
 //!   flush ─► Tflush for what a job has under way ─► its reply, or Rflush: EINTR
 //! ```
 //!
-//! A fid is a [`UpstreamFid`]: who drops it lets the peer forget it, so no way out of a function
-//! leaves one behind. A connection that breaks answers nobody: whoever waits is told that it
-//! is [`UpstreamError::Lost`], and what is asked later is as well.
+//! A fid is a [`UpstreamFid`]: dropping it makes the server forget it, so no way out of a function
+//! leaks one. When a connection breaks, waiting and later calls fail with [`UpstreamError::Lost`].
 //!
-//! Bounds: [`TAGS_MAX`] messages under way, [`FIDS_MAX`] fids, and no message larger than was
-//! agreed on; each is looked at before memory is taken.
+//! Bounds: [`TAGS_MAX`] messages in flight, [`FIDS_MAX`] fids, and no message larger than the
+//! agreed size; each is checked before memory is taken.
 //!
 //! Invariant: a tag is free again only when neither its reply nor that of a flush which names
 //! it can come.
@@ -85,7 +84,7 @@ pub(super) struct UpstreamOp {
 pub(super) enum UpstreamError {
     /// The peer, or the protocol, says so.
     Errno(Errno),
-    /// There is no connection any more: whether it was done is not known.
+    /// The connection is lost: whether the call was executed is not known.
     Lost,
 }
 
@@ -177,7 +176,7 @@ impl UpstreamClient {
         !lock(&self.table).broken
     }
 
-    /// Ends the connection; whoever waits learns it.
+    /// Ends the connection; waiting calls fail.
     pub(super) fn end(&self) {
         // One that is gone already is as good.
         let _ = shutdown(&self.socket, Shutdown::Both);

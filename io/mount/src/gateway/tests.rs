@@ -194,7 +194,7 @@ fn a_connection_that_breaks_ends_the_channels_without_an_answer() {
     server.next();
     drop(server);
     assert_eq!(link.frame(), None);
-    assert!(gateway.channel(MSIZE).unwrap().is_none(), "the next one connects anew");
+    assert!(gateway.channel(MSIZE).unwrap().is_none(), "the next one reconnects");
     let (socket, mut server) = Server::pair();
     let mut link = Link::of(gateway.begin(socket, MSIZE, "/srv/x", MSIZE).unwrap());
     link.ask(1, b"", session(9, 0));
@@ -331,7 +331,7 @@ fn a_fid_is_clunked_when_it_is_dropped_and_used_again_after_that() {
     assert_ne!(third.fid, fid, "the server may know it yet");
     third.refused();
     server.tell(tag, Reply::Clunk);
-    // The reply to this comes after that one was looked at.
+    // The reply to this comes after that one was read.
     let asking = peer.clone();
     let asked = std::thread::spawn(move || clunk(&asking));
     server.answer(|_| Reply::Clunk);

@@ -1,7 +1,7 @@
 //! From a file to a fid of the peer: walked to, and kept for who asks next.
 //!
 //! ```text
-//!   file, uid ─► kept? ─┬─ lately looked at: its fid
+//!   file, uid ─► kept? ─┬─ checked lately: its fid
 //!                       ├─ not lately: Tgetattr, the same qid? its fid
 //!                       └─ no, or another ─► Twalk by every path that it may have
 //!                                              ├─ the file's qid: kept
@@ -75,9 +75,9 @@ impl WalkedFid {
 }
 
 impl UpstreamSession {
-    /// Does something with a fid of a file. Where that says that the file is gone, or `op`
-    /// finds it to be another (`ESTALE`), it is walked to anew, once more after a rename that
-    /// is under way.
+    /// Calls `op` with a fid of a file. If that says that the file is gone, or `op` finds a
+    /// different file (`ESTALE`), the file is walked to again, and once more after a rename in
+    /// flight.
     pub(super) fn with_file<T>(
         &self,
         job: &UpstreamOp,
@@ -163,7 +163,7 @@ impl UpstreamSession {
         })
     }
 
-    /// Walks from the root. The root's qid is not told: who attached has compared it.
+    /// Walks from the root. The root's qid is not returned: attaching has compared it.
     fn walk_path(
         &self,
         job: &UpstreamOp,

@@ -17,8 +17,8 @@ pub(crate) fn by_descriptor(thread: u32) -> bool {
         .map_or(true, |call| is_by_descriptor(&call))
 }
 
-/// Whether the thread's call makes a name: Linux looks that up, and hands an error of the look-up to the
-/// program without walking anew. False where that cannot be read.
+/// Whether the thread's call creates a name. Linux looks that name up, and returns an error of the
+/// look-up to the program without walking again. False if that cannot be read.
 pub(crate) fn makes_a_name(thread: u32) -> bool {
     fs::read_to_string(format!("/proc/{thread}/syscall"))
         .is_ok_and(|call| number_of(&call).is_some_and(is_making_a_name))

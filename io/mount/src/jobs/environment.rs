@@ -6,10 +6,10 @@
 //!             └──────────────────────┴─► watcher, after 100 ms ─► then(None)
 //! ```
 //!
-//! The kernel reads an environment out of the process's memory and waits for the process's
-//! locks on the way; a process that holds these and waits for us, by a page fault or an exec on
-//! our own mount, would block whoever serves that mount for ever. So nobody who serves
-//! requests reads environments.
+//! The kernel reads an environment out of the process's memory and waits for the process's locks on
+//! the way. A process that holds these and waits for us, by a page fault or an exec on our own
+//! mount, would block the thread that serves that mount for ever. So threads that serve requests do
+//! not read environments.
 //!
 //! Invariants: `then` is called exactly once, by whom it is taken out of the state. A process
 //! whose read hangs is not read again until that read returns, so it holds one reader at most;
@@ -38,7 +38,7 @@ pub(super) struct EnvironQuery {
     pub(super) process: u32,
     /// The variable's name.
     pub(super) variable: Arc<str>,
-    /// Gets the value; `None` if there is no such variable, or it could not be read in time.
+    /// Callback with the value; `None` if the variable is not set, or could not be read in time.
     pub(super) then: OnEnviron,
 }
 

@@ -38,8 +38,8 @@ impl TaskId {
         openat(proc, thread.to_string(), flags, Mode::empty()).map(TaskId)
     }
 
-    /// The path of its program, cut after 255 bytes, by one system call that never blocks.
-    /// `None` if it is dead, a thread of the kernel, or must not be looked at.
+    /// Returns the path of its program, cut after 255 bytes, by one system call that never blocks.
+    /// `None` if it is dead, a thread of the kernel, or must not be read.
     pub(super) fn program(&self) -> Option<Box<[u8]>> {
         let mut space = [0; PROGRAM_MAX];
         self.program_into(&mut space).map(Box::from)

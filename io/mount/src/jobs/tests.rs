@@ -128,7 +128,7 @@ fn a_process_is_of_the_job_that_its_environment_names() {
 fn what_is_known_is_told_by_the_thread_that_asks() {
     let (jobs, process) = (jobs("env:SLURM_JOB_ID"), Process::script("read x"));
     until("the job is found", || job(&jobs, process.id()) == "7");
-    until("it is told at once", || {
+    until("the result comes at once", || {
         let (caller, thread) = ask(&jobs, process.id()).recv_timeout(PATIENCE).unwrap();
         assert_eq!(caller.job.as_str(), "7");
         thread == current().id()

@@ -164,7 +164,7 @@ fn by_file_or_handle(
                 export.doubt_names(&node);
                 by_file(export, &who, &file, message, reply, then);
             }
-            // By a path: the kernel looks it up anew.
+            // By a path: the kernel looks it up again.
             None => reply.error(walk.gone(export, &node)),
         }
     });

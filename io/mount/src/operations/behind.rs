@@ -157,8 +157,8 @@ pub(super) fn after_abandoned<T: 'static>(
     }
 }
 
-/// Goes on, whoever is killed, once what was written to a file before is executed, and what killed
-/// processes of its opener have left behind is over.
+/// Continues, also for a killed caller, once the earlier writes to a file are executed and the
+/// calls that killed processes of its opener have left are over.
 pub(super) fn all_over(
     export: &MountFs,
     file: &Arc<OpenFile>,
@@ -178,8 +178,8 @@ pub(super) fn all_over(
     }
 }
 
-/// A file's attributes, told when `asked`, with what was written from here since: the kernel would
-/// take back the size that it knows. Nobody waits for that to be executed.
+/// Replies with a file's attributes at `asked`, and the writes of this mount since: else the kernel
+/// would take back the size that it knows. No reply waits for these writes.
 pub(super) fn as_written<T: FuseAnswer + 'static>(
     export: &MountFs,
     request: &FuseRequest,
@@ -195,7 +195,7 @@ pub(super) fn as_written<T: FuseAnswer + 'static>(
     }
 }
 
-/// The same, asked for anew.
+/// Replies with the attributes, requested again.
 pub(super) fn told_again<T: FuseAnswer + 'static>(
     export: &MountFs,
     request: &FuseRequest,

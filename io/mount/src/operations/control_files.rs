@@ -4,13 +4,13 @@
 //! ```text
 //!   MOUNT/.sluice/why ─ open, as the caller ─► Ttell to each proxy ─► text, kept while it is open
 //!        │        └ not listed in MOUNT: who walks the tree does not come here
-//!        └─ status ─ open ─► the links, which are looked at and not asked
+//!        └─ status ─ open ─► the state of the links, without a request
 //! ```
 //!
-//! Each open asks anew, and not in line with the job's own requests: an answer that waits for
-//! what it is to explain would come too late. Whoever reads is told of himself only: the proxy
-//! knows who asks as with any request. A file of the export that is called `.sluice` cannot be
-//! reached through the mount, is not listed, and is not changed by it.
+//! Each open sends a new request, outside the queue of the job's own requests: a reply that waits
+//! for what it explains would come too late. A reader gets data about its own requests only: the
+//! proxy knows the caller as with any request. A file of the export that is called `.sluice` cannot
+//! be reached through the mount, is not listed, and is not changed by it.
 
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
@@ -127,7 +127,7 @@ fn opened(export: &MountFs, text: String, reply: Reply<OpenedFile>) {
 /// Whether a question goes past what else its job asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueryOrdering {
-    /// It does; the proxy may not have been told yet whose it is.
+    /// It does; the proxy may not know its identity yet.
     Past,
     /// It comes after the identity.
     Behind,

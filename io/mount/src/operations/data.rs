@@ -3,7 +3,7 @@
 //! ```text
 //!   open, create ─► Topen newfid ─► OpenFile ─► read, write: by fid, paid by the opener
 //!                     │ version as at the last open? the page cache is kept
-//!                     │ not at its names any more? ESTALE: the kernel asks for the name anew
+//!                     │ not at its names any more? ESTALE: the kernel looks the name up again
 //!   write ─┬─ cached ─► answered at once (behind)      close, fsync ─► wait for those
 //!          └─ direct, appended, attr=0 ─► answered when executed
 //!   release ─► Tclunk ─► the fid is free
@@ -66,7 +66,7 @@ fn open_now(
     export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let told = match made(export, newfid, payer, answer, |_, _, _| ()) {
             Ok(((), told)) => told,
-            // The kernel looks the name up anew and comes back, with what it is now.
+            // The kernel looks the name up again and comes back with the file of that name.
             Err(Errno::STALE) => return reply.error(walk.gone(export, &node)),
             Err(error) => return reply.error(error),
         };
@@ -166,7 +166,7 @@ pub(crate) fn read(
     });
 }
 
-/// These bytes, and so many zeros.
+/// Replies with these bytes, and `missing` zeros.
 fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<DataReply>) {
     if missing == 0 {
         return reply.bytes(data);

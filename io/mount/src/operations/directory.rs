@@ -7,8 +7,8 @@
 //!            as many as fit ─► kernel; the rest stays for its next request
 //! ```
 //!
-//! What is kept is thrown away when the kernel begins again or goes elsewhere, and at the
-//! latest after [`BELIEVED`], so a listing is no older than attributes may be.
+//! The kept entries are dropped when the kernel starts again or reads at a different offset, and at
+//! the latest after [`BELIEVED`], so a listing is never older than attributes may be.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) fn list_plus(
                 known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
                 let added = out.add(&known, &name);
                 if !added {
-                    // The kernel was not told of this look-up.
+                    // The kernel has not received this look-up.
                     export.nodes.forget(known.inode, 1);
                 }
                 added

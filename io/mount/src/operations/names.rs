@@ -67,7 +67,7 @@ fn entry(
 ) {
     let directory = request.inode;
     behind::as_written(export, request, (node, told, asked), reply, move |export, node, known| {
-        // Without them the kernel is not told of the look-up.
+        // Without them the kernel does not receive the look-up.
         let known = known.inspect_err(|_| export.nodes.forget(node.id, 1))?;
         export.nodes.told(node, &known.told);
         Ok(export.entry((directory, name.to_bytes()), node, &known))

@@ -1,13 +1,13 @@
 //! What is answered of files and directories that are not there any more.
 //!
 //! ```text
-//!   the proxy says ESTALE ─┬─ for the first time ─► ESTALE: the kernel walks anew, and asks for every name
+//!   the proxy says ESTALE ─┬─ for the first time ─► ESTALE: the kernel walks again by every name
 //!                          └─ to a thread that did ─► ENOENT, as on a local disk
 //! ```
 //!
-//! Who comes again (`crate::retries`) has not been led here by a name that was only believed: he has it
-//! open, works in it, or has found it by a name that was taken from it since. Of a file that may mean that
-//! another was put in its place, and is not told as `ENOENT`.
+//! A thread that returns (`crate::retries`) was not led here by a name that was only cached. It has
+//! the file open, works in it, or has found it by a name that was taken from it since. For a file
+//! that may mean that another was put in its place, and that is not reported as `ENOENT`.
 
 use fuse::{Errno, FuseRequest};
 
@@ -20,7 +20,7 @@ use crate::retries::RetriedCall;
 #[derive(Clone, Copy)]
 pub(super) struct NameWalk {
     thread: u32,
-    /// The thread has walked anew, in this call.
+    /// The thread has walked again, in this call.
     anew: Option<RetriedCall>,
 }
 
@@ -46,8 +46,8 @@ impl NameWalk {
         if self.anew.is_some() { Errno::NOENT } else { Errno::STALE }
     }
 
-    /// What is answered to a look-up if its directory is gone. Who looks up a name before he makes it is
-    /// told that there is none: the making is what the kernel walks anew for.
+    /// Returns the error for a look-up whose directory is gone. A look-up before the creation of a
+    /// name gets `ENOENT`: the kernel then walks again for the creation.
     pub(super) fn gone_at_look_up(&self, export: &MountFs, directory: &MountNode) -> Errno {
         match self.anew.is_none() && makes_a_name(self.thread) {
             true => Errno::NOENT,
@@ -62,7 +62,7 @@ impl NameWalk {
         }
     }
 
-    /// There is no such name, and the call ends with that.
+    /// Notes that the name does not exist, and that the call ends with that.
     pub(super) fn found_nothing(&self, export: &MountFs) {
         if self.anew == Some(RetriedCall::OfFile) {
             export.retries.end_call(self.thread);
@@ -75,9 +75,10 @@ impl NameWalk {
 pub(super) struct FileWalk {
     thread: u32,
     call: RetriedCall,
-    /// The thread was told `ESTALE`, and was led here by a name since: this file is meant, wherever it is.
+    /// The thread got `ESTALE` and was led here by a name since: this file is meant, wherever it
+    /// is.
     pub(super) found: bool,
-    /// It is a directory, and the thread was told `ESTALE` on its way here.
+    /// It is a directory, and the thread got `ESTALE` on its way here.
     gone_directory: bool,
 }
 
@@ -107,7 +108,7 @@ impl FileWalk {
     }
 }
 
-/// The kernel will walk anew to where it was, for this thread.
+/// Notes that the kernel will walk again to where it was, for this thread.
 fn expect_again(export: &MountFs, thread: u32, node: &MountNode, call: RetriedCall) {
     for inode in export.nodes.way_to(node) {
         export.retries.expect(thread, inode, call);

@@ -67,7 +67,7 @@ fn change(
         if !matches!(answer, Err(Errno::STALE)) {
             return reply.send(answer.map(|_| ()));
         }
-        // By a path: the kernel looks it up anew. By a descriptor it is this file, wherever it is.
+        // By a path: the kernel looks it up again. By a descriptor it is this file, wherever it is.
         match named && export.means_this_file(&node, who.thread) {
             true => {
                 export.doubt_names(&node);
@@ -96,7 +96,7 @@ fn ask(
 fn tell(answer: CallReply<'_>, reply: Reply<Xattr>) {
     match answer {
         Ok(AnyReply::Ext(ExtReply::Getxattr { length, data })) => match reply.room() {
-            // Only the length is told of this.
+            // Only the length of this reply is used.
             0 if length <= XATTR_MAX => reply.value(&vec![0; length as usize]),
             0 => reply.error(Errno::RANGE),
             _ => reply.value(data),

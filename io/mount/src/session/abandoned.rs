@@ -7,9 +7,10 @@
 //!   its user's locks are given back ─► wait for those that were abandoned before
 //! ```
 //!
-//! Who gets a lock relies on it that whoever had it is done. A local file system finishes what a
-//! killed process has begun before it gives the process's locks back, and so does this: else a
-//! truncation of SQLite's journal by a process that is dead could meet the journal of the next one.
+//! A process that gets a lock relies on it that the former holder is done. A local file system
+//! finishes what a killed process has begun before it releases the process's locks, and so does
+//! this mount: else a truncation of SQLite's journal by a process that is dead could meet the
+//! journal of the next one.
 //!
 //! Which process made a call is not known for certain, so all of a user's count.
 
@@ -26,7 +27,7 @@ use crate::write_behind::OnReady;
 /// All of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
-    /// Calls and those who wait for them, to be looked at without the lock.
+    /// Number of calls and of their waiters, readable without the lock.
     count: AtomicUsize,
     state: Mutex<AbandonedState>,
     looked: CheckInterval,
@@ -86,13 +87,13 @@ impl Abandoned {
         None
     }
 
-    /// Whether there may be somebody to be looked at before long.
+    /// Whether a waiter may have to be checked before long.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Once in a while: who need not wait any more, and who is killed, as `killed` says of a
-    /// thread. Each is to be told the result beside it.
+    /// Returns, once in a while, the waiters that need not wait any more and those that are killed,
+    /// as `killed` says of a thread. Each must receive the result beside it.
     pub(crate) fn take_due(
         &self,
         now: Instant,
@@ -159,7 +160,7 @@ mod tests {
             self.all.hold(uid, waiter, then).is_none()
         }
 
-        /// Who is told what, once it is time to look again.
+        /// Returns the results of waiters, once it is time to check again.
         fn told(&mut self, killed: impl Fn(u32) -> bool) -> Vec<(u32, Result<(), Errno>)> {
             self.now += Duration::from_secs(1);
             let due = self.all.take_due(self.now, killed);

@@ -110,7 +110,7 @@ impl ServerCall {
         self.waiter.is_some_and(|waiter| waiter.request == request)
     }
 
-    /// Nobody waits for it any more, whatever becomes of it; gives what would have been told.
+    /// Detaches the waiter, whatever becomes of the call; returns its callback.
     pub(crate) fn let_go(&mut self, all: &Arc<Abandoned>) -> OnReply {
         self.waiter = None;
         let abandoned = all.begin(self.payer.uid());

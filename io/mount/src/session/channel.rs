@@ -1,5 +1,5 @@
-//! One connection of the session, as a state that is told what happens: what waits, what is
-//! under way, what is to be sent.
+//! State machine of one connection of the session: what waits, what is in flight, what is to be
+//! sent.
 //!
 //! ```text
 //!   push ─► lanes ─► begin ─► out ─► socket            lost ─► resume: the same once more
@@ -58,7 +58,7 @@ pub(crate) struct LinkChannel {
     /// The session was there then: what was sent at that time has been answered since.
     renewed: Instant,
     pinged: Option<Instant>,
-    /// Counts the waiting calls whose processes were looked at.
+    /// Number of waiting calls whose processes were checked.
     looked_at: usize,
     tally: ChannelStats,
     abandoned: Arc<Abandoned>,
@@ -493,7 +493,7 @@ impl LinkChannel {
         all
     }
 
-    /// Whether so much waits that no more should be taken from the kernel.
+    /// Whether too many calls wait to take more requests from the kernel.
     pub(crate) fn is_full(&self) -> bool {
         let (calls, bytes) = self.lanes.waiting();
         calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
@@ -652,13 +652,13 @@ pub(crate) const SLOTS: u16 = 64;
 /// throttled job with a thousand writers is to leave room for the next request of others.
 const WAITING_MAX: usize = 16_384;
 const WAITING_BYTES_MAX: usize = 512 << 20;
-/// Processes that are looked at in a full channel at once: each is a file of /proc to read.
+/// Number of processes that are checked in a full channel at once: each is a file of /proc to read.
 const LOOK_AT: usize = 512;
-/// After so much silence with calls under way the proxy is asked for a sign of life,
+/// Time without a message, with calls in flight, after which the proxy is asked for a sign of life,
 const SILENCE: Duration = Duration::from_secs(5);
-/// and after so much more the connection counts as lost.
+/// and time after that when the connection counts as lost.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
-/// How often time is looked at.
+/// Interval of checks of time limits.
 pub(super) const TICK: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

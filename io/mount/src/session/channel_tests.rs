@@ -1,4 +1,4 @@
-//! A channel told by hand: what it sends is decoded, what it receives is made up.
+//! Tests of a channel: its messages are decoded, and its replies are made up.
 
 use super::*;
 use crate::session::call::CallSpec;
@@ -276,7 +276,7 @@ fn without_a_connection_an_interrupt_is_answered_at_once_but_the_slot_goes_on_co
     bench.reply(after[1].tag, Reply::Flush);
     bench.push(2, true);
     assert_eq!(bench.turn()[0].sequence, 2);
-    assert_eq!(bench.told(), [], "nobody is told twice");
+    assert_eq!(bench.told(), [], "no reply comes twice");
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     let donated = OwnKind::Donate { fid: 1, oldtag: *tag };
     let second = OwnKind::Write { fid: 2, flags: WRITE_DONATED };
     assert_eq!(bodies, [(9, donated), (9, second)], "the writer's window is its own no more");
-    // Another session: both begin anew, in the lane of who waits.
+    // A new session: both start again, in the lane of the waiting call.
     bench.lose();
     bench.channel.restart(2, 2, None);
     bench.connect();

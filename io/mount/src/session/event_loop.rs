@@ -46,7 +46,7 @@ struct EventLoop<'h> {
     lines: Vec<LoopConnection<'h>>,
     /// /dev/fuse is in the set.
     serving: bool,
-    /// When those were looked at who wait in full channels.
+    /// Time of the last check of the waiters in full channels.
     looked: CheckInterval,
     linger: BusyPoll,
 }

@@ -6,9 +6,9 @@
 //!   moved, and the own proxy is back ─► pause ─► nothing under way ─► lose all ─► own proxy
 //! ```
 //!
-//! A session moves as a whole: its channels agree on where it is under the lock of its life.
-//! To the proxy that it moves to it is a new one, so what a proxy that was started again is
-//! told, that one is told.
+//! A session moves as a whole: its channels agree on where it is under the lock of its life. To the
+//! proxy that it moves to it is a new session, so that proxy receives what a restarted proxy
+//! receives.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -113,9 +113,9 @@ impl ClientSession {
         }
     }
 
-    /// Makes a connection a channel's, with everything as it was or told anew. `from` is where
-    /// the session was believed to be and found to be `gone`, `at` where the connection leads.
-    /// Gives the root.
+    /// Gives a channel a connection, with everything resumed or sent again. `from` is where the
+    /// session was believed to be and found to be `gone`, `at` is the source of the connection.
+    /// Returns the root.
     fn attach(
         &self,
         on: usize,
@@ -225,8 +225,8 @@ impl ClientSession {
             self.epoch.store(life.epoch, Ordering::SeqCst);
             tracing::info!(home = self.home, proxy = %self.sources[0].address, "failed back");
         }
-        // Whoever sees no pause any more sees the new life, in which the connections there are
-        // count as lost.
+        // A thread that sees the end of the pause sees the new life, too, in which the present
+        // connections count as lost.
         self.pausing.store(false, Ordering::SeqCst);
         (0..self.seats.len()).for_each(|on| self.shared.ring(on));
         drained

@@ -67,7 +67,8 @@ impl HomeRouter {
     /// Connects every channel of every link.
     ///
     /// # Errors
-    /// With the proxy at fault. One of several that is not there is no error: others take over.
+    /// Names the proxy at fault. If one of several is missing, others take over, and that is not an
+    /// error.
     pub(crate) fn begin(
         begin: RouterSettings<'_>,
     ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
@@ -161,7 +162,7 @@ impl HomeRouter {
         let _ = self.shared.on_lost.0.set(Box::new(then));
     }
 
-    /// Whether somebody is to be looked at before long.
+    /// Whether a waiter must be checked before long.
     pub(super) fn any_waits(&self) -> bool {
         let MountState { signalled, behind, abandoned, waits, .. } = &*self.shared;
         let any = signalled.any() || behind.any() || abandoned.any() || waits.any();

@@ -1,4 +1,4 @@
-//! Who pays: users, groups and jobs as numbers that the proxy was told.
+//! Identities of the session: users, groups and jobs as numbers that the proxy knows.
 //!
 //! ```text
 //!   (uid, gid, groups, job) ─► Payer: number ─┬─ not asked: Tidentity by the first channel
@@ -112,7 +112,7 @@ impl IdentityTable {
         lock(&self.table).by_number.get(&number).cloned()
     }
 
-    /// Those that the proxy was told of, or is being told of.
+    /// Returns the identities that the proxy knows or is being sent.
     pub(crate) fn asked(&self) -> Vec<Arc<SessionIdentity>> {
         let table = lock(&self.table);
         let asked = table.by_number.values().filter(|payer| payer.asked.load(Ordering::SeqCst));
@@ -130,7 +130,7 @@ impl IdentityTable {
 impl IdentityMap {
     /// Drops the one that was not used for the longest time and is not in use.
     fn retire(&mut self) -> Option<u32> {
-        // Two of ours: whoever else has one has calls or open files.
+        // Two references of ours: every other one belongs to calls or open files.
         let idle = self.by_number.values().filter(|payer| Arc::strong_count(payer) == 2);
         let oldest = idle.min_by_key(|payer| payer.used.load(Ordering::Relaxed))?.clone();
         self.by_number.remove(&oldest.number);
@@ -160,7 +160,7 @@ impl SessionIdentity {
         !self.asked.load(Ordering::SeqCst) && !self.asked.swap(true, Ordering::SeqCst)
     }
 
-    /// The proxy told the window.
+    /// Sets the window that the proxy replied.
     pub(crate) fn set_window(&self, requests: u32, bytes: u64) {
         self.bytes.store(bytes, Ordering::SeqCst);
         // A window that lets nothing through would never open again.

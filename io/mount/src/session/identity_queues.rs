@@ -67,8 +67,8 @@ impl IdentityQueues {
         while left > 0 {
             left -= 1;
             let number = self.turn.pop_front()?;
-            let lane = self.lanes.get_mut(&number).expect("who has a turn has a lane");
-            let head = lane.queue.front().expect("who has a turn has a call");
+            let lane = self.lanes.get_mut(&number).expect("a queue in turn has a lane");
+            let head = lane.queue.front().expect("a queue in turn has a call");
             if head.pays().number != head.payer.number && head.pays().refused().is_some() {
                 self.turn.push_front(number);
                 self.take_head_back(number);
@@ -81,7 +81,7 @@ impl IdentityQueues {
                 self.turn.push_back(number);
                 continue;
             }
-            let call = lane.queue.pop_front().expect("it was looked at");
+            let call = lane.queue.pop_front().expect("the queue has a call");
             if !lane.queue.is_empty() {
                 self.turn.push_back(number);
             }

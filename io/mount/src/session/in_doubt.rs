@@ -340,7 +340,7 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 /// The largest value of an extended attribute in Linux, in bytes.
 const XATTR_MAX: u32 = 64 << 10;
-/// Others are taken to have appended no more than so many bytes since a call was made.
+/// Maximum number of bytes that others may have appended since a call was made.
 const LOOK_BACK: u64 = 16 << 20;
 /// How far the clocks of mount and server may differ for a file to count as new.
 const SKEW: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
-//! What each payer had of every proxy, so that each can be told what it had of the others.
+//! Service that each identity had of every proxy, to send each proxy the service of the others.
 //!
 //! ```text
-//!   metadata message ─► all += 1, here += 1 ─► elsewhere = all − here ─► told: what is new of it
+//!   metadata message ─► all += 1, here += 1 ─► elsewhere = all − here ─► sent: what is new of it
 //! ```
 //!
 //! With it a proxy charges a job for what it had elsewhere (total service; Wang and Merchant,
@@ -54,7 +54,7 @@ impl RemoteOps {
     }
 }
 
-/// Above so many those that nobody uses are dropped.
+/// Number of entries above which unused ones are dropped.
 const KEYS_MAX: usize = 8192;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   INTERRUPT ─► a call: is its thread being killed? ─┬─ yes: it ends
-//!                │                                    └─ no: Signalled, looked at again
+//!                │                                    └─ no: Signalled, checked again
 //!                └─ no call yet ─► Missed, until there is one
 //!   what waits for no call, but for others' ─► Waits: its process, killed, does not wait for ever
 //! ```
@@ -39,7 +39,7 @@ pub(super) fn is_being_killed(thread: u32) -> bool {
     exits && (own | set("ShdPnd:")) & !harmless != 0
 }
 
-/// When those who wait were looked at: that is done once in a while.
+/// Time of the last check of waiters: they are checked once in a while.
 #[derive(Debug, Default)]
 pub(crate) struct CheckInterval(Mutex<Option<Instant>>);
 
@@ -72,7 +72,7 @@ impl PendingSignals {
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
-    /// Whether somebody is to be looked at before long.
+    /// Whether a waiter must be checked before long.
     pub(super) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -150,7 +150,7 @@ impl WaitingCalls {
         Some(found.reply)
     }
 
-    /// Whether somebody is to be looked at before long.
+    /// Whether a waiter must be checked before long.
     pub(super) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -172,7 +172,7 @@ impl WaitingCalls {
 
 /// How long a process that is killed waits for the proxy to answer.
 pub(super) const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
-/// How often those who wait are looked at.
+/// Interval of checks of waiters.
 pub(super) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts that are remembered for requests that may yet call, and for how long.
 const MISSED_MAX: usize = 256;

@@ -134,7 +134,7 @@ impl OutboxPiece {
     }
 }
 
-/// What came and was not looked at.
+/// Received bytes that were not decoded.
 #[derive(Debug)]
 pub(crate) struct SocketInbox {
     buffer: Vec<u8>,
@@ -179,7 +179,7 @@ impl SocketInbox {
         if !self.has_frame()? {
             return Ok(None);
         }
-        let len = frame_len(&self.buffer[self.start..]).expect("it was looked at") as usize;
+        let len = frame_len(&self.buffer[self.start..]).expect("has_frame was true") as usize;
         self.start += len;
         Ok(Some(&self.buffer[self.start - len..self.start]))
     }

@@ -120,7 +120,7 @@ impl UncommittedWrites {
         self.dropped(&mut state, &committed)
     }
 
-    /// Who pays for making everything durable: whoever has waited for it the longest.
+    /// Returns the identity that pays for a commit: the one that has waited the longest.
     pub(crate) fn oldest(&self) -> Option<Arc<SessionIdentity>> {
         let state = lock(&self.state);
         state.writes.first_key_value().map(|(_, write)| write.payer.clone())
@@ -144,7 +144,7 @@ impl UncommittedWrites {
         }
     }
 
-    /// Whether so much is kept that no more should be written.
+    /// Whether too many writes are kept to accept more.
     pub(crate) fn is_full(&self) -> bool {
         self.limit > 0 && self.bytes.load(Ordering::SeqCst) >= self.limit
     }

@@ -1,4 +1,4 @@
-//! Writes that are kept, told what the proxy says.
+//! Tests of uncommitted writes and the replies of the proxy.
 
 use super::*;
 use crate::nodes::Nodes;

@@ -309,7 +309,7 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         RequestFile::Handle(user) => {
             let about =
                 ParsedRequest::of_any(&request).expect("only what is about a file is queued");
-            let handle = handles.get(about.fid).expect("looked at when it was taken in");
+            let handle = handles.get(about.fid).expect("checked when it was taken in");
             let found = resolve(&on, user, handle).and_then(|fid| still_at(fid, places));
             match found.and_then(|fid| own::opened_for(fid, &request)) {
                 Ok(fid) => named = Arc::new(fid),
