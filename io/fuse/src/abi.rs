@@ -36,7 +36,7 @@ const _: () = assert!(cfg!(target_endian = "little"));
 
 macro_rules! opcodes {
     ($($name:ident = $value:literal, $fixed:literal;)*) => {
-        /// What a request asks for.
+        /// The operation of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Opcode { $($name = $value),* }
 
@@ -114,7 +114,7 @@ impl Opcode {
     }
 }
 
-/// What a notice tells the kernel to do.
+/// The change that a notice reports to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyCode {
     InvalInode = 2,
@@ -131,7 +131,7 @@ pub(crate) struct InHeader {
     pub(crate) len: u32,
     /// See [`Opcode`].
     pub(crate) opcode: u32,
-    /// Who asks for what.
+    /// Identity of the caller, and the inode.
     pub(crate) request: FuseRequest,
 }
 

@@ -1,4 +1,4 @@
-//! What operations answer with, and how it is written.
+//! Bodies of replies, and their form in bytes.
 //!
 //! Every type with an [`ReplyBody`] has a fixed length, so it is put on the stack and sent
 //! from there. Data, listings and extended attributes have none; they are sent through
@@ -13,7 +13,7 @@ use crate::fields::FieldWriter;
 use crate::flags::OpenFlags;
 use crate::request::{DeviceNumber, Handle, InodeId, Lock, LockKind, Timestamp};
 
-/// What an operation may answer with, in the kernel's form.
+/// A body of a reply, in the kernel's form.
 pub trait ReplyBody: sealed::Encode {}
 
 pub(crate) mod sealed {
@@ -25,7 +25,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// What stat(2) tells of an inode.
+/// The attributes of an inode, as in stat(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Number of the inode, as programs see it.
@@ -48,7 +48,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// What a device file stands for.
+    /// Device number of a device file.
     pub device: DeviceNumber,
     /// Bytes that are best read or written at once; 0 for the kernel's own figure.
     pub block_size: u32,
@@ -57,7 +57,7 @@ pub struct Attributes {
 /// An inode's attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// What is true now.
+    /// The attributes.
     pub attributes: Attributes,
     /// How long it may be believed.
     pub ttl: Duration,
@@ -71,7 +71,7 @@ pub struct InodeEntry {
     pub inode: InodeId,
     /// Tells inodes apart that had the same number one after the other.
     pub generation: u64,
-    /// What is true of it now.
+    /// The attributes of the inode.
     pub attributes: Attributes,
     /// How long the name may be believed to mean this inode.
     pub ttl: Duration,
@@ -99,7 +99,7 @@ pub struct BackingId(pub(crate) i32);
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenedFile {
-    /// What later operations on it will name.
+    /// Handle by which later operations name the file.
     pub handle: Handle,
     /// How the kernel shall treat it.
     pub flags: OpenFlags,
@@ -129,7 +129,7 @@ pub struct CopiedBytes(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeekPosition(pub u64);
 
-/// What statfs(2) tells.
+/// The figures of statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statfs {
     /// Size, in units of `fragment_size`.
@@ -150,10 +150,10 @@ pub struct Statfs {
     pub name_max: u32,
 }
 
-/// What statx(2) tells beyond stat(2).
+/// The attributes of statx(2) beyond stat(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statx {
-    /// What stat(2) tells.
+    /// The attributes of stat(2).
     pub attributes: Attributes,
     /// Which fields are valid, as `STATX_…`.
     pub mask: u32,

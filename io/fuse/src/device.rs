@@ -163,7 +163,7 @@ impl FuseDevice {
     /// Tells the kernel something without being asked.
     ///
     /// # Errors
-    /// What the kernel has against it; `EINVAL` if it is longer than one write can be.
+    /// Errors of the kernel; `EINVAL` if the notice is longer than one write can be.
     pub(crate) fn notify(&self, code: NotifyCode, parts: [&[u8]; 3]) -> Result<(), Errno> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len > SENT_MAX - OUT_HEADER_LEN {

@@ -62,12 +62,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// What is true of the inode?
+    /// Get the attributes of the inode.
     fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// What is true of the inode, beyond stat(2)? `mask` has the fields that are asked for.
+    /// Get the attributes of the inode, beyond stat(2). `mask` has the requested fields.
     fn statx(&self, request: &FuseRequest, handle: Option<Handle>, mask: u32, reply: Reply<Statx>) {
         reply.error(Errno::NOSYS);
     }
@@ -209,7 +209,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// What is the extended attribute's value?
+    /// Get the value of an extended attribute.
     fn getxattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
         reply.error(Errno::NOSYS);
     }

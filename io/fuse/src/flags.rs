@@ -87,7 +87,7 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What kernel and file system can agree on when a mount begins (FUSE_INIT).
+    /// Features that kernel and file system negotiate when a mount begins (FUSE_INIT).
     ///
     /// A file system names those that it wants; which of them the kernel has, and so are
     /// in force, [`Connection::capabilities`](crate::Connection) says.
@@ -158,7 +158,7 @@ impl Capabilities {
         Capabilities(bits)
     }
 
-    /// What costs nothing to accept and needs nothing of the file system.
+    /// Features that cost nothing and need no support of the file system.
     pub const DEFAULT: Capabilities = Capabilities::ASYNC_READ
         .and(Capabilities::BIG_WRITES)
         .and(Capabilities::AUTO_INVAL_DATA)
@@ -174,7 +174,7 @@ flags! {
     OpenFlags: u32 {
         /// Reads and writes go past the page cache.
         DIRECT_IO = 1;
-        /// What the page cache has of the file stays valid.
+        /// Keep the cached pages of the file.
         KEEP_CACHE = 1 << 1;
         /// The file has no position to seek to.
         NONSEEKABLE = 1 << 2;

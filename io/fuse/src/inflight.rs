@@ -48,7 +48,7 @@ struct InFlightEntry {
     looks: u8,
 }
 
-/// What is to be done about an interrupt.
+/// Action for an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// The request is here: tell the file system.

@@ -26,7 +26,7 @@ pub enum FuseMountError {
     Place {
         /// Where it should be mounted.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: Errno,
     },
     /// A mount is there whose process is gone.
@@ -43,7 +43,7 @@ pub enum FuseMountError {
     Refused {
         /// Where it should be mounted.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: Errno,
     },
     /// Kernel and file system did not come to terms.
@@ -162,7 +162,7 @@ fn mount_data(device: &FuseDevice, kind: FileType, options: &Options) -> CString
 /// other go one by one.
 ///
 /// # Errors
-/// What unmounting gives.
+/// Errors of unmounting.
 pub fn clear_dead_mount(path: &Path) -> Result<bool, Errno> {
     match rustix::fs::stat(path) {
         Err(Errno::NOTCONN) => {
@@ -173,5 +173,5 @@ pub fn clear_dead_mount(path: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// What the table of mounts shows as the type.
+/// The type in the table of mounts.
 const FS_TYPE: &str = "fuse.sluice";

@@ -18,14 +18,14 @@ use crate::request::FuseRequestId;
 use rustix::io::Errno;
 use std::io::IoSlice;
 
-/// What a connection came to be.
+/// Result of negotiating a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FuseConnection {
     /// Minor version of the protocol (7.x) that is spoken.
     pub minor: u32,
-    /// What is in force.
+    /// The active features.
     pub capabilities: Capabilities,
-    /// What the kernel would have agreed to.
+    /// The features that the kernel offered.
     pub offered: Capabilities,
     /// Bytes in the largest write.
     pub max_write: u32,
@@ -60,7 +60,7 @@ impl From<Malformed> for NegotiateError {
     }
 }
 
-/// What the kernel says of itself.
+/// The kernel's offer of a connection.
 #[derive(Clone, Copy, Debug)]
 struct KernelInit {
     major: u32,

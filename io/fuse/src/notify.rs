@@ -1,5 +1,5 @@
-//! What a file system tells the kernel without being asked: that something it has cached is
-//! no longer so, or what it should have cached.
+//! Notices of a file system to the kernel: that cached data is no longer valid, or that the kernel
+//! should cache data.
 //!
 //! **The rule.** A notice takes the locks of what it is about: of an inode's pages to throw
 //! them away or store them, of a directory to drop one of its names. A request holds such
@@ -21,10 +21,10 @@ use crate::request::InodeId;
 
 /// Tells the kernel what changed. Can be used from any thread, for as long as the mount is.
 ///
-/// What the kernel does not know it need not forget: `ENOENT` of any method can be ignored.
-/// `ENODEV` or `ENOTCONN` say that the mount is gone. For the danger of waiting for ever see
-/// the beginning of this module's source: no notice from a thread that has yet to answer a
-/// request about the same inode or directory.
+/// `ENOENT` of any method can be ignored: the kernel then has nothing to drop. `ENODEV` or
+/// `ENOTCONN` say that the mount is gone. For the danger of waiting for ever see the beginning of
+/// this module's source: no notice from a thread that has yet to answer a request about the same
+/// inode or directory.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Arc<FuseDevice>,

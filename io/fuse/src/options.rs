@@ -20,15 +20,15 @@ pub enum Transport {
 /// How a file system is mounted and served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the table of mounts shows as the source.
+    /// The source in the table of mounts.
     pub source: String,
     /// read-only, nosuid, nodev and so on. Default: nosuid and nodev.
     pub flags: MountFlags,
-    /// Users other than the one who mounts may use it. Default: true.
+    /// Whether users other than the one that mounts may use it. Default: true.
     pub allow_other: bool,
     /// The kernel checks permissions by mode, owner and ACL. Default: true.
     pub default_permissions: bool,
-    /// What the file system would like to agree on. Default: [`Capabilities::DEFAULT`].
+    /// The features that the file system requests. Default: [`Capabilities::DEFAULT`].
     pub capabilities: Capabilities,
     /// Bytes in the largest write, and in the largest read past the page cache: 4 KiB to
     /// 1 MiB, in whole pages. Default: 1 MiB, which is also the most that the kernel's

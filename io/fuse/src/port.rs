@@ -33,7 +33,7 @@ pub struct RequestReceiver {
     from: From,
 }
 
-/// What requests come by.
+/// Source of requests.
 enum From {
     Device(Arc<FuseDevice>, DeviceInbox),
     Ring(Box<Ring>),

@@ -87,13 +87,13 @@ impl Reply<DataReply> {
         self.ticket.room as usize
     }
 
-    /// These bytes.
+    /// Answers with these bytes.
     pub fn bytes(self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(self.room())];
         self.ticket.send(Ok(()), &[IoSlice::new(bytes)]);
     }
 
-    /// These bytes, one piece after the other, as many as there is room for.
+    /// Answers with these pieces, one after the other, as many as there is room for.
     pub fn pieces(self, pieces: &[&[u8]]) {
         let mut room = self.room();
         let fitting = pieces.iter().map(|piece| {
@@ -105,8 +105,8 @@ impl Reply<DataReply> {
         self.ticket.send(Ok(()), &fitting);
     }
 
-    /// What `write` puts into the memory that it is given, which is as large as the room; it
-    /// says how many bytes from its beginning are sent. The memory holds any bytes before.
+    /// Answers with the bytes that `write` puts into memory as large as the room. `write` returns
+    /// how many bytes from the beginning are sent. The memory is not cleared before.
     pub fn fill(self, write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         self.ticket.fill(write);
     }
@@ -154,7 +154,7 @@ impl Reply<Xattr> {
 }
 
 impl Reply<EntryList> {
-    /// What `list` adds.
+    /// Answers with the entries that `list` adds.
     pub fn list(self, list: impl FnOnce(&mut DirListing<'_>) -> Result<(), Errno>) {
         self.ticket.fill(|buffer| {
             let mut listing = DirListing::new(buffer);
@@ -165,7 +165,7 @@ impl Reply<EntryList> {
 }
 
 impl Reply<EntryListPlus> {
-    /// What `list` adds.
+    /// Answers with the entries that `list` adds.
     pub fn list(self, list: impl FnOnce(&mut DirListingPlus<'_>) -> Result<(), Errno>) {
         self.ticket.fill(|buffer| {
             let mut listing = DirListingPlus::new(buffer);
@@ -204,7 +204,7 @@ impl ReplyToken {
         ReplyToken { id, room: 0, way: Some(way), inflight }
     }
 
-    /// The same, for a caller who has room for this many bytes.
+    /// Sets the room of the caller, in bytes.
     pub(crate) fn with_room(self, room: u32) -> ReplyToken {
         let mut ticket = self;
         ticket.room = room;

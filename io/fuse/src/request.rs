@@ -1,4 +1,4 @@
-//! What a request carries: who asks, for which inode, and the arguments of each operation.
+//! Parts of a request: caller, inode, and the arguments of each operation.
 //!
 //! Structures that only travel one way are here; what an operation answers with is in
 //! `answer`. Names are `&CStr`, as they came, so that they go into a system call uncopied.
@@ -19,7 +19,7 @@ pub struct InodeId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
-/// Who holds a lock: the same for all descriptors that share it, and without meaning otherwise.
+/// Owner of a lock: the same for all descriptors that share it, and without meaning otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner(pub u64);
 
@@ -28,7 +28,7 @@ impl InodeId {
     pub const ROOT: InodeId = InodeId(1);
 }
 
-/// Who asks, and about which inode.
+/// Caller and inode of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseRequest {
     /// The kernel's number of it, by which it may be interrupted.
@@ -82,7 +82,7 @@ impl DeviceNumber {
     }
 }
 
-/// What a new file shall be.
+/// Attributes of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewFile {
     /// Type and permissions, as in `st_mode`. The umask is applied, except with
@@ -103,7 +103,7 @@ pub struct FuseOpen {
     pub kill_set_id: bool,
 }
 
-/// What shall be read.
+/// Arguments of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseRead {
     /// The open file.
@@ -118,7 +118,7 @@ pub struct FuseRead {
     pub lock_owner: Option<LockOwner>,
 }
 
-/// What shall be written.
+/// Arguments of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseWrite<'a> {
     /// The open file. For a page of the page cache, any handle that may write.
@@ -184,7 +184,7 @@ pub struct Lock {
     pub process: u32,
 }
 
-/// What a lock forbids to others.
+/// Kinds of lock, by what they forbid to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     /// Locking for writing.
@@ -202,7 +202,7 @@ pub struct LockRequest {
     pub handle: Handle,
     /// Whose lock it is.
     pub owner: LockOwner,
-    /// What shall be locked.
+    /// The range to lock.
     pub lock: Lock,
     /// A flock lock, of the whole file and apart from fcntl's.
     pub flock: bool,

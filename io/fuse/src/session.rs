@@ -93,7 +93,7 @@ impl FuseSession {
         }
     }
 
-    /// What kernel and file system agreed on.
+    /// Returns what kernel and file system negotiated.
     pub fn connection(&self) -> &FuseConnection {
         &self.connection
     }

@@ -12,9 +12,9 @@
 //! queues need an entry before the kernel uses any. FORGET and INTERRUPT do not come this
 //! way: /dev/fuse is read beside it (Documentation/filesystems/fuse/fuse-io-uring.rst).
 //!
-//! An entry is one request at a time: who keeps its reply for long keeps the entry, and
-//! when all of a queue's are kept, the processes on that processor wait. That is why the
-//! device stays the way for file systems that hold requests back.
+//! An entry is one request at a time. A reply that is kept for long keeps its entry, and when all
+//! entries of a queue are kept, the processes on that processor wait. That is why file systems that
+//! delay requests use /dev/fuse.
 //!
 //! Invariant: an entry's memory is the kernel's from a push to its completion, the serving
 //! thread's until the method returned, and then that of the one [`RingReply`] that answers.
@@ -44,13 +44,13 @@ pub(crate) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     device: Arc<FuseDevice>,
     shared: Arc<RingState>,
-    /// What the completion of the wake-up's read is written to.
+    /// Target of the wake-up's read.
     woken: Box<u64>,
-    /// What came while entries were registered; afterwards kept for its memory only.
+    /// Completions that came while entries were registered; afterwards kept for its memory only.
     completed: Vec<(u64, i32)>,
 }
 
-/// What the answers that come later need.
+/// State for the replies that come later.
 #[derive(Debug)]
 struct RingState {
     entries: Vec<RingEntry>,
@@ -133,11 +133,11 @@ impl Ring {
 
     /// Gives all entries to the kernel.
     ///
-    /// With the first entry of the last queue the kernel begins to use them all: who waited
-    /// for that is there at once, and its request is kept for [`Ring::serve_ready`].
+    /// With the first entry of the last queue the kernel begins to use them all. Requests that
+    /// waited for that come at once, and are kept for [`Ring::serve_ready`].
     ///
     /// # Errors
-    /// What the kernel has against one of them; the connection is of no use then.
+    /// Errors of the kernel for one of them; the connection cannot be used then.
     pub(crate) fn register_all(&mut self) -> Result<(), Errno> {
         for entry in 0..self.shared.entries.len() {
             self.register(entry).map_err(|error| errno_of(&error))?;
@@ -157,7 +157,7 @@ impl Ring {
     /// Serves the requests that are there, and waits for none. Says how many they were.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// The error that ended the connection.
     pub(crate) fn serve_ready(&mut self, server: &dyn Serve) -> Result<usize, Errno> {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result())));

@@ -144,7 +144,7 @@ impl Server {
 }
 
 impl ConnectionPeer {
-    /// Who holds what its connections have.
+    /// Returns the holder of what its connections use.
     pub(crate) fn holder(&self) -> Holder {
         Holder { peer: self.nid.clone(), uid: self.uid }
     }

@@ -1,4 +1,4 @@
-//! What all clients share and each may have a part of: open files, locked ranges, memory.
+//! Bounds of resources that all clients share: open files, locked ranges, memory.
 //!
 //! ```text
 //!   fids, lock owners ─ open files ─┐
@@ -7,8 +7,8 @@
 //!                                   ▲──────────────────── given back ─────────────────┘
 //! ```
 //!
-//! Who is refused is logged, with the bound that was met. Reads and writes of open files do not
-//! come here: what a connection has in flight is charged in blocks (`memory.rs`).
+//! Each refusal is logged, with its bound. Reads and writes of open files are not counted here: the
+//! bytes in flight of a connection are charged in blocks (`memory.rs`).
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::limits::DescriptorLimits;
 
-/// What each connection may have in flight uncounted: small requests never meet the bound.
+/// Bytes that each connection may have in flight uncounted: small requests never meet the bound.
 pub(crate) const FREE: usize = 64 << 10;
 
 /// A resource that all clients share.
@@ -34,7 +34,7 @@ pub(crate) enum SharedBound {
 /// The bounds of all that is shared.
 pub(crate) struct SharedBounds([Mutex<FairBound>; SharedBound::ALL.len()]);
 
-/// What somebody holds, until it is dropped.
+/// An amount that a holder uses, until it is dropped.
 pub(crate) struct Charge {
     of: Arc<SharedBounds>,
     what: SharedBound,
@@ -108,7 +108,7 @@ impl SharedBounds {
         checked.map_err(|bound| refused(what, holder, bound))
     }
 
-    /// What is used, the bound, and how often somebody was refused.
+    /// Returns usage, bound and number of refusals.
     pub(crate) fn figures(&self, what: SharedBound) -> [u64; 3] {
         let bound = self.lock(what);
         [bound.used(), bound.max(), bound.refused()]
@@ -150,7 +150,7 @@ impl Drop for Charge {
     }
 }
 
-/// Says who is at a bound.
+/// Logs a refusal with its holder.
 fn refused(what: SharedBound, holder: &Holder, bound: AtBound) -> Errno {
     tracing::warn!(
         bound = what.name(), peer = %holder.peer, uid = holder.uid, of = ?bound, "reached a bound"

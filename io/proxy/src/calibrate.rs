@@ -41,12 +41,12 @@ use self::scratch::ScratchFiles;
 use crate::costs_file::CostsFile;
 use crate::writes::Backing;
 
-/// What was measured, and what follows from it.
+/// Results of a calibration, and settings that follow from them.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The directory.
     pub dir: PathBuf,
-    /// What the backend can do for writes.
+    /// Write capabilities of the backend.
     pub backing: Backing,
     /// Costs for the dispatcher.
     pub costs: Costs,
@@ -60,7 +60,7 @@ pub struct Calibration {
     pub operations: Vec<(OpKind, Nanos)>,
     /// Write modes, after the victim alone.
     pub modes: Vec<ModeFigures>,
-    /// What other numbers of slots would cost.
+    /// Losses with other numbers of slots.
     pub losses: Vec<SlotLoss>,
     /// How far measurements that should be equal lay apart, in percent.
     pub spread_percent: f64,
@@ -81,11 +81,11 @@ pub struct SizeFigures {
     pub saturated_per_sec: f64,
     /// The fewest outstanding that come within 3 % of that.
     pub outstanding: u32,
-    /// What one costs.
+    /// Cost of one operation.
     pub cost: Nanos,
 }
 
-/// What ended a calibration.
+/// Reason why a calibration ended.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// The calibration was stopped.
@@ -96,7 +96,7 @@ pub enum CalibrateError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Too little space for a file that says anything about a device.
@@ -104,7 +104,7 @@ pub enum CalibrateError {
     Space {
         /// The directory.
         path: PathBuf,
-        /// What its file system has left.
+        /// Free space of its file system.
         free: Bytes,
     },
     /// The backend answered an operation with an error.
@@ -115,7 +115,7 @@ pub enum CalibrateError {
     Machine(#[from] io::Error),
 }
 
-/// Whom the measurements tell what they do, and who may end them.
+/// Progress of the measurements, and the flag that ends them.
 pub(super) struct Steps<'a> {
     stop: &'a AtomicBool,
     progress: &'a mut dyn FnMut(&str),
@@ -196,7 +196,7 @@ impl Steps<'_> {
 }
 
 impl Calibration {
-    /// What `[[target]] costs` reads.
+    /// Makes the file that `[[target]] costs` reads.
     pub fn costs_file(&self) -> CostsFile {
         CostsFile {
             costs: self.costs.clone(),

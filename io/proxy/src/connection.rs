@@ -50,13 +50,13 @@ pub(crate) struct Connection {
     pub(crate) lock_waiters: Arc<AtomicUsize>,
     /// Owners that it was the first to lock a file for: each holds a descriptor.
     pub(crate) lock_owners: Arc<AtomicUsize>,
-    /// The number in the trace of those who have not attached; 0 before their first request.
+    /// Number in the trace of requests before an attach; 0 before the first request.
     pub(crate) traced: AtomicU32,
     /// When it was last read, give or take half a second.
     used: AtomicU64,
 }
 
-/// Who is at the other end.
+/// The peer of a connection.
 pub(crate) struct ConnectionPeer {
     pub(crate) nid: Nid,
     /// The user, for a Unix-socket peer.
@@ -65,7 +65,7 @@ pub(crate) struct ConnectionPeer {
     pub(crate) trusted: bool,
 }
 
-/// What Tversion begins.
+/// A 9P session, which Tversion begins.
 pub(crate) struct NinepSession {
     /// Counts the sessions of the connection.
     pub(crate) epoch: u32,
@@ -87,7 +87,7 @@ pub(crate) struct NinepSession {
     pub(crate) waits: Vec<Tag>,
     /// Bytes that unanswered requests brought or will answer.
     pub(crate) bytes: usize,
-    /// What was answered here, in all sessions of the connection.
+    /// Counters of the replies, in all sessions of the connection.
     pub(crate) tally: ReplyTally,
     /// No input is taken until replies have left.
     pub(crate) paused: bool,
@@ -106,7 +106,7 @@ pub(crate) struct NinepSession {
 pub(crate) struct TaggedRequest {
     /// The dispatcher's number for it and the target's index; `None` outside a dispatcher.
     pub(crate) request: Option<(usize, RequestId)>,
-    /// What it counts in [`NinepSession::bytes`].
+    /// Bytes that it counts in [`NinepSession::bytes`].
     pub(crate) bytes: usize,
 }
 
@@ -134,7 +134,7 @@ enum SendChunk {
     Pipe(PipeLoad),
 }
 
-/// What sending left behind.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
     /// All went, or waits for the socket.
@@ -443,7 +443,7 @@ impl NinepSession {
         &self.form
     }
 
-    /// What the requests from now on are in; returns what those until now were in.
+    /// Sets the protocol of the requests from now on; returns the former one.
     pub(crate) fn set_form(&mut self, form: Protocol) -> Protocol {
         self.path = None;
         std::mem::replace(&mut self.form, form)
@@ -471,7 +471,7 @@ impl NinepSession {
     /// Whether the client has as much under way as it may. One request always may be.
     pub(crate) fn is_over(&self, bounds: ConnectionBounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
-        // Who is held back keeps a window's worth here; the others need place beside it.
+        // A throttled job keeps a window's worth here; other jobs need room beside it.
         let times = if self.is_dialect() { MOUNT_TIMES } else { 1 };
         let (tags, bytes) = (times * bounds.tags_max, times * bounds.bytes_max);
         busy && (self.tags.len() >= tags || self.bytes + unsent >= bytes)

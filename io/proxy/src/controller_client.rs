@@ -7,10 +7,10 @@
 //!   rules in force ◄───────────── hear ◄───────────────┴──────────── order
 //! ```
 //!
-//! Nothing on a request's way waits for it. Two posters, since a call is held by the controller
-//! until there is news or the next report comes: one call waits there while the next is made.
-//! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
-//! controller that is not heard for long is lived without as `plan::ControllerSession` has it.
+//! The path of requests never waits for it. Two threads send, since the controller holds a call
+//! until there is an assignment or the next report comes: one call waits there while the next is
+//! made. A report that cannot be sent is dropped, and a later report repeats its content.
+//! `plan::ControllerSession` decides what happens when the controller is unreachable for long.
 
 mod state;
 mod usage_reporter;
@@ -64,14 +64,14 @@ pub enum ControllerClientError {
     Thread(#[source] io::Error),
 }
 
-/// What the thread waits for.
+/// Events that the thread waits for.
 enum LoopEvent {
     Order(ControllerReply),
     Lost(ClientError),
     Stop,
 }
 
-/// What the thread works with.
+/// State of the reporting thread.
 struct ReportLoop {
     server: Arc<Server>,
     controller: Endpoints,

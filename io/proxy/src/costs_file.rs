@@ -27,7 +27,7 @@ use model::{Bytes, Nanos, OpKind, WriteMode};
 use sched::{CostMode, Costs, Curve, CurveError, LaneCosts};
 use serde::Deserialize;
 
-/// What one file of costs says about a target.
+/// Costs of a target, from one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostsFile {
     /// The costs of requests; their mode is `Calibrated`.
@@ -38,7 +38,7 @@ pub struct CostsFile {
     pub write_mode: Option<WriteMode>,
 }
 
-/// What is wrong with a file of costs.
+/// Errors of a file of costs.
 #[derive(Debug, thiserror::Error)]
 pub enum CostsFileError {
     /// It cannot be read.
@@ -46,7 +46,7 @@ pub enum CostsFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// It is not TOML, or a key is unknown, missing or of the wrong type.
@@ -72,7 +72,7 @@ pub enum CostsFileError {
     Slots {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The value in the file.
         value: u32,
     },
     /// A key under `operations` that is not a kind, or a cost of zero.
@@ -82,7 +82,7 @@ pub enum CostsFileError {
         path: PathBuf,
         /// `device` or `cached`.
         lane: &'static str,
-        /// What is wrong.
+        /// The error.
         text: String,
     },
 }
@@ -104,7 +104,7 @@ impl CostsFile {
     /// Reads the text of a file; `path` is for the messages.
     ///
     /// # Errors
-    /// Whatever is not as the example above, by its line or its key.
+    /// If the text does not have the form of the example above; names the line or the key.
     pub fn parse(text: &str, path: &Path) -> Result<CostsFile, CostsFileError> {
         let raw: RawFile = toml::from_str(text)
             .map_err(|source| CostsFileError::Parse { path: path.into(), source: source.into() })?;

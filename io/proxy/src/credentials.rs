@@ -55,8 +55,8 @@ impl FsCredentials {
     }
 }
 
-/// What a thread acts as, as far as it set that itself; `groups` is none as long as it has those
-/// that it began with.
+/// Identity of a thread, as far as it was set here; `groups` is none as long as the thread has its
+/// first groups.
 struct Acting {
     uid: u32,
     gid: u32,
@@ -84,8 +84,8 @@ pub(crate) fn begin_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the calling thread act as `who` with group `gid`. If something cannot be set, what was
-/// set before it is known, and an error is returned.
+/// Makes the calling thread act as `who` with group `gid`. On an error, the parts that were set
+/// before it are known.
 pub(crate) fn become_user(who: &FsCredentials, gid: u32) -> io::Result<()> {
     ACTING.with_borrow_mut(|acting| {
         if !acting.groups.as_ref().is_some_and(|now| same_groups(now, &who.groups)) {
@@ -127,7 +127,7 @@ pub(crate) fn leave_root(who: &FsCredentials) -> io::Result<()> {
     if as_root && who.uid != 0 { become_user(who, who.gid) } else { Ok(()) }
 }
 
-/// What workers may keep: to act as any user, and as root where root is not squashed.
+/// Capabilities that workers keep: to act as any user, and as root if root is not squashed.
 pub(crate) const WORKER_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -138,8 +138,8 @@ pub(crate) const WORKER_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID);
 
-/// Those that the kernel takes from a thread that ceases to be root for the file system, and gives
-/// back (linux: CAP_FS_MASK).
+/// Capabilities that the kernel takes from a thread that ceases to be root for the file system, and
+/// gives back (linux: CAP_FS_MASK).
 const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -159,8 +159,8 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     if keep.intersects(FILE_CAPABILITIES) {
         take_from_users()?;
     }
-    // A proxy that is not root and was given capabilities has not ceased to be root, so nothing
-    // was taken from it: it begins as who has.
+    // A proxy with capabilities that is not root has not ceased to be root, so it has lost none: it
+    // begins with all of them.
     let as_root = rustix::process::geteuid().is_root();
     let effective = if as_root { keep } else { keep.difference(FILE_CAPABILITIES) };
     let sets = CapabilitySets { effective, permitted: keep, inheritable: CapabilitySet::empty() };

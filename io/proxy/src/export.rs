@@ -51,13 +51,13 @@ pub(crate) struct ExportNode {
     pub(crate) ino: u64,
     /// How many names it had when it was found.
     names: u32,
-    /// Who holds its descriptor, from the first fid on.
+    /// Holder of its descriptor, from the first fid on.
     charge: Mutex<Option<Charge>>,
 }
 
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-/// What a qid needs, and how many names there are.
+/// Fields of statx that a qid needs, and the number of names.
 const QID_MASK: StatxFlags =
     StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::NLINK).union(TIMES);
 const TIMES: StatxFlags = StatxFlags::CTIME.union(StatxFlags::MTIME);
@@ -134,8 +134,8 @@ impl ExportNode {
         if parent.same_file(&export.root) {
             return Ok(parent);
         }
-        // A directory may have been moved out of the export meanwhile by someone
-        // who works on the file system itself: look whether the root is above.
+        // A directory may have been moved out of the export on the file system itself: check that
+        // the root is above.
         let mut above = up(parent.fd.as_fd())?;
         for _ in 0..DEPTH_MAX {
             if above.same_file(&export.root) {
@@ -154,7 +154,7 @@ impl ExportNode {
         (self.dev, self.ino) == (other.dev, other.ino)
     }
 
-    /// What tells it from all other files that are there.
+    /// Returns the key that identifies the file among present files.
     pub(crate) fn key(&self) -> FileKey {
         (self.dev, self.ino)
     }
@@ -186,8 +186,8 @@ impl ExportNode {
         }
     }
 
-    /// Opens the file itself, whatever its names are by now. The caller has
-    /// become the user who asks, and the kernel checks that user's permission.
+    /// Opens the file itself, whatever its names are by now. The caller has become the requesting
+    /// user, and the kernel checks that user's permission.
     pub(crate) fn reopen(&self, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
         Ok(rustix::fs::open(self.proc_path().as_c_str(), flags, Mode::empty())?)

@@ -1,4 +1,4 @@
-//! What a client's fids refer to.
+//! State of a client's fids.
 //!
 //! A [`OpenFid`] never changes: opening or renaming puts a new one in its place, so a
 //! request that is under way keeps the one it began with.
@@ -32,10 +32,10 @@ pub(crate) struct OpenFid {
     /// The directory and the name by which it was reached; `None` for the root.
     pub(crate) entry: Option<FidEntry>,
     pub(crate) role: FidState,
-    /// Who pays: the subject's bits. Changes when rules with paths are loaded.
+    /// The subject that pays, as bits. Changes when rules with paths are loaded.
     subject: AtomicU64,
     pub(crate) misses: ReadMisses,
-    /// Who holds a fid that has no descriptor of its own.
+    /// Holder of a fid without a descriptor of its own.
     charge: Option<Charge>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct FidEntry {
     pub(crate) name: Box<[u8]>,
 }
 
-/// What may be done with a fid.
+/// State of a fid.
 pub(crate) enum FidState {
     /// Walked to, not opened.
     Path,
@@ -78,7 +78,7 @@ pub(crate) struct XattrWrite {
     pub(crate) size: usize,
     pub(crate) flags: u32,
     pub(crate) value: Vec<u8>,
-    /// Who holds the memory, from the start.
+    /// Holder of the memory, from the start.
     pub(crate) _charge: Charge,
 }
 
@@ -200,12 +200,12 @@ impl ProxyUser {
         ProxyUser { export, credentials, identity, uname, subjects, traced }
     }
 
-    /// Who holds what this user opens.
+    /// Returns the holder of the files that this user opens.
     pub(crate) fn holder(&self) -> Holder {
         Holder { peer: self.identity.nid.clone(), uid: Some(self.identity.uid) }
     }
 
-    /// The subject of this user's requests on a file that lies there. Of a user who met more
+    /// Returns the subject of this user's requests on a file at `location`. For a user with more
     /// than [`PROJECTS_MAX`] projects, further ones are not known.
     pub(crate) fn subject(&self, location: Location) -> SubjectId {
         let mut subjects = self.subjects.lock().expect("not poisoned");

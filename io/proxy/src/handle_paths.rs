@@ -24,11 +24,11 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use crate::location::{Location, NumberedRules};
 use crate::target::Target;
 
-/// What the names of a client may take in bytes: some 50,000 files.
+/// Bytes that the names of a client may take: some 50,000 files.
 const CLIENT_BYTES_MAX: usize = 8 << 20;
-/// What the names of all clients may take in bytes.
+/// Bytes that the names of all clients may take.
 const TOTAL_BYTES_MAX: usize = 128 << 20;
-/// What an entry takes beside its path, about.
+/// Approximate bytes of an entry beside its path.
 const ENTRY_BYTES: usize = 112;
 /// Number of names that are evicted at once from the client whose last use is the longest ago.
 const EVICT_AT_ONCE: usize = 64;
@@ -45,7 +45,7 @@ pub(crate) struct ClientPaths {
     client: u64,
 }
 
-/// What is known of the file behind a handle.
+/// Facts of the file behind a handle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownFile {
     /// Its path from the export's root.
@@ -114,7 +114,7 @@ impl ClientPaths {
         key_of(handle).zip(files).is_some_and(|(key, files)| files.contains(&key))
     }
 
-    /// What is known of a handle's file.
+    /// Returns the known facts of a handle's file.
     pub(crate) fn known(&self, handle: &[u8]) -> Option<KnownFile> {
         let key = key_of(handle)?;
         let clients = &mut *self.table.clients.lock().expect("not poisoned");

@@ -7,9 +7,9 @@
 //!             systems mounted below the export
 //! ```
 //!
-//! Who has a handle was given it by a proxy with the same key: nobody can make one, and one
-//! of another export does not fit. It says which file is meant, not what may be done with it:
-//! that the kernel checks, as for a file that was walked to.
+//! A client has its handles from a proxy with the same key: without the key a handle cannot be
+//! made, and a handle of another export does not fit. A handle identifies a file and gives no
+//! permission: the kernel checks that, as for a file that was walked to.
 //!
 //! Directories that were resolved stay open for a while, since most messages name one. Files
 //! do not: an open file that is removed keeps its space.
@@ -30,7 +30,7 @@ use crate::credentials;
 use crate::export::{Export, ExportNode};
 use crate::sys::{self, KernelHandle};
 
-/// What the proxies of a group share, so that each knows the others' handles.
+/// Key that the proxies of a group share, so that each accepts the others' handles.
 #[derive(Clone)]
 pub(crate) struct HandleKey([u8; KEY_LEN]);
 
@@ -64,7 +64,7 @@ pub(crate) enum KeyError {
     System {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -171,7 +171,7 @@ impl HandleTable {
     /// The handle of a file.
     ///
     /// # Errors
-    /// What the backend says; `ENAMETOOLONG` for a path that no handle has room for.
+    /// Errors of the backend; `ENAMETOOLONG` for a path that is too long for a handle.
     pub(crate) fn of(&self, node: &ExportNode, export: &Export) -> io::Result<Vec<u8>> {
         let mut handle = vec![0; MAC_LEN];
         if self.mount.is_some() && node.dev == export.root.dev {

@@ -30,7 +30,7 @@ const BYTES_MAX: usize = 32 << 20;
 const SAME_MAX: usize = 8;
 /// Number of entries that must stay and are skipped to find one to evict.
 const TRIES: usize = 16;
-/// What an entry takes beside its names, about.
+/// Approximate bytes of an entry beside its names.
 const ENTRY_BYTES: usize = 128;
 
 /// Device and inode of a file.

@@ -1,7 +1,7 @@
 //! Ttell: a text for a mount's user about the user's own requests.
 //!
 //! ```text
-//!   Ttell ─► who that is here ─► turns of each user ─► a thread of its own: Why of his job ─► text
+//!   Ttell ─► its identity ─► turns of each user ─► a thread of its own: Why of the job ─► text
 //!   Rtell ◄──────── the leader ◄──────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// What its thread does, until all threads are to end.
+    /// Runs its thread, until all threads are to end.
     fn answer_questions(&self) {
         let InfoQueue { turns, more, told } = &self.teller;
         let mut waiting = turns.lock().expect("not poisoned");

@@ -25,7 +25,7 @@ const TREAD: u8 = 116;
 const TREADDIR: u8 = 40;
 const TLIST: u8 = 210;
 
-/// What a connection has sent but not finished, or may not be taken in yet.
+/// Received bytes of a connection that are incomplete or may not be taken in yet.
 #[derive(Default)]
 pub(crate) struct ReceiveBuffer {
     held: Vec<u8>,
@@ -170,7 +170,7 @@ impl Round<'_> {
 }
 
 impl Drop for Round<'_> {
-    /// What was not taken waits for the next reading.
+    /// Bytes that were not taken wait for the next reading.
     fn drop(&mut self) {
         if self.start < self.end {
             self.input.held = self.scratch[self.start..self.end].to_vec();

@@ -1,4 +1,4 @@
-//! Messages become requests: what each one asks, of whom, and how much.
+//! Conversion of messages to requests: identity, kind, amount and file.
 //!
 //! Every error of a client in a whole message is answered here or where the operation runs; a
 //! message that cannot be decoded ends the connection. Tversion and Tflush are executed at once.
@@ -29,7 +29,7 @@ use crate::trace::TraceCaller;
 /// Type of Tversion, whose form is always that of 9P2000.L.
 const TVERSION: u8 = 100;
 
-/// What a round of reading brought for the dispatchers.
+/// Requests of one round of reading, for the dispatchers.
 #[derive(Default)]
 pub(crate) struct IntakeBatch {
     pub(crate) scheduled: Vec<(PendingRequest, RequestMeta)>,
@@ -297,7 +297,7 @@ impl Server {
         if let Protocol::Base(ended) = session.begin_plain() {
             ended.end();
         }
-        // Who never attached gains nothing by beginning again.
+        // A client that never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
             let received = connection.received.load(Ordering::Relaxed);
             session.detached = (std::time::Instant::now(), received);
@@ -305,8 +305,8 @@ impl Server {
         leaving
     }
 
-    /// Gives back the locks of sessions that are over, and closes their files. It may take
-    /// its time; who gets a lock by it is answered through `outbox`.
+    /// Releases the locks of sessions that are over, and closes their files. It may take its time.
+    /// Requests that get a lock by it are answered through `outbox`.
     pub(crate) fn leave(&self, leaving: DeferredClose, outbox: &Mutex<ReplyOutbox>) {
         let DeferredClose { fids, operations } = leaving;
         // They may be the last that held their session.

@@ -27,7 +27,7 @@ impl NinepListener {
                 Ok(NinepListener::Tcp(listener))
             }
             ServerAddress::Unix(path) => {
-                // Who may connect is who may attach; the kernel tells us who it is.
+                // Every user that may connect may attach; the kernel names the user.
                 let listening = Listening::at(path, 0o666).map_err(io::Error::other)?;
                 listening.listener().set_nonblocking(true)?;
                 Ok(NinepListener::Unix(listening))
@@ -97,7 +97,7 @@ impl NinepListener {
     }
 }
 
-/// What accept fails with for one connection, while the next may be whole.
+/// Errors of accept for one connection, while the next may be whole.
 const IS_OF_ONE: [io::ErrorKind; 3] =
     [io::ErrorKind::ConnectionAborted, io::ErrorKind::Interrupted, io::ErrorKind::ConnectionReset];
 

@@ -21,7 +21,7 @@ use rustix::fs::FileType;
 use crate::export::{Export, ExportNode};
 use crate::sys::Project;
 
-/// What rules know of a file beside who asks and what.
+/// Facts of a file for the rules, beside identity and kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Location {
     /// In which of the directories that rules name it lies.
@@ -30,7 +30,7 @@ pub(crate) struct Location {
     pub(crate) project: Option<u32>,
 }
 
-/// What the rules of a target want to know of a file.
+/// Fields of a file that the rules of a target need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WantedFields {
     pub(crate) paths: bool,

@@ -9,11 +9,11 @@
 //! A blocking lock that must wait is put aside (`waiting`) and tried again when a lock
 //! is given back here, and now and then because a local program may have given one back.
 //!
-//! For a while after a restart locks are for those who had them before (`grace`); others wait.
+//! For a while after a restart only former holders get locks (`grace`); others wait.
 //!
-//! Any call to the backend may hang. It is made under the lock of its own file at most,
-//! and opening under none: who asks about another file, cancels a wait or ends a session
-//! never waits for it. Order: a file's lock, then a session's, then one of the tables'.
+//! Any call to the backend may hang. It is made under the lock of its own file at most, and opening
+//! under none. A request for another file, a cancelled wait and the end of a session never wait for
+//! it. Order: a file's lock, then a session's, then one of the tables'.
 
 mod grace;
 mod ranges;
@@ -49,7 +49,7 @@ pub(crate) use self::waiting::{LockOutcome, LockReply};
 type LockedFileId = (u64, u64);
 type OwnerName = (Box<[u8]>, u32);
 
-/// Who holds a lock on which file.
+/// Owner of a lock on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlockOwner {
     file: LockedFileId,
@@ -71,7 +71,7 @@ pub(crate) struct LockCall<'a> {
     pub(crate) waiters_max: usize,
     /// How many owners its connection may bring: each holds a descriptor.
     pub(crate) owners_max: usize,
-    /// Who pays for its descriptor and its ranges.
+    /// Bounds that count its descriptor and its ranges.
     pub(crate) bounds: &'a Arc<SharedBounds>,
     pub(crate) holder: Holder,
     /// Begins its record in a trace, if it waits.
@@ -104,7 +104,7 @@ pub(crate) struct LockTable {
 type LockedFile = Mutex<FileOwners>;
 type FileOwners = BTreeMap<OwnerName, OwnerLocks>;
 
-/// What one owner holds on one file.
+/// Locks of one owner on one file.
 struct OwnerLocks {
     file: OwnedFd,
     ranges: LockedRanges,
@@ -230,9 +230,8 @@ impl LockTable {
         self.waiting.cancel(connection, |_| true)
     }
 
-    /// A fid is closed: gives back all that those owners hold on the file who locked it
-    /// through this fid, and answers those who wait through it. Returns whether there
-    /// was anything.
+    /// Releases, when a fid is closed, all locks on the file of the owners that locked it through
+    /// this fid, and answers the waiters of this fid. Returns whether there was anything.
     pub(crate) fn give_back(
         &self,
         node: &ExportNode,
@@ -252,7 +251,7 @@ impl LockTable {
         used
     }
 
-    /// Tries those that wait for a file, oldest first, and answers who need not wait on.
+    /// Tries the waiters of a file, oldest first, and answers those that need not wait on.
     pub(crate) fn retry(&self, node: &ExportNode, answer: &mut dyn FnMut(LockReply), now: Time) {
         if self.any_waiting() && !self.grace.lasts(now) {
             let file = file_id(node);
@@ -260,8 +259,8 @@ impl LockTable {
         }
     }
 
-    /// The same for every file, except those that somebody is busy with: a call there
-    /// may hang, and the others need not wait for that.
+    /// Tries the waiters of every file, except files in use by another thread: a call there may
+    /// hang, and the others need not wait for that.
     pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(LockReply), now: Time) {
         if self.grace.lasts(now) {
             return;
@@ -356,7 +355,7 @@ impl LockTable {
         let mut files = self.files();
         let unused = file.try_lock().is_ok_and(|owners| owners.is_empty());
         drop(file);
-        // Who is busy with it has got it from this table.
+        // A thread that uses it has got it from this table.
         if unused && files.get(&id).is_some_and(|file| Arc::strong_count(file) == 1) {
             files.remove(&id);
         }
@@ -438,7 +437,7 @@ impl OwnerLocks {
     }
 }
 
-/// Closes the descriptions of owners who hold nothing and wait for nothing.
+/// Closes the descriptions of owners without locks and without waiting requests.
 fn forget_idle(owners: &mut FileOwners) {
     owners.retain(|_, held| !held.ranges.is_empty() || held.waiters.load(Ordering::SeqCst) > 0);
 }

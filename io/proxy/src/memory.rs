@@ -23,7 +23,7 @@ use crate::connection::{Connection, NinepSession};
 use crate::server::Server;
 use crate::{buffers, sys};
 
-/// Who waits for memory, and how much there was.
+/// Connections that wait for memory, and how much there was.
 #[derive(Default)]
 pub(crate) struct MemoryState {
     /// Connections that are not read for want of memory.
@@ -175,7 +175,7 @@ fn blocks(need: usize) -> u64 {
     need.saturating_sub(FREE).next_multiple_of(BLOCK) as u64
 }
 
-/// What is charged at once.
+/// Bytes that are charged at once.
 const BLOCK: usize = 256 << 10;
 /// Minimum interval between two checks of all connections after refusals.
 const SWEEP_EVERY: Nanos = Nanos::from_millis(10);

@@ -28,7 +28,7 @@ use crate::target::Target;
 use lines::{FIGURES, Lines, MetricSums};
 use space::Space;
 
-/// What is remembered from scrape to scrape.
+/// State that lasts from scrape to scrape.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyMetrics {
     /// By the targets' indices.
@@ -38,10 +38,10 @@ pub(crate) struct ProxyMetrics {
     took: Duration,
 }
 
-/// Who was served what by one target.
+/// Service of the subjects of one target.
 #[derive(Debug)]
 struct MetricAccounts {
-    /// By the subjects' places, with the id of who was there.
+    /// Totals by the subjects' places, with the id of the subject that was there.
     seen: Vec<(Option<SubjectId>, MetricSums)>,
     jobs: Lines<JobId>,
     users: Lines<u32>,
@@ -82,7 +82,7 @@ const USER: [&names::Metric; FIGURES] = [
 impl Server {
     /// The page of now.
     pub(crate) fn metrics_page(&self) -> String {
-        // Two who ask at once get pages of their own, one after the other.
+        // Two scrapes at once get pages of their own, one after the other.
         let mut metrics = self.metrics.lock().expect("not poisoned");
         let began = Instant::now();
         let mut page = MetricsPage::new();
@@ -193,8 +193,8 @@ impl MetricAccounts {
 
     /// Takes in what a target's subjects were served since the last time.
     fn update(&mut self, target: &Target) {
-        // Before the subjects: who is forgotten meanwhile is in this at the next scrape, and
-        // nobody is counted twice.
+        // Before the subjects: a subject that is forgotten meanwhile is in this at the next scrape,
+        // and no subject is counted twice.
         let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten());
         // Without scheduling subjects are not distinguished.
         let Some((usage, metadata)) = forgotten else { return };
@@ -225,7 +225,7 @@ impl MetricAccounts {
         self.users.settle(&served, since, |_| true);
     }
 
-    /// What a subject was served since it was last asked for.
+    /// Returns the service of a subject since its last scrape.
     fn fresh(&mut self, id: SubjectId, now: &MetricSums) -> MetricSums {
         let place = id.to_bits() as u32 as usize;
         if self.seen.len() <= place {
@@ -267,8 +267,8 @@ fn tell_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
     });
 }
 
-/// What a target's dispatcher says at one moment: queued, slots held, slots there are, promises
-/// cut, jobs.
+/// Figures of a target's dispatcher at one moment: queued, slots in use, slots, cut reservations,
+/// jobs.
 type MetricsNow = [u64; 5];
 
 fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {

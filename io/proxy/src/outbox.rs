@@ -46,7 +46,7 @@ pub(crate) struct ReplyBatch {
     pub(crate) answered: Vec<Tag>,
     /// How many answers are worth a system call of their own: see [`SPLIT_FROM`].
     enough: usize,
-    /// The same in numbers.
+    /// Counters of these replies.
     pub(crate) tally: ReplyTally,
 }
 
@@ -71,7 +71,7 @@ impl ReplyOutbox {
         self.find(to).map_or(0, |at| self.batches[at].bytes.len())
     }
 
-    /// What was added for a session since then.
+    /// Returns the bytes that were added for a session since then.
     pub(crate) fn written_since(&self, to: &ReplyTo, start: usize) -> &[u8] {
         self.find(to).map_or(&[], |at| &self.batches[at].bytes[start..])
     }

@@ -1,4 +1,4 @@
-//! What a message asks: of which fid, which kind of request, how much, and where.
+//! Facts of a message: its fid, the kind of request, the amount, and the position.
 //!
 //! ```text
 //!   Request ─► about: fid, kind, amount, place ─► fid known? ─yes─► Asked, for the gate
@@ -23,7 +23,7 @@ use crate::target::{RequestFile, RequestMeta, SPLICE_MIN};
 /// The most that one Copy copies: longer, and nobody else would have a turn.
 pub(crate) const COPY_MAX: u64 = 16 << 20;
 
-/// What a message says by itself.
+/// The facts that a message has by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParsedRequest {
     pub(crate) fid: ninep::Fid,
@@ -82,7 +82,7 @@ impl ParsedRequest {
         })
     }
 
-    /// The same of any message of the dialect.
+    /// Parses any message of the dialect.
     pub(crate) fn of_any(request: &AnyRequest<'_>) -> Option<ParsedRequest> {
         match request {
             AnyRequest::Base(request) => ParsedRequest::of(request),
@@ -90,7 +90,7 @@ impl ParsedRequest {
         }
     }
 
-    /// The same of one of its own messages. `None` for what is about the session.
+    /// Parses a message that only the dialect has. `None` for messages about the session.
     fn of_own(request: &ExtRequest<'_>) -> Option<ParsedRequest> {
         let about =
             |fid, kind| ParsedRequest { fid, kind, amount: Amount::new(0, 1), offset: None };
@@ -138,8 +138,8 @@ impl ParsedRequest {
         })
     }
 
-    /// What the dispatcher must know of it, now that it is known who asks and about what; of what
-    /// was named by handle also where it lies.
+    /// Adds the facts for the dispatcher, once identity and file are known; for a file named by
+    /// handle also its location.
     pub(crate) fn ask(&self, file: &RequestFile, location: Location) -> RequestMeta {
         match file {
             RequestFile::Fid(fid) => self.ask_of_fid(fid),

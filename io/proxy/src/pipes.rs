@@ -1,8 +1,8 @@
 //! Pipes that carry payload from a file to a socket without a copy in user space.
 //!
-//! A read fills a pipe while it holds its slots; the pipe empties into the socket
-//! after they are released, so a slow reader holds a pipe and nothing else. The
-//! number of pipes is bounded; who gets none copies.
+//! A read fills a pipe while it holds its slots. The pipe empties into the socket after they are
+//! released, so a slow reader holds a pipe and nothing else. The number of pipes is bounded; a read
+//! without a pipe copies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

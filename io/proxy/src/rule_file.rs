@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// How long to wait for others, who hold the file for as long as it takes to write it.
+/// Time to wait for other processes, which hold the file for as long as it takes to write it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often to try while they do.
 const RETRY: Duration = Duration::from_millis(5);
@@ -35,7 +35,7 @@ impl SavedRuleFile {
     /// Locks and reads the file.
     ///
     /// # Errors
-    /// What the system says, or `TimedOut` if somebody else holds the file for so long.
+    /// Errors of the system, or `TimedOut` if another process holds the file for that long.
     pub fn lock(path: &Path) -> io::Result<SavedRuleFile> {
         let path = fs::canonicalize(path)?;
         let until = Instant::now() + PATIENCE;
@@ -62,7 +62,7 @@ impl SavedRuleFile {
         }
     }
 
-    /// What it held when it was locked.
+    /// Returns the text of the file when it was locked.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -70,7 +70,7 @@ impl SavedRuleFile {
     /// Puts another text in its place, durably, and lets go of it.
     ///
     /// # Errors
-    /// What the system says; then the old text is there as before.
+    /// Errors of the system; then the old text is there as before.
     pub fn replace(self, text: &str) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
@@ -92,7 +92,7 @@ impl SavedRuleFile {
         }
         let old = self.file.metadata()?;
         let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(beside)?;
-        // Who may not give files away keeps the new one.
+        // A process that may not give files away keeps the new one.
         let _ = fchown(&new, Some(old.uid()), Some(old.gid()));
         new.set_permissions(old.permissions())?;
         new.write_all(text.as_bytes())?;

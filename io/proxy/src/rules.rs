@@ -24,7 +24,7 @@ use crate::server::Server;
 pub(crate) struct ActiveRules {
     pub(crate) set: Arc<RuleSet>,
     pub(crate) text: Arc<str>,
-    /// What the rule file held when it was last read or written; `None` without one.
+    /// Text of the rule file when it was last read or written; `None` without one.
     pub(crate) in_file: Option<Arc<str>>,
     /// The controller that gave them, if one did.
     pub(crate) controller: Option<Arc<str>>,
@@ -68,7 +68,7 @@ pub enum RuleUpdateError {
     Save {
         /// The rule file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

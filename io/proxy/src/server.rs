@@ -1,4 +1,4 @@
-//! The proxy as a whole: what it serves, to whom, and its threads.
+//! The proxy: its exports, clients and threads.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Server {
     settings: RwLock<Arc<ProxyConfig>>,
     bounds: RwLock<ConnectionBounds>,
     limits: RwLock<DescriptorLimits>,
-    /// What all clients share.
+    /// Resources that all clients share.
     pub(crate) shared: Arc<SharedBounds>,
     pub(crate) accepting: Accepting,
     pub(crate) memory: MemoryState,
@@ -72,7 +72,7 @@ pub struct Server {
     listeners: Mutex<Vec<Arc<NinepListener>>>,
     addresses: Vec<ServerAddress>,
     pub(crate) connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
-    /// What was answered on connections that are closed. Locked before any session.
+    /// Counters of closed connections. Locked before any session.
     pub(crate) gone: Mutex<ReplyTally>,
     pub(crate) next_connection: AtomicU64,
     /// Connections that may take input again.
@@ -108,9 +108,9 @@ pub enum ProxyStartError {
     /// A system call refused.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// The failed action.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -449,7 +449,7 @@ impl Server {
         (until < Time::MAX).then_some(Timespec { tv_sec: secs as i64, tv_nsec: nanos as i64 })
     }
 
-    /// Whether blocked locks are to be tried again now, by who asks.
+    /// Whether the calling thread should try blocked locks again now.
     pub(crate) fn lock_retry_is_due(&self) -> bool {
         let now = self.clock.now();
         let due =

@@ -39,7 +39,7 @@ use crate::location::Location;
 use crate::plain::PlainSession;
 use crate::server::Server;
 
-/// What a connection speaks, by its last Tversion.
+/// Protocol of a connection, by its last Tversion.
 #[derive(Clone)]
 pub(crate) enum Protocol {
     /// 9P2000.L.
@@ -57,7 +57,7 @@ pub(crate) struct ChannelBinding {
     server: Weak<Server>,
 }
 
-/// What a mount has here.
+/// A mount's session at this proxy.
 pub(crate) struct MountSession {
     pub(crate) export: Arc<Export>,
     /// Only the same user, or the same address, may take it up again.
@@ -78,7 +78,7 @@ struct SessionChannel {
     slots: ReplyCache,
     /// How many slots there are.
     granted: u16,
-    /// Who has it, or is next in line for it.
+    /// The connection that has it, or is next in line for it.
     connection: Option<Weak<Connection>>,
     /// Whose turn it is when what the one before began has ended.
     next: Option<PendingBind>,
@@ -92,7 +92,7 @@ pub(crate) struct PendingBind {
     resumed: bool,
 }
 
-/// What Rsession says.
+/// Fields of Rsession.
 pub(crate) struct BoundChannel {
     /// Where its answer goes: in the form of the session from here on.
     pub(crate) to: ReplyTo,
@@ -110,23 +110,23 @@ pub(crate) struct SessionTable {
     /// Changes when writes that were answered may be lost.
     verifier: Arc<AtomicU64>,
     names: Arc<PathTable>,
-    /// What times of sessions count from.
+    /// Start of the times of sessions.
     began: Instant,
     refused: AtomicU64,
     taken_back: AtomicU64,
 }
 
-/// What became of a Tsession.
+/// Result of a Tsession.
 struct EnteredSession {
-    /// Who is to be bound now.
+    /// The connection to bind now.
     next: Option<PendingBind>,
     /// The connection that is to be closed first.
     before: Option<Arc<Connection>>,
-    /// What sessions had open that ended for it.
+    /// Open files of the sessions that ended for it.
     files: Vec<Arc<OpenFid>>,
 }
 
-/// What Tsession asks for.
+/// Parameters of Tsession.
 #[derive(Clone, Copy)]
 pub(crate) struct SessionParams {
     pub(crate) id: u128,
@@ -151,7 +151,7 @@ const CHANNELS_MAX: usize = 256;
 const IDENTITIES_MAX: usize = 65_536;
 
 impl Protocol {
-    /// What each reply begins with; `None` in 9P2000.L.
+    /// Returns the header of each reply; `None` in 9P2000.L.
     pub(crate) fn header(&self) -> Option<ReplyHeader> {
         match self {
             Protocol::Base(_) => None,
@@ -239,7 +239,7 @@ impl MountSession {
         }
     }
 
-    /// Who an identity number is.
+    /// Returns the user of an identity number.
     pub(crate) fn user(&self, identity: u32) -> Option<Arc<ProxyUser>> {
         Some(self.users.read().expect("not poisoned").get(&identity)?.0.clone())
     }
@@ -296,12 +296,12 @@ impl MountSession {
         self.with_commits(|commits| commits.mark())
     }
 
-    /// What was written to a file up to `mark` is durable.
+    /// Notes that the writes to a file up to `mark` are durable.
     pub(crate) fn durable(&self, node: &ExportNode, mark: u64) {
         self.with_commits(|commits| commits.durable(node.qid.path, mark));
     }
 
-    /// What was written to any file up to `mark` is durable.
+    /// Notes that the writes to all files up to `mark` are durable.
     pub(crate) fn all_durable(&self, mark: u64) {
         self.with_commits(|commits| commits.all_durable(mark));
     }
@@ -323,7 +323,7 @@ impl MountSession {
         self.verifier.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A channel's connection has nothing under way any more: who has it next.
+    /// Releases a channel whose connection has no requests in flight; returns the next in line.
     fn release(&self, channel: u16) -> Option<PendingBind> {
         let mut channels = self.channels.lock().expect("not poisoned");
         let channel = channels.get_mut(&channel)?;

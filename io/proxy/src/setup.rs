@@ -166,7 +166,7 @@ pub(crate) fn apply(config: &ProxyConfig, target: &Target) -> Result<(), ProxySt
     Ok(())
 }
 
-/// What is known of a target: measured, configured or built in.
+/// Figures of a target: measured, configured or built in.
 struct TargetFigures {
     target: sched::TargetParams,
     write_mode: Option<model::WriteMode>,

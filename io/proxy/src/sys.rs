@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// What [`sync_file_range`] does with the pages of an extent (linux: `fs/sync.c`).
+/// Action of [`sync_file_range`] on the pages of an extent (linux: `fs/sync.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncRange {
     /// Begin to write the dirty pages; wait only where the device's queue is full.
@@ -196,7 +196,7 @@ pub(crate) fn append(file: BorrowedFd<'_>, data: &[u8]) -> io::Result<(u64, usiz
     Ok((end - written as u64, written))
 }
 
-/// What an open-file-description lock covers: `len` 0 is "to the end of the file".
+/// Range of an open-file-description lock: `len` 0 is "to the end of the file".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockRange {
     /// F_RDLCK, F_WRLCK or F_UNLCK.
@@ -297,7 +297,7 @@ pub(crate) fn project_of_path(path: &CStr) -> io::Result<Project> {
         project: u32,
         cow_extent_size: u32,
     }
-    /// The same on all architectures; libc does not have it yet.
+    /// The number is the same on all architectures; libc does not have it yet.
     const SYS_FILE_GETATTR: libc::c_long = 468;
     static MISSING: AtomicBool = AtomicBool::new(false);
     if MISSING.load(Ordering::Relaxed) {

@@ -1,12 +1,12 @@
-//! What was answered, counted with the replies.
+//! Counters of replies, counted with the replies.
 //!
 //! ```text
 //!   reply ─► batch.tally ─ sent ─► session.tally ─ closed ─► Server's of those that are gone
 //! ```
 //!
-//! A batch is counted under locks that are held anyway, so a request costs a few
-//! additions and no line of memory that threads share. Each request is in exactly one of
-//! the three places; who wants the sum holds the last one's lock meanwhile.
+//! A batch is counted under locks that are held anyway, so a request costs a few additions and no
+//! line of memory that threads share. Each request is in exactly one of the three places; the
+//! reader of the sum holds the last one's lock meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -56,7 +56,7 @@ impl ReplyTally {
 }
 
 impl Server {
-    /// What was answered since the start.
+    /// Returns the counters since the start.
     pub(crate) fn tally(&self) -> ReplyTally {
         let connections = self.connections();
         // Meanwhile nobody closes and is counted twice, or not at all.

@@ -72,7 +72,7 @@ pub(crate) struct PendingRequest {
     pub(crate) frame: FrameBuffer,
     /// The slot that remembers its reply.
     pub(crate) once: Option<IdempotencyKey>,
-    /// Who else waits for it.
+    /// Another request that waits for it.
     pub(crate) donor: Option<Box<Donor>>,
     /// A time before it was read, when the leader began to look at the sockets.
     pub(crate) looked: Time,
@@ -87,7 +87,7 @@ pub(crate) enum RequestFile {
 }
 
 impl PendingRequest {
-    /// Who asks.
+    /// Returns the user of the request.
     pub(crate) fn user(&self) -> &Arc<ProxyUser> {
         match &self.file {
             RequestFile::Fid(fid) => &fid.user,
@@ -143,7 +143,7 @@ pub(crate) struct RunningRequest {
     pub(crate) quick: bool,
 }
 
-/// What a target has waiting.
+/// State of a target's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueState {
     /// Something could be executed right now.
@@ -186,8 +186,8 @@ struct TargetQueue {
     order: DispatchOrder,
     /// By token; emptied while the operation runs.
     waiting: Slab<Option<(PendingRequest, RequestMeta)>>,
-    /// Reads that hold their slots and that the kernel is fetching: who has nothing better to
-    /// do waits for the first of them.
+    /// Reads that hold their slots and that the kernel is fetching: an idle thread waits for the
+    /// first of them.
     fetching: VecDeque<RunningRequest>,
     times: ServiceTimes,
 }
@@ -329,7 +329,7 @@ impl Target {
         self.number.load(Ordering::Acquire)
     }
 
-    /// What they want to know of files.
+    /// Returns the fields of files that the rules need.
     pub(crate) fn wanted(&self) -> WantedFields {
         let (paths, projects) = &self.wanted;
         WantedFields {
@@ -361,7 +361,7 @@ impl Target {
         }
     }
 
-    /// The subject of who comes through an export.
+    /// Returns the subject of an identity at an export.
     pub(crate) fn intern(&self, who: &Identity, paths: PathSet, export: &Arc<str>) -> SubjectId {
         let subject = self.with_dispatcher(|d, _| d.subject_through(who, paths, export));
         subject.unwrap_or(SubjectId::from_bits(0))
@@ -486,8 +486,8 @@ impl Target {
         gate.waiting.remove(token as usize)
     }
 
-    /// A request that has not been chosen yet goes in the lane of who waits for it, if it is sooner
-    /// there: its number from now on.
+    /// Moves a request that has not been chosen yet to the lane of a waiter, if it is chosen sooner
+    /// there; returns its new number.
     pub(crate) fn donate(&self, id: RequestId, donor: Box<Donor>) -> Option<RequestId> {
         let mut guard = self.gate();
         let gate = &mut *guard;
@@ -512,7 +512,7 @@ impl Target {
         self.gate().times.clone()
     }
 
-    /// What waits, and when it may go.
+    /// Returns the number of waiting requests, and when the next may start.
     pub(crate) fn outlook(&self) -> QueueState {
         let gate = self.gate();
         let fetching = !gate.fetching.is_empty();

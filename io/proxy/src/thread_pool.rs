@@ -1,4 +1,4 @@
-//! Who leads, who stands by, who helps.
+//! Pool of threads: a leader, followers and helpers.
 //!
 //! ```text
 //!   leader ── reads sockets, executes what is chosen, answers ──┐
@@ -13,8 +13,8 @@
 //! looks only while calls that may wait are being made, else it sleeps; so an idle
 //! proxy wakes nobody.
 //!
-//! Invariant: at most one thread leads. Who does is one atomic word, changed by
-//! compare-and-swap, so a leader that returns late finds out that it no longer is.
+//! Invariant: at most one thread leads. The leader is one atomic word, changed by compare-and-swap,
+//! so a leader that returns late finds out that it no longer is.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -51,7 +51,7 @@ struct PoolState {
     stop: bool,
 }
 
-/// What a thread is to do now.
+/// Role of a thread at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadRole {
     Lead,
@@ -235,7 +235,7 @@ pub(crate) fn start_thread(
 ) -> std::io::Result<()> {
     let name = format!("sluice-{number}");
     let whole = move || {
-        // Who starts it may be acting for a user.
+        // The thread that starts it may be acting for a user.
         credentials::begin_thread().expect("a thread may become what its process is");
         body();
     };

@@ -20,7 +20,7 @@ pub(crate) struct ServiceTimes {
     cells: Vec<Cell>,
 }
 
-/// What is known of the requests of one kind in one lane.
+/// Times of the requests of one kind in one lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) requests: u64,
@@ -84,7 +84,7 @@ impl TimesHistogram {
         self.counts[BUCKETS - 1]
     }
 
-    /// All of them together, in nanoseconds.
+    /// Returns the sum of all, in nanoseconds.
     pub(crate) fn sum_ns(&self) -> u64 {
         self.sum_ns
     }

@@ -50,7 +50,7 @@ pub(crate) struct TraceRecorder {
     writer_ended: Mutex<Receiver<()>>,
 }
 
-/// What the workers and the writer thread share.
+/// State that the workers and the writer thread share.
 struct TraceState {
     shards: [TraceShard; SHARDS],
     /// Requests that are not in the file and never will be.
@@ -84,7 +84,7 @@ const CLASSES_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl TraceRecorder {
-    /// Begins a trace in a new file, readable by its owner only: it says who did what.
+    /// Begins a trace in a new file, readable by its owner only: it names users and their requests.
     pub(crate) fn start(path: &Path) -> io::Result<TraceRecorder> {
         let mut options = api::private_options();
         let mut file = options.write(true).create(true).truncate(true).open(path)?;

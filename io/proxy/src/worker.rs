@@ -42,7 +42,7 @@ const HELP_BACKLOG: usize = 96;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
 
-/// What is answered to who has said who he is.
+/// Reply to a message that names an identity.
 enum AttachOutcome {
     Attached(Qid),
     Bound(BoundChannel),
@@ -58,7 +58,7 @@ pub(crate) struct Worker {
     events: Vec<epoll::Event>,
     leads: bool,
     linger: BusyPoll,
-    /// What ended and what is chosen: kept for its memory only.
+    /// Ended and chosen requests: kept for its memory only.
     space: (Vec<Completion>, Vec<RunningRequest>),
 }
 
@@ -210,8 +210,8 @@ impl Worker {
         }
     }
 
-    /// Somebody says who he is: Tattach, or Tsession or Tidentity of the dialect. A Ttell, which
-    /// waits in no queue either, is handed on.
+    /// Handles a message that names an identity: Tattach, or Tsession or Tidentity of the dialect.
+    /// A Ttell, which waits in no queue either, is handed on.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
         if self.server.ask(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
             return;

@@ -63,8 +63,8 @@ pub(crate) struct Writes {
     refused: AtomicU8,
 }
 
-/// What an open file needs for writing; kept beside its descriptor for as long as
-/// that is open. It costs nothing until the first write.
+/// State of an open file for writing; kept beside its descriptor for as long as that is open. It
+/// costs nothing until the first write.
 #[derive(Debug, Default)]
 pub(crate) struct WriteFile {
     direct: OnceLock<Option<Direct>>,
@@ -87,13 +87,13 @@ pub(crate) struct WriteRequest<'a> {
     pub mode: Option<WriteMode>,
     /// Where in the file.
     pub offset: u64,
-    /// What to write; any alignment.
+    /// The data; any alignment.
     pub data: &'a [u8],
 }
 
-/// What one class may have dirty when nobody says otherwise. Beside 16 writers of 1 MiB
-/// on a 2 GB/s disk a neighbour's fdatasync took 13 ms (p99 37) with this, 24 ms (p99
-/// 100 to 190) with 16 MiB, and the writers were as fast.
+/// Default dirty budget of a class. Beside 16 writers of 1 MiB on a 2 GB/s disk a neighbour's
+/// fdatasync took 13 ms (p99 37) with this, 24 ms (p99 100 to 190) with 16 MiB, and the writers
+/// were as fast.
 pub(crate) const DIRTY_BUDGET: Bytes = Bytes::mib(4);
 /// No device has smaller blocks, so what is not aligned to this never suits O_DIRECT.
 const BLOCK_MIN: u32 = 512;
@@ -147,7 +147,7 @@ impl Writes {
         format!("{large} from {DIRECT_MIN}, {small} below")
     }
 
-    /// What the probe found.
+    /// Returns the result of the probe.
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
@@ -157,7 +157,7 @@ impl Writes {
     /// device in every mode but `Cached`; the request's slots are free when it returns.
     ///
     /// # Errors
-    /// What the file system answers. An error of an earlier write-back shows at the next
+    /// Errors of the file system. An error of an earlier write-back shows at the next
     /// [`Writes::fsync`] of the client, not here.
     pub(crate) fn write(
         &self,
@@ -209,7 +209,7 @@ impl Writes {
     /// Makes the file's data (and, unless `data_only`, its attributes) durable.
     ///
     /// # Errors
-    /// What the file system answers, earlier write-back errors included.
+    /// Errors of the file system, earlier write-back errors included.
     pub(crate) fn fsync(
         &self,
         file: BorrowedFd<'_>,

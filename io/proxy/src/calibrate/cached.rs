@@ -1,4 +1,4 @@
-//! What reads and writes cost when the page cache answers them: memory and processor.
+//! Costs of reads and writes that the page cache answers: memory and processor.
 //!
 //! One thread is measured and its rate taken times the processors. Several threads
 //! would write the one file by turns, each waiting for the lock of its inode, and

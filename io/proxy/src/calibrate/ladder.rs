@@ -27,7 +27,7 @@ pub(super) struct Ladder {
     pub(super) spread: f64,
 }
 
-/// What a number of slots would cost the request size that suffers most.
+/// Loss with a number of slots, for the request size that suffers most.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct SlotLoss {
     /// The number of slots.
@@ -106,8 +106,8 @@ impl Ladder {
         (1..=last).find(|n| self.loss(*n) <= self.tolerance()).unwrap_or(last)
     }
 
-    /// What may be lost: [`LOSS_MAX`], or the standard error of a median of three, which
-    /// is about four tenths of their range for normal noise, where that is more.
+    /// Returns the loss that is acceptable: [`LOSS_MAX`], or the standard error of a median of
+    /// three if that is greater. The error is about four tenths of their range for normal noise.
     fn tolerance(&self) -> f64 {
         LOSS_MAX.max(0.4 * self.spread)
     }
@@ -149,7 +149,7 @@ pub(super) fn slots_max(reads: &[Ladder], writes: &[Ladder]) -> (u32, Vec<SlotLo
     (best, shown.into_iter().map(worst).collect())
 }
 
-/// What every size in each direction would lose.
+/// Returns the loss of every size in each direction.
 fn losses<'a>(
     slots: u32,
     unit: Nanos,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::CalibrateError;
 
-/// How long each measurement runs, and who may end all of them.
+/// Duration of each measurement, and the flag that ends all of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadWindow<'a> {
     /// Before anything counts, at least.
@@ -61,7 +61,7 @@ impl<'a> LoadWindow<'a> {
     }
 }
 
-/// What one thread did inside the window, and when it left.
+/// Work of one thread inside the window, and the time of its end.
 struct LoadDone {
     count: f64,
     left: Instant,

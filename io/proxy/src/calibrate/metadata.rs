@@ -1,4 +1,4 @@
-//! What the kinds of metadata request cost when many threads ask for them.
+//! Costs of the kinds of metadata request with many threads.
 //!
 //! Each thread works in a directory of its own with [`FILES`] files, so that one
 //! directory's lock does not stand for the whole back end. What a lookup costs on
@@ -88,7 +88,7 @@ pub(super) fn measure(
     Ok(measured.map(|kind| (kind, cost(best[kind as usize]))).collect())
 }
 
-/// These get less time, since everything that they make must be removed again.
+/// Whether a kind creates names: such kinds get less time, since all names must be removed again.
 fn makes_names(kind: OpKind) -> bool {
     matches!(kind, OpKind::Create | OpKind::Mkdir | OpKind::Symlink | OpKind::Mknod | OpKind::Link)
 }

@@ -1,4 +1,4 @@
-//! What each write mode gives, and what it does to a neighbour.
+//! Throughput of each write mode, and its effect on a neighbour.
 //!
 //! Some writers of one job fill new files in large pieces, by the same code that the
 //! proxy uses and with one dirty budget; beside them a victim appends 4 KiB
@@ -21,16 +21,16 @@ use crate::writes::{
     Aligned, Backing, DIRTY_BUDGET, DirtyAccount, WriteFile, WriteRequest, Writes,
 };
 
-/// What one write mode gave.
+/// Result of one write mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeFigures {
     /// The mode; `None` is the victim alone.
     pub mode: Option<WriteMode>,
-    /// What the writers wrote together, in bytes per second.
+    /// Throughput of all writers together, in bytes per second.
     pub written_per_sec: u64,
     /// How often the victim's fdatasync came back.
     pub syncs: u64,
-    /// What a sync took in the mean.
+    /// Mean time of a sync.
     pub mean: Nanos,
     /// Half of the victim's syncs took at most this.
     pub median: Nanos,
@@ -45,7 +45,8 @@ struct ModeBench<'a> {
     scratch: &'a ScratchFiles,
     backing: Backing,
     time: Duration,
-    /// What all writers of one mode may write, so that `cached` leaves no hours of write-back.
+    /// Maximum that all writers of one mode may write, so that `cached` leaves no hours of
+    /// write-back.
     most: Bytes,
 }
 

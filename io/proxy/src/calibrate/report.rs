@@ -33,7 +33,7 @@ impl Calibration {
         })
     }
 
-    /// What the reader should know before trusting the figures; empty if all is well.
+    /// Returns warnings about the figures; empty if all is well.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.backing.memory_fs {

@@ -1,5 +1,5 @@
-//! What a calibration makes in the directory that it measures: one directory, and
-//! files without a name.
+//! Scratch files of a calibration in the directory that it measures: one directory, and files
+//! without a name.
 //!
 //! A nameless file goes with its descriptor, whatever ends the process. The
 //! directory goes when [`ScratchFiles`] is dropped, on an error and on Ctrl-C too.
@@ -92,7 +92,7 @@ impl ScratchFiles {
         Ok(file)
     }
 
-    /// What the file system has left for us.
+    /// Returns the free space of the file system.
     pub(super) fn free(&self) -> Result<Bytes, CalibrateError> {
         let figures = rustix::fs::fstatvfs(self.measured()).map_err(io::Error::from);
         let figures = figures.map_err(CalibrateError::Backend)?;

@@ -16,7 +16,7 @@ use super::load::LoadWindow;
 use super::scratch::{Numbers, TestFile, fill_with_noise, read_whole, write_whole};
 use super::{CalibrateError, Steps};
 
-/// What is read or written, and how.
+/// Direction and lane of a measurement of sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeSubject<'a> {
     pub(super) file: &'a TestFile,

@@ -24,7 +24,7 @@ pub enum ConfigError {
     /// A value without a line is wrong: it came from a flag, or from a flag and the file.
     #[error("{message}")]
     Value {
-        /// What is wrong.
+        /// The error.
         message: String,
     },
     /// An exported directory cannot be read.
@@ -51,7 +51,7 @@ pub enum ConfigError {
 pub struct ConfigLocation {
     /// The file, as the user named it.
     pub file: String,
-    /// What is wrong.
+    /// The error.
     pub message: String,
     /// Where it is wrong.
     pub excerpt: Excerpt,

@@ -141,7 +141,7 @@ pub enum ParseApiSocketError {
     /// Control over TCP would need authentication that the proxy does not have.
     #[error("{text:?} is not unix:///path, auto or off: the control API does not listen on TCP")]
     Tcp {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// The text is not an address.

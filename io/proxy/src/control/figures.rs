@@ -1,4 +1,4 @@
-//! What the running proxy says about itself.
+//! State of the running proxy, for the control API.
 //!
 //! Figures of classes and subjects are copied while the target's gate is held and
 //! turned into messages after it is free again: a viewer must not make requests wait

@@ -7,10 +7,11 @@
 //!                                              └──────► /openapi.json, made from the code
 //! ```
 //!
-//! Nothing on the way of a request passes here: a handler takes the same short locks as
-//! a worker and no others; only a change of rules that is to be saved waits for a disk. Each connection carries one exchange and ends within
-//! [`EXCHANGE_TIME_MAX`], so a viewer that hangs costs one place and for a bounded time.
-//! Who may ask is decided by the socket's mode: the proxy's own user and root.
+//! The path of requests does not come through here: a handler takes the same short locks as a
+//! worker and no others. Only a change of rules that is to be saved waits for a disk. Each
+//! connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so a viewer that hangs
+//! costs one place and for a bounded time. The socket's mode decides which users may connect: the
+//! proxy's own user and root.
 
 mod figures;
 mod routes;
@@ -36,16 +37,16 @@ use crate::rules::RuleUpdateError;
 pub use api::{Listening, SocketError};
 pub use routes::openapi;
 
-/// What the control API asks of the proxy. Calls come from the control thread and must
-/// not wait for the backend.
+/// Calls of the control API to the proxy. They come from the control thread and must not wait for
+/// the backend.
 pub trait ProxyControl: Send + Sync + 'static {
-    /// What the proxy is and how it fares.
+    /// Returns identity and state of the proxy.
     fn status(&self) -> api::ProxyStatus;
     /// The classes and what each was served.
     fn classes(&self) -> api::WireClasses;
     /// The payers and what each was served.
     fn subjects(&self) -> api::WireSubjects;
-    /// What holds those who are asked about.
+    /// Returns the wait causes of the queried classes.
     fn why(&self, query: &api::WhyQuery) -> api::Why;
     /// The connections of now.
     fn connections(&self) -> api::Connections;

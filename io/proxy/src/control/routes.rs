@@ -1,4 +1,4 @@
-//! What each path of the control API answers.
+//! Routes of the control API.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn described() -> serde_json::Value {
 )]
 struct Description;
 
-/// What the proxy is and how it fares.
+/// Identity and state of the proxy.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ProxyStatus)))]
 async fn status(State(control): ControlState) -> Json<ProxyStatus> {
     Json(control.status())
@@ -166,7 +166,7 @@ async fn set_rules(
     }
 }
 
-/// What stands behind the `?` of a PUT.
+/// Query parameters of a PUT.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SaveQuery {

@@ -1,4 +1,4 @@
-//! What holds whom here: for people, for a mount's user and for the controller.
+//! Wait causes at this proxy: for people, for a mount's user and for the controller.
 //!
 //! ```text
 //!   dispatchers ─ standings of who is asked about ─► classes ─┐
@@ -27,7 +27,7 @@ use super::ProxyControl;
 use crate::server::Server;
 use crate::target::Target;
 
-/// What holds a job, a user or those who pay a limit, now and since the proxy started.
+/// Wait causes of a job, of a user or of the payers of a limit, now and since the proxy started.
 #[utoipa::path(
     get,
     path = "/v1/why",
@@ -55,7 +55,7 @@ pub(super) async fn why(
 }
 
 impl Server {
-    /// What holds those who are asked about.
+    /// Returns the wait causes of the queried classes.
     pub(crate) fn why_of(&self, query: &WhyQuery) -> Why {
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
@@ -67,8 +67,8 @@ impl Server {
         why
     }
 
-    /// The limits of somebody: those that his job's requests paid until now, and those that the
-    /// rules have for him whatever he asks, although nothing was asked yet.
+    /// Returns the limits of an identity: those that its job's requests have paid, and those that
+    /// the rules have for any request of it, although it has made none yet.
     pub(crate) fn limits_of(&self, who: &Identity) -> Why {
         let query = WhyQuery { job: Some(who.job.to_string()), user: Some(who.uid), limit: None };
         let payers = MeterPayers { job: Some(&who.job), user: Some(who.uid) };
@@ -91,7 +91,7 @@ impl Server {
         Why { asked: query, ..why }
     }
 
-    /// What a controller asks.
+    /// Answers a query of a controller.
     pub(crate) fn answer_controller(&self, question: &ProxyQuery) -> ProxyReply {
         let what = match &question.what {
             QueryKind::Why(query) => QueryReply::Why(Box::new(self.why_of(query))),
@@ -117,7 +117,7 @@ impl Server {
     }
 }
 
-/// Leaves those who have something under way, and of the others those who had most.
+/// Keeps the rows with requests in flight, and of the others those with the most usage.
 fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &WireUsage) {
     rows.sort_by_key(|row| {
         let WireUsage { queued, running, cost_ns, .. } = usage(row);
@@ -165,7 +165,7 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
     }));
 }
 
-/// Whether a class's key says that it is of the job or the user that is asked about, who may be gone.
+/// Whether a class's key names the queried job or user, which may be gone.
 fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     key.iter().any(|value| match value {
         KeyValue::Jobid(job) => query.job.as_deref() == Some(job.as_str()),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use api::{ClientError, ControllerLink, ControllerReply};
 use model::Time;
 
-/// What is known of it; empty for a proxy without a controller.
+/// State of the controller's connection; empty for a proxy without a controller.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerClientState(Mutex<Option<KnownController>>);
 
@@ -22,7 +22,7 @@ struct KnownController {
     ordered: Option<Time>,
 }
 
-/// What became of a call.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReportCall {
     /// None has ended yet.
@@ -92,7 +92,7 @@ impl ControllerClientState {
         self.lock().as_ref().is_some_and(|known| known.last == ReportCall::Answered)
     }
 
-    /// What people may know of it.
+    /// Returns the state for the control API.
     pub(crate) fn report(&self, now: Time) -> Option<ControllerLink> {
         let locked = self.lock();
         let KnownController { link, last, ordered } = locked.as_ref()?;

@@ -1,4 +1,4 @@
-//! What each payer was served in each class, as lines that a controller counts once.
+//! Service of each payer in each class, as lines that a controller counts once.
 //!
 //! ```text
 //!   dispatchers' subjects ─► what is new ─► by class ─► lines: number, payer, class, export, sums
@@ -30,7 +30,7 @@ pub(super) struct UsageReporter {
     seen: BTreeMap<SubjectKey, (UsageTotals, Time)>,
     lines: BTreeMap<(SubjectKey, String), UsageEntry>,
     last_id: u64,
-    /// What lines had that are dropped.
+    /// Totals of the lines that were dropped.
     closed: UsageTotals,
     /// Dropped lines of which the controller may not know it.
     gone: BTreeSet<u64>,
@@ -51,7 +51,7 @@ struct UsageEntry {
     /// Of the rules in force.
     paths: PathSet,
     sums: UsageTotals,
-    /// What the controller has.
+    /// Totals that the controller has acknowledged.
     known: UsageTotals,
     changed: Time,
 }
@@ -180,7 +180,7 @@ impl UsageReporter {
         Some(report)
     }
 
-    /// Drops lines that did not change for long. Who comes back gets another one.
+    /// Drops lines that did not change for long. A payer that returns gets a new line.
     fn drop_old(&mut self, now: Time) {
         let (gone, closed) = (&mut self.gone, &mut self.closed);
         self.lines.retain(|_, line| {
@@ -212,7 +212,7 @@ impl UsageEntry {
 
 /// Interval of checks of subjects: the ledger's finest sums are of minutes.
 const LOOK: Nanos = Nanos::from_secs(5);
-/// The same where decays go by what was used.
+/// Interval of checks if decays depend on usage.
 const LOOK_DECAYS: Nanos = Nanos::from_secs(1);
 /// A report that was not taken for so long is lost.
 const RETRY: Nanos = Nanos::from_secs(5);

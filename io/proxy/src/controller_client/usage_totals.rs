@@ -1,4 +1,4 @@
-//! What a payer was served in all: the numbers of one line.
+//! Totals of the service of a payer: the numbers of one line.
 
 use api::{WireCounters, WireOps};
 use model::{Accesses, Identity, OpKind, PathSet, RuleSet, key_of};

@@ -1,5 +1,5 @@
-//! Messages of the dialect become requests: as in 9P2000.L, but who asks and about which
-//! file is in the header, and what has a slot is executed once.
+//! Conversion of messages of the dialect to requests: as in 9P2000.L, but identity and file are in
+//! the header, and a call with a reply slot is executed once.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl Server {
                     session.waits.push(tag);
                     Ok(())
                 }
-                // Who asks is said by Tidentity, and Tversion has its own way.
+                // Tidentity names the identity, and Tversion is handled elsewhere.
                 _ => self.answer(session, &to, Err(Errno::INVAL), outbox),
             };
         };
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// What became of a call.
+/// Result of looking a call up in the reply cache.
 enum BegunCall {
     /// It is to be executed.
     Call(Option<IdempotencyKey>),
@@ -215,7 +215,7 @@ fn file_of(
     binding.session.user(header.identity).map(RequestFile::Handle).ok_or(Errno::INVAL)
 }
 
-/// Who waits for a write as it comes, as it says. An identity that is not known waits for nothing.
+/// Makes the waiter for a write, as the message says. An unknown identity waits for nothing.
 fn donor_of(
     binding: &ChannelBinding,
     header: &RequestHeader<'_>,

@@ -1,4 +1,4 @@
-//! The time after a restart in which locks are for those who had them before.
+//! Grace period after a restart, in which clients reclaim their former locks.
 //!
 //! ```text
 //!   start ──────── grace ────────► until          lock with RECLAIM   any other lock   unlock
@@ -20,7 +20,7 @@ pub(crate) struct Grace {
     until: Time,
 }
 
-/// What becomes of a Tlock.
+/// Decision about a Tlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It is tried now, and waits where it is refused and asks for that.
@@ -44,7 +44,7 @@ impl Grace {
         now < self.until
     }
 
-    /// What becomes of a Tlock; `reclaims`: its owner says that it had the lock before.
+    /// Decides about a Tlock; `reclaims`: its owner says that it had the lock before.
     pub(super) fn admit(&self, kind: LockKind, reclaims: bool, now: Time) -> Admission {
         match (kind, reclaims, self.lasts(now)) {
             (LockKind::Unlock, _, _) | (_, false, false) => Admission::Try,

@@ -20,7 +20,7 @@ pub(crate) struct WantedRange {
     pub(crate) len: u64,
 }
 
-/// What one owner holds on one file.
+/// Ranges that one owner has locked on one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LockedRanges(Vec<WantedRange>);
 
@@ -53,7 +53,7 @@ impl WantedRange {
         LockRange { kind: kind as i16, start: self.start, len: self.len }
     }
 
-    /// What the kernel says that somebody holds.
+    /// Converts a range that the kernel reports as locked.
     pub(super) fn from_kernel(range: LockRange) -> WantedRange {
         let read = range.kind == libc::F_RDLCK as i16;
         let kind = if read { LockKind::Read } else { LockKind::Write };
@@ -62,7 +62,7 @@ impl WantedRange {
 }
 
 impl LockedRanges {
-    /// What is held once the kernel has done as `new` says.
+    /// Returns the locked ranges after the kernel has applied `new`.
     pub(super) fn with(&self, new: WantedRange) -> LockedRanges {
         let mut parts = Vec::with_capacity(self.0.len() + 2);
         for old in &self.0 {

@@ -390,7 +390,7 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     bed.locks.cancel_all(&bed.connection);
     drop(busy);
     drop(file);
-    // The next who is there tidies up behind those that went.
+    // The next thread removes the entries of those that are gone.
     bed.locks.give_back(&other, &fid, &mut |_| panic!("nobody waits"));
     bed.set(1, Unlock, ALL);
     bed.assert_nothing_is_left();

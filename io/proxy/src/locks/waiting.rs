@@ -36,7 +36,7 @@ pub(super) struct LockWaiter {
     /// Draft of the trace entry, if requests are traced.
     record: Option<TraceDraft>,
     file: LockedFileId,
-    /// Counts up, so that who came first is tried first.
+    /// Counts up, so that the first waiter is tried first.
     number: u64,
     _places: [WaitPermit; 3],
 }
@@ -48,7 +48,7 @@ pub(crate) struct LockReply {
     pub(crate) record: Option<TraceDraft>,
 }
 
-/// What the waiting came to.
+/// Result of the waiting.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LockOutcome {
     Status(LockStatus),
@@ -61,7 +61,7 @@ pub(crate) enum LockOutcome {
 /// One of a bounded number of places, free again when it is dropped.
 pub(super) struct WaitPermit(Arc<AtomicUsize>);
 
-/// Everybody who waits.
+/// All waiters.
 #[derive(Default)]
 pub(super) struct LockWaiters {
     list: Mutex<WaiterList>,
@@ -159,7 +159,7 @@ impl LockWaiters {
         list.waiters.remove(&key).map(|waiter| (key.1, waiter))
     }
 
-    /// Takes out all who wait through a fid.
+    /// Removes all waiters of a fid.
     pub(super) fn take_through(
         &self,
         file: LockedFileId,

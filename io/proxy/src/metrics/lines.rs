@@ -1,4 +1,5 @@
-//! Who has a line of its own: those that used most lately; all others share one.
+//! Selection of subjects with a line of their own: those that used most lately; all others share
+//! one.
 //!
 //! ```text
 //!   scrape: each subject's sums ─► what is new ─► job's line, if it has one
@@ -12,7 +13,7 @@
 //! has it from 0, or from its value when it left the line; its usage meanwhile is part of the line
 //! of others. Then the rates of all lines add up to the rate of the target at any time.
 //!
-//! Who has a line keeps it until another's score is twice his: near equals do not change
+//! A subject keeps its line until another's score is twice as high: near equals do not change
 //! places with each scrape, and leave no series behind that were used for a minute.
 
 use std::cmp::Reverse;
@@ -23,7 +24,7 @@ use rustc_hash::FxHashMap;
 
 /// How many figures there are of each.
 pub(super) const FIGURES: usize = 8;
-/// Where among them the cost stands: who costs most comes first.
+/// Index of the cost: the subject with the highest cost comes first.
 const COST: usize = 7;
 
 /// Payload read and written, operations, those of metadata, requests, queue, service, cost.
@@ -43,7 +44,7 @@ pub(super) struct Lines<K> {
 
 #[derive(Debug, Default)]
 struct MetricAccount {
-    /// What it cost lately.
+    /// Recent cost.
     score: u64,
     /// The scrape at which it was last seen.
     round: u32,
@@ -58,7 +59,7 @@ struct MetricAccount {
 #[derive(Debug, Default)]
 struct MetricsLine {
     sums: MetricSums,
-    /// What is new since the last scrape.
+    /// Totals since the last scrape.
     fresh: MetricSums,
 }
 
@@ -69,8 +70,8 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
         Lines { most, accounts: FxHashMap::default(), round: 0, given, other }
     }
 
-    /// Takes in what somebody was served since the last scrape; for everybody who is there,
-    /// also with nothing.
+    /// Adds the service of a subject since the last scrape; for every present subject, also without
+    /// service.
     pub(super) fn add(&mut self, who: &K, fresh: &MetricSums) {
         let Some(account) = self.accounts.get_mut(who) else {
             let new =
@@ -85,8 +86,8 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
         }
     }
 
-    /// Ends a scrape: `since` the last one, and what all were served until now. Who was not
-    /// added is forgotten; those for whom `may_have` one says so may have a line.
+    /// Ends a scrape: `since` the last one, and the totals of all until now. A subject that was not
+    /// added is forgotten; `may_have` says which subjects may have a line.
     pub(super) fn settle(
         &mut self,
         served: &MetricSums,
@@ -124,7 +125,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
         }
     }
 
-    /// Those who have a line from now on.
+    /// Returns the subjects that have a line from now on.
     fn choose(&self, may_have: fn(&K) -> bool) -> Vec<K> {
         let candidates = self.accounts.iter().filter(|(who, _)| may_have(who));
         let rank = candidates.map(|(who, account)| {
@@ -164,7 +165,7 @@ pub(super) fn add(to: &mut MetricSums, what: &MetricSums) {
     to.iter_mut().zip(what).for_each(|(to, what)| *to += what);
 }
 
-/// What part of a score is left after some time without use.
+/// Returns the fraction of a score that is left after some time without use.
 fn part_left(after: Duration) -> f64 {
     0.5f64.powf(after.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-/// What was answered last, by target.
+/// Last replies, by target.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     figures: Mutex<FxHashMap<String, SpaceFigures>>,

@@ -1,4 +1,4 @@
-//! Tattach: who is this, which export, which job?
+//! Tattach: identity, export and job of a client.
 //!
 //! `aname` is `NAME` or `NAME?job=ID`. Over TCP the client names the user, with root squashed
 //! unless configured otherwise. Over a Unix socket the kernel names the peer's user, and only root
@@ -19,7 +19,7 @@ use crate::credentials::{FsCredentials, Users};
 use crate::fids::{FidState, OpenFid, ProxyUser};
 use crate::server::Server;
 
-/// Does a Tattach; returns who that is now and the root's qid. Asks the server's user
+/// Executes a Tattach; returns the attached user and the root's qid. Queries the server's user
 /// database, so it may take its time.
 pub(crate) fn attach(
     server: &Server,
@@ -63,8 +63,8 @@ pub(crate) fn attach(
     Ok((user, qid))
 }
 
-/// Tidentity of the dialect: who a number of this session is from now on. On the terms of
-/// an attach; what the message says of groups counts where a client's word does.
+/// Executes Tidentity of the dialect: the identity of a number of this session from now on. The
+/// terms are those of an attach; the groups in the message count only from trusted clients.
 pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> io::Result<()> {
     let session = &to.path.form.binding().ok_or(Errno::INVAL)?.session;
     if who.identity == dialect::NOBODY || who.uid == NONUNAME {
@@ -90,10 +90,10 @@ pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> 
     session.set_user(who.identity, Arc::new(user), charge)
 }
 
-/// What an identity is taken to cost, with its groups and its subjects.
+/// Assumed memory of an identity, with its groups and its subjects.
 const IDENTITY_BYTES: u64 = 1 << 10;
 
-/// What Tidentity says.
+/// Fields of Tidentity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewIdentity<'a> {
     pub(crate) identity: u32,
@@ -124,7 +124,7 @@ fn credentials_of(
     let settings = server.settings();
     let (squash_uid, squash_gid) = (settings.squash_uid, settings.squash_gid);
     let named = || std::str::from_utf8(uname).ok().and_then(Users::uid_of);
-    // Nobody is a user like any other, unless it is whom others are squashed to.
+    // Nobody is a user like any other, unless it is the squash user.
     let mut squashed = settings.squash == Squash::All;
     let uid = match (peer.uid, n_uname) {
         // A Unix-socket peer other than root is only itself.

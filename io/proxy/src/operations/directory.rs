@@ -32,8 +32,8 @@ pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     }
 }
 
-/// Tlist of the dialect: each name with its file's handle and attributes, as the user who
-/// asks may see them.
+/// Tlist of the dialect: each name with its file's handle and attributes, as the requesting user
+/// may see them.
 pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN);
     let (export, dir) = (&cx.fid().user.export, cx.own_path());

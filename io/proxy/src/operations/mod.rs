@@ -1,4 +1,4 @@
-//! What each request does to the backend, and what it is answered.
+//! Effect of each request on the backend, and its reply.
 //!
 //! One function owns the branching; the families of calls live in files of their
 //! own. A function returns the reply or the errno at the place where it arises.
@@ -43,7 +43,7 @@ use reached::Reached;
 pub(crate) enum Ending {
     /// Its reply is in the outbox.
     Answered {
-        /// What it really amounted to.
+        /// The real amount.
         served: Amount,
         /// 0, or the errno of its reply.
         errno: u32,
@@ -58,7 +58,7 @@ pub(crate) enum Ending {
 pub(crate) struct Context<'a> {
     pub(crate) on: On<'a>,
     fid: &'a Arc<OpenFid>,
-    /// What other fids of the message may name.
+    /// Handles that other fids of the message may name.
     handles: HandleList<'a>,
     /// The handle that named the file, if one did.
     handle: Option<&'a [u8]>,
@@ -132,7 +132,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same, where both must lie in one export: no name leads from one to the other.
+    /// Returns another fid of the message, if both are in one export: names do not lead from one to
+    /// the other.
     fn other_in_export(&self, fid: ninep::Fid) -> io::Result<Arc<OpenFid>> {
         let other = self.other_fid(fid)?;
         let same = Arc::ptr_eq(&other.user.export, &self.fid().user.export);
@@ -336,7 +337,7 @@ const DECODED: &str = "decoded once when it was taken in";
 fn resolve(on: &On<'_>, user: &Arc<ProxyUser>, handle: &[u8]) -> io::Result<OpenFid> {
     let node = user.export.handles.resolve(handle, &user.export)?;
     on.learn_unknown((handle, &node), &user.export);
-    // It pays for nothing: who does was known when the message was taken in.
+    // It pays for nothing: the payer was known when the message was taken in.
     Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.asked.subject))
 }
 

@@ -134,9 +134,9 @@ pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<ExtReply<'r>> {
     Ok(ExtReply::Commit)
 }
 
-/// What a write or fsync goes through that names its file by handle: the file, opened for this
-/// one call. A mount that sends its kept writes again has closed the file, and had it open
-/// for writing: its owner may, whatever the mode says by now (as NFS servers have it).
+/// Makes the fid of a write or fsync that names its file by handle: the file, opened for this one
+/// call. A mount that sends its kept writes again has closed the file, and had it open for writing:
+/// its owner may, whatever the mode says by now (as NFS servers have it).
 pub(super) fn opened_for(fid: OpenFid, request: &AnyRequest<'_>) -> io::Result<OpenFid> {
     let flags = match request {
         AnyRequest::Ext(ExtRequest::Write { .. }) => OFlags::WRONLY,
@@ -164,7 +164,7 @@ fn number(cx: &Context<'_>) -> u64 {
     cx.mount().map_or(0, |mount| mount.written(&cx.fid().node))
 }
 
-/// What is to be held while the position of the fid's descriptor is used.
+/// Returns the lock of the position of the fid's descriptor.
 fn position(fid: &OpenFid) -> io::Result<&Mutex<()>> {
     match &fid.role {
         FidState::File { position, .. } => Ok(position),

@@ -32,7 +32,7 @@ impl On<'_> {
         self.learn_in(None, (handle, node), export, how);
     }
 
-    /// The same of a file that was made in a directory whose project may be its own.
+    /// Learns about a file that was made in a directory whose project may be its own.
     fn learn_in(
         &self,
         dir: Option<&[u8]>,

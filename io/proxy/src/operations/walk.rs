@@ -81,8 +81,8 @@ pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Repl
     Ok(Reply::Clunk)
 }
 
-/// What was written to a file that has no name any more will not be missed: nobody can make
-/// it durable, and nobody is to wait for that.
+/// Forgets the writes to a file without a name: they cannot be made durable any more, and no
+/// request must wait for that.
 fn forget_writes(cx: &Context<'_>) {
     let fid = cx.fid();
     if let (Some(mount), FidState::File { flags, .. }) = (cx.mount(), &fid.role)

@@ -1,4 +1,4 @@
-//! Who waits for somebody else's write.
+//! Waiters for a write of another subject.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use sched::SubjectId;
 
 use crate::fids::{OpenFid, ProxyUser};
 
-/// Somebody who waits for another's write, which goes in his lane.
+/// A waiter for a write of another subject; the write uses the waiter's lane.
 pub(crate) struct Donor {
-    /// As whom, for a file that lies there; held by `user`.
+    /// Subject of the waiter, for a file at that location; held by `user`.
     pub(super) subject: SubjectId,
     /// The file, for people.
     pub(super) file: Arc<str>,
@@ -16,7 +16,7 @@ pub(crate) struct Donor {
 }
 
 impl Donor {
-    /// Who waits for a write to an open file.
+    /// Makes the waiter for a write to an open file.
     pub(crate) fn of(user: Arc<ProxyUser>, fid: &OpenFid) -> Box<Donor> {
         let subject = user.subject_of(&fid.node, None, fid.subject());
         let export = &fid.user.export;

@@ -1,4 +1,4 @@
-//! The gate without sockets and devices: who is chosen while a read is being fetched.
+//! Tests of the gate without sockets and devices: requests that are chosen during a fetch.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What a request leaves in a trace, by how it ended.
+//! Trace entries of requests, by how they ended.
 //!
 //! ```text
 //!   taken in ─┬─► refused before the dispatcher ──────────────────────► refused

@@ -23,7 +23,7 @@ pub enum TraceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system cannot read the file.
@@ -31,7 +31,7 @@ pub enum TraceError {
     Read {
         /// The byte at which the unread chunk begins.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Its bytes make no sense.

@@ -1,5 +1,5 @@
-//! Who is who in a trace: subjects and classes, each defined once, before or soon after
-//! the first request that refers to it.
+//! Definitions of a trace: subjects and classes, each defined once, before or soon after the first
+//! request that refers to it.
 //!
 //! A subject is one attach, or a peer for whom nobody is known: who asks before or
 //! without an attach. Its number stands in its `User` or `Connection`, so that a request
@@ -20,10 +20,10 @@ use crate::connection::Connection;
 use crate::fids::ProxyUser;
 use crate::target::Target;
 
-/// Who asked.
+/// Caller of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum TraceCaller<'a> {
-    /// One who has attached.
+    /// An attached user.
     User(&'a ProxyUser),
     /// Somebody at this connection.
     Peer(&'a Connection),

@@ -1,4 +1,4 @@
-//! What goes into a trace comes out of it, whatever happens to the file in between.
+//! Tests that a trace is read as it was written, whatever happens to the file in between.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;

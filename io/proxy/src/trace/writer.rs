@@ -1,9 +1,9 @@
 //! The thread that writes the trace.
 //!
-//! It takes full chunks as they come and, twice a second, those that are not full but
-//! were there the last time: nothing stays in memory for much longer than a second.
-//! What cannot be written is counted as lost, and the file is cut back to its last
-//! whole chunk, so that it stays readable when there is room again.
+//! It takes full chunks as they come and, twice a second, those that are not full but were there
+//! the last time: no chunk stays in memory for much longer than a second. Requests that cannot be
+//! written are counted as lost, and the file is cut back to its last whole chunk, so that it stays
+//! readable when there is room again.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -19,7 +19,7 @@ use super::{SHARDS, TraceState};
 /// Interval after which chunks that are not full are written.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// What a worker tells the writer.
+/// Messages of workers to the writer.
 pub(super) enum TraceWriterMsg {
     /// A chunk is full.
     Chunk(Chunk),

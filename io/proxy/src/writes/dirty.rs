@@ -49,7 +49,7 @@ pub(super) struct DirtyPiece {
     pub(super) end: u64,
 }
 
-/// What the caller of [`DirtyTracker::add`] must do, after it has let go of the lock.
+/// Actions for the caller of [`DirtyTracker::add`], after it has released the lock.
 #[derive(Debug, Default)]
 pub(super) struct WritebackWork {
     /// Begin the write-back of these and do not wait.

@@ -1,4 +1,4 @@
-//! What a backing directory can do for writes, found out once by trying.
+//! Write capabilities of a backing directory, found out once by trying.
 //!
 //! A file without a name is made in it (`O_TMPFILE`, else one that is unlinked at
 //! once), and each way of writing is tried on it. What the file system says about
@@ -15,14 +15,14 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 
 use crate::sys::{SyncRange, sync_file_range};
 
-/// What the probe of one backing directory found.
+/// Result of the probe of one backing directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
     /// RWF_DONTCACHE is accepted (kernel 6.14 or later, and the file system takes part).
     pub dontcache: bool,
     /// sync_file_range works.
     pub paced: bool,
-    /// What O_DIRECT asks for; `None` where it is refused.
+    /// Alignment that O_DIRECT requires; `None` where it is refused.
     pub direct: Option<Alignment>,
     /// tmpfs or ramfs: without a device, a write is as clean as it will ever be.
     pub memory_fs: bool,
@@ -30,7 +30,7 @@ pub struct Backing {
     pub probed: bool,
 }
 
-/// What O_DIRECT asks of its callers, in bytes; powers of two.
+/// Alignment that O_DIRECT requires of its callers, in bytes; powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Of the buffer's address.
@@ -54,8 +54,8 @@ impl Backing {
     /// Tries every way of writing in `dir`.
     ///
     /// # Errors
-    /// What making a file there answers, except that a directory that may not be
-    /// written to gives an unprobed `Backing`.
+    /// Errors of making a file there, except that a directory that may not be written to gives an
+    /// unprobed `Backing`.
     pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<Backing> {
         if on_memory(dir)? {
             return Ok(Backing::in_memory());
@@ -149,7 +149,7 @@ pub(crate) fn reopen(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Err
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What O_DIRECT asks for on this file; `None` if it cannot be used.
+/// Returns the alignment that O_DIRECT requires on this file; `None` if it cannot be used.
 pub(crate) fn direct_alignment(file: BorrowedFd<'_>) -> Option<Alignment> {
     let told = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let wanted = match told {
