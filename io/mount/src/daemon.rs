@@ -45,10 +45,10 @@ pub enum MountError {
         address: ServerAddress,
         /// The export's name.
         export: String,
-        /// What happened.
+        /// The error.
         why: String,
     },
-    /// What tells the jobs of processes cannot be read.
+    /// The sources of jobs of processes cannot be read.
     #[error("cannot identify the jobs of processes: {0}")]
     Jobs(#[source] io::Error),
     /// A random name for the session cannot be had.
@@ -221,8 +221,8 @@ fn processors() -> usize {
 
 /// More threads than this do not serve more.
 const THREADS_DEFAULT: usize = 4;
-/// Requests that may wait for the proxy from each processor, over io_uring: beyond it the
-/// kernel holds back who asks there.
+/// Requests from each processor that may wait for the proxy over io_uring. Above it the kernel
+/// blocks further callers there.
 const RING_DEPTH: u16 = 128;
 /// A file that says Y or N: whether mounts may use io_uring.
 pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";

@@ -24,7 +24,7 @@ use crate::session::{SessionIdentity, lock};
 pub(crate) struct OpenFile {
     pub(crate) fid: Fid,
     pub(crate) node: Arc<MountNode>,
-    /// Who opened it, and pays for what is done with it.
+    /// Identity of the opener, which pays for the file's requests.
     pub(crate) payer: Arc<SessionIdentity>,
     /// How, in the protocol's bits.
     pub(crate) flags: u32,
@@ -37,7 +37,7 @@ pub(crate) struct OpenFile {
     failed: AtomicI32,
 }
 
-/// All of them.
+/// The open files of the mount, by the kernel's handle.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
     /// `None`: being opened or closed.
@@ -136,7 +136,7 @@ impl OpenFiles {
 }
 
 impl OpenFile {
-    /// What the kernel calls it.
+    /// Returns the kernel's handle.
     pub(crate) fn handle(&self) -> Handle {
         Handle(self.fid.0.into())
     }
@@ -149,7 +149,7 @@ impl OpenFile {
     /// Returns why an acknowledged write failed; reported once.
     ///
     /// # Errors
-    /// What the proxy said.
+    /// The error of the proxy.
     pub(crate) fn take_failure(&self) -> Result<(), Errno> {
         match self.failed.swap(0, Ordering::SeqCst) {
             0 => Ok(()),

@@ -71,7 +71,7 @@ impl MountFs {
         MountFs(Arc::new(inner))
     }
 
-    /// The export, for who must not keep it alive.
+    /// Returns a reference that does not keep the export alive.
     pub(crate) fn downgrade(&self) -> Weak<MountFsState> {
         Arc::downgrade(&self.0)
     }
@@ -141,7 +141,7 @@ impl MountFs {
         });
     }
 
-    /// Who pays at one of the proxies for what the process that calls does.
+    /// Returns the identity, at one of the proxies, of the calling process.
     pub(crate) fn caller_at(
         &self,
         home: usize,
@@ -156,7 +156,7 @@ impl MountFs {
         });
     }
 
-    /// Asks on behalf of the one who opened a file.
+    /// Makes a request on behalf of the opener of a file.
     pub(crate) fn as_opener<T: FuseAnswer + 'static>(
         &self,
         request: &FuseRequest,
@@ -193,12 +193,12 @@ impl MountFs {
         &self.shared().files
     }
 
-    /// What the mount has, whichever proxy serves it.
+    /// Returns the state of the mount that does not depend on the proxy.
     pub(crate) fn shared(&self) -> &MountState {
         &self.homes.shared
     }
 
-    /// Asks for nobody who waits.
+    /// Makes a request without a waiter.
     pub(crate) fn aside(
         &self,
         payer: &Arc<SessionIdentity>,

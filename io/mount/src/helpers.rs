@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Those that the process may use; none if the kernel does not tell.
+/// The processors that the process may use; none if the kernel does not report them.
 static PROCESSORS: OnceLock<Option<CpuSet>> = OnceLock::new();
 
 /// To be called before any thread stays on a processor.

@@ -56,7 +56,7 @@ pub(crate) struct JobResolver {
     said: WarnOnce,
 }
 
-/// Who a request is for, besides its user and group.
+/// Job and groups of a request, besides its user and group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallerJob {
     /// Empty where no source had a name.
@@ -73,7 +73,7 @@ enum ResolverSource {
     Fixed(JobId),
 }
 
-/// What was found out about a thread, and when.
+/// Cached result for a thread, and its time.
 #[derive(Debug)]
 struct CachedJob {
     task: Arc<TaskId>,
@@ -89,7 +89,7 @@ struct Search {
     program: Option<Box<[u8]>>,
     read_at: Instant,
     status: TaskStatus,
-    /// What was known before, to be kept if it is still so.
+    /// The former result, to be kept if it is still valid.
     before: Option<Arc<CallerJob>>,
     /// The source that is asked next.
     next: usize,
@@ -98,7 +98,7 @@ struct Search {
 
 type OnJob = Box<dyn FnOnce(&Arc<CallerJob>) + Send>;
 
-/// What is said once.
+/// Warnings that are logged once.
 #[derive(Debug, Default)]
 struct WarnOnce {
     bad_name: AtomicBool,
@@ -130,10 +130,10 @@ impl JobResolver {
         }))
     }
 
-    /// Finds out who a thread is. Calls `then` before it returns where that is known or quickly
-    /// read, else later from another thread, after some 100 ms at the latest. Thread 0 (the
-    /// kernel's own writing, and other process namespaces) and threads that are dead have no
-    /// job and no groups.
+    /// Resolves the job and groups of a thread. Calls `then` before it returns if that is known or
+    /// quickly read, else later from another thread, after some 100 ms at the latest. Thread 0 (the
+    /// kernel's own writing, and other process namespaces) and threads that are dead have no job
+    /// and no groups.
     pub(crate) fn find(
         self: &Arc<Self>,
         thread: u32,

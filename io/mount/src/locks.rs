@@ -4,7 +4,7 @@
 //! ```text
 //!   granted ─► set: owner's range replaced, cut or joined ─► all: taken again
 //!   closed ─► begin_giving: no lock of the inode is asked for ─► sent: set, kind None
-//!                └─ answered: GivingBack ends ─► who waited asks
+//!                └─ answered: GivingBack ends ─► the waiters ask
 //! ```
 //!
 //! The kernel names an owner by an address, which is soon another's: so nobody asks for a lock of an
@@ -46,15 +46,15 @@ struct AllGivingBack {
     inodes: Mutex<FxHashMap<InodeId, Giving>>,
 }
 
-/// Those of an inode, and who waits for their end.
+/// Locks of an inode that are being released, and the waiters for their end.
 #[derive(Default)]
 struct Giving {
     count: usize,
     then: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// Some locks of an inode are being given back as long as this is there. It is dropped where no
-/// channel is locked: who waited goes on then.
+/// Guard of the release of some locks of an inode. It is dropped where no channel is locked:
+/// waiters continue then.
 #[derive(Debug)]
 pub(crate) struct GivingBack {
     all: Arc<AllGivingBack>,
@@ -155,7 +155,8 @@ impl MountLocks {
         any && lock(&self.giving_back.inodes).contains_key(&inode)
     }
 
-    /// Keeps somebody until no lock of an inode is being given back; gives back who need not wait.
+    /// Keeps a waiter until no lock of an inode is being released; returns the waiter if it need
+    /// not wait.
     pub(crate) fn hold<F: FnOnce() + Send + 'static>(&self, inode: InodeId, then: F) -> Option<F> {
         match lock(&self.giving_back.inodes).get_mut(&inode) {
             Some(giving) => {
@@ -245,10 +246,10 @@ impl std::fmt::Debug for Giving {
 /// All of a file, as unlocking at close names it.
 pub(crate) const WHOLE: Lock = Lock { kind: LockKind::None, start: 0, end: END, process: 0 };
 
-/// What the kernel says for "to the end".
+/// The kernel's value for "to the end".
 const END: u64 = i64::MAX as u64;
 
-/// What is left of a lock when `range` is taken out of it.
+/// Returns the rest of a lock when `range` is removed from it.
 fn without(held: GrantedLock, range: &Lock) -> Vec<GrantedLock> {
     let Lock { start, end, .. } = held.lock;
     let part = |start, end| GrantedLock { lock: Lock { start, end, ..held.lock }, ..held.clone() };

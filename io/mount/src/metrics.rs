@@ -5,8 +5,8 @@
 //!                                                    └──► links ─► channels: calls, connections
 //! ```
 //!
-//! Channels count what their own lock covers; everything else is looked up. Nothing is kept
-//! for metrics alone, and nobody who asks for them keeps the mount alive.
+//! Channels count what their own lock covers; everything else is looked up. Nothing is kept for
+//! metrics alone, and a scrape does not keep the mount alive.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -60,7 +60,7 @@ impl MountMetrics {
     }
 }
 
-/// What was done by each proxy's links, by its name.
+/// Returns the counters of each proxy's links, by the proxy's name.
 pub(crate) fn tallies(export: &MountFsState) -> BTreeMap<String, ChannelStats> {
     let mut tallies: BTreeMap<String, ChannelStats> = BTreeMap::new();
     for link in &export.homes.links {

@@ -1,4 +1,4 @@
-//! What the kernel knows of the export: inodes, and the proxy's handles for them.
+//! The kernel's view of the export: inodes, and the proxy's handles for them.
 //!
 //! ```text
 //!   reply: handle ─► look_up ─► Node, one look-up more ─► InodeId ─► kernel
@@ -34,7 +34,7 @@ pub(crate) struct MountNode {
     pub(crate) id: InodeId,
     /// The proxy's name of it.
     pub(crate) handle: Arc<[u8]>,
-    /// What was written and answered, and not yet executed.
+    /// Acknowledged writes that are not yet executed.
     pub(crate) behind: FileWriteBehind,
     /// Files that are open on it for writing, and so may be mapped for writing.
     pub(crate) writers: AtomicUsize,
@@ -54,7 +54,7 @@ struct KnownNode {
     directory: bool,
 }
 
-/// All of them.
+/// The nodes of the mount.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     table: Mutex<NodeTable>,
@@ -155,7 +155,7 @@ impl Nodes {
         lock(&self.table).unplace(&NodePlace::new(directory, name)).is_some()
     }
 
-    /// What had one name has another.
+    /// Notes that a file with one name has a different name now.
     pub(crate) fn renamed(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
         let mut table = lock(&self.table);
         let moved = table.unplace(&NodePlace::new(from.0, from.1));
@@ -217,8 +217,8 @@ impl Nodes {
         doubted.collect()
     }
 
-    /// The kernel does not believe a name any more, unless it has asked for it again since. Who has gone by
-    /// it until now may still have to say what for.
+    /// Notes that the kernel no longer caches a name, unless it has looked the name up again since.
+    /// A caller that used the name until now may still have to name its reason.
     pub(crate) fn expired(&self, doubted: &DoubtedName) {
         let place = NodePlace { directory: doubted.directory.0, name: doubted.name.clone() };
         let mut table = lock(&self.table);
@@ -229,7 +229,7 @@ impl Nodes {
         }
     }
 
-    /// What the proxy said of a node.
+    /// Notes the proxy's attributes of a node.
     pub(crate) fn told(&self, node: &MountNode, attributes: &Attributes) {
         let plain = attributes.valid & PLAIN_FILE != 0;
         let mut known = lock(&node.known);

@@ -23,7 +23,7 @@ use fuse::{InodeId, Notifier};
 use crate::nodes::DoubtedName;
 use crate::session::lock;
 
-/// Who sends them. Dropping it lets its threads end.
+/// Queue of notices to the kernel. Dropping it lets its threads end.
 #[derive(Debug)]
 pub(crate) struct Notices(Arc<NoticeQueue>);
 
@@ -41,7 +41,7 @@ struct NoticeState {
     ended: bool,
 }
 
-/// What is sent, and what is done then.
+/// A notice, with its callback.
 type Notice = Box<dyn FnOnce() + Send>;
 
 impl Notices {

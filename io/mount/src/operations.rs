@@ -1,4 +1,4 @@
-//! What becomes of each request of the kernel, by family.
+//! Operations of the file system on the proxy, by family.
 
 pub(crate) mod attributes;
 pub(crate) mod behind;

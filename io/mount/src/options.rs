@@ -33,7 +33,7 @@ pub struct MountSettings {
     pub at: PathBuf,
     /// Nothing can be changed through this mount. Default: false.
     pub read_only: bool,
-    /// Users other than the one who mounts may use it. Default: false.
+    /// Whether users other than the one that mounts may use it. Default: false.
     pub allow_other: bool,
     /// After how long without a proxy requests fail. Default: none, they wait for ever.
     pub soft: Option<Duration>,
@@ -64,7 +64,7 @@ pub struct MountSettings {
 pub struct MountSource {
     /// Where the proxy listens.
     pub address: ServerAddress,
-    /// What it calls the directory; a path, if it is a server such as diod.
+    /// The proxy's name of the directory; a path, if it is a server such as diod.
     pub export: String,
 }
 
@@ -74,9 +74,9 @@ pub enum MountSettingsError {
     /// The source is none, or its host has no address.
     #[error("the source {text:?} {fault}")]
     Source {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// What is wrong with it, and what would be right.
+        /// The error, and the right form.
         fault: String,
     },
     /// An option has a value that it cannot have, or lacks one.
@@ -84,7 +84,7 @@ pub enum MountSettingsError {
     Option {
         /// The word of `-o`.
         word: String,
-        /// What is wrong with it, and what would be right.
+        /// The error, and the right form.
         fault: String,
     },
 }
@@ -291,8 +291,8 @@ fn resolve(node: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| "has a host that resolves to no address".into())
 }
 
-/// What a proxy accepts as the name of an export (docs/CONFIG.md), or a path, as servers that
-/// know only 9P2000.L call theirs.
+/// Whether a proxy accepts it as the name of an export (docs/CONFIG.md), or it is a path, as
+/// servers that know only 9P2000.L name theirs.
 fn is_export(name: &str) -> bool {
     let named = (1..=63).contains(&name.len())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
@@ -327,7 +327,7 @@ fn is_plain(name: &str) -> bool {
         || FLAG_WORDS.iter().any(|(word, _, _)| *word == name)
 }
 
-/// What fstab(5), mount(8) and systemd.mount(5) keep for themselves, and mount(8) may hand on.
+/// Whether fstab(5), mount(8) and systemd.mount(5) reserve the option; mount(8) may pass it on.
 fn is_for_others(name: &str) -> bool {
     const WORDS: [&str; 17] = [
         "_netdev", "auto", "comment", "defaults", "fail", "group", "helper", "loud", "nofail",
@@ -336,7 +336,7 @@ fn is_for_others(name: &str) -> bool {
     WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-/// What each word does to the flags of mount(2). Those that undo one come after it.
+/// Effect of each word on the flags of mount(2). Words that undo one come after it.
 const FLAG_WORDS: [(&str, MountFlags, bool); 20] = [
     ("nosuid", MountFlags::NOSUID, true),
     ("suid", MountFlags::NOSUID, false),

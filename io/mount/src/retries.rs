@@ -78,7 +78,7 @@ impl StaleRetries {
         self.at(thread, inode, Instant::now()).map(|expected| expected.call)
     }
 
-    /// The same of a directory in which the thread goes on to a name.
+    /// Like `call_at`, for a directory in which the thread goes on to a name.
     pub(crate) fn call_through(&self, thread: u32, inode: InodeId) -> Option<RetriedCall> {
         let through = self.at(thread, inode, Instant::now())?;
         if through.found {

@@ -7,8 +7,8 @@
 //!                                    │ lost ─► reach: resume, or restore and restart
 //! ```
 //!
-//! A thread calls on its own channel, and answers come back to it. Others (who found a job
-//! late, who interrupts) put calls into the channel and wake its thread.
+//! A thread calls on its own channel, and replies come back to it. Other threads (that found a job
+//! late, that interrupt) put calls into the channel and wake its thread.
 //!
 //! No [`Done`] is called while a channel is locked: it may call again.
 
@@ -79,7 +79,7 @@ impl fmt::Debug for OnLost {
     }
 }
 
-/// What a mount has, whichever of its proxies serves it.
+/// State of a mount that does not depend on its proxies.
 #[derive(Debug)]
 pub(crate) struct MountState {
     pub(crate) files: OpenFiles,
@@ -101,7 +101,7 @@ pub(crate) struct ClientSession {
     shared: Arc<MountState>,
     /// Its place among the mount's links.
     home: usize,
-    /// The proxies that it may lead to: its own, and who takes over from it, in their order.
+    /// The proxies that it may use: its own, and those that take over from it, in their order.
     sources: Vec<MountSource>,
     /// Between this and a server that does not know the dialect; only where it is the only one.
     gateway: Option<Arc<Gateway>>,
@@ -128,8 +128,8 @@ struct ThreadChannel {
     receiving: AtomicBool,
 }
 
-/// What the proxy knows of the session. Locked while a connection begins, so that all of them
-/// agree on which life of the session they belong to.
+/// The proxy's view of the session. Locked while a connection begins, so that all connections agree
+/// on which life of the session they belong to.
 #[derive(Debug)]
 struct SessionState {
     /// Number of times that a proxy had to receive the whole session.
@@ -175,7 +175,7 @@ impl MountState {
 }
 
 impl ClientSession {
-    /// Who pays for what a user does.
+    /// Returns the identity that pays for a user's requests.
     ///
     /// # Errors
     /// `EUSERS` if there are too many.
@@ -225,7 +225,7 @@ impl ClientSession {
         self.seat(on).push_later(call, Instant::now() + after);
     }
 
-    /// Somebody waits for what is written to these places of a file: it goes in his lane.
+    /// Lends a waiter's lane to the writes to these places of a file.
     pub(crate) fn donate(
         &self,
         node: &MountNode,
@@ -248,7 +248,8 @@ impl ClientSession {
     /// does not expect EINTR. The kernel sends the interrupt once, so a caller that was not being
     /// killed is checked again ([`HomeRouter::look_at_signalled`]). True if the call is here.
     fn interrupt(&self, request: FuseRequestId) -> bool {
-        // Recorded first: who is about to call on behalf of the request looks here afterwards.
+        // Recorded first: a thread that is about to call on behalf of the request checks here
+        // afterwards.
         self.shared.missed.put(request);
         for on in 0..self.seats.len() {
             let mut channel = self.seat(on);
@@ -285,7 +286,7 @@ impl ClientSession {
         self.sources[0].to_string()
     }
 
-    /// What all its channels did until now.
+    /// Returns the counters of all its channels.
     pub(crate) fn tally(&self) -> ChannelStats {
         let mut sum = ChannelStats::default();
         (0..self.seats.len()).for_each(|on| sum += self.seat(on).tally());
@@ -365,7 +366,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// What a reply says of writes before it.
+    /// Handles the header of a reply: the state of earlier writes.
     fn heard(&self, epoch: u64, header: ReplyHeader) {
         let Changed { lost, ready } = self.kept.heard(epoch, header);
         if let (false, Some(again)) = (lost.is_empty(), self.shared.on_lost.0.get()) {

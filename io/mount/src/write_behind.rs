@@ -61,7 +61,7 @@ struct WriteBehindState {
     /// Where runs ended that were executed, and what [`WriteBehind::changes`] was then: the later, the
     /// nearer to the beginning of the file, since a later one that reaches further counts alone.
     ended: VecDeque<(u64, u64)>,
-    /// What [`WriteBehind::changes`] was when the file changed last, other than by a run.
+    /// Value of [`WriteBehind::changes`] when the file changed last, other than by a run.
     changed: u64,
     held: Vec<WriteWaiter>,
 }
@@ -74,7 +74,7 @@ struct WritesInFlight {
     payer: Arc<SessionIdentity>,
 }
 
-/// What has happened to a file since its attributes were asked for.
+/// Changes of a file since its attributes were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitingSince {
     /// Nothing.
@@ -98,9 +98,9 @@ pub(crate) struct SentWrite {
 pub(crate) struct WriteRun {
     pub(crate) number: u64,
     pub(crate) write: SentWrite,
-    /// What was opened for it; `None` if that may be closed, and the message has a handle.
+    /// Open file for it; `None` if that may be closed, and the message has a handle.
     pub(crate) file: Option<Arc<OpenFile>>,
-    /// Another who waits for it, and has it go in his lane.
+    /// Another identity that waits for it, and lends its lane.
     pub(crate) donor: Option<Arc<SessionIdentity>>,
     kill_set_id: bool,
 }
@@ -116,22 +116,22 @@ pub(crate) struct WritePiece<'a> {
 /// Goes on, or says why not.
 pub(crate) type OnReady = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// Who waits for a file's writes.
+/// A caller that waits for a file's writes.
 pub(crate) struct WriteWaiter {
     pub(crate) until: WaitUntil,
-    /// Who is let go if it is killed.
+    /// The call's waiter, which is detached if it is killed.
     pub(crate) waiter: Option<CallWaiter>,
     pub(crate) then: OnReady,
 }
 
-/// What is waited for.
+/// Reason of waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitUntil {
     /// All that was written before is executed.
     Executed,
     /// As [`WaitUntil::Executed`], up to this run.
     ExecutedTo(u64),
-    /// What was written there before is executed.
+    /// Earlier writes to this range must be executed.
     Read(Range<u64>),
     /// As [`WaitUntil::Read`], up to this run.
     ReadTo(Range<u64>, u64),
@@ -139,7 +139,7 @@ pub(crate) enum WaitUntil {
     Room(u64),
 }
 
-/// What became of a piece.
+/// Result of adding a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// It is taken.
@@ -209,7 +209,8 @@ impl WriteBehind {
         lock(&self.files).insert(node.id.0, node.clone());
     }
 
-    /// A run that [`FileWriteBehind::begin`] gave was executed, or failed. Gives those who waited.
+    /// Notes that a run of [`FileWriteBehind::begin`] was executed or failed. Returns the waiters
+    /// that may continue.
     pub(crate) fn executed(
         &self,
         node: &MountNode,
@@ -250,8 +251,8 @@ impl WriteBehind {
         self.bytes() != 0
     }
 
-    /// Those whose processes are killed, as `killed` says of a thread, once in a while: what
-    /// was written goes on without them.
+    /// Detaches, once in a while, the waiters whose processes are killed, as `killed` says of a
+    /// thread. Their writes go on without them.
     pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
         if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
@@ -268,8 +269,7 @@ impl FileWriteBehind {
         self.runs.load(Ordering::SeqCst) == 0
     }
 
-    /// What has happened that attributes which were asked for at `then` ([`WriteBehind::now`]) may not
-    /// tell.
+    /// Returns changes that attributes requested at `then` ([`WriteBehind::now`]) may not include.
     pub(crate) fn since(&self, then: u64) -> WaitingSince {
         let state = lock(&self.state);
         match state.reach(then) {
@@ -290,7 +290,8 @@ impl FileWriteBehind {
         lock(&self.state).begin()
     }
 
-    /// Keeps somebody until it is time, and says until when; gives back who need not wait.
+    /// Keeps a waiter until it is time, and returns until when; returns the waiter if it need not
+    /// wait.
     pub(crate) fn hold(&self, held: WriteWaiter) -> Result<WaitUntil, WriteWaiter> {
         let mut state = lock(&self.state);
         let last = NEW + state.last;
@@ -307,8 +308,8 @@ impl FileWriteBehind {
         Ok(until)
     }
 
-    /// Somebody waits until then: the writes of others that have not begun go in his lane. Where those
-    /// write that have.
+    /// Lends the lane of a waiter to the writes of others that have not begun. Returns the ranges
+    /// of those that have.
     pub(crate) fn donate(
         &self,
         until: &WaitUntil,

@@ -9,8 +9,8 @@
 //!                                 └─ a fid: an open file, as the identity that opened it
 //! ```
 //!
-//! What plain 9P has no word for is answered as by a file system that cannot do it: space is
-//! not taken ahead, the server copies nothing, and no file has holes.
+//! Requests without a message in plain 9P are answered as by a file system that cannot do them:
+//! space is not reserved, the server copies nothing, and no file has holes.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) struct GatewayCall<'a> {
     pub(super) header: RequestHeader<'a>,
 }
 
-/// What a fid of a message means.
+/// The file or open file of a message's fid.
 pub(super) enum GatewayTarget {
     Opened(Arc<UpstreamOpened>),
     File(Arc<UpstreamFile>, UpstreamCaller),
@@ -79,7 +79,7 @@ impl GatewayCall<'_> {
         Ok(out)
     }
 
-    /// What a fid means.
+    /// Returns the file or open file of a fid.
     ///
     /// # Errors
     /// `EBADF` for one that is not open, `ESTALE` for a handle that is none of ours, `EINVAL`
@@ -94,7 +94,7 @@ impl GatewayCall<'_> {
         }
     }
 
-    /// The file that a fid means, and as whom.
+    /// Returns the file and the identity of a fid.
     pub(super) fn file(&self, fid: Fid) -> Result<(Arc<UpstreamFile>, UpstreamCaller), Errno> {
         Ok(match self.target(fid)? {
             GatewayTarget::Opened(opened) => (opened.file.clone(), opened.who),

@@ -58,7 +58,7 @@ struct GatewayTask {
     tag: Tag,
     frame: Vec<u8>,
     job: UpstreamOp,
-    /// Those that have flushed it.
+    /// Tags of the messages that have flushed it.
     flushes: Mutex<Vec<Tag>>,
 }
 

@@ -7,7 +7,7 @@
 //!   append  Tgetattr: the end ─► Twrite there
 //! ```
 //!
-//! What is appended at once by another node may be written over, as with v9fs: plain 9P has
+//! Bytes that another node appends at the same time may be overwritten, as with v9fs: plain 9P has
 //! no message for it.
 
 use std::sync::Arc;

@@ -130,7 +130,7 @@ impl UpstreamSession {
         let opened = match opened.upgrade() {
             Some(opened) => Ok(opened),
             None => match self.open_once(job, file, *who, open::RDONLY) {
-                // Who may write it need not be one who may read it.
+                // A user that may write it need not be allowed to read it.
                 Err(UpstreamError::Errno(Errno::ACCESS)) => {
                     self.open_once(job, file, *who, open::WRONLY)
                 }

@@ -34,15 +34,15 @@ use crate::session::lock;
 pub(super) struct UpstreamFile {
     /// Nobody else's.
     pub(super) serial: u64,
-    /// What the peer calls it.
+    /// The server's number of the file.
     number: u64,
     kind: u8,
     pub(super) handle: Box<[u8]>,
-    /// Held by who looks for the file's end and writes there.
+    /// Held while the file's end is looked up and written.
     pub(super) appending: Mutex<()>,
 }
 
-/// All of them.
+/// The files that the link knows.
 #[derive(Debug)]
 pub(super) struct UpstreamFiles {
     /// Never forgotten.
@@ -54,7 +54,7 @@ pub(super) struct UpstreamFiles {
 struct UpstreamFileTable {
     by_serial: Lru<u64, KnownUpstreamFile>,
     by_name: BTreeMap<ParentAndName, u64>,
-    /// Those that may have several names.
+    /// Files that may have several names.
     linked: FxHashMap<u64, u64>,
     serials: u64,
 }
@@ -70,7 +70,7 @@ struct KnownUpstreamFile {
 /// A directory's serial and a name in it.
 type ParentAndName = (u64, Box<[u8]>);
 
-/// What a rename has changed.
+/// Changes by a rename.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Renamed {
     /// The file that has another place, or none any more.

@@ -1,4 +1,4 @@
-//! What the link and the peer have agreed on while one connection to the peer lives.
+//! Agreement of the link and the server while one connection to the server lives.
 //!
 //! ```text
 //!   Tsession ─► bind ─► Tattach: the root       identity ─► uid ─► Tattach: that user's root
@@ -47,11 +47,11 @@ pub(super) struct UpstreamSession {
     opened: Mutex<FxHashMap<u32, Arc<UpstreamOpened>>>,
 }
 
-/// Who binds channels.
+/// The gateway's session: its name and its channels.
 #[derive(Debug, Default)]
 struct GatewaySession {
     id: Option<u128>,
-    /// Those that live, by number; one that has ended stays as `None`.
+    /// Channels that live, by number; one that has ended stays as `None`.
     channels: BTreeMap<u16, Option<OwnedFd>>,
 }
 
@@ -106,8 +106,8 @@ impl UpstreamSession {
     /// A channel is bound. Gives whether the session went on, and the root's handle.
     ///
     /// # Errors
-    /// What the peer said to the first attach; `EPERM` to another session, `ESTALE` if the
-    /// peer exports something else by now.
+    /// The server's error for the first attach; `EPERM` to another session, `ESTALE` if the server
+    /// exports something else by now.
     pub(super) fn bind(
         &self,
         id: u128,
@@ -193,7 +193,7 @@ impl UpstreamSession {
         drop(root);
     }
 
-    /// Who an identity is.
+    /// Returns the caller of an identity number.
     ///
     /// # Errors
     /// `EINVAL` if nobody.
@@ -206,7 +206,7 @@ impl UpstreamSession {
         if let Some(root) = lock(&self.identities).roots.get(&uid) {
             return Ok(root.clone());
         }
-        // Retired, and somebody who opened a file before goes on with it.
+        // Retired, and an opener of a file goes on with it.
         Ok(Arc::new(self.attach(uid)?.0))
     }
 
@@ -239,7 +239,7 @@ impl UpstreamSession {
         lock(&self.opened).remove(&fid.0).ok_or(Errno::BADF)
     }
 
-    /// What every reply begins with.
+    /// Returns the header of every reply.
     pub(super) fn header(&self) -> ReplyHeader {
         ReplyHeader { verifier: self.verifier, committed: self.durable.committed() }
     }

@@ -4,7 +4,8 @@
 //!   Treaddir ─► names ─► Twalk each, at once ─► Tgetattr each, at once ─► entries ─► Tclunk
 //! ```
 //!
-//! A name that is gone by then is listed without attributes: who needs them asks.
+//! A name that is gone by then is listed without attributes: the client requests them if it needs
+//! them.
 
 use fuse::Errno;
 use ninep::dialect::{ExtReply, ListEntry};

@@ -62,7 +62,7 @@ struct UpstreamSent {
 
 #[derive(Debug)]
 enum UpstreamWaiting {
-    /// Somebody, for whom it is the question number `at`.
+    /// A waiting call, for which it is the message number `at`.
     Asker { to: Sender<(usize, Vec<u8>)>, at: usize },
     /// Nobody; the fid is free afterwards.
     Clunk(Fid),
@@ -72,7 +72,7 @@ enum UpstreamWaiting {
     Answered,
 }
 
-/// What somebody asks for, which may be one message to the peer or many.
+/// An operation on the server, of one message or many.
 #[derive(Debug)]
 pub(super) struct UpstreamOp {
     number: u64,
@@ -113,14 +113,14 @@ impl UpstreamOp {
         UpstreamOp { number, flushed: AtomicBool::new(false) }
     }
 
-    /// What cannot be flushed.
+    /// Makes an operation that cannot be flushed.
     pub(super) fn steady() -> UpstreamOp {
         UpstreamOp::new(0)
     }
 }
 
 impl UpstreamReply {
-    /// What it says.
+    /// Decodes the reply.
     pub(super) fn reply(&self) -> Result<Reply<'_>, Errno> {
         if self.0.is_empty() {
             return Err(Errno::INTR);
@@ -249,7 +249,7 @@ impl UpstreamClient {
                 Request::Flush { oldtag: tag_of(old) }.encode(tag, &mut out);
             }
         }
-        // Who waits learns of a connection that is broken.
+        // The waiters learn of a connection that is broken.
         let _ = self.send(&out);
     }
 
@@ -356,7 +356,7 @@ impl UpstreamClient {
     fn lose(&self) {
         let mut table = lock(&self.table);
         table.broken = true;
-        // The senders go with it, and those who wait learn of it.
+        // The senders go with it, and the waiters learn of it.
         table.sent.clear();
         drop(table);
         self.room.notify_all();

@@ -7,8 +7,9 @@
 //!   pattern            /system.slice/slurmstepd.scope/job_{}   └ what is below does not matter
 //! ```
 //!
-//! A path is compared from its root, component by component. That is what makes it proof: a user
-//! can make groups below one that was given to him, but none in the place that a pattern names.
+//! A path is compared from its root, component by component. That is what makes it safe: a user can
+//! make groups below one that was delegated to the user, but none in the place that a pattern
+//! names.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupPattern(String);
 
-/// What a pattern must be.
+/// The form of a pattern.
 pub(super) const WANT: &str = "a pattern is an absolute path with one {} for the job, such as \
                                /batch/*/job_{}, and without * and {} side by side";
 
@@ -73,8 +74,8 @@ pub(super) fn job_in<'t>(text: &'t [u8], patterns: &[CgroupPattern]) -> Option<&
     paths.into_iter().find_map(|path| patterns.iter().find_map(|pattern| pattern.find(path)))
 }
 
-/// What `{}` stands for if `part` of a pattern describes all of a component; empty where the
-/// part has no `{}`. `*` stands for any characters or none, `{}` for at least one.
+/// Returns the text of `{}` if `part` of a pattern matches a whole component; empty if the part has
+/// no `{}`. `*` stands for any characters or none, `{}` for at least one.
 fn fits<'t>(part: &str, component: &'t str) -> Option<&'t str> {
     let literal = part.find(['*', '{']).unwrap_or(part.len());
     let component = component.strip_prefix(&part[..literal])?;

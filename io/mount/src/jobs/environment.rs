@@ -11,9 +11,9 @@
 //! mount, would block the thread that serves that mount for ever. So threads that serve requests do
 //! not read environments.
 //!
-//! Invariants: `then` is called exactly once, by whom it is taken out of the state. A process
-//! whose read hangs is not read again until that read returns, so it holds one reader at most;
-//! there are [`READERS_MAX`], and with all of them hanging every answer is `None` at once.
+//! Invariants: `then` is called exactly once, by the thread that takes it out of the state. A
+//! process whose read hangs is not read again until that read returns, so it holds one reader at
+//! most. There are [`READERS_MAX`], and with all of them hanging every answer is `None` at once.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -30,7 +30,7 @@ use crate::helpers;
 #[derive(Debug)]
 pub(super) struct EnvironReaders(Arc<ReaderPool>);
 
-/// What is asked: a variable of a thread's process.
+/// A query for a variable of a thread's process.
 pub(super) struct EnvironQuery {
     /// The thread.
     pub(super) task: Arc<TaskId>,
@@ -193,7 +193,7 @@ impl ReaderPool {
     }
 }
 
-/// What a reader needs of a question.
+/// A process to read, for a reader.
 struct AskedProcess {
     task: Arc<TaskId>,
     variable: Arc<str>,
@@ -223,7 +223,8 @@ impl ReaderState {
         self.reading.swap_remove(place.expect("only its reader ends a reading"))
     }
 
-    /// Those that have waited too long: their reads hang from now on, or are never begun.
+    /// Removes the queries that have waited too long: their reads count as hung, or are never
+    /// begun.
     fn take_late(&mut self, now: Instant) -> Vec<OnEnviron> {
         let late = self.reading.iter_mut().filter(|reading| reading.deadline <= now);
         let mut late: Vec<_> = late.filter_map(|reading| reading.then.take()).collect();

@@ -105,7 +105,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// What Slurm sets for each task.
+/// Variable that Slurm sets for each task.
 const VARIABLE: &str = "SLURM_JOB_ID";
 const WANT_ID: &str = "a job ID has 1 to 128 bytes without control characters, such as fixed:42";
 

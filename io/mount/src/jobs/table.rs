@@ -1,4 +1,4 @@
-//! What is known of threads: bounded, the oldest out.
+//! Cache of the jobs of threads: bounded, the oldest out.
 
 use std::collections::HashMap;
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(super) struct TaskId(OwnedFd);
 
-/// What `status` tells.
+/// Fields of `status`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TaskStatus {
     /// The number of the thread's process.

@@ -249,7 +249,7 @@ fn a_number_that_another_task_has_by_now_is_that_tasks() {
     assert_eq!(*caller.groups, [2]);
 }
 
-/// The same with real numbers, which the kernel can be asked to give again.
+/// The same test with real numbers, which the kernel can reuse.
 #[test]
 fn a_process_number_that_is_used_again_is_another_process() {
     const NEXT: &str = "/proc/sys/kernel/ns_last_pid";

@@ -6,8 +6,8 @@
 //!           (a change: if the file still has the names by which the kernel may have come)
 //! ```
 //!
-//! Who asks waits for nothing: the length is that of what was written here, executed or not. Who
-//! changes something comes after what was written before.
+//! A read of attributes waits for nothing: the length includes the writes of this mount, executed
+//! or not. A change of attributes comes after the earlier writes.
 
 use std::sync::Arc;
 

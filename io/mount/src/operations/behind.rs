@@ -1,7 +1,7 @@
 //! Writes that are answered at once, and what waits for them to be executed.
 //!
 //! ```text
-//!   write ─► taken ─► answered ─► pump ─► Twrite ─► executed ─► pump, and who waited goes on
+//!   write ─► taken ─► answered ─► pump ─► Twrite ─► executed ─► pump, and waiters continue
 //!   anything else about the file ─► after ─► goes on once they are executed
 //! ```
 
@@ -108,7 +108,7 @@ pub(super) fn after<T: 'static>(
     hold(export, (node, None), WaitUntil::Executed, request, reply, then);
 }
 
-/// The same on behalf of who opened a file.
+/// Like `after`, on behalf of the opener of a file.
 pub(super) fn after_opener<T: 'static>(
     export: &MountFs,
     file: &Arc<OpenFile>,
@@ -221,7 +221,7 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
     });
 }
 
-/// The same as [`after`], for nobody who waits.
+/// Like [`after`], without a waiter.
 pub(super) fn after_all(
     export: &MountFs,
     node: &MountNode,
@@ -238,7 +238,7 @@ pub(super) fn after_all(
     }
 }
 
-/// Keeps who waits for a file's writes: who opened it, or the process that calls.
+/// Keeps a waiter for a file's writes: the opener, or the calling process.
 fn hold<T: 'static>(
     export: &MountFs,
     (node, opener): (&Arc<MountNode>, Option<&Arc<SessionIdentity>>),
@@ -257,14 +257,14 @@ fn hold<T: 'static>(
     }
     let node = node.clone();
     export.caller_at(export.homes.of(&node), request, move |export, caller| {
-        // Who cannot be named waits as the writer does.
+        // A caller that cannot be named waits as the writer does.
         if let Ok(caller) = caller {
             donate(export, &node, &caller, &until);
         }
     });
 }
 
-/// What others write goes in the lane of who waits for it.
+/// Lends the lane of a waiter to the writes of others.
 fn donate(export: &MountFs, node: &MountNode, donor: &Arc<SessionIdentity>, until: &WaitUntil) {
     let begun = node.behind.donate(until, donor);
     if !begun.is_empty() {
@@ -272,7 +272,7 @@ fn donate(export: &MountFs, node: &MountNode, donor: &Arc<SessionIdentity>, unti
     }
 }
 
-/// Who waits, and how it goes on; an error is its answer.
+/// Makes a waiter and its continuation; an error is its reply.
 fn waiting<T: 'static>(
     export: &MountFs,
     request: &FuseRequest,

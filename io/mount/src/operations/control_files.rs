@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   MOUNT/.sluice/why ─ open, as the caller ─► Ttell to each proxy ─► text, kept while it is open
-//!        │        └ not listed in MOUNT: who walks the tree does not come here
+//!        │        └ not listed in MOUNT: a walk of the tree does not come here
 //!        └─ status ─ open ─► the state of the links, without a request
 //! ```
 //!
@@ -29,7 +29,7 @@ use crate::filesystem::MountFs;
 use crate::metrics::tallies;
 use crate::session::{CallSpec, lock};
 
-/// What is open of them.
+/// The open control files.
 #[derive(Debug, Default)]
 pub(crate) struct ControlFiles {
     texts: Mutex<Slab<Arc<str>>>,

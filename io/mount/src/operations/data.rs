@@ -9,10 +9,10 @@
 //!   release ─► Tclunk ─► the fid is free
 //! ```
 //!
-//! Close-to-open: what was written before a close is seen by who opens after it, on any
-//! mount, because a close waits for it and every open asks the proxy, for the file that has the name then.
-//! Where the file is another than it was, the kernel drops the pages that it has, and what it believes
-//! of the size. Who opens or reads a file that others write waits for nothing but the bytes that it reads.
+//! Close-to-open: writes before a close are seen by an open after it, on any mount, because a close
+//! waits for them and every open asks the proxy for the file that has the name then. If the file
+//! has changed, the kernel drops its cached pages and its cached size. Opening or reading a file
+//! that others write waits only for the bytes that are read.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -399,7 +399,7 @@ fn opened(
     OpenedFile { handle: file.handle(), flags, backing: None }
 }
 
-/// What Ropen says of a file; if it failed the fid is free again.
+/// Handles Ropen of a file; if it failed the fid is free again.
 fn made<T>(
     export: &MountFs,
     fid: Fid,

@@ -10,13 +10,13 @@
 //!   setlk, unlock ──────────────────────────────────────┴─► once all is over that was begun under them
 //! ```
 //!
-//! Who gets a lock relies on it that nothing of its last owner is under way any more: writes that were
-//! answered are executed first, and so is what a killed process has left behind ([`Abandoned`]). A killed
-//! process may be gone by then.
+//! A process that gets a lock relies on it that no call of the last owner is in flight any more.
+//! Acknowledged writes are executed first, and so are calls that a killed process has left behind
+//! ([`Abandoned`]). A killed process may be gone by then.
 //!
-//! Locks make data coherent: what was written before one was given back is read by who gets it next, on
-//! whatever node. So at each grant everything that is cached of the file goes, whatever its times say:
-//! two writes in one tick of the backend's clock leave them as they were.
+//! Locks make data coherent: writes before the release of a lock are read by its next owner, on
+//! whatever node. So at each grant all cached data of the file is dropped, whatever its times say:
+//! two writes in one tick of the backend's clock leave the times as they were.
 //!
 //! [`Abandoned`]: crate::link::Abandoned
 
@@ -44,7 +44,7 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, r
             try_lock(export, &who, &file, asked, reply);
         });
     }
-    // Who gets the lock next is to see what was written under it, by way of a mapping too.
+    // The next owner of the lock must see what was written under it, by way of a mapping too.
     brought_out(export, &file.clone(), move |export| {
         behind::after_opener(export, &file.clone(), &who, reply, move |export, who, reply| {
             behind::after_abandoned(
@@ -60,7 +60,7 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, r
     });
 }
 
-/// Goes on once none of an inode's locks is being given back, unless who waits is killed.
+/// Continues once none of an inode's locks is being released, unless the waiter is killed.
 fn once_given_back(
     export: &MountFs,
     inode: InodeId,

@@ -19,8 +19,8 @@ use crate::nodes::MountNode;
 use crate::session::CallSpec;
 use crate::write_behind::KnownSize;
 
-/// Which file has this name? That there is none is never believed: who makes one elsewhere and says
-/// so expects that it is found.
+/// Looks up a name. The absence of a name is never cached: a process that learns of its creation
+/// elsewhere expects to find it.
 pub(crate) fn lookup(
     export: &MountFs,
     request: &FuseRequest,

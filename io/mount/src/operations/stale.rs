@@ -1,4 +1,4 @@
-//! What is answered of files and directories that are not there any more.
+//! Replies for files and directories that do not exist any more.
 //!
 //! ```text
 //!   the proxy says ESTALE ─┬─ for the first time ─► ESTALE: the kernel walks again by every name
@@ -37,7 +37,7 @@ impl NameWalk {
         NameWalk { thread, anew: directories.iter().fold(None, |anew, node| call(node).or(anew)) }
     }
 
-    /// What is answered if one of the directories is gone.
+    /// Returns the error if one of the directories is gone.
     pub(super) fn gone(&self, export: &MountFs, directories: &[&MountNode]) -> Errno {
         for directory in directories {
             expect_again(export, self.thread, directory, self.anew.unwrap_or(RetriedCall::Other));
@@ -97,8 +97,9 @@ impl FileWalk {
         FileWalk { thread: request.thread, call: RetriedCall::Other, found: false, gone_directory }
     }
 
-    /// What is answered if the file is gone or has not the names that are believed. A directory that is gone
-    /// was removed. A file may have been replaced, its name never gone: that is `ESTALE`, however often.
+    /// Returns the error if the file is gone or does not have the cached names. A directory that is
+    /// gone was removed. A file may have been replaced, its name never gone: that is `ESTALE`,
+    /// however often.
     pub(super) fn gone(self, export: &MountFs, node: &MountNode) -> Errno {
         expect_again(export, self.thread, node, self.call);
         // By a descriptor the kernel comes to it again.

@@ -2,7 +2,7 @@
 //! executed.
 //!
 //! ```text
-//!   who calls is killed ─► Tflush ─┬─ answered in time: the call was taken back, or is done
+//!   the caller is killed ─► Tflush ─┬─ answered in time: the call was cancelled, or is done
 //!                                  └─ not: the process goes ─► Abandoned ─► answered: over
 //!   its user's locks are given back ─► wait for those that were abandoned before
 //! ```
@@ -36,12 +36,12 @@ pub(crate) struct Abandoned {
 #[derive(Default)]
 struct AbandonedState {
     last: u64,
-    /// By number, with the user who pays for each.
+    /// User of each call, by number.
     calls: BTreeMap<u64, u32>,
     held: Vec<AbandonedLocks>,
 }
 
-/// Who waits until those of a user are over that have come so far.
+/// A waiter for the end of a user's present calls.
 struct AbandonedLocks {
     uid: u32,
     to: u64,
@@ -67,7 +67,8 @@ impl Abandoned {
         AbandonedCall { all: self.clone(), number }
     }
 
-    /// Keeps somebody until what was abandoned of a user is over; gives back who need not wait.
+    /// Keeps a waiter until a user's abandoned calls are over; returns the waiter if it need not
+    /// wait.
     pub(crate) fn hold(
         &self,
         uid: u32,
@@ -152,7 +153,7 @@ mod tests {
     }
 
     impl Bench {
-        /// Somebody, a thread of this number, waits for a user's calls. Whether he does.
+        /// Makes a thread of this number wait for a user's calls; false if it need not wait.
         fn waits(&self, thread: u32, uid: u32) -> bool {
             let told = self.told.clone();
             let then = Box::new(move |result| told.lock().unwrap().push((thread, result)));

@@ -1,5 +1,4 @@
-//! What is asked of the proxy: a whole message, who pays for it, and what to do with the
-//! answer.
+//! A call of the proxy: a whole message, the identity that pays, and a callback for the reply.
 //!
 //! ```text
 //!   size type tag │ identity slot sequence handles │ body       one frame, encoded once;
@@ -22,26 +21,26 @@ use super::abandoned::Abandoned;
 use super::identities::SessionIdentity;
 use crate::nodes::{MountNode, WirePlace};
 
-/// What came of a call.
+/// Result of a call.
 pub(crate) type CallReply<'a> = Result<AnyReply<'a>, Errno>;
 
 /// Takes the answer, usually to answer a request of the kernel with it.
 pub(crate) type OnReply = Box<dyn FnOnce(CallReply<'_>) + Send>;
 
-/// A message to the proxy and who waits for its answer.
+/// A message to the proxy and its waiter.
 pub(crate) struct ServerCall {
     pub(crate) payer: Arc<SessionIdentity>,
     pub(crate) ask: CallSpec,
-    /// Who waits for it, if anybody does.
+    /// Waiter of the call, if there is one.
     pub(crate) waiter: Option<CallWaiter>,
     /// When it was begun; only for what must be executed once.
     pub(crate) since: Option<SystemTime>,
-    /// Who waits for it besides, and has it go in his lane.
+    /// Another identity that waits for it, and lends its lane.
     donor: Option<Arc<SessionIdentity>>,
     pub(crate) done: OnReply,
 }
 
-/// Who waits for a call, and may be interrupted.
+/// The waiter of a call, which may be interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallWaiter {
     /// The kernel's request.
@@ -60,7 +59,7 @@ pub(crate) struct CallSpec {
     pub(crate) free: bool,
     /// It may wait at the proxy for as long as others like.
     pub(crate) patient: bool,
-    /// It takes a lock: not as soon as a proxy has forgotten who has which.
+    /// It takes a lock: not as soon as a proxy has forgotten the holders of locks.
     pub(crate) locks: bool,
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
@@ -87,8 +86,8 @@ impl ServerCall {
         self.donor.as_ref().unwrap_or(&self.payer)
     }
 
-    /// Somebody waits for it: it goes in his lane, if it writes to an open file, is another's, and the
-    /// proxy knows him.
+    /// Lends the lane of a waiter, if the call writes to an open file, has a different identity,
+    /// and the proxy knows the waiter's.
     pub(crate) fn donate(&mut self, donor: &Arc<SessionIdentity>) -> bool {
         let goes = donor.is_known()
             && !Arc::ptr_eq(self.pays(), donor)
@@ -119,7 +118,7 @@ impl ServerCall {
 }
 
 impl CallSpec {
-    /// What may be executed twice.
+    /// Makes a call that may be executed twice.
     pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> CallSpec {
         CallSpec::of(CallFrame::new(handles, request))
     }
@@ -137,7 +136,7 @@ impl CallSpec {
         }
     }
 
-    /// What must be executed once.
+    /// Makes a call that must be executed once.
     pub(crate) fn once<'a>(
         handles: HandleList<'a>,
         request: impl Into<AnyRequest<'a>>,
@@ -145,7 +144,8 @@ impl CallSpec {
         CallSpec::new(handles, request).only_once()
     }
 
-    /// What may be executed twice, of one file: `ESTALE` if that is not in all these places any more.
+    /// Makes a call that may be executed twice, of one file: `ESTALE` if that is not in all these
+    /// places any more.
     pub(crate) fn of_placed<'r>(
         handle: &[u8],
         places: &[WirePlace],
@@ -157,7 +157,7 @@ impl CallSpec {
         CallSpec::of(CallFrame::encode(HandleList::one(handle), places, &request.into()))
     }
 
-    /// The same message about its file wherever that is.
+    /// Makes the same message about its file wherever that is.
     pub(crate) fn anywhere(&self) -> CallSpec {
         let (tag, header, request) = decode_request(self.frame.bytes()).expect("we encoded it");
         let mut bytes = Vec::new();
@@ -166,32 +166,32 @@ impl CallSpec {
         CallSpec { frame: CallFrame(Arc::new(bytes)), ..self.clone() }
     }
 
-    /// The same, which must be executed once.
+    /// Sets that the call must be executed once.
     pub(crate) fn only_once(self) -> CallSpec {
         CallSpec { once: true, ..self }
     }
 
-    /// The same, with this many bytes of payload.
+    /// Sets the bytes of payload.
     pub(crate) fn with_bytes(self, bytes: usize) -> CallSpec {
         CallSpec { bytes: bytes as u64, ..self }
     }
 
-    /// The same, a write of these bytes of a file.
+    /// Sets the file and the bytes that it writes.
     pub(crate) fn kept(self, node: &Arc<MountNode>, place: &Range<u64>) -> CallSpec {
         CallSpec { kept: Some((node.clone(), place.clone())), ..self }
     }
 
-    /// The same, which may wait long at the proxy.
+    /// Sets that the call may wait long at the proxy.
     pub(crate) fn patiently(self) -> CallSpec {
         CallSpec { patient: true, ..self }
     }
 
-    /// The same, which takes a lock.
+    /// Sets that the call takes a lock.
     pub(crate) fn locking(self) -> CallSpec {
         CallSpec { locks: true, ..self }
     }
 
-    /// The same, held by no window.
+    /// Sets that the call is not limited by a window.
     pub(crate) fn freely(self) -> CallSpec {
         CallSpec { free: true, ..self }
     }
@@ -238,7 +238,7 @@ impl CallFrame {
         bytes[ELSEWHERE..ELSEWHERE + 4].copy_from_slice(&elsewhere.to_le_bytes());
     }
 
-    /// Says of a write to a fid who waits for it, if anybody does; false if it is another message.
+    /// Sets the waiter's identity in a write to a fid; false for other messages.
     fn set_donor(&mut self, identity: Option<u32>) -> bool {
         if self.written_fid().is_none() {
             return false;

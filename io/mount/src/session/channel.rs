@@ -51,7 +51,7 @@ pub(crate) struct LinkChannel {
     lanes: IdentityQueues,
     /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
     later: Vec<(Instant, ServerCall)>,
-    /// Until then locks are left to those who had them in the session before.
+    /// Time until which locks are reserved for their holders in the former session.
     locks_from: Option<Instant>,
     out: SocketOutbox,
     heard: Instant,
@@ -64,7 +64,7 @@ pub(crate) struct LinkChannel {
     abandoned: Arc<Abandoned>,
 }
 
-/// What a channel did since the mount began.
+/// Counters of a channel since the mount began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChannelStats {
     /// Calls that were answered, and
@@ -103,7 +103,7 @@ enum CallInFlight {
     Control(SessionControl),
 }
 
-/// What the rest of the link does about something that was received.
+/// Action for a received message.
 #[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
 pub(crate) enum ChannelNews<'a> {
     /// Nothing.
@@ -116,7 +116,7 @@ pub(crate) enum ChannelNews<'a> {
     Events(&'a [u8]),
 }
 
-/// What came of looking for an interrupted request.
+/// Result of looking for an interrupted request.
 pub(crate) enum Interrupted {
     NotHere,
     /// It is being flushed.
@@ -292,8 +292,8 @@ impl LinkChannel {
         Interrupted::GivenUp(call.let_go(&self.abandoned))
     }
 
-    /// Somebody waits for writes, those that `is` names: they go in his lane. True if there is
-    /// something to be sent for it.
+    /// Lends a waiter's lane to the writes that `is` names. True if there is something to be sent
+    /// for it.
     pub(crate) fn donate(
         &mut self,
         is: impl Fn(&ServerCall) -> bool,
@@ -324,7 +324,7 @@ impl LinkChannel {
         self.lanes.find(request).or_else(|| all.find(|call| call.is_for(request)))
     }
 
-    /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
+    /// Returns waiters for a flush that the proxy does not answer: it, or what it executes, hangs.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<CallWaiter> {
         if self.flushed == 0 {
             return Vec::new();
@@ -349,7 +349,7 @@ impl LinkChannel {
         })
     }
 
-    /// The connection is gone. Gives those who wait for the end of their interrupted calls.
+    /// Notes that the connection is lost. Returns the callbacks of interrupted calls.
     pub(crate) fn lose(&mut self, now: Instant) -> Vec<OnReply> {
         self.phase = ChannelPhase::Lost(now);
         self.out.clear();
@@ -388,7 +388,7 @@ impl LinkChannel {
     /// Another session begins, with `slots` slots here: what may be repeated waits again, what
     /// may not is unsettled. Gives those whose calls were interrupted.
     ///
-    /// Nobody takes a lock before `locks_from`: those who had it may take it again.
+    /// No lock is taken before `locks_from`: the former holders may take theirs again.
     pub(crate) fn restart(
         &mut self,
         slots: u16,
@@ -413,7 +413,7 @@ impl LinkChannel {
                 Some(CallInFlight::Flushed { .. }) | None => {}
             }
         }
-        // Who was flushed or waited for is gone with the old session.
+        // Flushes and waits of the old session are gone with it.
         let outlives = |control: &SessionControl| {
             matches!(control, SessionControl::Identity(_) | SessionControl::Wait)
         };
@@ -433,7 +433,7 @@ impl LinkChannel {
         self.tally.connected += 1;
     }
 
-    /// What it did until now.
+    /// Returns the counters.
     pub(crate) fn tally(&self) -> ChannelStats {
         ChannelStats { lost: matches!(self.phase, ChannelPhase::Lost(_)).into(), ..self.tally }
     }
@@ -499,7 +499,7 @@ impl LinkChannel {
         calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
     }
 
-    /// Some of those who wait here if it is full, others each time.
+    /// Returns some waiters if the channel is full, different ones each time.
     pub(crate) fn waiters_if_full(&mut self) -> Vec<CallWaiter> {
         if !self.is_full() {
             return Vec::new();
@@ -613,7 +613,7 @@ impl LinkChannel {
     }
 }
 
-/// What an answered write has written, and its number.
+/// Returns the range of an answered write, and its number.
 fn written(
     payer: Arc<SessionIdentity>,
     ask: CallSpec,

@@ -23,7 +23,7 @@ struct Bench {
     told: Told,
 }
 
-/// What was sent: tag, slot, sequence and type.
+/// A sent message: tag, slot, sequence and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sent {
     tag: Tag,
@@ -32,7 +32,7 @@ struct Sent {
     kind: u8,
 }
 
-/// What is sent of the dialect's own messages.
+/// A sent message of the dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OwnKind {
     Write { fid: u32, flags: u32 },
@@ -89,7 +89,7 @@ impl Bench {
         sent
     }
 
-    /// The same of the dialect's own messages: tag, identity and what matters of the body.
+    /// Returns the sent messages of the dialect: tag, identity and the checked part of the body.
     fn frames(&mut self) -> Vec<(Tag, u32, OwnKind)> {
         assert!(self.channel.begin(Instant::now()).is_empty());
         self.channel.send().unwrap();

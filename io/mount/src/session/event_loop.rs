@@ -208,7 +208,7 @@ impl LoopConnection<'_> {
         self.link.seat(self.on)
     }
 
-    /// While the kernel's interrupts are not read: who was killed, and waits in a full channel.
+    /// Detaches killed waiters in a full channel, while the kernel's interrupts are not read.
     fn let_the_dead_go(&self) {
         let waiters = self.channel().waiters_if_full();
         for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
@@ -263,7 +263,7 @@ impl LoopConnection<'_> {
             let now = Instant::now();
             let mut channel = self.channel();
             let ticked = channel.tick(self.link.shared.locks.any(), now);
-            // The pause first: who does not see it any more sees the life that it was for.
+            // The pause first: a thread that sees its end sees the life that it was for.
             let pausing = self.link.pausing.load(Ordering::SeqCst);
             let outlived = matches!(channel.phase, ChannelPhase::Up(_))
                 && channel.epoch != self.link.epoch.load(Ordering::SeqCst);
@@ -340,7 +340,7 @@ impl LoopConnection<'_> {
     }
 }
 
-/// What a thread has to do.
+/// Work of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReadySet {
     fuse: bool,
@@ -358,7 +358,7 @@ impl ReadySet {
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const FUSE: u64 = 0;
 const BELL: u64 = 1;
-/// What comes for the first line; the others follow.
+/// Event key of the first connection; the others follow.
 const SOCKETS: u64 = 2;
 /// Requests that are taken before their messages are sent.
 const REQUESTS_AT_ONCE: usize = 64;

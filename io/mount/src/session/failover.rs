@@ -27,7 +27,8 @@ impl ClientSession {
     /// Connects every channel, to the first of its proxies that is there.
     ///
     /// # Errors
-    /// What one that is there has refused, or why the own one is not; none is waited for.
+    /// The refusal of a present proxy, or the reason why the own proxy is not present; none is
+    /// waited for.
     pub(super) fn connect(&self) -> Result<Vec<u8>, HandshakeError> {
         let mut first = None;
         for at in 0..self.sources.len() {
@@ -162,7 +163,7 @@ impl ClientSession {
         if same {
             self.seat(on).resume();
         } else {
-            // A proxy that was started again leaves locks to those who had them by itself.
+            // A restarted proxy reserves locks for the former holders by itself.
             let locks_from = is_away.then(|| match epoch {
                 1 => Instant::now() + DEAD_PATIENCE + LOCK_GRACE,
                 _ => Instant::now() + LOCK_GRACE,
@@ -198,7 +199,7 @@ impl ClientSession {
     /// better tried again after some time: what was under way did not end.
     pub(super) fn look_home(&self) -> bool {
         let away = lock(&self.life).at != 0;
-        // A lock would be free for a moment; who waits for one waits for others.
+        // A lock would be free for a moment; a waiter for one waits for others.
         let locked = || {
             let waits = (0..self.seats.len()).any(|on| !self.seat(on).can_be_quiet());
             waits || self.shared.locks.any_at(self.home)
@@ -274,11 +275,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a proxy that is dead, as its machine says, is waited for before another takes over:
 /// one that is only started again is back before.
 const DEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// And one of which nothing is heard. A proxy that is cut off drops a silent connection and what
-/// is queued on it before (`io/proxy`, `SILENCE_MAX`), so nothing is executed there afterwards.
+/// Time without a message after which a silent proxy counts as gone. A proxy that is cut off drops
+/// a silent connection and what is queued on it before (`io/proxy`, `SILENCE_MAX`), so nothing is
+/// executed there afterwards.
 const SILENT_PATIENCE: Duration = Duration::from_secs(30);
-/// How long, after another proxy could first have taken over, locks are left to those who had them:
-/// many times as long as a mount that looks for a proxy pauses.
+/// Time, after another proxy could first have taken over, for which locks are reserved for their
+/// former holders: many times as long as a mount that looks for a proxy pauses.
 const LOCK_GRACE: Duration = Duration::from_secs(10);
 /// How long new calls wait for those under way before a session moves back.
 const DRAIN: Duration = Duration::from_secs(2);

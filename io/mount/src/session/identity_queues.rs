@@ -110,8 +110,7 @@ impl IdentityQueues {
         }
     }
 
-    /// Somebody waits for calls that have not begun, those that `is` names: they go in his lane.
-    /// True if there were any.
+    /// Lends a waiter's lane to the waiting calls that `is` names. True if there were any.
     pub(crate) fn donate(
         &mut self,
         is: impl Fn(&ServerCall) -> bool,
@@ -134,7 +133,7 @@ impl IdentityQueues {
         any
     }
 
-    /// The same of a call that is under way.
+    /// Like `donate`, for a call in flight.
     pub(crate) fn donate_begun(
         &mut self,
         call: &mut ServerCall,
@@ -187,7 +186,7 @@ impl IdentityQueues {
         all.into_iter().find(|call| call.is_for(request))
     }
 
-    /// Who waits for calls that have not begun, from the `from`th on and round to it.
+    /// Returns the waiters of calls that have not begun, from the `from`th on and round to it.
     pub(crate) fn waiters(&self, from: usize, most: usize) -> Vec<CallWaiter> {
         let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
         let all = all.filter_map(|call| call.waiter);
@@ -225,7 +224,7 @@ impl IdentityQueues {
         Some(call)
     }
 
-    /// Who donated his lane to the first call of one may not use it himself any more.
+    /// Takes back the lane that was lent to the first call: its owner may not use it any more.
     fn take_head_back(&mut self, number: u32) {
         let Some(mut call) = self.lanes.get_mut(&number).and_then(|lane| lane.queue.pop_front())
         else {

@@ -4,7 +4,7 @@
 //! ```text
 //!   the name is gone ─┬─ it was to be removed: done        a name may have been made or
 //!                     └─ it was to be made: call again     removed by others meanwhile;
-//!   the name is there ┬─ as this call would have made it:  then who looks cannot tell, and
+//!   the name is there ┬─ as this call would have made it:  then the mount cannot know, and
 //!                     │  done                              the likelier answer is given
 //!                     └─ otherwise: EEXIST, or call again
 //! ```
@@ -51,7 +51,7 @@ pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> R
     }
 }
 
-/// What became of a call.
+/// Result of resolving a call in doubt.
 #[derive(Debug, PartialEq)]
 enum InDoubtOutcome {
     /// It was not executed.
@@ -86,7 +86,7 @@ impl InDoubtOutcome {
     }
 }
 
-/// Who looks: the one who called, at the files that were named.
+/// Resolves a call in doubt as its caller, with the files that it named.
 struct InDoubtResolver<'a, 't> {
     talk: &'t mut Handshake,
     header: RequestHeader<'a>,
@@ -188,9 +188,9 @@ impl InDoubtResolver<'_, '_> {
         })
     }
 
-    /// Whether the data is behind what the file had when the call was made: others may have
-    /// appended behind it. Who appends the same twice at a time is believed to have done so
-    /// once too often rather than never.
+    /// Whether the data is behind the end that the file had when the call was made: others may have
+    /// appended behind it. If the same data is appended twice at a time, the call counts as
+    /// executed rather than as never executed.
     fn appended(&mut self, files: &OpenFiles, fid: Fid, data: &[u8]) -> FoundName {
         let size = match self.attributes(fid)? {
             Ok(attributes) => attributes.size,
@@ -311,7 +311,7 @@ impl InDoubtResolver<'_, '_> {
         Ok(data)
     }
 
-    /// What an open file has there; less where it has become shorter.
+    /// Reads an open file's bytes there; fewer if it has become shorter.
     fn read_open(&mut self, fid: Fid, place: Range<u64>) -> Result<Result<Vec<u8>, Errno>, Broken> {
         let mut all = Vec::new();
         let mut offset = place.start;

@@ -44,7 +44,7 @@ fn with_data(mode: u32, data: &[u8]) -> There {
 
 type Directory = BTreeMap<&'static str, There>;
 
-/// What became of a message that was begun when the export looks like this; and the flags of
+/// Returns the result of a message that was begun when the export has this state, and the flags of
 /// the opens that were made to find out.
 fn settled<'a>(
     directory: Directory,

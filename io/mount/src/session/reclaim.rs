@@ -1,5 +1,4 @@
-//! Telling a proxy that has forgotten the session what it must know: who pays, which files are
-//! open, which locks are held.
+//! Restoring a session at a proxy that has forgotten it: identities, open files and held locks.
 //!
 //! ```text
 //!   identities ─► files, each opened again by its handle ─► locks, each taken again

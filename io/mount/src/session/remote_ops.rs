@@ -16,13 +16,13 @@ use rustc_hash::FxHashMap;
 use super::identities::IdentityKey;
 use super::lock;
 
-/// The sums over all links, by who pays; only where there are several proxies.
+/// The sums over all links, by identity; only with several proxies.
 #[derive(Debug, Default)]
 pub(super) struct RemoteOpsTable {
     all: Mutex<FxHashMap<IdentityKey, Arc<AtomicU64>>>,
 }
 
-/// What a payer had, at one link.
+/// Service of an identity at one link.
 #[derive(Debug)]
 pub(super) struct RemoteOps {
     all: Arc<AtomicU64>,

@@ -77,7 +77,7 @@ impl PendingSignals {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// All of them, once in a while.
+    /// Takes all pending signals, once in a while.
     pub(super) fn take_due(&self, now: Instant) -> Vec<FuseRequestId> {
         if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
@@ -155,7 +155,7 @@ impl WaitingCalls {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Lets those go, once in a while, who have waited for long and are killed.
+    /// Detaches, once in a while, the waiters that have waited for long and are killed.
     pub(super) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) {
         if !self.any() || !self.looked.is_due(now) {
             return;

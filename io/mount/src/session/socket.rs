@@ -29,7 +29,7 @@ pub(crate) enum Broken {
     /// The system says so.
     #[error("{0}")]
     System(#[from] Errno),
-    /// What came is not the protocol.
+    /// The received bytes are not the protocol.
     #[error("{0}")]
     Protocol(String),
     /// Nothing came for too long.
@@ -54,7 +54,7 @@ pub(crate) fn connect(address: &ServerAddress, patience: Duration) -> std::io::R
     }
 }
 
-/// What waits to be sent.
+/// Bytes that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct SocketOutbox {
     pieces: VecDeque<OutboxPiece>,

@@ -126,7 +126,7 @@ impl UncommittedWrites {
         state.writes.first_key_value().map(|(_, write)| write.payer.clone())
     }
 
-    /// Keeps somebody until there is room; gives back who need not wait.
+    /// Keeps a waiter until there is room; returns the callback if it need not wait.
     pub(crate) fn hold(&self, waiter: CallWaiter, then: OnReady) -> Option<OnReady> {
         let mut state = lock(&self.state);
         if !self.is_full() || !state.committing {
@@ -136,7 +136,8 @@ impl UncommittedWrites {
         None
     }
 
-    /// Those whose processes are killed, as `killed` says of a thread, once in a while.
+    /// Detaches, once in a while, the waiters whose processes are killed, as `killed` says of a
+    /// thread.
     pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
         match self.is_full() && self.looked.is_due(now) {
             true => lock(&self.state).take_held(|waiter| killed(waiter.thread)),
@@ -154,7 +155,7 @@ impl UncommittedWrites {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// These are kept no longer: gives those who waited if there is room now.
+    /// Removes these writes; returns the waiters if there is room now.
     fn dropped(
         &self,
         state: &mut UncommittedState,
@@ -183,7 +184,7 @@ impl UncommittedState {
     }
 }
 
-/// The same as a message that names the file by handle: it may be closed by now.
+/// Makes the same write as a message that names the file by handle: it may be closed by now.
 fn again(write: SentWrite) -> SentWrite {
     let SentWrite { node, payer, frame, place } = write;
     let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
