@@ -53,8 +53,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// for one request, and for requests that are answered.
     fn interrupt(&self, id: FuseRequestId) {}
 
-    /// The kernel forgets an inode: `lookups` of those that were answered are taken back, and at
-    /// none left nobody will name the inode again.
+    /// The kernel forgets an inode: `lookups` of its look-ups are taken back. Once all are, the
+    /// kernel does not name the inode again.
     fn forget(&self, inode: InodeId, lookups: u64) {}
 
     /// Which inode has this name in the directory?

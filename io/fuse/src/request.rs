@@ -24,7 +24,7 @@ pub struct Handle(pub u64);
 pub struct LockOwner(pub u64);
 
 impl InodeId {
-    /// The root of the mount; nobody looks it up.
+    /// The root of the mount, which is never looked up.
     pub const ROOT: InodeId = InodeId(1);
 }
 

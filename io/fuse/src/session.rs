@@ -157,8 +157,8 @@ impl Drop for FuseSession {
 }
 
 impl Transport {
-    /// This one, or the device if this process may not make rings: agreed on and not there,
-    /// they would leave everybody waiting for them.
+    /// Returns this transport, or the device if this process may not make rings: negotiated and
+    /// missing, they would leave all callers waiting for them.
     fn here(self) -> Transport {
         if self == Transport::Ring
             && let Err(error) = uring::can_be_made()

@@ -2,8 +2,8 @@
 //! the reply its answer.
 //!
 //! ```text
-//!   FUSE request ─► node or open file ─► Ask ─┬─ as_caller: who is the thread? ─┐
-//!                                             └─ as_opener: who opened it ──────┴─► link
+//!   FUSE request ─► node or open file ─► Ask ─┬─ as_caller: the thread's identity ──┐
+//!                                             └─ as_opener: the opener's identity ─┴─► link
 //!   FUSE answer ◄─ then ◄─────────────────────────────────────────────────── reply
 //! ```
 //!

@@ -12,9 +12,9 @@
 //! program; an exec of the same program and new groups are seen after [`FRESH`]. A cgroup cannot
 //! be forged by a user, an environment can.
 //!
-//! Invariants: no lock is held while `then` runs; nobody but the readers reads an environment,
-//! because that may block on this very mount (see `environment.rs`); at most
-//! [`THREADS_MAX`] threads are remembered, and no more than a quarter of the process's descriptors.
+//! Invariants: no lock is held while `then` runs. Only the readers read an environment, because
+//! that may block on this very mount (see `environment.rs`). At most [`THREADS_MAX`] threads are
+//! remembered, and no more than a quarter of the process's descriptors.
 
 mod called;
 mod cgroup;

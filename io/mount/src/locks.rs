@@ -7,8 +7,9 @@
 //!                └─ answered: GivingBack ends ─► the waiters ask
 //! ```
 //!
-//! The kernel names an owner by an address, which is soon another's: so nobody asks for a lock of an
-//! inode while one there is being given back, which the proxy would take for the new one's.
+//! The kernel names an owner by an address, which it soon reuses. So no lock of an inode is
+//! requested while one there is being released, since the proxy would take that one for the new
+//! one's.
 //!
 //! An owner is named to the proxy by the mount's own name and the kernel's number. flock and
 //! fcntl locks of one process have different names, so they do not meet here, as on a local

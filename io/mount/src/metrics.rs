@@ -1,4 +1,4 @@
-//! The mount's page of metrics, made when somebody asks for it.
+//! The mount's page of metrics, made at each scrape.
 //!
 //! ```text
 //!   GET /metrics ─► the export, if it is mounted still ─► its files, nodes, writes behind

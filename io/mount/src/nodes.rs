@@ -45,7 +45,7 @@ pub(crate) struct MountNode {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownNode {
-    /// Until then nobody needs to ask for ACLs and extended attributes: there are none.
+    /// Time until which ACLs and extended attributes need no request: there are none.
     plain_until: Option<Instant>,
     /// The version of the data that the page cache may hold.
     version: Option<u32>,

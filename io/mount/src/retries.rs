@@ -29,7 +29,7 @@ use crate::session::lock;
 /// Which threads are expected again, and where.
 #[derive(Debug, Default)]
 pub(crate) struct StaleRetries {
-    /// Something may be in the table: without this nobody needs to look.
+    /// Whether the table may have entries: otherwise it need not be searched.
     any: AtomicBool,
     table: Mutex<RetryTable>,
 }

@@ -395,7 +395,7 @@ impl ClientSession {
         self.call_on(on, ServerCall::new(payer, ask, None, done));
     }
 
-    /// Everybody's calls for it may begin now, or fail.
+    /// Starts or fails all calls of an identity whose message was answered.
     fn identity_answered(&self, on: usize, payer: &SessionIdentity) {
         if payer.refused().is_some() {
             self.payers.forget(payer);

@@ -373,7 +373,7 @@ impl WriteBehindState {
         self.waiting.insert(before, run);
     }
 
-    /// Whether nobody waits for the last run as it is.
+    /// Whether the last run has no waiter as it is.
     fn may_grow(&self) -> bool {
         let last = NEW + self.last;
         !self.held.iter().any(|held| match held.until {

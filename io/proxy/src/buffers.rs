@@ -117,7 +117,7 @@ fn give_back(memory: Vec<u8>) {
     }
 }
 
-/// Gives what nobody uses back to the allocator.
+/// Returns unused buffers to the allocator.
 pub(crate) fn release() {
     let kept = std::mem::take(&mut *POOL.lock().expect("no code panics while holding the pool"));
     POOLED.fetch_sub(kept.iter().map(Vec::len).sum(), Ordering::Relaxed);

@@ -81,7 +81,7 @@ struct ReportLoop {
     standing: SessionSettings,
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
-    /// To what somebody asked the controller, for the next report.
+    /// Replies to the controller's queries, for the next report.
     answers: Vec<ProxyReply>,
     /// Calls that were not answered yet, those that wait for a poster included.
     under_way: usize,
@@ -353,7 +353,7 @@ impl ReportLoop {
 }
 
 impl ReportSender {
-    /// One call after the other, until nobody hands it any.
+    /// Makes one call after the other, until there are no senders.
     fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<LoopEvent>) {
         loop {
             let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -414,7 +414,7 @@ fn machine() -> String {
 
 /// As often as parts move.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a refused proxy waits until it asks again: somebody has to do something first.
+/// Time that a refused proxy waits until it reports again: an administrator has to act first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// One call may wait at the controller while the next is made.
 const POSTERS: usize = 2;

@@ -11,16 +11,16 @@
 //! A new thread begins as the one that starts it is at that moment. What it gets, and why that is
 //! right:
 //!
-//! | of a thread | who changes it, and when |
+//! | of a thread | what changes it, and when |
 //! |---|---|
 //! | file-system uid and gid, effective capabilities | [`become_user`] and similar functions: [`begin_thread`] resets them |
 //! | supplementary groups | [`become_user`]: a new thread knows none, so they are set for each user; for root they do not matter |
-//! | real, effective and saved uid and gid | nobody |
+//! | real, effective and saved uid and gid | never |
 //! | permitted, inheritable and ambient capabilities, securebits | [`drop_capabilities`], before any thread acts for a user; the ambient set is never more than the inheritable one |
-//! | bounding set, no_new_privs, seccomp | nobody; the first two matter to programs that are executed, and the proxy executes none |
+//! | bounding set, no_new_privs, seccomp | never; the first two matter to programs that are executed, and the proxy executes none |
 //! | umask, root and current directory | [`begin_thread`] makes them the thread's own and its umask 0, as clients have applied theirs; what the proxy makes for itself is made by other threads, under the umask that it was started with |
-//! | name spaces, control groups | nobody: they are the process's |
-//! | signal mask, scheduling policy, nice value, processors | nobody: as the proxy was started |
+//! | name spaces, control groups | never: they are the process's |
+//! | signal mask, scheduling policy, nice value, processors | never: as the proxy was started |
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -67,10 +67,9 @@ thread_local! {
     static ACTING: RefCell<Acting> = const { RefCell::new(Acting { uid: 0, gid: 0, groups: None }) };
 }
 
-/// Makes a thread that has just begun act for nobody, with a umask of its own that takes nothing.
-/// To be called before anything else: the kernel gives a new thread the file-system uid and gid,
-/// the groups and the effective capabilities of the thread that started it, which may be acting
-/// for a user.
+/// Makes a new thread act for no user, with a umask of its own that masks nothing. To be called
+/// before anything else: the kernel gives a new thread the file-system uid and gid, the groups and
+/// the effective capabilities of the thread that started it, which may be acting for a user.
 pub(crate) fn begin_thread() -> io::Result<()> {
     // Where a container's filter of system calls refuses it, the umask is the whole process's.
     let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS);
@@ -199,8 +198,8 @@ impl Users {
         Users { keep, known: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Primary and supplementary groups of a user; a user nobody knows is in the
-    /// group of the same number and no other.
+    /// Returns primary and supplementary groups of a user; an unknown user is in the group of the
+    /// same number and no other.
     pub(crate) fn groups_of(&self, uid: u32) -> (u32, Arc<[u32]>) {
         if let Some((at, gid, groups)) = self.known.lock().expect("not poisoned").get(&uid)
             && at.elapsed() < self.keep

@@ -77,7 +77,7 @@ impl ExportNode {
         Ok(ExportNode { qid, kind, dev, ino, names, charge: Mutex::default(), fd })
     }
 
-    /// Has somebody hold the descriptor, if nobody does; whether that is new.
+    /// Charges the descriptor to a holder, if it has none; returns whether that is new.
     ///
     /// # Errors
     /// `ENFILE` if the holder, its peer or all have as many as they may.

@@ -108,7 +108,7 @@ impl HandleKey {
         }
     }
 
-    /// A key that nobody else will know: its handles end with the proxy.
+    /// Makes a key without a file: its handles end with the proxy.
     pub(crate) fn random() -> io::Result<HandleKey> {
         let mut key = [0; KEY_LEN];
         let got = rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
@@ -220,7 +220,8 @@ impl HandleTable {
             }
         })?);
         if node.kind == FileType::Directory {
-            // Somebody has it open, so that the backend still finds it. It says the same to all.
+            // An open descriptor keeps it, so that the backend still finds it. All clients get
+            // `ESTALE`.
             if !node.has_names() {
                 return Err(Errno::STALE.into());
             }
@@ -259,7 +260,7 @@ impl HandleTable {
     }
 }
 
-/// Takes as long whatever the bytes are, so that nobody finds a code by measuring.
+/// Takes the same time whatever the bytes are, so that a code cannot be found by measuring.
 fn same(one: &[u8], other: &[u8; MAC_LEN]) -> bool {
     one.iter().zip(other).fold(0, |found, (a, b)| found | (a ^ b)) == 0
 }

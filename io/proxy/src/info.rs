@@ -69,7 +69,7 @@ impl InfoQueue {
 }
 
 impl Server {
-    /// Starts the thread that looks for answers, by a thread that acts for nobody.
+    /// Starts the thread that answers, from a thread that acts for no user.
     pub(crate) fn start_teller(self: &Arc<Server>) -> io::Result<()> {
         let server = self.clone();
         let run = move || server.answer_questions();

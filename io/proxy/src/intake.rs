@@ -43,9 +43,9 @@ pub(crate) struct IntakeBatch {
     pub(crate) looked: Time,
 }
 
-/// Files that nobody refers to any more, for [`Server::leave`]: giving back their locks
-/// asks the backend, and closing them waits for it where the last use of a removed file
-/// ends or a close writes back. So never while holding a lock.
+/// Files without references, for [`Server::leave`]: releasing their locks calls the backend, and
+/// closing them waits for it where the last use of a removed file ends or a close writes back. So
+/// never while holding a lock.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct DeferredClose {

@@ -65,8 +65,8 @@ impl Export {
         Location { paths: PathSet::default(), project }
     }
 
-    /// The directories that a file lies in which was reached by `name`, a path below the export, if
-    /// that is known; `None` if nobody can say: a path may be too long to tell.
+    /// Returns the directories of a file that was reached by `name`, a path below the export, if
+    /// that is known; `None` if they cannot be found: a path may be too long.
     pub(crate) fn paths_of(&self, node: &ExportNode, name: Option<&[u8]>) -> Option<PathSet> {
         if !self.target.wanted().paths {
             return Some(PathSet::default());

@@ -148,8 +148,7 @@ impl FidLocks {
         *now == FileUse::Used
     }
 
-    /// Its session is over: what was locked through it is nobody's to change, until the fid is
-    /// closed.
+    /// Ends its session: locks through it cannot be changed any more, until the fid is closed.
     pub(crate) fn end(&self) {
         let mut now = self.0.lock().expect("not poisoned");
         *now = if *now == FileUse::Used { FileUse::Ended } else { FileUse::Closed };
@@ -339,7 +338,7 @@ impl LockTable {
         }
     }
 
-    /// Does something with the owners of a file while nobody else does.
+    /// Calls `body` with the owners of a file, without concurrent changes.
     fn with_file<R>(&self, id: LockedFileId, body: impl FnOnce(&mut FileOwners) -> R) -> R {
         let file = self.files().entry(id).or_default().clone();
         let mut owners = file.lock().expect("not poisoned");
@@ -350,7 +349,7 @@ impl LockTable {
         result
     }
 
-    /// Forgets a file that nobody has a lock on or is busy with.
+    /// Forgets a file without locks and without users.
     fn put_back(&self, id: LockedFileId, file: Arc<LockedFile>) {
         let mut files = self.files();
         let unused = file.try_lock().is_ok_and(|owners| owners.is_empty());

@@ -5,7 +5,7 @@
 //!                                                       │no: charge blocks
 //!                                                       ├─ granted ─► taken in
 //!                                                       └─ refused ─► kept aside; the connection is
-//!                                                          not read until somebody gives back
+//!                                                          not read until memory is free
 //! ```
 //!
 //! A connection keeps what it was charged until the next look at all of them, twice a second: so

@@ -1,4 +1,4 @@
-//! The proxy's page of metrics, made when somebody asks for it.
+//! The proxy's page of metrics, made at each scrape.
 //!
 //! ```text
 //!   GET /metrics ─► each target: subjects, 512 at a time ─► what is new ─► Lines of jobs, users

@@ -20,7 +20,7 @@ use crate::fids::{FidState, OpenFid};
 use crate::location::Location;
 use crate::target::{RequestFile, RequestMeta, SPLICE_MIN};
 
-/// The most that one Copy copies: longer, and nobody else would have a turn.
+/// The most that one Copy copies: with more, other requests would not have a turn.
 pub(crate) const COPY_MAX: u64 = 16 << 20;
 
 /// The facts that a message has by itself.

@@ -33,8 +33,8 @@ impl PlainSession {
         PlainSession { fids: FidTable::default(), server }
     }
 
-    /// Its client is gone or begins another: from now on its locks are nobody's to change, until
-    /// they are given back.
+    /// Ends the session: its client is gone or begins another. From now on its locks cannot be
+    /// changed, until they are released.
     pub(crate) fn end(&self) {
         self.fids.lock().expect("not poisoned").values().for_each(|fid| fid.end_locks());
     }

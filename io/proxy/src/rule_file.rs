@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often to try while they do.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// A rule file that nobody else changes while this lives, if they use this too.
+/// A rule file, locked against changes by processes that use this type, too.
 #[derive(Debug)]
 pub struct SavedRuleFile {
     path: PathBuf,

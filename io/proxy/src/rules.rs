@@ -116,7 +116,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts the rules of a controller in force; from then on nobody else's count.
+    /// Activates the rules of a controller; from then on the proxy accepts no others.
     pub(crate) fn take_rules(&self, text: &str, controller: &str) -> Result<(), RuleFileError> {
         let set = Arc::new(RuleSet::parse(text)?);
         let _alone = self.changing.lock().expect("not poisoned");

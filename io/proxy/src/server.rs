@@ -390,7 +390,7 @@ impl Server {
         place.replace(own.clone()).filter(|old| !Arc::ptr_eq(old, &own))
     }
 
-    /// Starts a thread if nobody could take over from the leader.
+    /// Starts a thread if there is none to take over from the leader.
     pub(crate) fn ensure_standby(self: &Arc<Server>) {
         if self.crew.lacks_standby()
             && let Err(error) = self.start_worker()

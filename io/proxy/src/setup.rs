@@ -26,7 +26,7 @@ use crate::writes::{Backing, Writes};
 /// a request does not wait long behind those before it.
 const SLOTS_DEFAULT: u32 = 64;
 
-/// Where the key of handles is kept when nobody says otherwise.
+/// Default path of the handle key.
 const KEY_PATH: &str = "/var/lib/sluice/handle.key";
 
 /// The key of the handles that mounts keep.

@@ -331,8 +331,8 @@ pub(crate) fn return_large_memory() {
     }
 }
 
-/// Gives memory that nobody uses back to the system: the allocator keeps it otherwise, and a burst
-/// would be felt until the process ends.
+/// Returns unused memory to the system: the allocator keeps it otherwise, and a burst would be felt
+/// until the process ends.
 pub(crate) fn release_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes no pointer and locks what it changes.

@@ -75,7 +75,7 @@ impl Server {
         gone.take(&mut connection.session.lock().expect("not poisoned").tally);
     }
 
-    /// Counts what a batch still has: replies that nobody could be sent any more.
+    /// Counts what a batch still has: replies that cannot be sent any more.
     pub(crate) fn count_late(&self, batch: &mut ReplyBatch) {
         if batch.tally != ReplyTally::default() {
             self.gone.lock().expect("not poisoned").take(&mut batch.tally);

@@ -8,10 +8,9 @@
 //!   helpers ── execute what is chosen until nothing is
 //! ```
 //!
-//! In the plain case one thread does everything and nothing is handed over: waking
-//! a thread on another processor costs more than most requests. The standby thread
-//! looks only while calls that may wait are being made, else it sleeps; so an idle
-//! proxy wakes nobody.
+//! In the plain case one thread does everything and nothing is handed over: waking a thread on
+//! another processor costs more than most requests. The standby thread checks only while calls that
+//! may wait are being made, else it sleeps; so an idle proxy has no wake-ups.
 //!
 //! Invariant: at most one thread leads. The leader is one atomic word, changed by compare-and-swap,
 //! so a leader that returns late finds out that it no longer is.
@@ -140,8 +139,8 @@ impl ThreadPool {
         self.rouse();
     }
 
-    /// Calls one idle thread to help, if there is one. Returns whether a new thread
-    /// should be started instead, because nobody is idle and there may be more.
+    /// Wakes one idle thread to help, if there is one. Returns whether a new thread should be
+    /// started instead, because no thread is idle and there may be more.
     pub(crate) fn call_help(&self) -> bool {
         let mut roster = self.roster.lock().expect("not poisoned");
         if roster.idle > roster.called {
@@ -152,7 +151,7 @@ impl ThreadPool {
         self.may_grow(&mut roster)
     }
 
-    /// Whether a new thread should be started because nobody stands by.
+    /// Whether a new thread should be started because there is no standby thread.
     pub(crate) fn lacks_standby(&self) -> bool {
         let mut roster = self.roster.lock().expect("not poisoned");
         !roster.standby && roster.idle == 0 && self.may_grow(&mut roster)

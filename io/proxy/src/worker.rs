@@ -390,7 +390,7 @@ impl Worker {
         finished
     }
 
-    /// Sees to it that a call which may wait keeps nobody else waiting.
+    /// Prepares a call that may wait, so that other requests need not wait for it.
     fn before(&mut self, target: &Target, running: &RunningRequest) -> Option<BlockingCall> {
         if running.quick {
             return None;
@@ -447,7 +447,7 @@ impl Worker {
         }
     }
 
-    /// Ends a connection; closing its files may keep this thread, but nobody else.
+    /// Ends a connection; closing its files may keep this thread, but no other.
     fn close(&mut self, connection: &Arc<Connection>, why: &dyn std::fmt::Display) {
         let call = self.begin_call();
         let leaving = self.server.close(connection, why);

@@ -19,9 +19,9 @@
 //! Clean is what the device has been given, not what survives a power cut: that
 //! stays with [`Writes::fsync`].
 //!
-//! Where nobody names a mode, the size decides ([`Backing::best`]): a large write goes
-//! to the device as it is, small ones are gathered, since a device that is handed
-//! 16 KiB at a time is slow for everybody.
+//! If no mode is configured, the size decides ([`Backing::best`]): a large write goes to the device
+//! as it is. Small ones are gathered, since a device that is handed 16 KiB at a time is slow for
+//! all clients.
 //!
 //! Every mode but `cached` may wait for the device. A file that refuses a mode
 //! (EINVAL, EOPNOTSUPP) gets the next one from then on, so nothing fails that

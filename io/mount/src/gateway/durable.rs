@@ -122,8 +122,8 @@ impl UpstreamSession {
         first
     }
 
-    /// Makes what was written to a file durable. Where the peer cannot, nobody can do more:
-    /// the link is not to keep those writes for ever, nor this the file.
+    /// Makes the writes to a file durable. If the server cannot, retrying does not help: the link
+    /// must not keep those writes for ever, nor this the file.
     fn sync_written(&self, job: &UpstreamOp, written: &WrittenExtent) -> Result<(), UpstreamError> {
         let WrittenExtent { file, who, opened } = written;
         let mark = lock(&self.durable.state).commits.mark();

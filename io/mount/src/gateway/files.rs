@@ -32,7 +32,7 @@ use crate::session::lock;
 /// A file of the peer that has a handle.
 #[derive(Debug)]
 pub(super) struct UpstreamFile {
-    /// Nobody else's.
+    /// Serial of the file, which is never reused.
     pub(super) serial: u64,
     /// The server's number of the file.
     number: u64,

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Nothing here outlives the connection but the [`UpstreamFiles`], which are the gateway's: with
-//! them the link opens again what was open. A channel that is bound twice has lost what
-//! was answered on it before, and nobody remembers those answers here: then the connection
-//! is ended, and the link finds out what was executed as it does when a proxy has died.
+//! them the link reopens its files. A channel that is bound twice has lost the replies on it
+//! before, and they are not kept here. Then the connection is ended, and the link finds out what
+//! was executed as it does when a proxy has died.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ pub(super) struct UpstreamSession {
     pub(super) durable: DurableWrites,
     /// The peer knows neither Tunlinkat nor Trenameat.
     pub(super) names_by_fid: AtomicBool,
-    /// The gateway's, known once somebody has attached.
+    /// The gateway's files, known after the first attach.
     known: Arc<OnceLock<UpstreamFiles>>,
     aname: String,
     /// Another one for each life.
@@ -80,7 +80,7 @@ pub(super) struct UpstreamOpened {
 }
 
 impl UpstreamSession {
-    /// Over a connection on which nobody has attached yet.
+    /// Makes the session of a connection without an attach.
     pub(super) fn new(
         peer: Arc<UpstreamClient>,
         known: Arc<OnceLock<UpstreamFiles>>,
@@ -196,7 +196,7 @@ impl UpstreamSession {
     /// Returns the caller of an identity number.
     ///
     /// # Errors
-    /// `EINVAL` if nobody.
+    /// `EINVAL` if it is unknown.
     pub(super) fn who(&self, number: u32) -> Result<UpstreamCaller, Errno> {
         lock(&self.identities).by_number.get(&number).copied().ok_or(Errno::INVAL)
     }
@@ -244,7 +244,7 @@ impl UpstreamSession {
         ReplyHeader { verifier: self.verifier, committed: self.durable.committed() }
     }
 
-    /// A job that is nobody else's.
+    /// Makes an operation of its own.
     pub(super) fn job(&self) -> UpstreamOp {
         UpstreamOp::new(self.jobs.fetch_add(1, Ordering::Relaxed))
     }

@@ -64,11 +64,11 @@ struct UpstreamSent {
 enum UpstreamWaiting {
     /// A waiting call, for which it is the message number `at`.
     Asker { to: Sender<(usize, Vec<u8>)>, at: usize },
-    /// Nobody; the fid is free afterwards.
+    /// No call; the fid is free afterwards.
     Clunk(Fid),
-    /// Nobody; the tag is that of a flush of another.
+    /// No call; the tag is that of a flush of another.
     Flush(usize),
-    /// Nobody any more.
+    /// No call any more.
     Answered,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct UpstreamFid {
 }
 
 impl UpstreamOp {
-    /// `number` is nobody else's, and not 0.
+    /// Makes an operation with a unique `number` other than 0.
     pub(super) fn new(number: u64) -> UpstreamOp {
         UpstreamOp { number, flushed: AtomicBool::new(false) }
     }
@@ -310,7 +310,7 @@ impl UpstreamClient {
         Ok(())
     }
 
-    /// Lets the peer forget a fid; nobody waits for that.
+    /// Makes the server forget a fid, without waiting for that.
     fn forget(&self, fid: Fid) {
         let mut out = Vec::new();
         {
@@ -323,7 +323,7 @@ impl UpstreamClient {
         let _ = self.send(&out);
     }
 
-    /// A reply came. One that nobody asked for is dropped: a flush may have been faster.
+    /// Handles a reply. A reply without a request is dropped: a flush may have been faster.
     fn told(&self, frame: Vec<u8>) {
         let tag = frame_tag(&frame).map_or(usize::MAX, |tag| tag.0.into());
         let mut table = lock(&self.table);

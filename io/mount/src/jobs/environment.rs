@@ -71,7 +71,7 @@ struct EnvironReading {
     number: u64,
     process: u32,
     deadline: Instant,
-    /// None: it hangs, and nobody waits for it any more.
+    /// `None` after the query has timed out because the read hangs.
     then: Option<OnEnviron>,
 }
 
@@ -309,7 +309,7 @@ mod tests {
             mknodat(CWD, self.environ(process), FileType::Fifo, Mode::RWXU, 0).unwrap();
         }
 
-        /// Makes a process's read hang: from then on nobody waits for it.
+        /// Makes a process's read hang: its queries have timed out.
         fn hang(&self, readers: &EnvironReaders, process: u32) {
             self.pipe(process);
             until("the read is begun in time", || {

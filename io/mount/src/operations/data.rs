@@ -287,7 +287,7 @@ fn fsync_open(
     });
 }
 
-/// The last descriptor is closed. Nobody waits for this: the kernel is answered at once.
+/// The last descriptor is closed. The kernel is answered at once, without waiting for the proxy.
 pub(crate) fn release(export: &MountFs, release: Release, reply: Reply<()>) {
     let file = export.files().close(release.handle);
     reply.ok(&());

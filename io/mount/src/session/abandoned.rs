@@ -1,5 +1,4 @@
-//! Calls that nobody waits for any more, and that the proxy has not answered: they may yet be
-//! executed.
+//! Calls without a waiter that the proxy has not answered: they may yet be executed.
 //!
 //! ```text
 //!   the caller is killed ─► Tflush ─┬─ answered in time: the call was cancelled, or is done
@@ -57,7 +56,7 @@ pub(crate) struct AbandonedCall {
 }
 
 impl Abandoned {
-    /// Nobody waits for this user's call any more.
+    /// Notes that this user's call has lost its waiter.
     pub(crate) fn begin(self: &Arc<Abandoned>, uid: u32) -> AbandonedCall {
         let mut state = lock(&self.state);
         state.last += 1;

@@ -82,7 +82,7 @@ pub(crate) struct ChannelStats {
 pub(crate) enum ChannelPhase {
     /// It has this one.
     Up(Arc<OwnedFd>),
-    /// It has had none since then; somebody sees to it.
+    /// Without a connection since then; a thread reconnects.
     Lost(Instant),
     /// It will have none any more.
     Over,
@@ -224,7 +224,7 @@ impl LinkChannel {
     /// A reply came.
     ///
     /// # Errors
-    /// If nobody has asked for it.
+    /// If there is no request for it.
     pub(crate) fn received<'a>(
         &mut self,
         tag: Tag,
@@ -339,7 +339,7 @@ impl LinkChannel {
         overdue.collect()
     }
 
-    /// Nobody waits for this request any more, whatever becomes of it.
+    /// Detaches the waiter of this request, whatever becomes of the call.
     pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<OnReply> {
         self.under_way.iter_mut().flatten().find_map(|one| match one {
             CallInFlight::Call { call, .. } if call.is_for(request) => {
@@ -508,7 +508,7 @@ impl LinkChannel {
         self.lanes.waiters(self.looked_at, LOOK_AT)
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether no call waits for a reply.
     pub(crate) fn is_idle(&self) -> bool {
         self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
     }

@@ -1,4 +1,4 @@
-//! What a channel says on its own account, beside the calls.
+//! Messages of a channel beside the calls.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,13 +9,13 @@ use ninep::{Fid, Request, Tag};
 use super::call::CallFrame;
 use super::identities::SessionIdentity;
 
-/// What a channel says on its own account.
+/// A message of a channel beside the calls.
 #[derive(Clone, Debug)]
 pub(crate) enum SessionControl {
     Identity(Arc<SessionIdentity>),
     Retire(u32),
     Flush(Tag),
-    /// Who waits for the write with that tag.
+    /// Another identity waits for the write with that tag.
     Donate(Tag, Fid, Arc<SessionIdentity>),
     /// Sent then.
     Ping(Instant),

@@ -312,7 +312,7 @@ impl LoopConnection<'_> {
         self.link.lose(self.on, why);
     }
 
-    /// Takes the connection that somebody may have made.
+    /// Adopts a connection that another thread may have made.
     fn adopt(&mut self, set: &OwnedFd) -> Result<(), Errno> {
         let phase = self.channel().phase.clone();
         if let ChannelPhase::Up(socket) = phase

@@ -195,8 +195,8 @@ impl ClientSession {
         }
     }
 
-    /// Goes back to the own proxy once it is there again and that harms nobody. False if it is
-    /// better tried again after some time: what was under way did not end.
+    /// Fails back to the own proxy once it is present again and that harms no caller. False if a
+    /// later attempt is better: calls in flight did not end.
     pub(super) fn look_home(&self) -> bool {
         let away = lock(&self.life).at != 0;
         // A lock would be free for a moment; a waiter for one waits for others.
@@ -233,8 +233,8 @@ impl ClientSession {
         drained
     }
 
-    /// Whether a lock was granted while nobody looked; now that nothing is under way and nothing
-    /// begins, none is any more.
+    /// Whether a lock was granted during the check; no call is in flight and none begins, so that
+    /// the answer stays true.
     fn was_granted_a_lock(&self) -> bool {
         // It may not be known yet.
         self.wait_for_receivers();
@@ -255,7 +255,7 @@ impl Outage {
         self.dead = why.is_dead().then(|| self.dead.unwrap_or(now));
     }
 
-    /// Whether its machine says that nobody listens there.
+    /// Whether the proxy's machine refuses connections.
     fn is_dead(&self) -> bool {
         self.dead.is_some()
     }

@@ -8,7 +8,7 @@
 //!              Tversion "9P2000.L" ─► Gateway, which does   ask_all: identities, files, locks
 //! ```
 //!
-//! What is special to the dialect about beginning is here, and nowhere else.
+//! The dialect's special steps of beginning a session are all here.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -34,13 +34,13 @@ pub(crate) struct Handshake {
     inbox: SocketInbox,
     /// The largest message that was agreed on, in bytes.
     pub(crate) msize: u32,
-    /// What the last reply began with.
+    /// Header of the last reply.
     pub(crate) header: ReplyHeader,
     /// The peer is a server of another kind, by way of the gateway.
     pub(super) is_gateway: bool,
 }
 
-/// What the proxy said to Tsession.
+/// Reply to Tsession.
 #[derive(Clone, Debug)]
 pub(crate) struct NegotiatedSession {
     pub(crate) slots: u16,
@@ -51,7 +51,7 @@ pub(crate) struct NegotiatedSession {
 /// Why a connection did not come about.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    /// Nobody answers there.
+    /// The proxy cannot be connected to.
     #[error("{0}")]
     Connect(std::io::Error),
     /// It broke.
@@ -79,7 +79,7 @@ pub(crate) enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether the machine says that nobody listens: then nothing is executed there any more.
+    /// Whether the machine refuses connections: then nothing is executed there any more.
     pub(super) fn is_dead(&self) -> bool {
         use std::io::ErrorKind::{ConnectionRefused, NotFound};
         matches!(self, HandshakeError::Connect(why)

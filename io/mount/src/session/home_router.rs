@@ -145,18 +145,18 @@ impl HomeRouter {
         }
     }
 
-    /// The link at which somebody pays.
+    /// Returns the link of an identity.
     pub(crate) fn link(&self, payer: &SessionIdentity) -> &Arc<ClientSession> {
         &self.links[payer.home]
     }
 
-    /// A signal came for who waits for this request.
+    /// Handles a signal for the waiting caller of this request.
     pub(crate) fn interrupt(&self, request: FuseRequestId) {
         // In none of them it is answered, or about to be called: then it is found there.
         let _ = self.links.iter().any(|link| link.interrupt(request));
     }
 
-    /// What is to be done with writes that a proxy's machine has lost.
+    /// Sets the callback for writes that a proxy's machine has lost.
     pub(crate) fn on_lost(&self, then: impl Fn(Vec<SentWrite>) + Send + Sync + 'static) {
         // Once for each mount.
         let _ = self.shared.on_lost.0.set(Box::new(then));
@@ -169,8 +169,8 @@ impl HomeRouter {
         any || self.links.iter().any(|link| link.kept.is_full())
     }
 
-    /// Lets those go who are killed while they wait for writes, and those who got a signal that
-    /// did not end them, and one since that does.
+    /// Detaches callers that are killed while they wait for writes, and those that got a signal
+    /// that did not end them, and one since that does.
     pub(super) fn look_at_signalled(&self) {
         let now = Instant::now();
         let kept = self.links.iter().flat_map(|link| link.kept.let_go(now, is_being_killed));
@@ -213,7 +213,7 @@ impl HomeRouter {
         }
     }
 
-    /// The mount is gone: nobody reconnects any more.
+    /// Ends reconnecting: the mount is gone.
     pub(crate) fn end(&self) {
         self.shared.over.store(true, Ordering::SeqCst);
     }
@@ -230,7 +230,7 @@ fn best(names: &[u64], key: u64) -> usize {
     (0..names.len()).max_by_key(|at| score(names[*at], key)).expect("there is a name")
 }
 
-/// All of them, the highest score first.
+/// Returns the indices of all names, the highest score first.
 fn order(names: &[u64], key: u64) -> Vec<usize> {
     let mut order: Vec<_> = (0..names.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(score(names[*at], key)));
@@ -260,7 +260,7 @@ const PAYLOAD: u32 = 1 << 20;
 pub(super) const ROOM: u32 = 12 << 10;
 /// How often it is looked whether a proxy is back.
 const LOOK_HOME: Duration = Duration::from_secs(1);
-/// And after calls had to pause in vain.
+/// Longer pause after calls had to pause in vain.
 const LOOK_HOME_LATER: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::lock;
 use super::remote_ops::{RemoteOps, RemoteOpsTable};
 
-/// Who pays for calls.
+/// The identity that pays for calls.
 #[derive(Debug)]
 pub(crate) struct SessionIdentity {
     pub(crate) number: u32,
@@ -36,11 +36,11 @@ pub(crate) struct SessionIdentity {
     used: AtomicU64,
     /// Bytes that were written and answered, and are not executed.
     pub(crate) behind: AtomicU64,
-    /// What it had here and of other proxies, if there are others.
+    /// Its service here and at other proxies, if there are others.
     service: Option<RemoteOps>,
 }
 
-/// What makes two payers the same.
+/// Key of an identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct IdentityKey {
     uid: u32,
@@ -49,7 +49,7 @@ pub(super) struct IdentityKey {
     job: JobId,
 }
 
-/// All who pay at one link.
+/// The identities of one link.
 #[derive(Debug)]
 pub(crate) struct IdentityTable {
     home: usize,
@@ -119,7 +119,7 @@ impl IdentityTable {
         asked.cloned().collect()
     }
 
-    /// Forgets one that was refused: who comes next as the same asks again.
+    /// Forgets an identity that was refused: the next caller with the same identity sends it again.
     pub(crate) fn forget(&self, payer: &SessionIdentity) {
         let mut table = lock(&self.table);
         table.by_number.remove(&payer.number);
@@ -155,7 +155,7 @@ impl SessionIdentity {
         }
     }
 
-    /// True for the first who asks this, and has to tell the proxy.
+    /// Returns true for the first caller, which has to send the identity to the proxy.
     pub(crate) fn begin_asking(&self) -> bool {
         !self.asked.load(Ordering::SeqCst) && !self.asked.swap(true, Ordering::SeqCst)
     }

@@ -7,7 +7,7 @@
 //!                 stale: ESTALE from now on                 stale: its owner relied on it
 //! ```
 //!
-//! A lock is taken again only where nobody can have had it meanwhile ([`Retake`]).
+//! A lock is reclaimed only if no other owner can have had it meanwhile ([`Retake`]).
 //!
 //! Numbers stay what they were, so calls that wait need not be changed.
 
@@ -34,8 +34,8 @@ pub(super) enum Retake {
     /// The proxy was started again, and says itself whether others could take locks since: it has a
     /// grace period, as NFSv4 has (RFC 8881, section 8.4.2).
     Reclaim,
-    /// Another takes over from a dead one: until then nobody gets locks that others had, since every
-    /// mount leaves them so long to those.
+    /// Another proxy takes over from a dead one. Until this time no other client gets the locks,
+    /// since every mount reserves them that long for their former owners.
     Until(Instant),
     /// They may not: others may have had them.
     Never,

@@ -30,7 +30,7 @@ use crate::write_behind::{OnReady, SentWrite};
 pub(crate) struct UncommittedWrites {
     /// Bytes that may be kept; 0 keeps none.
     limit: u64,
-    /// What the last reply said, to see without the lock that nothing is new.
+    /// Values of the last reply, to see without the lock that nothing is new.
     seen: [AtomicU64; 3],
     /// How often writes were lost.
     losses: AtomicU64,
@@ -48,12 +48,12 @@ struct UncommittedState {
     held: Vec<(CallWaiter, OnReady)>,
 }
 
-/// What a reply's header has changed.
+/// Changes by a reply's header.
 #[derive(Default)]
 pub(crate) struct Changed {
     /// To be written once more.
     pub(crate) lost: Vec<SentWrite>,
-    /// Those who waited for room.
+    /// Callbacks of the waiters for room.
     pub(crate) ready: Vec<OnReady>,
 }
 
@@ -103,8 +103,8 @@ impl UncommittedWrites {
         (much || older) && !std::mem::replace(&mut state.committing, true)
     }
 
-    /// A Tcommit of this life of the session was answered. Gives those who waited: where it
-    /// failed they wait no longer, and the next write asks again.
+    /// Handles the reply to a Tcommit of this life of the session. Returns the waiters: after a
+    /// failure they wait no longer, and the next write commits again.
     pub(crate) fn committed(&self, epoch: u64, well: bool) -> Vec<OnReady> {
         let mut state = lock(&self.state);
         state.committing = false;

@@ -165,7 +165,7 @@ fn sync_again_and_again(
     Ok(waits)
 }
 
-/// Lets the window pass while nobody writes.
+/// Lets the window pass without writers.
 fn idle(window: LoadWindow<'_>) -> Result<f64, CalibrateError> {
     let pause = Duration::from_millis(5);
     let mut nobody = [|| {

@@ -90,7 +90,7 @@ pub struct ControlServer {
 /// `auto` and the default place cannot be had.
 ///
 /// # Errors
-/// Only for a place that was named: the socket is somebody else's or cannot be made.
+/// Only for an address that was given: another process has the socket, or it cannot be created.
 pub fn start(
     at: &ApiSocket,
     control: Arc<dyn ProxyControl>,

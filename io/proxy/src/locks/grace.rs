@@ -8,7 +8,8 @@
 //!
 //! The locks of a proxy end with its process. Without this time another client could be faster than
 //! the one that had a lock and is still on its way back, and would find the data half changed (RFC
-//! 8881, section 8.4.2). After it nobody can know whether somebody else has had the lock since.
+//! 8881, section 8.4.2). After it, the proxy cannot know whether another client has had the lock
+//! since.
 
 use model::Time;
 use ninep::LockKind;
@@ -29,7 +30,7 @@ pub(super) enum Admission {
     TryOnce,
     /// It is tried when the time is over.
     Wait,
-    /// It is not tried: somebody else may have had the lock.
+    /// It is not tried: another client may have had the lock.
     Refuse,
 }
 

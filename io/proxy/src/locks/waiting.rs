@@ -73,7 +73,7 @@ pub(super) struct LockWaiters {
 #[derive(Default)]
 struct WaiterList {
     waiters: BTreeMap<(LockedFileId, u64), LockWaiter>,
-    /// The proxy ends: nobody may wait any more.
+    /// The proxy is shutting down: requests may not wait any more.
     ended: bool,
 }
 
@@ -204,7 +204,7 @@ impl LockWaiters {
         self.all.load(Ordering::SeqCst) > 0
     }
 
-    /// The files that somebody waits for.
+    /// Returns the files that have waiters.
     pub(super) fn files(&self) -> Vec<LockedFileId> {
         let mut files: Vec<_> = self.list().waiters.keys().map(|(file, _)| *file).collect();
         files.dedup();

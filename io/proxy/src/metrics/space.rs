@@ -1,7 +1,7 @@
 //! How full the backends are, asked without waiting for them.
 //!
 //! ```text
-//!   scrape ─► older than 15 s and nobody asks? ─► a thread: statvfs of each target's directory
+//!   scrape ─► older than 15 s and no query? ─► a thread: statvfs of each target's directory
 //!      └────► what was answered last, and its age         one at a time, ends when it has asked
 //! ```
 //!

@@ -199,8 +199,8 @@ fn written_file(cx: &Context<'_>, dir: &ExportNode, name: &[u8]) -> Option<Expor
     (written || !export.links.is_empty()).then(|| dir.look_up(name, export).ok())?
 }
 
-/// A name is gone. What was written to a file that has none left will not be missed: nobody
-/// can make it durable, and no commit number is to wait for that.
+/// Notes that a name is gone. The writes to a file without names are forgotten: they cannot be made
+/// durable, and no commit number must wait for that.
 fn forget_writes(cx: &Context<'_>, file: Option<ExportNode>) {
     let Some(file) = file else { return };
     cx.fid().user.export.links.forget(file.key(), || file.names_now() <= 1);

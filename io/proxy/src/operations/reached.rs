@@ -22,7 +22,7 @@ pub(super) struct Reached<'a> {
 }
 
 impl On<'_> {
-    /// Notes where the file behind a handle lies, if somebody wants to know.
+    /// Notes the location of the file behind a handle, if rules need it.
     pub(super) fn learn(
         &self,
         (handle, node): (&[u8], &ExportNode),
@@ -74,7 +74,7 @@ impl On<'_> {
         }
     }
 
-    /// Looks where a handle's file lies that nobody knows by name, for the messages that follow.
+    /// Looks up the unknown location of a handle's file, for the messages that follow.
     pub(super) fn learn_unknown(&self, (handle, node): (&[u8], &ExportNode), export: &Export) {
         let Some(mount) = self.mount().filter(|_| export.target.wanted().anything()) else {
             return;
@@ -86,7 +86,7 @@ impl On<'_> {
 }
 
 impl Context<'_> {
-    /// The path of the message's own file, if rules ask for paths and somebody can say.
+    /// Returns the path of the message's own file, if rules need paths and it is known.
     pub(super) fn own_path(&self) -> Option<Box<[u8]>> {
         self.path_of_fid(self.fid(), self.handle)
     }

@@ -25,7 +25,7 @@ use crate::target::Target;
 pub(crate) enum TraceCaller<'a> {
     /// An attached user.
     User(&'a ProxyUser),
-    /// Somebody at this connection.
+    /// A caller at this connection without an attach.
     Peer(&'a Connection),
 }
 

@@ -168,7 +168,7 @@ impl DirtyTracker {
         taken
     }
 
-    /// Bytes of `account` that are not known to be clean and that nobody waits for.
+    /// Bytes of `account` that are not known to be clean and that have no waiter.
     #[cfg(test)]
     pub(super) fn bytes(&self, account: DirtyAccount) -> Bytes {
         Bytes::new(self.accounts.get(&account).map_or(0, |ledger| ledger.bytes))

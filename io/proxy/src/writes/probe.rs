@@ -73,9 +73,9 @@ impl Backing {
         }
     }
 
-    /// The best mode that was found for writes of `length` bytes, which is what a target uses
-    /// when nobody says otherwise. Small ones are gathered in the page cache, as each would
-    /// wait for the device by itself.
+    /// Returns the best mode that was found for writes of `length` bytes, which is the default of a
+    /// target. Small writes are gathered in the page cache, as each would wait for the device by
+    /// itself.
     pub(crate) fn best(&self, length: u64) -> WriteMode {
         match self {
             Backing { memory_fs: true, .. } => WriteMode::Cached,
