@@ -49,7 +49,7 @@ pub struct Options {
     pub request_timeout_s: u16,
     /// How requests travel. Default: [`Transport::Device`].
     pub transport: Transport,
-    /// Requests that each of the ring's queues has under way at most; each takes memory for
+    /// Requests that each of the ring's queues has in flight at most; each takes memory for
     /// the largest write. Default: 16.
     pub ring_depth: u16,
     /// Threads that read /dev/fuse; beside a ring there is one. Default: one for each processor, from 2 to 16.

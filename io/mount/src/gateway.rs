@@ -118,7 +118,7 @@ fn serve(life: &Arc<UpstreamSession>, msize: u32) -> io::Result<OwnedFd> {
 }
 
 /// Has the kernel find out that the server's machine is gone: plain 9P has no message that is
-/// answered whatever else is under way. A Unix socket needs none of it, and refuses.
+/// answered whatever else is in flight. A Unix socket needs none of it, and refuses.
 fn watch(socket: &OwnedFd) {
     let watched = set_socket_keepalive(socket, true)
         .and_then(|()| set_tcp_keepidle(socket, SILENCE))

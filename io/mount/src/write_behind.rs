@@ -1,7 +1,7 @@
 //! Writes that were answered before the proxy has executed them.
 //!
 //! ```text
-//!   write ─► run: grows while it waits ─► under way, a few of a file ─► executed
+//!   write ─► run: grows while it waits ─► in flight, a few of a file ─► executed
 //!     │ no room                                 │ failed ─► reported at next write, fsync, close
 //!     └─► waits                                 ▼
 //!   close, fsync, truncation, unlock ─────► wait for what was written before them
@@ -9,7 +9,7 @@
 //!   stat, look-up, open ──────────────────► wait for nothing: Since says how long the file is
 //! ```
 //!
-//! While little is under way a write goes at once; what comes meanwhile and continues the last
+//! While little is in flight a write goes at once; what comes meanwhile and continues the last
 //! one travels with it in one message (as Nagle's algorithm does for TCP: RFC 896). Nothing
 //! waits for a clock.
 //!
@@ -497,7 +497,7 @@ const NEW: u64 = 1 << 32;
 /// Maximum number of ends of executed runs that are remembered, each before the one before it. For
 /// a caller from before a forgotten one the file has changed.
 const ENDED_MAX: usize = 64;
-/// Messages of one file under way. More would leave nothing to travel together.
+/// Messages of one file in flight. More would leave nothing to travel together.
 const DEPTH: usize = 4;
 /// Bytes of one file: what the last close of a writer waits for at most.
 const FILE_MAX: u64 = 4 << 20;

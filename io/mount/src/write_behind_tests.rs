@@ -72,7 +72,7 @@ fn what_continues_the_last_write_travels_with_it_while_others_are_under_way() {
         assert_eq!(message(&behind.begin().unwrap()), (piece * 4, b"aaaa".to_vec()));
     }
     bench.put(&file, 16, b"bbbb");
-    assert!(behind.begin().is_none(), "enough is under way");
+    assert!(behind.begin().is_none(), "enough is in flight");
     bench.put(&file, 20, b"cc");
     bench.put(&file, 30, b"dd");
     go(bench.executed(&file, NEW + 2));

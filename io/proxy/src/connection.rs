@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     /// Bytes that wait for the peer to read them.
     unsent: AtomicUsize,
     pub(crate) closed: AtomicBool,
-    /// Requests that were under way when it was last read.
+    /// Requests that were in flight when it was last read.
     pub(crate) in_flight: AtomicUsize,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
@@ -468,7 +468,7 @@ impl NinepSession {
         ReplyTo { path, tag }
     }
 
-    /// Whether the client has as much under way as it may. One request always may be.
+    /// Whether the client has as much in flight as it may. One request always may be.
     pub(crate) fn is_over(&self, bounds: ConnectionBounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
         // A throttled job keeps a window's worth here; other jobs need room beside it.

@@ -1,7 +1,7 @@
 //! State of a client's fids.
 //!
 //! A [`OpenFid`] never changes: opening or renaming puts a new one in its place, so a
-//! request that is under way keeps the one it began with.
+//! request that is in flight keeps the one it began with.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

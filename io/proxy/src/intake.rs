@@ -243,7 +243,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tversion: ends the session there was, with all it had under way.
+    /// Tversion: ends the session there was, with all it had in flight.
     fn begin(
         &self,
         connection: &Arc<Connection>,

@@ -607,7 +607,7 @@ impl Server {
         result
     }
 
-    /// Ends a connection and all it had under way. What it had open is to leave.
+    /// Ends a connection and all it had in flight. What it had open is to leave.
     pub(crate) fn close(
         &self,
         connection: &Arc<Connection>,

@@ -221,7 +221,7 @@ impl Worker {
         let result = self.greet(to, frame);
         self.end_call(call);
         let (who, errno) = match &result {
-            // It waits for what the connection before it has under way.
+            // It waits for what the connection before it has in flight.
             Ok(None) => return,
             Ok(Some((Some(user), _))) => (TraceCaller::User(user), 0),
             Ok(Some((None, _))) => (TraceCaller::Peer(&to.path.connection), 0),
@@ -263,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// Channels whose former connection has nothing under way any more get their next one.
+    /// Channels whose former connection has nothing in flight any more get their next one.
     fn bind_next(&mut self) {
         while let Some(pending) = self.server.mounts.next_ready() {
             match self.server.bind(&pending) {

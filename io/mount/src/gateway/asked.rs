@@ -178,7 +178,7 @@ impl GatewayCall<'_> {
     }
 }
 
-/// Requests that each identity may have under way on a channel, and their bytes: a server
+/// Requests that each identity may have in flight on a channel, and their bytes: a server
 /// without the dialect has no word for how much it takes.
 const REQUESTS: u32 = 64;
 const BYTES: u64 = 4 << 20;

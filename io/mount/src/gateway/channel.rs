@@ -10,7 +10,7 @@
 //!
 //! Bounds: [`UNDER_WAY_MAX`] messages, which the link keeps to; one more ends the channel, as
 //! anything does that is not the dialect. A connection to the peer that breaks ends it too,
-//! without an answer to what is under way.
+//! without an answer to what is in flight.
 //!
 //! Invariant: a message is in `under_way` until its reply is sent, and both change while
 //! `sending` is locked, so a Tflush is answered after the message that it names.

@@ -4,7 +4,7 @@
 //!   worker ─► ask, ask_all ─► tags, one send ─► socket ─► peer
 //!     ▲                                                     │
 //!     └── its own replies ◄── reader thread, by tag ◄───────┘
-//!   flush ─► Tflush for what a job has under way ─► its reply, or Rflush: EINTR
+//!   flush ─► Tflush for what a job has in flight ─► its reply, or Rflush: EINTR
 //! ```
 //!
 //! A fid is a [`UpstreamFid`]: dropping it makes the server forget it, so no way out of a function
@@ -228,7 +228,7 @@ impl UpstreamClient {
         Ok(all)
     }
 
-    /// Takes back what a job has under way, as far as the peer still can; what it asks from
+    /// Takes back what a job has in flight, as far as the peer still can; what it asks from
     /// now on is `EINTR`.
     pub(super) fn flush(&self, job: &UpstreamOp) {
         let mut out = Vec::new();
@@ -416,7 +416,7 @@ fn tag_of(place: usize) -> Tag {
     Tag(place as u16)
 }
 
-/// Messages under way, flushes of them not counted; twice as many are far from NOTAG.
+/// Messages in flight, flushes of them not counted; twice as many are far from NOTAG.
 const TAGS_MAX: usize = 4096;
 /// Questions of one job that are sent before the first answer is waited for.
 const AT_ONCE: usize = 32;

@@ -30,7 +30,7 @@ use crate::session::lock;
 pub(super) struct WalkedFid {
     /// By a file's serial and a user.
     kept: Mutex<Lru<(u64, u32), KeptWalk>>,
-    /// Read by renames under way, so that others can wait for their ends.
+    /// Read by renames in flight, so that others can wait for their ends.
     pub(super) moving: RwLock<()>,
 }
 

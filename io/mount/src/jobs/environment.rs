@@ -66,7 +66,7 @@ struct ReaderState {
     closed: bool,
 }
 
-/// A read under way.
+/// A read in flight.
 struct EnvironReading {
     number: u64,
     process: u32,

@@ -36,7 +36,7 @@ use crate::write_behind::SentWrite;
 #[derive(Debug)]
 pub(crate) struct LinkChannel {
     pub(crate) phase: ChannelPhase,
-    /// The session's life in which what is under way was begun.
+    /// The session's life in which what is in flight was begun.
     pub(crate) epoch: u64,
     /// Calls that may have been executed before the proxy forgot the session.
     pub(crate) unsettled: Vec<ServerCall>,
@@ -371,7 +371,7 @@ impl LinkChannel {
         given_up
     }
 
-    /// The session goes on over another connection: everything under way is sent once more.
+    /// The session goes on over another connection: everything in flight is sent once more.
     pub(crate) fn resume(&mut self) {
         self.out.clear();
         let tickets: Vec<CallId> =
@@ -475,7 +475,7 @@ impl LinkChannel {
         }
     }
 
-    /// Takes all calls out, wherever they are. Those under way are flushed once that can be
+    /// Takes all calls out, wherever they are. Those in flight are flushed once that can be
     /// said: their slots go on counting, and a new session is not asked for them again.
     pub(crate) fn give_up(&mut self, now: Instant) -> Vec<OnReply> {
         let mut all: Vec<OnReply> = self.lanes.drain().into_iter().map(|call| call.done).collect();
@@ -513,12 +513,12 @@ impl LinkChannel {
         self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
     }
 
-    /// Whether what is under way will end before long.
+    /// Whether what is in flight will end before long.
     pub(crate) fn can_be_quiet(&self) -> bool {
         matches!(self.phase, ChannelPhase::Up(_)) && !self.lanes.any_patient()
     }
 
-    /// Whether nothing is under way, whatever waits to begin.
+    /// Whether nothing is in flight, whatever waits to begin.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self.phase, ChannelPhase::Up(_)) && !self.is_owed()
     }

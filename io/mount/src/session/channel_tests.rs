@@ -285,7 +285,7 @@ fn silence_is_answered_by_a_ping_and_then_by_giving_the_connection_up() {
     let start = Instant::now();
     bench.channel.hear(start);
     bench.channel.tick(false, start + SILENCE * 3).unwrap();
-    assert_eq!(bench.turn(), [], "nothing is under way");
+    assert_eq!(bench.turn(), [], "nothing is in flight");
     bench.push(1, false);
     bench.turn();
     bench.channel.tick(false, start + SILENCE / 2).unwrap();

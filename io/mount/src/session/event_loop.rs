@@ -24,7 +24,7 @@ use super::socket::{Broken, SocketInbox};
 use super::{ClientSession, HERE, HomeRouter};
 use crate::options::nanos;
 
-/// Serves until the mount is gone, and then what is still under way for a moment.
+/// Serves until the mount is gone, and then what is still in flight for a moment.
 pub(crate) fn run(homes: &HomeRouter, on: usize, mut port: RequestReceiver, linger: BusyPoll) {
     HERE.set(Some(on));
     let ended = EventLoop::new(homes, on, &port, linger).and_then(|mut turn| {
@@ -364,5 +364,5 @@ const SOCKETS: u64 = 2;
 const REQUESTS_AT_ONCE: usize = 64;
 /// Readings of the socket before the kernel's turn comes again.
 const READS_AT_ONCE: usize = 16;
-/// How long a thread stays for what is under way when the mount is gone.
+/// How long a thread stays for what is in flight when the mount is gone.
 const FINISH: Duration = Duration::from_secs(2);

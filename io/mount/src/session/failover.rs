@@ -3,7 +3,7 @@
 //! ```text
 //!   connection lost ─► the same proxy ─┬─ answers ─► resume, or restore and restart
 //!                                      └─ long gone ─► the next one ─► restore and restart
-//!   moved, and the own proxy is back ─► pause ─► nothing under way ─► lose all ─► own proxy
+//!   moved, and the own proxy is back ─► pause ─► nothing in flight ─► lose all ─► own proxy
 //! ```
 //!
 //! A session moves as a whole: its channels agree on where it is under the lock of its life. To the
@@ -282,7 +282,7 @@ const SILENT_PATIENCE: Duration = Duration::from_secs(30);
 /// Time, after another proxy could first have taken over, for which locks are reserved for their
 /// former holders: many times as long as a mount that looks for a proxy pauses.
 const LOCK_GRACE: Duration = Duration::from_secs(10);
-/// How long new calls wait for those under way before a session moves back.
+/// How long new calls wait for those in flight before a session moves back.
 const DRAIN: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

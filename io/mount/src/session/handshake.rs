@@ -151,7 +151,7 @@ impl Handshake {
     }
 
     /// Begins the session, or goes on with it. Waits for what an older connection of the
-    /// channel has under way.
+    /// channel has in flight.
     pub(crate) fn session(
         &mut self,
         id: u128,
@@ -259,7 +259,7 @@ impl Handshake {
 
 /// How long one answer may take, and a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a session may take to begin: what the old connection has under way ends first.
+/// How long a session may take to begin: what the old connection has in flight ends first.
 const SESSION_PATIENCE: Duration = Duration::from_secs(60);
 /// Questions that are asked before the first answer is waited for.
 const AT_ONCE: usize = 64;

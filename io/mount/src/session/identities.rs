@@ -3,7 +3,7 @@
 //! ```text
 //!   (uid, gid, groups, job) ─► Payer: number ─┬─ not asked: Tidentity by the first channel
 //!                                             ├─ asked: calls wait, on every channel
-//!                                             └─ known: its window says how much may be under way
+//!                                             └─ known: its window says how much may be in flight
 //! ```
 //!
 //! Invariant: a number is used for one identity only, for as long as the mount lives.
@@ -27,7 +27,7 @@ pub(crate) struct SessionIdentity {
     pub(crate) home: usize,
     key: IdentityKey,
     asked: AtomicBool,
-    /// Calls that each channel may have under way; 0 until the proxy said it.
+    /// Calls that each channel may have in flight; 0 until the proxy said it.
     requests: AtomicU32,
     bytes: AtomicU64,
     /// The errno with which the proxy refused it; 0 if it did not.
@@ -184,7 +184,7 @@ impl SessionIdentity {
         }
     }
 
-    /// Whether a call with `bytes` may begin beside what the channel has under way.
+    /// Whether a call with `bytes` may begin beside what the channel has in flight.
     pub(crate) fn admits(&self, calls: u32, under_way: u64, bytes: u64) -> bool {
         let room = self.bytes.load(Ordering::Relaxed).saturating_sub(under_way);
         calls < self.requests.load(Ordering::SeqCst) && (under_way == 0 || bytes <= room)

@@ -18,14 +18,14 @@ use rustc_hash::FxHashMap;
 use super::call::{CallWaiter, ServerCall};
 use super::identities::SessionIdentity;
 
-/// A channel's waiting calls, and what each identity has under way.
+/// A channel's waiting calls, and what each identity has in flight.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityQueues {
     lanes: FxHashMap<u32, IdentityQueue>,
     /// Identities with calls that wait; each once.
     turn: VecDeque<u32>,
     free: VecDeque<ServerCall>,
-    /// Calls under way that may wait long at the proxy.
+    /// Calls in flight that may wait long at the proxy.
     patient: usize,
     waiting: usize,
     waiting_bytes: usize,
@@ -57,7 +57,7 @@ impl IdentityQueues {
         self.lane(call.pays().number).queue.push_front(call);
     }
 
-    /// The next call that may begin, counted as under way; with `slot` it may need one. Or one
+    /// The next call that may begin, counted as in flight; with `slot` it may need one. Or one
     /// that can never begin, and why.
     pub(crate) fn next(&mut self, slot: bool) -> Option<Result<ServerCall, (ServerCall, Errno)>> {
         if let Some(call) = self.next_free(slot) {
@@ -96,7 +96,7 @@ impl IdentityQueues {
         None
     }
 
-    /// A call that [`IdentityQueues::next`] gave is no longer under way.
+    /// A call that [`IdentityQueues::next`] gave is no longer in flight.
     pub(crate) fn ended(&mut self, call: &ServerCall) {
         self.patient -= usize::from(call.ask.patient);
         if call.ask.free {
@@ -150,7 +150,7 @@ impl IdentityQueues {
         true
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight any more.
     pub(crate) fn all_ended(&mut self) {
         self.patient = 0;
         self.lanes.retain(|_, lane| {
@@ -204,7 +204,7 @@ impl IdentityQueues {
         all
     }
 
-    /// Whether a call is under way that may wait long at the proxy.
+    /// Whether a call is in flight that may wait long at the proxy.
     pub(crate) fn any_patient(&self) -> bool {
         self.patient > 0
     }

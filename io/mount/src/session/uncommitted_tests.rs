@@ -111,7 +111,7 @@ fn a_proxy_that_was_started_again_has_lost_nothing() {
     bench.keep(1, 5, b"before");
     assert!(bench.heard(2, 9, 0).lost.is_empty());
     assert!(bench.keep(2, 1, b"after"), "what is older is to be committed");
-    assert!(!bench.keep(2, 2, b"after"), "that is under way");
+    assert!(!bench.keep(2, 2, b"after"), "that is in flight");
     assert!(bench.heard(1, 9, 5).lost.is_empty(), "a late reply says nothing of now");
     assert_eq!(bench.numbers(), [(1, 5), (2, 1), (2, 2)]);
     // The commit's own reply says what it committed.

@@ -64,7 +64,7 @@ pub trait ProxyControl: Send + Sync + 'static {
 const CONNECTIONS_MAX: usize = 64;
 /// The longest that one exchange may take.
 const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long exchanges under way may still take when the server stops.
+/// How long exchanges in flight may still take when the server stops.
 const STOP_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Why the control API cannot be served.
