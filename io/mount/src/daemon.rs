@@ -1,4 +1,4 @@
-//! A mount from beginning to end.
+//! The life of a mount: connecting, mounting, serving and unmounting.
 //!
 //! ```text
 //!   start: connect all channels ─► mount(2) ─► threads, each with its port and its channel
@@ -25,23 +25,23 @@ use crate::options::{MountSettings, MountSource, nanos};
 use crate::retries::StaleRetries;
 use crate::session::{self, ConnectedRouter, HandshakeError, HomeRouter, RouterSettings};
 
-/// A mounted export. Dropping it takes it away, in use or not.
+/// A mounted export. Dropping it unmounts it, in use or not.
 #[derive(Debug)]
 pub struct MountDaemon {
     session: FuseSession,
     metrics: Option<MetricsServer>,
 }
 
-/// Why an export could not be mounted, or not be taken away.
+/// Reason why an export could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The settings name no proxy.
     #[error("no source is given; add tcp://HOST:PORT/NAME")]
     NoSource,
-    /// The proxy is not there, speaks something else or has no such export.
+    /// The proxy is not present, speaks another protocol or has no such export.
     #[error("cannot use {export} of the proxy at {address}: {why}")]
     Proxy {
-        /// Where it should be.
+        /// The address of the proxy.
         address: ServerAddress,
         /// The export's name.
         export: String,
@@ -51,25 +51,25 @@ pub enum MountError {
     /// The sources of jobs of processes cannot be read.
     #[error("cannot identify the jobs of processes: {0}")]
     Jobs(#[source] io::Error),
-    /// A random name for the session cannot be had.
+    /// Random bytes for the session's name cannot be read.
     #[error("cannot read /dev/urandom: {0}")]
     Random(#[source] io::Error),
-    /// Its metrics cannot be shown where they should be.
+    /// Its metrics cannot be exported.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The kernel refused it.
+    /// The kernel refused the mount.
     #[error(transparent)]
     Kernel(#[from] fuse::FuseMountError),
-    /// It cannot be taken away.
+    /// The export cannot be unmounted.
     #[error("cannot unmount: {0}")]
     Unmount(fuse::Errno),
 }
 
 impl MountDaemon {
-    /// Connects to the proxy and mounts its export. It can be used when this returns.
+    /// Connects to the proxy and mounts its export. The mount is ready when this returns.
     ///
     /// # Errors
-    /// Says what was refused; then nothing is mounted.
+    /// Names what was refused; then nothing is mounted.
     pub fn start(settings: &MountSettings) -> Result<MountDaemon, MountError> {
         if settings.sources.is_empty() {
             return Err(MountError::NoSource);
@@ -131,30 +131,30 @@ impl MountDaemon {
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.session.path()
     }
 
-    /// Where its metrics are shown, with the port that the system chose.
+    /// Returns the address of its metrics, with the port that the system chose.
     pub fn metrics(&self) -> Option<&MetricsAddress> {
         self.metrics.as_ref().map(MetricsServer::address)
     }
 
-    /// Waits until it is gone, which others bring about: umount(8), [`MountDaemon::is_over`].
+    /// Waits until the mount is gone, which umount(8) causes; see [`MountDaemon::is_over`].
     pub fn join(mut self) {
         self.session.join();
     }
 
-    /// Whether it is gone.
+    /// Whether the mount is gone.
     pub fn is_over(&self) -> bool {
         self.session.is_over()
     }
 
-    /// Unmounts it and waits until everything is sent.
+    /// Unmounts the export and waits until everything is sent.
     ///
     /// # Errors
-    /// `EBUSY` if it is in use; then it goes on.
+    /// `EBUSY` if it is in use; then it stays mounted.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.session.unmount().map_err(MountError::Unmount)
     }
@@ -219,7 +219,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
 }
 
-/// More threads than this do not serve more.
+/// Default number of threads: more do not increase throughput.
 const THREADS_DEFAULT: usize = 4;
 /// Requests from each processor that may wait for the proxy over io_uring. Above it the kernel
 /// blocks further callers there.
@@ -227,7 +227,7 @@ const RING_DEPTH: u16 = 128;
 /// A file that says Y or N: whether mounts may use io_uring.
 pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// This mount as an owner of locks: other mounts of this machine are others.
+/// Returns the name of this mount as an owner of locks, which differs from those of other mounts.
 fn client_name(id: u128) -> String {
     let name = rustix::system::uname();
     format!("{}:{:08x}", name.nodename().to_string_lossy(), id as u32)

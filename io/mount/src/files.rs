@@ -1,5 +1,5 @@
-//! Open files and directories: the kernel's handles, the session's fids, and what is needed
-//! to open them once more where the proxy has forgotten them.
+//! Open files and directories: the kernel's handles, the session's fids, and the state to reopen
+//! them at a proxy that has forgotten them.
 //!
 //! ```text
 //!   reserve ─► Topen newfid ─► opened ─► … ─► close ─► Tclunk ─► release
@@ -26,14 +26,14 @@ pub(crate) struct OpenFile {
     pub(crate) node: Arc<MountNode>,
     /// Identity of the opener, which pays for the file's requests.
     pub(crate) payer: Arc<SessionIdentity>,
-    /// How, in the protocol's bits.
+    /// Open flags of the protocol.
     pub(crate) flags: u32,
     /// A directory's entries that were read ahead.
     pub(crate) listing: Mutex<OpenListing>,
     stale: AtomicBool,
-    /// Something was written by it.
+    /// Whether it was used for writing.
     written: AtomicBool,
-    /// The errno of a write that failed after it was answered; 0 if none did.
+    /// Error of an acknowledged write that failed; 0 without one.
     failed: AtomicI32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// A fid for a file that is about to be opened.
+    /// Reserves a fid for a file to open.
     ///
     /// # Errors
     /// `ENFILE` if there are too many.
@@ -57,7 +57,7 @@ impl OpenFiles {
         Ok(Fid(table.insert(None) as u32))
     }
 
-    /// It is open.
+    /// Notes that the file is open.
     pub(crate) fn opened(
         &self,
         fid: Fid,
@@ -75,10 +75,10 @@ impl OpenFiles {
         file
     }
 
-    /// The file that the kernel names.
+    /// Returns the file of a kernel's handle.
     ///
     /// # Errors
-    /// `EBADF` if there is none, `ESTALE` if it could not be opened again.
+    /// `EBADF` if the handle is unknown, `ESTALE` if the file could not be reopened.
     pub(crate) fn get(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
         let table = lock(&self.table);
         let file = table.get(handle.0 as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
@@ -88,7 +88,7 @@ impl OpenFiles {
         }
     }
 
-    /// The kernel will not name it again. Its fid stays taken until it is released.
+    /// Removes the kernel's handle. Its fid stays reserved until it is released.
     pub(crate) fn close(&self, handle: Handle) -> Option<Arc<OpenFile>> {
         let file = lock(&self.table).get_mut(handle.0 as usize)?.take()?;
         if file.writes() {
@@ -97,17 +97,17 @@ impl OpenFiles {
         Some(file)
     }
 
-    /// The proxy does not know the fid any more, or never did.
+    /// Notes that the proxy does not know the fid any more, or never did.
     pub(crate) fn release(&self, fid: Fid) {
         lock(&self.table).try_remove(fid.0 as usize);
     }
 
-    /// The open file that has a fid.
+    /// Returns the open file of a fid.
     pub(crate) fn by_fid(&self, fid: Fid) -> Option<Arc<OpenFile>> {
         lock(&self.table).get(fid.0 as usize)?.clone()
     }
 
-    /// A file that is open on this inode.
+    /// Returns an open file of this inode.
     pub(crate) fn of_node(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
         let table = lock(&self.table);
         let mut files = table.iter().filter_map(|(_, file)| file.as_ref());
@@ -122,12 +122,12 @@ impl OpenFiles {
         }
     }
 
-    /// How many programs have open.
+    /// Returns the number of files that programs have open.
     pub(crate) fn count(&self) -> usize {
         lock(&self.table).iter().filter(|(_, file)| file.is_some()).count()
     }
 
-    /// All that are open at one link's proxy.
+    /// Returns the files that are open at one link's proxy.
     pub(crate) fn all_at(&self, home: usize) -> Vec<Arc<OpenFile>> {
         let table = lock(&self.table);
         let files = table.iter().filter_map(|(_, file)| file.as_ref());
@@ -141,7 +141,7 @@ impl OpenFile {
         Handle(self.fid.0.into())
     }
 
-    /// Whether it may be written.
+    /// Whether the file is open for writing.
     pub(crate) fn writes(&self) -> bool {
         self.flags & open::ACCESS_MASK != open::RDONLY
     }
@@ -157,7 +157,7 @@ impl OpenFile {
         }
     }
 
-    /// Something is written by it; from the page cache it may be any file's of the inode.
+    /// Notes a write; from the page cache it may belong to any open file of the inode.
     pub(crate) fn wrote(&self, from_cache: bool) {
         match from_cache {
             true => self.node.written_back.store(true, Ordering::SeqCst),
@@ -165,23 +165,23 @@ impl OpenFile {
         }
     }
 
-    /// Whether something may have been written by it.
+    /// Whether the file may have been written.
     pub(crate) fn has_written(&self) -> bool {
         let written_back = self.writes() && self.node.written_back.load(Ordering::SeqCst);
         written_back || self.written.load(Ordering::SeqCst)
     }
 
-    /// Whether writes go to the end, wherever that is.
+    /// Whether writes append.
     pub(crate) fn appends(&self) -> bool {
         self.flags & open::APPEND != 0
     }
 
-    /// How it is opened once more: nothing is made or cut this time.
+    /// Returns the flags to reopen the file: without creating or truncating.
     pub(crate) fn flags_again(&self) -> u32 {
         self.flags & !(open::CREATE | open::EXCL | open::TRUNC)
     }
 
-    /// It could not be opened again.
+    /// Notes that the file could not be reopened.
     pub(crate) fn set_stale(&self) {
         self.stale.store(true, Ordering::SeqCst);
     }
@@ -191,7 +191,7 @@ impl OpenFile {
     }
 }
 
-/// Open files at a time: what a proxy gives one connection at most, with room to spare.
+/// Maximum number of open files: the proxy's maximum for one connection, with room to spare.
 const FILES_MAX: usize = 1 << 20;
 
 #[cfg(test)]

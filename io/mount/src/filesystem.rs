@@ -1,5 +1,5 @@
-//! The export as the kernel sees it: each of its requests becomes a message to the proxy, and
-//! the reply its answer.
+//! The FUSE file system of an export: each request of the kernel becomes a message to the proxy,
+//! and the reply its answer.
 //!
 //! ```text
 //!   FUSE request ─► node or open file ─► Ask ─┬─ as_caller: the thread's identity ──┐
@@ -39,7 +39,7 @@ use crate::session::{
 use crate::translate;
 use crate::write_behind::KnownSize;
 
-/// The export of a proxy as a file system. Clones are the same one.
+/// The export of a proxy as a file system. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct MountFs(Arc<MountFsState>);
 
@@ -47,14 +47,14 @@ pub(crate) struct MountFsState {
     pub(crate) homes: HomeRouter,
     pub(crate) nodes: Nodes,
     pub(crate) jobs: Arc<JobResolver>,
-    /// How long the kernel may believe names and attributes.
+    /// Time for which the kernel may cache names and attributes.
     pub(crate) believed: Duration,
-    /// Payload of one message in bytes.
+    /// Maximum payload of one message in bytes.
     pub(crate) payload: u32,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) notices: Notices,
     pub(crate) retries: StaleRetries,
-    /// The mount's own files that are open.
+    /// Open control files of the mount.
     pub(crate) told: ControlFiles,
 }
 
@@ -76,7 +76,7 @@ impl MountFs {
         Arc::downgrade(&self.0)
     }
 
-    /// From now on what the proxy's machine loses is written once more.
+    /// Makes writes that the proxy's machine has lost be written again.
     pub(crate) fn write_again_what_is_lost(&self) {
         // The links live as long as this, and must not keep it alive.
         let export = self.downgrade();
@@ -87,8 +87,8 @@ impl MountFs {
         });
     }
 
-    /// Has the kernel ask for an inode's attributes before it uses them again. It takes no lock
-    /// for that, so it may come from a thread that has a request about the inode to answer.
+    /// Makes the kernel request an inode's attributes again before it uses them. It takes no lock
+    /// for that, so a thread that must answer a request about the inode may call it.
     pub(crate) fn doubt_attributes(&self, inode: InodeId) {
         if let Some(notifier) = self.notifier.get() {
             // What the kernel does not know it does not believe either.
@@ -96,8 +96,8 @@ impl MountFs {
         }
     }
 
-    /// Asks the home of a file on behalf of the process that calls; `then` makes the answer of
-    /// the reply.
+    /// Calls the home of a file on behalf of the calling process; `then` makes the answer of the
+    /// reply.
     pub(crate) fn as_caller<T: FuseAnswer + 'static>(
         &self,
         node: &MountNode,
@@ -113,7 +113,7 @@ impl MountFs {
         });
     }
 
-    /// As [`MountFs::as_caller`], for what is answered otherwise.
+    /// Like [`MountFs::as_caller`], for replies that are answered otherwise.
     pub(crate) fn as_caller_with<T: 'static>(
         &self,
         node: &MountNode,
@@ -125,7 +125,7 @@ impl MountFs {
         self.as_caller_at(self.homes.of(node), request, ask, reply, then);
     }
 
-    /// As [`MountFs::as_caller_with`], of one of the proxies.
+    /// Like [`MountFs::as_caller_with`], at a given proxy.
     pub(crate) fn as_caller_at<T: 'static>(
         &self,
         home: usize,
@@ -170,7 +170,7 @@ impl MountFs {
         });
     }
 
-    /// As [`MountFs::as_opener`], for what is answered otherwise.
+    /// Like [`MountFs::as_opener`], for replies that are answered otherwise.
     pub(crate) fn as_opener_with<T: 'static>(
         &self,
         request: &FuseRequest,
@@ -188,7 +188,7 @@ impl MountFs {
         });
     }
 
-    /// Files that are open.
+    /// Returns the open files.
     pub(crate) fn files(&self) -> &OpenFiles {
         &self.shared().files
     }
@@ -266,15 +266,15 @@ impl MountFs {
         });
     }
 
-    /// Whether a change of a file that is not where the kernel believes it to be means this file all the
-    /// same: it is open here, and the thread that waits named it by a descriptor.
+    /// Whether a change of a file that is not at the kernel's cached name applies to this file all
+    /// the same: it is open here, and the waiting thread named it by a descriptor.
     pub(crate) fn means_this_file(&self, node: &MountNode, thread: u32) -> bool {
         self.files().of_node(node.id).is_some() && by_descriptor(thread)
     }
 
-    /// A message about a file that the kernel may have found by a name: `ESTALE` if it has not all
-    /// the names that the kernel believes. One to which a name was just found to lead is meant wherever it
-    /// is by now. Gives as well whether the message has any names.
+    /// Makes a message about a file that the kernel may have found by a name: `ESTALE` if the file
+    /// has not all the names that the kernel caches. A file to which a name has just led is meant
+    /// wherever it is by now. Returns as well whether the message has any names.
     pub(crate) fn ask_by_name<'m>(
         &self,
         node: &MountNode,

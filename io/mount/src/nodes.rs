@@ -32,13 +32,13 @@ use crate::write_behind::FileWriteBehind;
 #[derive(Debug)]
 pub(crate) struct MountNode {
     pub(crate) id: InodeId,
-    /// The proxy's name of it.
+    /// The proxy's handle of the file.
     pub(crate) handle: Arc<[u8]>,
     /// Acknowledged writes that are not yet executed.
     pub(crate) behind: FileWriteBehind,
-    /// Files that are open on it for writing, and so may be mapped for writing.
+    /// Number of files that are open on it for writing, and so may be mapped for writing.
     pub(crate) writers: AtomicUsize,
-    /// The page cache has handed over what was written through mappings.
+    /// Whether the page cache has handed over what was written through mappings.
     pub(crate) written_back: AtomicBool,
     known: Mutex<KnownNode>,
 }
@@ -49,7 +49,7 @@ struct KnownNode {
     plain_until: Option<Instant>,
     /// The version of the data that the page cache may hold.
     version: Option<u32>,
-    /// How long the file was when that was heard last.
+    /// Last known length of the file.
     len: u64,
     directory: bool,
 }
@@ -58,7 +58,7 @@ struct KnownNode {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     table: Mutex<NodeTable>,
-    /// How long names and attributes may be believed.
+    /// Time for which names and attributes may be cached.
     believed: Duration,
 }
 
@@ -74,11 +74,11 @@ struct NodeTable {
 struct CountedNode {
     node: Arc<MountNode>,
     lookups: u64,
-    /// Where the kernel may believe it to be; the newest is the last.
+    /// Places where the kernel may look for it; the newest is the last.
     places: Vec<BelievedPlace>,
 }
 
-/// A place where the kernel may believe a node to be.
+/// A place where the kernel may look for a node.
 #[derive(Debug)]
 struct BelievedPlace {
     place: NodePlace,
@@ -102,12 +102,12 @@ pub(crate) struct WirePlace {
     pub(crate) name: Arc<[u8]>,
 }
 
-/// A name that the kernel is to believe no longer.
+/// A name that the kernel must no longer cache.
 #[derive(Clone, Debug)]
 pub(crate) struct DoubtedName {
     pub(crate) directory: InodeId,
     pub(crate) name: Arc<[u8]>,
-    /// Tells this belief from a later one in the same name.
+    /// Distinguishes this cache entry from a later one of the same name.
     until: Instant,
 }
 
@@ -118,7 +118,7 @@ impl NodePlace {
 }
 
 impl Nodes {
-    /// The root alone. What attributes say is believed for so long.
+    /// Makes the nodes with only the root. Attributes may be cached for the given time.
     pub(crate) fn new(root: &[u8], believed: Duration) -> Nodes {
         let (by_id, by_handle, by_place) = Default::default();
         let mut table = NodeTable { by_id, by_handle, by_place, next: 1 };
@@ -126,7 +126,7 @@ impl Nodes {
         Nodes { table: Mutex::new(table), believed }
     }
 
-    /// The node with this handle, looked up once more.
+    /// Returns the node with this handle, and counts one look-up.
     pub(crate) fn look_up(&self, handle: &[u8], attributes: &Attributes) -> Arc<MountNode> {
         let node = {
             let mut table = lock(&self.table);
@@ -150,7 +150,7 @@ impl Nodes {
         lock(&self.table).place(node.id.0, NodePlace::new(directory, name), now, until)
     }
 
-    /// A name was taken away. Gives whether the kernel may have had a file under it.
+    /// Notes that a name was removed. Returns whether the kernel may have had a file under it.
     pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) -> bool {
         lock(&self.table).unplace(&NodePlace::new(directory, name)).is_some()
     }
@@ -171,8 +171,8 @@ impl Nodes {
         }
     }
 
-    /// Where the kernel may believe a node to be, the newest first: handles of directories with names in
-    /// them.
+    /// Returns the places where the kernel may look for a node, the newest first: handles of
+    /// directories with names in them.
     pub(crate) fn places(&self, node: &MountNode) -> Vec<WirePlace> {
         let mut table = lock(&self.table);
         table.forget_old_places(node.id.0, Instant::now());
@@ -185,7 +185,7 @@ impl Nodes {
         counted.places.iter().rev().filter_map(wired).collect()
     }
 
-    /// The node and the directories through which the kernel may have come to it.
+    /// Returns the node and the directories through which the kernel may have come to it.
     pub(crate) fn way_to(&self, node: &MountNode) -> Vec<InodeId> {
         let table = lock(&self.table);
         let (mut way, mut at) = (vec![node.id], 0);
@@ -202,8 +202,9 @@ impl Nodes {
         way
     }
 
-    /// A node is not, or not only, where it was. Gives the names that the kernel must not believe any more,
-    /// each once. Until it has heard that, and a while longer, they count as believed: see [`Nodes::expired`].
+    /// Notes that a node is not, or not only, at its former places. Returns the names that the
+    /// kernel must no longer cache, each once. Until it has dropped them, and a while longer, they
+    /// count as cached: see [`Nodes::expired`].
     pub(crate) fn displaced(&self, node: &MountNode) -> Vec<DoubtedName> {
         let mut table = lock(&self.table);
         let Some(counted) = table.by_id.get_mut(&node.id.0) else { return Vec::new() };
@@ -238,7 +239,7 @@ impl Nodes {
         known.directory = attributes.qid.kind & QTDIR != 0;
     }
 
-    /// The node that the kernel names.
+    /// Returns the node that the kernel names.
     ///
     /// # Errors
     /// `ESTALE` if there is none, which the kernel does not ask for; `EROFS` for one of the mount's
@@ -251,12 +252,12 @@ impl Nodes {
         table.by_id.get(&inode.0).map(|counted| counted.node.clone()).ok_or(Errno::STALE)
     }
 
-    /// How many the kernel knows, the root among them.
+    /// Returns the number of nodes that the kernel knows, the root among them.
     pub(crate) fn count(&self) -> usize {
         lock(&self.table).by_id.len()
     }
 
-    /// The kernel takes look-ups back.
+    /// Takes back look-ups that the kernel has forgotten.
     pub(crate) fn forget(&self, inode: InodeId, lookups: u64) {
         let mut table = lock(&self.table);
         let Some(counted) = table.by_id.get_mut(&inode.0) else { return };
@@ -310,7 +311,7 @@ impl NodeTable {
         }
     }
 
-    /// The node that had this place.
+    /// Returns the node that had this place.
     fn unplace(&mut self, place: &NodePlace) -> Option<u64> {
         let id = self.by_place.remove(place)?;
         if let Some(counted) = self.by_id.get_mut(&id) {
@@ -321,12 +322,12 @@ impl NodeTable {
 }
 
 impl MountNode {
-    /// Whether it is known to have neither ACL nor extended attributes.
+    /// Whether the node is known to have neither ACL nor extended attributes.
     pub(crate) fn is_plain(&self) -> bool {
         lock(&self.known).plain_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether it is a directory.
+    /// Whether the node is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         lock(&self.known).directory
     }
@@ -336,7 +337,7 @@ impl MountNode {
         lock(&self.known).plain_until = None;
     }
 
-    /// It is opened and has this version: true if the page cache holds no other's data.
+    /// Notes an open with this version: true if the page cache holds no other version's data.
     pub(crate) fn keeps_cache(&self, version: u32) -> bool {
         let mut known = lock(&self.known);
         // Version 0 says: do not cache.
@@ -345,17 +346,17 @@ impl MountNode {
         same
     }
 
-    /// It was written from here, so its version is another.
+    /// Notes a write of this mount, which changes its version.
     pub(crate) fn written(&self) {
         lock(&self.known).version = None;
     }
 
-    /// How long it was when that was heard last: what is appended from now on is behind that.
+    /// Returns its last known length: bytes that are appended from now on are behind that.
     pub(crate) fn len(&self) -> u64 {
         lock(&self.known).len
     }
 
-    /// Something was appended, and it ends here.
+    /// Notes an append, and its end.
     pub(crate) fn reaches(&self, end: u64) {
         let mut known = lock(&self.known);
         known.len = known.len.max(end);
@@ -368,7 +369,7 @@ const LATE: Duration = Duration::from_secs(60);
 /// Maximum delay after which a file is opened by a name that the kernel used before it was notified
 /// to drop it.
 const EXPIRED_LATE: Duration = Duration::from_secs(10);
-/// Directories above a node that are looked for: more are in few paths.
+/// Maximum number of directories above a node that are checked: few paths have more.
 const WAY_MAX: usize = 64;
 
 #[cfg(test)]

@@ -22,10 +22,10 @@ use model::{Bytes, Nanos};
 
 use crate::jobs::JobSources;
 
-/// How a file system is mounted.
+/// Settings of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountSettings {
-    /// The proxies that have the files, at least one, all with the same export.
+    /// The proxies that serve the files, at least one, all with the same export.
     pub sources: Vec<MountSource>,
     /// The sources as they were given, for the table of mounts: mount(8) compares it.
     pub source: String,

@@ -1,4 +1,4 @@
-//! The mount's link to one of its proxies: a session, with a connection for each thread.
+//! The mount's session with one of its proxies, with a connection for each thread.
 //!
 //! ```text
 //!   homes: which link ─► call ─► Channel n ─► socket ─► proxy    Payers: who pays, as numbers
@@ -69,7 +69,7 @@ use crate::nodes::MountNode;
 use crate::options::MountSource;
 use crate::write_behind::{SentWrite, WriteBehind};
 
-/// Takes writes that are to be made once more.
+/// Callback for writes that must be made again.
 #[derive(Default)]
 struct OnLost(OnceLock<Box<dyn Fn(Vec<SentWrite>) + Send + Sync>>);
 
@@ -90,7 +90,7 @@ pub(crate) struct MountState {
     missed: EarlyInterrupts,
     signalled: PendingSignals,
     on_lost: OnLost,
-    /// How the threads are woken.
+    /// Wakers of the threads.
     bells: Vec<OwnedFd>,
     over: AtomicBool,
 }
@@ -99,24 +99,24 @@ pub(crate) struct MountState {
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     shared: Arc<MountState>,
-    /// Its place among the mount's links.
+    /// Its index among the mount's links.
     home: usize,
     /// The proxies that it may use: its own, and those that take over from it, in their order.
     sources: Vec<MountSource>,
-    /// Between this and a server that does not know the dialect; only where it is the only one.
+    /// Gateway to a server that does not know the dialect; only if it is the only source.
     gateway: Option<Arc<Gateway>>,
     pub(crate) kept: UncommittedWrites,
-    /// The export's root, known once there was a session.
+    /// The export's root, known after the first session.
     root: OnceLock<Vec<u8>>,
     /// The largest message in bytes.
     msize: u32,
-    /// After so long without a connection calls fail.
+    /// Time without a connection after which calls fail.
     soft: Option<Duration>,
     seats: Vec<ThreadChannel>,
     payers: IdentityTable,
     life: Mutex<SessionState>,
     epoch: AtomicU64,
-    /// No call begins: the session is about to be given up for another.
+    /// Calls may not begin: the session is about to fail over.
     pausing: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct ClientSession {
 #[derive(Debug)]
 struct ThreadChannel {
     channel: Mutex<LinkChannel>,
-    /// Its thread is taking a reply in.
+    /// Whether its thread is processing a reply.
     receiving: AtomicBool,
 }
 
@@ -134,11 +134,11 @@ struct ThreadChannel {
 struct SessionState {
     /// Number of times that a proxy had to receive the whole session.
     epoch: u64,
-    /// Whether it was.
+    /// Whether the session was restored.
     restored: bool,
-    /// Whether locks may be taken again in this life.
+    /// Whether locks may be reclaimed in this life.
     retake: Retake,
-    /// Which of the sources has the session.
+    /// Index of the source that has the session.
     at: usize,
     /// The session's name, a secret. Each proxy to which the session fails over receives a new one:
     /// a proxy that had it before does not know what happened since.
@@ -195,8 +195,7 @@ impl ClientSession {
         Ok(found.payer)
     }
 
-    /// Calls on a thread's channel. What it comes to, `done` learns, perhaps before this
-    /// returns.
+    /// Calls on a thread's channel. `done` gets the result, perhaps before this returns.
     pub(crate) fn call_on(&self, on: usize, call: ServerCall) {
         let waiter = call.waiter;
         let refused = {
@@ -220,7 +219,7 @@ impl ClientSession {
         }
     }
 
-    /// Calls on a thread's channel after a while.
+    /// Calls on a thread's channel after a delay.
     pub(crate) fn call_later(&self, on: usize, call: ServerCall, after: Duration) {
         self.seat(on).push_later(call, Instant::now() + after);
     }
@@ -270,8 +269,8 @@ impl ClientSession {
         false
     }
 
-    /// Lets processes go that are being killed while the proxy does not take their calls back.
-    /// Others wait: to tell them that a call was interrupted would be a guess.
+    /// Detaches processes that are being killed while the proxy does not cancel their calls. Others
+    /// wait: to report a call as interrupted would be a guess.
     fn let_the_dead_go(&self, on: usize, waiters: &[CallWaiter]) {
         for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
             let done = self.seat(on).abandon(waiter.request);
@@ -281,7 +280,7 @@ impl ClientSession {
         }
     }
 
-    /// The proxy that it leads to while that is there.
+    /// Returns the proxy that it uses while that is present.
     pub(crate) fn name(&self) -> String {
         self.sources[0].to_string()
     }
@@ -293,12 +292,12 @@ impl ClientSession {
         sum
     }
 
-    /// A thread's channel.
+    /// Locks a thread's channel.
     fn seat(&self, on: usize) -> MutexGuard<'_, LinkChannel> {
         lock(&self.seats[on].channel)
     }
 
-    /// Lets a channel's thread look at it; the thread itself does so anyway.
+    /// Wakes a channel's thread, unless it is the calling thread, which checks anyway.
     fn wake(&self, on: usize) {
         if HERE.get() != Some(on) {
             self.shared.ring(on);
@@ -315,7 +314,7 @@ impl ClientSession {
         }
     }
 
-    /// A whole frame came on a channel.
+    /// Handles a whole frame of a channel.
     fn received(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
         self.seats[on].receiving.store(true, Ordering::SeqCst);
         let received = self.take_in(on, frame);
@@ -323,8 +322,8 @@ impl ClientSession {
         received
     }
 
-    /// Waits until what came in an older life of the session is taken in: then it is known what
-    /// is open and locked.
+    /// Waits until the replies of an older life of the session are processed: then the open files
+    /// and locks are known.
     fn wait_for_receivers(&self) {
         for seat in &self.seats {
             while seat.receiving.load(Ordering::SeqCst) {
@@ -379,7 +378,7 @@ impl ClientSession {
         ready.into_iter().for_each(|then| then(Ok(())));
     }
 
-    /// Has everything made durable that was written.
+    /// Makes all earlier writes durable.
     fn commit(self: &Arc<ClientSession>, on: usize) {
         let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
         let message = ExtRequest::Commit { fid: handle_fid(0) };
@@ -424,16 +423,16 @@ impl ClientSession {
 }
 
 thread_local! {
-    /// The channel of this thread, if it is a thread that has one.
+    /// The channel of this thread, if it has one.
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The channel for what begins on this thread.
+/// Returns the channel for calls that begin on this thread.
 pub(crate) fn here() -> usize {
     HERE.get().unwrap_or(0)
 }
 
-/// Nothing that is locked here is left half changed by a panic.
+/// Locks despite poisoning: a panic leaves no state here half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

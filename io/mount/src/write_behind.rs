@@ -1,4 +1,4 @@
-//! Writes that were answered before the proxy has executed them.
+//! Write-behind: writes that are acknowledged before the proxy has executed them.
 //!
 //! ```text
 //!   write ─► run: grows while it waits ─► in flight, a few of a file ─► executed
@@ -9,9 +9,8 @@
 //!   stat, look-up, open ──────────────────► wait for nothing: Since says how long the file is
 //! ```
 //!
-//! While little is in flight a write goes at once; what comes meanwhile and continues the last
-//! one travels with it in one message (as Nagle's algorithm does for TCP: RFC 896). Nothing
-//! waits for a clock.
+//! While little is in flight a write goes at once. Later writes that continue the last one travel
+//! with it in one message (as Nagle's algorithm does for TCP: RFC 896). No write waits for a timer.
 //!
 //! Invariant: of two runs that overlap the later one begins after the earlier one was executed.
 
@@ -31,7 +30,7 @@ use crate::files::OpenFile;
 use crate::nodes::MountNode;
 use crate::session::{CallFrame, CallWaiter, CheckInterval, SessionIdentity, lock};
 
-/// One file's writes.
+/// Write-behind state of one file.
 #[derive(Debug, Default)]
 pub(crate) struct FileWriteBehind {
     /// Number of runs that were not executed, readable without the lock.
@@ -39,13 +38,13 @@ pub(crate) struct FileWriteBehind {
     state: Mutex<WriteBehindState>,
 }
 
-/// All files' writes together.
+/// Write-behind state of the mount.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBehind {
     bytes: AtomicU64,
-    /// Counts what changed files: a clock to tell which attributes are old.
+    /// Counts changes of files: a clock that shows which attributes are old.
     changes: AtomicU64,
-    /// The files that have some.
+    /// The files with write-behind data.
     files: Mutex<FxHashMap<u64, Arc<MountNode>>>,
     looked: CheckInterval,
 }
@@ -55,7 +54,7 @@ struct WriteBehindState {
     waiting: VecDeque<WriteRun>,
     under_way: Vec<WritesInFlight>,
     bytes: u64,
-    /// How many runs there were, and how many of lost writes.
+    /// Number of runs, and number of lost writes.
     last: u64,
     lost: u64,
     /// Where runs ended that were executed, and what [`WriteBehind::changes`] was then: the later, the
@@ -66,7 +65,7 @@ struct WriteBehindState {
     held: Vec<WriteWaiter>,
 }
 
-/// A run that has begun.
+/// A run in flight.
 #[derive(Debug)]
 struct WritesInFlight {
     number: u64,
@@ -77,15 +76,15 @@ struct WritesInFlight {
 /// Changes of a file since its attributes were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitingSince {
-    /// Nothing.
+    /// No change.
     Same,
-    /// It was written from here, at least to this length.
+    /// The file was written by this mount, at least to this length.
     Longer(u64),
-    /// It was changed from here otherwise: the attributes may be older than that.
+    /// The file was changed otherwise by this mount: the attributes may be older than that.
     Changed,
 }
 
-/// A message that writes, and what it is about.
+/// A write message, and its file and range.
 #[derive(Debug)]
 pub(crate) struct SentWrite {
     pub(crate) node: Arc<MountNode>,
@@ -94,7 +93,7 @@ pub(crate) struct SentWrite {
     pub(crate) place: Range<u64>,
 }
 
-/// Bytes that go to the proxy in one message.
+/// Bytes of one write message.
 pub(crate) struct WriteRun {
     pub(crate) number: u64,
     pub(crate) write: SentWrite,
@@ -105,7 +104,7 @@ pub(crate) struct WriteRun {
     kill_set_id: bool,
 }
 
-/// A piece of a file that is written.
+/// A piece of a file to write.
 #[derive(Clone, Copy)]
 pub(crate) struct WritePiece<'a> {
     pub(crate) offset: u64,
@@ -113,7 +112,7 @@ pub(crate) struct WritePiece<'a> {
     pub(crate) kill_set_id: bool,
 }
 
-/// Goes on, or says why not.
+/// Callback to continue, or with the error.
 pub(crate) type OnReady = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// A caller that waits for a file's writes.
@@ -127,13 +126,13 @@ pub(crate) struct WriteWaiter {
 /// Reason of waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitUntil {
-    /// All that was written before is executed.
+    /// Earlier writes must be executed.
     Executed,
-    /// As [`WaitUntil::Executed`], up to this run.
+    /// Like [`WaitUntil::Executed`], up to this run.
     ExecutedTo(u64),
     /// Earlier writes to this range must be executed.
     Read(Range<u64>),
-    /// As [`WaitUntil::Read`], up to this run.
+    /// Like [`WaitUntil::Read`], up to this run.
     ReadTo(Range<u64>, u64),
     /// Room for this many bytes more.
     Room(u64),
@@ -142,24 +141,24 @@ pub(crate) enum WaitUntil {
 /// Result of adding a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
-    /// It is taken.
+    /// The piece is accepted.
     Taken,
     /// The file has no room: wait for [`WaitUntil::Room`].
     Full,
-    /// All files together have none: to be written without this.
+    /// The mount has no room: write without write-behind.
     NoRoom,
 }
 
-/// Attributes of a file, as they are with what was written from here.
+/// Attributes of a file, including its write-behind data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownSize {
     pub(crate) told: Attributes,
-    /// Nothing that was written before will change them.
+    /// Earlier writes will not change them.
     pub(crate) last: bool,
 }
 
 impl WaitingSince {
-    /// The attributes with the length that the file has by now.
+    /// Returns the attributes with the present length of the file.
     pub(crate) fn applied_to(self, told: Attributes) -> KnownSize {
         match self {
             WaitingSince::Longer(end) => {
@@ -172,7 +171,7 @@ impl WaitingSince {
 }
 
 impl WriteBehind {
-    /// Takes a piece of at most `payload` bytes for a file.
+    /// Accepts a piece of at most `payload` bytes for a file.
     pub(crate) fn put(
         &self,
         file: &Arc<OpenFile>,
@@ -197,8 +196,8 @@ impl WriteBehind {
         Accepted::Taken
     }
 
-    /// Takes a write back that was executed and lost, its file named by handle: it goes before
-    /// all others of the file.
+    /// Takes back a write that was executed and lost, its file named by handle: it goes before all
+    /// others of the file.
     pub(crate) fn put_back(&self, lost: SentWrite) {
         let (node, bytes) = (lost.node.clone(), lost.bytes());
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -230,18 +229,18 @@ impl WriteBehind {
         ready
     }
 
-    /// A file was changed other than by a run.
+    /// Notes that a file was changed other than by a run.
     pub(crate) fn changed(&self, node: &MountNode) {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         lock(&node.behind.state).changed = now;
     }
 
-    /// For [`FileWriteBehind::since`].
+    /// Returns the present count, for [`FileWriteBehind::since`].
     pub(crate) fn now(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// How much is not executed yet.
+    /// Returns the number of bytes that are not executed.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }
@@ -264,7 +263,7 @@ impl WriteBehind {
 }
 
 impl FileWriteBehind {
-    /// Whether everything is executed.
+    /// Whether all writes are executed.
     pub(crate) fn is_idle(&self) -> bool {
         self.runs.load(Ordering::SeqCst) == 0
     }
@@ -285,7 +284,7 @@ impl FileWriteBehind {
         lock(&self.state).reach(then).unwrap_or(0)
     }
 
-    /// The next run that may begin now.
+    /// Returns the next run that may begin now.
     pub(crate) fn begin(&self) -> Option<WriteRun> {
         lock(&self.state).begin()
     }
@@ -382,7 +381,7 @@ impl WriteBehindState {
         })
     }
 
-    /// The runs that are not executed.
+    /// Returns the runs that are not executed.
     fn pending(&self) -> impl Iterator<Item = (u64, &Range<u64>)> {
         let waiting = self.waiting.iter().map(|run| (run.number, &run.write.place));
         waiting.chain(self.under_way.iter().map(|run| (run.number, &run.place)))
@@ -497,11 +496,12 @@ const NEW: u64 = 1 << 32;
 /// Maximum number of ends of executed runs that are remembered, each before the one before it. For
 /// a caller from before a forgotten one the file has changed.
 const ENDED_MAX: usize = 64;
-/// Messages of one file in flight. More would leave nothing to travel together.
+/// Maximum number of messages of one file in flight. With more, writes would not be joined.
 const DEPTH: usize = 4;
-/// Bytes of one file: what the last close of a writer waits for at most.
+/// Maximum bytes of one file: the last close of a writer waits for these at most.
 const FILE_MAX: u64 = 4 << 20;
-/// Bytes of all files, and of those that one identity pays for: a throttled job leaves room.
+/// Maximum bytes of all files, and of the files that one identity pays for: a throttled job leaves
+/// room.
 const ALL_MAX: u64 = 64 << 20;
 const PAYER_MAX: u64 = 16 << 20;
 
