@@ -46,21 +46,19 @@ pub enum MomentError {
     )]
     NotAMoment,
     /// It is written as a date, and the calendar has no such day or the day no such time.
-    #[error("there is no such date or time of day")]
+    #[error("the calendar has no such date or time of day")]
     NotInCalendar,
     /// It is before 1970, or so late that nanoseconds since then do not fit.
     #[error("not a point of time from 1970 to 2553")]
     OutOfRange,
     /// It is to be in the past.
-    #[error("that is in the future")]
+    #[error("this time is in the future; use a past one")]
     Future,
     /// It is to be in the future.
-    #[error("that is in the past")]
+    #[error("this time is in the past; use a future one")]
     Past,
     /// It means another point in each zone.
-    #[error(
-        "which zone's? say it with Z or an offset, as 2026-11-23T14:00Z or 2026-11-23T14:00+01:00"
-    )]
+    #[error("no time zone; add Z or an offset, as in 2026-11-23T14:00Z or 2026-11-23T14:00+01:00")]
     NoZone,
 }
 

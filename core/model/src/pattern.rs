@@ -83,20 +83,20 @@ patterns! {
             let reads = &seen.reads;
             most(reads.small(), reads.all()) && 2 * u128::from(reads.random) > reads.all().into()
         },
-        "Most reads move less than 64 KiB, and most begin elsewhere than the last one ended.",
+        "Most reads move less than 64 KiB, and most do not begin where the last one ended.",
         "Read larger pieces in the order of the file, or copy the file into memory or onto the \
          node's own disk first and read it there.",
-        "a disk seeks for each of them, and read-ahead fetches what nobody asks for";
+        "each one makes a disk seek, and read-ahead fetches unused data";
     RandomWrites = "random-writes", true,
         |seen| {
             let writes = &seen.writes;
             2 * u128::from(writes.random) > writes.all().into()
                 && most(writes.small(), writes.all())
         },
-        "Most writes move less than 64 KiB, and most begin elsewhere than the last one ended.",
-        "Sort what is written by its place in the file, or let one process of a node gather it; a \
+        "Most writes move less than 64 KiB, and most do not begin where the last one ended.",
+        "Sort writes by their offset in the file, or let one process of a node gather them; a \
          file for each process and a later merge may be faster.",
-        "small pieces all over a file share its blocks and locks";
+        "scattered small writes contend for blocks and locks of the file";
     SmallReads = "small-reads", true,
         |seen| most(seen.reads.small(), seen.reads.all()),
         "Most reads move less than 64 KiB.",
@@ -127,7 +127,7 @@ patterns! {
             // Less than 64 KiB for each of them.
             metadata >= ENOUGH && u128::from(metadata) << 16 > seen.bytes.into()
         },
-        "Names and attributes are asked for or changed more often than once for each 64 KiB moved.",
+        "Names and attributes are read or changed more than once for each 64 KiB moved.",
         "Make fewer and larger files, create them in several directories, and leave temporary \
          files in memory or on the node's own disk.",
         "metadata is served by few servers, data by many";
@@ -147,7 +147,7 @@ patterns! {
 
 /// A name that no pattern has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no pattern of requests; there are {}", Pattern::ALL.iter().map(|pattern| pattern.name()).collect::<Vec<_>>().join(", "))]
+#[error("{name:?} is not a pattern of requests; use one of {}", Pattern::ALL.iter().map(|pattern| pattern.name()).collect::<Vec<_>>().join(", "))]
 pub struct ParsePatternError {
     name: String,
 }
@@ -285,7 +285,7 @@ mod tests {
         }
         let error = "small".parse::<Pattern>().unwrap_err().to_string();
         assert!(
-            error.contains("\"small\" is no pattern") && error.contains("small-writes"),
+            error.contains("\"small\" is not a pattern") && error.contains("small-writes"),
             "{error}"
         );
     }

@@ -104,7 +104,7 @@ pub struct KindSet(u32);
 
 /// A name that is no kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not a kind of request; there are {}", OpKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
+#[error("{name:?} is not a kind of request; use one of {}", OpKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
 pub struct ParseKindError {
     name: String,
 }

@@ -75,7 +75,7 @@ pub struct KeyEdit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleEditError {
     /// A rule that is not there.
-    #[error("there is no rule {name:?}; there {}", listed(.names))]
+    #[error("rule {name:?} does not exist; {}", listed(.names))]
     NoRule {
         /// What was asked for.
         name: String,
@@ -83,7 +83,7 @@ pub enum RuleEditError {
         names: Vec<String>,
     },
     /// A new rule with the name of an old one.
-    #[error("there is a rule {name:?} already, in line {line}; change it, or stop it first")]
+    #[error("rule {name:?} exists already in line {line}; change it or stop it first")]
     Exists {
         /// The name.
         name: String,
@@ -91,7 +91,7 @@ pub enum RuleEditError {
         line: usize,
     },
     /// A rule that others depend on.
-    #[error("{name:?} is the parent of {}; stop or change what depends on it first", .by.join(", "))]
+    #[error("{name:?} is the parent of {}; stop or change the dependent rules first", .by.join(", "))]
     Needed {
         /// The rule.
         name: String,
@@ -99,22 +99,24 @@ pub enum RuleEditError {
         by: Vec<String>,
     },
     /// The default rule elsewhere than at the end.
-    #[error("\"default\" is what no other rule takes: it is always the last")]
+    #[error("rule \"default\" takes what no other rule matches: it is always the last rule")]
     DefaultPlace,
     /// The default rule, where none of that name is.
-    #[error("\"default\" has no rule: what no rule takes has the weight 1 and no limit; start one")]
+    #[error(
+        "rule \"default\" does not exist: other requests have weight 1 and no limit; start it first"
+    )]
     NoDefault,
     /// A change of nothing.
-    #[error("nothing is to be changed: name a key and its new value")]
+    #[error("no change is given; name a key and its new value")]
     Nothing,
     /// The text was wrong already.
     #[error("{0}")]
     Before(Box<RuleFileError>),
     /// The text would be wrong.
-    #[error("refused, nothing is changed; it would be wrong at {0}")]
+    #[error("not changed: the new text would be wrong at {0}")]
     After(Box<RuleFileError>),
     /// The text is right, but not written so that parts of it can be exchanged.
-    #[error("this text cannot be changed by a command: {0}; change it by hand")]
+    #[error("this text cannot be changed by a command: {0}; edit it by hand")]
     Unfit(String),
 }
 
@@ -314,7 +316,7 @@ impl Sheet {
         let known = piece.key(key);
         if known.is_some_and(|known| !known.plain) {
             let name = &piece.name;
-            let why = format!("rule {name:?} does not give its {key} as {key} = …");
+            let why = format!("rule {name:?} does not write {key} as {key} = …");
             return Err(RuleEditError::Unfit(why));
         }
         Ok(match (known, value) {
@@ -365,10 +367,14 @@ fn newline(text: &str) -> &'static str {
 
 fn listed(names: &[String]) -> String {
     match names {
-        [] => "are no rules".into(),
-        [one] => format!("is {one} alone"),
-        _ if names.len() <= NAMED_MAX => format!("are {}", names.join(", ")),
-        _ => format!("are {} and {} more", names[..NAMED_MAX].join(", "), names.len() - NAMED_MAX),
+        [] => "the file has no rules".into(),
+        [one] => format!("the only rule is {one}"),
+        _ if names.len() <= NAMED_MAX => format!("the rules are {}", names.join(", ")),
+        _ => format!(
+            "the rules are {} and {} more",
+            names[..NAMED_MAX].join(", "),
+            names.len() - NAMED_MAX
+        ),
     }
 }
 

@@ -49,7 +49,7 @@ pub enum RuleProblem {
     #[error("{0}")]
     Syntax(String),
     /// A key that does not exist.
-    #[error("{section} has no key {key:?}; there are {known}")]
+    #[error("{section} has no key {key:?}; use one of {known}")]
     UnknownKey {
         /// The table that holds it.
         section: &'static str,
@@ -87,10 +87,10 @@ pub enum RuleProblem {
         found: String,
     },
     /// A name that cannot stand in tables and metrics.
-    #[error("{0:?} is not a name: letters, digits, _ - and . only, from 1 to 63 of them")]
+    #[error("{0:?} is not a name; use 1 to 63 letters, digits, _, - and .")]
     Name(String),
     /// Two rules or two meters of one name.
-    #[error("there is a {section} named {name:?} already, in line {line}")]
+    #[error("{section} {name:?} exists already in line {line}; use another name")]
     DoubleName {
         /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
@@ -100,14 +100,16 @@ pub enum RuleProblem {
         line: usize,
     },
     /// A rule "default" that is not what its name says.
-    #[error("\"default\" is what no other rule takes: it must be the last rule, without a match")]
+    #[error(
+        "rule \"default\" takes what no other rule matches: it must be the last rule, without a match"
+    )]
     Default,
     /// A condition that cannot be read.
     #[error(transparent)]
     Match(MatchError),
     /// A directory for which there is no bit left.
     #[error(
-        "{path:?} is one path too many; the rules may name {} in all",
+        "{path:?} exceeds the {} paths that all rules together may name; remove a path",
         super::RuleSet::PATHS_MAX
     )]
     TooManyPaths {
@@ -121,22 +123,24 @@ pub enum RuleProblem {
     #[error(transparent)]
     Word(ParseWordError),
     /// `path` in a `per`.
-    #[error("a class cannot be made for each path; write a rule or meter for each directory")]
+    #[error("per cannot contain path; write a rule or meter for each directory")]
     PerPath,
     /// A word twice in a list.
-    #[error("{0:?} is there twice")]
+    #[error("{0:?} is listed twice; remove one")]
     Twice(String),
     /// A name that stands for no kinds of request.
     #[error("{0}")]
     Kinds(String),
     /// An empty list where something must be named.
-    #[error("{key} = [] names nothing; leave {key} out for its default")]
+    #[error("{key} = [] is empty; remove {key} for its default")]
     Empty {
         /// The key.
         key: &'static str,
     },
     /// Bytes of what moves none.
-    #[error("only read and write move bytes: {rate} cannot limit {kinds}; give it in ops/s")]
+    #[error(
+        "{rate:?} cannot limit {kinds}, as only read and write move bytes; use a rate in ops/s"
+    )]
     NoBytes {
         /// The rate.
         rate: String,
@@ -144,7 +148,7 @@ pub enum RuleProblem {
         kinds: String,
     },
     /// A burst that does not suit its rate.
-    #[error("{text:?} is not a burst of {rate}: {want}")]
+    #[error("{text:?} is not a burst of {rate}; {want}")]
     Burst {
         /// The burst, as written.
         text: String,
@@ -154,22 +158,22 @@ pub enum RuleProblem {
         want: &'static str,
     },
     /// A reservation for an unbounded number of classes.
-    #[error("{key} with per needs max_classes: each class is promised the whole rate")]
+    #[error("{key} with per needs max_classes: the whole rate is reserved for each class")]
     ReserveUnbounded {
         /// The key that promises it.
         key: &'static str,
     },
     /// A limit that is to be both.
-    #[error("realtime makes the limit a ceiling and spare makes it none: give one of them")]
+    #[error("realtime keeps the limit a ceiling and spare does not; use one of them")]
     SpareRealtime,
     /// A limit that cannot be a promise.
-    #[error("{key} needs one limit beside it, of all kinds that the rate counts")]
+    #[error("{key} needs exactly one limit, for all kinds that its rate counts")]
     PromiseLimit {
         /// `realtime` or `spare`.
         key: &'static str,
     },
     /// A key that says what the limit says already.
-    #[error("{with} does not go with {key}: {}", why_not(key, with))]
+    #[error("{with} cannot be combined with {key}: {}", why_not(key, with))]
     PromiseTwice {
         /// `realtime` or `spare`.
         key: &'static str,
@@ -177,31 +181,33 @@ pub enum RuleProblem {
         with: &'static str,
     },
     /// Slots kept for a promise that is not made.
-    #[error("keep_slots needs reserve, realtime or spare: they are kept for what is promised")]
+    #[error("keep_slots needs reserve, realtime or spare: the slots are for a reservation")]
     KeepsForNobody,
     /// A part of a promise that is none.
-    #[error("{0:?} is not a part such as 10% or 2.5%, from 0% to 100%")]
+    #[error("{0:?} is not a percentage from 0% to 100%, such as 10% or 2.5%")]
     ReserveMetadata(String),
     /// A part of a promise that is not made.
-    #[error("reserve_metadata needs reserve, realtime or spare in bytes: it is a part of that")]
+    #[error(
+        "reserve_metadata needs reserve, realtime or spare in bytes: it is a percentage of that rate"
+    )]
     ReserveMetadataAlone,
     /// A part of a promise that counts requests without bytes itself.
-    #[error("reserve_metadata is for a rate in bytes: {rate} counts every request")]
+    #[error("reserve_metadata needs a rate in bytes: {rate:?} counts every request already")]
     ReserveMetadataOps {
         /// What is promised.
         rate: String,
     },
     /// A bound on classes of which there is one.
-    #[error("max_classes does nothing without per")]
+    #[error("max_classes needs per: without it a rule has one class")]
     MaxClassesUnused,
     /// A dependent rule without the one limit that depends.
-    #[error("parent needs one limit, which is the most that it becomes; there are {limits}")]
+    #[error("parent needs exactly one limit, its greatest value, and the rule has {limits}")]
     ParentLimit {
         /// How many there are.
         limits: usize,
     },
     /// A least that is more than the most.
-    #[error("min = {min} is more than the rule's limit of {limit}")]
+    #[error("min = {min:?} is greater than the rule's limit of {limit:?}")]
     ParentMin {
         /// The least.
         min: String,
@@ -209,10 +215,12 @@ pub enum RuleProblem {
         limit: String,
     },
     /// None or several of the kinds of dependence.
-    #[error("parent needs one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\"")]
+    #[error(
+        "parent needs exactly one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\""
+    )]
     ParentKind,
     /// A parent that is not there.
-    #[error("rule {rule:?} depends on {parent:?}, and there is no such rule")]
+    #[error("rule {rule:?} depends on rule {parent:?}, which does not exist")]
     NoParent {
         /// The rule.
         rule: String,
@@ -228,10 +236,10 @@ pub enum RuleProblem {
         parent: String,
     },
     /// Rules that depend on one another in a circle.
-    #[error("rule {0}: rules cannot depend on one another in a circle")]
+    #[error("rules depend on one another in a circle: {0}")]
     ParentCycle(String),
     /// Too many rules that depend on one another.
-    #[error("rule {rule:?} is one of more than {max} that depend on one another in a row")]
+    #[error("rule {rule:?} is in a chain of more than {max} rules that depend on one another")]
     ParentDepth {
         /// The last one.
         rule: String,
@@ -239,13 +247,13 @@ pub enum RuleProblem {
         max: usize,
     },
     /// More rules that others depend on than there are bits for.
-    #[error("one rule too many that others depend on; there may be {max}")]
+    #[error("more than {max} rules are parents of others; remove a parent")]
     TooManyParents {
         /// How many there may be.
         max: usize,
     },
     /// A rate in operations where bytes are needed, or the other way round.
-    #[error("{rate} must be in the unit of the rule's limit, {like}")]
+    #[error("{rate:?} is not in the unit of the rule's limit, {like:?}")]
     OtherUnit {
         /// The rate, as written.
         rate: String,
@@ -253,13 +261,13 @@ pub enum RuleProblem {
         like: String,
     },
     /// A decay for each node or kind.
-    #[error("a decay keeps accounts for each jobid, uid, gid or projid, not for each {field}")]
+    #[error("per of a decay cannot contain {field}; use jobid, uid, gid or projid")]
     DecayPer {
         /// The field.
         field: &'static str,
     },
     /// A decay's floor above its top.
-    #[error("floor = {floor} is more than max = {max}")]
+    #[error("floor = {floor:?} is greater than max = {max:?}")]
     DecayFloor {
         /// The floor.
         floor: String,
@@ -267,10 +275,10 @@ pub enum RuleProblem {
         max: String,
     },
     /// A decay of neither mode.
-    #[error("{0:?} is not how a limit falls; there are step, decay")]
+    #[error("{0:?} is not a mode of a decay; use step or decay")]
     DecayMode(String),
     /// A key of the other mode.
-    #[error("{key} does not go with mode = {mode:?}")]
+    #[error("{key} cannot be combined with mode = {mode:?}")]
     DecayOther {
         /// The key.
         key: String,
@@ -286,13 +294,13 @@ pub enum RuleProblem {
         least: &'static str,
     },
     /// Thresholds that do not rise.
-    #[error("the thresholds of steps must rise: each is more than the one before")]
+    #[error("the thresholds of steps must rise: each must be greater than the one before")]
     DecaySteps,
     /// A part of a rate that is not there.
-    #[error("a step to a part needs max, of which it is a part; or write \"floor\"")]
+    #[error("a step to a percentage is a percentage of max; set max or use \"floor\"")]
     DecayMax,
     /// A rate in another unit than the resource.
-    #[error("{rate} must be in {unit} a second: the resource is {resource}")]
+    #[error("{rate:?} is not in {unit} per second, the unit of resource {resource:?}")]
     DecayUnit {
         /// The rate, as written.
         rate: String,
@@ -308,10 +316,12 @@ pub enum RuleProblem {
     #[error(transparent)]
     DecayPattern(ParsePatternError),
     /// A factor out of its range.
-    #[error("a behaviour makes an entitlement 25% to 200% of itself, not {0}")]
+    #[error("a factor of behaviour must be from 25% to 200%, not {0:?}")]
     DecayFactor(String),
     /// A part that is none.
-    #[error("{text:?} is not a part above zero such as 50% or 12.5%, up to {max_percent}%")]
+    #[error(
+        "{text:?} is not a percentage above zero and up to {max_percent}%, such as 50% or 12.5%"
+    )]
     Part {
         /// The part, as written.
         text: String,
@@ -319,7 +329,7 @@ pub enum RuleProblem {
         max_percent: u32,
     },
     /// More sections than are kept.
-    #[error("one {section} too many; a rule file has at most {max}")]
+    #[error("more than {max} {section} sections; remove some")]
     TooMany {
         /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
@@ -328,7 +338,7 @@ pub enum RuleProblem {
     },
     /// More meters than one request may have to pay.
     #[error(
-        "one {kind} could have to pay {count} meters, {}; at most {} can be kept",
+        "a {kind} request could have to pay {count} meters, {}; reduce them to {}",
         of_whom(rule.as_ref(), meter.as_deref()),
         super::RuleSet::METERS_MAX
     )]
@@ -403,17 +413,17 @@ impl fmt::Display for Excerpt {
 
 /// Whose meters they are, for [`RuleProblem::TooManyMeters`].
 fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
-    let limits = rule.map(|(name, limits)| format!("{limits} of them limits of rule {name:?}"));
-    let last = meter.map(|name| format!("the last of them {name:?}"));
+    let limits = rule.map(|(name, limits)| format!("including {limits} limits of rule {name:?}"));
+    let last = meter.map(|name| format!("ending with {name:?}"));
     limits.into_iter().chain(last).collect::<Vec<_>>().join(", ")
 }
 
 /// Why a key does not go with `realtime` or `spare`.
 fn why_not(key: &str, with: &str) -> &'static str {
     match (key, with) {
-        (_, "reserve") => "the limit is what is promised",
-        (_, "weight") => "what is spare is shared by rate",
-        _ => "what is only promised has no ceiling to move",
+        (_, "reserve") => "the limit is the reservation",
+        (_, "weight") => "spare service is divided by rate",
+        _ => "parent changes a ceiling, and spare removes it",
     }
 }
 

@@ -122,7 +122,7 @@ impl<'t> RuleTextReader<'t> {
                 return Err(error(message, at));
             }
             _ if !FIELDS.split(", ").any(|field| field == name) => {
-                return Err(error(format!("{name:?} is no field; there are {FIELDS}"), at));
+                return Err(error(format!("{name:?} is not a field; use one of {FIELDS}"), at));
             }
             _ => {}
         }
@@ -139,7 +139,7 @@ impl<'t> RuleTextReader<'t> {
         loop {
             self.skip_spaces();
             if items.is_empty() && self.take("}") {
-                return Err(error(format!("{field}={{}} names nothing"), open..self.at));
+                return Err(error(format!("{field}={{}} is empty"), open..self.at));
             }
             items.push(self.item(field == "nid")?);
             if items.len() > ITEMS_MAX {
@@ -162,7 +162,7 @@ impl<'t> RuleTextReader<'t> {
         if let Some(mark) = self.rest().chars().next().filter(|c| matches!(c, '"' | '\'')) {
             let inner = &self.rest()[1..];
             let Some(length) = inner.find(mark) else {
-                return Err(error("the quoted item has no end", start..self.text.len()));
+                return Err(error("the quoted item has no closing quote", start..self.text.len()));
             };
             self.at += length + 2;
             return Ok((&inner[..length], start..self.at));
@@ -208,10 +208,10 @@ impl<'t> RuleTextReader<'t> {
     fn unexpected(&mut self, wanted: &str) -> MatchError {
         self.skip_spaces();
         match self.rest().chars().next() {
-            None => self.missing(&format!("the condition ends where {wanted} should follow")),
+            None => self.missing(&format!("unexpected end: expected {wanted}")),
             Some(c) => {
                 let at = self.at..self.at + c.len_utf8();
-                error(format!("{c:?} stands where {wanted} should"), at)
+                error(format!("unexpected {c:?}: expected {wanted}"), at)
             }
         }
     }
@@ -260,14 +260,14 @@ fn id(text: &str) -> Result<Id, String> {
     let number = number.filter(|n| *n != u32::MAX && !digits.starts_with('+'));
     let octal = if radix == 8 { " (a leading 0 means octal)" } else { "" };
     number.map(|n| Id(Some(n))).ok_or_else(|| {
-        format!("{text:?} is not an id from 0 to 4294967294{octal}, nor -1 for \"not known\"")
+        format!("{text:?} is not an id from 0 to 4294967294{octal} or -1 for \"not known\"")
     })
 }
 
 /// A kind by its name.
 pub(super) fn kind(name: &str) -> Result<OpKind, String> {
     name.parse::<OpKind>().map_err(|error| match lustre_name(name) {
-        Some(here) => format!("{name:?} is Lustre's name: here it is {here}"),
+        Some(here) => format!("{name:?} is a name of Lustre; use {here}"),
         None => error.to_string(),
     })
 }
@@ -367,12 +367,15 @@ mod tests {
     const REFUSED: [(&str, &str); 30] = [
         ("⟨⟩", "the condition is empty; write \"*\" for every request"),
         ("  ⟨⟩", "the condition is empty; write \"*\" for every request"),
-        ("* ⟨u⟩id={1}", "'u' stands where & or , should"),
+        ("* ⟨u⟩id={1}", "unexpected 'u': expected & or ,"),
         (
             "⟨user⟩={1}",
-            "\"user\" is no field; there are jobid, uid, gid, projid, nid, opcode, path",
+            "\"user\" is not a field; use one of jobid, uid, gid, projid, nid, opcode, path",
         ),
-        ("⟨UID⟩={1}", "\"UID\" is no field; there are jobid, uid, gid, projid, nid, opcode, path"),
+        (
+            "⟨UID⟩={1}",
+            "\"UID\" is not a field; use one of jobid, uid, gid, projid, nid, opcode, path",
+        ),
         (
             "uid={1}&⟨nodemap⟩={a}",
             "nodemap is Lustre's alone: its map of nodes does not reach Sluice; \
@@ -380,44 +383,44 @@ mod tests {
         ),
         (
             "uid={1},⟨⟩",
-            "the condition ends where a field (jobid, uid, gid, projid, nid, opcode, path) should follow",
+            "unexpected end: expected a field (jobid, uid, gid, projid, nid, opcode, path)",
         ),
         (
             "uid={1}&⟨&⟩",
-            "'&' stands where a field (jobid, uid, gid, projid, nid, opcode, path) should",
+            "unexpected '&': expected a field (jobid, uid, gid, projid, nid, opcode, path)",
         ),
-        ("uid⟨⟩", "the condition ends where = after uid should follow"),
-        ("uid ⟨{⟩1}", "'{' stands where = after uid should"),
-        ("uid=⟨1⟩", "'1' stands where { after uid= should"),
-        ("uid=⟨{}⟩", "uid={} names nothing"),
-        ("uid={1⟨⟩", "the condition ends where an item or } should follow"),
-        ("uid={1,⟨,⟩2}", "',' stands where an item or } should"),
-        ("uid={1,⟨}⟩", "'}' stands where an item or } should"),
-        ("uid={1}⟨}⟩", "'}' stands where & or , should"),
-        ("uid={1} ⟨g⟩id={1}", "'g' stands where & or , should"),
-        ("jobid={a⟨{⟩b}}", "'{' stands where a space, a comma or } should"),
-        ("jobid={⟨\"a}⟩", "the quoted item has no end"),
-        ("jobid={\"a\"⟨b⟩}", "'b' stands where a space, a comma or } should"),
-        ("uid={1 ⟨ann⟩}", "\"ann\" is not an id from 0 to 4294967294, nor -1 for \"not known\""),
+        ("uid⟨⟩", "unexpected end: expected = after uid"),
+        ("uid ⟨{⟩1}", "unexpected '{': expected = after uid"),
+        ("uid=⟨1⟩", "unexpected '1': expected { after uid="),
+        ("uid=⟨{}⟩", "uid={} is empty"),
+        ("uid={1⟨⟩", "unexpected end: expected an item or }"),
+        ("uid={1,⟨,⟩2}", "unexpected ',': expected an item or }"),
+        ("uid={1,⟨}⟩", "unexpected '}': expected an item or }"),
+        ("uid={1}⟨}⟩", "unexpected '}': expected & or ,"),
+        ("uid={1} ⟨g⟩id={1}", "unexpected 'g': expected & or ,"),
+        ("jobid={a⟨{⟩b}}", "unexpected '{': expected a space, a comma or }"),
+        ("jobid={⟨\"a}⟩", "the quoted item has no closing quote"),
+        ("jobid={\"a\"⟨b⟩}", "unexpected 'b': expected a space, a comma or }"),
+        ("uid={1 ⟨ann⟩}", "\"ann\" is not an id from 0 to 4294967294 or -1 for \"not known\""),
         (
             "gid={⟨089⟩}",
-            "\"089\" is not an id from 0 to 4294967294 (a leading 0 means octal), nor -1 for \"not known\"",
+            "\"089\" is not an id from 0 to 4294967294 (a leading 0 means octal) or -1 for \"not known\"",
         ),
         (
             "projid={⟨4294967295⟩}",
-            "\"4294967295\" is not an id from 0 to 4294967294, nor -1 for \"not known\"",
+            "\"4294967295\" is not an id from 0 to 4294967294 or -1 for \"not known\"",
         ),
-        ("gid={⟨+5⟩}", "\"+5\" is not an id from 0 to 4294967294, nor -1 for \"not known\""),
-        ("gid={⟨0x+5⟩}", "\"0x+5\" is not an id from 0 to 4294967294, nor -1 for \"not known\""),
-        ("opcode={read ⟨ost_write⟩}", "\"ost_write\" is Lustre's name: here it is \"write\""),
+        ("gid={⟨+5⟩}", "\"+5\" is not an id from 0 to 4294967294 or -1 for \"not known\""),
+        ("gid={⟨0x+5⟩}", "\"0x+5\" is not an id from 0 to 4294967294 or -1 for \"not known\""),
+        ("opcode={read ⟨ost_write⟩}", "\"ost_write\" is a name of Lustre; use \"write\""),
         (
             "opcode={⟨reads⟩}",
-            "\"reads\" is not a kind of request; there are read, write, walk, getattr, setattr, \
+            "\"reads\" is not a kind of request; use one of read, write, walk, getattr, setattr, \
              open, create, mkdir, symlink, mknod, link, unlink, rename, readlink, readdir, statfs, \
              fsync, getxattr, setxattr, lock, unlock, attach, clunk",
         ),
         ("opcode={read}&opcode={⟨write}⟩", "no kind of request is in every opcode={…} joined by &"),
-        ("nid={⟨10.0.0.1⟩}", "the nid \"10.0.0.1\" lacks its network: write \"10.0.0.1@tcp\""),
+        ("nid={⟨10.0.0.1⟩}", "the nid \"10.0.0.1\" lacks its network; write \"10.0.0.1@tcp\""),
         ("path={/a ⟨b⟩}", "the path \"b\" must begin with / (the root of the export)"),
     ];
 

@@ -110,8 +110,7 @@ fn named(word: &str) -> Result<Option<KindSet>, RuleProblem> {
         "metadata" => Ok(Some(KindSet::of(Direction::Metadata))),
         _ => {
             let named = language::kind(word).map(|kind| Some(KindSet::NONE.with(kind)));
-            let more =
-                if language::lustre_name(word).is_some() { "" } else { "; also metadata, all" };
+            let more = if language::lustre_name(word).is_some() { "" } else { ", metadata, all" };
             named.map_err(|message| RuleProblem::Kinds(message + more))
         }
     }
@@ -146,8 +145,8 @@ fn burst(entry: SectionEntry<'_>, rate: Rate) -> Result<u64, RuleFault> {
     };
     units.filter(|units| *units > 0).ok_or_else(|| {
         let want = match rate {
-            Rate::Bytes(_) => "it must be data such as 4MiB or a time such as 100ms, not zero",
-            Rate::Ops(_) => "it must be operations such as 50ops or a time such as 1s, not zero",
+            Rate::Bytes(_) => "use data such as 4MiB or a time such as 100ms, above zero",
+            Rate::Ops(_) => "use operations such as 50ops or a time such as 1s, above zero",
         };
         entry.fault(RuleProblem::Burst { text: text.into(), rate: rate.to_string(), want })
     })

@@ -52,13 +52,13 @@ impl NidPattern {
             return Ok(NidPattern::Any);
         }
         let Some((address, network)) = text.rsplit_once('@') else {
-            return Err(format!("lacks its network: write \"{text}@tcp\""));
+            return Err(format!("lacks its network; write \"{text}@tcp\""));
         };
         let letters = network.trim_end_matches(|c: char| c.is_ascii_digit());
         let is_word = letters.starts_with(|c: char| c.is_ascii_alphabetic())
             && letters.bytes().all(|b| b.is_ascii_alphanumeric());
         if !is_word {
-            return Err(format!("names no network after the @, but {network:?}"));
+            return Err(format!("needs a network after the @, not {network:?}"));
         }
         Ok(NidPattern::On { address: AddressPattern::new(address)?, network: network.into() })
     }
@@ -104,7 +104,8 @@ impl AddressPattern {
             return Ok(AddressPattern::Any);
         }
         if text.contains(':') {
-            let address = text.parse().map_err(|_| format!("has no IPv6 address {text:?}"))?;
+            let address =
+                text.parse().map_err(|_| format!("needs an IPv6 address, not {text:?}"))?;
             return Ok(AddressPattern::Ip6(address));
         }
         if let Some(number) = plain_number(text) {
@@ -256,7 +257,7 @@ impl fmt::Display for Octets {
 
 fn octet(text: &str) -> Result<u8, String> {
     let number = plain_number(text).and_then(|number| u8::try_from(number).ok());
-    number.ok_or_else(|| format!("has {text:?} where a number from 0 to 255 belongs"))
+    number.ok_or_else(|| format!("has {text:?} instead of a number from 0 to 255"))
 }
 
 /// A decimal number, digits only: `u32::from_str` would also take a sign.
@@ -265,7 +266,7 @@ fn plain_number(text: &str) -> Option<u32> {
 }
 
 fn not_an_address(text: &str) -> String {
-    format!("has no address {text:?} such as 192.168.1.[1-128], 192.168.*.* or *")
+    format!("needs an address such as 192.168.1.[1-128], 192.168.*.* or *, not {text:?}")
 }
 
 #[cfg(test)]
@@ -318,13 +319,16 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, message) in [
-            ("10.0.0.1", "lacks its network: write \"10.0.0.1@tcp\""),
-            ("10.0.0.1@", "names no network after the @, but \"\""),
-            ("10.0.0.300@tcp", "has \"300\" where a number from 0 to 255 belongs"),
+            ("10.0.0.1", "lacks its network; write \"10.0.0.1@tcp\""),
+            ("10.0.0.1@", "needs a network after the @, not \"\""),
+            ("10.0.0.300@tcp", "has \"300\" instead of a number from 0 to 255"),
             ("10.0.0.[9-1]@tcp", "has an empty range \"9-1\""),
-            ("10.0.0@tcp", "has no address \"10.0.0\" such as 192.168.1.[1-128], 192.168.*.* or *"),
-            ("10.0.0.+1@tcp", "has \"+1\" where a number from 0 to 255 belongs"),
-            ("fe80::zz@tcp", "has no IPv6 address \"fe80::zz\""),
+            (
+                "10.0.0@tcp",
+                "needs an address such as 192.168.1.[1-128], 192.168.*.* or *, not \"10.0.0\"",
+            ),
+            ("10.0.0.+1@tcp", "has \"+1\" instead of a number from 0 to 255"),
+            ("fe80::zz@tcp", "needs an IPv6 address, not \"fe80::zz\""),
         ] {
             assert_eq!(NidPattern::new(text).unwrap_err(), message);
         }

@@ -53,7 +53,7 @@ impl Outline {
     /// # Errors
     /// If it is written in a way in which a section is not a run of lines: how it is.
     pub(super) fn of(source: &str) -> Result<Outline, &'static str> {
-        let Ok(document) = DeTable::parse(source) else { return Err("the file is no TOML") };
+        let Ok(document) = DeTable::parse(source) else { return Err("the file is not TOML") };
         let mut rules = pieces(source, document.get_ref(), "rule")?;
         let mut meters = pieces(source, document.get_ref(), "meter")?;
         let mut decays = pieces(source, document.get_ref(), "decay")?;
@@ -63,7 +63,7 @@ impl Outline {
         let mut above = 0;
         for piece in &mut all {
             if piece.content.start < above {
-                return Err("a section goes on behind another one");
+                return Err("a section continues after another one");
             }
             piece.lines.start =
                 comments_above(source, line_start(source, piece.content.start), above);
@@ -107,9 +107,9 @@ fn pieces(source: &str, file: &DeTable<'_>, key: &str) -> Result<Vec<OutlinePiec
 
 fn piece(source: &str, section: &Spanned<DeValue<'_>>) -> Result<OutlinePiece, &'static str> {
     let head = section.span();
-    let Some(table) = section.get_ref().as_table() else { return Err("a section is no table") };
+    let Some(table) = section.get_ref().as_table() else { return Err("a section is not a table") };
     if !source[head.clone()].starts_with("[[") {
-        return Err("its sections stand in one list and not under heads such as [[rule]]");
+        return Err("its sections are in one list and not below headers such as [[rule]]");
     }
     let name = table.get("name").and_then(|name| name.get_ref().as_str()).unwrap_or_default();
     let keys = table.iter().map(|(key, value)| {

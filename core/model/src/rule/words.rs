@@ -57,7 +57,7 @@ pub enum DecayWindow {
 
 /// A word that is none of the few it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not {what}; there are {words}")]
+#[error("{text:?} is not {what}; use one of {words}")]
 pub struct ParseWordError {
     text: String,
     what: &'static str,
@@ -147,7 +147,7 @@ mod tests {
     fn a_wrong_word_is_named_with_the_right_ones() {
         assert_eq!(
             "Direct".parse::<WriteMode>().unwrap_err().to_string(),
-            "\"Direct\" is not a write mode; there are direct, dontcache, paced, cached"
+            "\"Direct\" is not a write mode; use one of direct, dontcache, paced, cached"
         );
     }
 

@@ -425,7 +425,7 @@ mod tests {
             ("nid=10.0.0.1", "nid=10.0.0.1: a node's name such as 10.0.0.1@tcp"),
             (
                 "opcode=ost_read",
-                "opcode=ost_read: \"ost_read\" is not a kind of request; there are read,",
+                "opcode=ost_read: \"ost_read\" is not a kind of request; use one of read,",
             ),
             ("path=a", "path=a: a path starts at the export and begins with /"),
             ("bytes=4MiB opcode=walk", "bytes=4MiB: only read and write move bytes"),

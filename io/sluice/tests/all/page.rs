@@ -81,8 +81,8 @@ fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byt
     let rules = client.rules().unwrap();
     assert_eq!((names(&rules), rules.rules[1].limits.len()), (vec!["a".into(), "b".into()], 0));
     for (body, code, said) in [
-        (start, 409, "there is a rule \"b\" already"),
-        (r#"{"action": "stop", "name": "c"}"#, 404, "there is no rule \"c\""),
+        (start, 409, "rule \"b\" exists already"),
+        (r#"{"action": "stop", "name": "c"}"#, 404, "rule \"c\" does not exist"),
         (r#"{"action": "change", "name": "b", "keys": {"limit": "much"}}"#, 400, "much"),
         (
             r#"{"action": "change", "name": "b", "keys": {"limits": "1MB/s"}}"#,

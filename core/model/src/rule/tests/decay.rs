@@ -65,9 +65,9 @@ fn a_behaviour_is_of_a_known_pattern_and_a_quarter_to_twice() {
     assert_eq!(set.decays[0].behaviour, wanted);
     assert!(set.decays[1].behaviour.is_empty());
     for (table, says) in [
-        ("{ slow = \"50%\" }", "\"slow\" is no pattern of requests; there are small-writes, "),
-        ("{ sequential = \"201%\" }", "25% to 200% of itself, not 201%"),
-        ("{ sequential = \"24.9%\" }", "25% to 200% of itself, not 24.9%"),
+        ("{ slow = \"50%\" }", "\"slow\" is not a pattern of requests; use one of small-writes, "),
+        ("{ sequential = \"201%\" }", "25% to 200%, not \"201%\""),
+        ("{ sequential = \"24.9%\" }", "25% to 200%, not \"24.9%\""),
         ("{}", "behaviour"),
         ("\"50%\"", "a table such as { small-writes = \"50%\""),
     ] {
@@ -109,22 +109,22 @@ fn each_mistake_is_shown_at_its_place() {
         (
             "per = [\"nid\"]",
             "3:7",
-            "a decay keeps accounts for each jobid, uid, gid or projid, not for each nid",
+            "per of a decay cannot contain nid; use jobid, uid, gid or projid",
         ),
         (
             "resource = \"ops\"",
             "3:12",
-            "\"ops\" is not something that a decay counts; there are read, write, metadata",
+            "\"ops\" is not something that a decay counts; use one of read, write, metadata",
         ),
         (
             "resource = \"read\"\nentitled = \"5ops/s\"",
             "4:12",
-            "5ops/s must be in bytes a second: the resource is read",
+            "\"5ops/s\" is not in bytes per second, the unit of resource \"read\"",
         ),
         (
             "resource = \"read\"\nentitled = \"5MB/s\"\nmax = \"1MB/s\"\nfloor = \"2MB/s\"",
             "6:9",
-            "floor = 2MB/s is more than max = 1MB/s",
+            "floor = \"2MB/s\" is greater than max = \"1MB/s\"",
         ),
     ] {
         let refused = refusal(lines);
@@ -134,7 +134,7 @@ fn each_mistake_is_shown_at_its_place() {
         (
             "period = \"10min\"\nhalf_life = \"1h\"",
             "8:13",
-            "half_life does not go with mode = \"step\"",
+            "half_life cannot be combined with mode = \"step\"",
         ),
         ("period = \"30s\"", "7:10", "period must be a minute or more"),
         ("period = \"90s\"", "7:10", "period must be a whole number of minutes"),
@@ -142,28 +142,24 @@ fn each_mistake_is_shown_at_its_place() {
         (
             "period = \"1h\"\nboundary = \"day\"",
             "8:12",
-            "\"day\" is not a boundary; there are epoch, rolling",
+            "\"day\" is not a boundary; use one of epoch, rolling",
         ),
         (
             "period = \"1h\"\nsteps = { \"50%\" = \"50%\" }",
             "8:19",
-            "a step to a part needs max, of which it is a part; or write \"floor\"",
+            "a step to a percentage is a percentage of max; set max or use \"floor\"",
         ),
         (
             "period = \"1h\"\nsteps = { \"50%\" = \"floor\", \"40%\" = \"floor\" }",
             "8:28",
-            "the thresholds of steps must rise: each is more than the one before",
+            "the thresholds of steps must rise: each must be greater than the one before",
         ),
         (
             "period = \"1h\"\nsteps = { half = \"floor\" }",
             "8:11",
-            "\"half\" is not a part above zero such as 50% or 12.5%, up to 10000%",
+            "\"half\" is not a percentage above zero and up to 10000%, such as 50% or 12.5%",
         ),
-        (
-            "period = \"1h\"\nsteps = {}",
-            "8:9",
-            "steps = [] names nothing; leave steps out for its default",
-        ),
+        ("period = \"1h\"\nsteps = {}", "8:9", "steps = [] is empty; remove steps for its default"),
         ("period = \"1h\"\nevery = \"10ms\"", "8:9", "every must be a second or more"),
     ] {
         let refused = refusal(&format!("{STEP}{line}"));
@@ -177,14 +173,14 @@ fn each_mistake_is_shown_at_its_place() {
             "\"20\" is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"",
         ),
         ("kappa = 2.5", "9:9", "kappa must be a text such as \"2\" or \"2.5\", not a fraction"),
-        ("steps = {}", "9:9", "steps does not go with mode = \"decay\""),
+        ("steps = {}", "9:9", "steps cannot be combined with mode = \"decay\""),
     ] {
         let refused = refusal(&format!("{decay}{line}"));
         assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
     }
     let other = refusal(&STEP.replace("\"step\"", "\"slow\""));
     assert!(
-        other.contains(":6:8: \"slow\" is not how a limit falls; there are step, decay\n"),
+        other.contains(":6:8: \"slow\" is not a mode of a decay; use step or decay\n"),
         "{other}"
     );
 }
@@ -197,7 +193,7 @@ fn decays_count_among_the_meters_that_one_request_pays() {
     let nine = eight + &one(8);
     let refused = RuleSet::parse(&nine).unwrap_err().to_string();
     assert!(
-        refused.contains("one read could have to pay 9 meters, the last of them \"d8\""),
+        refused.contains("a read request could have to pay 9 meters, ending with \"d8\""),
         "{refused}"
     );
 }

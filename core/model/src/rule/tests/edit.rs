@@ -132,7 +132,7 @@ fn a_change_is_done_as_a_whole_or_not_at_all() {
     let edit = change("ckpt", &[key("weight", "9"), key("limit", "\"50 MB\"")]);
     assert_eq!(
         refusal(edit, FILE),
-        "refused, nothing is changed; it would be wrong at 8:9: \"50 MB\" is not a rate above \
+        "not changed: the new text would be wrong at 8:9: \"50 MB\" is not a rate above \
          zero such as 500MB/s, 1.5GiB/s or 5000ops/s\n  8 | limit = \"50 MB\"\n    |         ^^^^^^^"
     );
 }
@@ -171,7 +171,7 @@ fn a_rank_before_itself_changes_nothing() {
 
 #[test]
 fn an_unknown_rule_is_an_error_that_names_the_known_ones() {
-    let expected = "there is no rule \"x\"; there are ckpt, jobs, default";
+    let expected = "rule \"x\" does not exist; the rules are ckpt, jobs, default";
     for edit in [
         stop("x"),
         change("x", &[key("weight", "1")]),
@@ -181,14 +181,14 @@ fn an_unknown_rule_is_an_error_that_names_the_known_ones() {
     ] {
         assert_eq!(refusal(edit, FILE), expected);
     }
-    assert_eq!(refusal(stop("x"), ""), "there is no rule \"x\"; there are no rules");
+    assert_eq!(refusal(stop("x"), ""), "rule \"x\" does not exist; the file has no rules");
     let many: String = (0..40).map(|n| format!("[[rule]]\nname = \"r{n}\"\n")).collect();
     assert!(refusal(stop("x"), &many).ends_with("r30, r31 and 8 more"));
 }
 
 #[test]
 fn a_name_that_is_taken_is_told_with_its_line() {
-    let expected = "there is a rule \"jobs\" already, in line 18; change it, or stop it first";
+    let expected = "rule \"jobs\" exists already in line 18; change it or stop it first";
     assert_eq!(refusal(start("jobs", &[], RulePosition::First), FILE), expected);
 }
 
@@ -197,7 +197,7 @@ fn a_parent_is_not_stopped_before_its_children() {
     let child = "[[rule]]\nname = \"b\"\nlimit = \"2MB/s\"\n\
                  parent = { rule = \"a\", gate = \"1s\", min = \"1MB/s\" }\n";
     let text = format!("[[rule]]\nname = \"a\"\nmatch = \"uid={{1}}\"\n{child}");
-    let expected = "\"a\" is the parent of b; stop or change what depends on it first";
+    let expected = "\"a\" is the parent of b; stop or change the dependent rules first";
     assert_eq!(refusal(stop("a"), &text), expected);
     let freed = change("b", &[key("parent", "none")]).apply(&text).unwrap();
     assert_eq!(names(&stop("a").apply(&freed).unwrap()), ["b"]);

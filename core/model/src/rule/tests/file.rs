@@ -252,16 +252,16 @@ fn rules_that_depend_on_one_another_in_a_circle_are_named() {
     let refused = |text: String| crate::RuleSet::parse(&text).unwrap_err();
     let circle = of_rules(&[("a", &on("b")), ("b", &on("c")), ("c", &on("a"))]);
     let error = refused(circle);
-    let message = "rule a on b on c on a: rules cannot depend on one another in a circle";
+    let message = "rules depend on one another in a circle: a on b on c on a";
     assert_eq!((error.problem.to_string().as_str(), error.excerpt.line), (message, 2));
     let own = refused(of_rules(&[("a", &on("a"))])).problem.to_string();
-    assert_eq!(own, "rule a on a: rules cannot depend on one another in a circle");
+    assert_eq!(own, "rules depend on one another in a circle: a on a");
     let names: Vec<String> = (0..10).map(|n| format!("r{n}")).collect();
     let chain: Vec<(&str, String)> =
         (0..9).map(|n| (names[n].as_str(), on(&names[n + 1]))).collect();
     let mut chain: Vec<(&str, &str)> = chain.iter().map(|(n, rest)| (*n, rest.as_str())).collect();
     chain.push((&names[9], "limit = \"9ops/s\""));
     let long = refused(of_rules(&chain)).problem.to_string();
-    assert_eq!(long, "rule \"r0\" is one of more than 8 that depend on one another in a row");
+    assert_eq!(long, "rule \"r0\" is in a chain of more than 8 rules that depend on one another");
     assert!(crate::RuleSet::parse(&of_rules(&chain[2..])).is_ok(), "eight in a row");
 }
