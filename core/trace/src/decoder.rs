@@ -104,7 +104,7 @@ impl TraceSubject {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceDecodeError {
     /// It is something else.
-    #[error("no trace of sluice proxy --record: it begins with \"{begin}\"")]
+    #[error("not a trace of sluice proxy --record: it begins with \"{begin}\"")]
     Foreign {
         /// Its first bytes, escaped.
         begin: String,
@@ -186,7 +186,7 @@ impl Decoder {
             Expected::KindLen if whole => self.take_kind_len(),
             Expected::OpKind(_) if whole => self.take_kind(),
             Expected::KindLen | Expected::OpKind(_) => {
-                Err(self.damaged("it ends within its header"))
+                Err(self.damaged("the trace ends within its header"))
             }
             Expected::Chunk if whole => self.take_chunk_header(),
             Expected::Payload(what, _, count) if whole => self.take_payload(what, count),
@@ -297,11 +297,11 @@ impl Decoder {
         }
         let number = |at: usize| header[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
         if !header.starts_with(&format::MARKER) {
-            return Err(self.damaged("what ends here is no chunk"));
+            return Err(self.damaged("a chunk header without its marker ends here"));
         }
         let (what, len, count) = (header[4], number(8) as usize, number(12));
         if len > PAYLOAD_MAX {
-            return Err(self.damaged("a chunk that claims to be longer than any is"));
+            return Err(self.damaged("a chunk is longer than the maximum"));
         }
         self.expected = Expected::Payload(what, len, count);
         if len == 0 {
@@ -315,17 +315,17 @@ impl Decoder {
         self.expected = Expected::Chunk;
         match self.understand(what, count) {
             Some(()) => Ok(()),
-            None => Err(self.damaged("the chunk before it makes no sense")),
+            None => Err(self.damaged("the chunk before it is invalid")),
         }
     }
 
     fn take_record(&mut self) -> Result<TraceRecord, TraceDecodeError> {
         let mut from = Cursor(&self.buffer[self.at..]);
         let request = format::take_request(&mut from, &self.kinds, self.previous);
-        let request = request.ok_or_else(|| self.damaged("a request before it makes no sense"))?;
+        let request = request.ok_or_else(|| self.damaged("a request before it is invalid"))?;
         self.at = self.buffer.len() - from.0.len();
         let who = self.subjects.get(&request.subject).cloned();
-        let who = who.ok_or_else(|| self.damaged("a request before it is of nobody"))?;
+        let who = who.ok_or_else(|| self.damaged("a request before it has no identity"))?;
         self.previous = request.arrived;
         self.left -= 1;
         self.read += 1;

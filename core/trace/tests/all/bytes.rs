@@ -135,14 +135,18 @@ fn zeros_after_a_crash_are_a_cut_and_no_damage() {
 #[test]
 fn what_is_no_trace_is_named() {
     let wrong = |bytes: &[u8]| decode(bytes).1.map(|error| error.to_string());
-    let foreign = "no trace of sluice proxy --record: it begins with \"#!/bin/s\"";
+    let foreign = "not a trace of sluice proxy --record: it begins with \"#!/bin/s\"";
     assert_eq!(wrong(b"#!/bin/sh\nexit 0\n"), Some(foreign.into()));
     let mut other = trace(1);
     other[8] = 9;
     let version = "a trace of format 9; this sluice reads format 1";
     assert_eq!(wrong(&other), Some(version.into()));
     let within = &trace(1)[..20];
-    assert!(wrong(within).unwrap().ends_with("it ends within its header"), "{:?}", wrong(within));
+    assert!(
+        wrong(within).unwrap().ends_with("the trace ends within its header"),
+        "{:?}",
+        wrong(within)
+    );
 }
 
 #[test]

@@ -375,7 +375,7 @@ fn a_file_that_is_no_trace_is_named_in_the_error() {
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         format!(
-            "sluice: {}: no trace of sluice proxy --record: it begins with \"[[rule]]\"\n",
+            "sluice: {}: not a trace of sluice proxy --record: it begins with \"[[rule]]\"\n",
             file.display()
         )
     );
