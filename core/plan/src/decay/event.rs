@@ -62,14 +62,14 @@ impl fmt::Display for DecayEvent {
         let percent = u128::from(self.used) * 100 / u128::from(self.entitled.max(1));
         write!(f, "{}: {percent}% of the entitlement used", self.scope)?;
         match (self.stage, self.limit) {
-            _ if self.is_release() => f.write_str(", no longer held back")?,
-            (DecayLevel::Held, Some(limit)) => write!(f, ", held to {limit}")?,
-            (DecayLevel::Floor, Some(limit)) => write!(f, ", held to the floor of {limit}")?,
+            _ if self.is_release() => f.write_str(", no longer throttled")?,
+            (DecayLevel::Held, Some(limit)) => write!(f, ", limited to {limit}")?,
+            (DecayLevel::Floor, Some(limit)) => write!(f, ", limited to the floor of {limit}")?,
             _ => {}
         }
         if let Some(release) = self.release {
             let left = release.since(self.at).get() / 1_000_000_000;
-            write!(f, ", free again in {}", Nanos::from_secs(left))?;
+            write!(f, ", limit ends in {}", Nanos::from_secs(left))?;
         }
         if let Some((pattern, ppm)) = &self.behaviour {
             let (whole, rest) = (ppm / 1_000_000, ppm / 10_000 % 100);

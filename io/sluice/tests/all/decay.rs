@@ -211,7 +211,7 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     assert_eq!((floor.name.as_str(), floor.limit), ("readers", Some(WireRate::Bytes(MB / 5))));
     assert_eq!((floor.used, floor.entitled), (30 * MB, 30 * MB));
     assert_eq!(floor.until_ns, Some(events[2].at_ns));
-    assert!(events[1].text.contains("held to the floor of 200kB/s"), "{}", events[1].text);
+    assert!(events[1].text.contains("limited to the floor of 200kB/s"), "{}", events[1].text);
     assert!(events_of(&client, OTHER).is_empty());
 }
 
