@@ -75,7 +75,7 @@ impl fmt::Display for Policy {
 
 /// A word that names no scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not a scheduler; there are {}", Policy::ALL.map(Policy::name).join(", "))]
+#[error("{name:?} is not a scheduler; use one of {}", Policy::ALL.map(Policy::name).join(", "))]
 pub struct ParsePolicyError {
     name: String,
 }

@@ -259,7 +259,7 @@ impl ProxyChecks {
         self.held += chosen.slots;
         let bounded = !matches!(policy, Policy::Fifo);
         (bounded && before > 0 && chosen.slots > 0 && self.held > max)
-            .then(|| format!("{} slots are held of {max}, and not by one request", self.held))
+            .then(|| format!("{} slots are in use of {max}, and not by one request", self.held))
     }
 
     /// First in, first out within a class and direction.
@@ -279,7 +279,7 @@ impl ProxyChecks {
         }
         let before = std::mem::replace(last, r.number);
         (before > r.number)
-            .then(|| format!("request {} of class {class} went after {before}", r.number))
+            .then(|| format!("request {} of class {class} was dispatched after {before}", r.number))
     }
 
     /// Slots stand empty though somebody waits whom nothing else holds back.
@@ -293,8 +293,7 @@ impl ProxyChecks {
             // Where a large request is in line, slots may be collected for it.
             _ => free > 0 && self.large == 0,
         };
-        in_vain.then(|| {
-            format!("{free} slots stand empty while {} requests could use one", self.plain)
-        })
+        in_vain
+            .then(|| format!("{free} slots are free while {} requests could use one", self.plain))
     }
 }

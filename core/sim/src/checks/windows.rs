@@ -193,7 +193,7 @@ impl Windows {
             let slack = (due / 100).max(own.served.largest + behind);
             if own.served.sum + slack < due {
                 return Some(format!(
-                    "{} in 10 s of the {due} that {rate} promises, and nothing was cut",
+                    "{} in 10 s of the {due} that {rate} reserves, and nothing was cut",
                     own.served.sum
                 ));
             }

@@ -163,12 +163,12 @@ fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<ExpectedJ
     let figure = FIGURES.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure);
     let Some(figure) = figure else {
         let known = FIGURES.map(|(name, _)| name).join(", ");
-        return Err(fault(format!("{name:?} is not a figure; there are {known}")));
+        return Err(fault(format!("{name:?} is not a figure; use one of {known}")));
     };
     if !figure.needs_job() {
         return match rest.is_empty() {
             true => Ok((figure, None, None)),
-            false => Err(fault(format!("{name} is of the whole run: leave {rest:?} out"))),
+            false => Err(fault(format!("{name} is of the whole run; remove {rest:?}"))),
         };
     }
     let (job, over) = match rest.split_once(" / ") {
@@ -178,7 +178,10 @@ fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<ExpectedJ
     for job in [Some(job), over].into_iter().flatten() {
         if !jobs.iter().any(|known| known.name == job) {
             let known: Vec<_> = jobs.iter().map(|known| known.name.as_str()).collect();
-            return Err(fault(format!("there is no job {job:?}; there are {}", known.join(", "))));
+            return Err(fault(format!(
+                "job {job:?} does not exist; use one of {}",
+                known.join(", ")
+            )));
         }
     }
     Ok((figure, Some(job.into()), over.map(Into::into)))
@@ -195,7 +198,7 @@ fn bounds(raw: &RawExpect) -> Result<(f64, f64), WrongValue> {
                 return Err(WrongValue::new(within.span(), problem));
             };
             if raw.least.is_some() || raw.most.is_some() {
-                return fault("give either value and within, or least and most");
+                return fault("value and within exclude least and most; use one of the pairs");
             }
             let slack = value.get_ref().abs() * percent / 100.0;
             Ok((value.get_ref() - slack, value.get_ref() + slack))
@@ -205,7 +208,7 @@ fn bounds(raw: &RawExpect) -> Result<(f64, f64), WrongValue> {
         }
         (Some(_), None) => fault("value needs within, a tolerance such as \"3%\""),
         (None, Some(_)) => fault("within needs value"),
-        (None, None) => fault("needs value and within, or least, or most"),
+        (None, None) => fault("an expectation needs value and within, or least, or most"),
     }
 }
 

@@ -162,7 +162,7 @@ impl InvariantViolation {
 impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = Nanos::new(self.at.as_nanos());
-        write!(f, "{} at {at}: {}; again by: {}", self.policy, self.what, self.command())
+        write!(f, "{} at {at}: {}; reproduce with: {}", self.policy, self.what, self.command())
     }
 }
 

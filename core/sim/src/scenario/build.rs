@@ -94,7 +94,10 @@ fn only_once<T>(
         if all[..index].iter().any(|other| name(other) == name(one)) {
             let written = format!("name = \"{}\"", name(one));
             let at = source.rfind(&written).map_or(0..0, |at| at..at + written.len());
-            return Err(WrongValue::new(at, format!("there is a {what} {:?} already", name(one))));
+            return Err(WrongValue::new(
+                at,
+                format!("{what} {:?} exists already; use another name", name(one)),
+            ));
         }
     }
     Ok(())
@@ -198,12 +201,14 @@ fn build_job(
     let raw = raw.into_inner();
     let name = raw.name.get_ref();
     if name.is_empty() || name.contains(" / ") {
-        let problem = format!("{name:?} is not a name: it is empty or has \" / \" in it");
+        let problem = format!(
+            "{name:?} is not a name; use one that is not empty and does not contain \" / \""
+        );
         return Err(WrongValue::new(raw.name.span(), problem));
     }
     let job_name = raw.jobid.as_ref().unwrap_or(&raw.name);
     let Some(job) = job_id(job_name.get_ref()) else {
-        let problem = format!("{:?} is not a job's name: too long", job_name.get_ref());
+        let problem = format!("{:?} is too long for the name of a job", job_name.get_ref());
         return Err(WrongValue::new(job_name.span(), problem));
     };
     let first_address = raw.nid.as_ref().map(address).transpose()?;
@@ -247,7 +252,7 @@ fn target_of(name: Option<&Spanned<String>>, targets: &[TargetSpec]) -> Result<u
         let known = known.join(", ");
         WrongValue::new(
             name.span(),
-            format!("there is no target {:?}; there are {known}", name.get_ref()),
+            format!("target {:?} does not exist; use one of {known}", name.get_ref()),
         )
     })
 }
@@ -265,7 +270,7 @@ fn route(raw: Option<&Spanned<RawRoute>>, target: &TargetSpec) -> Result<JobRout
         RawRoute::Round => Ok(JobRoute::Round),
         RawRoute::Hash => Ok(JobRoute::Hash),
         RawRoute::Stripe(Bytes::ZERO) => {
-            Err(WrongValue::new(raw.span(), "a stripe of 0B holds nothing".into()))
+            Err(WrongValue::new(raw.span(), "a stripe must be larger than 0B".into()))
         }
         RawRoute::Stripe(bytes) => Ok(JobRoute::Stripe(bytes)),
     }
@@ -279,11 +284,11 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<JobStep, WrongValue> {
             let alone = step.depth.is_none() && step.rate.is_none() && step.span.is_none();
             return match alone && step.requests_max.is_none() && step.total.is_none() {
                 true => Ok(JobStep::Pause(pause)),
-                false => fault("a pause is a step of its own, without other keys"),
+                false => fault("a step with pause cannot have other keys"),
             };
         }
         (Some(text), None) => text,
-        _ => return fault("a step needs either do, or a pause above zero"),
+        _ => return fault("a step needs either do or a pause above zero"),
     };
     let requests = steps::requests(text.get_ref()).map_err(|(at, problem)| {
         // The text stands between quotes; none of its words need an escape.
@@ -295,10 +300,10 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<JobStep, WrongValue> {
     let group = optional(&step.group, 1, 1024, 1)?;
     let pace = match step.rate {
         Some(_) if step.depth.is_some() || step.think.is_some() => {
-            return fault("a step has either a rate, or depth and think");
+            return fault("rate cannot be combined with depth or think");
         }
         None if step.spacing.is_some() || step.group.is_some() => {
-            return fault("spacing and group need a rate");
+            return fault("spacing and group need rate");
         }
         None => LoadModel::Closed { depth, think: step.think.unwrap_or(Nanos::ZERO) },
         Some(rate) => {
@@ -307,20 +312,20 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<JobStep, WrongValue> {
                 _ => Spacing::Even,
             };
             if rate.is_bytes() && requests.iter().all(|ask| ask.amount.bytes == Bytes::ZERO) {
-                return fault("what moves no bytes has a rate in ops/s");
+                return fault("requests without bytes need a rate in ops/s");
             }
             LoadModel::open(rate, &requests, spacing, group)
         }
     };
     if step.requests_max.is_some() && step.total.is_some() {
-        return fault("a step ends after requests_max or after total, not both");
+        return fault("a step cannot have both requests_max and total");
     }
     if step.total.is_some() && requests.iter().all(|ask| ask.amount.bytes == Bytes::ZERO) {
-        return fault("what moves no bytes never comes to a total; give requests_max");
+        return fault("requests without bytes never reach total; use requests_max");
     }
     let none = step.requests_max == Some(0) || step.total == Some(Bytes::ZERO);
     if none || step.span == Some(Nanos::ZERO) {
-        return fault("a step of nothing would never let time pass");
+        return fault("a step without requests takes no time; use pause");
     }
     let (count, total, span) = (step.requests_max, step.total, step.span);
     Ok(JobStep::Work(StepWork { requests, pace, count, total, span }))

@@ -127,7 +127,7 @@ impl Scenario {
         let scenario = Scenario {
             name: name.into(),
             from: "a recording".into(),
-            about: "What a proxy recorded, under other rules.".into(),
+            about: "Requests that a proxy traced, under other rules.".into(),
             seed: 1,
             duration,
             warmup: Nanos::ZERO,

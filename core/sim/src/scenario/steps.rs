@@ -31,11 +31,11 @@ fn request(text: &str) -> Result<RequestShape, String> {
     match (moves, size) {
         (true, "") => Err(format!("{kind} needs a size, such as \"{kind} 1MiB\"")),
         (false, "") => Ok(RequestShape { kind, amount: Amount::new(0, 1) }),
-        (false, size) => Err(format!("{kind} moves no bytes: leave {size:?} out")),
+        (false, size) => Err(format!("{kind} moves no bytes; remove {size:?}")),
         (true, size) => {
             let bytes: Bytes = size.parse().map_err(|error| format!("{error}"))?;
             match bytes {
-                Bytes::ZERO => Err(format!("{text:?} moves nothing")),
+                Bytes::ZERO => Err(format!("the size of {text:?} must be above zero")),
                 _ => Ok(RequestShape { kind, amount: Amount::new(bytes.get(), 1) }),
             }
         }
@@ -57,7 +57,7 @@ mod tests {
     fn what_is_wrong_with_a_step_is_named_with_its_place() {
         let wrong = |text: &str| requests(text).unwrap_err();
         assert_eq!(wrong("read"), (0..4, "read needs a size, such as \"read 1MiB\"".into()));
-        assert_eq!(wrong("clunk, open 4KiB").1, "open moves no bytes: leave \"4KiB\" out");
+        assert_eq!(wrong("clunk, open 4KiB").1, "open moves no bytes; remove \"4KiB\"");
         assert_eq!(wrong("clunk, open 4KiB").0, 7..16);
         assert!(wrong("read 4").1.starts_with("\"4\" is not an amount of data"));
         assert!(wrong("ost_read 4KiB").1.starts_with("\"ost_read\" is not a kind of request"));

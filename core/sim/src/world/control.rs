@@ -190,7 +190,7 @@ impl World {
                 .map(|(_, member)| u64::from(member.standing.part_of(scope).billionths()))
                 .sum();
             if sum > u64::from(Share::WHOLE.billionths()) {
-                return self.violate(format!("the parts of {scope} add up to {sum} billionths"));
+                return self.violate(format!("the shares of {scope} add up to {sum} ppb"));
             }
         }
     }

@@ -140,19 +140,19 @@ fn rule(name: &str, grants: &str) -> String {
 #[test]
 fn more_slots_than_there_are_is_seen() {
     let what = found("", |_| Box::new(Fifo::default()));
-    assert_eq!(what, "11 slots are held of 10, and not by one request");
+    assert_eq!(what, "11 slots are in use of 10, and not by one request");
 }
 
 #[test]
 fn slots_that_stand_empty_are_seen() {
     let what = found("", odd(InjectedBug::Idles));
-    assert!(what.contains("slots stand empty while"), "{what}");
+    assert!(what.contains("slots are free while"), "{what}");
 }
 
 #[test]
 fn requests_in_a_wrong_order_are_seen() {
     let what = found("", odd(InjectedBug::Swaps));
-    assert!(what.contains(" went after "), "{what}");
+    assert!(what.contains(" was dispatched after "), "{what}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_meter_that_nobody_keeps_is_seen() {
 #[test]
 fn a_reservation_that_nobody_keeps_is_seen() {
     let what = found(&rule("a", "reserve = \"80ops/s\""), ours);
-    assert!(what.contains("that 80ops/s promises, and nothing was cut"), "{what}");
+    assert!(what.contains("that 80ops/s reserves, and nothing was cut"), "{what}");
 }
 
 #[test]

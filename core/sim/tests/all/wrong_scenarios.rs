@@ -60,22 +60,26 @@ fn each_fault_is_told_by_its_place() {
         ("duration = \"10s\"", "duration = 10", "t.toml:3:12: invalid type: integer `10`"),
         ("duration = \"10s\"", "duration = \"1s\"", "t.toml:3:12: duration 1s leaves nothing"),
         ("warmup", "warm_up", "t.toml:4:1: unknown field `warm_up`"),
-        ("\"fifo\"", "\"lifo\"", "t.toml:5:21: \"lifo\" is not a scheduler; there are ours, fifo"),
+        ("\"fifo\"", "\"lifo\"", "t.toml:5:21: \"lifo\" is not a scheduler; use one of ours, fifo"),
         ("{a}", "{b", "t.toml:9:"),
         ("slots = 4", "slots = 0", "t.toml:14:9: 0 is not a number from 1 to"),
-        ("[\"4KiB\", \"1ms\"]", "[\"4KiB\", \"0s\"]", "t.toml:16:8: the cost curve's first time"),
+        (
+            "[\"4KiB\", \"1ms\"]",
+            "[\"4KiB\", \"0s\"]",
+            "t.toml:16:8: the first time of the cost curve",
+        ),
         ("[\"4KiB\", \"1ms\"]", "[\"4\", \"1ms\"]", "\"4\" is not an amount of data"),
-        ("target = \"disk\"", "target = \"tape\"", "t.toml:20:10: there is no target \"tape\""),
+        ("target = \"disk\"", "target = \"tape\"", "t.toml:20:10: target \"tape\" does not exist"),
         ("do = \"create, ", "do = \"make, ", "t.toml:21:18: \"make\" is not a kind of request"),
         ("write 4KiB", "write", "t.toml:21:26: write needs a size"),
         ("depth = 2", "rate = \"9 MB\"", "\"9 MB\" is not a rate above zero"),
-        ("depth = 2", "spacing = \"even\"", "t.toml:21:10: spacing and group need a rate"),
-        ("depth = 2", "depth = 2, pause = \"1s\"", "a step needs either do, or a pause"),
+        ("depth = 2", "spacing = \"even\"", "t.toml:21:10: spacing and group need rate"),
+        ("depth = 2", "depth = 2, pause = \"1s\"", "a step needs either do or a pause"),
         ("what = \"slow\"", "what = \"melt\"", "t.toml:24:8: unknown variant `melt`"),
         ("percent = 50", "", "t.toml:24:8: this fault needs percent"),
         ("span = \"1s\"", "", "this fault needs a span"),
-        ("rate a", "speed a", "t.toml:30:8: \"speed\" is not a figure; there are rate,"),
-        ("rate a", "rate b", "t.toml:30:8: there is no job \"b\"; there are a"),
+        ("rate a", "speed a", "t.toml:30:8: \"speed\" is not a figure; use one of rate,"),
+        ("rate a", "rate b", "t.toml:30:8: job \"b\" does not exist; use one of a"),
         ("rate a", "cut a", "t.toml:30:8: cut is of the whole run"),
         ("within = \"1%\"", "within = \"1\"", "t.toml:32:10: \"1\" is not a tolerance"),
         ("within = \"1%\"", "least = 1", "value needs within"),
@@ -107,5 +111,5 @@ fn only_the_last_step_may_be_endless() {
 fn a_name_twice_is_told_where_it_stands_the_second_time() {
     let got =
         message("[[fault]]", "[[job]]\nname = \"a\"\nsteps = [{ pause = \"1s\" }]\n\n[[fault]]");
-    assert!(got.starts_with("t.toml:24:1: there is a job \"a\" already"), "{got}");
+    assert!(got.starts_with("t.toml:24:1: job \"a\" exists already"), "{got}");
 }
