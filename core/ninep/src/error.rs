@@ -11,13 +11,13 @@ use crate::types::Tag;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Fewer bytes than size, type and tag need.
-    #[error("{len} bytes are too few for a message's header of 7")]
+    #[error("a frame of {len} bytes is shorter than a message header of 7 bytes")]
     Short {
         /// Bytes given.
         len: usize,
     },
     /// The size field and the frame's length differ.
-    #[error("message with tag {tag} says it has {size} bytes but the frame has {len}")]
+    #[error("message with tag {tag} declares {size} bytes but its frame has {len}")]
     Size {
         /// The message's tag.
         tag: Tag,
@@ -68,7 +68,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// A byte that no such string can hold: NUL, or `/` in a name.
-    #[error("message with tag {tag}: {field} holds the byte {byte:#04x} at {at}")]
+    #[error("message with tag {tag}: {field} contains the byte {byte:#04x} at {at}")]
     BadByte {
         /// The message's tag.
         tag: Tag,
@@ -92,7 +92,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// A number outside the field's few values.
-    #[error("message with tag {tag}: {field} has no value {value}")]
+    #[error("message with tag {tag}: {value} is not a value of {field}")]
     BadValue {
         /// The message's tag.
         tag: Tag,

@@ -62,13 +62,13 @@ pub enum CurveError {
     #[error("a cost curve needs at least one point")]
     Empty,
     /// Sizes must rise.
-    #[error("the cost curve's size {1} does not come after {0}")]
+    #[error("size {1} of the cost curve must be greater than the size {0} before it")]
     Size(Bytes, Bytes),
     /// Times must not fall.
-    #[error("the cost curve's time {1} is less than {0}, of a smaller size")]
+    #[error("time {1} of the cost curve must be at least {0}, the time of a smaller size")]
     Time(Nanos, Nanos),
     /// A request that costs nothing would never let others pass.
-    #[error("the cost curve's first time is zero")]
+    #[error("the first time of the cost curve must be above zero")]
     Zero,
 }
 
@@ -276,14 +276,14 @@ mod tests {
         let error = |points: &[(Bytes, Nanos)]| Curve::new(points).unwrap_err().to_string();
         assert_eq!(
             error(&[at(4096, 5), at(4096, 6)]),
-            "the cost curve's size 4KiB does not come after 4KiB"
+            "size 4KiB of the cost curve must be greater than the size 4KiB before it"
         );
         assert_eq!(
             error(&[at(1, 5), at(2, 4)]),
-            "the cost curve's time 4ns is less than 5ns, of a smaller size"
+            "time 4ns of the cost curve must be at least 5ns, the time of a smaller size"
         );
         assert_eq!(error(&[]), "a cost curve needs at least one point");
-        assert_eq!(error(&[at(0, 0)]), "the cost curve's first time is zero");
+        assert_eq!(error(&[at(0, 0)]), "the first time of the cost curve must be above zero");
     }
 
     #[test]

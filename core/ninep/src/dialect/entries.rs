@@ -52,7 +52,7 @@ pub struct SessionEvents<'a> {
 
 /// Why data is no list of entries or events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an item of the list, {left} bytes before its end, is cut short or holds a bad value")]
+#[error("an item of the list, {left} bytes before its end, is cut short or has an invalid value")]
 pub struct EntryError {
     /// Bytes from the item's beginning to the end of the list.
     pub left: usize,

@@ -52,7 +52,7 @@ pub enum ReplyLookup<'s> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplySlotError {
     /// The channel has fewer slots.
-    #[error("slot {slot}; the channel has {slots}")]
+    #[error("reply slot {slot} does not exist; the channel has {slots}")]
     NoSuchSlot {
         /// The slot.
         slot: u16,
@@ -60,7 +60,7 @@ pub enum ReplySlotError {
         slots: usize,
     },
     /// Neither the last call's number nor the next.
-    #[error("sequence {got} in slot {slot}; the last was {last}")]
+    #[error("sequence {got} in reply slot {slot} must be {last} or its successor")]
     Misordered {
         /// The slot.
         slot: u16,
@@ -70,7 +70,9 @@ pub enum ReplySlotError {
         last: u32,
     },
     /// The next call before the last was answered.
-    #[error("sequence {got} in slot {slot} while the call before it is being executed")]
+    #[error(
+        "sequence {got} in reply slot {slot} arrived while the call before it is being executed"
+    )]
     Overlapping {
         /// The slot.
         slot: u16,
@@ -78,7 +80,7 @@ pub enum ReplySlotError {
         got: u32,
     },
     /// The last call's number, but another message.
-    #[error("sequence {sequence} in slot {slot} was message type {was}, now it is {is}")]
+    #[error("sequence {sequence} in reply slot {slot} changed from message type {was} to {is}")]
     Different {
         /// The slot.
         slot: u16,
