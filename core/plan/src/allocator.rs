@@ -1,16 +1,16 @@
-//! The controller's public calls: reports in, orders out.
+//! The share allocator: reports of proxies in, assignments out.
 //!
 //! ```text
-//!   report ─► member ─► acknowledged: what may be raised is raised at once
-//!                  └──► uses ─► each 100 ms: who is to have what ─► poll_order, until None
+//!   report ─► proxy ─► acknowledged: what may be raised is raised at once
+//!                  └──► usage ─► each 100 ms: targets of shares ─► poll_order, until None
 //! ```
 //!
-//! One controller is for one target: the proxies that serve it are its members. After any call
-//! that takes `now`, drain [`ShareAllocator::poll_order`]; an order for a member that cannot be
-//! reached may be dropped, since the answer to its next report says all of it again.
+//! One allocator is for one target and the proxies that serve it. After any call that takes `now`,
+//! drain [`ShareAllocator::poll_order`]. An assignment for a proxy that cannot be reached may be
+//! dropped: the reply to the proxy's next report repeats its content.
 //!
-//! What is not known is assumed to be in use: whoever registers says first what it holds, and while
-//! one that is expected has not, nobody is given more.
+//! What is unknown is assumed to be in use. A proxy that registers first reports what it holds.
+//! While an expected proxy has not reported that, no share is raised.
 
 use std::sync::Arc;
 
@@ -21,23 +21,23 @@ use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
 use crate::shares::{ShareBounds, ShareTable};
 use crate::total_service::TotalService;
 
-/// What a controller goes by.
+/// Settings of a share allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatorSettings {
-    /// How often parts move at most.
+    /// The shortest time between two divisions.
     pub tick: Nanos,
-    /// A member that has not heard the controller for so long is silent: at most half of `hold`, so
-    /// that others make room for what it falls back to before it does.
+    /// A proxy that has not received an assignment for this time is unreachable. It is at most half
+    /// of `hold`: others must make room for the proxy's fallback before it takes effect.
     pub silent: Nanos,
-    /// How long members keep their orders without hearing anything.
+    /// The share lease: how long proxies keep their assignments without receiving anything.
     pub hold: Nanos,
-    /// A member that is silent for so long is forgotten.
+    /// A proxy that is unreachable for this time is forgotten.
     pub forget: Nanos,
-    /// A member that does nothing with a scope for so long is idle there.
+    /// A proxy that does not use a scope for this time is idle there.
     pub idle: Nanos,
-    /// A scope that nobody uses for so long is listed no longer.
+    /// A scope that no proxy uses for this time is no longer listed.
     pub keep: Nanos,
-    /// How many scopes are listed at most; of those beyond it each member has an equal part.
+    /// The most scopes that are listed. Of each scope beyond it every proxy has an equal share.
     pub scopes_max: usize,
 }
 
@@ -51,11 +51,11 @@ pub struct ShareAllocator {
     members: ProxyTable,
     parts: ShareTable,
     metadata: TotalService,
-    /// When parts may be divided next.
+    /// When shares may be divided next.
     next_division: Time,
-    /// When it is looked for what nobody uses.
+    /// When unused scopes are searched for next.
     next_sweep: Time,
-    /// When somebody may have become silent, at the earliest; `None`: look.
+    /// When a proxy may have become unreachable, at the earliest; `None`: search now.
     next_look: Option<Time>,
 }
 
@@ -74,9 +74,10 @@ impl Default for AllocatorSettings {
 }
 
 impl ShareAllocator {
-    /// A controller for the proxies of one target. `term` is greater than that of every controller
-    /// before it, and above 0; `known` are the members that the last one knew: until they have said
-    /// what they hold, or would have fallen back without it, nobody is given more.
+    /// Creates an allocator for the proxies of one target. `term` is above 0 and greater than that
+    /// of every controller before it. `known` are the proxies that the last controller knew. No
+    /// share is raised until they have reported what they hold, or would have fallen back without
+    /// it.
     pub fn new(
         settings: AllocatorSettings,
         term: u64,
@@ -102,7 +103,7 @@ impl ShareAllocator {
         }
     }
 
-    /// Takes a member's report in.
+    /// Handles a report of a proxy.
     pub fn report(&mut self, report: &ShareReport, now: Time) {
         self.advance(now);
         let (id, new) = match self.members.enter(report, self.term, self.now) {
@@ -143,8 +144,8 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Forgets a member at once, whatever it may be using: for the administrator who knows that it
-    /// is gone. False if there is none of that name.
+    /// Forgets a proxy at once, whatever it may be using, for an administrator who knows that it is
+    /// gone. Returns false if no proxy has that name.
     pub fn forget(&mut self, name: &str, now: Time) -> bool {
         self.advance(now);
         let known = self.drop_member(name);
@@ -152,7 +153,7 @@ impl ShareAllocator {
         known
     }
 
-    /// Puts other rules in force. Parts stay: they are parts of whatever the rules grant.
+    /// Replaces the rules. Shares stay: they are fractions of whatever the rules grant.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
         self.rules = rules;
@@ -160,7 +161,8 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Holds what a decay limits to a rate over all proxies; `None`: to what the rule file says.
+    /// Sets the rate that a decay limits a scope to over all proxies; `None`: as the rule file
+    /// says.
     pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
         self.advance(now);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
@@ -168,7 +170,7 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// The next order to be sent; poll until there is none.
+    /// The next assignment to be sent; poll until there is none.
     pub fn poll_order(&mut self, now: Time) -> Option<Assignment> {
         self.advance(now);
         self.divide();
@@ -200,7 +202,7 @@ impl ShareAllocator {
         })
     }
 
-    /// When to poll again though no report comes.
+    /// When to poll again even though no report arrives.
     pub fn next_deadline(&self) -> Option<Time> {
         let AllocatorSettings { silent, hold, forget, .. } = self.settings;
         let barred = self.bars_division().unwrap_or(self.next_division);
@@ -211,12 +213,12 @@ impl ShareAllocator {
         [division, sweep, look].into_iter().flatten().min()
     }
 
-    /// The members, in the order of their numbers.
+    /// The proxies, in the order of their numbers.
     pub fn members(&self) -> impl Iterator<Item = ProxySnapshot> {
         self.members.reports()
     }
 
-    /// How many scopes are listed: what is in use, and some that were.
+    /// How many scopes are listed: those in use, and some that were.
     pub fn scopes(&self) -> usize {
         self.parts.count()
     }
@@ -233,7 +235,7 @@ impl ShareAllocator {
             for name in self.members.unheard(forget, self.now) {
                 self.drop_member(&name);
             }
-            // Whoever is heard is looked at later than this.
+            // A proxy with a fresh lease is searched for later than this.
             self.next_look = self.members.next_look((silent, hold, forget), self.now);
         }
         if self.now >= self.next_sweep {
@@ -250,14 +252,14 @@ impl ShareAllocator {
         true
     }
 
-    /// A member said what it holds.
+    /// Handles a report in which a proxy names what it holds.
     fn adopt(&mut self, id: u32, held: &Holdings) {
         self.members.get_mut(id).adopt(held.unlisted, held.fallback);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         self.parts.adopt(id, &held.listed, &mut self.members, bounds, self.now);
     }
 
-    /// A member said how far it is.
+    /// Handles a report in which a proxy acknowledges a revision.
     fn listen(&mut self, id: u32, revision: u64, heard: bool) {
         if heard && self.members.get_mut(id).come_back() {
             self.next_look = None;
@@ -277,7 +279,7 @@ impl ShareAllocator {
         self.members.get_mut(id).active = active;
     }
 
-    /// Until when nothing is divided: members report each second, and three of their reports are
+    /// Until when nothing is divided. Proxies report each second, and three of their reports are
     /// enough.
     fn bars_division(&self) -> Option<Time> {
         let span = Nanos::new(self.settings.silent.get() / 2);
@@ -296,5 +298,5 @@ impl ShareAllocator {
     }
 }
 
-/// How often it is looked for what nobody uses.
+/// How often unused scopes are searched for.
 const SWEEP: Nanos = Nanos::from_secs(1);

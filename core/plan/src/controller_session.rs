@@ -1,17 +1,18 @@
-//! The member's half: what it was ordered, how far it is, and what it does when it hears nothing.
+//! A proxy's session with its controller: assignments, acknowledgements and the expiry of the
+//! lease.
 //!
 //! ```text
-//!   order ─► newer than what is in force? ─► grants for the dispatcher, acknowledged by the next report
-//!   nothing heard for hold ─────► lower what is above the fallback
+//!   assignment ─► newer than what is in force? ─► grants for the dispatcher, acknowledged by the next report
+//!   lease expired (hold) ───────► lower what is above the fallback
 //!   … for twice as long ────────► raise what is below it
-//!   heard again ────────────────► keep that, tell it, and be registered anew
+//!   received again ─────────────► keep that, report it, and be registered again
 //! ```
 //!
-//! An order is heard at the time at which the report that it answers was sent, so one that was
-//! long on its way keeps nothing alive. Raising comes a hold after lowering: by then every other
-//! member has heard of this one's silence, or has lowered its own part. A clock that jumps lowers
-//! at once and raises nobody: for raising, the time between two looks counts for a quarter of the
-//! hold at most.
+//! An assignment counts as received when the report that it answers was sent. So one that travelled
+//! for long renews no lease. Raising follows lowering after another `hold`. By then every other
+//! proxy has an assignment that accounts for this one's expiry, or has lowered its own share. A
+//! clock that jumps lowers at once and raises nothing. For raising, the time between two polls
+//! counts for a quarter of `hold` at most.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,33 +23,33 @@ use crate::messages::{Assignment, Holdings, Membership, ShareReport};
 use crate::total_service::LocalService;
 use crate::unreported::UnreportedUsage;
 
-/// What a member does when it has heard nothing for `hold`.
+/// The behaviour of a proxy whose share lease has expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseExpiry {
     /// Everything is at the fallback that the controller named, 1/N.
     #[default]
     Equal,
-    /// Its last orders stay in force.
+    /// The last assignments stay in force.
     KeepLast,
-    /// Nothing is divided: each limit is this member's alone, and no decay holds back.
+    /// Nothing is divided: each limit is this proxy's alone, and no decay throttles.
     Full,
 }
 
-/// What a member goes by.
+/// Settings of a controller session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSettings {
-    /// How long orders hold without hearing anything; as the controller has it.
+    /// The share lease: how long assignments hold without renewal; the same as the controller's.
     pub hold: Nanos,
-    /// What then.
+    /// The behaviour after the lease has expired.
     pub silence: LeaseExpiry,
-    /// How often it reports though it has nothing to say; well below the controller's `silent`.
+    /// How often an idle proxy reports; well below the controller's `silent`.
     pub rest: Nanos,
-    /// Its part of everything when it never heard of a controller within `hold` of its start. Until
-    /// then it gives nothing that is limited: others may be giving all of it.
+    /// The share of everything if no controller answered within `hold` of the start. Until then
+    /// limited requests wait, since other proxies may be giving all of it.
     pub alone: Share,
 }
 
-/// A member's standing with its controller.
+/// A proxy's session with its controller.
 #[derive(Debug)]
 pub struct ControllerSession {
     name: Arc<str>,
@@ -56,10 +57,10 @@ pub struct ControllerSession {
     settings: SessionSettings,
     now: Time,
     term: Membership,
-    /// The last order that was heard in this term.
+    /// The number of the last assignment that was received in this term.
     order: u64,
     revision: u64,
-    /// What was ordered.
+    /// What was assigned.
     members: u32,
     unlisted: Share,
     fallback: Option<Share>,
@@ -67,37 +68,37 @@ pub struct ControllerSession {
     /// Reports that may be answered, with when they were sent by either clock.
     sent: VecDeque<(u64, Time, Nanos)>,
     sequence: u64,
-    /// When it reported last.
+    /// When the last report was sent.
     reported: Time,
-    /// When it had something to say last.
+    /// When there was usage to report last.
     busy: Time,
-    /// Whether its orders are not in force any more, since it heard nothing for long.
+    /// Whether the lease expired, so that its assignments are no longer in force.
     lapsed: bool,
     /// Whether there is something to acknowledge.
     news: bool,
     /// When the report was sent that was answered last.
     heard: Time,
-    /// The clock that does not jump, and what it showed then: by it something is raised.
+    /// The clock that does not jump, and its value at that time: raising follows this clock.
     steady: Nanos,
     heard_steady: Nanos,
     mode: SessionMode,
-    /// What the dispatcher does not know yet.
+    /// What the dispatcher has not received yet.
     due: BTreeSet<Scope>,
     due_all: bool,
     service: LocalService,
     uses: UnreportedUsage,
 }
 
-/// By what it goes.
+/// What determines the shares of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionMode {
-    /// Its orders. Before the first one it is granted nothing.
+    /// The assignments. Before the first one nothing is granted.
     Ordered,
-    /// Its orders, but nothing above the fallback.
+    /// The assignments, but nothing above the fallback.
     Lowered,
     /// The fallback.
     Fallen,
-    /// Nobody.
+    /// Nothing: each limit is given whole.
     Lifted,
 }
 
@@ -113,7 +114,7 @@ impl Default for SessionSettings {
 }
 
 impl ControllerSession {
-    /// A member that was never ordered anything. `epoch` is greater than in every life before.
+    /// Creates a session without assignments. `epoch` is greater than at every start before.
     pub fn new(name: &str, epoch: u64, settings: SessionSettings, now: Time) -> ControllerSession {
         ControllerSession {
             name: name.into(),
@@ -144,9 +145,9 @@ impl ControllerSession {
         }
     }
 
-    /// The report to be sent now; `None` if there is nothing to say yet. To be asked each tick of
-    /// the controller's (100 ms) with what the dispatcher says was used since the last one, and
-    /// with `None` at once when [`ControllerSession::hear`] says so.
+    /// The report to be sent now; `None` if there is nothing to report yet. To be polled each tick
+    /// of the controller's (100 ms) with what the dispatcher used since the last one. To be polled
+    /// with `None` at once when [`ControllerSession::hear`] returns true.
     pub fn report(
         &mut self,
         uses: Option<Vec<(Scope, ScopeUsage)>>,
@@ -192,7 +193,8 @@ impl ControllerSession {
         })
     }
 
-    /// Takes an order in. True if it asks for a report at once. Poll for grants afterwards.
+    /// Handles an assignment. Returns true if it asks for a report at once. Poll for grants
+    /// afterwards.
     pub fn hear(&mut self, order: &Assignment, now: Time) -> bool {
         self.advance(now);
         if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
@@ -200,7 +202,7 @@ impl ControllerSession {
         }
         let joins = order.term > self.term;
         if joins {
-            // What it holds it keeps, and says so in its next report.
+            // The proxy keeps what it holds, and names it in its next report.
             self.settle();
             (self.term, self.order, self.revision) = (order.term, 0, 0);
             self.service.begin_anew();
@@ -208,7 +210,7 @@ impl ControllerSession {
             self.obey(order);
             self.news = true;
         }
-        // Until it is ordered anything, each order is answered at once.
+        // Until the first revision, each assignment is answered at once.
         self.news |= self.revision == 0 && order.number > self.order;
         self.order = self.order.max(order.number);
         self.service.hear(&order.elsewhere);
@@ -217,7 +219,7 @@ impl ControllerSession {
         self.news
     }
 
-    /// What changed for the dispatcher since the last time; `None` if nothing did.
+    /// Takes what changed for the dispatcher since the last call; `None` if nothing did.
     pub fn poll_grants(&mut self, now: Time) -> Option<Grants> {
         self.advance(now);
         if self.due_all {
@@ -236,18 +238,18 @@ impl ControllerSession {
         Some(Grants { members: self.members, unlisted, listed })
     }
 
-    /// It served metadata of this cost to a class, for a client that is no mount.
+    /// Counts metadata service of this cost to a class, for a client that is not a mount.
     pub fn serve(&mut self, class: &Scope, cost: Nanos, now: Time) {
         self.advance(now);
         self.service.serve(class, cost, self.now);
     }
 
-    /// What a class had of other members and the dispatcher was not told yet.
+    /// Takes remote service of a class that was not given to the dispatcher yet.
     pub fn poll_elsewhere(&mut self) -> Option<(Scope, Nanos)> {
         self.service.poll()
     }
 
-    /// When to poll again though nothing is heard.
+    /// When to poll again even though nothing is received.
     pub fn next_deadline(&self) -> Time {
         let report = self.reported + self.settings.rest;
         let lower = self.heard + self.settings.hold;
@@ -255,12 +257,12 @@ impl ControllerSession {
         report.min(if lower > self.now { lower } else { fall })
     }
 
-    /// Whether it goes by what the controller orders.
+    /// Whether the controller's assignments are in force.
     pub fn is_ordered(&self) -> bool {
         self.mode == SessionMode::Ordered && self.revision > 0
     }
 
-    /// The part of a scope that it gives now.
+    /// The share of a scope that the proxy gives now.
     pub fn part_of(&self, scope: &Scope) -> Share {
         let own = self.listed.get(scope).and_then(|grant| grant.part);
         self.effective_part(own.unwrap_or(self.unlisted))
@@ -275,19 +277,19 @@ impl ControllerSession {
         self.look();
     }
 
-    /// How much time between two looks counts for raising.
+    /// How much of the time between two polls counts for raising.
     fn step(&self) -> Nanos {
         Nanos::new(self.settings.hold.get() / 4)
     }
 
-    /// Finds out by what it goes now.
+    /// Updates the mode from the age of the last assignment.
     fn look(&mut self) {
         let SessionSettings { hold, silence, .. } = self.settings;
         let silent = self.now.since(self.heard) >= hold;
-        // Who was never ordered anything has nothing to lower, and nobody makes room for it.
+        // Without any assignment there is nothing to lower, and no other proxy makes room.
         let patience = if self.fallback.is_none() { hold } else { hold + hold };
         let mode = match silence {
-            // Others may not have made room yet for what was ordered once.
+            // Others may not have made room yet for an earlier assignment.
             _ if !silent && self.lapsed => self.mode,
             _ if !silent => SessionMode::Ordered,
             LeaseExpiry::KeepLast if self.fallback.is_some() => SessionMode::Ordered,
@@ -297,12 +299,13 @@ impl ControllerSession {
         };
         if self.mode != mode {
             if self.mode == SessionMode::Ordered {
-                // The controller may forget its sums before it is heard again.
+                // The controller may forget its sums before it answers again.
                 self.service.begin_anew();
             }
             self.news |= mode == SessionMode::Ordered;
             self.mode = mode;
-            // While it is being registered, what it told is the most that it has, until it raises.
+            // While the proxy is being registered, its reported holdings are the most that it has,
+            // until it raises.
             let leaves = mode == SessionMode::Lowered && self.revision > 0;
             self.lapsed |= leaves || (mode == SessionMode::Fallen && self.fallback.is_some());
             self.due_all = true;
@@ -325,7 +328,7 @@ impl ControllerSession {
         }
     }
 
-    /// What is in force becomes what it holds.
+    /// Makes what is in force the holdings.
     fn settle(&mut self) {
         if !std::mem::take(&mut self.lapsed) {
             return;
@@ -354,7 +357,7 @@ impl ControllerSession {
     }
 
     fn holdings(&self) -> Holdings {
-        // A rate alone is held too: who does not know it any more is to take it back.
+        // A rate alone is held too: a controller that does not know it any more has to withdraw it.
         let part = |(scope, grant): (&Scope, &Grant)| {
             let part = grant.part.or(grant.rate.map(|_| self.unlisted));
             part.map(|part| (scope.clone(), part))
@@ -386,7 +389,7 @@ impl ControllerSession {
     }
 }
 
-/// How many reports may be on their way; an answer to an older one keeps nothing alive.
+/// How many reports may be unanswered; an answer to an older one renews no lease.
 const SENT_MAX: usize = 64;
 
 #[cfg(test)]
@@ -425,7 +428,7 @@ mod tests {
         }
     }
 
-    /// A member that is granted 50 % of everything and a part of one scope.
+    /// A proxy that is granted 50 % of everything and a share of one scope.
     fn ordered(percent: u64, settings: SessionSettings) -> ControllerSession {
         let mut standing = ControllerSession::new("a", 1, settings, Time::ZERO);
         standing.report(Some(vec![]), Time::ZERO);
@@ -455,7 +458,7 @@ mod tests {
         let term = Membership { controller: 2, joined: 1 };
         standing.hear(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
         let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
-        let listed = held.expect("it tells what it holds").listed;
+        let listed = held.expect("it reports what it holds").listed;
         assert!(listed.contains(&(decay, Share::ratio(50, 100))), "{listed:?}");
     }
 
@@ -543,7 +546,7 @@ mod tests {
         assert_eq!(part(&mut standing, 10), Share::ratio(50, 100));
         let mut low = ordered(1, SessionSettings::default());
         for second in 1..60 {
-            assert_eq!(part(&mut low, second), Share::ratio(1, 100), "but nobody is raised");
+            assert_eq!(part(&mut low, second), Share::ratio(1, 100), "but no share is raised");
         }
     }
 
@@ -582,7 +585,7 @@ mod tests {
         let mut standing = ordered(50, SessionSettings::default());
         let mut reports = Vec::new();
         for at in 1..60 {
-            // It begins to want more, and has it.
+            // The usage begins to grow, and the share follows.
             let waiting = (30..33).contains(&at);
             let uses = vec![(scope(), ScopeUsage { used: Some(Share::ratio(at, 100)), waiting })];
             if let Some(report) = standing.report(Some(uses), tick(at)) {

@@ -1,14 +1,14 @@
-//! Which life of a proxy speaks under its name, and whether two do.
+//! The epoch of each proxy's process, and whether two processes report under one name.
 //!
 //! ```text
-//!   report of (name, life) ─┬─ the newest that is known ─► heard; `duplicate` if an older one speaks, too
-//!                           ├─ newer ─► takes its place: a proxy that was started again
-//!                           └─ older ─┬─ the newest is heard ─► superseded: another one has this name
-//!                                     └─ it is not any more ─► superseded, and may begin anew
+//!   report of (name, epoch) ─┬─ the newest known ─► current; `duplicate` if an older one reports, too
+//!                            ├─ newer ─► replaces it: the proxy was restarted
+//!                            └─ older ─┬─ the newest reports ─► superseded: the name is in use
+//!                                      └─ it no longer does ──► superseded, and may start a new epoch
 //! ```
 //!
-//! A life is when a process began, so a proxy that was started again is newer than it was before. What
-//! an ended life had sent may come late, but not for long: an older one that speaks [`LATE`] after
+//! An epoch is when a process began, so a restarted proxy has a greater epoch than before. Reports
+//! of an ended epoch may arrive late, but not for long. An older epoch that reports [`LATE`] after
 //! the newer began is alive.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use model::{Nanos, Time};
 
-/// The lives of proxies, by name.
+/// The epochs of proxies, by name.
 #[derive(Debug)]
 pub struct ProxyEpochs {
     by_name: BTreeMap<Arc<str>, KnownEpoch>,
@@ -28,35 +28,35 @@ struct KnownEpoch {
     epoch: u64,
     began: Time,
     heard: Time,
-    /// When an older one spoke last that is alive.
+    /// When an older epoch that is alive reported last.
     other: Option<Time>,
 }
 
-/// What a report means for its name.
+/// The result of checking a report's epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpochCheck {
-    /// It is of the proxy of that name.
+    /// The report is of the proxy of that name.
     Current {
         /// Another process reports under the same name.
         duplicate: bool,
     },
-    /// A newer one has the name: this is not to be taken.
+    /// A newer epoch has the name: this report is to be rejected.
     Superseded {
-        /// The newer one is not heard any more: this one may begin a new life.
+        /// The newer one no longer reports: this one may start a new epoch.
         again: bool,
-        /// That this one is alive beside it shows for the first time in a while.
+        /// Whether this is the first sign in a while that the older process is alive.
         news: bool,
     },
 }
 
 impl ProxyEpochs {
-    /// Keeps `most` names; those that are not heard any more give way.
+    /// Creates a table of `most` names; names without recent reports give way.
     pub fn new(most: usize) -> ProxyEpochs {
         ProxyEpochs { by_name: BTreeMap::new(), most }
     }
 
-    /// A report has come; `None` if its name is one too many. O(log names), or O(names) where a new name
-    /// finds no room.
+    /// Checks a report's epoch; `None` if there is no room for its name. O(log names), or O(names)
+    /// where a new name finds no room.
     pub fn hear(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<EpochCheck> {
         if self.by_name.len() >= self.most && !self.by_name.contains_key(name) {
             self.by_name.retain(|_, life| now.since(life.heard) < GONE);
@@ -87,7 +87,7 @@ impl ProxyEpochs {
         self.by_name.get(name).is_some_and(|life| life.has_duplicate(now))
     }
 
-    /// Forgets a name.
+    /// Forgets a name and its epochs.
     pub fn forget(&mut self, name: &str) {
         self.by_name.remove(name);
     }
@@ -99,9 +99,9 @@ impl KnownEpoch {
     }
 }
 
-/// What an ended life had sent comes within this time.
+/// How long reports of an ended epoch may arrive.
 const LATE: Nanos = Nanos::from_secs(5);
-/// Who has not been heard for so long is gone: proxies report at least once a second.
+/// A proxy without a report for this time is gone: proxies report at least once a second.
 const GONE: Nanos = Nanos::from_secs(10);
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
         lives.hear(&a, 2, at(10));
         assert_eq!(lives.hear(&a, 1, at(14)), superseded(false, false));
         assert_eq!(lives.hear(&a, 1, at(15)), superseded(false, true));
-        assert_eq!(lives.hear(&a, 1, at(16)), superseded(false, false), "told once");
+        assert_eq!(lives.hear(&a, 1, at(16)), superseded(false, false), "reported once");
         assert_eq!(lives.hear(&a, 2, at(16)), Some(EpochCheck::Current { duplicate: true }));
         assert!(lives.has_duplicate("a", at(16)) && !lives.has_duplicate("b", at(16)));
         assert_eq!(lives.hear(&a, 2, at(26)), ONLY, "the older one has another name now");
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(lives.hear(&a, 1, at(20)), superseded(true, false));
         assert_eq!(lives.hear(&a, 3, at(20)), ONLY);
         lives.forget("a");
-        assert_eq!(lives.hear(&a, 1, at(21)), ONLY, "nobody is known");
+        assert_eq!(lives.hear(&a, 1, at(21)), ONLY, "no epoch is known");
     }
 
     #[test]

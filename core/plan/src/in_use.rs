@@ -1,18 +1,18 @@
-//! The most that a member may be using of one scope.
+//! The most that a proxy may be using of one scope.
 //!
 //! ```text
 //!   acknowledged ─► 50% ──► 20% ──► 5%        sent since, not acknowledged
-//!                    │                └ what it holds when it has heard everything
+//!                    │                └ what it holds when it has received everything
 //!                    └ what it may still be using: the largest
 //! ```
 //!
-//! Orders are absolute and a member's revision says how far it has got, so it uses what was in
-//! force at some revision from the acknowledged one on. A value that is not above a later one says
-//! nothing about the most, so the values that are kept fall from the first to the last.
+//! Assignments are absolute, and a proxy acknowledges revisions. So it uses what was in force at
+//! some revision from the acknowledged one on. A value that is not above a later one says nothing
+//! about the most. So the kept values fall from the first to the last.
 
 use model::Share;
 
-/// What was sent to one member, as far as it may still matter.
+/// The shares that were sent to one proxy, as far as they may still matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InUseBound {
     /// The largest: it may be in force.
@@ -22,27 +22,27 @@ pub(crate) struct InUseBound {
 }
 
 impl InUseBound {
-    /// What is in force at a revision that is acknowledged.
+    /// A bound at a value that is in force at an acknowledged revision.
     pub(crate) fn new(part: Share) -> InUseBound {
         InUseBound { first: (0, part), later: Vec::new() }
     }
 
-    /// The most that it may be using.
+    /// The most that the proxy may be using.
     pub(crate) fn most(&self) -> Share {
         self.first.1
     }
 
-    /// What it uses when it has heard everything.
+    /// What the proxy uses when it has received everything.
     pub(crate) fn sent(&self) -> Share {
         self.later.last().map_or(self.first.1, |(_, part)| *part)
     }
 
-    /// Whether no lower part waits for its acknowledgement.
+    /// Whether no lower share waits for its acknowledgement.
     pub(crate) fn is_settled(&self) -> bool {
         self.later.is_empty()
     }
 
-    /// Another part is in force from a revision on.
+    /// Adds a share that is in force from a revision on.
     pub(crate) fn send(&mut self, revision: u64, part: Share) {
         while self.later.pop_if(|(_, later)| *later <= part).is_some() {}
         if self.first.1 <= part {
@@ -56,7 +56,7 @@ impl InUseBound {
         }
     }
 
-    /// The member has come to a revision. True if it may now use less.
+    /// Handles the acknowledgement of a revision. Returns true if the proxy may now use less.
     pub(crate) fn acknowledge(&mut self, revision: u64) -> bool {
         let reached = self.later.iter().take_while(|(at, _)| *at <= revision).count();
         if reached > 0 {
@@ -67,7 +67,7 @@ impl InUseBound {
     }
 }
 
-/// More lower parts than this in a row are not remembered one by one.
+/// The most lower shares in a row that are remembered one by one.
 const LATER_MAX: usize = 8;
 
 #[cfg(test)]

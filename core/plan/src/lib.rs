@@ -1,22 +1,22 @@
-//! The deciding half of the controller: which proxies there are, what part of each global limit
-//! each of them may give, what each class had elsewhere, and whom a decay holds back.
+//! The deciding half of the controller: proxies, shares of global limits, total service and decays.
 //!
 //! ```text
-//!   proxy                                     controller
-//!   ┌ Dispatcher ─ uses ─► Standing ─┐ report  ┌ Controller: members, parts, total service
-//!   │    ▲                    │      ├────────►│      ▲
-//!   │    └──── grants ◄───────┘      │◄────────┤      └─ rates ─ Decays ◄─ what was served
-//!   └ (core/sched)                   │  order  └ events ◄──────────┘
+//!   proxy                                           controller
+//!   ┌ Dispatcher ─ usage ─► ControllerSession ─┐ report      ┌ ShareAllocator: proxies, shares
+//!   │    ▲                    │                ├────────────►│      ▲
+//!   │    └──── grants ◄───────┘                │◄────────────┤      └─ rates ─ DecayAccounts ◄─ usage
+//!   └ (core/sched)                             │  assignment └ events ◄──────────┘
 //! ```
 //!
-//! Everything here is told the time and what happened, and gives reports, orders, grants and
-//! events back; who carries them is no concern of it. The simulator and the proxy run the same
+//! Everything here is passed the time and what happened, and returns reports, assignments, grants
+//! and events. Callers carry the messages. The simulator and the proxy run the same
 //! [`ControllerSession`], the simulator and the controller the same [`ShareAllocator`].
 //!
-//! Messages may be lost, doubled, late or in another order. What members may use together never
-//! exceeds a limit for that: the controller keeps for each member the most that it may be using,
-//! lowers first, and raises others when the lower part is acknowledged. docs/algorithms/global.md
-//! and decay.md have the rules in words, their sources and the worked tables that are tests here.
+//! Messages may be lost, duplicated, late or reordered. Even then, what proxies may use together
+//! never exceeds a limit. The controller keeps for each proxy the most that it may be using. It
+//! lowers shares first, and raises others when the lower share is acknowledged.
+//! docs/algorithms/global.md and decay.md have the rules in words, their sources and the worked
+//! tables that are tests here.
 
 mod allocator;
 mod controller_session;

@@ -1,115 +1,115 @@
-//! What members and controller say to each other.
+//! Messages between a proxy and its controller.
 //!
 //! ```text
-//!   member ── Report: how far I am, what I did ────────────► controller
-//!          ◄── Order: all that changed since you were there ──
+//!   proxy ── ShareReport: revision in force, usage ─────────────► controller
+//!         ◄── Assignment: all that changed since that revision ──
 //! ```
 //!
-//! Each names the last one of the other side that it knows of. So the member knows how old what it
-//! hears may be, and the controller how long the member may have heard nothing, however long messages
-//! are on their way and whichever direction fails.
+//! Each message names the last message of the other side that was received. So the proxy knows how
+//! old an assignment may be, and the controller how long the proxy may have received nothing. Both
+//! hold however long messages travel and whichever direction fails.
 //!
-//! Both are absolute: a report says what is in force, an order the values that hold from its
-//! revision on, whatever of them was sent before. So whatever is lost is said again by the next,
-//! and what comes twice or late says nothing new.
+//! Both messages are absolute. A report names what is in force; an assignment gives the values from
+//! its revision on, whatever was sent before. So the next message repeats what was lost, and a
+//! duplicate or a late one changes nothing.
 
 use std::sync::Arc;
 
 use model::{Grant, Nanos, Scope, ScopeUsage, Share};
 
-/// Which membership under which controller: of two, the greater is the newer.
+/// A registration with a controller: of two memberships, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Membership {
-    /// The controller's own number: each one that begins anew has a greater one, above 0.
+    /// The controller's term, above 0: it increases with each leadership.
     pub controller: u64,
-    /// The number of the member's registration with it.
+    /// The number of the proxy's registration in this term.
     pub joined: u64,
 }
 
-/// What a member says of itself.
+/// A proxy's report of its state and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareReport {
-    /// Its name, unique among those of a target.
+    /// The proxy's name, unique among those of a target.
     pub from: Arc<str>,
-    /// Which of its lives: each start of the process has a greater one.
+    /// The proxy's epoch: it increases with each start of the process.
     pub epoch: u64,
-    /// The report's number in this life, from 1.
+    /// The report's number in this epoch, from 1.
     pub sequence: u64,
-    /// The term of the last order that it heard; the default if it never heard one.
+    /// The membership of the last assignment that was received; the default if there was none.
     pub term: Membership,
-    /// The number of the last order that it heard in this term, 0 if it heard none.
+    /// The number of the last assignment that was received in this term, 0 for none.
     pub heard: u64,
     /// The revision in force, 0 if none of this term is.
     pub revision: u64,
-    /// Whether it heard nothing for so long that its orders are not in force any more: it is to be
-    /// registered anew.
+    /// Whether the share lease expired: its assignments are no longer in force, and the proxy is to
+    /// be registered again.
     pub lapsed: bool,
-    /// What it holds, while no revision of this term is in force.
+    /// What the proxy holds, while no revision of this term is in force.
     pub holdings: Option<Holdings>,
-    /// What it did since its last report. Scopes that it did nothing with are left out. `None`: it
-    /// did not look at what it does since then.
+    /// The usage since the last report. Scopes without usage are left out. `None`: usage was not
+    /// read since then.
     pub uses: Option<Vec<(Scope, ScopeUsage)>>,
-    /// Metadata service for clients that are no mounts, by class, in all.
+    /// Metadata service for clients that are not mounts: the total of each class.
     pub served: Vec<(Scope, ServiceTotal)>,
 }
 
-/// All parts that a member holds.
+/// All shares that a proxy holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// What it holds of everything that is not listed.
+    /// The share of unlisted scopes.
     pub unlisted: Share,
-    /// What it falls back to.
+    /// The share that the proxy falls back to.
     pub fallback: Share,
-    /// What it holds of single scopes.
+    /// The shares of listed scopes.
     pub listed: Vec<(Scope, Share)>,
 }
 
-/// What the controller orders.
+/// The controller's message with grants for one proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The member.
+    /// The name of the proxy.
     pub to: Arc<str>,
-    /// Which of its lives.
+    /// The epoch of the proxy.
     pub epoch: u64,
     /// The membership for which it is.
     pub term: Membership,
-    /// The order's number in it, from 1.
+    /// The assignment's number in this membership, from 1.
     pub number: u64,
-    /// The last report that the controller had.
+    /// The number of the last report that the controller received.
     pub answers: u64,
-    /// Whether the controller does not know yet what there is to be divided: such an order keeps
-    /// nothing alive, but it puts off raising.
+    /// Whether the controller is still learning what there is to divide. Such an assignment renews
+    /// no lease, but it postpones raising.
     pub stay: bool,
-    /// It says all that changed since this revision.
+    /// The revision since which it contains all changes.
     pub base: u64,
-    /// The revision that is in force with it; 0 changes nothing: keep what you hold and tell it.
+    /// The revision that it puts in force; 0 changes nothing: keep what you hold and report it.
     pub revision: u64,
-    /// How many members there are.
+    /// The number of proxies.
     pub members: u32,
-    /// The part of everything that is not listed.
+    /// The share of unlisted scopes.
     pub unlisted: Share,
-    /// The part of everything when it hears nothing for long.
+    /// The share of everything after the lease has expired.
     pub fallback: Share,
-    /// What single scopes are granted; one that says nothing is listed no longer.
+    /// The grants of single scopes; an empty one ends the listing of its scope.
     pub grants: Vec<(Scope, Grant)>,
-    /// Metadata service that its classes had of other members.
+    /// Metadata service that the proxy's classes had from other proxies.
     pub elsewhere: Vec<(Scope, RemoteService)>,
 }
 
-/// Service by one member, counted up.
+/// A cumulative total of service by one proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceTotal {
-    /// A greater one counts from zero.
+    /// The generation: a greater one counts from zero.
     pub lap: u64,
-    /// What it costs in all since the lap began.
+    /// The total cost since the generation began.
     pub cost: Nanos,
 }
 
-/// Service by all others, counted up.
+/// A cumulative total of service by all other proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteService {
-    /// What they served, in laps of the controller's.
+    /// What other proxies served, in generations of the controller's.
     pub elsewhere: ServiceTotal,
-    /// What is known of the member's own.
+    /// What the controller knows of the proxy's own service.
     pub own: ServiceTotal,
 }

@@ -1,23 +1,23 @@
-//! The members: who they are, how far each is, and who is silent.
+//! The proxies of a target: their epochs, their acknowledged revisions, and which are unreachable.
 //!
 //! ```text
-//!   first report ─► unknown ─ tells what it holds ─► present ─ no lease for long ──► silent
-//!                      ▲                                ▲  └──────── report ◄──────────┤
-//!                      └── a newer epoch: the process is another, it holds nothing     ▼
+//!   first report ─► learning ─ reports what it holds ─► present ─ no lease for long ─► unreachable
+//!                      ▲                                ▲  └────────── report ◄──────────┤
+//!                      └── a newer epoch: the process is new, it holds nothing           ▼
 //!                                                             forgotten: by time, or at once
 //! ```
 //!
-//! Present is who has heard the controller lately, not who is heard: an order that answers a report
-//! counts from when that report cannot have been sent earlier, which is when the order was sent that
-//! the report had heard of.
+//! A proxy is present if it has received the controller's messages lately, not if its reports
+//! arrive. An assignment that answers a report counts from the earliest time at which that report
+//! can have been sent. That is when the assignment was sent that the report acknowledges.
 //!
 //! ```text
-//!   order 1 ──►│            report 2 ──►│            report 3 ──► lease: not before order 1 was sent
-//!              └─ heard: 1 ─┘  order 2 ─┴─ heard: 2 ─┘
+//!   assignment 1 ──►│            report 2 ──►│            report 3 ──► lease: not before 1 was sent
+//!                   └─ received: 1 ─┘  assignment 2 ─┴─ received: 2 ─┘
 //! ```
 //!
-//! A member that is not present is given nothing new. It counts for the most that it may be using,
-//! which is what it held or what it falls back to, whichever is more.
+//! A proxy that is not present is given nothing new. It counts for the most that it may be using:
+//! what it held or what it falls back to, whichever is more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,48 +28,48 @@ use crate::in_use::InUseBound;
 use crate::messages::{Assignment, Membership, ShareReport};
 use crate::shares::ScopeIndex;
 
-/// What an administrator sees of a member, and what a later controller is to know of it.
+/// A proxy's state in memory, for administrators and for a later controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySnapshot {
-    /// Its name.
+    /// The proxy's name.
     pub name: Arc<str>,
-    /// Which of its lives.
+    /// The epoch of its process.
     pub epoch: u64,
-    /// When it was heard last.
+    /// When its last report arrived.
     pub heard: Time,
-    /// Whether it is silent for so long that it counts for what it may be using.
+    /// Whether it is unreachable, so that it counts for what it may be using.
     pub silent: bool,
-    /// What it may be falling back to.
+    /// The share that it may be falling back to.
     pub fallback: Share,
-    /// The revision that it was sent last, and that which it acknowledged.
+    /// The revision that it was sent last, and the one that it acknowledged.
     pub revisions: (u64, u64),
 }
 
-/// A member.
+/// The controller's view of one proxy.
 #[derive(Debug)]
 pub(crate) struct ProxyProgress {
     pub(crate) name: Arc<str>,
     pub(crate) epoch: u64,
     pub(crate) term: Membership,
     pub(crate) contact: Liveness,
-    /// Whether it said what it holds.
+    /// Whether it has reported what it holds.
     told: bool,
     origin: ProxyOrigin,
-    /// When it was heard last.
+    /// When its last report arrived.
     pub(crate) heard: Time,
-    /// Orders that it may be hearing: number, when it was sent, and when the report that it answers
-    /// was sent at the earliest.
+    /// Assignments that it may be receiving: number, when it was sent, and when the report that it
+    /// answers was sent at the earliest.
     sent: VecDeque<(u64, Time, Option<Time>)>,
     numbers: u64,
-    /// When the last order was sent of which it said that it heard it.
+    /// When the last assignment was sent that it acknowledged as received.
     echoed: Option<Time>,
-    /// When it sent, at the earliest, the report that was answered by what it heard last.
+    /// When it sent, at the earliest, the report that its last received assignment answers.
     lease: Option<Time>,
     /// When it registered.
     entered: Time,
     /// The number of its last report.
     pub(crate) sequence: u64,
-    /// The revision that the next order brings.
+    /// The revision that the next assignment brings.
     pub(crate) revision: u64,
     /// Whether that revision was sent: a further change needs another one.
     sealed: bool,
@@ -78,35 +78,35 @@ pub(crate) struct ProxyProgress {
     pub(crate) unacknowledged: BTreeMap<Scope, u64>,
     pub(crate) unlisted: InUseBound,
     pub(crate) fallback: InUseBound,
-    /// Scopes that it uses, in the order in which it named them last.
+    /// Scopes that it uses, in the order of its last report.
     pub(crate) active: Vec<ScopeIndex>,
-    /// Whether an order is to be sent.
+    /// Whether an assignment is to be sent.
     pub(crate) due: bool,
 }
 
-/// What is known of a member's state.
+/// Whether a proxy's state is known and its lease is fresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// It has not said what it holds.
+    /// It has not reported what it holds.
     Learning,
     Present,
     Unreachable,
 }
 
-/// Where a member comes from: what it may hold before it tells.
+/// A proxy's origin: what it may hold before it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxyOrigin {
-    /// An earlier controller knew it: anything.
+    /// Known to an earlier controller: it may hold anything.
     Restored,
-    /// Nobody knew it: it may have been forgotten, and be at what it fell back to.
+    /// Unknown: it may have been forgotten, and be at its fallback.
     New,
-    /// A new life of one that was known: nothing.
+    /// A new epoch of a known proxy: it holds nothing.
     Restarted,
-    /// It heard nothing for long: what it held, or its fallback.
+    /// Its lease expired: it holds what it held, or its fallback.
     Lapsed,
 }
 
-/// All of them, by a number of their own: the smallest that is free, so tables by it are short.
+/// All proxies, by a number of their own: the smallest that is free, so tables by it are short.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyTable {
     by_id: BTreeMap<u32, ProxyProgress>,
@@ -114,13 +114,13 @@ pub(crate) struct ProxyTable {
     joined: u64,
 }
 
-/// What a report turned out to be.
+/// The result of looking up a report's proxy.
 pub(crate) enum ProxyEntry {
-    /// Of a member that is known.
+    /// The report is of a known proxy.
     Known(u32),
-    /// Of a new member, or of a new life of one.
+    /// The report is of a new proxy, or of a new epoch of one.
     New(u32),
-    /// Older than what is known.
+    /// The report is older than what is known.
     Stale,
 }
 
@@ -135,20 +135,20 @@ impl ProxyProgress {
         self.revision
     }
 
-    /// A scope's grant changes.
+    /// Notes that a scope's grant changes.
     pub(crate) fn change_scope(&mut self, scope: &Scope) -> u64 {
         let revision = self.change();
         self.unacknowledged.insert(scope.clone(), revision);
         revision
     }
 
-    /// An order of the revision is made: what changes now is of a later one.
+    /// Seals the revision of an assignment: what changes from now on is of a later one.
     pub(crate) fn seal(&mut self) {
         self.sealed = true;
         self.due = false;
     }
 
-    /// The order for one that has not told what it holds: to keep it.
+    /// The assignment for a proxy that has not reported what it holds: to keep it.
     pub(crate) fn stay(&mut self, members: u32, now: Time) -> Assignment {
         self.due = false;
         Assignment {
@@ -172,12 +172,12 @@ impl ProxyProgress {
         self.contact == Liveness::Present
     }
 
-    /// What it counts for at least: what it falls back to, unless it is there to be told.
+    /// The least that it counts for: its fallback, unless it is present and can be lowered.
     pub(crate) fn floor(&self) -> Share {
         if self.is_present() { Share::ZERO } else { self.fallback.most() }
     }
 
-    /// It says which order it heard last.
+    /// Handles the number of the assignment that it received last.
     pub(crate) fn echo(&mut self, number: u64) {
         let Some((_, sent, bound)) = self.sent.iter().find(|(of, ..)| *of == number).copied()
         else {
@@ -188,12 +188,12 @@ impl ProxyProgress {
         self.lease = self.lease.max(bound);
     }
 
-    /// Whether it has heard the controller within `span`.
+    /// Whether it has received the controller's messages within `span`.
     pub(crate) fn has_heard(&self, span: Nanos, now: Time) -> bool {
         self.lease.is_some_and(|lease| now.since(lease) < span)
     }
 
-    /// It has heard the controller again. True if that makes a difference.
+    /// Makes an unreachable proxy present again. Returns true if that is a change.
     pub(crate) fn come_back(&mut self) -> bool {
         let again = self.contact == Liveness::Unreachable && self.told;
         if again {
@@ -202,12 +202,12 @@ impl ProxyProgress {
         again
     }
 
-    /// Whether a report with what it holds is waited for.
+    /// Whether a report with what it holds is expected.
     pub(crate) fn is_to_tell(&self) -> bool {
         !self.told
     }
 
-    /// The number of an order that is sent now.
+    /// The number of an assignment that is sent now.
     pub(crate) fn number_order(&mut self, now: Time) -> u64 {
         self.numbers += 1;
         self.sent.push_back((self.numbers, now, self.echoed));
@@ -217,7 +217,7 @@ impl ProxyProgress {
         self.numbers
     }
 
-    /// It begins anew at revision 0 with this in force.
+    /// Restarts it at revision 0 with these shares in force.
     pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
         (self.contact, self.told) = (Liveness::Present, true);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
@@ -253,8 +253,8 @@ impl ProxyProgress {
 }
 
 impl ProxyTable {
-    /// Registers a member that is known from before the controller began: it may hold anything
-    /// until it tells, and what it falls back to when it does not.
+    /// Registers a proxy that was known before the controller began. It may hold anything until it
+    /// reports, and its fallback if it does not.
     pub(crate) fn restore(&mut self, known: &ProxySnapshot, term: u64, now: Time) {
         let id = self.insert(&known.name, known.epoch, term, now);
         let member = self.get_mut(id);
@@ -263,7 +263,7 @@ impl ProxyTable {
         member.fallback = InUseBound::new(known.fallback);
     }
 
-    /// Whose report it is.
+    /// Finds the proxy of a report, and registers a new one.
     pub(crate) fn enter(&mut self, report: &ShareReport, term: u64, now: Time) -> ProxyEntry {
         let Some(&id) = self.by_name.get(&report.from) else {
             let id = self.insert(&report.from, report.epoch, term, now);
@@ -287,7 +287,7 @@ impl ProxyTable {
     }
 
     fn insert(&mut self, name: &Arc<str>, epoch: u64, term: u64, now: Time) -> u32 {
-        let id = (1..).find(|id| !self.by_id.contains_key(id)).expect("fewer members than numbers");
+        let id = (1..).find(|id| !self.by_id.contains_key(id)).expect("fewer proxies than numbers");
         let term = self.next_term(term);
         self.by_id.insert(id, ProxyProgress::new((name, epoch), term, now));
         self.by_name.insert(name.clone(), id);
@@ -299,8 +299,8 @@ impl ProxyTable {
         Membership { controller, joined: self.joined }
     }
 
-    /// A member's orders are not in force any more: it is registered anew, and counts for what it
-    /// held or falls back to until it has told what it holds.
+    /// Registers a proxy again whose lease expired. It counts for what it held or falls back to
+    /// until it has reported what it holds.
     pub(crate) fn lapse(&mut self, id: u32, controller: u64, now: Time) {
         let term = self.next_term(controller);
         let member = self.get_mut(id);
@@ -311,15 +311,16 @@ impl ProxyTable {
         member.unacknowledged.clear();
     }
 
-    /// Forgets a member; its number, if it was there.
+    /// Forgets a proxy; returns its number, if it was known.
     pub(crate) fn forget(&mut self, name: &str) -> Option<u32> {
         let id = self.by_name.remove(name)?;
         self.by_id.remove(&id);
         Some(id)
     }
 
-    /// Marks those as silent that have not heard the controller for `span`, and those that have not
-    /// told what they hold for so long that they are at their fallback. True if there are new ones.
+    /// Marks proxies as unreachable that have not received the controller's messages for `span`, or
+    /// have not reported what they hold for so long that they are at their fallback. True if any is
+    /// new.
     pub(crate) fn mark_silent(&mut self, span: Nanos, hold: Nanos, now: Time) -> bool {
         let mut found = false;
         for member in self.by_id.values_mut() {
@@ -336,7 +337,7 @@ impl ProxyTable {
         found
     }
 
-    /// When somebody may become silent or is to be forgotten.
+    /// When a proxy may become unreachable or is to be forgotten.
     pub(crate) fn next_look(
         &self,
         (span, hold, forget): (Nanos, Nanos, Nanos),
@@ -353,13 +354,13 @@ impl ProxyTable {
         self.by_id.values().map(when).min()
     }
 
-    /// The names of those that were not heard for `span`.
+    /// The names of proxies without a report for `span`.
     pub(crate) fn unheard(&self, span: Nanos, now: Time) -> Vec<Arc<str>> {
         let gone = self.by_id.values().filter(|member| now.since(member.heard) >= span);
         gone.map(|member| member.name.clone()).collect()
     }
 
-    /// Whether nobody may be given more, since somebody has not said yet what he holds.
+    /// Whether no share may be raised, since a proxy has not reported yet what it holds.
     pub(crate) fn bars_raising(&self) -> bool {
         let bars = |m: &ProxyProgress| {
             m.contact == Liveness::Learning
@@ -368,8 +369,8 @@ impl ProxyTable {
         self.by_id.values().any(bars)
     }
 
-    /// Until when parts stay as they are, since they were divided by an earlier controller and it is
-    /// not known yet how: so long as whoever is there needs to tell it.
+    /// Until when shares stay as they are. An earlier controller divided them, and proxies need
+    /// this time to report how.
     pub(crate) fn bars_division(&self, span: Nanos, now: Time) -> Option<Time> {
         let bars = |m: &&ProxyProgress| {
             m.contact == Liveness::Learning && m.origin == ProxyOrigin::Restored
@@ -387,10 +388,10 @@ impl ProxyTable {
     }
 
     pub(crate) fn get_mut(&mut self, id: u32) -> &mut ProxyProgress {
-        self.by_id.get_mut(&id).expect("a member's number comes from the table")
+        self.by_id.get_mut(&id).expect("a proxy's number comes from the table")
     }
 
-    /// In the order of their numbers.
+    /// The proxies in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &ProxyProgress)> {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
@@ -411,5 +412,5 @@ impl ProxyTable {
     }
 }
 
-/// How many orders may be on their way; of an older one it is not known when it was sent.
+/// How many assignments may be in transit; of an older one the sending time is unknown.
 const SENT_MAX: usize = 64;

@@ -1,14 +1,15 @@
-//! The parts of each scope that is in use, and how they move.
+//! The shares of each scope that is in use, and how they move.
 //!
 //! ```text
-//!   uses ─► wants ─► split ─► targets ─┬─ lower: sent at once
-//!                                      └─ higher: as far as what the others may still be using
-//!   acknowledged: less in use ────────────┘  leaves it
+//!   usage ─► wants ─► split ─► targets ─┬─ lower: sent at once
+//!                                       └─ higher: as far as what the others may still be using
+//!   acknowledged: less in use ─────────────┘  leaves it
 //! ```
 //!
-//! Invariant: over the members, the most that each may be using adds up to no more than the whole,
-//! but for what somebody brings along who was away; then nobody is raised until it does. The part
-//! of everything that is not listed moves by the same steps, and so does what members fall back to.
+//! Invariant: over the proxies, the most that each may be using adds up to no more than the whole.
+//! The exception is what a proxy brings along that was away; then no share is raised until the sum
+//! is below the whole. The share of unlisted scopes moves by the same steps, and so does the
+//! fallback.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +19,24 @@ use crate::in_use::InUseBound;
 use crate::proxies::{ProxyProgress, ProxyTable};
 use crate::split::{Want, split};
 
-/// Every scope that is listed.
+/// The table of all listed scopes.
 #[derive(Debug, Default)]
 pub(crate) struct ShareTable {
-    /// A place is used again once its scope is listed no longer.
+    /// An index is used again once its scope is no longer listed.
     listed: Vec<Option<ListedScope>>,
     places: BTreeMap<Scope, ScopeIndex>,
     free: Vec<ScopeIndex>,
-    /// Scopes to be divided anew, and from where on they are looked at.
+    /// Scopes to be divided again, and the index from which the search goes on.
     stale: BTreeSet<ScopeIndex>,
     next: ScopeIndex,
     /// Scopes of which a raise waits for an acknowledgement.
     moving: BTreeSet<ScopeIndex>,
-    /// The same of what is not listed.
+    /// Like `stale` and `moving`, for the share of unlisted scopes.
     unlisted_stale: bool,
     unlisted_moves: bool,
 }
 
-/// Where a listed scope is: reports name thousands of scopes, and mostly the same ones again.
+/// The index of a listed scope: reports name thousands of scopes, mostly the same ones again.
 pub(crate) type ScopeIndex = u32;
 
 /// Where an acknowledgement makes room.
@@ -49,45 +50,45 @@ pub(crate) struct FreedShare {
 struct ListedScope {
     scope: Scope,
     shares: ProxyShares,
-    /// One unit a second, as a part of the limit.
+    /// One unit a second, as a fraction of the limit.
     least: Share,
-    /// The rate to which a decay holds it.
+    /// The rate to which a decay limits it.
     rate: Option<Rate>,
-    /// When somebody used it last.
+    /// When a proxy used it last.
     used: Time,
 }
 
-/// By the members' numbers, which are small.
+/// Shares by the proxies' numbers, which are small.
 #[derive(Debug, Default)]
 struct ProxyShares(Vec<Option<ProxyShare>>);
 
-/// One member's part of one scope.
+/// One proxy's share of one scope.
 #[derive(Debug)]
 struct ProxyShare {
     held: InUseBound,
-    /// Whether the member has it listed.
+    /// Whether the proxy has the scope listed.
     explicit: bool,
     want: Want,
-    /// When the member used it last, and in which report.
+    /// When the proxy used it last, and in which report.
     used: Time,
     sequence: u64,
     target: Share,
 }
 
-/// One member's place in a division.
+/// One proxy's row in a division.
 #[derive(Clone, Copy, Debug)]
 struct ShareRow {
     most: Share,
     sent: Share,
-    /// What it counts for at least.
+    /// The least that the proxy counts for.
     floor: Share,
-    /// What it is to have; `None` if it cannot be told.
+    /// The target of the share; `None` if it cannot be sent.
     target: Option<Share>,
 }
 
 impl ShareTable {
-    /// Takes a report's uses in: `before` are the scopes that the member used until now, and what
-    /// is returned those that it uses now. What is new is listed, if there is room.
+    /// Handles the usage of a report: `before` are the scopes that the proxy used until now.
+    /// Returns those that it uses now. New scopes are listed, if there is room.
     pub(crate) fn take_uses(
         &mut self,
         (id, sequence, uses): (u32, u64, &[(Scope, ScopeUsage)]),
@@ -98,7 +99,7 @@ impl ShareTable {
         let mut active = Vec::with_capacity(uses.len());
         let mut expected = 0;
         for (scope, what) in uses {
-            // Reports name what they named before, in the same order.
+            // Reports name scopes in the same order as before.
             let near = before.iter().skip(expected).take(NEAR);
             let same = |place: &ScopeIndex| self.get(*place).is_some_and(|of| of.scope == *scope);
             let place = match near.clone().position(same) {
@@ -123,7 +124,7 @@ impl ShareTable {
         active
     }
 
-    /// A member did something with a scope: true if the report had not said so already.
+    /// Notes that a proxy used a scope: true if the report had not named it already.
     fn used(
         &mut self,
         id: u32,
@@ -133,7 +134,7 @@ impl ShareTable {
     ) -> bool {
         let Some(listed) = self.get_mut(place) else { return false };
         listed.used = now;
-        let share = listed.shares.get_mut(id).expect("each member has a share of what is listed");
+        let share = listed.shares.get_mut(id).expect("each proxy has a share of each listed scope");
         let first = share.sequence != report;
         let want = wanted(what, share, now.since(share.used).get() / TICK.get());
         (share.used, share.sequence) = (now, report);
@@ -144,8 +145,8 @@ impl ShareTable {
         first
     }
 
-    /// Whether a member has not used a scope for so long that it is idle there now. False if the
-    /// report said that it did: that is noted.
+    /// Whether a proxy has not used a scope for so long that it is idle there now. False if the
+    /// report named it: that is noted.
     fn is_idle(
         &mut self,
         id: u32,
@@ -166,7 +167,7 @@ impl ShareTable {
         want == Want::Nothing
     }
 
-    /// A decay holds a scope to a rate, or no longer.
+    /// Sets or removes the rate that a decay limits a scope to.
     pub(crate) fn set_rate(
         &mut self,
         (scope, rate): (&Scope, Option<Rate>),
@@ -187,8 +188,8 @@ impl ShareTable {
         }
     }
 
-    /// Divides the scopes that something changed for, and what is not listed: as many as are
-    /// [`SHARES_MAX`] shares. The others are next, in turn.
+    /// Divides the scopes that something changed for, and the share of unlisted scopes: as many as
+    /// are [`SHARES_MAX`] shares. The others are next, in turn.
     pub(crate) fn divide(&mut self, members: &mut ProxyTable, may_raise: bool) {
         if std::mem::take(&mut self.unlisted_stale) {
             self.grant_unlisted(members, may_raise);
@@ -218,7 +219,7 @@ impl ShareTable {
         }
     }
 
-    /// A member has come to a revision: where others may be raised for it.
+    /// Handles the acknowledgement of a revision: returns where others may be raised.
     pub(crate) fn acknowledge(
         &mut self,
         id: u32,
@@ -251,7 +252,7 @@ impl ShareTable {
         freed
     }
 
-    /// A member is there whose first report says what it holds.
+    /// Adds a proxy whose first report names what it holds.
     pub(crate) fn adopt(
         &mut self,
         id: u32,
@@ -267,17 +268,17 @@ impl ShareTable {
         let mut active = Vec::new();
         for (scope, part) in held {
             let Some(place) = self.list(scope, members, bounds, now) else {
-                // There is no room to count it: the member is told to hold it no longer.
+                // There is no room to count the scope: the proxy is made to give it up.
                 members.get_mut(id).change_scope(scope);
                 continue;
             };
             active.push(place);
             let listed = self.get_mut(place).expect("it was listed just now");
-            // Until it says otherwise, it needs what it has.
+            // Until it reports otherwise, it needs what it has.
             let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
             share.want = Want::UpTo(*part);
             listed.shares.insert(id, share);
-            // It may hold a rate that is none any more.
+            // It may hold a rate that is no longer in force.
             if scope.section == SectionKind::Decay {
                 members.get_mut(id).change_scope(scope);
             }
@@ -289,7 +290,7 @@ impl ShareTable {
         self.all_stale();
     }
 
-    /// A member's process is another now, or the member is forgotten and `gone`.
+    /// Handles that a proxy was restarted, or is forgotten and `gone`.
     pub(crate) fn leave(&mut self, id: u32, gone: bool, now: Time) {
         for listed in self.listed.iter_mut().flatten() {
             match gone {
@@ -304,13 +305,13 @@ impl ShareTable {
         self.all_stale();
     }
 
-    /// Who is there changed, or the rules: everything is to be divided anew.
+    /// Marks everything to be divided again, after a change of the proxies or the rules.
     pub(crate) fn all_stale(&mut self) {
         self.stale.extend(self.places.values());
         self.unlisted_stale = true;
     }
 
-    /// Other rules may mean another least part.
+    /// Updates the least shares, since other rules may change them.
     pub(crate) fn set_rules(&mut self, rules: &RuleSet) {
         for (place, listed) in self.listed.iter_mut().enumerate() {
             let Some(listed) = listed else { continue };
@@ -322,7 +323,7 @@ impl ShareTable {
         }
     }
 
-    /// Lists no longer what nobody used for a while, where that changes nobody's part.
+    /// Ends the listing of scopes unused for a while, where that changes no share.
     pub(crate) fn drop_unused(&mut self, members: &mut ProxyTable, keep: Nanos, now: Time) {
         let unused = |place: &&ScopeIndex| {
             let listed = self.get(**place);
@@ -341,7 +342,7 @@ impl ShareTable {
         }
     }
 
-    /// What a member is granted of a scope.
+    /// What a proxy is granted of a scope.
     pub(crate) fn grant_of(&self, id: u32, scope: &Scope) -> Grant {
         let listed = self.places.get(scope).and_then(|place| self.get(*place));
         let Some(listed) = listed else { return Grant::default() };
@@ -349,7 +350,7 @@ impl ShareTable {
         Grant { part: share.map(|share| share.held.sent()), rate: listed.rate }
     }
 
-    /// Whether something is to be divided anew.
+    /// Whether something is to be divided again.
     pub(crate) fn is_stale(&self) -> bool {
         !self.stale.is_empty() || self.unlisted_stale
     }
@@ -367,7 +368,7 @@ impl ShareTable {
         self.listed.get_mut(place as usize)?.as_mut()
     }
 
-    /// Lists a scope, unless it is: its place. `None` if there is no room.
+    /// Lists a scope, unless it is listed. Returns its index; `None` if there is no room.
     fn list(
         &mut self,
         scope: &Scope,
@@ -463,7 +464,7 @@ impl ShareTable {
     }
 }
 
-/// What listing a scope needs to know beside it.
+/// Context that the listing of a scope needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShareBounds<'b> {
     pub(crate) rules: &'b RuleSet,
@@ -471,7 +472,7 @@ pub(crate) struct ShareBounds<'b> {
 }
 
 impl ListedScope {
-    /// Says what each member is to have.
+    /// Sets the target of each proxy.
     fn aim(&mut self, members: &ProxyTable) {
         let (mut pool, mut wants) = (Share::WHOLE, Vec::new());
         for (id, share) in self.shares.iter() {
@@ -484,22 +485,22 @@ impl ListedScope {
         let mut parts = split(pool, self.least, &wants).into_iter();
         for (id, share) in self.shares.iter_mut() {
             if members.get(id).is_present() {
-                share.target = parts.next().expect("each that is present has a part");
+                share.target = parts.next().expect("each present proxy has a share");
             }
         }
     }
 
-    /// Has a member list the scope with the part that it holds, or a change of what is not listed
-    /// would change this too.
+    /// Makes a proxy list the scope with the share that it holds. Otherwise a change of the share
+    /// of unlisted scopes would change this one too.
     fn say(&mut self, id: u32, member: &mut ProxyProgress) {
-        let share = self.shares.get_mut(id).expect("each member has a share of what is listed");
+        let share = self.shares.get_mut(id).expect("each proxy has a share of each listed scope");
         if !share.explicit {
             share.explicit = true;
             member.change_scope(&self.scope);
         }
     }
 
-    /// Whether nobody's part changes if it is listed no longer.
+    /// Whether no share changes if the scope is no longer listed.
     fn is_as_unlisted(&self, members: &ProxyTable) -> bool {
         let same = |(id, share): (u32, &ProxyShare)| {
             let unlisted = &members.get(id).unlisted;
@@ -532,7 +533,7 @@ impl ProxyShares {
         }
     }
 
-    /// In the order of the members' numbers.
+    /// The shares in the order of the proxies' numbers.
     fn iter(&self) -> impl Iterator<Item = (u32, &ProxyShare)> {
         self.0.iter().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_ref()?)))
     }
@@ -549,7 +550,7 @@ impl ProxyShare {
     }
 }
 
-/// The steps that are possible now: who is sent which part; and whether a raise waits.
+/// The steps that are possible now: which proxy is sent which share, and whether a raise waits.
 fn steps(rows: &[ShareRow], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
     let mut changes = Vec::new();
     let mut free = Share::WHOLE;
@@ -574,9 +575,9 @@ fn steps(rows: &[ShareRow], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
     (changes, waits)
 }
 
-/// What a member wants after a report. What it is content with falls by a quarter with each of
-/// the ticks that the report is about, so that a short pause gives nothing away, and is a whole
-/// number of 64ths or a power of two below, so that not every breath moves parts.
+/// What a proxy wants after a report. A need falls by a quarter with each of the ticks that the
+/// report covers, so that a short pause gives nothing away. It is a whole number of 64ths, or a
+/// power of two below, so that small changes move no shares.
 fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
     let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::More };
     let held = u64::from(share.held.sent().billionths());
@@ -595,18 +596,18 @@ fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
     Want::UpTo(Share::ratio(need, 64 * STEP))
 }
 
-/// Shares that are divided in a tick: a tenth of its time. Of more, as when a member joins a
-/// thousand others with a thousand scopes, a part waits for the next.
+/// Shares that are divided in a tick: a tenth of its time. Of more, as when a proxy joins a
+/// thousand others with a thousand scopes, a part waits for the next tick.
 const SHARES_MAX: usize = 100_000;
-/// So far ahead of where it is expected a scope is looked for.
+/// How far ahead of its expected index a scope is searched for.
 const NEAR: usize = 8;
-/// How often members look at what they do.
+/// How often proxies read their usage.
 const TICK: Nanos = Nanos::from_millis(100);
 /// A 64th of the whole.
 const STEP: u64 = 1_000_000_000 / 64;
 
-/// One unit a second as a part of what a scope's rule grants. Bytes come in so many that 0.5 % of
-/// them is always more.
+/// One unit a second as a fraction of what a scope's rule grants. Rates in bytes are so large that
+/// 0.5 % of them is always more.
 fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
     let named = |name: &str| name == &*scope.name;
     let rates: Vec<Rate> = match scope.section {

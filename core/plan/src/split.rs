@@ -1,32 +1,32 @@
-//! How one limit is divided over the members: Algorithm 2, and better than equal parts where
-//! somebody needs less.
+//! How one limit is divided over the proxies: Algorithm 2, and better than equal shares where a
+//! proxy needs less.
 //!
 //! ```text
-//!   all that may be given ─┬─ idle members: σ together, so that they can begin
+//!   all that may be given ─┬─ idle proxies: σ together, so that they can begin
 //!                          └─ active ones, by need:  ████        takes what it needs
 //!                                                    ███████████ the rest is filled up
 //!                                                    ███████████ to one level (max-min)
 //! ```
 //!
-//! With K of N members active, R the limit and σ what the idle ones keep, Algorithm 2 of the global
-//! rate limit gives each active one (R − σ)/K and each idle one σ/(N − K). Where it was printed
-//! two cases are missing: K = 0, where each has R/N, and K = N, where σ is 0.
+//! With K of N proxies active, R the limit and σ what the idle ones keep, Algorithm 2 of the global
+//! rate limit gives each active one (R − σ)/K and each idle one σ/(N − K). Two cases are missing
+//! where it was printed: K = 0, where each has R/N, and K = N, where σ is 0.
 
 use model::Share;
 
-/// What one member wants of a scope.
+/// A proxy's need of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// It moved nothing and has no queue.
+    /// The proxy moved nothing and has no queue.
     Nothing,
-    /// It is content with so much.
+    /// This share is enough.
     UpTo(Share),
-    /// Somebody waits there.
+    /// Requests wait there.
     More,
 }
 
-/// The part of each member, in the order of `wants`: together at most `pool`. `least` is the part
-/// that an idle member has at least, one unit a second, while that is less than an equal part.
+/// Computes the share of each proxy, in the order of `wants`: together at most `pool`. `least` is
+/// the least share of an idle proxy, one unit a second, while that is less than an equal share.
 pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
     let members = wants.len() as u32;
     let active = wants.iter().filter(|want| **want != Want::Nothing).count() as u32;
@@ -46,7 +46,7 @@ pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
     parts
 }
 
-/// Max-min: who needs least first; what is left over in the end is divided equally.
+/// Divides by max-min: the least need first. What remains in the end is divided equally.
 fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     let need = |want: &Want| match want {
         Want::Nothing => None,
@@ -64,7 +64,7 @@ fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     for (before, (need, at)) in order.iter().enumerate() {
         let level = left.shared_by(active - before as u32);
         if *need >= level {
-            // All that are left need as much or more: they have the same.
+            // All that are left need as much or more: they get equal shares.
             order[before..].iter().for_each(|(_, at)| parts[*at] = level);
             return parts;
         }
@@ -78,14 +78,14 @@ fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     parts
 }
 
-/// What idle members keep together: 0.5 %.
+/// What idle proxies keep together: 0.5 %.
 const SIGMA: Share = Share::ratio(5, 1000);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What each member has of a limit of `rate`.
+    /// The part of a limit of `rate` that each proxy has.
     fn rates(rate: u64, wants: &[Want]) -> Vec<u64> {
         let parts = split(Share::WHOLE, Share::ratio(1, rate), wants);
         let sum: u64 = parts.iter().map(|part| u64::from(part.billionths())).sum();
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(rates(1000, &[of(10), of(20), More]), [100, 200, 700]);
         assert_eq!(rates(1000, &[of(50), of(40), More]), [333, 333, 333]);
         assert_eq!(rates(1000, &[of(10), More, Nothing]), [100, 895, 5]);
-        assert_eq!(rates(1000, &[of(10), of(30)]), [400, 600], "what nobody needs is divided");
+        assert_eq!(rates(1000, &[of(10), of(30)]), [400, 600], "what no proxy needs is divided");
     }
 
     #[test]

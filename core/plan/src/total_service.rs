@@ -1,16 +1,17 @@
-//! Total service: what each class had of all members, so that each can be told what it had
-//! elsewhere.
+//! Total service: what each class had from all proxies, so that each proxy learns the remote
+//! service.
 //!
 //! ```text
-//!   member a: 40, 41, 45 … ─┐                        ┌─► a: what b and c served
-//!   member b:  7,  9, 12 … ─┴─► in all, by class ────┴─► b: what a and c served
+//!   proxy a: 40, 41, 45 … ─┐                        ┌─► a: what b and c served
+//!   proxy b:  7,  9, 12 … ─┴─► in all, by class ────┴─► b: what a and c served
 //!             counted up        each increase once       counted up, applied once
 //! ```
 //!
-//! Both ways carry sums and not increments: one that is lost is part of the next, and one that
-//! comes twice is no more than the first. A sum begins anew with a greater lap; whoever knows an
-//! older lap starts from zero with it. Clients that are mounts tell each proxy themselves what they
-//! had of the others (docs/protocol.md section 10); this is for those that cannot.
+//! Both directions carry totals and not increments. A lost total is part of the next, and a
+//! duplicate adds nothing. A total restarts from zero with a greater generation, and a receiver
+//! that knows an older generation does the same. Clients that are mounts report to each proxy
+//! themselves what they had from the others (docs/protocol.md section 10). This is for clients that
+//! cannot.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use model::{Nanos, Scope, Time};
 
 use crate::messages::{RemoteService, ServiceTotal};
 
-/// The controller's sums.
+/// The controller's totals of all classes.
 #[derive(Debug, Default)]
 pub(crate) struct TotalService {
     classes: BTreeMap<Scope, ClassService>,
@@ -27,27 +28,27 @@ pub(crate) struct TotalService {
 
 #[derive(Debug, Default)]
 struct ClassService {
-    /// What all members served of it.
+    /// What all proxies served of it.
     total: u64,
     accounts: BTreeMap<u32, ServiceAccount>,
-    /// When a member spoke of it last.
+    /// When a proxy reported it last.
     mentioned: Time,
 }
 
-/// One member's account with one class.
+/// One proxy's account with one class.
 #[derive(Debug)]
 struct ServiceAccount {
-    /// What is known of its own sum.
+    /// The latest known total of the proxy's own service.
     own: ServiceTotal,
-    /// The lap in which it is told what the others served.
+    /// The generation in which remote service is sent to it.
     lap: u64,
-    /// The others' service when that lap began, and its own since.
+    /// The others' service when that generation began, and its own since.
     began: u64,
     served: u64,
 }
 
 impl TotalService {
-    /// A member says what it served in all.
+    /// Handles what a proxy reports to have served in total.
     pub(crate) fn take(&mut self, id: u32, served: &[(Scope, ServiceTotal)], now: Time) {
         for (scope, sum) in served {
             let room = self.classes.len() < CLASSES_MAX;
@@ -71,7 +72,7 @@ impl TotalService {
         }
     }
 
-    /// What a member is to be told, of each class that it spoke of.
+    /// The remote service to send to a proxy, of each class that it reported.
     pub(crate) fn told(&self, id: u32) -> Vec<(Scope, RemoteService)> {
         let of = |(scope, class): (&Scope, &ClassService)| {
             let account = class.accounts.get(&id)?;
@@ -82,39 +83,39 @@ impl TotalService {
         self.classes.iter().filter_map(of).collect()
     }
 
-    /// A member is gone, or its process is another; what it served stays served.
+    /// Handles that a proxy is gone or was restarted; what it served stays counted.
     pub(crate) fn leave(&mut self, id: u32) {
         for class in self.classes.values_mut() {
             class.accounts.remove(&id);
         }
     }
 
-    /// Forgets classes of which no member spoke for so long.
+    /// Forgets classes that no proxy has reported for a time.
     pub(crate) fn drop_unused(&mut self, keep: Nanos, now: Time) {
         self.classes.retain(|_, class| now.since(class.mentioned) < keep);
     }
 }
 
-/// A member's sums: what it served, and what it was told of the others.
+/// A proxy's totals: what it served, and the remote service that it received.
 #[derive(Debug, Default)]
 pub(crate) struct LocalService {
     classes: BTreeMap<Scope, LocalClass>,
     laps: u64,
-    /// What is to be applied here.
+    /// Remote service that is to be applied here.
     due: BTreeMap<Scope, Nanos>,
 }
 
 #[derive(Debug)]
 struct LocalClass {
     served: ServiceTotal,
-    /// What the controller knows of it.
+    /// What the controller has acknowledged.
     known: ServiceTotal,
     told: ServiceTotal,
     used: Time,
 }
 
 impl LocalService {
-    /// It served a class; what finds no room is not told.
+    /// Counts service to a class; a class beyond the bound is not counted.
     pub(crate) fn serve(&mut self, scope: &Scope, cost: Nanos, now: Time) {
         if !self.classes.contains_key(scope) {
             if self.classes.len() >= CLASSES_MAX {
@@ -132,7 +133,7 @@ impl LocalService {
         }
     }
 
-    /// What a report says. Forgets what is known to the controller and was not used for long.
+    /// The totals for a report. Forgets what is acknowledged and was not used for long.
     pub(crate) fn report(&mut self, now: Time) -> Vec<(Scope, ServiceTotal)> {
         let keeps =
             |class: &LocalClass| class.known != class.served || now.since(class.used) < KEEP;
@@ -140,7 +141,7 @@ impl LocalService {
         self.classes.iter().map(|(scope, class)| (scope.clone(), class.served)).collect()
     }
 
-    /// What an order says.
+    /// Handles the remote service of an assignment.
     pub(crate) fn hear(&mut self, told: &[(Scope, RemoteService)]) {
         for (scope, RemoteService { elsewhere, own }) in told {
             let Some(class) = self.classes.get_mut(scope) else { continue };
@@ -152,19 +153,19 @@ impl LocalService {
         }
     }
 
-    /// What a class had elsewhere and the dispatcher was not told yet.
+    /// Takes remote service of a class that was not given to the dispatcher yet.
     pub(crate) fn poll(&mut self) -> Option<(Scope, Nanos)> {
         self.due.pop_first()
     }
 
-    /// Another controller counts from zero.
+    /// Restarts the remote totals for another controller, which counts from zero.
     pub(crate) fn begin_anew(&mut self) {
         self.classes.clear();
     }
 }
 
 impl ServiceTotal {
-    /// Takes a later sum in and says by how much it is more; an older one is nothing new.
+    /// Adopts a later total and returns the difference; an older total changes nothing.
     fn advance(&mut self, sum: ServiceTotal) -> Nanos {
         if sum <= *self {
             return Nanos::ZERO;
@@ -177,7 +178,7 @@ impl ServiceTotal {
 
 /// How many classes are accounted for at once.
 const CLASSES_MAX: usize = 65_536;
-/// A class that was not served for so long is not spoken of. Less than the controller keeps it.
+/// A class that was not served for this time is not reported. Less than the controller keeps it.
 const KEEP: Nanos = Nanos::from_secs(30);
 
 #[cfg(test)]
@@ -217,7 +218,7 @@ mod tests {
         for told in [all.told(2), old, all.told(2)] {
             b.hear(&told);
         }
-        // The 10 were before b spoke of the class: it had no request to be held back then.
+        // The 10 were before b reported the class: it had no request to be delayed then.
         assert_eq!((due(&mut b), due(&mut b)), (20 + 30 + 40, 0));
         a.hear(&all.told(1));
         assert_eq!(due(&mut a), 1);

@@ -1,38 +1,38 @@
-//! What a member used since it reported last, and whether that can wait.
+//! Usage that a proxy has not reported yet, and whether its report can wait.
 //!
 //! ```text
-//!   each tick: scopes in use, who waits ─┬─ as in the tick before ─► kept: a mean each second
-//!                                        └─ others, or others wait ─► told each tick for a second
+//!   each tick: scopes in use, waiting ─┬─ as in the tick before ─► kept: a mean each second
+//!                                      └─ changed ─► reported each tick for a second
 //! ```
 //!
-//! So a limit that moves follows within a tick, and a thousand proxies that go on as they are
-//! cost their controller a report a second each.
+//! So a limit that moves follows within a tick. A thousand proxies with steady usage cost their
+//! controller one report a second each.
 
 use std::collections::BTreeMap;
 
 use model::{Nanos, Scope, ScopeUsage, Share, Time};
 
-/// What was not reported yet.
+/// Usage since the last report, by scope.
 #[derive(Debug, Default)]
 pub(crate) struct UnreportedUsage {
     sums: BTreeMap<Scope, UsageSum>,
     ticks: u32,
-    /// Scopes of the last tick, and whether somebody waited there.
+    /// Scopes of the last tick, and whether requests waited there.
     last: Vec<(Scope, bool)>,
-    /// The first tick that was as the last one.
+    /// The first tick that equalled the last one.
     since: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct UsageSum {
-    /// Billionths, of all ticks.
+    /// The sum over all ticks, in ppb.
     used: Option<u64>,
-    /// In the last tick.
+    /// The usage in the last tick.
     waiting: bool,
 }
 
 impl UnreportedUsage {
-    /// Takes what was used in a tick.
+    /// Adds what was used in a tick.
     pub(crate) fn take(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
         let same = uses.len() == self.last.len()
             && uses.iter().zip(&self.last).all(|((scope, what), (before, waiting))| {
@@ -62,7 +62,7 @@ impl UnreportedUsage {
         now.since(self.since) > span
     }
 
-    /// What was used since the last call, as means over the ticks; `None` if there was none.
+    /// Takes what was used since the last call, as means over the ticks; `None` if there was none.
     pub(crate) fn report(&mut self) -> Option<Vec<(Scope, ScopeUsage)>> {
         let ticks = u64::from(std::mem::take(&mut self.ticks));
         if ticks == 0 {

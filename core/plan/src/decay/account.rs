@@ -1,4 +1,4 @@
-//! What one key had, as its decay counts it.
+//! One key's past usage, as its decay counts it.
 //!
 //! ```text
 //!   use ─► sum of this minute ── the minute is over ─► past
@@ -7,8 +7,8 @@
 //!                                                       └ rolling:   a bucket of the last period
 //! ```
 //!
-//! Past changes only when a minute with use is over. So it is the same whether it was kept all the
-//! time or made again from a ledger of the sums of minutes, whoever looked in between.
+//! Past usage changes only when a minute with usage is over. So an account is the same whether it
+//! was kept all the time or restored from a ledger of minutes, whenever it was read in between.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use model::{DecayMode, DecayWindow, Nanos, Time};
 
 use super::exp2::Fraction;
 
-/// One key's account.
+/// One key's account of a decay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DecayAccount {
     /// The minute that is summed up, since 1970.
@@ -27,16 +27,16 @@ pub(crate) struct DecayAccount {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PastUsage {
-    /// So much at the end of a minute.
+    /// An amount at the end of a minute.
     HalfLife { used: u64, minute: u64 },
-    /// So much in the period of this number.
+    /// An amount in the period of this number.
     Period { used: u64, number: u64 },
-    /// So much in each bucket of some minutes, the last first in time.
+    /// An amount in each bucket of some minutes, the latest first.
     Rolling { buckets: VecDeque<(u64, u64)> },
 }
 
 impl DecayAccount {
-    /// An empty account.
+    /// An empty account for a mode.
     pub(crate) fn new(mode: &DecayMode) -> DecayAccount {
         let past = match mode {
             DecayMode::HalfLife { .. } => PastUsage::HalfLife { used: 0, minute: 0 },
@@ -50,7 +50,7 @@ impl DecayAccount {
         DecayAccount { minute: 0, sum: 0, past }
     }
 
-    /// Counts use. Gives the minute that it ended, and its sum, if that had one.
+    /// Counts usage. Returns the minute that it ended and its sum, if that had one.
     pub(crate) fn record(
         &mut self,
         amount: u64,
@@ -84,7 +84,7 @@ impl DecayAccount {
         }
     }
 
-    /// What it had, as the mode counts it.
+    /// The past usage, as the mode counts it.
     pub(crate) fn used(&self, mode: &DecayMode, now: Time) -> u64 {
         let now_ns = now.as_nanos();
         match (&self.past, mode) {
@@ -111,7 +111,7 @@ impl DecayAccount {
         }
     }
 
-    /// Whether nothing would be lost with it.
+    /// Whether dropping the account would lose nothing.
     pub(crate) fn is_empty(&self, mode: &DecayMode, now: Time) -> bool {
         self.sum == 0 && self.used(mode, now) == 0
     }
@@ -120,7 +120,7 @@ impl DecayAccount {
         match (&mut self.past, mode) {
             (PastUsage::HalfLife { used, minute: at }, DecayMode::HalfLife { half_life, .. }) => {
                 let past = decayed(*used, (minute + 1 - *at).saturating_mul(MINUTE), *half_life);
-                // Use within a minute is taken for use in its middle.
+                // Usage within a minute counts as usage in its middle.
                 *used = past.saturating_add(decayed(sum, MINUTE / 2, *half_life));
                 *at = minute + 1;
             }

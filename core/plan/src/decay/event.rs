@@ -1,8 +1,8 @@
-//! What is told when a key's standing with a decay changes.
+//! The event that is published when a key's level in a decay changes.
 //!
 //! ```text
-//!   free ─► near (80 %) ─► held ─► floor      one event for each change of stage, none between
-//!     ▲───────┴─ released ───┴───────┘
+//!   free ─► near (80 %) ─► throttled ─► floor     one event for each change of level, none between
+//!     ▲───────┴─ released ────┴──────────┘
 //! ```
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use model::{Nanos, Rate, Scope, Time};
 
-/// How far a key has come.
+/// The level of a key in a decay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DecayLevel {
     /// It had less than four fifths of its entitlement.
@@ -18,45 +18,45 @@ pub enum DecayLevel {
     Free,
     /// It had four fifths of it.
     Near,
-    /// It is held to less.
+    /// It is limited to less than `max`.
     Held,
-    /// It is held to the floor.
+    /// It is limited to the floor.
     Floor,
 }
 
-/// A change of stage: what a user is to be told.
+/// A change of a key's level, for its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecayEvent {
-    /// The decay and whom it is about.
+    /// The decay and the key.
     pub scope: Scope,
-    /// When.
+    /// When the level changed.
     pub at: Time,
-    /// The stage before.
+    /// The level before.
     pub before: DecayLevel,
-    /// The stage now.
+    /// The level now.
     pub stage: DecayLevel,
-    /// What it had, in bytes or operations, as the decay counts it.
+    /// The past usage, in bytes or operations, as the decay counts it.
     pub used: u64,
-    /// What it is entitled to, likewise.
+    /// The entitlement, in the same unit.
     pub entitled: u64,
-    /// What it is held to; `None`: to nothing but the decay's `max`.
+    /// The rate that it is limited to; `None`: to the decay's `max` only.
     pub limit: Option<Rate>,
-    /// The part of `max` that this is, in millionths; `None` without a limit or a `max`.
+    /// That rate as a fraction of `max`, in millionths; `None` without a limit or a `max`.
     pub factor_ppm: Option<u32>,
-    /// When it is free again if it uses nothing until then; `None` if it is free.
+    /// When the limit ends if nothing is used until then; `None` if it has ended.
     pub release: Option<Time>,
-    /// The pattern in its requests for which its entitlement is another, and by how much.
+    /// The pattern in its requests that changes its entitlement, and the factor.
     pub behaviour: Option<(Arc<str>, u32)>,
 }
 
 impl DecayEvent {
-    /// Whether a limit that was there is gone.
+    /// Whether a limit that was in force has ended.
     pub fn is_release(&self) -> bool {
         self.before >= DecayLevel::Held && self.stage < DecayLevel::Held
     }
 }
 
-/// A sentence for the user.
+/// Writes a sentence for the user.
 impl fmt::Display for DecayEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = u128::from(self.used) * 100 / u128::from(self.entitled.max(1));

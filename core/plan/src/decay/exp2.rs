@@ -4,8 +4,8 @@
 //!   2^−(w + f),  f = 0.b₁b₂b₃…  ─►  2^−w · 2^−b₁/2 · 2^−b₂/4 · 2^−b₃/8 · …
 //! ```
 //!
-//! An account that is made again from its ledger, on another machine or by another compiler, is the
-//! same to the byte, which a floating-point `exp2` of the system's library would not promise.
+//! An account that is restored from its ledger, on another machine or by another compiler, is the
+//! same to the byte. A floating-point `exp2` of the system's library would not guarantee that.
 
 /// A fraction from 0 to 1, in 2⁻⁶³.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

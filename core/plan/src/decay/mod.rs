@@ -1,18 +1,18 @@
-//! Decay: keys that had more than they are entitled to are held to less, until that is past.
+//! Decay: a limit falls when a key's past usage exceeds its entitlement, until that is past.
 //!
 //! ```text
 //!   record ─► account of the key ─ each `every`, and at each boundary ─► ratio ρ to its entitlement
 //!                │ ledger of minutes ─► restore                               │
 //!                                            rate for (decay, key), or none ◄─┤ only if it changed
-//!                                            event: near, held, floor, released┘ enough
+//!                                            event: near, throttled, floor, ┘ enough; or released
 //! ```
 //!
 //! `now` counts from 1970 here, since periods begin at whole multiples of their length. Exempt
-//! requests are neither counted nor held back; that is looked at first. A behaviour factor, from a
-//! quarter to twice, makes a key's entitlement another for a while.
+//! requests are neither counted nor throttled; that is tested first. A behaviour factor, from a
+//! quarter to twice, changes a key's entitlement for a while.
 //!
-//! The formulas are those of docs/algorithms/decay.md; where they need a power of two it is taken
-//! in whole numbers (exp2.rs).
+//! The formulas are those of docs/algorithms/decay.md. Powers of two are computed in whole numbers
+//! (exp2.rs).
 
 mod account;
 mod event;
@@ -30,34 +30,33 @@ use account::DecayAccount;
 pub use event::{DecayEvent, DecayLevel};
 use exp2::{Fraction, log2_milli};
 
-/// One minute of what one key had: a row of the ledger.
+/// One minute of a key's usage: a row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageMinute {
     /// The decay and the key.
     pub scope: Scope,
     /// The minute since 1970.
     pub minute: u64,
-    /// Bytes or operations.
+    /// The usage in bytes or operations.
     pub used: u64,
 }
 
-/// One key's standing.
+/// One key's status in a decay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecayStatus {
     /// The decay and the key.
     pub scope: Scope,
-    /// How far it has come.
+    /// The level of the key.
     pub stage: DecayLevel,
-    /// What it had, in bytes or operations, as the decay counts it.
+    /// The past usage, in bytes or operations, as the decay counts it.
     pub used: u64,
-    /// What it is entitled to, likewise.
+    /// The entitlement, in the same unit.
     pub entitled: u64,
-    /// What it is held to; `None`: to nothing but the decay's `max`.
+    /// The rate that it is limited to; `None`: to the decay's `max` only.
     pub limit: Option<Rate>,
-    /// When it is free again if it uses nothing until then; `None` if it is not held back.
+    /// When the limit ends if nothing is used until then; `None` if it is not throttled.
     pub release: Option<Time>,
-    /// The pattern in its requests for which its entitlement is another, and the factor in
-    /// millionths.
+    /// The pattern in its requests that changes its entitlement, and the factor in millionths.
     pub behaviour: Option<(Arc<str>, u32)>,
 }
 
@@ -68,11 +67,11 @@ pub struct DecayAccounts {
     now: Time,
     contended: bool,
     keys: BTreeMap<Scope, DecayKey>,
-    /// When each decay is looked at next, by its place among the rules.
+    /// When each decay is computed next, by its index among the rules.
     looks: Vec<Time>,
-    /// Until then nobody is held to more than before.
+    /// Until then no limit rises and no level falls.
     settles: Time,
-    /// What changed and was not asked for yet.
+    /// Changes that were not polled yet.
     rates: BTreeMap<Scope, Option<Rate>>,
     events: VecDeque<DecayEvent>,
     ledger: VecDeque<UsageMinute>,
@@ -95,7 +94,7 @@ struct PatternFactor {
 }
 
 impl DecayAccounts {
-    /// No accounts yet.
+    /// Creates accounts without any keys.
     pub fn new(rules: Arc<RuleSet>, now: Time) -> DecayAccounts {
         DecayAccounts {
             looks: rules.decays.iter().map(|decay| next_look(decay, now)).collect(),
@@ -110,8 +109,8 @@ impl DecayAccounts {
         }
     }
 
-    /// Somebody was served: counts for each decay that it matches. `paths` are bits of the rules in
-    /// force. Of too many keys the new ones are not counted.
+    /// Counts usage for each decay that it matches. `paths` are bits of the rules in force. New
+    /// keys beyond the bound are not counted.
     pub fn record(
         &mut self,
         who: &Identity,
@@ -129,7 +128,7 @@ impl DecayAccounts {
         bound(&mut self.ledger);
     }
 
-    /// A key was served so many bytes or operations, for who knows already which decays count them.
+    /// Counts usage of a key in bytes or operations, for callers that know which decays count it.
     pub fn charge(&mut self, scope: &Scope, amount: u64, now: Time) {
         self.advance(now);
         let rules = self.rules.clone();
@@ -139,9 +138,9 @@ impl DecayAccounts {
         bound(&mut self.ledger);
     }
 
-    /// Keys stand where another one of these left them: their stages were told, and they are held
-    /// to these rates. Until `until` nobody is held to more and no stage falls, since use that was
-    /// counted there may not be known here yet. Call it before [`DecayAccounts::restore`].
+    /// Adopts the levels and rates of keys from another instance, whose events were published.
+    /// Until `until` no limit rises and no level falls, since usage that was counted there may not
+    /// be known here yet. Call it before [`DecayAccounts::restore`].
     pub fn resume(
         &mut self,
         known: impl IntoIterator<Item = (Scope, DecayLevel, Option<Rate>)>,
@@ -163,8 +162,8 @@ impl DecayAccounts {
         self.looks.iter_mut().for_each(|look| *look = (*look).min(until));
     }
 
-    /// Makes accounts again from rows of the ledger, each key's in the order of minutes. Rows of
-    /// decays that are no more, or older than what is known, are left out.
+    /// Restores accounts from rows of the ledger, each key's in the order of minutes. Rows of
+    /// removed decays, and rows older than what is known, are left out.
     pub fn restore(&mut self, rows: impl IntoIterator<Item = UsageMinute>, now: Time) {
         self.advance(now);
         let rules = self.rules.clone();
@@ -178,8 +177,8 @@ impl DecayAccounts {
         self.look_at_all();
     }
 
-    /// Puts other rules in force. A decay that counts otherwise than before begins anew: restore
-    /// it from the ledger.
+    /// Replaces the rules. A decay that counts differently than before starts empty: restore it
+    /// from the ledger.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
         let old = std::mem::replace(&mut self.rules, rules);
@@ -206,7 +205,7 @@ impl DecayAccounts {
         self.look_at_all();
     }
 
-    /// Whether requests wait for one another: decays with `contention` hold nobody back otherwise.
+    /// Sets whether requests wait for one another: decays with `contention` throttle only then.
     pub fn set_contention(&mut self, contended: bool, now: Time) {
         self.advance(now);
         if self.contended != contended {
@@ -215,9 +214,8 @@ impl DecayAccounts {
         }
     }
 
-    /// A key's requests show a pattern for which it is entitled to more or less: the factor, from
-    /// 0.25 to 2 in millionths, goes back to 1 by half an hour after hour. False if the key has no
-    /// account.
+    /// Applies a pattern's factor to a key's entitlement. The factor, from 0.25 to 2 in millionths,
+    /// returns to 1 by half an hour after hour. False if the key has no account.
     pub fn set_behaviour(
         &mut self,
         scope: &Scope,
@@ -233,30 +231,30 @@ impl DecayAccounts {
         true
     }
 
-    /// The next key whose rate is another now; `None` as rate: it is held back no longer.
+    /// The next key whose rate changed; `None` as rate: it is no longer throttled.
     pub fn poll_rate(&mut self, now: Time) -> Option<(Scope, Option<Rate>)> {
         self.advance(now);
         self.rates.pop_first()
     }
 
-    /// The next change of stage. Of too many that nobody asks for the oldest are lost.
+    /// The next change of level. The oldest are lost if too many are not polled.
     pub fn poll_event(&mut self, now: Time) -> Option<DecayEvent> {
         self.advance(now);
         self.events.pop_front()
     }
 
-    /// The next row for the ledger. Of too many that nobody asks for the oldest are lost.
+    /// The next row for the ledger. The oldest are lost if too many are not polled.
     pub fn poll_ledger(&mut self, now: Time) -> Option<UsageMinute> {
         self.advance(now);
         self.ledger.pop_front()
     }
 
-    /// When to poll again though nothing is recorded.
+    /// When to poll again even though nothing is recorded.
     pub fn next_deadline(&self) -> Option<Time> {
         self.looks.iter().copied().min()
     }
 
-    /// Every key that has an account.
+    /// The status of every key that has an account.
     pub fn reports(&self) -> impl Iterator<Item = DecayStatus> {
         self.keys.iter().filter_map(|(scope, key)| {
             let decay = self.rules.decays.iter().find(|decay| *decay.name == *scope.name)?;
@@ -355,14 +353,14 @@ impl DecayKey {
         self.stage = match self.limit {
             Some(limit) if limit == decay.floor => DecayLevel::Floor,
             Some(_) => DecayLevel::Held,
-            // Who is near stays so until he is clearly away.
+            // A key at the level near stays there until it is clearly below.
             None if ratio_ppm >= NEAR_PPM => DecayLevel::Near,
             None if ratio_ppm >= AWAY_PPM && self.stage >= DecayLevel::Near => DecayLevel::Near,
             None => DecayLevel::Free,
         };
     }
 
-    /// Takes back what makes it freer than it was.
+    /// Withholds a change that would raise the limit.
     fn stay(&mut self, (stage, limit): (DecayLevel, Option<Rate>)) {
         let lower = |limit: Rate| self.limit.is_some_and(|now| now.per_sec() <= limit.per_sec());
         if limit.is_some_and(|limit| !lower(limit)) {
@@ -371,7 +369,7 @@ impl DecayKey {
         self.stage = self.stage.max(stage);
     }
 
-    /// What it had, by what it is entitled to.
+    /// The ratio of past usage to the entitlement.
     fn ratio_ppm(&self, decay: &DecayRule, now: Time) -> u64 {
         let used = u128::from(self.account.used(&decay.mode, now)) * u128::from(WHOLE_PPM);
         let entitled = u128::from(entitled(decay, self.factor_ppm(now)).max(1));
@@ -422,7 +420,7 @@ impl DecayKey {
     }
 }
 
-/// What a key is entitled to, in units: E = x·P, or x·h/ln 2.
+/// A key's entitlement, in units: E = x·P, or x·h/ln 2.
 fn entitled(decay: &DecayRule, factor_ppm: u32) -> u64 {
     let (span, scale) = match decay.mode {
         DecayMode::Period { period, .. } => (period, 1_000_000_000),
@@ -434,7 +432,7 @@ fn entitled(decay: &DecayRule, factor_ppm: u32) -> u64 {
     u64::try_from(units).unwrap_or(u64::MAX)
 }
 
-/// What a key is held to at a ratio.
+/// The limit of a key at a ratio.
 fn limit_of(decay: &DecayRule, ratio_ppm: u64) -> Option<Rate> {
     let floor = decay.floor;
     let at_least = |per_sec: u64| floor.with_per_sec(per_sec.max(floor.per_sec()));
@@ -460,7 +458,7 @@ fn limit_of(decay: &DecayRule, ratio_ppm: u64) -> Option<Rate> {
     }
 }
 
-/// Whether a limit is so far from the one in force that it takes its place.
+/// Whether a limit is so far from the one in force that it replaces it.
 fn differs(decay: &DecayRule, before: Option<Rate>, now: Option<Rate>) -> bool {
     let top = decay.max.map(Rate::per_sec);
     let (before, now) = match (before, now) {
@@ -475,7 +473,7 @@ fn differs(decay: &DecayRule, before: Option<Rate>, now: Option<Rate>) -> bool {
     enough || (before != now && now == decay.floor.per_sec())
 }
 
-/// When a key is free again if it uses nothing until then.
+/// When a key's limit ends if nothing is used until then.
 fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
     match &decay.mode {
         DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
@@ -510,9 +508,9 @@ fn bound<T>(queue: &mut VecDeque<T>) {
     queue.drain(..surplus);
 }
 
-/// How many keys have accounts at most.
+/// The most keys that have accounts.
 const KEYS_MAX: usize = 262_144;
-/// How many events, and rows for the ledger, wait to be asked for: a minute of every key.
+/// How many events, and rows for the ledger, wait to be polled: a minute of every key.
 const QUEUE_MAX: usize = KEYS_MAX;
 const WHOLE_PPM: u32 = 1_000_000;
 const NEAR_PPM: u64 = 800_000;
