@@ -1,7 +1,7 @@
-//! How the heads of queues get past their meters.
+//! Admission: how the heads of queues get past their meters.
 //!
 //! ```text
-//!            every meter due, nobody in line ──────────────────────────► ready ─► dispatch,
+//!            every meter due, no waiters ───────────────────────────────► ready ─► dispatch,
 //!   new head ─┤                                                           ▲  ▲     pays all
 //!            └► the meter due last: wait in its heap ─ first in line ─────┘  │
 //!                     ▲                                when it is due        │
@@ -9,20 +9,19 @@
 //!                     └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! *In line*: a meter that is short lets one waiter of a lane go at a time, in the order
-//! of its own virtual time, and the next when that one was dispatched: 10,000 classes
-//! behind one meter cost a few heap operations a dispatch, and weights hold among them
-//! whatever runs beside. A waiter that was let go has a right to go, even if another of
-//! its meters held it up and this one fell into debt meanwhile. Otherwise a head with two
-//! contended meters would wait for a moment at which both are due, which need never
-//! come. A rate holds exactly in the long run nevertheless, for all is charged.
+//! *In line*: a meter that is short lets one waiter of a lane go at a time, in the order of its own
+//! virtual time. The next one follows when that one was dispatched. So 10,000 classes behind one
+//! meter cost a few heap operations a dispatch, and weights hold among them whatever runs beside. A
+//! waiter that was let go has a right to go, even if another of its meters delayed it and this one
+//! fell into debt meanwhile. Otherwise a head with two contended meters would wait for a moment at
+//! which both are due, which need never come. A rate holds exactly in the long run nevertheless, as
+//! all is charged.
 //!
-//! *Not short*: a meter that has saved up its whole burst lets its waiters try, so that
-//! one that does not fit the free slots, or whose turn by start tags is far off, does not
-//! stand in the way of the others, nor of a reservation. Who finds it in debt when
-//! dispatched goes back in line. Were all to try at once, 10,000 classes would hold up one
-//! call for milliseconds, so a meter lets 64 try and then one each 10 µs; and a call that
-//! has sent 64 back gives nothing and asks to be called again at once.
+//! *Not short*: a meter that has saved up its whole burst lets its waiters try. So a head that does
+//! not fit the free slots, or whose turn by start tags is far off, delays neither the others nor a
+//! reservation. A head that finds the meter in debt when it is dispatched goes back in line. If all
+//! tried at once, 10,000 classes would delay one call for milliseconds. So a meter lets 64 try and
+//! then one each 10 µs; and a call that has sent 64 back returns nothing and its deadline is now.
 
 use model::Amount;
 
@@ -46,8 +45,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the ready head of a queue may be dispatched now. If a meter that it has no
-    /// right to pass fell into debt, it goes back in line there.
+    /// Whether the ready head of a queue may be dispatched now. If a meter that it has no right to
+    /// pass fell into debt, it goes back in line there.
     pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
         let fifo = &self.classes[class].standings[lane].queues[queue];
         let now = self.now;
@@ -66,7 +65,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the head of a queue from where its meters had let it come.
+    /// Removes the head of a queue from where its meters had let it come.
     pub(crate) fn withdraw(&mut self, class: u32, lane: usize, queue: usize) {
         let standing = &self.classes[class].standings[lane];
         if standing.waiting >> queue & 1 == 1 {
@@ -96,7 +95,7 @@ impl Dispatcher {
         self.move_charge(route, amount, Amount::default());
     }
 
-    /// Moves the charge for `old` at the meters of a route to the charge for `new`.
+    /// Moves the charge for `old` at the meters of a chain to the charge for `new`.
     pub(crate) fn move_charge(&mut self, route: u32, old: Amount, new: Amount) {
         if route == NONE {
             return;
@@ -115,7 +114,7 @@ impl Dispatcher {
         }
     }
 
-    /// Puts a meter where it belongs among both lanes' deadlines.
+    /// Updates the position of a meter among both lanes' deadlines.
     pub(crate) fn sync_meter(&mut self, index: u32) {
         let meter = &self.meters[index];
         for (lane, state) in self.lanes.iter_mut().enumerate() {
@@ -128,9 +127,9 @@ impl Dispatcher {
         }
     }
 
-    /// Of a request's meters that it pays and that are not in `visited`, the position in
-    /// its route of the one that is due last among those that block it: the others are
-    /// likely to be due by then.
+    /// Of a request's meters that it pays and that are not in `visited`, the position in its chain
+    /// of the one that is due last among those that block it. The others are likely to be due by
+    /// then.
     fn blocking(&self, index: u32, visited: u8, blocks: impl Fn(&Meter) -> bool) -> Option<usize> {
         let request = &self.requests[index];
         match request.route == NONE || request.has(PAID) {
@@ -155,8 +154,8 @@ impl Dispatcher {
         blocking.max_by_key(|(at, meter)| (meter.pacer.due(), usize::MAX - at)).map(|(at, _)| at)
     }
 
-    /// Lets the first waiter of a meter go on, from either lane. It has passed if it was
-    /// its turn, and may try if the meter has its whole burst.
+    /// Lets the first waiter of a meter go on, from either lane. It has passed if it was its turn,
+    /// and may try if the meter has its whole burst.
     #[inline(never)]
     fn release(&mut self, index: u32) {
         let meter = &self.meters[index];
@@ -178,7 +177,7 @@ impl Dispatcher {
         self.refresh(class, lane);
     }
 
-    /// Puts a ready head back in line at a meter of its route.
+    /// Puts a ready head back in line at a meter of its chain.
     fn send_back(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
         self.unready(class, lane, queue);
         self.classes[class].standings[lane].queues[queue].tried = 0;
@@ -223,7 +222,7 @@ impl Dispatcher {
         self.sync_meter(index);
     }
 
-    /// Marks a head ready; the meters that let it go in its turn hold others until it went.
+    /// Marks a head ready; the meters that let it go in its turn make others wait until it went.
     fn make_ready(&mut self, class: u32, lane: usize, queue: usize) {
         let standing = &mut self.classes[class].standings[lane];
         standing.ready |= 1 << queue;

@@ -1,13 +1,13 @@
 //! Changes of rules and of the target while requests wait and run.
 //!
 //! ```text
-//!   take every waiting request out ─► forget all ways ─► new rules for classes and meters
-//!                                                              │ same name and key: same
-//!   put them back in order of arrival ◄────────────────────────┘ tags, same debt
+//!   take every waiting request out ─► drop all classifications ─► new rules for classes and meters
+//!                                                                      │ same name and key: same
+//!   put them back in order of arrival ◄────────────────────────────────┘ tags, same debt
 //! ```
 //!
-//! A change is seen at once by what waits. What runs completes against the class and the
-//! meters that it was charged to. No change refills a meter.
+//! A change applies at once to waiting requests. A running request completes against the class and
+//! the meters that it was charged to. No change refills a meter.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::slab::NONE;
 use crate::slot_controller::SlotController;
 
 impl Dispatcher {
-    /// Puts other rules in force: at once for what waits, in its order of arrival.
-    /// O(everything). Poll afterwards.
+    /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Poll
+    /// afterwards.
     ///
-    /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths
-    /// of the rules then in force: take subjects anew where `path={…}` is used.
+    /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths of the
+    /// rules then in force. Take subjects again where `path={…}` is used.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
         let waiting = self.take_all();
@@ -52,7 +52,7 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// Changes slots and costs: at once for what waits. O(everything). Poll afterwards.
+    /// Replaces slots and costs: at once for what waits. O(everything). Poll afterwards.
     pub fn set_target(&mut self, target: TargetParams, now: Time) {
         self.advance(now);
         self.lanes[0].slots_max = target.threads.max(1);
@@ -64,7 +64,7 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// Puts what waits back in line with the costs and sizes of now.
+    /// Puts waiting requests back in line with the current costs and sizes.
     pub(crate) fn weigh_anew(&mut self) {
         self.set_units();
         let waiting = self.take_all();
@@ -79,19 +79,19 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the device lane what its smallest request costs.
+    /// Passes the cost of the smallest request to the device lane.
     pub(crate) fn set_units(&mut self) {
         let unit = self.target.costs.unit_cost();
         self.lanes[DEVICE].set_unit(unit);
     }
 
-    /// How many device slots shares leave free for what the rules promise.
+    /// The device slots that are reserved for reservations.
     pub(crate) fn keep_slots(&mut self) {
         let kept = self.rules.rules.iter().filter_map(|rule| rule.keep_slots);
         self.lanes[DEVICE].kept = kept.fold(0, u32::saturating_add);
     }
 
-    /// Empties every queue and heap; what waited, in order of arrival.
+    /// Empties every queue and heap and returns what waited, in order of arrival.
     fn take_all(&mut self) -> Vec<u32> {
         let classes: Vec<u32> = self.classes.indices().collect();
         for class in classes {
@@ -153,7 +153,7 @@ impl Dispatcher {
         }
     }
 
-    /// What was charged to a promise that is gone is not corrected in the one that is new.
+    /// A charge to a removed reservation is not corrected in a new one.
     fn forget_reserved(&mut self, class: u32) {
         let of_class: Vec<u32> =
             self.requests.indices().filter(|i| self.requests[*i].class == class).collect();
@@ -166,7 +166,7 @@ impl Dispatcher {
         }
     }
 
-    /// Holds the finish tags of a class whose weight changed to what its weight allows.
+    /// Bounds the finish tags of a class whose weight changed by what its weight allows.
     pub(crate) fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
         for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
@@ -174,8 +174,8 @@ impl Dispatcher {
         }
     }
 
-    /// Lets classes go to rest whose last request, one that missed the cache under older
-    /// rules, has moved to another class.
+    /// Makes classes dormant whose last request missed the cache under older rules and has moved to
+    /// another class.
     fn rest_classes(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
         classes.into_iter().for_each(|class| self.rest_class(class));

@@ -1,4 +1,4 @@
-//! Who goes next in a lane, and what that does to tags and slots.
+//! The choice of the next request in a lane, and its effect on start tags and slots.
 //!
 //! ```text
 //!   1. urgent                            holds nothing, waits for nothing, is charged
@@ -8,10 +8,9 @@
 //!                                        slots collect
 //! ```
 //!
-//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows
-//! the smallest S among the ready heads and stands still for reservations and urgent
-//! requests. The bound on F is what keeps service beyond the share (a reservation, a time
-//! alone) from being held against a class for ever.
+//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows the smallest
+//! S among the ready heads and does not move for reservations and urgent requests. The bound on F
+//! limits how long service beyond the share (a reservation, a time alone) counts against a class.
 
 use crate::class::{Class, NO_SIZE, QueuedRequest, RESERVED, RequestStage};
 use crate::dispatcher::{Dispatched, Dispatcher};
@@ -19,7 +18,7 @@ use crate::ids::{RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
 use crate::slab::NONE;
 
-/// What a lane does next.
+/// The next step of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Urgent,
@@ -37,7 +36,7 @@ pub(crate) enum Choice {
 }
 
 impl Dispatcher {
-    /// What a lane without urgent requests does next, if anything.
+    /// The next step of a lane without urgent requests, if any.
     pub(crate) fn choose(&self, lane: usize) -> Option<Choice> {
         let state = &self.lanes[lane];
         let (size, head) = state.ready.first()?;
@@ -58,10 +57,10 @@ impl Dispatcher {
         self.may_lead(class, head, lane).then_some(Choice::Backfill { class, over: head })
     }
 
-    /// Whether a class is near enough to the head to overtake it: by no more than D of the
-    /// smallest requests. Were there only the budget of each head, which begins anew with
-    /// the next, a light class of small requests could overtake every single request of a
-    /// heavy class of large ones and end up with more than it, whatever the weights.
+    /// Whether a class is near enough to the head to overtake it: by no more than D of the smallest
+    /// requests. A budget for each head alone would start again with the next head. Then a light
+    /// class of small requests could overtake every single request of a heavy class of large ones.
+    /// It would end up with more than the heavy class, whatever the weights.
     fn may_lead(&self, class: u32, head: u32, lane: usize) -> bool {
         let lead = self.target.costs.unit_cost().saturating_mul(self.lanes[lane].slots_max.into());
         let own = &self.classes[class];
@@ -69,7 +68,7 @@ impl Dispatcher {
         own.standings[lane].start <= head_start.after(lead, own.phi)
     }
 
-    /// Dispatches what [`Dispatcher::choose`] chose; it must still be true. `None` if a meter
+    /// Dispatches what [`Dispatcher::choose`] chose; the choice must still hold. `None` if a meter
     /// of the head fell into debt since it became ready: it waits there, choose again.
     pub(crate) fn start(&mut self, lane: usize, choice: Choice) -> Option<Dispatched> {
         let (class, least) = match choice {
@@ -106,7 +105,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the head of a queue out, holds its slots, and moves its class on.
+    /// Takes the head of a queue out, takes its slots, and moves its class on.
     fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
         let index = self.classes[class].standings[lane].queues[queue].head;
         self.count_head(class, lane, queue);
@@ -192,7 +191,7 @@ impl Dispatcher {
         }
     }
 
-    /// Puts a class where it belongs in a lane after its heads, cap or tags changed.
+    /// Updates the position of a class in a lane after its heads, cap or tags changed.
     pub(crate) fn refresh(&mut self, class: u32, lane: usize) {
         if lane == DEVICE && self.classes[class].standings[lane].size == NO_SIZE {
             self.apply_delay(class);

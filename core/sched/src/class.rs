@@ -1,15 +1,14 @@
-//! A class: the requests with one key under one rule, and where they stand.
+//! A class: the requests with one key under one rule, and their queues.
 //!
 //! ```text
-//!   class ─┬─ standing (cached lane) ─┬─ queue: read      each a FIFO of requests; the head is
-//!          │                      ├─ queue: write       ready (its meters let it),
-//!          └─ standing (device lane) ─├─ queue: metadata    waiting (at one meter), or absent
-//!                                 └─ queue: returned  missed the cache, has paid already
+//!   class ─┬─ cached lane ─┬─ queue: read      each a FIFO of requests; the head is
+//!          │               ├─ queue: write     ready (its meters let it),
+//!          └─ device lane ─├─ queue: metadata  waiting (at one meter), or absent
+//!                          └─ queue: returned  missed the cache, has paid already
 //! ```
 //!
-//! A standing stands once in its lane's ready heads, for the earliest-arrived ready head of
-//! its queues. Requests live in one slab and are linked both ways, so any of them can
-//! leave in O(1).
+//! A class has at most one entry in its lane's ready heaps: its earliest-arrived ready head.
+//! Requests live in one slab and are linked both ways, so any of them can leave in O(1).
 
 use std::sync::Arc;
 
@@ -24,29 +23,28 @@ use crate::slab::{NONE, Slab};
 use crate::tags::{EffectiveWeight, VirtualTime};
 use crate::wait::WaitCauses;
 
-/// Queues of a standing: read, write, metadata, returned.
+/// The queues of a class in a lane: read, write, metadata, returned.
 pub(crate) const QUEUES: usize = 4;
 /// Index of the queue of requests that missed the cache.
 pub(crate) const RETURNED: usize = 3;
-/// No cause held a queue.
+/// The cause of a queue that has not waited.
 pub(crate) const NO_CAUSE: u8 = u8::MAX;
-/// A standing that stands in no ready heap.
+/// The size of a class lane that is in no ready heap.
 pub(crate) const NO_SIZE: u8 = u8::MAX;
 
-/// In the order of cache lines, for with thousands of classes each line that a request
-/// touches comes from afar: what every call looks at and the lanes' standings, then what
-/// completion adds up.
+/// Fields in the order of cache lines: with thousands of classes each line that a request touches
+/// is a cache miss. First comes what every call reads and the class lanes, then what completion
+/// adds up.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Class {
-    /// By what its reads and writes are served beside others: its weight, by the part of it that
-    /// it is granted here.
+    /// The weight of its reads and writes: the rule's weight times the share granted here.
     pub(crate) phi: EffectiveWeight,
-    /// By what its metadata is: all of its weight, for what it had elsewhere counts here.
+    /// The weight of its metadata: the rule's full weight, since remote service counts here.
     pub(crate) undivided: EffectiveWeight,
-    /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
+    /// The most device slots it may use; `u32::MAX` where the rule sets no cap.
     pub(crate) slots_cap: u32,
-    /// Device slots it holds.
+    /// Device slots in use by it.
     pub(crate) held: u32,
     pub(crate) queued: u32,
     pub(crate) running: u32,
@@ -58,9 +56,9 @@ pub(crate) struct Class {
     pub(crate) standings: [ClassLane; 2],
     pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
-    /// What it had elsewhere.
+    /// Remote service that is not applied yet.
     pub(crate) delay: RemoteDelay,
-    /// What held it, if anything ever did.
+    /// Its wait causes, if it ever waited.
     pub(crate) causes: Option<Box<WaitCauses>>,
     /// The least part of its share here, in parts per million; 0 for none.
     pub(crate) min_share_ppm: u32,
@@ -69,7 +67,7 @@ pub(crate) struct Class {
     pub(crate) id: ClassId,
     /// As its rule says.
     pub(crate) weight: Weight,
-    /// What it had cost when its uses were taken last.
+    /// Its total cost when its usage was taken last.
     pub(crate) taken: Nanos,
     pub(crate) key: Arc<ClassKey>,
 }
@@ -77,18 +75,18 @@ pub(crate) struct Class {
 /// A class in one lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassLane {
-    /// Start tag of its next request, valid while it stands in a ready heap.
+    /// Start tag of its next request, valid while it is in a ready heap.
     pub(crate) start: VirtualTime,
     /// Finish tag of its last request.
     pub(crate) finish: VirtualTime,
     pub(crate) queues: [ClassQueue; QUEUES],
-    /// Bit q: the head of queue q may go.
+    /// Bit q: the head of queue q is ready.
     pub(crate) ready: u8,
     /// Bit q: the head of queue q waits at a meter.
     pub(crate) waiting: u8,
-    /// The size whose ready heap it stands in, or [`NO_SIZE`].
+    /// The size whose ready heap it is in, or [`NO_SIZE`].
     pub(crate) size: u8,
-    /// Its tags were moved for service elsewhere since its last dispatch.
+    /// Its tags were moved for remote service since its last dispatch.
     pub(crate) put_off: bool,
     /// Slots dispatched past its head since that became the blocked head.
     pub(crate) overtaken: u32,
@@ -102,25 +100,25 @@ pub(crate) struct ClassLane {
 pub(crate) struct ClassQueue {
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// Bit i: meter i of the head's route let it go in its turn, which gives it a right.
+    /// Bit i: meter i of the head's chain let it go in its turn, which gives it a right.
     pub(crate) passed: u8,
     /// Bit i: that meter had its whole burst and let it try.
     pub(crate) tried: u8,
-    /// Which meter of the head's route it waits at, while it waits.
+    /// The meter of the head's chain that it waits at, while it waits.
     pub(crate) at: u8,
-    /// The place of the meter or cap that held it last, among its class's causes.
+    /// The place of its last meter or cap among its class's wait causes.
     pub(crate) by: u8,
     /// Requests in it.
     pub(crate) len: u32,
     /// When the time of its requests was added up last.
     pub(crate) mark: Time,
-    /// Their time since `began`, summed up, that no cause was told of.
+    /// Their time since `began`, summed up, that is not charged to a cause yet.
     pub(crate) area: u64,
     pub(crate) began: Time,
 }
 
-/// One request, from its arrival to its completion. What is read to dispatch it stands in
-/// the first cache line, unless there are meters to pay.
+/// One request, from its arrival to its completion. The fields that a dispatch reads are in the
+/// first cache line, unless there are meters to pay.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct QueuedRequest {
@@ -129,7 +127,8 @@ pub(crate) struct QueuedRequest {
     /// Charged cost in ns.
     pub(crate) cost: u64,
     pub(crate) token: u64,
-    /// When it arrived; after a miss, so long before that as it had waited by its dispatch.
+    /// When it arrived; after a miss, earlier than that by the time that it had waited before its
+    /// dispatch.
     pub(crate) arrived: Time,
     pub(crate) subject: u32,
     pub(crate) class: u32,
@@ -137,7 +136,7 @@ pub(crate) struct QueuedRequest {
     pub(crate) route: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// Slots it holds while it runs; none if it is never delayed.
+    /// Slots in use while it runs; none if it is never delayed.
     pub(crate) slots: u32,
     pub(crate) kind: OpKind,
     pub(crate) lane: u8,
@@ -149,7 +148,7 @@ pub(crate) struct QueuedRequest {
     pub(crate) started: Time,
 }
 
-/// How far a request has come.
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestStage {
     Queued,
@@ -161,9 +160,9 @@ pub(crate) enum RequestStage {
 pub(crate) const PAID: u8 = 1;
 /// Its class's reservation is charged.
 pub(crate) const RESERVED: u8 = 2;
-/// It keeps a reference of its own on its route.
+/// It keeps a reference of its own on its meter chain.
 pub(crate) const OWN_ROUTE: u8 = 4;
-/// A meter or a cap held it, or the one before it, while it waited.
+/// It, or the request before it, waited for a meter or a cap.
 pub(crate) const DELAYED: u8 = 8;
 
 impl Class {
@@ -192,14 +191,14 @@ impl Class {
         }
     }
 
-    /// Takes its rule's weight and the part of it, where there are so many members.
+    /// Sets the weights from the rule's weight, the share of it and the number of proxies.
     pub(crate) fn set_weight(&mut self, weight: Weight, part: Share, members: u32) {
         self.weight = weight;
         self.phi = EffectiveWeight::of(weight, part, members);
         self.undivided = EffectiveWeight::of(weight, Share::WHOLE, 1);
     }
 
-    /// By what its requests of a kind are served.
+    /// The weight for its requests of a kind.
     pub(crate) fn phi_of(&self, kind: OpKind) -> EffectiveWeight {
         match kind.direction() {
             Direction::Metadata => self.undivided,
@@ -207,7 +206,7 @@ impl Class {
         }
     }
 
-    /// Takes what it is promised now; a rate of the same unit keeps what is owed.
+    /// Sets the terms of its reservation; a rate of the same unit keeps what is owed.
     pub(crate) fn set_reserve(&mut self, terms: Option<ReservationTerms>, now: Time) {
         match (&mut self.reserve, terms) {
             (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
@@ -218,8 +217,8 @@ impl Class {
         self.reserved = self.reserve.is_some();
     }
 
-    /// Whether a head that needs `slots` of the device is within the cap. One that needs
-    /// more than the cap may run alone, or it never would.
+    /// Whether a head that needs `slots` of the device is within the cap. One that needs more than
+    /// the cap may run alone; otherwise it could never run.
     pub(crate) fn cap_allows(&self, slots: u32) -> bool {
         self.held == 0 || self.held.saturating_add(slots) <= self.slots_cap
     }
@@ -287,7 +286,7 @@ impl ClassQueue {
         self.tail = id;
     }
 
-    /// Takes a request out, wherever it stands.
+    /// Removes a request at any position.
     pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<QueuedRequest>, now: Time) {
         self.pass(now);
         self.len -= 1;

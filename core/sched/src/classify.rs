@@ -1,14 +1,14 @@
-//! From who a request belongs to, to the class and meters that it is charged to.
+//! Classification: from the identity of a request to the class and meters that it is charged to.
 //!
 //! ```text
-//!   (identity, paths) ─► subject ─ kind ─► way ─┬─► class            (rule name, key)
-//!                        cached per kind        └─► route: links ─► meters (owner, key)
+//!   (identity, paths) ─► subject ─ kind ─► Classification ─┬─► class       (rule name, key)
+//!                        cached per kind                   └─► MeterChain ─► meters (owner, key)
 //! ```
 //!
 //! Rules are matched once for each subject and kind; `enqueue` then costs an array index.
-//! Classes, meters and subjects that nobody refers to stay for a while, so that who comes
-//! back finds its tags and its debt, up to [`IDLE_MAX`] of them ([`IDLE_SUBJECTS_MAX`] of
-//! subjects, which have nothing but sums to be found again).
+//! Unreferenced classes, meters and subjects stay for a while. So an identity that returns finds
+//! its tags and its debt, up to [`IDLE_MAX`] of them ([`IDLE_SUBJECTS_MAX`] of subjects, which have
+//! nothing but sums to be found again).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -29,7 +29,7 @@ use crate::reservation::ReservationTerms;
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
 
-/// What a class is recognised by when rules change or a key comes back.
+/// The key that identifies a class across changes of rules and reuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassKey {
     pub(crate) rule: Arc<str>,
@@ -38,70 +38,70 @@ pub(crate) struct ClassKey {
 
 /// An identity at work in certain directories.
 ///
-/// What a request's arrival and completion change stands in one cache line.
+/// Fields that a request's arrival and completion change are in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Subject {
     /// How often it was taken and not released.
     refs: u32,
-    /// Requests of its that have not completed.
+    /// The number of its requests that have not completed.
     pub(crate) outstanding: u32,
     pub(crate) usage: Usage,
     /// Operations by kind, in the order of [`OpKind::ALL`].
     pub(crate) ops: [Ops; OpKind::COUNT],
     /// None while it is idle.
     pub(crate) ways: Option<Box<[Classification; OpKind::COUNT]>>,
-    /// None before it read or wrote.
+    /// None before its first read or write.
     pub(crate) pattern: SubjectPattern,
     pub(crate) who: Arc<Identity>,
     pub(crate) paths: PathSet,
-    /// Where it came in.
+    /// The export that it uses.
     pub(crate) door: Arc<str>,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
 }
 
-/// Where a subject's requests of one kind go.
+/// The class and meters of a subject's requests of one kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Classification {
-    /// `NONE` until the rules were asked.
+    /// `NONE` until the rules were matched.
     pub(crate) class: u32,
     /// `NONE` where no meter applies.
     pub(crate) route: u32,
 }
 
-/// How to find what exists by what it is for.
+/// The registry of subjects, classes and meters by their keys.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     subjects: BTreeMap<Arc<Identity>, Vec<(PathSet, u32)>>,
-    /// How many there ever were.
+    /// How many subjects there ever were.
     classes_made: u64,
     pub(crate) classes: BTreeMap<Arc<ClassKey>, u32>,
     pub(crate) rested: BTreeMap<Arc<ClassKey>, u32>,
     pub(crate) meters: BTreeMap<MeterKey, u32>,
     /// By class and meter.
     links: BTreeMap<(u32, u32), u32>,
-    /// Classes with a key of their own, at work and at rest, by rule.
+    /// Classes with a key of their own, active and dormant, by rule.
     keyed: BTreeMap<Arc<str>, u32>,
     pub(crate) idle_subjects: IdleList,
     pub(crate) idle_classes: IdleList,
     pub(crate) idle_meters: IdleList,
 }
 
-/// Items that nobody refers to, longest idle first.
+/// Unreferenced items, longest idle first.
 #[derive(Debug, Default)]
 pub(crate) struct IdleList {
     order: BTreeMap<u64, u32>,
     last: u64,
 }
 
-/// How many idle classes and meters are kept, each: enough for the jobs of a day, and some
-/// tens of megabytes at most.
+/// How many idle classes and meters are kept, each: enough for the jobs of a day, and some tens of
+/// megabytes at most.
 pub(crate) const IDLE_MAX: usize = 65_536;
-/// How many idle subjects are kept: those that somebody may still look for.
+/// How many idle subjects are kept, for users who still query them.
 const IDLE_SUBJECTS_MAX: usize = 1_024;
-/// How many idle meters are looked at for one that owes nothing; each call adds at most
-/// a few, so this many keep up with them.
+/// How many idle meters are searched for one that owes nothing. Each call adds at most a few, so
+/// this many keep up with them.
 const DEBTORS_MAX: usize = 16;
 
 impl Dispatcher {
@@ -111,8 +111,8 @@ impl Dispatcher {
         self.subject_through(who, paths, &Arc::default())
     }
 
-    /// The same of what comes through one door, for who counts what each of them let in. The rules
-    /// know no doors.
+    /// The subject of requests through one export, for callers that count what each export let in.
+    /// The rules know no exports.
     pub fn subject_through(
         &mut self,
         who: &Identity,
@@ -155,7 +155,7 @@ impl Dispatcher {
         self.rest_subject(index);
     }
 
-    /// Forgets the ways of a subject, for its rules changed or it is idle.
+    /// Drops the classifications of a subject, since its rules changed or it is idle.
     pub(crate) fn drop_classifications(&mut self, index: u32) {
         let Some(ways) = self.subjects[index].ways.take() else { return };
         for way in ways.into_iter().filter(|way| way.class != NONE) {
@@ -167,7 +167,7 @@ impl Dispatcher {
         }
     }
 
-    /// Drops one reference on a route, and with the last one the route.
+    /// Drops one reference on a meter chain, and with the last one the chain.
     pub(crate) fn drop_route(&mut self, index: u32) {
         self.routes[index].refs -= 1;
         if self.routes[index].refs > 0 {
@@ -244,7 +244,7 @@ impl Dispatcher {
         way
     }
 
-    /// What a request of a class pays, and by which keys the meters are found.
+    /// The meters that a request of a class pays, and their keys.
     pub(crate) fn limits_for(
         &self,
         rule: Option<&Rule>,
@@ -269,7 +269,7 @@ impl Dispatcher {
         own.chain(meters).chain(decays).collect()
     }
 
-    /// The key of the class that a request would get, without making it.
+    /// The key of the class that a request would get, without creating it.
     pub(crate) fn class_key_for(
         &self,
         rule: Option<&Rule>,
@@ -311,7 +311,7 @@ impl Dispatcher {
         self.class_named(key)
     }
 
-    /// Whether a rule may make one more class, if need be in place of an idle one.
+    /// Whether a rule may make one more class, if necessary in place of an idle one.
     fn has_room(&mut self, rule: &Rule) -> bool {
         let Some(most) = rule.max_classes else { return true };
         if self.names.keyed.get(&*rule.name).copied().unwrap_or(0) < most {
@@ -339,7 +339,7 @@ impl Dispatcher {
         self.add_class(Class::new(Arc::new(key), id))
     }
 
-    /// Puts a class to work.
+    /// Makes a class active.
     pub(crate) fn add_class(&mut self, class: Class) -> u32 {
         let key = class.key.clone();
         let index = self.classes.insert(class);
@@ -358,7 +358,7 @@ impl Dispatcher {
         let class = &mut self.classes[index];
         class.watched = self.dependents.watched(&class.key.rule);
         let Some(rule) = self.rules.rule(&class.key.rule) else {
-            // What no rule takes, or a rule that is gone.
+            // A class without a rule, or whose rule is gone.
             class.set_weight(Weight::ONE, part, members);
             (class.slots_cap, class.min_share_ppm) = (u32::MAX, 0);
             class.write_mode = None;
@@ -399,7 +399,7 @@ impl Dispatcher {
         self.meters.remove(index);
     }
 
-    /// A subject's route over these meters, shared by all its kinds that pay the same.
+    /// A subject's chain over these meters, shared by all its kinds that pay the same.
     fn route_for(&mut self, subject: u32, class: u32, meters: &[u32]) -> u32 {
         if meters.is_empty() {
             return NONE;
@@ -449,8 +449,8 @@ impl Dispatcher {
         }
     }
 
-    /// Drops idle meters that are as good as new; none that still owes, for its key would come
-    /// back with a full burst. Of too many, more are looked at.
+    /// Drops idle meters that are as good as new. A meter that still owes is kept, since its key
+    /// would return with a full burst. If there are too many, more are searched.
     fn forget_meters(&mut self) {
         for look in 0..DEBTORS_MAX {
             let Some(oldest) = self.names.idle_meters.iter().next() else { return };
@@ -477,7 +477,8 @@ pub(crate) fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
 }
 
 impl Registry {
-    /// The subjects by who they are, from the first of a job on: identities begin with their job.
+    /// The subjects in the order of identities, from the first of a job on: identities begin with
+    /// their job.
     pub(crate) fn subjects_from(
         &self,
         job: Option<&JobId>,
@@ -494,7 +495,7 @@ impl Registry {
         known.map(|(who, places)| (&**who, &**places))
     }
 
-    /// Counts a class out that is forgotten.
+    /// Counts a forgotten class out.
     pub(crate) fn uncount(&mut self, key: &ClassKey) {
         if !key.values.is_empty()
             && let Some(count) = self.keyed.get_mut(&key.rule)
@@ -512,7 +513,7 @@ impl Classification {
 }
 
 impl IdleList {
-    /// Takes an item in as the last to be dropped; its number is never 0.
+    /// Adds an item as the last to be dropped; its number is never 0.
     pub(crate) fn enter(&mut self, index: u32) -> u64 {
         self.last += 1;
         self.order.insert(self.last, index);

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Reads and writes follow a curve of their size, every other kind has a time for
-//! each operation. The two lanes contend for different resources and so have
-//! costs of their own. Slots come from the device's costs in either [`CostMode`]:
-//! how much a request occupies does not depend on how it is charged.
+//! The two lanes contend for different resources and so have costs of their own. Slots come from
+//! the device's costs in either [`CostMode`]: the parallelism that a request takes does not depend
+//! on how it is charged.
 
 use model::{Amount, Bytes, Direction, Lane, Nanos, OpKind};
 
@@ -20,26 +20,26 @@ use crate::slots::size_of;
 /// The costs of one target: what `sluice calibrate` measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Requests that the page cache answers.
+    /// Costs of requests that the page cache answers.
     pub cached: LaneCosts,
-    /// Requests that the device or the servers answer.
+    /// Costs of requests that the device or the servers answer.
     pub device: LaneCosts,
-    /// What is charged.
+    /// The unit of charges.
     pub mode: CostMode,
 }
 
 /// The costs of one lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneCosts {
-    /// Reads by size.
+    /// The time of reads by size.
     pub read: Curve,
-    /// Writes by size.
+    /// The time of writes by size.
     pub write: Curve,
-    /// One operation of each other kind, indexed by `kind as usize`.
+    /// The time of one operation of each other kind, indexed by `kind as usize`.
     pub ops: [Nanos; OpKind::COUNT],
 }
 
-/// What a weight is a share of.
+/// The service that weights divide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostMode {
     /// Measured time.
@@ -55,7 +55,7 @@ pub struct Curve {
     points: Vec<(u64, u64)>,
 }
 
-/// Points that make no curve.
+/// The reasons why points make no curve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CurveError {
     /// There is no point.
@@ -67,7 +67,7 @@ pub enum CurveError {
     /// Times must not fall.
     #[error("time {1} of the cost curve must be at least {0}, the time of a smaller size")]
     Time(Nanos, Nanos),
-    /// A request that costs nothing would never let others pass.
+    /// A request without cost would never let others pass.
     #[error("the first time of the cost curve must be above zero")]
     Zero,
 }
@@ -75,7 +75,7 @@ pub enum CurveError {
 const BYTES_PER_OP: u64 = 4096;
 
 impl Curve {
-    /// A curve through `points`, sizes rising and times above zero and not falling.
+    /// Creates a curve through `points`, sizes rising and times above zero and not falling.
     pub fn new(points: &[(Bytes, Nanos)]) -> Result<Curve, CurveError> {
         let first = points.first().ok_or(CurveError::Empty)?;
         if first.1 == Nanos::ZERO {
@@ -97,7 +97,7 @@ impl Curve {
         self.points.iter().map(|(size, time)| (Bytes::new(*size), Nanos::new(*time)))
     }
 
-    /// The same with another time at a point; smaller sizes take at most that, larger at least.
+    /// Changes the time at a point; smaller sizes take at most that time, larger ones at least.
     pub(crate) fn with_time(&self, point: usize, time: Nanos) -> Curve {
         let mut points = self.points.clone();
         points[point].1 = time.get().max(1);
@@ -132,7 +132,7 @@ fn slope(run: u64, rise: u64, over: u64) -> u64 {
 }
 
 impl Costs {
-    /// What is charged for a request, at least 1 ns.
+    /// The charge for a request, at least 1 ns.
     pub fn charge(&self, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {
         match self.mode {
             CostMode::Calibrated => self.time(lane, kind, amount),
@@ -140,7 +140,7 @@ impl Costs {
         }
     }
 
-    /// What is charged for a request of the device lane, and its size there.
+    /// The charge for a request of the device lane, and its size there.
     pub(crate) fn charge_and_size(
         &self,
         kind: OpKind,
@@ -155,7 +155,7 @@ impl Costs {
         }
     }
 
-    /// What the smallest read from the device is charged, in ns.
+    /// The charge for the smallest read from the device, in ns.
     pub(crate) fn unit_cost(&self) -> u64 {
         let (bytes, time) = self.device.read.points[0];
         match self.mode {
@@ -235,8 +235,8 @@ fn curve(points: &[(u64, u64)]) -> Curve {
     Curve { points: points.to_vec() }
 }
 
-/// Looking up and reading attributes is mostly answered from memory; what changes a
-/// directory goes to the journal, and a flush waits for the device.
+/// Lookups and attributes are mostly answered from memory. Changes of a directory go to the
+/// journal, and a flush waits for the device.
 fn device_ops() -> [Nanos; OpKind::COUNT] {
     let mut ops = [Nanos::from_micros(5); OpKind::COUNT];
     for kind in OpKind::ALL {

@@ -13,8 +13,8 @@
 //! | gate | the rule's own while the parent has had no request for some time, else `min` |
 //!
 //! A change of the effective limit keeps what is owed and what is saved, in units: it refills
-//! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
-//! not published.
+//! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were not
+//! published.
 
 use model::{DependencyKind, LimitMode, Rate, RuleDependency, RuleSet, Time};
 
@@ -24,7 +24,7 @@ use crate::lane::LANES;
 use crate::meter::MeterOwner;
 use crate::reservation::ReservationTerms;
 
-/// How often what parents had is looked at.
+/// How often the service of parents is read.
 const WINDOW_NS: u64 = 100_000_000;
 
 /// The rules that others depend on, and those that do.
@@ -37,7 +37,7 @@ pub(crate) struct Dependents {
     since: Time,
 }
 
-/// What is known of a rule that others depend on.
+/// The state of a rule that others depend on.
 #[derive(Debug)]
 struct Watched {
     rule: String,
@@ -57,16 +57,16 @@ struct Watched {
 struct Child {
     rule: String,
     parent: RuleDependency,
-    /// The place among the parents of the one that it depends on.
+    /// The index of its parent among the parents.
     on: usize,
     /// The rule's own limit.
     own: Rate,
-    /// What it is now.
+    /// The current limit.
     effective: Rate,
 }
 
 impl Dependents {
-    /// Those of a rule set; what was known of a parent that stays is kept.
+    /// Creates the dependents of a rule set; the state of a parent that stays is kept.
     pub(crate) fn of(rules: &RuleSet, before: &Dependents, now: Time) -> Dependents {
         let mut new = Dependents { since: before.since, ..Dependents::default() };
         for rule in &rules.rules {
@@ -103,23 +103,23 @@ impl Dependents {
         places.fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
-    /// What a rule's limit is now, where it depends on another.
+    /// A rule's current limit, where it depends on another.
     pub(crate) fn effective(&self, rule: &str) -> Option<Rate> {
         self.children.iter().find(|child| child.rule == rule).map(|child| child.effective)
     }
 
-    /// All of them, with their rules.
+    /// The current limits of all dependent rules.
     pub(crate) fn effective_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
         self.children.iter().map(|child| (child.rule.as_str(), child.effective))
     }
 
-    /// So many requests came (or went, below 0). True if that shuts a gate.
+    /// Counts requests that came (or went, below 0). True if that shuts a gate.
     fn count(&mut self, bits: u64, change: i64, now: Time) -> bool {
         let mut shuts = false;
         for at in places(bits) {
             let parent = &mut self.parents[at];
             let outstanding = i64::from(parent.outstanding) + change;
-            parent.outstanding = u32::try_from(outstanding).expect("who goes has come");
+            parent.outstanding = u32::try_from(outstanding).expect("a request that goes has come");
             parent.idle_since = now;
             let is_open = |child: &Child| {
                 let gate = matches!(child.parent.kind, DependencyKind::WhenIdle { .. });
@@ -130,7 +130,7 @@ impl Dependents {
         shuts
     }
 
-    /// A request was dispatched.
+    /// Counts a dispatched request.
     pub(crate) fn dispatched(&mut self, bits: u64, amount: model::Amount) {
         for at in places(bits) {
             let parent = &mut self.parents[at];
@@ -139,12 +139,12 @@ impl Dependents {
         }
     }
 
-    /// When it is to be looked at next.
+    /// When it is to be computed next.
     pub(crate) fn next_look(&self) -> Time {
         Time::from_nanos(self.since.as_nanos().saturating_add(WINDOW_NS))
     }
 
-    /// Ends windows that are over. Gives the rules whose limit changed, each with what it is now.
+    /// Ends windows that are over. Returns the rules whose limit changed, each with its new limit.
     fn look(&mut self, rules: &RuleSet, now: Time) -> Vec<(String, Rate)> {
         let span = now.since(self.since).get();
         if span >= WINDOW_NS {
@@ -205,7 +205,7 @@ impl Watched {
         Watched { rule, in_bytes, units: 0, rate: 0, outstanding: 0, idle_since: now }
     }
 
-    /// The same, whose requests are about to be counted anew.
+    /// Replaces the dependents before all requests are counted again.
     fn again(&self) -> Watched {
         Watched { rule: self.rule.clone(), outstanding: 0, ..*self }
     }
@@ -220,7 +220,7 @@ impl Dispatcher {
         self.apply_dependents();
     }
 
-    /// The same at once, after a change of rules.
+    /// Updates the limits at once, after a change of rules.
     pub(crate) fn apply_dependents(&mut self) {
         let rules = self.rules.clone();
         let changed = self.dependents.look(&rules, self.now);
@@ -241,7 +241,7 @@ impl Dispatcher {
         }
     }
 
-    /// Changes what the classes of a rule are promised, if its limit is a promise.
+    /// Changes the reservations of a rule's classes, if its limit is a reservation.
     fn promise_anew(&mut self, rule: &str, rate: Rate) {
         let found = self.rules.rule(rule);
         if found.is_none_or(|rule| rule.limit_mode != LimitMode::Realtime) {
@@ -261,7 +261,7 @@ impl Dispatcher {
         }
     }
 
-    /// When a limit may change by itself, if somebody waits for that.
+    /// When a limit may change by itself, if a request waits for that.
     pub(crate) fn dependents_deadline(&self) -> Option<Time> {
         let waits = !self.dependents.is_empty() && self.queued > 0;
         waits.then(|| self.dependents.next_look().max(self.now))
@@ -275,7 +275,7 @@ impl Dispatcher {
         }
     }
 
-    /// Counts all requests anew, after a change of rules.
+    /// Counts all requests again, after a change of rules.
     pub(crate) fn recount_dependents(&mut self) {
         if self.dependents.is_empty() {
             return;

@@ -31,7 +31,7 @@ use crate::slab::{NONE, Slab};
 use crate::slot_controller::SlotController;
 use crate::unreported::UnreportedMetadata;
 
-/// What a dispatcher schedules for: one `[[target]]`.
+/// Parameters of a scheduled target: one `[[target]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetParams {
     /// Unique among the targets.
@@ -42,8 +42,8 @@ pub struct TargetParams {
     pub threads: u32,
     /// What requests cost.
     pub costs: Costs,
-    /// The mean time that a smallest request is to take once it is dispatched, held by D where
-    /// that is possible; `None`: D is `slots_max`.
+    /// The mean time that a smallest request may take after its dispatch; D is lowered to meet it.
+    /// `None`: D is `slots_max`.
     pub latency: Option<Nanos>,
     /// Whether costs are learnt from requests that run alone.
     pub recalibrate: bool,
@@ -52,34 +52,34 @@ pub struct TargetParams {
 /// A request as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Whose it is.
+    /// The subject of the request.
     pub subject: SubjectId,
-    /// What it does.
+    /// The kind of the request.
     pub kind: OpKind,
-    /// What it asks for; corrected by what `complete` says was served.
+    /// The requested amount; corrected by what `complete` reports as served.
     pub amount: Amount,
-    /// What is expected to serve it.
+    /// The lane that is expected to serve it.
     pub lane: Lane,
-    /// The caller's own name for it, handed back as it is.
+    /// The caller's own name for it, returned unchanged.
     pub token: u64,
 }
 
-/// A request whose turn has come: perform it, then call `complete` or `miss`.
+/// A dispatched request: perform it, then call `complete` or `miss`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatched {
-    /// Its id.
+    /// The id of the request.
     pub id: RequestId,
     /// The caller's name for it.
     pub token: u64,
-    /// Whose it is.
+    /// The subject of the request.
     pub subject: SubjectId,
     /// The class that paid for it.
     pub class: ClassId,
-    /// What it does.
+    /// The kind of the request.
     pub kind: OpKind,
-    /// What is to serve it.
+    /// The lane that is to serve it.
     pub lane: Lane,
-    /// Slots it holds until it completes.
+    /// Slots in use by it until it completes.
     pub slots: u32,
     /// How long it waited here.
     pub queued: Nanos,
@@ -87,22 +87,22 @@ pub struct Dispatched {
     pub write_mode: Option<WriteMode>,
 }
 
-/// Decides which request of a target goes next.
+/// The scheduler of one target: it picks the next request to perform.
 ///
 /// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
 /// the reports: a call moves one head for each meter that fell due since the last one, at
 /// most 64 more of each meter that has saved its burst, and sends at most 64 back in line.
 /// What waits is bounded by what the caller enqueues: sessions bound their requests.
-/// Classes, meters and subjects that nobody uses are kept up to a constant.
+/// Unused classes, meters and subjects are kept up to a constant number.
 #[derive(Debug)]
 pub struct Dispatcher {
     pub(crate) target: TargetParams,
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) now: Time,
-    /// Requests that ever arrived.
+    /// The number of requests that ever arrived.
     arrivals: u64,
     pub(crate) queued: usize,
-    /// The lane that is asked first, the one that did not dispatch last.
+    /// The lane that is tried first: the one that did not dispatch last.
     turn: usize,
     pub(crate) lanes: [LaneState; 2],
     pub(crate) promises: ReservationClock,
@@ -111,7 +111,7 @@ pub struct Dispatcher {
     pub(crate) untold: UnreportedMetadata,
     pub(crate) depth: Option<SlotController>,
     pub(crate) observed: Observed,
-    /// The request that began when nothing else held device slots, while that is so.
+    /// The request that was dispatched while all other device slots were free, while that is so.
     pub(crate) alone: Option<u32>,
     pub(crate) requests: Slab<QueuedRequest>,
     pub(crate) classes: Slab<Class>,
@@ -120,7 +120,7 @@ pub struct Dispatcher {
     pub(crate) links: Slab<ClassMeter>,
     pub(crate) routes: Slab<MeterChain>,
     pub(crate) subjects: Slab<Subject>,
-    /// What the subjects were served that are forgotten, and the metadata operations of it.
+    /// Sums of the subjects that are forgotten, and how many of their operations are metadata.
     pub(crate) forgotten: (Usage, Ops),
     pub(crate) names: Registry,
     pub(crate) donations: Donations,
@@ -164,7 +164,7 @@ impl Dispatcher {
         new
     }
 
-    /// Takes a request in. Poll afterwards.
+    /// Enqueues a request. Poll afterwards.
     ///
     /// # Panics
     /// If the subject was released as often as it was taken.
@@ -206,15 +206,15 @@ impl Dispatcher {
 
     /// The next request to perform; `None` when nothing may go now. Poll until then.
     ///
-    /// Rarely it is `None` because so many heads turned out to be in debt at their meters
-    /// that this call had done enough; then [`Dispatcher::next_deadline`] says: now.
+    /// Rarely it is `None` because this call has sent many heads back to meters that are in debt.
+    /// Then [`Dispatcher::next_deadline`] is now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
         self.pump();
         for _ in 0..SENT_BACK_MAX {
             let (lane, choice) = self.next_choice()?;
             let Some(dispatched) = self.start(lane, choice) else {
-                // A head that went back in line no longer holds up others at its meters.
+                // A head that went back in line no longer delays others at its meters.
                 self.pump();
                 continue;
             };
@@ -227,8 +227,8 @@ impl Dispatcher {
         None
     }
 
-    /// Ends a dispatched request: frees its slots and charges what was really served in
-    /// place of what was asked for. Poll afterwards.
+    /// Ends a dispatched request: frees its slots and charges what was served in place of what was
+    /// requested. Poll afterwards.
     ///
     /// # Panics
     /// If the request is not running.
@@ -265,11 +265,10 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// Says that a request dispatched in the cached lane needs the device after all. It
-    /// frees its slot, keeps what it paid its meters, gives back its turn by a promise, is
-    /// charged the cost of a call that moved nothing, and waits in the device lane before its
-    /// class's later arrivals.
-    /// Poll afterwards.
+    /// Moves a request that was dispatched in the cached lane to the device lane. It frees its
+    /// slot, keeps what it paid its meters, and gives back its turn by a reservation. It is charged
+    /// the cost of a call that moved nothing, and waits in the device lane before its class's later
+    /// arrivals. Poll afterwards.
     ///
     /// # Panics
     /// If the request is not running in the cached lane.
@@ -303,8 +302,8 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// Takes a request back if it still waits, and says its token; `None` if it runs or is
-    /// gone. What it had paid is given back. Poll afterwards.
+    /// Removes a request that still waits and returns its token; `None` if it runs or is gone. What
+    /// it had paid is given back. Poll afterwards.
     pub fn cancel(&mut self, id: RequestId, now: Time) -> Option<u64> {
         self.advance(now);
         let index = id.index;
@@ -333,9 +332,9 @@ impl Dispatcher {
         Some(token)
     }
 
-    /// When to poll again though nothing arrives or completes: now while there is work, or
-    /// when a meter lets something go, or when a reservation falls due behind a head that
-    /// does not fit. `None`: no such time.
+    /// When to poll again even though nothing arrives or completes. That is now while there is
+    /// work, when a meter lets a head go, or when a reservation falls due behind a head that does
+    /// not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.has_work() {
             return Some(self.now);
@@ -348,8 +347,8 @@ impl Dispatcher {
         times.flatten().chain(self.dependents_deadline()).min()
     }
 
-    /// Whether `poll_dispatch` at the time of the last call has something to choose from. It
-    /// may say so in vain when the last dispatch put the next heads' meters into debt.
+    /// Whether `poll_dispatch` at the time of the last call has a request to choose. It may return
+    /// true in vain when the last dispatch put the next heads' meters into debt.
     pub fn has_work(&self) -> bool {
         self.next_choice().is_some()
     }
@@ -359,20 +358,20 @@ impl Dispatcher {
         self.queued
     }
 
-    /// The part of the promised rates that could not be kept in the last second, in parts per
-    /// million: above 0 where more is promised than the target gives, and where requests wait
-    /// for a promise and the target gives nothing. O(classes).
+    /// The shortfall of reservations in the last second, in parts per million of the reserved
+    /// rates. It is above 0 if more is reserved than the target gives, and if requests wait for a
+    /// reservation and the target gives nothing. O(classes).
     pub fn promises_cut_ppm(&self, now: Time) -> u64 {
         let now = self.now.max(now);
         self.promises.cut_ppm(self.promise_lag(now), now)
     }
 
-    /// What the limits are now that depend on other rules, by rule.
+    /// The current limits that depend on other rules, by rule.
     pub fn dependent_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
         self.dependents.effective_limits()
     }
 
-    /// D as it is now: the target's `slots_max`, or less to hold its latency.
+    /// The current D: the target's `slots_max`, or less to meet its latency.
     pub fn slots_max(&self) -> u32 {
         self.lanes[DEVICE].slots_max
     }
@@ -395,12 +394,12 @@ impl Dispatcher {
         self.look_at_dependents();
     }
 
-    /// Ends a call that changed something: nobody is left waiting at a meter that is due.
+    /// Ends a call that changed something: no head is left waiting at a meter that is due.
     pub(crate) fn settle(&mut self) {
         self.pump();
         #[cfg(debug_assertions)]
         {
-            // Often while small, seldom later: a check costs O(everything).
+            // Checked often while small, seldom later: a check costs O(everything).
             self.calls += 1;
             if self.calls.is_power_of_two() || self.calls.is_multiple_of(4099) {
                 self.check_invariants();
@@ -500,7 +499,7 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces what a running request was charged by the charge for `served`.
+    /// Replaces the charge of a running request by the charge for `served`.
     fn correct(&mut self, index: u32, served: Amount) {
         let QueuedRequest { lane, kind, cost, route, amount, .. } = self.requests[index];
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();

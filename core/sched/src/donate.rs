@@ -1,14 +1,14 @@
-//! Requests that somebody else waits for: they go in the lane of the one who waits.
+//! Donation: a request that another subject waits for goes in the lane of the waiting subject.
 //!
 //! ```text
 //!   a job writes under a limit; another reads the file and must wait for these writes
-//!   donate: the write leaves the writer's class ─► that of who waits, if it gets on sooner there
+//!   donate: the write leaves the writer's class ─► the waiter's class, if it gets on sooner there
 //! ```
 //!
-//! It is priority inheritance (Sha, Rajkumar and Lehoczky, "Priority Inheritance Protocols",
-//! IEEE Transactions on Computers 39(9), 1990) with a price: who waits pays, in tags and at
-//! meters, what is done for him. So nobody gets more than he may have, and who is held by a
-//! tighter limit than the writer donates nothing.
+//! This is priority inheritance (Sha, Rajkumar and Lehoczky, "Priority Inheritance Protocols", IEEE
+//! Transactions on Computers 39(9), 1990) with a price: the waiter pays, in start tags and at
+//! meters, for the donated request. So no subject gets more than its rules grant. A waiter that is
+//! throttled by a tighter limit than the writer donates nothing.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -24,43 +24,43 @@ use crate::slab::NONE;
 use crate::tags::EffectiveWeight;
 use crate::wait::{MeterStatus, WaitCause};
 
-/// A request that was waited for.
+/// A donated request: its new id and its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Donated {
     /// Its id from now on.
     pub id: RequestId,
     /// The caller's name for it, as before.
     pub token: u64,
-    /// As whose it goes.
+    /// The subject that it goes as.
     pub subject: SubjectId,
 }
 
-/// Requests of one subject that another waits for.
+/// Donated requests of one writer for one waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DonationReport {
-    /// Whose requests they are.
+    /// The subject whose requests they are.
     pub writer: Arc<Identity>,
-    /// Who waits for them.
+    /// The subject that waits for them.
     pub waiter: Arc<Identity>,
-    /// What they write, as the caller named it; empty if he did not.
+    /// The file that they write, as the caller named it; empty without a name.
     pub file: Arc<str>,
-    /// What held the last of them in its own class.
+    /// The cause for which the last of them waited in its own class.
     pub by: WaitCause,
-    /// How that meter stands, where it is one that still exists.
+    /// The status of that meter, where it is one that still exists.
     pub meter: Option<MeterStatus>,
-    /// Requests that were waited for.
+    /// The number of requests that were waited for.
     pub requests: u64,
-    /// Their payload.
+    /// The payload of these requests.
     pub bytes: Bytes,
-    /// Those of them that went in the lane of who waits.
+    /// The number of requests that went in the waiter's lane.
     pub donated: u64,
-    /// When the first of them was waited for.
+    /// When the first request was waited for.
     pub since: Time,
-    /// When the last of them was.
+    /// When the last request was waited for.
     pub last: Time,
 }
 
-/// What was donated lately, the last at the end.
+/// Recent donations, the last at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Donations(Vec<PendingDonation>);
 
@@ -101,10 +101,10 @@ impl Donations {
 }
 
 impl Dispatcher {
-    /// `waiter` waits for a request of another that waits here: it goes as the waiter's from now on,
-    /// behind what he has here himself, if it gets on sooner there. `file` is what it is about, for
-    /// [`Dispatcher::donations`]. Where it is from now on; `None` if it runs or is gone. Poll
-    /// afterwards.
+    /// Donates a request that waits here and that `waiter` waits for. It goes as the waiter's from
+    /// now on, behind the waiter's own requests, if it gets on sooner there. `file` is the file
+    /// that it is about, for [`Dispatcher::donations`]. Returns where it is from now on; `None` if
+    /// it runs or is gone. Poll afterwards.
     ///
     /// # Panics
     /// If the waiter was released as often as it was taken.
@@ -138,7 +138,7 @@ impl Dispatcher {
         Some(Donated { id: self.enqueue(arrival, now), token, subject })
     }
 
-    /// As whose a request of `writer` is to be enqueued that `waiter` waits for.
+    /// The subject as which a request of `writer` is to be enqueued that `waiter` waits for.
     ///
     /// # Panics
     /// If one of them was released as often as it was taken.
@@ -178,8 +178,8 @@ impl Dispatcher {
         if goes { waiter } else { writer }
     }
 
-    /// Requests that others waited for lately, of those `wanted` (writer, waiter), the last first;
-    /// a bounded number is kept.
+    /// Recent donations between pairs of `wanted` (writer, waiter), the last first; a bounded
+    /// number is kept.
     pub fn donations(
         &self,
         now: Time,
@@ -206,8 +206,8 @@ impl Dispatcher {
         report.collect()
     }
 
-    /// How soon a subject's request gets on, the less the sooner: how long the slowest meter takes
-    /// for it, among those that hold others already, then by weight. And that meter.
+    /// How soon a subject's request gets on, lower is sooner, and the meter that decides. First the
+    /// time that the slowest meter takes for it counts, among meters with waiters, then the weight.
     fn prospect(
         &mut self,
         subject: SubjectId,
@@ -234,5 +234,5 @@ impl Dispatcher {
     }
 }
 
-/// Pairs of writer and waiter, with files, that are remembered.
+/// How many pairs of writer and waiter, with files, are remembered.
 const KEPT_MAX: usize = 64;

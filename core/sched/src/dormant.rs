@@ -1,12 +1,12 @@
-//! Classes at rest: of which nothing waits and runs, and that nobody refers to.
+//! Dormant classes: without waiting or running requests and without references.
 //!
 //! ```text
-//!   class ── last subject leaves ─► Rested: finish tags, R, sums ── its key comes back ─► class
-//!                                     └─ more than IDLE_MAX: the one at rest for longest is dropped
+//!   class ── last subject leaves ─► DormantClass: finish tags, R, sums ── its key returns ─► class
+//!                                     └─ more than IDLE_MAX: the one dormant for longest is dropped
 //! ```
 //!
-//! A class at work has queues, a place in heaps and counters; at rest it is the few numbers that
-//! make it no better and no worse off when it comes back.
+//! An active class has queues, an entry in heaps and counters. A dormant one is the few numbers
+//! that leave it no better and no worse off when it is revived.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::reservation::Reservation;
 use crate::tags::VirtualTime;
 use crate::wait::WaitCauses;
 
-/// What is kept of a class at rest.
+/// The state that is kept of a dormant class.
 #[derive(Debug)]
 pub(crate) struct DormantClass {
     pub(crate) key: Arc<ClassKey>,
@@ -28,12 +28,12 @@ pub(crate) struct DormantClass {
     pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
     pub(crate) causes: Option<Box<WaitCauses>>,
-    /// Its number among those at rest.
+    /// Its number among the dormant classes.
     idle: u64,
 }
 
 impl Dispatcher {
-    /// Lets a class that nobody uses go to rest, if it did not with the last of its subjects.
+    /// Makes an unused class dormant, if that did not happen with the last of its subjects.
     pub(crate) fn rest_class(&mut self, index: u32) {
         if !self.classes.lives(index) || self.classes[index].in_use() {
             return;
@@ -59,7 +59,7 @@ impl Dispatcher {
         }
     }
 
-    /// The class of a key that is at rest, at work again.
+    /// Revives the dormant class of a key.
     pub(crate) fn wake_class(&mut self, key: &ClassKey) -> Option<u32> {
         let index = self.names.rested.remove(key)?;
         self.names.idle_classes.leave(&mut self.rested[index].idle);
@@ -77,7 +77,7 @@ impl Dispatcher {
         Some(index)
     }
 
-    /// Forgets a class at rest.
+    /// Forgets a dormant class.
     pub(crate) fn drop_rested(&mut self, index: u32) {
         self.names.idle_classes.leave(&mut self.rested[index].idle);
         self.rested.remove(index);

@@ -1,15 +1,15 @@
-//! What a controller grants this proxy: a part of each limit, reservation and weight, and the rates
-//! to which decays hold single keys.
+//! What a controller grants this proxy: a share of each limit, reservation and weight, and the
+//! rates to which decays limit single keys.
 //!
 //! ```text
-//!   Grants ─► table ─┬─► class: φ · part · members, reservation · part
-//!                    ├─► its meters, and [[meter]]s: rate · part      what is owed and saved stays,
-//!                    └─► class at rest: reservation · part            in units
-//!   Use    ◄── what meters let through, as a part of the whole limit; who waits
+//!   grants ─► table ─┬─► class: φ · share · proxies, reservation · share
+//!                    ├─► its meters, and [[meter]]s: rate · share     what is owed and saved stays,
+//!                    └─► dormant class: reservation · share           in units
+//!   ScopeUsage ◄── what meters let through, as a part of the whole limit; what waits
 //! ```
 //!
-//! Without a controller every part is the whole and there is one member: each rule is granted as
-//! it stands, and what is looked up here is one test of an empty table.
+//! Without a controller every share is the whole and there is one proxy. Each rule is then granted
+//! as written, and the lookup is one test of an empty table.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +22,17 @@ use crate::lane::{DEVICE, LANES};
 use crate::meter::MeterKey;
 use crate::reservation::ReservationTerms;
 
-/// What is granted here.
+/// The grants of this proxy.
 #[derive(Debug)]
 pub(crate) struct GrantTable {
     members: u32,
     unlisted: Share,
     listed: BTreeMap<Scope, Grant>,
-    /// When uses were taken last.
+    /// When usage was taken last.
     taken: Time,
 }
 
-/// What a meter is granted.
+/// The grant of one meter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeterGrant {
     pub(crate) part: Share,
@@ -76,10 +76,9 @@ impl GrantTable {
 }
 
 impl Dispatcher {
-    /// Puts in force what a controller grants this proxy: at once, for what waits and for keys that
-    /// rest too. What meters are owed and what they have saved stays. O(what changed), or
-    /// O(everything) if the number of members or the part of what is not listed did. Poll
-    /// afterwards.
+    /// Applies what a controller grants this proxy: at once, also for waiting requests and for
+    /// dormant classes. Debts and savings of meters stay. O(what changed), or O(everything) if the
+    /// number of proxies or the share of unlisted scopes did. Poll afterwards.
     pub fn set_grants(&mut self, grants: &Grants, now: Time) {
         self.advance(now);
         for (scope, grant) in &grants.listed {
@@ -98,7 +97,7 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// What was used of each rule's classes, meter and decay since the last call, for those that
+    /// Takes the usage of each rule's classes, meter and decay since the last call, for those that
     /// were used. O(classes + meters). Poll afterwards.
     pub fn take_uses(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
@@ -124,7 +123,7 @@ impl Dispatcher {
             if cost == class.usage.cost && class.queued == 0 && class.running == 0 {
                 continue;
             }
-            // Nothing of it was metered: its weight alone is what counts.
+            // The class has no meter: its weight alone counts.
             let scope = Scope::rule(&class.key.rule, &class.key.values);
             uses.entry(scope).or_insert(ScopeUsage { used: None, waiting: class.queued > 0 });
         }
@@ -132,7 +131,7 @@ impl Dispatcher {
         uses.into_iter().collect()
     }
 
-    /// Says that a class had metadata service of this cost at other proxies: for a controller that
+    /// Charges a class for metadata service of this cost at other proxies, for a controller that
     /// knows classes and no subjects. Poll afterwards.
     pub fn class_served_elsewhere(&mut self, class: &Scope, cost: Nanos, now: Time) {
         self.advance(now);
@@ -208,7 +207,7 @@ impl Dispatcher {
         }
     }
 
-    /// The rate of a meter for which a rate is written in the rules: what its parent leaves goes
+    /// The rate of a meter for which a rate is written in the rules. What its parent leaves goes
     /// before what is granted, and that before what is written.
     pub(crate) fn rate_now(&self, key: &MeterKey, written: Rate) -> Rate {
         let effective = key.rule().and_then(|rule| self.dependents.effective(rule));
@@ -239,7 +238,7 @@ fn class_key(scope: &Scope) -> ClassKey {
     ClassKey { rule: scope.name.clone(), values: scope.key.iter().cloned().collect() }
 }
 
-/// What was moved in a span as a part of what the rate lets through in it.
+/// What was moved in a span as a fraction of what the rate lets through in it.
 fn part_used(moved: u64, rate: Rate, span: Nanos) -> Share {
     let (whole, _) = rate.amount_in(span, 0);
     match moved {
@@ -249,7 +248,7 @@ fn part_used(moved: u64, rate: Rate, span: Nanos) -> Share {
 }
 
 const NOTHING: ScopeUsage = ScopeUsage { used: None, waiting: false };
-/// Whoever moved anything used something.
+/// Any amount that was moved counts as usage.
 const LEAST: Share = match Share::from_billionths(1) {
     Some(part) => part,
     None => Share::WHOLE,

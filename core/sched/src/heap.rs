@@ -1,5 +1,5 @@
-//! A 4-ary heap whose items know where they stand, so that any of them can be
-//! moved or removed in O(log n).
+//! A 4-ary heap with the position of each item, so that any item can be moved or removed in O(log
+//! n).
 //!
 //! ```text
 //!   entries: [ (key, item) ]  keys inline: a sift reads no other memory
@@ -14,15 +14,15 @@
 
 use std::hint::select_unpredictable;
 
-/// The place of an item that stands in no heap.
+/// The position of an item that is in no heap.
 const NOWHERE: u32 = u32::MAX;
 const CHILDREN: usize = 4;
 
-/// Where each item stands in the one heap that holds it.
+/// The position of each item in the one heap that contains it.
 #[derive(Debug, Default)]
 pub(crate) struct HeapPositions(Vec<u32>);
 
-/// The heap; its places are kept beside it and passed to each call.
+/// The heap; its positions are kept beside it and passed to each call.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     entries: Vec<HeapEntry>,
@@ -51,7 +51,7 @@ impl HeapPositions {
         }
     }
 
-    /// Whether `item` stands in a heap.
+    /// Whether `item` is in a heap.
     pub(crate) fn holds(&self, item: u32) -> bool {
         self.0[item as usize] != NOWHERE
     }
@@ -91,7 +91,7 @@ impl Heap {
         self.entries.first().map(|e| (e.key(), e.item))
     }
 
-    /// The key under which `item`, which must be here, stands.
+    /// The key of `item`, which must be here.
     pub(crate) fn key_of(&self, item: u32, places: &HeapPositions) -> u128 {
         self.entries[places.0[item as usize] as usize].key()
     }
@@ -109,7 +109,7 @@ impl Heap {
         self.entries.iter().map(|e| (e.key(), e.item))
     }
 
-    /// Panics unless order and places hold.
+    /// Panics unless order and positions hold.
     pub(crate) fn check(&self, places: &HeapPositions) {
         for (i, entry) in self.entries.iter().enumerate() {
             assert_eq!(places.0[entry.item as usize] as usize, i, "item {} misplaced", entry.item);
@@ -120,8 +120,8 @@ impl Heap {
         }
     }
 
-    /// Puts an item where another stood, and from there to its place. One that stays as it is,
-    /// as most do that are looked at again for a cap on slots, costs no look at its children.
+    /// Replaces an item by another and moves that to its position. Most items keep their key when
+    /// only a cap on slots is checked; then the children are not read.
     fn replace(&mut self, place: usize, key: u128, item: u32, places: &mut HeapPositions) {
         let HeapEntry { high, low, item: before } = self.entries[place];
         if (high, low) == ((key >> 64) as u64, key as u64) && before == item {
@@ -159,8 +159,8 @@ impl Heap {
         self.set(place, key, item, places);
     }
 
-    /// The child with the smallest key. All groups but one are full; such a group is compared
-    /// in two rounds without branches, for which of four comes first nobody can predict.
+    /// The child with the smallest key. All groups but one are full. A full group is compared in
+    /// two rounds without branches, as the smallest of four is unpredictable.
     fn least_child(&self, place: usize) -> Option<usize> {
         let first = place * CHILDREN + 1;
         let group = self.entries.get(first..)?;

@@ -1,5 +1,5 @@
-//! Ids handed out: an index, and a generation that tells it from later ones at the same place;
-//! a class, which moves when it rests, has a number of its own.
+//! Ids: an index, and a generation that tells it from later ones at the same place. A class, which
+//! moves when it becomes dormant, has a number of its own.
 
 /// A request, from `enqueue` to `complete` or `cancel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +15,7 @@ pub struct SubjectId {
     pub(crate) generation: u32,
 }
 
-/// A class, at work and at rest; never that of another.
+/// A class, active or dormant; never reused for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub(crate) u64);
 

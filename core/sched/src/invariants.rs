@@ -1,7 +1,7 @@
-//! What must always hold, in one place.
+//! Invariants of the dispatcher, in one place.
 //!
-//! Debug builds check it after a public call, often while little has happened and now
-//! and then later; property tests check it after each step.
+//! Debug builds check them after a public call, often while little has happened and occasionally
+//! later; property tests check them after each step.
 
 use crate::admission::waiter;
 use crate::class::{
@@ -34,16 +34,16 @@ impl Dispatcher {
         self.requests.iter().map(|(_, request)| request).filter(move |request| suits(request))
     }
 
-    /// Slots held are those of the running requests.
+    /// Slots in use are those of the running requests.
     fn check_slots(&self) {
         for (lane, state) in self.lanes.iter().enumerate() {
             let here =
                 |r: &QueuedRequest| r.stage == RequestStage::Running && usize::from(r.lane) == lane;
             let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
-            assert_eq!(state.held, held, "slots held in lane {lane}");
+            assert_eq!(state.held, held, "slots in use in lane {lane}");
             let promised = |r: &QueuedRequest| here(r) && r.has(RESERVED);
             let promised: u32 = self.requests_where(promised).map(|r| r.slots).sum();
-            assert_eq!(state.promised_held, promised, "slots of promises in lane {lane}");
+            assert_eq!(state.promised_held, promised, "slots of reservations in lane {lane}");
         }
         let waiting = self.requests_where(|r| r.stage != RequestStage::Running).count();
         assert_eq!(self.queued, waiting, "requests that wait");
@@ -61,11 +61,11 @@ impl Dispatcher {
             slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
         }
         assert_eq!((class.running, class.held), (count, slots), "running in {index}");
-        assert!(class.in_use(), "class {index} is at work and nobody uses it");
-        assert_eq!(class.reserved, class.reserve.is_some(), "promise of {index}");
+        assert!(class.in_use(), "class {index} is active and unused");
+        assert_eq!(class.reserved, class.reserve.is_some(), "reservation of {index}");
     }
 
-    /// Every head is ready or waits, and the standing stands where its ready heads put it.
+    /// Every head is ready or waits, and the class lane is where its ready heads put it.
     fn check_standing(&self, index: u32, class: &Class, lane: usize) {
         let standing = &class.standings[lane];
         for queue in 0..QUEUES {
@@ -79,7 +79,7 @@ impl Dispatcher {
         assert_eq!(standing.size, size, "class {index} stands in the wrong heap of lane {lane}");
         assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
         let promised = self.reserve_key(index, lane).is_some();
-        assert_eq!(state.reserved_places.holds(index), promised, "promise of {index}");
+        assert_eq!(state.reserved_places.holds(index), promised, "reservation of {index}");
         assert!(size == NO_SIZE || standing.start >= state.v, "class {index} starts before v");
     }
 
@@ -121,7 +121,7 @@ impl Dispatcher {
         }
     }
 
-    /// Meters stand at their due time in the lanes where they have somebody to release.
+    /// Meters are at their due time in the lanes where they have a waiter to release.
     fn check_meters(&self) {
         let mut held = vec![[0u32; 2]; self.meters.span()];
         for (_, class) in self.classes.iter() {
@@ -159,7 +159,7 @@ impl Dispatcher {
         }
     }
 
-    /// Who is referred to, is so as often as it thinks.
+    /// Reference counts equal the number of references.
     fn check_references(&self) {
         let mut classes = vec![0u32; self.classes.span()];
         let mut routes = vec![0u32; self.routes.span()];

@@ -5,11 +5,11 @@
 //!   reserved: heap by R ───────► those due, before shares
 //!   ready: a heap for each size, by (S, arrival)
 //!            size 1: ●●●●   size 2: ●●   size 4: ●     the true head is the least root;
-//!                                                      who may overtake it is a root too
+//!                                                      one that may overtake it is a root too
 //! ```
 //!
-//! The two lanes contend for different things (memory and processor; the device), so
-//! each has its own tags. Meters and reservations belong to classes and span both.
+//! The two lanes contend for different resources (memory and processor; the device), so each has
+//! its own start tags. Meters and reservations belong to classes and span both.
 
 use model::{Lane, Time};
 
@@ -22,11 +22,11 @@ use crate::tags::{EffectiveWeight, LAG_MAX_NS, VirtualTime};
 #[derive(Debug)]
 pub(crate) struct LaneState {
     pub(crate) slots_max: u32,
-    /// Slots held by running requests; above `slots_max` only after that was lowered.
+    /// Slots in use by running requests; above `slots_max` only after that was lowered.
     pub(crate) held: u32,
-    /// Of these, slots held by requests that went by a promise.
+    /// Slots in use by requests that went by a reservation.
     pub(crate) promised_held: u32,
-    /// Slots that shares leave free for promises; below `slots_max`.
+    /// Slots that shares leave free for reservations; below `slots_max`.
     pub(crate) kept: u32,
     /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
     lag_max: u64,
@@ -35,7 +35,7 @@ pub(crate) struct LaneState {
     /// The class that was served last, and when; then the last other one.
     served: [(u32, Time); 2],
     pub(crate) ready: Ready,
-    /// Classes with a promise and a head that counts towards it, by R.
+    /// Classes with a reservation and a head that counts towards it, by R.
     pub(crate) reserved: Heap,
     pub(crate) reserved_places: HeapPositions,
     /// Requests that are never delayed.
@@ -43,7 +43,7 @@ pub(crate) struct LaneState {
     /// Meters with waiters of this lane, by due time.
     pub(crate) deadlines: Heap,
     pub(crate) deadline_places: HeapPositions,
-    /// Where each queue (class × 4 + direction) stands among its meter's waiters.
+    /// The position of each queue (class × 4 + direction) among its meter's waiters.
     pub(crate) waiting_places: HeapPositions,
 }
 
@@ -85,8 +85,9 @@ impl LaneState {
         self.slots_max.saturating_sub(self.held)
     }
 
-    /// The free slots that a request which goes by share may take. One that needs more than
-    /// are not kept may run when no other does so, or it never would.
+    /// The free slots that a request which goes by share may take. One that needs more than the
+    /// slots that are not reserved runs when no other such request does; otherwise it could never
+    /// run.
     pub(crate) fn free_for_shares(&self) -> u32 {
         let by_share = self.held.saturating_sub(self.promised_held);
         if by_share == 0 {
@@ -96,20 +97,20 @@ impl LaneState {
         self.free().min((self.slots_max - kept).saturating_sub(by_share))
     }
 
-    /// Takes what the smallest request costs: on a slow device with many slots the requests in
-    /// flight alone can be more than the usual bound, and none of them is beyond a class's share.
+    /// Sets the cost of the smallest request. On a slow device with many slots the requests in
+    /// flight alone can exceed the usual bound, though none of them is beyond a class's share.
     pub(crate) fn set_unit(&mut self, unit_cost: u64) {
         let in_flight = unit_cost.saturating_mul(u64::from(self.slots_max));
         self.lag_max = LAG_MAX_NS.max(in_flight.saturating_mul(2));
     }
 
-    /// The latest finish tag that a class of that weight may have after a request of that cost: the
+    /// The latest finish tag that a class of that weight may have after a request of that cost. The
     /// lag between equals is about one request of each, so four of its own are always within it.
     pub(crate) fn lag_bound(&self, cost: u64, weight: EffectiveWeight) -> VirtualTime {
         self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
     }
 
-    /// A request of a class begins or ends.
+    /// Handles that a request of a class begins or ends.
     pub(crate) fn note_served(&mut self, class: u32, now: Time) {
         if self.served[0].0 != class {
             self.served[1] = self.served[0];
@@ -123,7 +124,7 @@ impl LaneState {
         other.filter(|(of, _)| *of != NONE).map(|(_, at)| *at)
     }
 
-    /// How many slots a head of that size holds here.
+    /// The slots of a head of that size here.
     pub(crate) fn slots(&self, size: u8) -> u32 {
         slots_of(size, self.slots_max)
     }
@@ -148,7 +149,7 @@ impl LaneState {
 }
 
 impl Ready {
-    /// Puts a class into the heap of `size`; it stands in no other one.
+    /// Puts a class into the heap of `size`; it must be in no other one.
     pub(crate) fn put(&mut self, size: u8, key: u128, class: u32) {
         self.heaps[usize::from(size)].put(key, class, &mut self.places);
         self.occupied |= 1 << size;

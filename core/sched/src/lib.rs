@@ -1,21 +1,21 @@
-//! The one dispatcher: of all requests that wait for a target, it decides who goes next.
+//! The dispatcher: it decides which of the requests that wait for a target is served next.
 //!
 //! ```text
 //!   subject + kind ─► class ─► queue per lane and direction ─► its meters ─► ready heads
-//!    (classify)      (class)                                    (gate)         (lane)
+//!    (classify)      (class)                                  (admission)      (lane)
 //!                                                                                │
 //!        complete ◄── running, holding slots ◄── urgent | reserved | share ◄─────┘
 //!                                                       (choose)
 //! ```
 //!
-//! A request belongs to one class, which has a weight, perhaps a promised rate and a cap
-//! on slots, and it pays any number of meters. Between classes the device is divided by
-//! weight (start-time fair queueing with slots by size), a promise comes before shares,
-//! and a meter before either. docs/algorithms/dispatcher.md has the rule in words, its
-//! sources, and the worked tables that are tests here.
+//! A request belongs to one class, which has a weight and may have a reservation and a cap on
+//! slots. It pays any number of meters. Between classes the device is divided by weight (start-time
+//! fair queueing with slots by size). A reservation comes before shares, and a meter before either.
+//! docs/algorithms/dispatcher.md has the rule in words, its sources, and the worked tables that are
+//! tests here.
 //!
-//! The dispatcher is a plain struct that is told the time. It never waits: a call answers
-//! with a request, and [`Dispatcher::next_deadline`] says when to ask again.
+//! The dispatcher is a plain struct that is passed the time. It never waits: a call returns a
+//! request, and [`Dispatcher::next_deadline`] is the time of the next call.
 
 mod admission;
 mod change;

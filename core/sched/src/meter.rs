@@ -4,16 +4,16 @@
 //!   due ≤ now: one more may go        due += units / rate   (exact: the rest is carried)
 //!   ────────┬───────────┬──────────────┬───────► time
 //!        now − burst   now            due
-//!           └ credit kept from idleness is at most the burst
+//!           └ burst: what idleness saves is at most this
 //! ```
 //!
-//! A debt, not a bucket: a request larger than the burst goes as soon as nothing is
-//! owed and its cost is paid off afterwards, so no limit ever freezes a request that
-//! is larger than what it lets through at once.
+//! A debt, not a bucket: a request larger than the burst goes as soon as nothing is owed and its
+//! cost is paid off afterwards. So no limit ever blocks a request forever that is larger than what
+//! it lets through at once.
 //!
-//! Waiters stand in one heap for each lane, ordered by start-time fair queueing of
-//! the meter's own: its virtual time counts the cost of what *it* let through, so that
-//! weights hold among those who share a meter whatever happens beside it.
+//! Waiters are in one heap for each lane, ordered by start-time fair queueing of the meter's own.
+//! Its virtual time counts the cost of what *it* let through. So weights hold among those who share
+//! a meter, whatever happens beside it.
 
 use std::cmp::Ordering;
 
@@ -28,27 +28,27 @@ use crate::reservation_clock;
 use crate::slab::NONE;
 use crate::tags::{EffectiveWeight, VirtualTime};
 
-/// How long a meter's idleness may be made up for where its limit names no burst:
-/// the longest usual gap between two chances to dispatch on a busy device; what is missed
-/// in longer ones is lost. The burst is then 100 ms of the rate, or the request in hand if
-/// that is more: over 10 s at most 1 % and a request.
+/// How long a meter's idleness may be made up for where its limit names no burst. It is the longest
+/// usual gap between two chances to dispatch on a busy device; longer gaps lose the rest. The burst
+/// is then 100 ms of the rate, or the current request if that is more: over 10 s at most 1 % and a
+/// request.
 pub(crate) const CATCH_UP_NS: u64 = 100_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// So many waiters may try at once, when a meter has saved its burst, and one more each 10 µs:
-/// what a call does stays bounded, and what tries cost in all is a few percent of a processor.
+/// The most waiters that may try at once when a meter has saved its burst; one more follows each 10
+/// µs. So the work of a call stays bounded, and all tries cost a few percent of a processor.
 const TRIES_MAX: u64 = 64;
 const TRY_EVERY_NS: u64 = 10_000;
-/// A shorter burst counts as this one where it says whether others may try: who was let go
-/// in turn needs time to go, and a wake-up alone can take most of it.
+/// The least burst that decides whether others may try. A head that was let go in its turn needs
+/// time to go, and a wake-up alone can take most of it.
 const TRY_AFTER_NS: u64 = 1_000_000;
 
-/// A rate and the time at which what was charged to it is paid off.
+/// A rate and the time at which its charges are paid off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     rate: Rate,
-    /// The part of the rate that it lets through.
+    /// The share of the rate that it lets through.
     part: Share,
     /// The thousandths of a unit that it lets through in a second, if that is not all of the rate.
     milli: u64,
@@ -63,26 +63,26 @@ pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
     /// As the limit says, in the rate's unit.
     burst: Option<u64>,
-    /// Start tag of whom it last let go in turn.
+    /// Start tag of the head that it last let go in turn.
     pub(crate) v: VirtualTime,
     /// Queues (class × 4 + direction) whose head waits here, by lane.
     pub(crate) waiting: [Heap; 2],
     /// Ready heads that it let go in their turn, by lane.
     held: [u32; 2],
-    /// Units charged since its uses were taken last.
+    /// Units charged since its usage was taken last.
     pub(crate) moved: u64,
-    /// Units a second of the last second that is over, those of the one that runs, and its begin.
+    /// Units a second of the last complete second, units of the current second, and its begin.
     passed: (u64, u64, Time),
     /// When the next waiter may try.
     next_try: Time,
-    /// Links to it.
+    /// Meter chains and class meters that refer to it.
     pub(crate) refs: u32,
     /// Its number among the idle; 0 while it is referenced.
     pub(crate) idle: u64,
     pub(crate) key: MeterKey,
 }
 
-/// What a meter is recognised by when rules change or a key comes back.
+/// The key that identifies a meter across changes of rules and reuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MeterKey {
     pub(crate) owner: MeterOwner,
@@ -90,7 +90,7 @@ pub(crate) struct MeterKey {
     pub(crate) key: Vec<KeyValue>,
 }
 
-/// Whose limit a meter enforces.
+/// The section whose limit a meter enforces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MeterOwner {
     /// The n-th limit of a rule with these kinds and this unit.
@@ -101,14 +101,14 @@ pub(crate) enum MeterOwner {
     Decay { name: String },
 }
 
-/// A class's standing with a meter.
+/// A class's state at a meter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassMeter {
     pub(crate) class: u32,
     pub(crate) meter: u32,
     /// Finish tag of its last passage, in the meter's virtual time.
     pub(crate) finish: VirtualTime,
-    /// Routes that use it.
+    /// Meter chains that use it.
     pub(crate) refs: u32,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct ClassMeter {
 pub(crate) struct MeterChain {
     pub(crate) links: [u32; RuleSet::METERS_MAX],
     pub(crate) len: u8,
-    /// Kinds of subjects, and requests that outlived a change of rules.
+    /// References by kinds of subjects, and by requests that outlived a change of rules.
     pub(crate) refs: u32,
 }
 
@@ -135,7 +135,7 @@ impl Pacer {
         self.rate
     }
 
-    /// When nothing is owed, rounded up: nobody goes early.
+    /// When nothing is owed, rounded up: no head goes early.
     pub(crate) fn due(&self) -> Time {
         Time::from_nanos(self.due_ns.saturating_add(u64::from(self.carry > 0)))
     }
@@ -158,8 +158,8 @@ impl Pacer {
         }
     }
 
-    /// Charges `units` to a promise: credit from before `now` counts up to `span_ns` and
-    /// the time of these units.
+    /// Charges `units` to a reservation: credit from before `now` counts up to `span_ns` and the
+    /// time of these units.
     pub(crate) fn charge_late(&mut self, units: u64, span_ns: u64, now: Time) {
         let (whole, _) = self.time_of(units);
         self.charge(units, Some(span_ns.saturating_add(whole)), now);
@@ -181,7 +181,7 @@ impl Pacer {
         self.set_pace(rate, self.part, now);
     }
 
-    /// Changes the rate and the part of it, likewise.
+    /// Changes the rate and the share of it; what is owed and what is saved stays, in units.
     pub(crate) fn set_pace(&mut self, rate: Rate, part: Share, now: Time) {
         let (old, old_units) = self.pace();
         (self.rate, self.part, self.milli) = (rate, part, milli(rate, part));
@@ -216,7 +216,7 @@ impl Pacer {
         (whole, (scaled % u128::from(speed)) as u64)
     }
 
-    /// So much passes in so many nanoseconds: units, or thousandths of them.
+    /// Units, or thousandths of them, that pass in a number of nanoseconds.
     fn pace(&self) -> (u64, u64) {
         match self.part.is_whole() {
             true => (self.rate.per_sec(), 1_000_000_000),
@@ -231,7 +231,7 @@ fn per_sec(units: u64, span_ns: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// A part of a rate in thousandths of a unit a second, rounded down but never to nothing.
+/// A share of a rate in thousandths of a unit a second, rounded down but at least one.
 fn milli(rate: Rate, part: Share) -> u64 {
     let fine = u128::from(rate.per_sec()) * 1000 * u128::from(part.billionths());
     let milli = fine / u128::from(Share::WHOLE.billionths());
@@ -255,13 +255,13 @@ impl Meter {
         }
     }
 
-    /// A meter with what a controller grants of its limit.
+    /// Creates a meter with the grant of a controller for its limit.
     pub(crate) fn granted(limit: &Limit, grant: MeterGrant, key: MeterKey) -> Meter {
         let limit = Limit { rate: grant.rate.unwrap_or(limit.rate), ..*limit };
         Meter::new(&limit, grant.part, key)
     }
 
-    /// Takes a new rate and burst of the same unit.
+    /// Changes rate and burst, in the same unit.
     pub(crate) fn set_limit(&mut self, limit: &Limit, now: Time) {
         if limit.rate != self.pacer.rate {
             self.pacer.set_rate(limit.rate, now);
@@ -269,18 +269,18 @@ impl Meter {
         self.burst = limit.burst;
     }
 
-    /// Whether a head that arrives now need not stand in line.
+    /// Whether a head that arrives now need not wait in line.
     pub(crate) fn nobody_in_line(&self) -> bool {
         self.waiting.iter().all(Heap::is_empty) && self.held == [0; 2]
     }
 
-    /// Whether no ready head of that lane is one that it let go.
+    /// Whether no ready head of that lane passed it in turn.
     pub(crate) fn holds_none(&self, lane: usize) -> bool {
         self.held[lane] == 0
     }
 
-    /// When it lets the next waiter of that lane go: as soon as nothing is owed, but while
-    /// one that it let go is still to be dispatched, not before the whole burst is saved.
+    /// When it lets the next waiter of that lane go: as soon as nothing is owed. While a head that
+    /// it let go is still to be dispatched, it waits until the whole burst is saved.
     pub(crate) fn release_at(&self, lane: usize) -> Time {
         let due = self.pacer.due();
         if self.holds_none(lane) {
@@ -356,7 +356,7 @@ impl Meter {
         self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst))
     }
 
-    /// A part of the rate saves the same part of the burst in the same time.
+    /// A share of the rate saves the same share of the burst in the same time.
     fn span_of(&self, units: u64) -> u64 {
         let span = u128::from(units) * 1_000_000_000 / u128::from(self.pacer.rate.per_sec());
         u64::try_from(span).unwrap_or(u64::MAX)
@@ -376,13 +376,13 @@ impl MeterKey {
         MeterKey { owner: MeterOwner::Meter { name: name.into() }, in_bytes: rate.is_bytes(), key }
     }
 
-    /// The key of what a `[[decay]]` holds back.
+    /// The key of the meter of a `[[decay]]`.
     pub(crate) fn of_decay(decay: &DecayRule, key: Vec<KeyValue>) -> MeterKey {
         let owner = MeterOwner::Decay { name: decay.name.clone() };
         MeterKey { owner, in_bytes: decay.resource.is_bytes(), key }
     }
 
-    /// The scope that it is of.
+    /// The scope of the meter.
     pub(crate) fn scope(&self) -> Scope {
         match &self.owner {
             MeterOwner::Rule { name, .. } => Scope::rule(name, &self.key),
@@ -399,7 +399,7 @@ impl MeterKey {
         }
     }
 
-    /// The limit that this key stands for in `rules`, if there still is one.
+    /// The limit of this key in `rules`, if there still is one.
     pub(crate) fn limit_in(&self, rules: &RuleSet) -> Option<Limit> {
         let same_unit = |limit: &Limit| limit.rate.is_bytes() == self.in_bytes;
         match &self.owner {
@@ -420,8 +420,8 @@ impl MeterKey {
     }
 }
 
-/// The ceilings of a rule. One that is a promise too lets as much through after a pause as the
-/// promise makes up for.
+/// The ceilings of a rule. One that is also a reservation lets as much through after a pause as the
+/// reservation makes up for.
 pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
     let promised = rule.limit_mode == LimitMode::Realtime;
     rule.ceilings().iter().map(move |limit| {
@@ -431,7 +431,7 @@ pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
     })
 }
 
-/// What a decay holds nobody below.
+/// The rate below which a decay never limits a key.
 pub(crate) fn top_of(decay: &DecayRule) -> Limit {
     let free = decay.entitled.with_per_sec(u64::MAX).expect("it is above zero");
     Limit { kinds: decay.resource.kinds(), rate: decay.max.unwrap_or(free), burst: None }
@@ -460,7 +460,7 @@ impl ClassMeter {
 }
 
 impl MeterChain {
-    /// A route over these links; more than the model's bound cannot be configured.
+    /// Creates a chain of these meters; more than the model's bound cannot be configured.
     pub(crate) fn new(links: &[u32]) -> MeterChain {
         let mut route =
             MeterChain { links: [NONE; RuleSet::METERS_MAX], len: links.len() as u8, refs: 0 };

@@ -1,23 +1,22 @@
-//! What a subject's reads and writes looked like.
+//! Access patterns: sizes and order of a subject's reads and writes.
 //!
 //! ```text
 //!   the proxy knows where an access lay ─► count_access, before complete ─► the subject's counts
 //! ```
 //!
-//! A subject that neither read nor wrote keeps nothing.
+//! A subject without reads and writes keeps nothing.
 
 use model::{Accesses, Bytes, Direction};
 
 use crate::dispatcher::Dispatcher;
 use crate::ids::RequestId;
 
-/// Reads, then writes.
+/// Statistics of reads, then of writes.
 pub(crate) type SubjectPattern = Option<Box<[Accesses; 2]>>;
 
 impl Dispatcher {
-    /// Counts what a running read or write moved, and whether it began elsewhere than where the
-    /// last one through the same open file ended. Of other requests nothing is counted. To be
-    /// called before `complete`.
+    /// Counts what a running read or write moved, and whether it began where the last one through
+    /// the same open file ended. Other requests are not counted. To be called before `complete`.
     ///
     /// # Panics
     /// If the request is not running.
@@ -34,7 +33,7 @@ impl Dispatcher {
     }
 }
 
-/// Reads and writes.
+/// The statistics of reads and of writes.
 pub(crate) fn of(pattern: &SubjectPattern) -> (Accesses, Accesses) {
     pattern.as_ref().map_or_else(Default::default, |both| (both[0], both[1]))
 }

@@ -6,9 +6,9 @@
 //!                                                                  moves half of the way
 //! ```
 //!
-//! No request of its own disturbs the service; a device that is never alone with one request
-//! keeps the costs that it was calibrated with. Only sizes that the curve has points for are
-//! learnt, and times stay rising with sizes.
+//! No request of its own disturbs the service. A device that never runs one request alone keeps its
+//! calibrated costs. Only sizes that the curve has points for are learnt, and times stay rising
+//! with sizes.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ const SAMPLES: usize = 31;
 /// A median within this part of the known time changes nothing.
 const NEAR: u64 = 8;
 
-/// What was seen since the last changes: times by kind and point of the curve.
+/// Samples since the last changes: times by kind and point of the curve.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     samples: BTreeMap<(usize, usize), Vec<u64>>,
 }
 
 impl Observed {
-    /// A request that ran alone took `service`. The costs as they are now, if it changed them.
+    /// Adds a request that ran alone and took `service`. Returns the new costs, if it changed them.
     pub(crate) fn sample(
         &mut self,
         costs: &LaneCosts,

@@ -1,15 +1,15 @@
-//! Total service: what a class had elsewhere is counted against it here.
+//! Remote delay: service that a class had from other proxies is charged to it here.
 //!
 //! ```text
 //!   here       ──■────────────────────■──►   S := max(v, F + delay/φ)
-//!   elsewhere  ────■──■──■──■──────────►     delay: their cost, since the last request here
+//!   remote     ────■──■──■──■──────────►     delay: their cost, since the last request here
 //!                                            with min_share: at most c · (1/min_share − 1)
 //! ```
 //!
-//! Each server divides its own service by weight; with the delay, the sum over all of them
-//! follows the weights. A class that is alone here is served at once, whatever its tags, and a
-//! delay never puts it off by more than any other lag (the bound on F). This is the DSFQ of
-//! Wang and Merchant (FAST'07), whose hybrid keeps a least share on each server.
+//! Each server divides its own service by weight; with the delay, the sum over all servers follows
+//! the weights. A class that is alone here is served at once, whatever its tags. A delay is never
+//! longer than any other lag (the bound on F). This is the DSFQ of Wang and Merchant (FAST'07),
+//! whose hybrid guarantees a minimum service on each server.
 
 use model::{Nanos, OpKind, Time};
 
@@ -19,27 +19,27 @@ use crate::ids::SubjectId;
 use crate::lane::DEVICE;
 use crate::tags::LAG_MAX_NS;
 
-/// What a class had elsewhere since its last dispatch here, in ns of cost.
+/// Remote service of a class since its last dispatch here, in ns of cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RemoteDelay {
     told: u64,
-    /// What its tags were moved by for that.
+    /// How far its tags were moved for that.
     applied: u64,
 }
 
 impl RemoteDelay {
-    /// It had service of this cost elsewhere.
+    /// Adds remote service of this cost.
     pub(crate) fn tell(&mut self, cost: Nanos) {
         self.told = self.told.saturating_add(cost.get());
     }
 
-    /// A request is dispatched: what is left counts for the next ones, up to the bound of any lag.
+    /// Handles a dispatch: the rest counts for the next requests, up to the bound of any lag.
     pub(crate) fn begin_anew(&mut self) {
         let told = self.told.saturating_sub(self.applied).min(LAG_MAX_NS);
         *self = RemoteDelay { told, applied: 0 };
     }
 
-    /// By how much more the tags must move now that the next request costs `cost`.
+    /// How much further the tags must move now that the next request costs `cost`.
     fn due(&mut self, cost: u64, min_share_ppm: u32) -> u64 {
         let most = match min_share_ppm {
             0 => u64::MAX,
@@ -55,8 +55,8 @@ impl RemoteDelay {
 }
 
 impl Dispatcher {
-    /// Says that a subject's requests of this kind had service of this cost at other servers
-    /// since its previous request here. Poll afterwards.
+    /// Charges a subject for remote service: requests of this kind had service of this cost at
+    /// other servers since its previous request here. Poll afterwards.
     ///
     /// # Panics
     /// If the subject was released as often as it was taken.

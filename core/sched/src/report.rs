@@ -1,7 +1,7 @@
-//! What each subject and each class had and has: what `sluice top` shows.
+//! Figures of subjects and classes: the content of `sluice top`.
 //!
-//! Sums are kept as requests complete; what is queued and running per subject is
-//! counted when somebody asks, so that dispatch need not touch the subject.
+//! Sums are kept as requests complete. Queued and running requests of a subject are counted on
+//! demand, so that dispatch need not touch the subject.
 
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
@@ -35,46 +35,46 @@ pub struct Usage {
     pub cost: Nanos,
     /// Requests completed.
     pub requests: u64,
-    /// Cost of what it was served elsewhere, as far as this was told.
+    /// The cost of remote service, as far as it was reported.
     pub elsewhere: Nanos,
     /// Completed requests that a meter or a cap on slots had delayed.
     pub delayed: u64,
-    /// The time that those waited.
+    /// The waiting time of the delayed requests.
     pub delayed_time: Nanos,
-    /// Their payload.
+    /// The payload of the delayed requests.
     pub delayed_bytes: Bytes,
 }
 
-/// One subject's figures.
+/// The figures of one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectReport {
     /// Its id.
     pub id: SubjectId,
-    /// Who it is.
+    /// The identity of the subject.
     pub who: Identity,
-    /// Which rule directories it works in.
+    /// The rule directories that it works in.
     pub paths: PathSet,
-    /// Through which door it comes ([`Dispatcher::subject_through`]); empty for none.
+    /// The export that it uses ([`Dispatcher::subject_through`]); empty for none.
     pub door: Arc<str>,
     /// Its sums.
     pub usage: Usage,
     /// Its backend operations by kind, in the order of [`OpKind::ALL`].
     pub ops: [Ops; OpKind::COUNT],
-    /// Its reads, as far as they were told.
+    /// Its reads, as far as they were counted.
     pub reads: Accesses,
-    /// Its writes, likewise.
+    /// Its writes, as far as they were counted.
     pub writes: Accesses,
     /// Requests waiting now.
     pub queued: u32,
     /// Requests running now.
     pub running: u32,
-    /// Slots of both lanes held now.
+    /// Slots of both lanes in use now.
     pub slots: u32,
-    /// Whether a request of its is, or stands behind, a head that waits for a meter.
+    /// Whether a request of the subject is, or is queued behind, a head that waits for a meter.
     pub throttled: bool,
 }
 
-/// One class's figures.
+/// The figures of one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassReport {
     /// Its id.
@@ -92,14 +92,14 @@ pub struct ClassReport {
     pub queued: u32,
     /// Requests running now.
     pub running: u32,
-    /// Device slots held now.
+    /// Device slots in use now.
     pub slots: u32,
     /// Whether a head waits for a meter.
     pub throttled: bool,
 }
 
 impl Usage {
-    /// What one completed request adds.
+    /// The figures that one completed request adds.
     pub(crate) fn of(request: &QueuedRequest, served: Amount, service: Nanos) -> Usage {
         let direction = request.kind.direction();
         let delayed = request.has(DELAYED);
@@ -139,19 +139,19 @@ impl AddAssign for Usage {
 }
 
 impl Dispatcher {
-    /// What the subjects were served that are forgotten, and how many operations of it neither
-    /// read nor wrote a file. With [`Dispatcher::sums`] of all it is what everybody was served.
+    /// The sums of forgotten subjects, and how many of their operations neither read nor wrote a
+    /// file. With [`Dispatcher::sums`] of all places it is the service of all subjects.
     pub fn forgotten(&self) -> (Usage, Ops) {
         self.forgotten
     }
 
-    /// How many places [`Dispatcher::sums`] goes over: all subjects are at places below it.
+    /// How many places [`Dispatcher::sums`] covers: all subjects are at places below it.
     pub fn places(&self) -> usize {
         self.subjects.span()
     }
 
     /// The sums of the subjects at some places, and how many of their operations neither read nor
-    /// wrote a file: for who looks at a few at a time, so that nobody waits for a look at tens of
+    /// wrote a file. Callers read a few places at a time, so that no request waits for tens of
     /// thousands. O(places).
     pub fn sums(
         &self,
@@ -166,13 +166,13 @@ impl Dispatcher {
         })
     }
 
-    /// Device slots held now.
+    /// Device slots in use now.
     pub fn slots_held(&self) -> u32 {
         self.lanes[DEVICE].held
     }
 
     /// Whether requests wait for one another: those of some class for a slot and not for a meter,
-    /// while another class is at work. O(classes).
+    /// while another class is active. O(classes).
     pub fn is_contended(&self) -> bool {
         let (mut at_work, mut waits) = (0, false);
         for (_, class) in self.classes.iter() {
@@ -222,7 +222,7 @@ impl Dispatcher {
         })
     }
 
-    /// Every class at work and at rest; O(classes).
+    /// Every active and dormant class; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
         let at_rest = self.rested.iter().map(|(_, rested)| self.report_rested(rested));
         let at_work = self.classes.iter().map(|(_, class)| ClassReport {

@@ -1,4 +1,5 @@
-//! Reservations: a rate that a class is promised, and an account for what that rate does not count.
+//! Reservations: a guaranteed rate of a class, and an account for requests that the rate does not
+//! count.
 //!
 //! ```text
 //!   head ─┬─ counts towards the rate ──► R        goes when R ≤ now
@@ -7,11 +8,12 @@
 //! ```
 //!
 //! A job reads its files one after another, and each needs an open before its bytes. By share alone
-//! the open waits until others have had what the reservation gave its class before, and beside 32
-//! classes a twentieth of the rate is left (scenarios/reserved-files.toml). Uncharged, a flood of opens takes the device; charged to R, a reservation of one
-//! byte a second takes it all the same, for opens have no bytes. So they have an account that is
-//! charged in device cost, as the bytes that the device would read meanwhile: a part of the rate,
-//! in bytes, is a part of the reservation's device time whatever the costs become.
+//! the open waits until other classes have had what the reservation gave its class before. Beside
+//! 32 classes a twentieth of the rate is left (scenarios/reserved-files.toml). Without a charge, a
+//! flood of opens takes the device. Charged to R, a reservation of one byte a second takes it all
+//! the same, as opens have no bytes. So they have an account that is charged in device cost, as the
+//! bytes that the device would read meanwhile. A part of the rate, in bytes, is a part of the
+//! reservation's device time whatever the costs become.
 //!
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
 //! request in the reservation phase. Beyond that its class goes by share.
@@ -25,23 +27,24 @@ use crate::meter::Pacer;
 use crate::reservation_clock::CATCH_UP_NS;
 use crate::tags::time_key;
 
-/// What a class is promised here, and when that is due.
+/// A class's reservation here, and when it is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     /// Its due time is R.
     rate: Pacer,
-    /// For requests without bytes: in the bytes that their cost would read. `None`: they go by share.
+    /// For requests without bytes: in the bytes that their cost would read. `None`: they go by
+    /// share.
     account: Option<Pacer>,
     account_part: Share,
 }
 
-/// What the rules and a controller grant of a reservation.
+/// The terms of a reservation, from the rules and a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReservationTerms {
     pub(crate) rate: Rate,
-    /// The part of the rate that is granted here.
+    /// The share of the rate that is granted here.
     pub(crate) part: Share,
-    /// The part of that which the account has; nothing: requests without bytes go by share.
+    /// The part of that share which the account has; nothing: requests without bytes go by share.
     pub(crate) account: Share,
 }
 
@@ -52,7 +55,7 @@ impl Reservation {
         Reservation { rate, account: terms.account(), account_part: terms.account }
     }
 
-    /// Takes other terms with a rate of the same unit: what is owed stays owed and what is saved
+    /// Changes the terms to a rate of the same unit: what is owed stays owed and what is saved
     /// stays saved.
     pub(crate) fn set(&mut self, terms: ReservationTerms, now: Time) {
         if terms == self.terms() {
@@ -135,15 +138,15 @@ impl ReservationTerms {
 }
 
 impl Dispatcher {
-    /// When a lane's earliest reservation falls due, if that lets something go that could
-    /// not go before.
+    /// When a lane's earliest reservation falls due, if that lets a head go that could not go
+    /// before.
     pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
         let (due, class) = self.lanes[lane].first_reserved()?;
         let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
         (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
     }
 
-    /// Slots that the head of a class would hold which goes first by its reservation.
+    /// Slots for the head of a class that goes first by its reservation.
     pub(crate) fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
         let head = self.classes[class].standings[lane].queues[queue].head;
@@ -165,11 +168,11 @@ impl Dispatcher {
         heads.min()
     }
 
-    /// Where a class stands among a lane's reserved ones: by when it may go, and by arrival.
+    /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
     pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
         if own.standings[lane].size == NO_SIZE {
-            // Its first head is beyond its cap on slots: nothing of it may go.
+            // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
         }
         let (key, queue) = self.reserved_head(class, lane)?;
@@ -178,7 +181,7 @@ impl Dispatcher {
         fits.then_some(key)
     }
 
-    /// Puts a class where it belongs among a lane's reserved ones.
+    /// Updates the position of a class among a lane's reserved ones.
     pub(crate) fn refresh_reserve(&mut self, class: u32, lane: usize) {
         let key = self.reserve_key(class, lane);
         let state = &mut self.lanes[lane];
@@ -197,7 +200,7 @@ impl Dispatcher {
         }
     }
 
-    /// Charges the head of a queue to its class's reservation, by which both lanes go.
+    /// Charges the head of a queue to its class's reservation, which both lanes follow.
     pub(crate) fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
         let index = self.classes[class].standings[lane].queues[queue].head;
         self.requests[index].flags |= RESERVED;
@@ -215,8 +218,7 @@ impl Dispatcher {
         self.refresh_reserve(class, 1 - lane);
     }
 
-    /// Moves what a running request was charged to its class's reservation to the charge for
-    /// `served`.
+    /// Moves the charge of a running request at its class's reservation to the charge for `served`.
     pub(crate) fn correct_reserve(&mut self, index: u32, served: Amount) {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
         let Some(reservation) = &mut self.classes[class].reserve else { return };
@@ -231,8 +233,9 @@ impl Dispatcher {
         }
     }
 
-    /// How far the most overdue head lags that waits for its reservation, in ns. Not only the next
-    /// one counts: it may have come late with credit, and others stand behind it for long.
+    /// How far the most overdue head lags that waits for its reservation, in ns. All reserved heads
+    /// are compared: the next one may have arrived late with credit, while others behind it have
+    /// waited for long.
     pub(crate) fn promise_lag(&self, now: Time) -> u64 {
         let now = self.promises.at(now);
         let lanes = self.lanes.iter().enumerate();
@@ -255,8 +258,9 @@ impl Dispatcher {
     }
 }
 
-/// How far R may be ahead for requests without bytes to go in the reservation phase: who was served
-/// more than its reservation, by a request that is large beside its rate, has no claim to more.
+/// How far R may be ahead for requests without bytes to go in the reservation phase. A class that
+/// was served more than its reservation, by a request that is large beside its rate, has no claim
+/// to more.
 const AHEAD_MAX: Nanos = Nanos::new(CATCH_UP_NS);
 
 #[cfg(test)]

@@ -2,31 +2,30 @@
 //!
 //! ```text
 //!   real time ───────────────────────────────────────────►
-//!   promised  ────────────────╱‾‾ slower: the most overdue head may lag by 500 ms
-//!             all are kept     more is promised than the device gives: every promise is
+//!   reserved  ────────────────╱‾‾ slower: the most overdue head may lag by 500 ms
+//!             all are kept     more is reserved than the device gives: every reservation is
 //!                              kept to the same part, C / Σr
 //! ```
 //!
-//! With each reservation in real time, those that cannot all be kept come down to who is
-//! more overdue: with an unbounded lag some get all and others nothing, with a bounded one
-//! each the same number of requests (docs/algorithms/baselines.md). With one clock
-//! that slows down, each gets the same part of what it was promised, without anybody having
-//! to know what the device can do.
+//! With each reservation in real time, those that cannot all be kept depend on which is more
+//! overdue. With an unbounded lag some get all and others nothing, with a bounded one each gets the
+//! same number of requests (docs/algorithms/baselines.md). With one clock that slows down, each
+//! gets the same part of its reservation. The capacity of the device need not be known.
 //!
-//! What is cut is told from the time that was lost at dispatches and from what is overdue
-//! now: a device that is stuck dispatches nothing.
+//! The shortfall follows from the time that was lost at dispatches and from what is overdue now: a
+//! device that is stuck dispatches nothing.
 
 use model::Time;
 
-/// How far a reservation may lag and still be made up for. It must exceed the longest
-/// gap between two chances to dispatch, or the class gets less than it was promised; the
-/// price is that so much of its rate may come at once after a pause.
+/// How far a reservation may lag and still be made up for. It must exceed the longest gap between
+/// two chances to dispatch, or the class gets less than its reservation. The price is that this
+/// much of its rate may come at once after a pause.
 pub(crate) const CATCH_UP_NS: u64 = 500_000_000;
 
-/// Over so long it is said what part of the promises was not kept.
+/// The window over which the shortfall of reservations is computed.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// All of it, in parts per million.
+/// The whole, in parts per million.
 const WHOLE: u64 = 1_000_000;
 
 /// How far the reservations' time is behind.
@@ -53,9 +52,10 @@ impl ReservationClock {
         Time::from_nanos(due.as_nanos().saturating_add(self.lost_ns))
     }
 
-    /// The most overdue head goes, which could have gone since `due`: what it lags beyond the
-    /// bound is lost for all. (Not since it was due, if it came later: who has not asked for all
-    /// that he was promised has credit, but nobody is late for him.)
+    /// Handles that the most overdue head goes, which could have gone since `due`: what it lags
+    /// beyond the bound is lost for all. (A head that arrived after its due time counts from its
+    /// arrival. A class that has not used all of its reservation has credit, but no head of it is
+    /// late.)
     pub(crate) fn dispatch(&mut self, due: Time, now: Time) {
         let lag = self.at(now).since(due).get();
         self.lost_ns += lag.saturating_sub(CATCH_UP_NS);
@@ -71,9 +71,9 @@ impl ReservationClock {
         }
     }
 
-    /// The part of the promises that could not be kept in the last second, in parts per million,
-    /// where the most overdue head lags by `lag_ns`. Its lag beyond the bound is lost when it is
-    /// dispatched; of a device that dispatches nothing it must be told before.
+    /// The part of the reservations that could not be kept in the last second, in parts per
+    /// million, where the most overdue head lags by `lag_ns`. Lag beyond the bound is lost when the
+    /// head is dispatched; with a device that dispatches nothing it must be counted before.
     pub(crate) fn cut_ppm(&self, lag_ns: u64, now: Time) -> u64 {
         let (since, before) = self.window;
         let (lost, span) = (self.lost_ns - before, now.since(since).get());
@@ -128,7 +128,7 @@ mod tests {
         let lag = |ms: u64| ms * 1_000_000;
         assert_eq!(clock.cut_ppm(lag(500), ms(1500)), 0);
         assert_eq!(clock.cut_ppm(lag(750), ms(1750)), 250_000);
-        // Nobody called for ten seconds, or arrivals ended a second each: the same is told.
+        // No call for ten seconds, or arrivals that ended a second each: the result is the same.
         assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
         clock.advance(ms(10_900));
         assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);

@@ -1,10 +1,10 @@
-//! Items at stable indices, reused after removal, with a generation each so that
-//! an old id is recognised instead of reaching somebody else's item.
+//! Items at stable indices, reused after removal. A generation each makes an old id recognisable,
+//! so that it never reaches a later item.
 //!
-//! A generation is odd while its item lives. A removed item stays in memory until
-//! its place is reused, which costs nothing for what is plain data.
+//! A generation is odd while its item lives. A removed item stays in memory until its place is
+//! reused, which costs nothing for plain data.
 
-/// No item.
+/// The index that means no item.
 pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Keeps `item` and says where.
+    /// Stores `item` and returns its index.
     #[inline]
     pub(crate) fn insert(&mut self, item: T) -> u32 {
         if let Some(index) = self.free.pop() {
@@ -35,7 +35,7 @@ impl<T> Slab<T> {
         index
     }
 
-    /// Frees the item's place.
+    /// Frees the place of an item.
     pub(crate) fn remove(&mut self, index: u32) {
         debug_assert!(self.lives(index));
         let generation = &mut self.generations[index as usize];

@@ -1,4 +1,4 @@
-//! Holding a latency target by D: fewer slots where requests take too long.
+//! Meeting a latency target by D: fewer slots where requests take too long.
 //!
 //! ```text
 //!   completions ─► service time less what their size alone costs ─► mean of a window
@@ -6,9 +6,9 @@
 //!   slots of the device lane ◄── D := D · (1 + error / 4), 1 … calibrated D ◄┘
 //! ```
 //!
-//! An integral controller as in IBIS's SFQ(D2). Off unless the target names a latency, for a
-//! smaller D costs throughput: calibration found the D that costs none. It moves by a part of D,
-//! so it settles alike on a disk of 4 slots and on a flash device of 256.
+//! An integral controller as in IBIS's SFQ(D2). It is off unless the target names a latency, as a
+//! smaller D costs throughput: calibration found the D that costs none. Each step is a fraction of
+//! D, so it converges equally on a disk of 4 slots and on a flash device of 256.
 
 use model::{Amount, Nanos, OpKind, Time};
 
@@ -17,12 +17,12 @@ use crate::lane::DEVICE;
 
 /// How often D may change.
 const WINDOW_NS: u64 = 100_000_000;
-/// A window with fewer completions says too little: it goes on until it has them.
+/// The least completions of a window; a window with fewer goes on until it has them.
 const SAMPLES_MIN: u64 = 16;
 /// D is kept in thousandths, so that small steps add up.
 const MILLI: u64 = 1000;
-/// The greatest step in a window: down by a quarter, up by an eighth. Too much is felt by who
-/// waits, too little by nobody at once.
+/// The greatest step in a window: down by a quarter, up by an eighth. Waiting requests suffer at
+/// once from too large a D, and from too small a D only later.
 const DOWN: u64 = 4;
 const UP: u64 = 8;
 
@@ -42,7 +42,7 @@ pub(crate) struct SlotController {
 }
 
 impl SlotController {
-    /// The controller of a target, if it names a latency.
+    /// Creates the controller of a target, if the target names a latency.
     pub(crate) fn of(target: &TargetParams) -> Option<SlotController> {
         target.latency.map(|latency| SlotController::new(latency, target.slots_max))
     }
@@ -61,8 +61,8 @@ impl SlotController {
         }
     }
 
-    /// A request of the device lane ended that took `service` and alone costs `own` more than
-    /// the smallest; `waited`: others wait for slots.
+    /// Counts a request of the device lane that took `service` and alone costs `own` more than the
+    /// smallest. `waited`: other requests wait for slots.
     fn completed(&mut self, service: u64, own: u64, waited: bool) {
         self.samples += 1;
         self.sum_ns = self.sum_ns.saturating_add(service.saturating_sub(own));
@@ -87,7 +87,7 @@ impl SlotController {
         Some(self.slots()).filter(|slots| *slots != before)
     }
 
-    /// The part of D that an error of so much is of the target.
+    /// The change of D for an error, as a fraction of the target.
     fn part(&self, error: u64) -> u64 {
         (u128::from(self.depth) * u128::from(error) / u128::from(self.target_ns)) as u64
     }
@@ -98,7 +98,7 @@ impl SlotController {
 }
 
 impl Dispatcher {
-    /// Takes what a completed request of the device lane says about the device.
+    /// Passes a completed request of the device lane to the controller and the calibration.
     pub(crate) fn learn(&mut self, kind: OpKind, served: Amount, service: Nanos, alone: bool) {
         if let Some(control) = &mut self.depth {
             let beyond = self.target.costs.beyond_smallest(kind, served);
@@ -118,7 +118,7 @@ impl Dispatcher {
         }
     }
 
-    /// Changes D; who has a cap on slots may fit now, or no more.
+    /// Changes D; classes with a cap on slots may fit now, or no longer.
     fn set_slots(&mut self, slots: u32) {
         self.lanes[DEVICE].slots_max = slots;
         let capped = self.classes.iter().filter(|(_, class)| class.slots_cap != u32::MAX);
@@ -133,7 +133,7 @@ impl Dispatcher {
 mod tests {
     use super::*;
 
-    /// A device that serves 10 requests a ms, so D outstanding take D · 100 µs.
+    /// A device that serves 10 requests a ms, so D in flight take D · 100 µs.
     fn settle(control: &mut SlotController, slots_max: u32, windows: u64) -> u32 {
         let mut slots = slots_max;
         for window in 1..=windows {

@@ -1,19 +1,19 @@
-//! Slots: how much of the back end's parallelism a request holds while it runs.
+//! Slots: how much of the backend's parallelism a request uses while it runs.
 //!
-//! Sizes are powers of two, the greatest being D itself, so that the ready heads
-//! of one size stand in one heap and "who fits" is a look at a few heap roots:
+//! Sizes are powers of two, the greatest being D itself. So the ready heads of one size are in one
+//! heap, and "who fits" reads a few heap roots:
 //!
 //! ```text
 //!   size 0 1 2 3 …  ceil(log2 D)          D = 48:  1 2 4 8 16 32 48
 //!   slots 1 2 4 8 …  D
 //! ```
 //!
-//! A request that needs more than D slots could never run; it holds D and runs alone.
+//! A request that needs more than D slots could never run; it uses D and runs alone.
 
 use model::Nanos;
 
-/// How many slots the dispatcher has a request hold: its cost in units, rounded up to a
-/// power of two, from 1 to `slots_max`.
+/// The slots that a request uses: its cost in units, rounded up to a power of two, from 1 to
+/// `slots_max`.
 ///
 /// `unit` is what the smallest read costs the device ([`Costs`](crate::Costs)); a unit of
 /// zero counts as one nanosecond. `slots_max` is at least 1.
@@ -24,7 +24,7 @@ pub fn slots_held(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
 /// The most sizes there can be: D is a u32.
 pub(crate) const SIZES_MAX: usize = 33;
 
-/// How many slots a size holds where there are `slots_max`.
+/// The slots of a size where there are `slots_max`.
 pub(crate) fn slots_of(size: u8, slots_max: u32) -> u32 {
     1u32.checked_shl(u32::from(size)).map_or(slots_max, |slots| slots.min(slots_max))
 }
@@ -39,7 +39,7 @@ pub(crate) fn size_of(cost: u64, unit: u64, slots_max: u32) -> u8 {
     size
 }
 
-/// The size that holds all of `slots_max`.
+/// The size that uses all of `slots_max`.
 pub(crate) fn largest(slots_max: u32) -> u8 {
     (u32::BITS - (slots_max.max(1) - 1).leading_zeros()) as u8
 }

@@ -1,7 +1,7 @@
-//! Virtual time: what start and finish tags are counted in.
+//! Virtual time: the unit of start and finish tags.
 //!
-//! One unit is 2⁻¹⁶ ns of cost at weight 1. A heap key is the tag's low 80 bits
-//! above 48 bits of arrival number, so that ties go to whoever came first:
+//! One unit is 2⁻¹⁶ ns of cost at weight 1. A heap key is the tag's low 80 bits above 48 bits of
+//! arrival number, so that the earlier arrival wins a tie:
 //!
 //! ```text
 //!   127                          48 47                0
@@ -18,7 +18,7 @@ use model::{Share, Time, Weight};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VirtualTime(u128);
 
-/// A class's weight here: its rule's, by the part of it that this proxy is granted.
+/// A class's weight here: the rule's weight times the share that this proxy is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EffectiveWeight(u64);
 
@@ -26,8 +26,8 @@ impl EffectiveWeight {
     /// Weight 1, undivided.
     pub(crate) const ONE: EffectiveWeight = EffectiveWeight(1 << PHI_BITS);
 
-    /// The weight of a class that is granted a part of it, where there are so many members: with
-    /// equal parts it is the weight itself.
+    /// The weight of a class with a share of it, for a number of proxies: with equal shares it is
+    /// the weight itself.
     pub(crate) fn of(weight: Weight, part: Share, members: u32) -> EffectiveWeight {
         let fine = u128::from(weight.get()) << PHI_BITS;
         if part.is_whole() && members == 1 {
@@ -39,8 +39,8 @@ impl EffectiveWeight {
     }
 }
 
-/// How far a class's finish tag may run ahead of v, times its weight: what a class has had beyond
-/// its share is held against it for this much cost at most ([`crate::lane::LaneState::lag_bound`]).
+/// How far a class's finish tag may run ahead of v, times its weight. Service beyond the share
+/// counts against a class up to this cost ([`crate::lane::LaneState::lag_bound`]).
 pub(crate) const LAG_MAX_NS: u64 = 250_000_000;
 
 const FRACTION_BITS: u32 = 16;

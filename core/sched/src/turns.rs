@@ -1,13 +1,14 @@
-//! Questions that are answered beside the dispatcher: some at once, then so many a second of each caller.
+//! Queries that are answered beside the dispatcher: some at once, then at a limited rate for each
+//! caller.
 //!
 //! ```text
-//!   ask(caller, question) ─► due: now, or when the caller's allowance says ─► next(now): earliest first
-//!                         └─► refused: too many wait
+//!   ask(caller, query) ─► due: now, or when the caller's allowance permits ─► next(now): earliest first
+//!                      └─► refused: too many wait
 //! ```
 //!
-//! The allowance is what a meter charges to ([`Pacer`], the generic cell rate algorithm of ITU-T I.371): each
-//! question moves a caller's due time on by the interval, and may be answered `burst` - 1 intervals before
-//! it. What that algorithm refuses elsewhere waits here.
+//! The allowance is what a meter charges to ([`Pacer`], the generic cell rate algorithm of ITU-T
+//! I.371). Each query moves a caller's due time on by the interval, and may be answered `burst` - 1
+//! intervals before it. What that algorithm refuses in other uses waits here.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +16,17 @@ use model::{Nanos, Rate, Share, Time};
 
 use crate::meter::Pacer;
 
-/// Questions of callers `K` that wait for their turn.
+/// Queries of callers `K` that wait for their turn.
 #[derive(Debug)]
 pub struct Turns<K, Q> {
     rate: Rate,
-    /// One question of a caller in the long run, and how far ahead of that he may be.
+    /// The interval between two queries of a caller in the long run, and how far ahead of that a
+    /// caller may be.
     interval: Nanos,
     ahead: Nanos,
-    /// Who has questions here, or asked so lately that it still counts.
+    /// Callers with queries here, or with one so recent that it still counts.
     callers: BTreeMap<K, Allowance>,
-    /// By when they are due, then as they came.
+    /// By due time, then by arrival.
     waiting: BTreeMap<(Time, u64), (K, Q)>,
     asked: u64,
     /// When callers were forgotten last.
@@ -33,13 +35,14 @@ pub struct Turns<K, Q> {
 
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Due when the next question would come if they came evenly.
+    /// When the next query would be due if they came evenly.
     pacer: Pacer,
     waiting: usize,
 }
 
 impl<K: Ord + Clone, Q> Turns<K, Q> {
-    /// A caller may ask `burst` questions at once (1 at least), and in the long run as many as the rate says.
+    /// Creates a queue: a caller may send `burst` queries at once (1 at least), and in the long run
+    /// as many as the rate allows.
     pub fn new(rate: Rate, burst: u32) -> Turns<K, Q> {
         let pacer = Pacer::new(rate, Share::WHOLE);
         let span = |count: u32| Nanos::new(pacer.time_of(count.into()).0);
@@ -48,8 +51,8 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         Turns { rate, interval, ahead, callers, waiting, asked: 0, swept: Time::ZERO }
     }
 
-    /// Takes a question in. It comes back if 16 of this caller or 1,024 of all wait, or 4,096 callers
-    /// have asked lately.
+    /// Adds a query. It is returned if 16 of this caller or 1,024 of all wait, or if 4,096 callers
+    /// have sent one recently.
     pub fn ask(&mut self, caller: K, question: Q, now: Time) -> Result<(), Q> {
         self.sweep(now);
         let known = self.callers.get(&caller).copied();
@@ -72,7 +75,7 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         Ok(())
     }
 
-    /// The question that is due next, if it is due.
+    /// The query that is due next, if it is due.
     pub fn next(&mut self, now: Time) -> Option<Q> {
         if self.next_due()? > now {
             return None;
@@ -84,12 +87,12 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         Some(question)
     }
 
-    /// When the next question is due.
+    /// When the next query is due.
     pub fn next_due(&self) -> Option<Time> {
         self.waiting.first_key_value().map(|((due, _), _)| *due)
     }
 
-    /// Forgets who has nothing here and all of his allowance, once an interval at most.
+    /// Forgets callers without queries and with a full allowance, once an interval at most.
     fn sweep(&mut self, now: Time) {
         if self.callers.len() < CALLERS_MAX / 2 || now.since(self.swept) < self.interval {
             return;
@@ -99,11 +102,11 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
     }
 }
 
-/// Questions of one caller that wait.
+/// The most queries of one caller that wait.
 const WAITING_MAX: usize = 16;
-/// Questions of all callers that wait.
+/// The most queries of all callers that wait.
 const ALL_MAX: usize = 1_024;
-/// Callers that are remembered.
+/// The most callers that are remembered.
 const CALLERS_MAX: usize = 4_096;
 
 #[cfg(test)]
@@ -160,7 +163,7 @@ mod tests {
             turns.ask(caller, 0, at(0)).unwrap();
             turns.next(at(0)).unwrap();
         }
-        assert_eq!(turns.ask(u32::MAX, 7, at(50)), Err(7), "nobody has all of his allowance yet");
+        assert_eq!(turns.ask(u32::MAX, 7, at(50)), Err(7), "no caller has a full allowance yet");
         turns.ask(u32::MAX, 7, at(100)).unwrap();
         assert_eq!(turns.callers.len(), 1);
     }

@@ -1,11 +1,11 @@
-//! Metadata service of clients that cannot say themselves what they had of other servers.
+//! Metadata service of clients that cannot report remote service themselves.
 //!
 //! ```text
-//!   a mount's request         says what was had elsewhere ─► delay (remote_delay.rs)
+//!   a mount's request         reports remote service ─► delay (remote_delay.rs)
 //!   a plain client's request  ends ─► sum by class ─► take_untold ─► a controller ─► the others
 //! ```
 //!
-//! Nothing is counted before somebody takes it for the first time.
+//! Nothing is counted before the first call of `take_untold`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::classify::ClassKey;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, RequestId};
 
-/// What is to be told, by class; `None` where nobody asks.
+/// Unreported service by class; `None` until it is taken for the first time.
 #[derive(Debug, Default)]
 pub(crate) struct UnreportedMetadata(Option<BTreeMap<ClassId, (Arc<ClassKey>, Nanos)>>);
 
 impl Dispatcher {
-    /// Counts what a running metadata request was charged, for its client tells no other server of
-    /// it. To be called before `complete`.
+    /// Counts what a running metadata request was charged, since its client reports it to no other
+    /// server. To be called before `complete`.
     ///
     /// # Panics
     /// If the request is not running.
@@ -31,14 +31,15 @@ impl Dispatcher {
         let Some(sums) = &mut self.untold.0 else { return };
         let request = &self.requests[index];
         let class = &self.classes[request.class];
-        // What finds no room is not told: fairness over servers loses a little, nothing else.
+        // Service beyond the bound is not reported: fairness over servers loses a little, nothing
+        // else.
         if sums.len() < CLASSES_MAX || sums.contains_key(&class.id) {
             let sum = sums.entry(class.id).or_insert_with(|| (class.key.clone(), Nanos::ZERO));
             sum.1 += Nanos::new(request.cost);
         }
     }
 
-    /// What was counted by [`Dispatcher::count_untold`] since the last call, by class.
+    /// Takes what [`Dispatcher::count_untold`] counted since the last call, by class.
     pub fn take_untold(&mut self) -> Vec<(Scope, Nanos)> {
         let sums = self.untold.0.replace(BTreeMap::new()).unwrap_or_default();
         let scope = |key: &ClassKey| Scope::rule(&key.rule, &key.values);
@@ -46,5 +47,5 @@ impl Dispatcher {
     }
 }
 
-/// Classes that may be counted between two calls.
+/// The most classes that are counted between two calls.
 const CLASSES_MAX: usize = 65_536;

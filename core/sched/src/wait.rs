@@ -1,23 +1,23 @@
-//! What holds whom: for each class the time that its requests waited, by cause.
+//! Wait causes: for each class the time that its requests waited, by cause.
 //!
 //! ```text
 //!   queue of a class:  length × time ─┬─ head waits at a meter ──────────► that meter
 //!     (an area: request-time)         ├─ head is ready, its class at its cap ► slots
-//!                                     ├─ … others were served meanwhile ───► share, or elsewhere
-//!                                     │                                        if put off for it
-//!                                     └─ … nobody else was ────────────────► busy
-//! ```
+//!     (an area: request-time)         ├─ head is ready, its class at its cap ► slots
+//!                                     ├─ … others were served meanwhile ───► weight, or remote
+//!                                     │                                      service if delayed by it
+//!                                     └─ … no other was served ───────────► busy
 //!
-//! A queue adds up its length times the time that passed; the sum goes to the cause under which
-//! its head stood when that cause ends. So the causes of a class sum up to the time that its
-//! requests waited, but for queues that were empty again before their requests had waited
-//! [`HELD_MIN_NS`] in all: a request that is not held costs a few additions in its queue, and
-//! nothing is kept of it. A class keeps its greatest causes, [`METERS_MAX`] meters at most; what
-//! does not fit goes to `other`.
+//! A queue adds up its length times the time that passed. The sum goes to the cause for which its
+//! head waited when that cause ends. So the causes of a class sum up to the time that its requests
+//! waited. Queues that were empty again before their requests had waited [`HELD_MIN_NS`] in all are
+//! left out. A request that does not wait costs a few additions in its queue, and nothing is kept
+//! of it. A class keeps its greatest causes, [`METERS_MAX`] meters at most; the rest goes to
+//! `other`.
 //!
-//! A *span* is the time during which at least one queue was held by a cause. Queues of one class
-//! that were held one within the other are counted from the end of the inner one: a span may be
-//! told too short, never too long.
+//! A *span* is the time during which at least one queue waited for a cause. If queues of one class
+//! waited one within the other, time counts from the end of the inner one. A span may be reported
+//! too short, never too long.
 
 mod report;
 
@@ -30,7 +30,7 @@ use crate::meter::MeterKey;
 
 pub use report::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
-/// The causes of one class.
+/// The wait causes of one class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitCauses {
     causes: Vec<WaitRecord>,
@@ -67,7 +67,7 @@ impl WaitCauses {
         known.unwrap_or_else(|| self.add(by, now))
     }
 
-    /// The place of a meter, and that of the cause that had to make room for it.
+    /// The place of a meter, and the place of the cause that was evicted for it.
     fn meter(&mut self, index: u32, generation: u32, key: &MeterKey, now: Time) -> (usize, bool) {
         let of = |cause: &WaitRecord| matches!(cause.by, CauseKey::Meter(i, g, _) if (i, g) == (index, generation));
         if let Some(at) = self.causes.iter().position(of) {
@@ -98,7 +98,7 @@ impl WaitRecord {
         WaitRecord { by, since: now, last: now, wait: 0, span: 0, held: 0, requests: 0, bytes: 0 }
     }
 
-    /// Requests waited for `area` in all, from `began` to `now`.
+    /// Adds that requests waited for `area` in all, from `began` to `now`.
     fn count(&mut self, area: u64, began: Time, now: Time) {
         let is_new = self.wait == 0;
         if is_new || began.since(self.last) > PAUSE_MAX {
@@ -112,7 +112,7 @@ impl WaitRecord {
         self.last = self.last.max(now);
     }
 
-    /// Whether it is what holds its class now.
+    /// Whether the class waits for this cause now.
     fn holds(&self, now: Time) -> bool {
         let since = now.since(self.since).max(PAUSE_MAX).get();
         now.since(self.last) <= PAUSE_MAX && self.held.saturating_mul(20) >= since
@@ -128,7 +128,7 @@ impl WaitRecord {
 }
 
 impl ClassQueue {
-    /// Adds the time since the last call for everybody who waited in it.
+    /// Adds the time since the last call for every request that waited in it.
     #[inline]
     pub(crate) fn pass(&mut self, now: Time) {
         if self.area == 0 {
@@ -139,7 +139,7 @@ impl ClassQueue {
         self.mark = now;
     }
 
-    /// What waited since the last call: how long in all, and since when.
+    /// The waiting since the last call: how long in all, and since when.
     fn take_area(&mut self, now: Time) -> Option<(u64, Time)> {
         self.pass(now);
         let area = std::mem::take(&mut self.area);
@@ -148,7 +148,7 @@ impl ClassQueue {
 }
 
 impl Dispatcher {
-    /// The head of a queue is about to leave the meter that it waits at.
+    /// Handles that the head of a queue is about to leave the meter that it waits at.
     pub(crate) fn count_metered(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
@@ -165,7 +165,7 @@ impl Dispatcher {
         self.classes[class].standings[lane].queues[queue].by = at as u8;
     }
 
-    /// A queue's head, which is ready, is about to be anything else, or was for long.
+    /// Handles that a ready head of a queue is about to change state, or was ready for long.
     pub(crate) fn count_ready(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
@@ -181,7 +181,8 @@ impl Dispatcher {
         }
     }
 
-    /// The cap on a class's slots is about to begin or to cease to hold its ready heads.
+    /// Handles that the cap on a class's slots is about to begin or to cease to delay its ready
+    /// heads.
     pub(crate) fn count_capped(&mut self, class: u32, lane: usize) {
         for queue in 0..QUEUES {
             if self.classes[class].standings[lane].ready >> queue & 1 == 1 {
@@ -190,7 +191,7 @@ impl Dispatcher {
         }
     }
 
-    /// The head of a queue goes: called while it still stands there.
+    /// Handles that the head of a queue goes: called while it is still there.
     #[inline]
     pub(crate) fn count_head(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
@@ -240,7 +241,7 @@ impl Dispatcher {
         self.links[self.routes[route].links()[usize::from(fifo.at)]].meter
     }
 
-    /// For what a ready head waits, or waited since `began`.
+    /// The cause for which a ready head waits, or waited since `began`.
     fn ready_cause(&self, class: u32, lane: usize, began: Time) -> CauseKey {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
         let standing = &own.standings[lane];
@@ -257,17 +258,17 @@ impl Dispatcher {
     }
 }
 
-/// What stood at a place stands there no more.
+/// Handles that a place becomes free.
 fn forget(class: &mut Class, at: usize) {
     let queues = class.standings.iter_mut().flat_map(|standing| &mut standing.queues);
     queues.filter(|queue| usize::from(queue.by) == at).for_each(|queue| queue.by = NO_CAUSE);
 }
 
-/// What waited for less than this was not held.
+/// A shorter wait is not counted as waiting.
 pub(crate) const HELD_MIN_NS: u64 = 100_000;
-/// A queue that is never empty passes on what waited in it after so much request-time.
+/// A queue that is never empty passes on its waiting after this much request-time.
 const AREA_MAX_NS: u64 = 10_000_000;
-/// A cause that held nothing for longer begins anew.
+/// A cause that delayed nothing for longer starts a new span.
 const PAUSE_MAX: Nanos = Nanos::from_secs(1);
 /// Meters that are kept apart for one class: as many as one request can pay.
 const METERS_MAX: usize = model::RuleSet::METERS_MAX;

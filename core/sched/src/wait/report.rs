@@ -1,8 +1,8 @@
-//! What is told of causes: to people, with how each meter stands now.
+//! Reports of wait causes, with the current status of each meter.
 //!
 //! ```text
-//!   causes of a class ─ with what waits now added ─► HeldReport
-//!   subjects ─ their ways ─► classes and meters ───► SubjectStanding
+//!   causes of a class ─ with what waits now added ─► WaitReport
+//!   subjects ─ classifications ─► classes and meters ─► SubjectDetail
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use crate::meter::{Meter, MeterKey};
 use crate::report::Usage;
 use crate::slab::NONE;
 
-/// What was held in a class, and by what, since the class was made.
+/// The wait causes of a class since it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitReport {
-    /// The class.
+    /// The id of the class.
     pub class: ClassId,
     /// The rule that makes it.
     pub rule: String,
@@ -30,70 +30,70 @@ pub struct WaitReport {
     pub key: Vec<KeyValue>,
     /// Requests waiting now.
     pub queued: u32,
-    /// Its causes, the one that cost most time first.
+    /// The causes, the one that cost most time first.
     pub causes: Vec<WaitCauseReport>,
 }
 
 /// One cause for which requests of a class waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitCauseReport {
-    /// The cause.
+    /// The kind of the cause.
     pub by: WaitCause,
-    /// Whether it is what holds requests now: it did within the last second, and for a twentieth
-    /// of the time since it began, or of a second if that is more.
+    /// Whether requests wait for it now. They did within the last second, and for a twentieth of
+    /// the time since it began, or of a second if that is more.
     pub now: bool,
-    /// Since when it has held heads, with pauses of less than a second.
+    /// Since when heads have waited for it, with pauses of less than a second.
     pub since: Time,
-    /// For how long of that time it held some head.
+    /// For how long of that time some head waited for it.
     pub held: Nanos,
-    /// When it held one last.
+    /// When a head waited for it last.
     pub last: Time,
     /// The time that requests waited for it, summed up over requests.
     pub wait: Nanos,
-    /// The time during which it held some head.
+    /// The time during which some head waited for it.
     pub span: Nanos,
-    /// Requests that it delayed last before they went.
+    /// Requests for which it was the last cause before they went.
     pub requests: u64,
-    /// Their payload.
+    /// The payload of these requests.
     pub bytes: Bytes,
-    /// How the meter stands, where it is one that still exists.
+    /// The status of the meter, where it is one that still exists.
     pub meter: Option<MeterStatus>,
 }
 
-/// What can hold a head.
+/// What a head can wait for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitCause {
     /// A meter: the limit of a rule, a `[[meter]]`, or a decay; whether it counts bytes.
     Meter {
-        /// Whose it is.
+        /// The scope of the meter.
         scope: Scope,
         /// Whether it counts bytes; operations otherwise.
         in_bytes: bool,
     },
     /// Others were served by their weights while slots were taken.
     Weight,
-    /// Nobody else was served: its own requests held what the target or the threads can do.
+    /// No other class was served: its own requests use what the target or the threads can do.
     Busy,
     /// The rule's cap on slots.
     Slots,
-    /// Others came first, since it had service at other servers.
+    /// Others came first, since the class had service at other servers.
     RemoteService,
     /// Causes that were not kept apart.
     Other,
 }
 
-/// How a meter stands.
+/// The current status of a meter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterStatus {
-    /// Whose it is.
+    /// The scope of the meter.
     pub scope: Scope,
-    /// Its rate now, over all proxies.
+    /// Its current rate, over all proxies.
     pub rate: Rate,
-    /// The part of it that is let through here.
+    /// The share of the rate that is let through here.
     pub part: Share,
     /// Units a second that it let through here over the last second or two.
     pub used_per_sec: u64,
-    /// When nothing is owed any more: it lets the next request go.
+    /// When nothing is owed any more and it lets the next request go.
     pub due: Time,
     /// Heads that wait at it, of all classes.
     pub waiting: usize,
@@ -101,16 +101,16 @@ pub struct MeterStatus {
     pub depends_on: Option<String>,
 }
 
-/// One subject, the classes that it has requests in, and what it pays.
+/// One subject, its classes, and the meters that it pays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectDetail {
     /// Its id.
     pub id: SubjectId,
-    /// Who it is.
+    /// The identity of the subject.
     pub who: Identity,
     /// Its classes, of the kinds of request that it made.
     pub classes: Vec<ClassId>,
-    /// Where these are.
+    /// Its directories.
     places: Vec<u32>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,
@@ -118,25 +118,25 @@ pub struct SubjectDetail {
     pub usage: Usage,
 }
 
-/// Who is asked about: those who have all that is given.
+/// A selection of subjects: those that match all given fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MeterPayers<'q> {
-    /// Those of this job.
+    /// The subjects of this job.
     pub job: Option<&'q JobId>,
-    /// Those of this user.
+    /// The subjects of this user.
     pub user: Option<u32>,
 }
 
 impl MeterPayers<'_> {
-    /// Whether somebody is one of them.
+    /// Whether a subject is selected.
     pub fn has(&self, who: &Identity) -> bool {
         self.job.is_none_or(|job| *job == who.job) && self.user.is_none_or(|user| user == who.uid)
     }
 }
 
 impl Dispatcher {
-    /// What held the classes that are wanted, since each was made; those that nothing ever held
-    /// are not among them. O(classes).
+    /// The wait causes of the wanted classes, since each was made; classes that never waited are
+    /// left out. O(classes).
     pub fn held(
         &self,
         now: Time,
@@ -160,7 +160,7 @@ impl Dispatcher {
         reports
     }
 
-    /// What held the classes in which these subjects have requests. O(their classes).
+    /// The wait causes of the classes in which these subjects have requests. O(their classes).
     pub fn held_of(&self, standings: &[SubjectDetail], now: Time) -> Vec<WaitReport> {
         let now = self.now.max(now);
         let of = standings.iter().flat_map(|one| one.places.iter().zip(&one.classes));
@@ -176,8 +176,8 @@ impl Dispatcher {
         reports.collect()
     }
 
-    /// The subjects of these payers, with their classes and meters. O(subjects of the job) where one is given,
-    /// else O(subjects).
+    /// The selected subjects, with their classes and meters. O(subjects of the job) where one is
+    /// given, else O(subjects).
     pub fn standings(&self, now: Time, payers: MeterPayers<'_>) -> Vec<SubjectDetail> {
         let now = self.now.max(now);
         let known = self.names.subjects_from(payers.job);
@@ -211,8 +211,8 @@ impl Dispatcher {
         standing.collect()
     }
 
-    /// The limits that requests of `who` in these directories pay, of whatever kind, whether it has
-    /// made one yet or not; nothing is made for it. O(rules + limits).
+    /// The limits that requests of `who` in these directories pay, of any kind, with or without
+    /// earlier requests. Nothing is created for it. O(rules + limits).
     pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterStatus> {
         let now = self.now.max(now);
         let mut found = BTreeMap::new();
@@ -248,7 +248,7 @@ impl Dispatcher {
         (!causes.is_empty()).then_some(WaitReport { class, rule, key, queued, causes })
     }
 
-    /// How the meter of that key stands, if there is one.
+    /// The status of the meter of that key, if there is one.
     pub(crate) fn report_named_meter(&self, key: &MeterKey, now: Time) -> Option<MeterStatus> {
         let index = self.names.meters.get(key)?;
         Some(self.report_meter(&self.meters[*index], now))
@@ -271,7 +271,7 @@ impl Dispatcher {
         }
     }
 
-    /// The causes of a class at work, with what is waited for now.
+    /// The causes of an active class, with the current waiting added.
     fn causes_of(&self, class: u32, now: Time) -> Vec<WaitRecord> {
         let own = &self.classes[class];
         let queued = own.queued > 0;
@@ -303,7 +303,7 @@ impl Dispatcher {
         held.causes
     }
 
-    /// Under which cause the head of a queue stands.
+    /// The cause for which the head of a queue waits.
     fn by_now(&self, class: u32, lane: usize, queue: usize, began: Time) -> CauseKey {
         let standing = &self.classes[class].standings[lane];
         if standing.waiting >> queue & 1 == 0 {
