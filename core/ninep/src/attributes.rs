@@ -1,4 +1,4 @@
-//! What Tgetattr, Tsetattr and Tstatfs carry.
+//! The attributes that Tgetattr, Tsetattr and Tstatfs carry.
 
 use crate::types::Qid;
 
@@ -39,7 +39,7 @@ pub struct Attributes {
     pub data_version: u64,
 }
 
-/// What Tsetattr changes; only what `valid` names.
+/// The changes of a Tsetattr; only those named in `valid` count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Which of the rest to set: bits of [`setattr`].

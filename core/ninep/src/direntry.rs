@@ -8,8 +8,8 @@ use crate::wire::{qid_from, qid_to, string_len};
 pub struct DirEntry<'a> {
     /// The file's identity.
     pub qid: Qid,
-    /// Where the next Treaddir goes on after this entry: all 64 bits are the file
-    /// system's own, so it is neither an index nor ordered.
+    /// The offset of the next Treaddir after this entry. All 64 bits are the file system's own, so
+    /// it is neither an index nor ordered.
     pub offset: u64,
     /// The file's type, a `DT_` value as in `getdents`; 0 when unknown.
     pub kind: u8,
@@ -24,7 +24,7 @@ pub struct DirEntries<'a> {
     at: usize,
 }
 
-/// Why the data of a readdir's reply is no list of entries.
+/// The error of data that is not a list of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirEntryError {
     /// An entry that does not end within the data.

@@ -1,13 +1,13 @@
-//! Why a frame is not a message.
+//! Errors of frames that are not a message.
 
 use crate::types::Tag;
 
-/// Why a frame is not a message; it names the field and the value at fault.
+/// The reason why a frame is not a message, with the field and the invalid value.
 ///
-/// Where the tag could be read it is here, so that a server can answer Rlerror
-/// with [`FrameError::errno`] and go on. Only a frame whose length is wrong
-/// ([`FrameError::Short`], [`FrameError::Size`]) leaves the stream without a
-/// next message to find; the connection should be closed then.
+/// The tag is included where it could be read, so that a server can reply with Rlerror and
+/// [`FrameError::errno`] and continue. Only a frame whose length is wrong ([`FrameError::Short`],
+/// [`FrameError::Size`]) leaves the stream without a next message to find; the connection should be
+/// closed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Fewer bytes than size, type and tag need.
@@ -21,7 +21,7 @@ pub enum FrameError {
     Size {
         /// The message's tag.
         tag: Tag,
-        /// What the size field says, in bytes.
+        /// The size field, in bytes.
         size: u32,
         /// Bytes given.
         len: usize,
@@ -34,7 +34,7 @@ pub enum FrameError {
         /// The type byte.
         kind: u8,
     },
-    /// The body ends within a field, or a field says that it reaches past the end.
+    /// The body ends within a field, or the length of a field exceeds the body.
     #[error("message with tag {tag}: {field} needs {need} bytes, {have} are left")]
     Truncated {
         /// The message's tag.
@@ -46,12 +46,12 @@ pub enum FrameError {
         /// Bytes that are left.
         have: usize,
     },
-    /// The body goes on after the last field.
+    /// The body continues after the last field.
     #[error("message with tag {tag}: {extra} bytes follow its last field")]
     Trailing {
         /// The message's tag.
         tag: Tag,
-        /// Bytes too many.
+        /// The number of surplus bytes.
         extra: usize,
     },
     /// More than [`crate::WALK_NAMES_MAX`] names or qids in a walk, or more groups than an
@@ -62,12 +62,12 @@ pub enum FrameError {
         tag: Tag,
         /// The field.
         field: &'static str,
-        /// How many it says there are.
+        /// The declared number.
         count: u16,
-        /// How many there may be.
+        /// The greatest number that is allowed.
         limit: usize,
     },
-    /// A byte that no such string can hold: NUL, or `/` in a name.
+    /// A byte that is not allowed in such a string: NUL, or `/` in a name.
     #[error("message with tag {tag}: {field} contains the byte {byte:#04x} at {at}")]
     BadByte {
         /// The message's tag.
@@ -76,7 +76,7 @@ pub enum FrameError {
         field: &'static str,
         /// The byte.
         byte: u8,
-        /// Its place in the string, from 0.
+        /// The position in the string, from 0.
         at: usize,
     },
     /// A string that is empty where it must not be, or longer than such a field may be.
@@ -88,7 +88,7 @@ pub enum FrameError {
         field: &'static str,
         /// Its length in bytes.
         len: usize,
-        /// The longest there may be, in bytes.
+        /// The greatest length, in bytes.
         limit: usize,
     },
     /// A number outside the field's few values.
@@ -104,7 +104,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// The tag to answer to; `None` if the frame was too short to have one.
+    /// The tag for the reply; `None` if the frame was too short to have one.
     pub const fn tag(&self) -> Option<Tag> {
         match *self {
             FrameError::Short { .. } => None,
@@ -119,8 +119,8 @@ impl FrameError {
         }
     }
 
-    /// The Linux errno that tells the peer: EOPNOTSUPP for an unknown type, which is
-    /// what makes clients fall back to an older message, else EINVAL.
+    /// The Linux errno for the reply: EOPNOTSUPP for an unknown type, which makes clients fall back
+    /// to an older message, else EINVAL.
     pub const fn errno(&self) -> u32 {
         const EINVAL: u32 = 22;
         const EOPNOTSUPP: u32 = 95;

@@ -1,5 +1,4 @@
-//! Headers alone: finding where a frame ends, and the paths where payload should
-//! stay where it lies.
+//! Headers alone: the end of a frame, and the paths on which payload is not copied.
 //!
 //! ```text
 //!   Twrite:  ┌ 23 bytes: write_header ┐┌ payload: spliced or written from the buffer ┐
@@ -24,8 +23,8 @@ pub const READ_REPLY_HEADER_LEN: usize = 11;
 /// The length in bytes of the message that `bytes` begin with, itself included;
 /// `None` until its first 4 bytes are there.
 ///
-/// It is what the peer says. Anything below [`HEADER_LEN`] or above the session's
-/// msize is no message: the caller closes the connection before buffering for it.
+/// The length is what the peer declares. Anything below [`HEADER_LEN`] or above the session's msize
+/// is not a message: the caller closes the connection before buffering for it.
 #[inline]
 pub fn frame_len(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk::<4>().map(|size| u32::from_le_bytes(*size))
@@ -66,11 +65,11 @@ fn header_and_word(size: u32, kind: u8, tag: Tag, word: u32) -> [u8; 11] {
     [s0, s1, s2, s3, kind, t0, t1, w0, w1, w2, w3]
 }
 
-/// Tag, fid, offset and count of the write request that `frame` begins with; the
-/// payload may still lie elsewhere.
+/// Tag, fid, offset and count of the write request that `frame` begins with; the payload may still
+/// be missing.
 ///
 /// `None` if these are not the first 23 bytes of a write whose size is 23 + count;
-/// [`crate::Request::decode`] of the whole frame then says what is wrong.
+/// [`crate::Request::decode`] of the whole frame then gives the error.
 #[inline]
 pub fn write_header(frame: &[u8]) -> Option<(Tag, Fid, u64, u32)> {
     let header = frame.first_chunk::<WRITE_HEADER_LEN>()?;

@@ -6,14 +6,14 @@
 //!   bytes ◄──────────── out: Vec<u8> ◄─ Reply::encode ◄─ (Tag, Reply<'data>)
 //! ```
 //!
-//! A client uses the other two corners, `Request::encode` and `Reply::decode`.
-//! Decoded messages borrow from the frame: strings are bytes, because file names
-//! are, and nothing is allocated on a peer's word. Any bytes decode to a message
-//! or to a [`FrameError`] that names the value at fault; none panics.
+//! A client uses the other two directions, `Request::encode` and `Reply::decode`. Decoded messages
+//! borrow from the frame: strings are bytes, because file names are, and a peer's lengths cause no
+//! allocation. Any bytes decode to a message or to a [`FrameError`] that names the invalid value;
+//! none panics.
 //!
-//! What a message means, and what the server does with it, is docs/protocol.md.
-//! Left to others: sockets, fids, credentials, the meaning of `.` and `..`, and
-//! the limits of a session (its msize above all).
+//! docs/protocol.md describes what a message means, and what the server does with it. Left to
+//! others: sockets, fids, credentials, the meaning of `.` and `..`, and the limits of a session
+//! (its msize above all).
 
 mod attributes;
 pub mod dialect;

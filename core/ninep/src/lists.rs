@@ -8,8 +8,8 @@ use crate::wire::string_len;
 
 /// The names of a walk, at most 16, in their wire form; an iterator over them.
 ///
-/// A decoded list holds neither NUL nor `/`. Empty names, `.` and `..` are passed
-/// on: what they mean is the server's to say.
+/// A decoded list holds neither NUL nor `/`. Empty names, `.` and `..` are passed on: their meaning
+/// is the server's to decide.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct NameList<'a> {
     count: u16,
@@ -24,13 +24,13 @@ pub struct Qids {
     qids: [Qid; WALK_NAMES_MAX],
 }
 
-/// More names than a walk takes.
+/// The error of more names than a walk takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a walk takes at most 16 names")]
 pub struct TooManyNames;
 
 impl<'a> NameList<'a> {
-    /// The walk that only clones.
+    /// The list of a walk that only clones.
     pub const EMPTY: NameList<'static> = NameList { count: 0, bytes: &[] };
 
     /// A list of `names` for a client's walk; their wire form is put into `space`,
@@ -58,7 +58,7 @@ impl<'a> NameList<'a> {
         Ok(NameList { count, bytes: space })
     }
 
-    /// A list whose every length was checked.
+    /// Creates a list whose every length was checked.
     pub(crate) fn checked(count: u16, bytes: &'a [u8]) -> NameList<'a> {
         NameList { count, bytes }
     }
@@ -72,7 +72,7 @@ impl<'a> NameList<'a> {
         self.count.into()
     }
 
-    /// Whether none is left.
+    /// Whether no name is left.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -102,7 +102,7 @@ impl fmt::Debug for NameList<'_> {
 }
 
 impl Qids {
-    /// No qid.
+    /// A list without qids.
     pub const fn new() -> Qids {
         Qids { len: 0, qids: [Qid { kind: 0, version: 0, path: 0 }; WALK_NAMES_MAX] }
     }

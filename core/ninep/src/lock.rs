@@ -2,28 +2,28 @@
 
 /// Wait until the lock is granted, rather than answer [`LockStatus::Blocked`].
 pub const LOCK_BLOCK: u32 = 1;
-/// The lock was held before the server restarted.
+/// The client had the lock before the server restarted.
 pub const LOCK_RECLAIM: u32 = 2;
 
-/// What a lock request asks for, or a test found.
+/// The kind of a lock: requested, or found by a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LockKind {
-    /// Shared with other readers.
+    /// A lock shared with other readers.
     Read = 0,
-    /// Alone.
+    /// An exclusive lock.
     Write = 1,
-    /// Give back; as the answer to a test: nothing is in the way.
+    /// Release; as the reply to a test: no lock is in the way.
     Unlock = 2,
 }
 
-/// How a lock request went.
+/// The outcome of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LockStatus {
-    /// Granted.
+    /// The lock is granted.
     Success = 0,
-    /// Somebody else's lock is in the way.
+    /// The lock of another owner is in the way.
     Blocked = 1,
     /// Refused; v9fs makes ENOLCK of it.
     Error = 2,

@@ -4,7 +4,7 @@
 //! On arm64 `O_DIRECT`, `O_DIRECTORY`, `O_NOFOLLOW` and `O_LARGEFILE` have other
 //! values, so a server translates flag by flag and drops what it does not know.
 
-/// The two bits that say how the file is accessed.
+/// The two bits of the access mode.
 pub const ACCESS_MASK: u32 = 0o3;
 /// Access: read only.
 pub const RDONLY: u32 = 0o0;

@@ -1,4 +1,4 @@
-//! What a server answers: the R messages, and Rlerror for them all.
+//! Replies of a server: the R messages, and Rlerror for them all.
 
 use crate::attributes::{Attributes, Statfs};
 use crate::error::FrameError;
@@ -9,29 +9,29 @@ use crate::types::{Qid, Tag};
 use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
-    /// What a server answers, borrowing strings and payload.
+    /// A server's reply, borrowing strings and payload.
     Reply;
 
     /// The request failed.
     7 Error {
         ecode: u32 = u32, "A Linux errno.";
     }
-    /// The session's terms.
+    /// The parameters of the session.
     101 Version {
         msize: u32 = u32, "The largest message either side sends, in bytes.";
         version: &'a [u8] = raw, "The protocol agreed on, or `unknown`.";
     }
-    /// Authentication goes on over the new fid.
+    /// The new fid is for authentication.
     103 Auth {
         aqid: Qid = qid, "The authentication file.";
     }
-    /// Attached.
+    /// The export is attached.
     105 Attach {
         qid: Qid = qid, "The export's root.";
     }
-    /// Nothing more will be said about the flushed request.
+    /// No reply to the flushed request will follow.
     109 Flush
-    /// What was found, in order; the new fid exists only if every name was.
+    /// The files that were found, in order; the new fid exists only if every name was found.
     111 Walk {
         qids: Qids = qids, "One for each name found.";
     }
@@ -40,21 +40,21 @@ messages! {
     /// The file is gone and the fid free.
     123 Remove
 
-    /// Opened.
+    /// The file is open.
     13 Lopen {
         qid: Qid = qid, "The file.";
         iounit: u32 = u32, "Good size of one read or write in bytes; 0 for msize − 24.";
     }
-    /// Created and opened.
+    /// The file is created and open.
     15 Lcreate {
         qid: Qid = qid, "The file.";
         iounit: u32 = u32, "Good size of one read or write in bytes; 0 for msize − 24.";
     }
-    /// What was read; nothing at the end of the file.
+    /// The data that was read; nothing at the end of the file.
     117 Read {
         data: &'a [u8] = data, "The bytes.";
     }
-    /// How much was written.
+    /// The amount that was written.
     119 Write {
         count: u32 = u32, "Bytes written; may be fewer than asked.";
     }
@@ -71,7 +71,7 @@ messages! {
     25 Getattr(attributes: Attributes = attributes)
     /// The attributes are changed.
     27 Setattr
-    /// Where the link points.
+    /// The target of the link.
     23 Readlink {
         target: &'a [u8] = text, "Its target.";
     }
@@ -82,11 +82,11 @@ messages! {
     /// The attribute can be written.
     33 Xattrcreate
 
-    /// How the lock request went.
+    /// The outcome of the lock request.
     53 Lock {
         status: LockStatus = lock_status, "Granted or not.";
     }
-    /// The lock in the way.
+    /// The lock that is in the way.
     55 Getlock {
         kind: LockKind = lock_kind, "Its kind; `Unlock` if none is in the way.";
         start: u64 = u64, "First byte.";
@@ -109,10 +109,10 @@ messages! {
     73 Mkdir {
         qid: Qid = qid, "The new directory.";
     }
-    /// Renamed.
+    /// The file is renamed.
     21 Rename
-    /// Renamed.
+    /// The file is renamed.
     75 Renameat
-    /// Removed.
+    /// The name is removed.
     77 Unlinkat
 }

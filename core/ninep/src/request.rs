@@ -1,7 +1,7 @@
-//! What a client asks: the T messages.
+//! Requests of a client: the T messages.
 //!
-//! The table is in the order of a session's life: begin, names, data, attributes,
-//! locks, changes to directories. docs/protocol.md says what the server does.
+//! The table is in the order of a session's life: begin, names, data, attributes, locks, changes to
+//! directories. docs/protocol.md describes what the server does.
 
 use crate::attributes::SetAttributes;
 use crate::error::FrameError;
@@ -12,7 +12,7 @@ use crate::types::{Fid, Tag};
 use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
-    /// What a client asks, borrowing strings and payload from its frame.
+    /// A client's request, borrowing strings and payload from its frame.
     Request;
 
     /// Begins a session, ending any before it: the only message without a tag of its own.
@@ -91,11 +91,11 @@ messages! {
         count: u32 = u32, "How many bytes of entries at most.";
     }
 
-    /// Asks for the file system's figures.
+    /// Reads the file system's figures.
     8 Statfs {
         fid: Fid = fid, "Any file in it.";
     }
-    /// Asks for a file's attributes.
+    /// Reads a file's attributes.
     24 Getattr {
         fid: Fid = fid, "The file.";
         mask: u64 = u64, "Which ones: bits of `getattr`.";
@@ -105,7 +105,7 @@ messages! {
         fid: Fid = fid, "The file.";
         set: SetAttributes = set_attributes, "The changes.";
     }
-    /// Asks where a symbolic link points.
+    /// Reads the target of a symbolic link.
     22 Readlink {
         fid: Fid = fid, "The link.";
     }
@@ -123,7 +123,7 @@ messages! {
         flags: u32 = u32, "XATTR_CREATE or XATTR_REPLACE.";
     }
 
-    /// Takes or gives back a byte-range lock.
+    /// Takes or releases a byte-range lock.
     52 Lock {
         fid: Fid = fid, "The open file.";
         kind: LockKind = lock_kind, "What to do.";
@@ -133,7 +133,7 @@ messages! {
         proc_id: u32 = u32, "The owner's process in the client.";
         client_id: &'a [u8] = text, "The client's name.";
     }
-    /// Asks which lock would be in the way of this one.
+    /// Tests which lock would be in the way of this one.
     54 Getlock {
         fid: Fid = fid, "The open file.";
         kind: LockKind = lock_kind, "The lock that might be taken.";

@@ -4,7 +4,7 @@
 //! ```text
 //!   116 Read { fid: Fid = fid, "the open file"; offset: u64 = u64, "…"; … }
 //!   │   │      │    │     │    └ doc of the field
-//!   │   │      │    │     └ method of `Get` and `Put` that codes it
+//!   │   │      │    │     └ method of `FrameReader` and `FrameWriter` that codes it
 //!   │   │      └────┴ field and type; the order is the order on the wire
 //!   └───┴ type on the wire and variant
 //! ```
@@ -43,7 +43,7 @@ macro_rules! messages {
                 Ok((get.tag_of_message(), message))
             }
 
-            /// Takes the body of a message of type `kind`.
+            /// Reads the body of a message of type `kind`.
             pub(crate) fn take(
                 kind: u8,
                 get: &mut FrameReader<'a>,

@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-/// Names one outstanding request of a connection; its reply carries the same tag.
+/// The tag of one request in flight on a connection; its reply carries the same tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u16);
 
-/// A client's number for a file, directory or attribute that it holds on the server.
+/// A client's number for a file, directory or attribute at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fid(pub u32);
 
-/// What the server says a file is: its kind, a version for caches, and a number
-/// that is its own in the whole export.
+/// A file as the server identifies it: its kind, a version for caches, and a number that is unique
+/// in the whole export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qid {
     /// [`QTDIR`], [`QTSYMLINK`] or [`QTFILE`].
@@ -30,7 +30,7 @@ impl Qid {
     pub const ENCODED_LEN: usize = 13;
 }
 
-/// The tag of a Tversion, and of nothing else.
+/// The tag that only a Tversion has.
 pub const NOTAG: Tag = Tag(0xffff);
 /// "No fid": the `afid` of an attach without authentication.
 pub const NOFID: Fid = Fid(u32::MAX);
@@ -49,8 +49,8 @@ pub const VERSION: &[u8] = b"9P2000.L";
 pub const VERSION_UNKNOWN: &[u8] = b"unknown";
 /// The largest message in bytes that a server agrees to.
 pub const MSIZE_MAX: u32 = 4 << 20;
-/// The smallest message size in bytes worth agreeing to; v9fs takes no less either.
-/// It holds every reply but that to a link target above 4087 bytes.
+/// The smallest message size in bytes that a server agrees to; v9fs accepts no less either. It
+/// holds every reply except that to a link target above 4087 bytes.
 pub const MSIZE_MIN: u32 = 4096;
 
 /// The kind of a qid that is a directory.
@@ -67,11 +67,11 @@ pub const XATTR_CREATE: u32 = 1;
 /// Flag of Txattrcreate: fail with ENODATA if the attribute does not exist.
 pub const XATTR_REPLACE: u32 = 2;
 
-/// The version to answer to what a client offers: [`VERSION`] to it and to any
-/// dialect of it (`9P2000.L.something`), [`VERSION_UNKNOWN`] to all else.
+/// The version in the reply to a client's offer: [`VERSION`] to it and to any dialect of it
+/// (`9P2000.L.something`), [`VERSION_UNKNOWN`] to all else.
 ///
-/// Several Go clients offer a dialect first and take the plain version as
-/// readily; servers that compare the whole string lose them.
+/// Several Go clients offer a dialect first and accept the base version as well; servers that
+/// compare the whole string lose them.
 pub fn answer_version(offered: &[u8]) -> &'static [u8] {
     match offered.strip_prefix(VERSION) {
         Some([]) | Some([b'.', ..]) => VERSION,

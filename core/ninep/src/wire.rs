@@ -1,9 +1,10 @@
 //! Fields to bytes and back: the two cursors that the message tables drive.
 //!
-//! Every kind of field has one method of the same name on [`Get`] and on [`Put`],
+//! Every kind of field has one method of the same name on [`FrameReader`] and on
+//! [`FrameWriter`],
 //! so a table names a field's coding once and both directions follow it.
 //!
-//! Invariant: `Get` only ever shrinks the body it was given and hands out parts of
+//! Invariant: `FrameReader` only ever shrinks the body it was given and returns parts of
 //! it, so what it returns lives as long as the frame and nothing is copied.
 
 use crate::attributes::{Attributes, SetAttributes, Statfs, Timestamp};
@@ -19,7 +20,7 @@ pub(crate) struct FrameReader<'a> {
     body: &'a [u8],
 }
 
-/// Appends one message; [`Put::finish`] fills in its size.
+/// Appends one message; [`FrameWriter::finish`] fills in its size.
 pub(crate) struct FrameWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
@@ -64,12 +65,12 @@ impl<'a> FrameReader<'a> {
         Ok((header[4], FrameReader { tag, body }))
     }
 
-    /// Fields of a list inside a message that was decoded: errors name no tag.
+    /// Creates a reader for a list inside a decoded message: errors name no tag.
     pub(crate) fn part(body: &'a [u8]) -> FrameReader<'a> {
         FrameReader { tag: NOTAG, body }
     }
 
-    /// What has not been taken.
+    /// The bytes that are not read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.body
     }
@@ -292,8 +293,8 @@ pub(crate) fn qid_to(qid: Qid) -> [u8; Qid::ENCODED_LEN] {
 /// The length field of a string.
 ///
 /// # Panics
-/// If the string is longer than 65,535 bytes: no file system hands out such a name,
-/// so it is our own mistake.
+/// If the string is longer than 65,535 bytes: no file system returns such a name, so it is a
+/// mistake of this program.
 pub(crate) fn string_len(bytes: &[u8]) -> u16 {
     assert!(bytes.len() <= STRING_MAX, "a string of {} bytes has no 9P form", bytes.len());
     bytes.len() as u16
@@ -309,7 +310,7 @@ impl<'o> FrameWriter<'o> {
         FrameWriter { out, start }
     }
 
-    /// Goes on with fields of a list: there is nothing to finish.
+    /// Continues with fields of a list: there is nothing to finish.
     pub(crate) fn part(out: &'o mut Vec<u8>) -> FrameWriter<'o> {
         let start = out.len();
         FrameWriter { out, start }

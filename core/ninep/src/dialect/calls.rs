@@ -1,15 +1,15 @@
-//! The client's half of exactly-once: the calls that one channel has under way.
+//! The call table: the client's half of exactly-once, the calls in flight on one channel.
 //!
 //! ```text
-//!   begin ─► Ticket: tag, slot, sequence ─► sent ─► reply ─► end
+//!   begin ─► CallId: tag, slot, sequence ─► sent ─► reply ─► end
 //!                          │ connection lost
-//!                          ├─ the server knows the session ─► again: the same tickets once more
-//!                          └─ it does not ─► restart: calls with a slot may have been
-//!                             executed or not, and must be settled by looking
+//!                          ├─ the server knows the session ─► again: sent again with the same ids
+//!                          └─ it does not ─► restart: calls with a reply slot are in doubt;
+//!                             the client finds out whether they were executed
 //! ```
 //!
-//! What a call is (`T`) is the caller's: enough to send it again and to answer whoever
-//! waits for it.
+//! The content of a call (`T`) is the caller's: enough to send it again and to complete the waiting
+//! call.
 
 use super::{NOSLOT, next_sequence};
 use crate::types::Tag;
@@ -20,7 +20,7 @@ pub struct CallTable<T> {
     /// By tag.
     calls: Vec<Option<CallEntry<T>>>,
     free_tags: Vec<u16>,
-    /// The number of each slot's last call.
+    /// The number of each reply slot's last call.
     sequences: Vec<u32>,
     free_slots: Vec<u16>,
     begun: u64,
@@ -28,36 +28,36 @@ pub struct CallTable<T> {
 
 #[derive(Clone, Debug)]
 struct CallEntry<T> {
-    /// Counts calls, for their order.
+    /// The number of calls begun, for their order.
     begun: u64,
     slot: u16,
     sequence: u32,
     call: T,
 }
 
-/// What a call's message carries, the first time and every time it is sent again.
+/// The id of a call in its message, the same every time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId {
     /// The message's tag.
     pub tag: Tag,
-    /// [`NOSLOT`] for a call that may be executed twice.
+    /// The reply slot; [`NOSLOT`] for a call that may be executed twice.
     pub slot: u16,
-    /// The slot's number for the call; 0 without a slot.
+    /// The reply slot's number for the call; 0 without a reply slot.
     pub sequence: u32,
 }
 
-/// A call whose reply died with the server that knew the session.
+/// A call whose reply was lost with the server that knew the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost<T> {
-    /// It may be called again.
+    /// The call may be sent again.
     Repeatable(T),
-    /// It may have been executed, and must not be executed twice.
+    /// The call may have been executed, and must not be executed twice.
     InDoubt(T),
 }
 
 impl<T> CallTable<T> {
-    /// No calls; at most `tags` at a time (NOTAG is none of them), `slots` of them remembered by
-    /// the server.
+    /// Creates an empty table; at most `tags` calls at a time (NOTAG is not used), `slots` of them
+    /// with a reply slot.
     pub fn new(tags: u16, slots: u16) -> CallTable<T> {
         CallTable {
             calls: (0..tags).map(|_| None).collect(),
@@ -71,14 +71,14 @@ impl<T> CallTable<T> {
     /// Begins a call; with `once` it must not be executed twice.
     ///
     /// # Errors
-    /// Gives the call back if no tag or no slot is free: an answer will free one.
+    /// If no tag or no reply slot is free, with the call: a reply will free one.
     pub fn begin(&mut self, once: bool, call: T) -> Result<CallId, T> {
         if self.free_tags.is_empty() || (once && self.free_slots.is_empty()) {
             return Err(call);
         }
-        let tag = self.free_tags.pop().expect("looked at above");
+        let tag = self.free_tags.pop().expect("checked above");
         let (slot, sequence) = if once {
-            let slot = self.free_slots.pop().expect("looked at above");
+            let slot = self.free_slots.pop().expect("checked above");
             let last = &mut self.sequences[usize::from(slot)];
             *last = next_sequence(*last);
             (slot, *last)
@@ -90,7 +90,7 @@ impl<T> CallTable<T> {
         Ok(CallId { tag: Tag(tag), slot, sequence })
     }
 
-    /// The call with this tag was answered, or flushed without an answer.
+    /// Ends the call with this tag, which was answered, or flushed without a reply.
     pub fn end(&mut self, tag: Tag) -> Option<T> {
         let call = self.calls.get_mut(usize::from(tag.0))?.take()?;
         self.free_tags.push(tag.0);
@@ -100,17 +100,17 @@ impl<T> CallTable<T> {
         Some(call.call)
     }
 
-    /// How many calls are under way.
+    /// How many calls are in flight.
     pub fn len(&self) -> usize {
         self.calls.len() - self.free_tags.len()
     }
 
-    /// Whether none is under way.
+    /// Whether no call is in flight.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The session goes on over another connection: what to send again, in the order in
+    /// Resumes the session over another connection: returns what to send again, in the order in
     /// which it was begun.
     pub fn again(&self) -> Vec<(CallId, &T)> {
         let ticket = |(tag, call): (u16, &CallEntry<T>)| CallId {
@@ -124,8 +124,8 @@ impl<T> CallTable<T> {
         all.into_iter().map(|(_, ticket, call)| (ticket, call)).collect()
     }
 
-    /// Another session begins, with `slots` new slots: all calls of the old one, in the
-    /// order in which they were begun.
+    /// Begins another session, with `slots` new reply slots: returns all calls of the old one, in
+    /// the order in which they were begun.
     pub fn restart(&mut self, slots: u16) -> Vec<Lost<T>> {
         let mut all: Vec<_> = self.calls.iter_mut().filter_map(Option::take).collect();
         all.sort_unstable_by_key(|call| call.begun);

@@ -9,24 +9,24 @@ use crate::request::Request;
 use crate::types::Tag;
 use crate::wire::{FrameReader, FrameWriter};
 
-/// From this type on a message is the dialect's own.
+/// The first message type of the dialect.
 const OWN: u8 = 200;
 
-/// What a client asks in the dialect.
+/// A request of a session that speaks the dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyRequest<'a> {
-    /// As in 9P2000.L.
+    /// A request of the base protocol, 9P2000.L.
     Base(Request<'a>),
-    /// Of the dialect.
+    /// A request of the dialect.
     Ext(ExtRequest<'a>),
 }
 
-/// What a server answers in the dialect.
+/// A reply of a session that speaks the dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyReply<'a> {
-    /// As in 9P2000.L.
+    /// A reply of the base protocol, 9P2000.L.
     Base(Reply<'a>),
-    /// Of the dialect.
+    /// A reply of the dialect.
     Ext(ExtReply<'a>),
 }
 

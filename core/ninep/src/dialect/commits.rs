@@ -1,10 +1,9 @@
-//! Which of a session's writes are durable, as one number.
+//! The commit watermark: which of a session's writes are durable, as one number.
 //!
-//! Every write that was answered has a number, counted over all files in the order of
-//! execution; what was answered before a file is made durable is durable with it. The
-//! commit number is the highest up to which nothing is missing, so that a client frees
-//! what it keeps with one comparison. (NFSv3 and later ask by file: RFC 1813, section
-//! 3.3.21.)
+//! Every write that was answered has a number, counted over all files in the order of execution.
+//! What was answered before a file is made durable is durable with it. The watermark is the highest
+//! number up to which all writes are durable, so that a client frees its copies with one
+//! comparison. (NFSv3 and later ask by file: RFC 1813, section 3.3.21.)
 //!
 //! ```text
 //!   file A   1     3     5            dirty from 1
@@ -21,13 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub struct CommitTracker {
     last: u64,
-    /// For each file with such writes, a number that none of them is below.
+    /// For each file with such writes, a lower bound of their numbers.
     dirty: BTreeMap<u64, u64>,
     first: BTreeSet<(u64, u64)>,
 }
 
 impl CommitTracker {
-    /// A write to a file was executed: its number.
+    /// Counts a write to a file that was executed, and returns its number.
     pub fn written(&mut self, file: u64) -> u64 {
         self.last += 1;
         if !self.dirty.contains_key(&file) {
@@ -36,29 +35,29 @@ impl CommitTracker {
         self.last
     }
 
-    /// What to give to [`CommitTracker::durable`]; asked for before the file is made durable.
+    /// The mark for [`CommitTracker::durable`], to be read before the file is made durable.
     pub fn mark(&self) -> u64 {
         self.last
     }
 
-    /// All of a file's writes up to `mark` are durable.
+    /// Notes that all of a file's writes up to `mark` are durable.
     pub fn durable(&mut self, file: u64, mark: u64) {
         match self.dirty.get(&file) {
             Some(from) if *from <= mark => {
-                // Later ones may have come meanwhile: they are above the mark.
+                // Later writes may have been added meanwhile: they are above the mark.
                 self.set(file, (mark < self.last).then_some(mark + 1));
             }
             _ => {}
         }
     }
 
-    /// All files' writes up to `mark` are durable.
+    /// Notes that all files' writes up to `mark` are durable.
     pub fn all_durable(&mut self, mark: u64) {
         let files: Vec<u64> = self.first.iter().map(|(_, file)| *file).collect();
         files.into_iter().for_each(|file| self.durable(file, mark));
     }
 
-    /// Writes with a number up to this are durable.
+    /// The watermark: writes with a number up to this are durable.
     pub fn committed(&self) -> u64 {
         self.first.first().map_or(self.last, |(from, _)| from - 1)
     }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of all writes: the number is never too high, and is exact once
+        /// Compared with a list of all writes: the watermark is never too high, and is exact once
         /// nothing is written while files are made durable.
         #[test]
         fn it_never_promises_too_much(steps in prop::collection::vec((0u64..4, 0u8..4), 0..200)) {

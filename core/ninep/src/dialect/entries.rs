@@ -1,8 +1,8 @@
-//! Lists inside a reply's data: directory entries with attributes, and events.
+//! Lists in a reply's data: directory entries with attributes, and events.
 //!
 //! ```text
 //!   entry: offset[8] kind[1] name[s] n[1] n × (handle[s] attributes)     n is 0 or 1
-//!   event: kind[1] body[s]                                  unknown kinds are passed over
+//!   event: kind[1] body[s]                                  unknown kinds are skipped
 //! ```
 
 use crate::attributes::Attributes;
@@ -12,14 +12,14 @@ use crate::wire::{FrameReader, FrameWriter};
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListEntry<'a> {
-    /// Where the next List goes on after this entry: all 64 bits are the file system's own.
+    /// The offset of the next List after this entry: all 64 bits are the file system's own.
     pub offset: u64,
     /// The file's type, a `DT_` value as in `getdents`; 0 when unknown.
     pub kind: u8,
     /// The name.
     pub name: &'a [u8],
-    /// Its handle and attributes; `None` for `.` and `..` and for what could not be looked
-    /// up: the client asks if it needs to know.
+    /// Its handle and attributes; `None` for `.` and `..` and for a failed lookup. The client
+    /// requests them if necessary.
     pub file: Option<(&'a [u8], Attributes)>,
 }
 
@@ -29,28 +29,28 @@ pub struct ListEntries<'a> {
     data: &'a [u8],
 }
 
-/// News from the server.
+/// An event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// An identity's window has changed, on every channel.
+    /// The window of an identity has changed, on every channel.
     Window {
         /// The identity's number.
         identity: u32,
-        /// How many requests may be under way.
+        /// The most requests in flight.
         requests: u32,
-        /// How many bytes of payload may be under way.
+        /// The most bytes of payload in flight.
         bytes: u64,
     },
 }
 
-/// The events of a Wait's `data`, in order; ends after the first error. Kinds that are
-/// not known are passed over, so that a newer server can send more.
+/// The events of a Wait's `data`, in order; ends after the first error. Unknown kinds are skipped,
+/// so that a newer server can send more.
 #[derive(Clone, Debug)]
 pub struct SessionEvents<'a> {
     data: &'a [u8],
 }
 
-/// Why data is no list of entries or events.
+/// The error of data that is not a list of entries or events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an item of the list, {left} bytes before its end, is cut short or has an invalid value")]
 pub struct EntryError {
@@ -118,7 +118,7 @@ impl SessionEvent {
         put.raw(&body);
     }
 
-    /// `None`: of a kind that is not known here.
+    /// Returns `None` for an unknown kind.
     fn take(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, FrameError> {
         let (kind, body) = (get.u8("event")?, get.raw("body")?);
         if kind != WINDOW {
@@ -153,7 +153,7 @@ impl Iterator for SessionEvents<'_> {
     }
 }
 
-/// Takes one item off the front of a list; the list is empty after an error.
+/// Reads one item off the front of a list; the list is empty after an error.
 fn take_item<'a, T>(
     data: &mut &'a [u8],
     take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, FrameError>,

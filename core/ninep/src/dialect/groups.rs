@@ -9,7 +9,7 @@ use crate::wire::{FrameReader, FrameWriter};
 /// Supplementary groups, in their wire form; an iterator over them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupList<'a> {
-    /// Four bytes for each.
+    /// Creates a list of four bytes for each group.
     bytes: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! What every message of the dialect has between its tag and its body.
+//! The header that every message of the dialect has between its tag and its body.
 //!
 //! ```text
 //!   T: identity[4] slot[2] sequence[4] elsewhere[4] n[1] n × handle[s] m[1] m × (handle[s] name[s])
@@ -17,28 +17,28 @@ const HANDLE_FIDS: u32 = 0xffff_fff0;
 /// Bytes of a read's reply before its payload: header, verifier\[8\] committed\[8\] count\[4\].
 pub const READ_REPLY_HEADER_LEN: usize = HEADER_LEN + ReplyHeader::ENCODED_LEN + 4;
 
-/// Who asks, which try this is, and the files that the body names by handle.
+/// The identity of a request, its idempotency key, and the files that the body names by handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader<'a> {
-    /// The number that an Identity message gave to who pays; [`NOBODY`] for messages that
+    /// The number of an identity, as an Identity message defined it; [`NOBODY`] for messages that
     /// are about the session.
     pub identity: u32,
-    /// The channel's slot that remembers the reply; [`NOSLOT`] for messages that may be
-    /// executed twice.
+    /// The channel's reply slot that keeps the reply; [`NOSLOT`] for messages that may be executed
+    /// twice.
     pub slot: u16,
-    /// Counts the slot's calls; 0 without a slot.
+    /// The sequence of the reply slot's calls; 0 without a reply slot.
     pub sequence: u32,
-    /// Metadata operations that who pays had of other servers since its last message here that
-    /// told it.
+    /// Metadata operations that the identity had from other servers since its last message here
+    /// that reported them.
     pub elsewhere: u32,
     /// The files that fid fields name by [`handle_fid`].
     pub handles: HandleList<'a>,
-    /// Where the first of them still is, as far as who asks knows: the message is `ESTALE` if one
-    /// of these names is another file by now, or none.
+    /// Names under which the client knows the first file. The message fails with `ESTALE` if one of
+    /// these names is another file by now, or none.
     pub places: HandlePlaces<'a>,
 }
 
-/// What each reply says of the server besides its answer.
+/// The state of the server in every reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// Changes when writes that were answered but are not yet durable may be lost: with
@@ -60,7 +60,8 @@ pub struct HandleList<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandlePlaces<'a> {
     count: u8,
-    /// `count` times a handle and a name, each len\[2\] and so many bytes, and nothing after.
+    /// Creates a list of `count` times a handle and a name, each len\[2\] and that many bytes, with
+    /// nothing after.
     bytes: &'a [u8],
 }
 
@@ -89,7 +90,7 @@ impl<'a> HandlePlaces<'a> {
         HandlePlaces { count, bytes: space }
     }
 
-    /// Whether none is left.
+    /// Whether no name is left.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -128,20 +129,20 @@ impl<'a> Iterator for HandlePlaces<'a> {
 /// The fid that stands for the message's handle number `index`.
 ///
 /// # Panics
-/// If there can be no such handle.
+/// If no message can have such a handle.
 pub fn handle_fid(index: usize) -> Fid {
     assert!(index < HANDLES_MAX, "a message has at most {HANDLES_MAX} handles, not {}", index + 1);
     Fid(HANDLE_FIDS + index as u32)
 }
 
-/// Which handle of its message a fid stands for; `None` for a fid of the session.
+/// The index of the handle that a fid stands for; `None` for a fid of the session.
 pub fn handle_index(fid: Fid) -> Option<usize> {
     let index = fid.0.checked_sub(HANDLE_FIDS)? as usize;
     (index < HANDLES_MAX).then_some(index)
 }
 
 impl<'a> HandleList<'a> {
-    /// No file, or all of them by fid.
+    /// No file: all files are named by fid.
     pub const NONE: HandleList<'static> = HandleList { handles: [&[]; HANDLES_MAX], count: 0 };
 
     /// One file.
@@ -202,7 +203,7 @@ impl<'a> RequestHeader<'a> {
 }
 
 impl ReplyHeader {
-    /// Bytes of it on the wire.
+    /// The length of the header on the wire in bytes.
     pub const ENCODED_LEN: usize = 16;
 
     pub(crate) fn take(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
@@ -229,7 +230,7 @@ pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ
 }
 
 impl<'a> FrameReader<'a> {
-    /// len\[2\] and at most [`HANDLE_MAX`] bytes of any value, but not none.
+    /// Reads len\[2\] and at most [`HANDLE_MAX`] bytes of any value, at least one.
     pub(crate) fn handle(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let handle = self.raw(field)?;
         match handle.len() {

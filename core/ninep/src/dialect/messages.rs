@@ -1,5 +1,5 @@
-//! The dialect's own messages: what the mount needs in one round trip, and what
-//! 9P2000.L has no word for. The replies are in the same order below.
+//! The messages of the dialect: operations of the mount in one round trip, and those that 9P2000.L
+//! lacks. The replies are in the same order below.
 
 use super::groups::GroupList;
 use crate::attributes::{Attributes, SetAttributes};
@@ -9,40 +9,40 @@ use crate::types::{Fid, Tag};
 use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
-    /// A request that only the dialect has.
+    /// A request of the dialect.
     ExtRequest;
 
-    /// Begins or goes on with a session over this connection.
+    /// Begins or resumes a session over this connection.
     200 Session {
-        id: u128 = u128, "The client's own random number for the session.";
+        id: u128 = u128, "A random number of the client's for the session.";
         channel: u16 = u16, "Which of the session's connections this is, from 0.";
-        slots: u16 = u16, "Slots that the client would like for the channel.";
+        slots: u16 = u16, "Reply slots that the client requests for the channel.";
         aname: &'a [u8] = text, "The export.";
     }
-    /// Says who an identity number is, for all channels of the session.
+    /// Defines an identity number, for all channels of the session.
     202 Identity {
-        identity: u32 = u32, "The number; one that is known is given anew.";
+        identity: u32 = u32, "The number; a known number is defined again.";
         uid: u32 = u32, "The user.";
-        gid: u32 = u32, "The group of what it makes.";
+        gid: u32 = u32, "The group of files that it creates.";
         groups: GroupList<'a> = groups, "Supplementary groups.";
         job: &'a [u8] = text, "The job; empty if there is none.";
-        proof: &'a [u8] = raw, "What shows that the job is its own; empty for a mere claim.";
+        proof: &'a [u8] = raw, "The proof that the job is its own; empty for a mere claim.";
     }
     /// Forgets an identity number.
     204 Retire {
         identity: u32 = u32, "The number.";
     }
-    /// Looks one name up.
+    /// Looks up one name.
     206 Lookup {
         fid: Fid = fid, "The directory.";
         name: &'a [u8] = name, "The name; `..` is the directory above.";
     }
-    /// Opens a file, or a name in a directory, or makes it: walk and open in one.
+    /// Opens a file, or a name in a directory, or creates it: walk and open in one.
     208 Open {
         fid: Fid = fid, "The file, or with a name its directory.";
         newfid: Fid = fid, "A new fid for the open file.";
         name: &'a [u8] = name, "The name; empty for `fid` itself.";
-        flags: u32 = u32, "Bits of `open`; with CREATE the name is made if it is missing.";
+        flags: u32 = u32, "Bits of `open`; with CREATE a missing name is created.";
         mode: u32 = u32, "Permission bits of a new file.";
     }
     /// Reads directory entries with their attributes and handles.
@@ -51,7 +51,7 @@ messages! {
         offset: u64 = u64, "0, or the offset of the last entry read.";
         count: u32 = u32, "How many bytes of entries at most.";
     }
-    /// Makes a directory, a special file or a symbolic link.
+    /// Creates a directory, a special file or a symbolic link.
     212 Make {
         fid: Fid = fid, "The directory.";
         name: &'a [u8] = name, "The new name.";
@@ -71,20 +71,20 @@ messages! {
         flags: u32 = u32, "WRITE_KILL_PRIV, WRITE_DONATED.";
         data: &'a [u8] = data, "What to write.";
     }
-    /// Writes at the end of an open file, wherever that is by then.
+    /// Appends to an open file, at its end at that time.
     218 Append {
         fid: Fid = fid, "The open file.";
         flags: u32 = u32, "WRITE_KILL_PRIV.";
         data: &'a [u8] = data, "What to write; whole or not at all.";
     }
-    /// Takes or gives back space.
+    /// Allocates or releases space.
     220 Allocate {
         fid: Fid = fid, "The open file.";
         mode: u32 = u32, "Bits of fallocate(2).";
         offset: u64 = u64, "First byte.";
         length: u64 = u64, "Bytes.";
     }
-    /// Looks for data or a hole.
+    /// Searches for data or a hole.
     222 Seek {
         fid: Fid = fid, "The open file.";
         offset: u64 = u64, "Where to begin, in bytes.";
@@ -98,7 +98,7 @@ messages! {
         tooffset: u64 = u64, "Where to begin in that, in bytes.";
         length: u64 = u64, "Bytes.";
     }
-    /// Asks for an extended attribute, or with an empty name for the list of them.
+    /// Reads an extended attribute, or with an empty name the list of them.
     226 Getxattr {
         fid: Fid = fid, "The file.";
         name: &'a [u8] = text, "The attribute's name.";
@@ -116,20 +116,21 @@ messages! {
         fid: Fid = fid, "The file.";
         name: &'a [u8] = text, "The attribute's name.";
     }
-    /// Asks for a sign of life: answered at once, before anything that is queued.
+    /// Tests the connection: answered at once, before anything that is queued.
     232 Ping
-    /// Waits for news: answered when there are any. One per channel 0 is outstanding.
+    /// Waits for events: answered when there are any. At most one is in flight, on channel 0.
     234 Wait
     /// Makes durable what the session has written so far, to any file.
     236 Commit {
         fid: Fid = fid, "A file of the export, such as its root.";
     }
-    /// Asks for text about whoever the header's identity is.
+    /// Reads a text about the header's identity.
     238 Tell {
-        what: u8 = u8, "0: what holds it, 1: what it used, 2: what it has to pay.";
+        what: u8 = u8, "0: its wait causes, 1: its usage, 2: its limits.";
         count: u32 = u32, "How many bytes at most.";
     }
-    /// The header's identity waits for an earlier write of this connection: it goes in that one's lane.
+    /// Donates an earlier write of this connection: the header's identity waits for it, so it goes
+    /// in that identity's lane.
     240 Donate {
         fid: Fid = fid, "The open file that is written.";
         oldtag: Tag = tag, "The write's tag.";
@@ -137,88 +138,89 @@ messages! {
 }
 
 messages! {
-    /// A reply that only the dialect has.
+    /// A reply of the dialect.
     ExtReply;
 
-    /// The session's terms.
+    /// The parameters of the session.
     201 Session {
-        slots: u16 = u16, "Slots of this channel.";
-        resumed: u8 = u8, "1: fids, identities, locks and remembered replies are as they were.";
-        keep: u32 = u32, "How long a session without connections is kept, in seconds.";
+        slots: u16 = u16, "Reply slots of this channel.";
+        resumed: u8 = u8, "1: fids, identities, locks and kept replies are as they were.";
+        keep: u32 = u32, "The time for which a session without connections is kept, in seconds.";
         root: &'a [u8] = handle, "The export's root.";
     }
     /// The identity may be used.
     203 Identity {
-        requests: u32 = u32, "How many requests of it each channel may have under way.";
-        bytes: u64 = u64, "And how many bytes of payload, asked for or sent.";
+        requests: u32 = u32, "The most requests of it in flight on each channel.";
+        bytes: u64 = u64, "The most bytes of payload in flight, requested or sent.";
     }
     /// The identity is forgotten.
     205 Retire
-    /// What the name is.
+    /// The file of the name.
     207 Lookup {
         handle: &'a [u8] = handle, "The file.";
         attributes: Attributes = attributes, "Its attributes.";
     }
-    /// Opened.
+    /// The file is open.
     209 Open {
         handle: &'a [u8] = handle, "The file.";
-        created: u8 = u8, "1: it was made by this message.";
+        created: u8 = u8, "1: it was created by this message.";
         attributes: Attributes = attributes, "Its attributes.";
     }
     /// Directory entries; none at the end of the directory.
     211 List {
         data: &'a [u8] = data, "Whole entries, for `Entries`.";
     }
-    /// Made.
+    /// The file is created.
     213 Make {
         handle: &'a [u8] = handle, "The new file.";
         attributes: Attributes = attributes, "Its attributes.";
     }
-    /// Changed.
+    /// The attributes are changed.
     215 Change {
-        attributes: Attributes = attributes, "As they are now.";
+        attributes: Attributes = attributes, "The current attributes.";
     }
-    /// Written.
+    /// The data is written.
     217 Write {
         count: u32 = u32, "Bytes written; may be fewer than asked.";
-        number: u64 = u64, "Durable once a reply's `committed` is as high.";
+        number: u64 = u64, "The write's number; durable once a reply's `committed` is as high.";
     }
-    /// Appended.
+    /// The data is appended.
     219 Append {
         offset: u64 = u64, "Where the data begins, in bytes.";
-        number: u64 = u64, "Durable once a reply's `committed` is as high.";
+        number: u64 = u64, "The write's number; durable once a reply's `committed` is as high.";
     }
-    /// Done.
+    /// The space is allocated or released.
     221 Allocate
-    /// Found.
+    /// The offset that was found.
     223 Seek {
         offset: u64 = u64, "Where it begins, in bytes.";
     }
-    /// Copied.
+    /// The data is copied.
     225 Copy {
         count: u64 = u64, "Bytes copied; may be fewer than asked.";
-        number: u64 = u64, "Durable once a reply's `committed` is as high.";
+        number: u64 = u64, "The write's number; durable once a reply's `committed` is as high.";
     }
     /// The value, or the names, each ended by NUL.
     227 Getxattr {
         length: u32 = u32, "Its length in bytes.";
         data: &'a [u8] = data, "The bytes; none if only the length was asked for.";
     }
-    /// Set.
+    /// The attribute is set.
     229 Setxattr
-    /// Removed.
+    /// The attribute is removed.
     231 Removexattr
-    /// Alive.
+    /// The server is alive.
     233 Ping
-    /// Durable: the reply's `committed` says so.
+    /// The writes are durable, up to the reply's `committed`.
     237 Commit
-    /// News.
+    /// The events since the last reply.
     235 Wait {
         data: &'a [u8] = data, "Whole events, for `Events`.";
     }
-    /// Known: whether the write waited still, and goes sooner so, is not said.
+    /// The donation is accepted. The reply does not contain whether the write still waited and now
+    /// goes sooner.
     241 Donate
-    /// Told: whole lines.
+    /// The text, in whole lines.
     239 Tell {
         data: &'a [u8] = data, "The text, UTF-8.";
     }

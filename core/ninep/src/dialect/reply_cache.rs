@@ -1,8 +1,8 @@
-//! The server's half of exactly-once: one remembered reply for each slot of a channel.
+//! The reply cache: the server's half of exactly-once, one reply for each reply slot of a channel.
 //!
-//! The idea is NFSv4.1's (RFC 8881, section 2.10.6): a client numbers the calls of a
-//! slot and has at most one of them under way, so the server needs to remember only the
-//! last. A call that comes again with the same number is not executed again.
+//! The idea is NFSv4.1's (RFC 8881, section 2.10.6). A client numbers the calls of a reply slot and
+//! has at most one of them in flight, so the server keeps only the last reply. A call that is sent
+//! again with the same number is not executed again.
 //!
 //! ```text
 //!          sequence + 1                 end
@@ -14,7 +14,7 @@
 use super::next_sequence;
 use crate::types::Tag;
 
-/// A channel's remembered replies.
+/// The replies that are kept for a channel.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyCache {
     slots: Vec<ReplySlot>,
@@ -30,79 +30,79 @@ struct ReplySlot {
 
 #[derive(Clone, Debug, Default)]
 enum ReplySlotState {
-    /// Nothing was called yet, or what was called has been taken back.
+    /// No call yet, or the last call was abandoned.
     #[default]
     Undone,
     Executing,
     Done(Box<[u8]>),
 }
 
-/// What to do with a call.
+/// The result of looking a call up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyLookup<'s> {
-    /// Execute it, then [`ReplyCache::end`] or [`ReplyCache::abandon`].
+    /// A new call: execute it, then [`ReplyCache::end`] or [`ReplyCache::abandon`].
     New,
-    /// It was executed: send this reply again, as [`again`](ReplyCache::again) does.
+    /// An executed call: send this reply again, as [`again`](ReplyCache::again) does.
     Replay(&'s [u8]),
-    /// It is being executed: its reply is on its way.
+    /// A call that is being executed: its reply will follow.
     Executing,
 }
 
-/// A call that a client which keeps to the rules does not make.
+/// A call that violates the protocol of reply slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplySlotError {
-    /// The channel has fewer slots.
+    /// The channel has fewer reply slots.
     #[error("reply slot {slot} does not exist; the channel has {slots}")]
     NoSuchSlot {
-        /// The slot.
+        /// The reply slot of the call.
         slot: u16,
-        /// How many there are.
+        /// The number of reply slots.
         slots: usize,
     },
-    /// Neither the last call's number nor the next.
+    /// The number is neither the last call's nor the next.
     #[error("sequence {got} in reply slot {slot} must be {last} or its successor")]
     Misordered {
-        /// The slot.
+        /// The reply slot of the call.
         slot: u16,
-        /// The call's number.
+        /// The number of the call.
         got: u32,
-        /// The number of the last call in that slot.
+        /// The number of the last call in that reply slot.
         last: u32,
     },
-    /// The next call before the last was answered.
+    /// The next call was sent before the last was answered.
     #[error(
         "sequence {got} in reply slot {slot} arrived while the call before it is being executed"
     )]
     Overlapping {
-        /// The slot.
+        /// The reply slot of the call.
         slot: u16,
-        /// The call's number.
+        /// The number of the call.
         got: u32,
     },
-    /// The last call's number, but another message.
+    /// The number is the last call's, but the message differs.
     #[error("sequence {sequence} in reply slot {slot} changed from message type {was} to {is}")]
     Different {
-        /// The slot.
+        /// The reply slot of the call.
         slot: u16,
-        /// The call's number.
+        /// The number of the call.
         sequence: u32,
-        /// The type that was called.
+        /// The type of the first call.
         was: u8,
-        /// The type that is called now.
+        /// The type of this call.
         is: u8,
     },
 }
 
 impl ReplyCache {
-    /// A channel with `count` slots, in none of which anything was called.
+    /// Creates a channel with `count` reply slots and no calls.
     pub fn new(count: u16) -> ReplyCache {
         ReplyCache { slots: vec![ReplySlot::default(); count.into()] }
     }
 
-    /// Takes in a call of message type `kind` in a slot.
+    /// Looks up a call of message type `kind` in a reply slot.
     ///
     /// # Errors
-    /// If no client that keeps to the rules makes it; nothing has changed then.
+    /// If the call violates the protocol of reply slots; nothing has changed then.
     pub fn begin(
         &mut self,
         slot: u16,
@@ -122,7 +122,7 @@ impl ReplyCache {
             ReplySlotState::Executing if again => return Ok(ReplyLookup::Executing),
             ReplySlotState::Done(_) if again => {
                 let ReplySlotState::Done(reply) = &at.state else {
-                    unreachable!("it was a moment ago")
+                    unreachable!("its state was checked above")
                 };
                 return Ok(ReplyLookup::Replay(reply));
             }
@@ -139,28 +139,28 @@ impl ReplyCache {
         Ok(ReplyLookup::New)
     }
 
-    /// The call was executed: its whole reply is remembered.
+    /// Keeps the whole reply of an executed call.
     pub fn end(&mut self, slot: u16, sequence: u32, reply: &[u8]) {
         if let Some(at) = self.executing(slot, sequence) {
             at.state = ReplySlotState::Done(reply.into());
         }
     }
 
-    /// The call was taken out of a queue, and not executed.
+    /// Abandons a call that was taken out of a queue and not executed.
     pub fn abandon(&mut self, slot: u16, sequence: u32) {
         if let Some(at) = self.executing(slot, sequence) {
             at.state = ReplySlotState::Undone;
         }
     }
 
-    /// Appends a remembered reply as the answer to `tag`.
+    /// Appends a kept reply as the answer to `tag`.
     pub fn again(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(reply);
         out[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
     }
 
-    /// Bytes of remembered replies.
+    /// The bytes of all kept replies.
     pub fn bytes(&self) -> usize {
         let reply = |slot: &ReplySlot| match &slot.state {
             ReplySlotState::Done(reply) => reply.len(),
