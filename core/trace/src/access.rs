@@ -1,20 +1,20 @@
-//! Where an access to an open file begins, seen from the one before it.
+//! The position of an access to an open file, relative to the one before it.
 
-/// Where a read or a write begins, seen from the last access through the same fid.
+/// The position of a read or a write, relative to the last access through the same fid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Where the last one ended; the first access is sequential at offset 0.
+    /// At the end of the last one; the first access is sequential at offset 0.
     Sequential,
-    /// Where the last one began.
+    /// At the beginning of the last one.
     Same,
-    /// Further on than the last one began.
+    /// Beyond the beginning of the last one.
     Forward,
-    /// Before the last one began.
+    /// Before the beginning of the last one.
     Backward,
 }
 
 impl Access {
-    /// Every one, in the order of their numbers in a trace, which begin with 1.
+    /// Every position, in the order of the numbers in a trace, which begin with 1.
     pub const ALL: [Access; 4] =
         [Access::Sequential, Access::Same, Access::Forward, Access::Backward];
 

@@ -1,13 +1,13 @@
-//! Reads a trace back, request by request.
+//! The decoder: reads a trace back, request by request.
 //!
 //! ```text
 //!   room ◄─ bytes ── the caller's file        next_record ─► TraceRecord
 //!     └─ filled ─► header │ chunk header │ payload ─────────────┘ until it is used up
 //! ```
 //!
-//! The bytes are not trusted: whatever they are, reading ends with the last record
-//! that makes sense, and with an error that names the place if what follows does not.
-//! One chunk is in memory at a time, and what was defined.
+//! The bytes are not trusted. Whatever they are, reading ends with the last valid record, and with
+//! an error that names the position if what follows is invalid. One chunk is in memory at a time,
+//! and the definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use model::{Identity, OpKind, Time};
 use crate::definitions::{ID_UNKNOWN, take_subject};
 use crate::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, TraceRequest};
 
-/// The requests of a trace, in the order in which they were noted.
+/// The requests of a trace, in the order in which they were recorded.
 ///
-/// Ask [`Decoder::next_record`] until it gives none; then read into [`Decoder::room`] what
-/// it has room for and tell [`Decoder::filled`] how much there was. Without room and without
-/// a record it is at its end, and [`Decoder::cut`] and [`Decoder::lost`] say what is missing.
+/// Call [`Decoder::next_record`] until it returns none. Then read into [`Decoder::room`] as much as
+/// it has room for, and pass the number of bytes to [`Decoder::filled`]. Without room and without a
+/// record it is at its end; [`Decoder::cut`] and [`Decoder::lost`] then name what is missing.
 ///
 /// Requests of different threads are interleaved by chunks, so arrival times go back
 /// and forth by up to about a second.
 #[derive(Debug)]
 pub struct Decoder {
     expected: Expected,
-    /// What is being read: a part of the header, or of a chunk.
+    /// The current part of the header, or of a chunk.
     buffer: Vec<u8>,
-    /// Where what is being read begins in the trace.
+    /// The offset of the current part in the trace.
     offset: u64,
     kinds: Vec<OpKind>,
     /// Kinds that the header has still to name.
@@ -38,49 +38,49 @@ pub struct Decoder {
     subjects: BTreeMap<u32, Arc<TraceSubject>>,
     classes: BTreeMap<(String, u64), String>,
     origin_unix_ns: u64,
-    /// Bytes of the payload in `buffer` that were used.
+    /// Bytes of the payload in `buffer` that were read.
     at: usize,
-    /// Requests of the payload that were not.
+    /// Requests of the payload that were not read.
     left: u32,
     previous: Time,
     read: u64,
     lost: u64,
 }
 
-/// What comes next.
+/// The part of the trace that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// What every trace begins with.
+    /// The first bytes of every trace.
     Begin,
     /// The length of a kind's name.
     KindLen,
-    /// A kind's name.
+    /// The name of a kind.
     OpKind(usize),
     /// The header of a chunk.
     Chunk,
-    /// Its payload: type, length, count.
+    /// The payload of a chunk: type, length, count.
     Payload(u8, usize, u32),
     /// Nothing more: the last chunk was read.
     Complete,
     /// Nothing more: the trace ended before.
     Cut,
-    /// Nothing more: it is damaged, or none.
+    /// Nothing more: the trace is damaged, or is not a trace.
     Failed,
 }
 
-/// One request of a trace and who asked.
+/// One request of a trace and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// Who asked.
+    /// The subject of the request.
     pub who: Arc<TraceSubject>,
-    /// What, when and how it ended.
+    /// The request, when it arrived and how it ended.
     pub request: TraceRequest,
 }
 
-/// One attach, an identity at work in an export; or a peer who asked without one.
+/// One attach: an identity at work in an export; or a peer without an attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSubject {
-    /// Who pays.
+    /// The identity that pays.
     pub who: Identity,
     /// The export's name; empty without an attach.
     pub export: String,
@@ -89,41 +89,41 @@ pub struct TraceSubject {
 }
 
 impl TraceSubject {
-    /// The user; `None` where nobody has attached and the system does not know the peer.
+    /// The user; `None` where there was no attach and the system does not know the peer.
     pub fn uid(&self) -> Option<u32> {
         known(self.who.uid)
     }
 
-    /// The user's group, likewise.
+    /// The user's group; `None` in the same cases.
     pub fn gid(&self) -> Option<u32> {
         known(self.who.gid)
     }
 }
 
-/// Why bytes are no trace, or not to their end.
+/// The reason why bytes are not a complete trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceDecodeError {
-    /// It is something else.
+    /// The file is not a trace.
     #[error("not a trace of sluice proxy --record: it begins with \"{begin}\"")]
     Foreign {
-        /// Its first bytes, escaped.
+        /// The first bytes, escaped.
         begin: String,
     },
-    /// It was written by another version.
+    /// The trace was written by another version.
     #[error("a trace of format {found}; this sluice reads format {}", format::VERSION)]
     Version {
-        /// The format's number.
+        /// The number of the format.
         found: u16,
     },
-    /// It names a kind of request that is not known here.
+    /// The trace names an unknown kind of request.
     #[error(transparent)]
     OpKind(#[from] model::ParseKindError),
-    /// Its bytes make no sense from some place on.
+    /// The bytes of the trace are invalid from some offset on.
     #[error("damaged at byte {offset}: {what}")]
     Damaged {
         /// The byte at which the chunk begins.
         offset: u64,
-        /// What is wrong.
+        /// The damage that was found.
         what: &'static str,
     },
 }
@@ -135,7 +135,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Of a trace of which nothing was read yet.
+    /// Creates a decoder of which nothing was read yet.
     pub fn new() -> Decoder {
         Decoder {
             expected: Expected::Begin,
@@ -154,8 +154,8 @@ impl Decoder {
         }
     }
 
-    /// Where the next bytes go, as many as can be understood at once; empty while there are
-    /// records to take, and at the end.
+    /// The room for the next bytes, as many as can be decoded at once; empty while there are
+    /// records to read, and at the end.
     pub fn room(&mut self) -> &mut [u8] {
         let len = match self.expected {
             _ if self.left > 0 => 0,
@@ -172,11 +172,11 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// The first `len` bytes of the room were filled; fewer than it has mean that the trace
-    /// ends there. Afterwards there may be records.
+    /// Handles that the first `len` bytes of the room were filled. Fewer bytes than it has mean
+    /// that the trace ends there. Afterwards there may be records.
     ///
     /// # Errors
-    /// If what has come makes no sense.
+    /// If the bytes are invalid.
     pub fn filled(&mut self, len: usize) -> Result<(), TraceDecodeError> {
         assert!(self.left == 0 && len <= self.buffer.len(), "what was filled is the room");
         self.offset += len as u64;
@@ -202,7 +202,7 @@ impl Decoder {
     /// The next record; `None` if it needs bytes first, or is at its end.
     ///
     /// # Errors
-    /// If what has come makes no sense; there is nothing after that.
+    /// If the bytes are invalid; there is nothing after that.
     pub fn next_record(&mut self) -> Result<Option<TraceRecord>, TraceDecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -224,7 +224,7 @@ impl Decoder {
         self.offset
     }
 
-    /// Requests that were not recorded, as far as the trace has been read.
+    /// Requests that were not traced, as far as the trace has been read.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -241,9 +241,9 @@ impl Decoder {
         self.origin_unix_ns
     }
 
-    /// The name of a class of a target, its rule and key, once it was read: up to a
-    /// second of requests after the first of the class. `None` also for one that went
-    /// before it was asked for.
+    /// The name of a class of a target, its rule and key, once it was read: up to a second of
+    /// requests after the first of the class. `None` also for a class that was gone before its name
+    /// was written.
     pub fn class(&self, target: &str, number: u64) -> Option<&str> {
         self.classes.get(&(target.to_owned(), number)).map(String::as_str)
     }
@@ -332,7 +332,7 @@ impl Decoder {
         Ok(TraceRecord { who, request })
     }
 
-    /// Types that are not known are passed over: later versions may write more.
+    /// Unknown types are skipped: later versions may write more.
     fn understand(&mut self, what: u8, count: u32) -> Option<()> {
         let payload = std::mem::take(&mut self.buffer);
         let mut from = Cursor(&payload);

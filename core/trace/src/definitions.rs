@@ -1,4 +1,4 @@
-//! Who is who: subjects and classes, each defined once for the whole trace.
+//! Definitions of subjects and classes, each once for the whole trace.
 
 use model::{Identity, JobId, Nid};
 
@@ -12,7 +12,7 @@ pub struct Definitions {
     bytes: Vec<u8>,
 }
 
-/// The uid and gid of nobody known, as `-1` is in rules.
+/// The number of an unknown uid or gid, as `-1` is in rules.
 pub const ID_UNKNOWN: u32 = u32::MAX;
 
 impl Definitions {
@@ -37,7 +37,7 @@ impl Definitions {
         self.count += 1;
     }
 
-    /// Takes over what `more` defines.
+    /// Adopts the definitions of `more`.
     pub fn append(&mut self, more: Definitions) {
         self.count += more.count;
         self.bytes.extend_from_slice(&more.bytes);
@@ -48,7 +48,7 @@ impl Definitions {
         self.count == 0
     }
 
-    /// The bytes that they take.
+    /// The length of the definitions in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -80,7 +80,7 @@ pub(crate) fn take_subject(from: &mut Cursor<'_>) -> Option<(u32, TraceSubject)>
     Some((number, TraceSubject { who, export, target }))
 }
 
-/// The node's name, of the two forms that there are.
+/// Writes the node's name, in one of two forms.
 fn nid(text: &str) -> Option<Nid> {
     match text.strip_suffix("@tcp") {
         Some(address) => Some(Nid::tcp(address.parse().ok()?)),

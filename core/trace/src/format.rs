@@ -5,10 +5,9 @@
 //!             └─ marker, type, length, count │ payload: requests, subjects, classes, lost
 //! ```
 //!
-//! A chunk can be understood once those before it were, and its length is known
-//! before its payload: a file that was cut is good up to its last whole chunk. Numbers
-//! of requests are varints, since most are small; whatever bytes come, decoding ends
-//! in a value or in `None`.
+//! A chunk can be decoded after those before it, and its length is known before its payload: a file
+//! that was cut is valid up to its last whole chunk. Numbers of requests are varints, since most
+//! are small. Whatever the bytes, decoding ends in a value or in `None`.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +19,7 @@ use crate::access::Access;
 pub(crate) const MAGIC: [u8; 8] = *b"SLUICETR";
 /// The format written and read here.
 pub(crate) const VERSION: u16 = 1;
-/// The first bytes of every chunk; no text and no varint that is likely begins so.
+/// The first bytes of every chunk; no text and no likely varint begins with them.
 pub const MARKER: [u8; 4] = [0xf5, b'S', b'L', b'C'];
 /// Marker, type, three bytes of zero, length, count.
 pub const CHUNK_HEADER_LEN: usize = 16;
@@ -31,7 +30,7 @@ pub(crate) const PAYLOAD_MAX: usize = 4 << 20;
 /// The most that one request takes: two bytes and nine varints.
 const REQUEST_MAX: usize = 2 + 9 * 10;
 
-/// What a chunk holds.
+/// The content of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ChunkType {
@@ -49,36 +48,36 @@ pub struct TraceRequest {
     pub subject: u32,
     /// The dispatcher's number for its class; `None` without scheduling.
     pub class: Option<u64>,
-    /// What was asked.
+    /// The kind of the request.
     pub kind: OpKind,
-    /// Which resource served it.
+    /// The lane that served it.
     pub lane: Lane,
-    /// How it follows the access that was asked for before it through the same fid, for
-    /// reads and writes of files.
+    /// Its position relative to the access before it through the same fid, for reads and writes of
+    /// files.
     pub access: Option<Access>,
     /// When it arrived, counted from the proxy's start.
     pub arrived: Time,
-    /// How long it waited for its turn.
+    /// How long it waited for its dispatch.
     pub queued: Nanos,
-    /// How long it was worked on, from its turn to its end; 0 if it never had one. A
-    /// lock's wait for its holder is part of it.
+    /// How long it was served, from its dispatch to its end; 0 without a dispatch. A lock's wait
+    /// for its holder is part of it.
     pub service: Nanos,
-    /// Payload asked for.
+    /// The requested payload.
     pub asked: Bytes,
     /// Payload moved, and backend operations.
     pub served: Amount,
-    /// How it ended.
+    /// The outcome of the request.
     pub outcome: TraceOutcome,
 }
 
-/// How a request of a trace ended.
+/// The outcome of a request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceOutcome {
-    /// It was done.
+    /// The request succeeded.
     Done,
-    /// It was answered with this errno.
+    /// The request was answered with this errno.
     Failed(NonZeroU32),
-    /// The client gave it up while it waited, or ended its session: it was not answered.
+    /// The client cancelled the request while it waited, or ended its session: it was not answered.
     Cancelled,
 }
 
@@ -110,7 +109,7 @@ pub struct Chunk {
 pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl Chunk {
-    /// An empty one with room for all that it may hold.
+    /// Creates an empty chunk with room for all that it may hold.
     pub fn allocate() -> Chunk {
         Chunk { bytes: Vec::with_capacity(CHUNK_LEN), count: 0, previous: Time::ZERO }
     }
@@ -139,7 +138,7 @@ impl Chunk {
         debug_assert!(self.bytes.len() <= CHUNK_LEN, "a request is shorter than REQUEST_MAX");
     }
 
-    /// The whole chunk as it stands in the file.
+    /// The whole chunk as it is in the file.
     pub fn seal(&mut self) -> &[u8] {
         let len = self.bytes.len() - CHUNK_HEADER_LEN;
         let header = chunk_header(ChunkType::Requests, self.count, len);
@@ -165,12 +164,12 @@ pub fn file_header() -> Vec<u8> {
     out
 }
 
-/// Says that so many more requests are not in the trace.
+/// Counts requests that are not in the trace.
 pub fn lost_chunk(count: u64) -> Vec<u8> {
     chunk_of(ChunkType::Lost, 1, &count.to_le_bytes())
 }
 
-/// The last chunk: how many requests are in the trace, and how many it has said are not.
+/// The last chunk: how many requests are in the trace, and how many are counted as lost.
 pub fn end_chunk(requests: u64, lost: u64) -> Vec<u8> {
     chunk_of(ChunkType::End, 2, &[requests, lost].map(u64::to_le_bytes).concat())
 }

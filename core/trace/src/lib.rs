@@ -1,4 +1,4 @@
-//! The bytes of a trace: what `sluice proxy --record` writes of every request, both ways.
+//! The bytes of a trace: the file of requests of `sluice proxy --record`, both ways.
 //!
 //! ```text
 //!   TraceRequest ─► Chunk ──┐                              ┌─► TraceRecord, TraceRecord, …
@@ -6,8 +6,8 @@
 //!          └─► Definitions ─┘                              └─► lost, cut, names of classes
 //! ```
 //!
-//! docs/trace.md describes the format byte by byte. Whoever has files and clocks stays
-//! outside: `io/proxy` fills chunks, writes them and reads them back.
+//! docs/trace.md describes the format byte by byte. Files and clocks are outside: `io/proxy` fills
+//! chunks, writes them and reads them back.
 
 mod access;
 mod decoder;
