@@ -1,24 +1,24 @@
-//! Bounds of what all clients share: open files, locks, memory.
+//! Bounds of resources that all clients share: open files, locks, memory.
 //!
 //! ```text
 //!   free = max - used
 //!   a peer may hold        free / peers                     that hold anything, itself included
-//!   a user of it may hold  (that - what the peer holds) / users              of the peer, likewise
+//!   a user of it may hold  (that - what the peer holds) / users of the peer that hold anything
 //! ```
 //!
 //! One user alone gets a third, and one peer with several users a half. This is the dynamic
 //! threshold of shared-memory switches (Choudhury and Hahne, 1998) at two levels, with a factor
-//! that falls as holders come: with a fixed one, peers that come one after the other and take all
-//! they can get leave a half, a quarter, an eighth; with this one the n-th leaves max / (n + 1).
-//! So something is always left for whoever comes next. A fixed part for each would be too little
-//! for the only client of a proxy, or too much for the hundredth. Nothing that is held is taken
-//! away: a holder above its part gets no more until it has given back. A peer that holds nothing may
-//! take whatever is free at once.
+//! that falls as holders come. With a fixed factor, peers that come one after the other and take
+//! all they can get leave a half, a quarter, an eighth. With this one the n-th leaves max / (n +
+//! 1), so something is always left for the next peer. A fixed part for each would be too little for
+//! the only client of a proxy, or too much for the hundredth. Nothing is taken away: a holder above
+//! its part gets no more until it has given units back. A peer that holds nothing may take all free
+//! units at once.
 //!
-//! Of a table whose places can be taken back, such as connections, a holder may have all while
-//! nobody else wants one: [`reclaim`] says which go then.
+//! In a table whose places can be reclaimed, such as connections, a holder may have all while no
+//! other wants one: [`reclaim`] chooses which go then.
 //!
-//! Left to others: what a unit is, and what a client that is refused is told.
+//! Left to others: the unit, and the reply to a client that is refused.
 
 mod reclaim;
 
@@ -28,7 +28,7 @@ use model::Nid;
 
 pub use reclaim::{ReclaimPlace, Worth, reclaim};
 
-/// Who holds something: a user of a peer.
+/// A holder of units: a user of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// The node that the connection came from.
@@ -37,10 +37,10 @@ pub struct Holder {
     pub uid: Option<u32>,
 }
 
-/// Which bound a request for more has met.
+/// The bound that refused a request for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtBound {
-    /// All is in use.
+    /// All units are in use.
     All,
     /// The peer has its part.
     Peer,
@@ -48,7 +48,7 @@ pub enum AtBound {
     User,
 }
 
-/// How much there is of one thing, and who holds it.
+/// A bounded number of units of one resource, and their holders.
 #[derive(Clone, Debug, Default)]
 pub struct FairBound {
     max: u64,
@@ -70,7 +70,7 @@ impl FairBound {
         FairBound { max, ..FairBound::default() }
     }
 
-    /// Changes how many units there are; what is held stays, even if it is more.
+    /// Changes the number of units; holders keep theirs, even if that is more.
     pub fn set_max(&mut self, max: u64) {
         self.max = max;
     }
@@ -95,7 +95,7 @@ impl FairBound {
     /// Gives units back that the holder has taken.
     ///
     /// # Panics
-    /// If the holder does not have so many.
+    /// If the holder has fewer units.
     pub fn give_back(&mut self, holder: &Holder, amount: u64) {
         if amount == 0 {
             return;
@@ -123,7 +123,7 @@ impl FairBound {
         if amount > free {
             return Err(AtBound::All);
         }
-        // Or a large request would wait for ever beside many peers with small ones.
+        // Otherwise a large request would wait forever beside many peers with small ones.
         let Some(peer) = self.peers.get(&holder.peer) else { return Ok(()) };
         let left = (free / self.peers.len() as u64).saturating_sub(peer.used);
         if amount > left {
@@ -145,12 +145,12 @@ impl FairBound {
         self.used
     }
 
-    /// The most units that were held since this was last asked.
+    /// The most units that were held since the last call.
     pub fn take_peak(&mut self) -> u64 {
         std::mem::replace(&mut self.peak, self.used)
     }
 
-    /// How often somebody was refused.
+    /// How many requests were refused.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -164,7 +164,7 @@ mod tests {
         Holder { peer: Nid::tcp(std::net::Ipv4Addr::new(10, 0, 0, peer).into()), uid: Some(uid) }
     }
 
-    /// Takes units one at a time for as long as there are any; how many, and what ended it.
+    /// Takes units one at a time for as long as there are any; returns how many, and what ended it.
     fn take_all(bound: &mut FairBound, holder: &Holder) -> (u64, AtBound) {
         (0..).find_map(|taken| bound.take(holder, 1).err().map(|end| (taken, end))).unwrap()
     }

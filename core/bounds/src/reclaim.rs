@@ -1,8 +1,8 @@
-//! Who leaves a full table for somebody new.
+//! Reclaiming places of a full table for a newcomer.
 //!
 //! A place is taken from the holder with the most, and only if that has more than the newcomer
-//! would have then; or from the newcomer itself. Of its places the one goes that is least worth,
-//! and of those the one that was idle for longest. What is in use is never taken.
+//! would have then; or from the newcomer itself. Of the holder's places the one of least worth
+//! goes, and of equal ones the one that was idle for longest. A place in use is never taken.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,24 +14,24 @@ use crate::Holder;
 /// A place in a table.
 #[derive(Clone, Debug)]
 pub struct ReclaimPlace {
-    /// Its number in the table.
+    /// The number of the place in the table.
     pub id: u128,
-    /// Who has it.
+    /// The holder of the place.
     pub holder: Holder,
-    /// What its end would cost; `None` while it is in use.
+    /// The cost of its end; `None` while it is in use.
     pub worth: Option<Worth>,
     /// When it was last used.
     pub used: Time,
 }
 
-/// What the end of an idle place costs its holder, the least first.
+/// The cost of the end of an idle place for its holder, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Worth {
-    /// Nothing: there is no state.
+    /// Nothing: the place has no state.
     Nothing,
-    /// A reconnect, by a client that does so by itself.
+    /// A reconnect, by a client that reconnects by itself.
     Reconnect,
-    /// All that it has open.
+    /// All open files of the holder.
     State,
 }
 
@@ -58,7 +58,8 @@ pub fn reclaim(places: &[ReclaimPlace], newcomer: &Holder, most: usize, now: Tim
         }
         counts.entry(&place.holder).and_modify(|count| *count -= 1);
         taken.push(place.id);
-        // One is enough for this newcomer; what costs nothing spares the next ones a look.
+        // One is enough for this newcomer; taking more places without state saves the next ones a
+        // search.
         if costs || place.holder == *newcomer {
             break;
         }
@@ -66,8 +67,8 @@ pub fn reclaim(places: &[ReclaimPlace], newcomer: &Holder, most: usize, now: Tim
     taken
 }
 
-/// Which of the idle places, the least worth first, goes next: one of the largest holder that has
-/// more than the newcomer will have, or one of the newcomer's own without state.
+/// The next of the idle places, the least worth first: one of the largest holder that has more
+/// than the newcomer will have, or one of the newcomer's own without state.
 fn next(
     idle: &[&ReclaimPlace],
     counts: &BTreeMap<&Holder, usize>,
@@ -81,11 +82,11 @@ fn next(
     able.max_by_key(|(at, place)| (counts[&place.holder], Reverse(*at))).map(|(at, _)| at)
 }
 
-/// What was used a moment ago is not idle, or clients would lose places before they have said what
-/// they want.
+/// A place that was used within this time is not idle. Otherwise clients would lose places before
+/// their first request.
 const IDLE_MIN: Nanos = Nanos::from_secs(1);
-/// But not so for a holder with so many times more places than the newcomer would have: whoever
-/// takes them as fast as it can leaves none to others otherwise.
+/// The exception: a holder with this many times more places than the newcomer would have. Otherwise
+/// a holder that takes places as fast as it can leaves none to others.
 const MANY: usize = 8;
 
 #[cfg(test)]
