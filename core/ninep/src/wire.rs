@@ -1,11 +1,10 @@
 //! Fields to bytes and back: the two cursors that the message tables drive.
 //!
-//! Every kind of field has one method of the same name on [`FrameReader`] and on
-//! [`FrameWriter`],
+//! Every kind of field has one method of the same name on [`FrameReader`] and on [`FrameWriter`],
 //! so a table names a field's coding once and both directions follow it.
 //!
-//! Invariant: `FrameReader` only ever shrinks the body it was given and returns parts of
-//! it, so what it returns lives as long as the frame and nothing is copied.
+//! Invariant: `FrameReader` only ever shrinks the body it was given and returns parts of it, so
+//! what it returns lives as long as the frame and nothing is copied.
 
 use crate::attributes::{Attributes, SetAttributes, Statfs, Timestamp};
 use crate::error::FrameError;
