@@ -1,30 +1,30 @@
-//! What reads or writes looked like: how large they were, and whether they followed one another.
+//! Statistics of reads or writes: their sizes, and whether they followed one another.
 //!
 //! ```text
 //!   bytes moved  <4 KiB │ <64 KiB │ <1 MiB │ more      one count each
-//!   where        at the end of the last one through the same open file, or elsewhere: random
+//!   where        at the end of the last one through the same open file, or not: random
 //! ```
 //!
-//! Counted is what reaches a server. A mount that gathers small writes before it sends them shows
-//! fewer and larger ones than its programs made.
+//! Only requests that reach a server are counted. A mount that gathers small writes before it sends
+//! them shows fewer and larger ones than its programs made.
 
 /// Reads or writes by size and order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],
-    /// Those that began elsewhere than where the last one through the same open file ended. One
-    /// that names no place, as an append, is none.
+    /// How many did not begin where the last one through the same open file ended. An access
+    /// without an offset, such as an append, is not counted as random.
     pub random: u64,
 }
 
 impl Accesses {
-    /// How many sizes are told apart.
+    /// The number of size classes.
     pub const SIZES: usize = 4;
-    /// Below so many bytes an access is of the first size, the second and the third.
+    /// The upper bounds of the first three size classes, in bytes.
     pub const BOUNDS: [u64; Accesses::SIZES - 1] = [4 << 10, 64 << 10, 1 << 20];
 
-    /// Counts one that moved so much; one that moved nothing is none.
+    /// Counts one access of this length; an access that moved nothing is not counted.
     pub fn count(&mut self, bytes: u64, random: bool) {
         if bytes > 0 {
             let size = Accesses::BOUNDS.iter().filter(|bound| bytes >= **bound).count();
@@ -33,28 +33,28 @@ impl Accesses {
         }
     }
 
-    /// All of them.
+    /// The number of all accesses.
     pub fn all(&self) -> u64 {
         self.sizes.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Those below 64 KiB.
+    /// The number of accesses below 64 KiB.
     pub fn small(&self) -> u64 {
         self.sizes[0].saturating_add(self.sizes[1])
     }
 
-    /// The same as numbers: the sizes, then the random ones.
+    /// The counts as numbers: the sizes, then the random ones.
     pub const fn fields(&self) -> [u64; Accesses::SIZES + 1] {
         let [a, b, c, d] = self.sizes;
         [a, b, c, d, self.random]
     }
 
-    /// What [`Accesses::fields`] gave.
+    /// Restores the counts from [`Accesses::fields`].
     pub const fn from_fields([a, b, c, d, random]: [u64; Accesses::SIZES + 1]) -> Accesses {
         Accesses { sizes: [a, b, c, d], random }
     }
 
-    /// Adds others.
+    /// Adds the counts of others.
     pub fn add(&mut self, other: &Accesses) {
         let mut fields = self.fields();
         for (field, more) in fields.iter_mut().zip(other.fields()) {

@@ -1,18 +1,18 @@
-//! How long a thread looks for work before it sleeps.
+//! Busy polling: how long a thread polls for work before it sleeps.
 //!
 //! ```text
-//!   work ──gap──► work ──gap──► work        mean gap short: look for `most`, yielding, then sleep
+//!   work ──gap──► work ──gap──► work        mean gap short: poll for `most`, yielding, then sleep
 //!                                           mean gap long:  sleep at once
 //! ```
 //!
 //! Waking a thread on another processor costs 50 µs and more on a virtual machine, whose idle
-//! processors are given back to the host; a request that goes through a mount and a proxy needs
-//! four such wake-ups. Who looks for a while instead finds the next request of a process that asks
-//! one after the other. Where work comes seldom, looking is in vain and is not done.
+//! processors are given back to the host. A request through a mount and a proxy needs four such
+//! wake-ups. A thread that polls for a while instead finds the next request of a process that sends
+//! one after the other. Where work is rare, polling is in vain and is not done.
 
 use crate::Nanos;
 
-/// What a thread knows of how soon work comes.
+/// A thread's estimate of how soon work comes.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyPoll {
     most: u64,
@@ -20,29 +20,29 @@ pub struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// Looks for at most so long; zero for never.
+    /// The longest time of polling; zero for never.
     pub fn new(most: Nanos) -> BusyPoll {
         let most = most.get().min(MOST_NS);
         BusyPoll { most, mean: most * LONG }
     }
 
-    /// How long to look now.
+    /// How long to poll now.
     pub fn span(&self) -> Nanos {
         Nanos::new(if self.mean < self.most * WORTH { self.most } else { 0 })
     }
 
-    /// Work came after so long a wait.
+    /// Notes that work came after a wait of this length.
     pub fn came_after(&mut self, gap: Nanos) {
         let gap = gap.get().min(self.most * LONG);
         self.mean = self.mean - self.mean / SMOOTH + gap / SMOOTH;
     }
 }
 
-/// Looking for longer than this would cost more than any wake-up.
+/// Polling for longer than this would cost more than any wake-up.
 const MOST_NS: u64 = 10_000_000;
-/// Gaps count as at most so many spans, so that one pause does not outweigh a hundred gaps.
+/// Gaps count as at most this many spans, so that one pause does not outweigh a hundred gaps.
 const LONG: u64 = 8;
-/// Looking is worth it while gaps are at most so many spans: wake-ups are part of them.
+/// Polling is worth it while gaps are at most this many spans: wake-ups are part of them.
 const WORTH: u64 = 4;
 /// The weight of the past.
 const SMOOTH: u64 = 8;

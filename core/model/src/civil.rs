@@ -4,8 +4,8 @@
 //!   seconds since 1970 + a zone's offset ◄─► days since 1970 ◄─► year, month, day
 //! ```
 //!
-//! Days are counted after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms". Which
-//! offset a zone has at a time is left to a [`Zone`].
+//! Days are counted after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms". The offset
+//! of a zone at a time is left to a [`Zone`].
 
 use std::fmt;
 
@@ -21,9 +21,9 @@ pub struct CivilTime {
     second: u32,
 }
 
-/// What the clocks of a place show.
+/// The clocks of a place.
 pub trait Zone {
-    /// What they show at a point of time, counted from 1970.
+    /// The date and time that they show at a point of time, counted from 1970.
     fn shows(&self, at: Time) -> CivilTime;
 
     /// The point of time, counted from 1970, at which they show this; `None` before 1970 and where
@@ -31,14 +31,15 @@ pub trait Zone {
     fn point(&self, shown: CivilTime) -> Option<Time>;
 }
 
-/// A zone whose clocks are always the same time ahead of Greenwich's.
+/// A zone with a constant offset to Greenwich's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedZone {
     seconds_east: i32,
 }
 
 impl CivilTime {
-    /// A time of a day from the year 0 to 9999; `None` if there is no such day or time of day.
+    /// A time of a day from the year 0 to 9999; `None` if the day or the time of day does not
+    /// exist.
     pub fn new(date: [u16; 3], clock: [u16; 3]) -> Option<CivilTime> {
         let ([year, month, day], [hour, minute, second]) = (date, clock);
         let is_date = year <= 9_999 && day >= 1 && day <= days_of_month(year, month)?;
@@ -71,7 +72,7 @@ impl CivilTime {
         if self.date() == [0, 1, 1] { self } else { on_day(days, self.second) }
     }
 
-    /// Seconds since 1970 at which clocks that know no offset show this.
+    /// Seconds since 1970 at which clocks without an offset show this.
     fn seconds(self) -> i64 {
         days_since_1970(self.date()) * DAY_S + i64::from(self.second)
     }
@@ -89,7 +90,7 @@ impl FixedZone {
     /// Greenwich's time, written `Z`.
     pub const UTC: FixedZone = FixedZone { seconds_east: 0 };
 
-    /// So far east of Greenwich, less than a day; `None` if it is more.
+    /// A zone `seconds` east of Greenwich, less than a day; `None` if it is more.
     pub const fn east(seconds: i32) -> Option<FixedZone> {
         let within_a_day = seconds > -(DAY_S as i32) && seconds < DAY_S as i32;
         if within_a_day { Some(FixedZone { seconds_east: seconds }) } else { None }
@@ -109,7 +110,7 @@ impl Zone for FixedZone {
     }
 }
 
-/// The day so many after the first of 1970, at a time of day.
+/// The time of day on a day counted from the first of 1970.
 fn on_day(days: i64, second: u32) -> CivilTime {
     // The calendar repeats every 400 years; a year begins with March, so that a leap day is its last.
     let shifted = days + DAYS_TO_1970;
@@ -145,7 +146,7 @@ fn days_of_month(year: u16, month: u16) -> Option<u16> {
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_S: i64 = 86_400;
-/// Of 400 years.
+/// The days of 400 years.
 const DAYS_OF_ERA: i64 = 146_097;
 /// From the first of March of the year 0 to the first of January 1970.
 const DAYS_TO_1970: i64 = 719_468;

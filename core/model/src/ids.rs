@@ -1,4 +1,4 @@
-//! Who a request belongs to: the job, the user, the node.
+//! The identity of a request: the job, the user, the node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct JobId(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nid(Arc<str>);
 
-/// Who pays for a request.
+/// The identity that a request is charged to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The job that the request belongs to.
@@ -23,7 +23,7 @@ pub struct Identity {
     pub uid: u32,
     /// That user's group.
     pub gid: u32,
-    /// The project quota id of the file that is meant; `None` if it is not known.
+    /// The project quota id of the file in question; `None` if it is not known.
     pub projid: Option<u32>,
     /// The node it came from.
     pub nid: Nid,
@@ -39,7 +39,7 @@ impl JobId {
         fits.then(|| JobId(name.into()))
     }
 
-    /// The name; empty when there is no job.
+    /// The name; empty without a job.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +56,7 @@ impl Nid {
         fits.then(|| Nid(name.into()))
     }
 
-    /// What comes before every name in their order; no node has it.
+    /// The name that comes first in the order; no node has it.
     pub fn least() -> Nid {
         Nid(Arc::default())
     }
@@ -89,8 +89,8 @@ impl fmt::Display for Nid {
     }
 }
 
-/// Whether a terminal or a page does what a character says in place of showing it: controls, ends
-/// of lines, and what Unicode calls `Bidi_Control`, by which a name looks like another one.
+/// Whether a terminal or a page obeys a character instead of showing it: controls, ends of lines,
+/// and what Unicode calls `Bidi_Control`, by which a name can imitate another one.
 fn is_obeyed(character: char) -> bool {
     let directs = matches!(character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,9 +1,8 @@
-//! The words every other crate speaks: points and spans of time, amounts and
-//! rates, names of jobs and nodes, the kinds of request, and the text of rules.
+//! The nouns of all crates: points and spans of time, amounts and rates, names of jobs and nodes,
+//! kinds of request, and the text of rules.
 //!
-//! Nothing here decides anything and nothing here touches the world. Each type
-//! is built valid or not at all, and each one that people write in a
-//! configuration parses and prints the same text.
+//! Nothing here decides anything or does I/O. Each type is valid once it is built. Each type that
+//! people write in a configuration parses and prints the same text.
 
 mod access;
 mod busy_poll;

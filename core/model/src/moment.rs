@@ -12,79 +12,79 @@ use std::str::FromStr;
 use crate::civil::{CivilTime, FixedZone, Zone};
 use crate::time::{Nanos, Time};
 
-/// A point of time as it is written, before it is known which one that is.
+/// A point of time as it is written, before it is resolved.
 ///
 /// `90s`, `15m`, `1h`, `7d`, `1w`, each also with a `-`; `now`, `today`, `yesterday`;
 /// `2026-11-23`, `2026-11-23T14:00`, with seconds, with `Z` or an offset; seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A span away from now.
+    /// A span before or after now.
     Span {
-        /// How far away.
+        /// The length of the span.
         span: Nanos,
-        /// Written with a `-`: it is never ahead.
+        /// Whether it is written with a `-`: then it is never in the future.
         minus: bool,
     },
-    /// Now.
+    /// The current time.
     Now,
     /// The midnight that this day began with.
     Today,
     /// The midnight that the day before began with.
     Yesterday,
-    /// What a clock shows, of a zone if one is named.
+    /// A date and time of a clock, of a zone if one is named.
     Civil(CivilTime, Option<FixedZone>),
     /// Seconds since 1970.
     Unix(Time),
 }
 
-/// Why a text is no point of time, or not one that can be meant.
+/// The reason why a text does not name an allowed point of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MomentError {
-    /// It is not in the grammar.
+    /// The text does not follow the grammar.
     #[error(
         "not a point of time such as 30d, 1w, yesterday, 2026-11-23, 2026-11-23T14:00 or 1767225600"
     )]
     NotAMoment,
-    /// It is written as a date, and the calendar has no such day or the day no such time.
+    /// The text is a date, and the calendar has no such day or the day no such time.
     #[error("the calendar has no such date or time of day")]
     NotInCalendar,
-    /// It is before 1970, or so late that nanoseconds since then do not fit.
+    /// The point is before 1970, or so late that nanoseconds since then do not fit.
     #[error("not a point of time from 1970 to 2553")]
     OutOfRange,
-    /// It is to be in the past.
+    /// The point must be in the past.
     #[error("this time is in the future; use a past one")]
     Future,
-    /// It is to be in the future.
+    /// The point must be in the future.
     #[error("this time is in the past; use a future one")]
     Past,
-    /// It means another point in each zone.
+    /// The text means a different point in each zone.
     #[error("no time zone; add Z or an offset, as in 2026-11-23T14:00Z or 2026-11-23T14:00+01:00")]
     NoZone,
 }
 
 impl Moment {
-    /// The point that is meant where times past are asked for: a span is a time ago. A span that
-    /// reaches behind 1970 ends there.
+    /// Resolves the point in the past: a span counts back from now. A span that reaches behind 1970
+    /// ends there.
     ///
     /// # Errors
-    /// It is later than `now`, or earlier than 1970.
+    /// If it is later than `now`, or earlier than 1970.
     pub fn back(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         let at = self.resolve(Some(zone), now)?;
         if at > now { Err(MomentError::Future) } else { Ok(at) }
     }
 
-    /// The same where what is to come may be meant, too: the end of a span of time.
+    /// Resolves the point in the past or the future, for the end of a span of time.
     ///
     /// # Errors
-    /// It is earlier than 1970, or too late for [`Time`].
+    /// If it is earlier than 1970, or too late for [`Time`].
     pub fn at(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         self.resolve(Some(zone), now)
     }
 
-    /// The point that is meant where times to come are asked for: a span is a time from now on.
+    /// Resolves the point in the future: a span counts from now on.
     ///
     /// # Errors
-    /// It is not later than `now`, or too late for [`Time`].
+    /// If it is not later than `now`, or too late for [`Time`].
     pub fn ahead(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         let at = match self {
             Moment::Span { span, minus: false } => {
@@ -96,10 +96,10 @@ impl Moment {
         if at <= now { Err(MomentError::Past) } else { Ok(at) }
     }
 
-    /// The point that is meant by somebody whose zone is not known: a span is a time ago.
+    /// Resolves the point for a caller whose zone is unknown: a span counts back from now.
     ///
     /// # Errors
-    /// It means another point in each zone, as a date does that names none.
+    /// If it means a different point in each zone, as a date without a zone does.
     pub fn without_zone(self, now: Time) -> Result<Time, MomentError> {
         self.resolve(None::<&FixedZone>, now)
     }
@@ -151,8 +151,8 @@ impl FromStr for Moment {
     }
 }
 
-/// A date as ISO 8601 writes it, perhaps with a time of day and a zone; `None` if the text does
-/// not begin as one.
+/// Reads a date as ISO 8601 writes it, perhaps with a time of day and a zone; `None` if the text
+/// does not begin as one.
 fn civil(text: &str) -> Option<Result<Moment, MomentError>> {
     let [year, month, day] = numbers(text.get(..10)?, '-', [4, 2, 2])?;
     let date = [year, month, day];
@@ -177,7 +177,7 @@ fn civil(text: &str) -> Option<Result<Moment, MomentError>> {
     Some(shown.ok_or(MomentError::NotInCalendar))
 }
 
-/// `Z`, `+01:00`, `+0100` or `+01`.
+/// Reads a zone: `Z`, `+01:00`, `+0100` or `+01`.
 fn offset(text: &str) -> Option<FixedZone> {
     if text == "Z" {
         return Some(FixedZone::UTC);
@@ -196,7 +196,7 @@ fn offset(text: &str) -> Option<FixedZone> {
     FixedZone::east(sign * seconds).filter(|_| minutes < 60)
 }
 
-/// Numbers of so many digits each, with a mark between them.
+/// Reads numbers of a given number of digits each, with a mark between them.
 fn numbers<const N: usize>(text: &str, mark: char, digits: [usize; N]) -> Option<[u16; N]> {
     let mut words = text.split(mark);
     let mut numbers = [0; N];

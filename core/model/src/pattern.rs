@@ -1,41 +1,41 @@
-//! Patterns of requests that have a name: which are slow and why, and what to do instead.
+//! Named patterns of requests: which are slow and why, and what to do instead.
 //!
 //! ```text
-//!   operations by kind, sizes and order of reads and writes, bytes ─► Seen ─► patterns()
-//!                                                     for each row of the table: is it so?
+//!   operations by kind, sizes and order of reads and writes, bytes ─► AccessStats ─► patterns()
+//!                                                     for each row of the table: does it apply?
 //! ```
 //!
 //! The names are those that a `[[decay]]` uses in `behaviour`. Bounds are integers of counts, so
-//! the same sums always show the same patterns. A pattern is told from enough requests only: what
-//! a program does when it starts says little about the hours that follow.
-//! docs/algorithms/patterns.md says where the bounds come from.
+//! the same sums always show the same patterns. A pattern needs a minimum of requests: the start of
+//! a program is not typical of the hours that follow. docs/algorithms/patterns.md has the sources
+//! of the bounds.
 
 use std::str::FromStr;
 
 use crate::{Accesses, OpKind};
 
-/// What somebody's requests were in some time.
+/// Statistics of requests over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessStats {
-    /// Payload of reads and writes.
+    /// The payload of reads and writes.
     pub bytes: u64,
     /// Operations by kind, in the order of [`OpKind::ALL`].
     pub ops: [u64; OpKind::COUNT],
-    /// Reads.
+    /// The sizes and order of reads.
     pub reads: Accesses,
-    /// Writes.
+    /// The sizes and order of writes.
     pub writes: Accesses,
 }
 
 macro_rules! patterns {
     ($($variant:ident = $name:literal, $slow:literal, $is:expr,
         $what:literal, $advice:literal, $source:literal;)*) => {
-        /// A pattern with a name.
+        /// A named pattern of requests.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Pattern { $(#[doc = $what] $variant,)* }
 
         impl Pattern {
-            /// Every pattern, in the order in which they are told.
+            /// Every pattern, in the order of reports.
             pub const ALL: &'static [Pattern] = &[$(Pattern::$variant,)*];
 
             /// The word for it in rules and reports.
@@ -48,17 +48,17 @@ macro_rules! patterns {
                 match self { $(Pattern::$variant => $slow,)* }
             }
 
-            /// What it is, as a sentence.
+            /// The description, as a sentence.
             pub const fn what(self) -> &'static str {
                 match self { $(Pattern::$variant => $what,)* }
             }
 
-            /// What to do instead; empty where nothing needs to be done.
+            /// The advice; empty where nothing needs to be done.
             pub const fn advice(self) -> &'static str {
                 match self { $(Pattern::$variant => $advice,)* }
             }
 
-            /// Why it is slow, or why not; docs/algorithms/patterns.md has the sources.
+            /// The reason why it is slow, or not; docs/algorithms/patterns.md has the sources.
             pub const fn source(self) -> &'static str {
                 match self { $(Pattern::$variant => $source,)* }
             }
@@ -124,7 +124,7 @@ patterns! {
     MetadataStorm = "metadata-storm", true,
         |seen| {
             let metadata = seen.metadata_ops();
-            // Less than 64 KiB for each of them.
+            // Less than 64 KiB for each of these.
             metadata >= ENOUGH && u128::from(metadata) << 16 > seen.bytes.into()
         },
         "Names and attributes are read or changed more than once for each 64 KiB moved.",
@@ -145,7 +145,7 @@ patterns! {
         "read-ahead and write-back work for it";
 }
 
-/// A name that no pattern has.
+/// The error of a name that no pattern has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a pattern of requests; use one of {}", Pattern::ALL.iter().map(|pattern| pattern.name()).collect::<Vec<_>>().join(", "))]
 pub struct ParsePatternError {
@@ -162,34 +162,34 @@ impl FromStr for Pattern {
 }
 
 impl AccessStats {
-    /// The patterns that it shows, in the order of [`Pattern::ALL`].
+    /// The patterns that apply, in the order of [`Pattern::ALL`].
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> {
         Pattern::ALL.iter().copied().filter(|pattern| pattern.is(self))
     }
 
-    /// Operations of one kind.
+    /// The number of operations of one kind.
     pub fn ops(&self, kind: OpKind) -> u64 {
         self.ops[kind as usize]
     }
 
-    /// All operations.
+    /// The number of all operations.
     pub fn all_ops(&self) -> u64 {
         self.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops))
     }
 
-    /// Operations that neither read nor write, closing a file aside: each open has its close.
+    /// Operations that neither read nor write, without closes: each open has its close.
     pub fn metadata_ops(&self) -> u64 {
         let others = [OpKind::Read, OpKind::Write, OpKind::Clunk, OpKind::Attach];
         others.iter().fold(self.all_ops(), |sum, kind| sum.saturating_sub(self.ops(*kind)))
     }
 }
 
-/// Whether a part is three quarters or more of enough of them.
+/// Whether a part is three quarters or more of a sufficient whole.
 fn most(part: u64, of: u64) -> bool {
     of >= ENOUGH && 4 * u128::from(part) >= 3 * u128::from(of)
 }
 
-/// So many requests show a pattern.
+/// The least number of requests that shows a pattern.
 const ENOUGH: u64 = 100;
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
         Accesses { sizes, random }
     }
 
-    /// Of reads, writes, opens, looks at attributes and bytes.
+    /// Statistics of reads, writes, opens, attribute lookups and bytes.
     fn seen(
         reads: Accesses,
         writes: Accesses,

@@ -1,4 +1,4 @@
-//! What kinds of request there are.
+//! The kinds of request that clients make.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::str::FromStr;
 /// The queue a request waits in within its class: a blocked write never delays a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// Payload from the backend.
+    /// Requests with payload from the backend.
     Read,
-    /// Payload to the backend.
+    /// Requests with payload to the backend.
     Write,
-    /// Everything else.
+    /// Requests without payload.
     Metadata,
 }
 
 /// Which resource serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// Memory and processor: what the page cache answers.
+    /// Memory and processor: requests that the page cache answers.
     Cached,
     /// The backend's device or servers.
     Device,
@@ -102,7 +102,7 @@ kinds! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KindSet(u32);
 
-/// A name that is no kind of request.
+/// The error of a name that is not a kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a kind of request; use one of {}", OpKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
 pub struct ParseKindError {
@@ -113,17 +113,17 @@ impl OpKind {
     /// How many kinds there are.
     pub const COUNT: usize = OpKind::ALL.len();
 
-    /// True for what is never delayed, only charged: it gives something back, so
-    /// holding it would hold what others wait for (docs/ARCHITECTURE.md, "Never delayed").
+    /// True for requests that are never delayed, only charged. They release something, so delaying
+    /// them would delay what others wait for (docs/ARCHITECTURE.md, "Never delayed").
     pub const fn never_delayed(self) -> bool {
         matches!(self, OpKind::Clunk | OpKind::Unlock)
     }
 }
 
 impl KindSet {
-    /// No kind.
+    /// The set without any kind.
     pub const NONE: KindSet = KindSet(0);
-    /// Every kind.
+    /// The set of every kind.
     pub const ALL: KindSet = KindSet((1 << OpKind::COUNT) - 1);
 
     /// This set and `kind`.

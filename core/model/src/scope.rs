@@ -1,12 +1,12 @@
-//! What is granted by name and key: the classes of a rule, a meter, a decay.
+//! Scopes: sections of the rules with one key, the classes of a rule, a meter or a decay.
 //!
 //! ```text
 //!   [[rule]] name = "jobs", per = ["jobid"] ─┐
 //!   a request of job dd.500 ─────────────────┴─► scope: rule jobs of jobid=dd.500
 //! ```
 //!
-//! A scope is the same at every proxy that has the same rules, so it is what a controller
-//! divides and what reports and orders are about.
+//! A scope is the same at every proxy that has the same rules. So it is what a controller divides,
+//! and the subject of reports and assignments.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub enum KeyValue {
     Opcode(OpKind),
 }
 
-/// The sections of a rule file that grant or hold back something by key.
+/// The sections of a rule file that grant or limit something by key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SectionKind {
     /// `[[rule]]`: its classes, with all that they are granted.
@@ -66,17 +66,17 @@ pub fn key_of(per: &[KeyField], who: &Identity, kind: OpKind) -> Vec<KeyValue> {
 }
 
 impl Scope {
-    /// A rule's class.
+    /// The scope of a rule's class.
     pub fn rule(name: &str, key: &[KeyValue]) -> Scope {
         Scope { section: SectionKind::Rule, name: name.into(), key: key.into() }
     }
 
-    /// A meter.
+    /// The scope of a meter.
     pub fn meter(name: &str, key: &[KeyValue]) -> Scope {
         Scope { section: SectionKind::Meter, name: name.into(), key: key.into() }
     }
 
-    /// What a decay holds back.
+    /// The scope of a decay's limit.
     pub fn decay(name: &str, key: &[KeyValue]) -> Scope {
         Scope { section: SectionKind::Decay, name: name.into(), key: key.into() }
     }

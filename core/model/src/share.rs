@@ -1,64 +1,64 @@
-//! Parts: how much of what the rules grant over all proxies one proxy may give.
+//! Shares: how much of what the rules grant over all proxies one proxy gives out.
 //!
 //! ```text
-//!   limit 200ops/s ──┬─ proxy a: part 99.5% ─► 199/s        a + b + … ≤ 1, whatever happens
-//!                    └─ proxy b: part  0.5% ─►   1/s
+//!   limit 200ops/s ──┬─ proxy a: share 99.5% ─► 199/s       a + b + … ≤ 1, whatever happens
+//!                    └─ proxy b: share  0.5% ─►   1/s
 //! ```
 //!
-//! A part is a whole number of billionths, so parts add up exactly. It scales a class's limit,
-//! reservation and weight alike; a rule that changes needs no new parts.
+//! A share is a whole number of ppb, so shares add up exactly. It scales a class's limit,
+//! reservation and weight alike; a rule that changes needs no new shares.
 
 use std::fmt;
 
 use crate::{Rate, Scope};
 
-/// A part of what a rule, meter or decay grants over all proxies: from nothing to the whole.
+/// A share of what a rule, meter or decay grants over all proxies: from nothing to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u32);
 
-/// What one proxy is granted of one scope.
+/// The grant of one scope to one proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Its part; `None`: that of everything that is not listed.
+    /// The share of the scope; `None`: the share of unlisted scopes.
     pub part: Option<Share>,
-    /// The rate over all proxies to which a decay holds it; `None`: as the rule file says.
+    /// The rate to which a decay limits it over all proxies; `None`: as the rule file says.
     pub rate: Option<Rate>,
 }
 
-/// A change of what one proxy is granted; what is not named stays as it is.
+/// A change of the grants of one proxy; what it does not name stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grants {
-    /// How many proxies there are: a class's weight is multiplied by its part and by this, so
-    /// that equal parts leave weights as the rules have them. At least 1.
+    /// The number of proxies. A class's weight is multiplied by its share and by this, so that
+    /// equal shares leave weights as the rules have them. At least 1.
     pub members: u32,
-    /// The part of each scope that is not listed.
+    /// The share of each unlisted scope.
     pub unlisted: Share,
-    /// The scopes whose grant is another now; one that says nothing is listed no longer.
+    /// The scopes whose grant changed; an empty grant ends the listing of its scope.
     pub listed: Vec<(Scope, Grant)>,
 }
 
-/// What one proxy did with one scope since it was asked last.
+/// One proxy's usage of one scope since it was taken last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScopeUsage {
-    /// What it moved, as a part of what the whole limit or reservation lets through in that time,
-    /// at most the whole; `None` where there is neither and only the weight is divided.
+    /// The usage, as a fraction of what the whole limit or reservation lets through in that time,
+    /// at most the whole. `None` where there is neither and only the weight is divided.
     pub used: Option<Share>,
-    /// Whether somebody waits for more than its part.
+    /// Whether requests wait for more than the proxy's share.
     pub waiting: bool,
 }
 
 impl Share {
-    /// Nothing.
+    /// The share of nothing.
     pub const ZERO: Share = Share(0);
-    /// All of it.
+    /// The whole of a grant.
     pub const WHOLE: Share = Share(1_000_000_000);
 
-    /// A part of so many billionths; `None` for more than the whole.
+    /// A share of `count` ppb; `None` for more than the whole.
     pub const fn from_billionths(count: u32) -> Option<Share> {
         if count <= Share::WHOLE.0 { Some(Share(count)) } else { None }
     }
 
-    /// So many of so many, rounded down; the whole where that is more.
+    /// The fraction of two counts, rounded down; the whole where that is more.
     pub const fn ratio(of: u64, all: u64) -> Share {
         if of >= all {
             return Share::WHOLE;
@@ -66,56 +66,56 @@ impl Share {
         Share((of as u128 * Share::WHOLE.0 as u128 / all as u128) as u32)
     }
 
-    /// An equal part for each of `count`, rounded down; the whole for none or one.
+    /// An equal share for each of `count`, rounded down; the whole for none or one.
     pub const fn equal(count: u32) -> Share {
         Share(Share::WHOLE.0 / if count == 0 { 1 } else { count })
     }
 
-    /// The part in billionths.
+    /// The share in ppb.
     pub const fn billionths(self) -> u32 {
         self.0
     }
 
-    /// Whether it is all there is.
+    /// Whether the share is the whole.
     pub const fn is_whole(self) -> bool {
         self.0 == Share::WHOLE.0
     }
 
-    /// This and another part, at most the whole.
+    /// The sum of two shares, at most the whole.
     pub const fn plus(self, other: Share) -> Share {
         let sum = self.0 as u64 + other.0 as u64;
         if sum > Share::WHOLE.0 as u64 { Share::WHOLE } else { Share(sum as u32) }
     }
 
-    /// This less another part, at least nothing.
+    /// The difference of two shares, at least nothing.
     pub const fn less(self, other: Share) -> Share {
         Share(self.0.saturating_sub(other.0))
     }
 
-    /// So many of this part, at most the whole.
+    /// A multiple of this share, at most the whole.
     pub const fn times(self, count: u32) -> Share {
         let product = self.0 as u64 * count as u64;
         if product > Share::WHOLE.0 as u64 { Share::WHOLE } else { Share(product as u32) }
     }
 
-    /// One of `count` equal parts of it, rounded down; all of it for none or one.
+    /// One of `count` equal parts of the share, rounded down; all of it for none or one.
     pub const fn shared_by(self, count: u32) -> Share {
         Share(self.0 / if count == 0 { 1 } else { count })
     }
 
-    /// This part of an amount, rounded down.
+    /// This share of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
         (amount as u128 * self.0 as u128 / Share::WHOLE.0 as u128) as u64
     }
 }
 
 impl Grant {
-    /// A part and nothing else.
+    /// A grant of a share and nothing else.
     pub const fn part(part: Share) -> Grant {
         Grant { part: Some(part), rate: None }
     }
 
-    /// Whether it says nothing: the scope is then listed no longer.
+    /// Whether the grant is empty: the scope is then no longer listed.
     pub const fn is_empty(&self) -> bool {
         self.part.is_none() && self.rate.is_none()
     }

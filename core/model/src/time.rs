@@ -1,7 +1,7 @@
 //! Points and spans of time, in nanoseconds.
 //!
-//! The core never asks what time it is: callers pass a [`Time`], counted from an
-//! origin of their own (the proxy's start, the simulation's zero).
+//! The core never reads a clock: callers pass a [`Time`], counted from an origin of their own (the
+//! proxy's start, the simulation's zero).
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -20,7 +20,7 @@ pub struct Time(u64);
 
 /// A span of time in nanoseconds; the text form is `250ns`, `10us`, `1.5ms`, `2s`, `5min`, `1h`.
 ///
-/// Read are `5m`, `7d` and `1w` as well; they are printed as minutes and hours.
+/// Parsing accepts `5m`, `7d` and `1w` as well; they are printed as minutes and hours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
@@ -59,7 +59,7 @@ impl Add<Nanos> for Time {
 }
 
 impl Nanos {
-    /// No time at all.
+    /// The empty span of time.
     pub const ZERO: Nanos = Nanos(0);
 
     /// A span of `nanos` nanoseconds.
@@ -123,7 +123,7 @@ const SPANS: [(&str, u64); 6] = [
     ("ns", 1),
 ];
 
-/// Units that are read besides.
+/// Additional units that are read.
 const SPANS_READ: [(&str, u64); 3] =
     [("m", 60_000_000_000), ("d", 86_400_000_000_000), ("w", 604_800_000_000_000)];
 

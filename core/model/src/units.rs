@@ -18,7 +18,7 @@ pub struct Bytes(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ops(u64);
 
-/// What a request amounts to: both its bytes and its backend operations.
+/// The amount of a request: both its bytes and its backend operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Payload moved, zero for metadata.
@@ -36,7 +36,7 @@ pub enum Rate {
     Ops(NonZeroU64),
 }
 
-/// A class's part of the service beside others: 1 to 1,000,000.
+/// A class's relative claim on the service: 1 to 1,000,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u32);
 
@@ -153,14 +153,14 @@ impl Rate {
         }
     }
 
-    /// How long `units` take at this rate, rounded up so that nobody wakes early.
+    /// How long `units` take at this rate, rounded up so that no request goes early.
     pub const fn time_for(self, units: u64) -> Nanos {
         let nanos = (units as u128 * 1_000_000_000).div_ceil(self.per_sec() as u128);
         Nanos::new(if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 })
     }
 
-    /// How many whole units fit into `span`, rounded down, and the rest in
-    /// units × 10⁻⁹, to be passed in again as `rest`.
+    /// How many whole units fit into `span`, rounded down, and the rest in units × 10⁻⁹, to be
+    /// passed back as `rest`.
     pub const fn amount_in(self, span: Nanos, rest: u64) -> (u64, u64) {
         let total = span.get() as u128 * self.per_sec() as u128 + rest as u128;
         ((total / 1_000_000_000) as u64, (total % 1_000_000_000) as u64)
@@ -186,7 +186,7 @@ impl Weight {
 
 // ---- text forms ----
 
-/// Text that is not the amount, rate or span it should be.
+/// The error of a text that is not an amount, rate or span.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {want}")]
 pub struct ParseUnitError {

@@ -1,4 +1,4 @@
-//! What can be said of a rule set as a whole, before any request comes.
+//! Analysis of a rule set as a whole, before any request.
 //!
 //! - A rule is **shadowed** if an earlier one takes everything that it could take.
 //! - A request must never have to pay more than [`RuleSet::METERS_MAX`] meters, as the
@@ -31,14 +31,14 @@ pub(super) struct WorstCase {
     pub(super) rule: Option<(usize, usize)>,
 }
 
-/// Each rule that one single earlier rule certainly shadows, in order; those of thousands with
-/// wildcards that the budget is not enough for are not told.
+/// Each rule that one single earlier rule certainly shadows, in order. Rules with wildcards beyond
+/// the budget, in sets of thousands, are left out.
 pub(super) fn shadowed(rules: &[Rule], index: &RuleIndex) -> Vec<Shadowed> {
     let mut budget = COMPARISONS_MAX;
     let mut by = |rule: usize| {
         let matcher = &rules[rule].matcher;
         let everything = Conjunction::everything();
-        // Who takes all of it takes its first alternative.
+        // A rule that takes all of it takes its first alternative.
         let first = matcher.any_of.first().unwrap_or(&everything);
         let earlier = index.of_alternative(first).take_while(|earlier| *earlier < rule);
         let mut affordable = earlier.take_while(|earlier| {
@@ -95,8 +95,8 @@ fn groups(meters: &[MeterRule], known: &Exclusions, kind: OpKind) -> (usize, Opt
 }
 
 impl Exclusions {
-    /// Compares each pair while the budget lasts; what is left counts as "cannot tell", so
-    /// that no file takes long to refuse.
+    /// Compares each pair while the budget lasts. The rest counts as "cannot tell", so that no file
+    /// takes long to refuse.
     fn of(meters: &[MeterRule]) -> Exclusions {
         let mut budget = COMPARISONS_MAX;
         let mut excludes = |meter: &MeterRule, other: &MeterRule| {
@@ -122,6 +122,6 @@ fn limits(rules: &[Rule], kind: OpKind) -> Option<(usize, usize)> {
     counted.filter(|(_, count)| *count > 0).max_by_key(|(_, count)| *count)
 }
 
-/// Items compared with items, for the whole file: some tens of milliseconds, and enough
-/// for 256 meters of a dozen items each, or 2,000 rules with a wildcard each.
+/// The budget of comparisons between items, for the whole file: some tens of milliseconds, and
+/// enough for 256 meters of a dozen items each, or 2,000 rules with a wildcard each.
 const COMPARISONS_MAX: u64 = 8_000_000;

@@ -1,4 +1,4 @@
-//! Decay: whoever had more than his part over hours is held to less, until that is past.
+//! Decay: a limit falls when a key's past usage exceeds its entitlement, until that is past.
 //!
 //! ```text
 //!   [[decay]]                                [[decay]]
@@ -12,11 +12,11 @@
 //!   limit ▲ max ────╮                        ▲ none ────┐
 //!         │          ╰───╮                   │          │ steps
 //!         │              ╰────── floor       │          └─────── floor
-//!         └────────┴──────────► use/entitled └──────────┴──────► use in this period
+//!         └────────┴──────────► usage/entitled └────────┴──────► usage in this period
 //! ```
 //!
-//! Both are the decay policy of the Lustre Intelligent Management Engine: the step is what its code
-//! does, the decay what its name says. docs/algorithms/decay.md has the formulas.
+//! Both are the decay policy of the Lustre Intelligent Management Engine: `step` does what its code
+//! does, `decay` what its name says. docs/algorithms/decay.md has the formulas.
 
 use std::fmt;
 
@@ -29,35 +29,35 @@ use super::words::{DecayWindow, Resource};
 use super::{KeyField, Match};
 use crate::{Direction, KindSet, Nanos, Pattern, Rate};
 
-/// One `[[decay]]`: a ceiling that falls with what a key had.
+/// One `[[decay]]`: a ceiling that falls with a key's past usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecayRule {
     /// Unique among the decays.
     pub name: String,
-    /// Whose requests count and are held back.
+    /// The requests that count and are throttled.
     pub matcher: Match,
-    /// Whose are neither, looked at first.
+    /// The requests that neither count nor are throttled; tested first.
     pub exempt: Option<Match>,
     /// One account for each distinct key of these fields; empty: one for all.
     pub per: Vec<KeyField>,
-    /// What is counted.
+    /// The resource that is counted.
     pub resource: Resource,
     /// The mean rate that each key is entitled to.
     pub entitled: Rate,
-    /// The rate at which a key is held in any case, and from which the limit falls.
+    /// The rate that a key is limited to in any case, and from which the limit falls.
     pub max: Option<Rate>,
     /// The rate below which the limit never falls.
     pub floor: Rate,
     /// How the limit falls.
     pub mode: DecayMode,
-    /// Whether keys are held back only while there is contention.
+    /// Whether keys are throttled only while there is contention.
     pub contention: bool,
-    /// A limit changes only by more than so many millionths of itself.
+    /// The least change of a limit, in millionths of itself.
     pub hysteresis_ppm: u32,
     /// How often limits are computed.
     pub every: Nanos,
-    /// By how many millionths the entitlement of a key is multiplied whose requests show a pattern,
-    /// from 250,000 to 2,000,000. In the order of [`Pattern::ALL`]: the first that is shown counts.
+    /// Factors on the entitlement of keys whose requests show a pattern, in millionths, from
+    /// 250,000 to 2,000,000. In the order of [`Pattern::ALL`]: the first that applies counts.
     pub behaviour: Vec<(Pattern, u32)>,
 }
 
@@ -66,17 +66,18 @@ pub struct DecayRule {
 pub enum DecayMode {
     /// By thresholds, until the period is over.
     Period {
-        /// Its length, in whole minutes.
+        /// The length of the period, in whole minutes.
         period: Nanos,
-        /// Where it begins.
+        /// The beginning of the period.
         boundary: DecayWindow,
-        /// From so many millionths of what the entitlement lets through in a period on, the limit
-        /// is so many millionths of `max`; `None` is the floor. In rising order.
+        /// Thresholds and limits in rising order. A threshold is in millionths of what the
+        /// entitlement lets through in a period, a limit in millionths of `max`; `None` is the
+        /// floor.
         steps: Vec<(u32, Option<u32>)>,
     },
-    /// Continuously, with use that is half forgotten after a while.
+    /// Continuously, with past usage that decays by half over a half-life.
     HalfLife {
-        /// After which use counts half, at least a minute.
+        /// The half-life of usage, at least a minute.
         half_life: Nanos,
         /// The limit halves for each 1000/κ thousandths beyond the entitlement: κ in thousandths.
         kappa_milli: u32,
@@ -99,7 +100,7 @@ impl Resource {
     }
 }
 
-/// Reads the keys of a `[[decay]]` that are its own.
+/// Reads the keys that only a `[[decay]]` has.
 pub(super) fn decay(
     section: &Section<'_>,
     name: String,
@@ -347,13 +348,13 @@ pub(super) const KEYS: &[&str] = &[
     "behaviour",
 ];
 
-/// What a behaviour may make of an entitlement: a quarter to twice (the score of a behaviour in the
-/// Lustre Intelligent Management Engine).
+/// The range of a behaviour's factor: a quarter to twice (the score of a behaviour in the Lustre
+/// Intelligent Management Engine).
 const FACTORS: std::ops::RangeInclusive<u32> = 250_000..=2_000_000;
 const MINUTE: Nanos = Nanos::from_secs(60);
 const EVERY_MIN: Nanos = Nanos::from_secs(1);
-/// A change within 5 % is not worth an order.
+/// A change within 5 % is not worth an assignment.
 const HYSTERESIS_PPM: u32 = 50_000;
 const EVERY: Nanos = Nanos::from_secs(10);
-/// κ = 2: who always asks for more settles at about twice its entitlement.
+/// κ = 2: a key that always has more load settles at about twice its entitlement.
 const KAPPA_MILLI: u32 = 2_000;

@@ -5,12 +5,12 @@
 //!                                                                  └ wrong: refused, with its line
 //! ```
 //!
-//! What an edit does not touch stays as it was written, to the byte: comments, order, spelling.
-//! The new text is compared with the old one as rule sets; a text that is written in a way in
-//! which the edit would do something else is refused and not guessed at.
+//! Everything outside of an edit stays as it was written, to the byte: comments, order, spelling.
+//! The new text is compared with the old one as rule sets. A text in which the edit would have
+//! another effect is refused.
 //!
-//! The words are those of Lustre's TBF: start, change, stop, rank. There a change of several
-//! values may stop half-way; here an edit is done as a whole or not at all.
+//! The words are those of Lustre's TBF: start, change, stop, rank. There a change of several values
+//! may stop half-way; here an edit is done as a whole or not at all.
 
 use std::ops::Range;
 
@@ -20,49 +20,49 @@ use super::{RuleFileError, RuleSet, export, file};
 /// A change of one rule of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleEdit {
-    /// A new rule.
+    /// Adds a new rule.
     Start {
-        /// Its name.
+        /// The name of the rule.
         name: String,
-        /// Its keys; those without a value are left out.
+        /// The keys of the rule; those without a value are left out.
         keys: Vec<KeyEdit>,
-        /// Where it comes to stand; a rule named `default` is always the last.
+        /// The position of the rule; a rule named `default` is always the last.
         place: RulePosition,
     },
-    /// Other values of a rule that is there.
+    /// Changes values of an existing rule.
     Change {
-        /// Its name.
+        /// The name of the rule.
         name: String,
-        /// What is set and what is taken away; other keys stay.
+        /// The keys to set or to remove; other keys stay.
         keys: Vec<KeyEdit>,
     },
-    /// Takes a rule away.
+    /// Removes an existing rule.
     Stop {
-        /// Its name.
+        /// The name of the rule.
         name: String,
     },
-    /// Another place for a rule.
+    /// Moves a rule to another position.
     Rank {
-        /// Its name.
+        /// The name of the rule.
         name: String,
-        /// The place.
+        /// The new position.
         place: RulePosition,
     },
 }
 
-/// A place among the rules: the first that matches takes a request.
+/// A position among the rules: the first that matches takes a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RulePosition {
-    /// Before all others.
+    /// Before all other rules.
     #[default]
     First,
-    /// Behind all others but `default`.
+    /// Behind all other rules except `default`.
     Last,
-    /// Right before the rule of this name.
+    /// Directly before the rule of this name.
     Before(String),
 }
 
-/// A key of a rule and its value as TOML writes it; `None` takes the key away.
+/// A key of a rule and its value as TOML writes it; `None` removes the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEdit {
     /// One of the keys of docs/RULES.md.
@@ -71,42 +71,42 @@ pub struct KeyEdit {
     pub value: Option<String>,
 }
 
-/// Why a rule file is not changed.
+/// The reason why a rule file is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleEditError {
-    /// A rule that is not there.
+    /// The rule does not exist.
     #[error("rule {name:?} does not exist; {}", listed(.names))]
     NoRule {
-        /// What was asked for.
+        /// The name that was given.
         name: String,
-        /// The rules that are there.
+        /// The names of the existing rules.
         names: Vec<String>,
     },
-    /// A new rule with the name of an old one.
+    /// The name of a new rule exists already.
     #[error("rule {name:?} exists already in line {line}; change it or stop it first")]
     Exists {
-        /// The name.
+        /// The name of the rule.
         name: String,
-        /// The line of its head.
+        /// The line of the existing rule's header.
         line: usize,
     },
-    /// A rule that others depend on.
+    /// Other rules depend on the rule.
     #[error("{name:?} is the parent of {}; stop or change the dependent rules first", .by.join(", "))]
     Needed {
-        /// The rule.
+        /// The name of the rule.
         name: String,
-        /// Those that depend on it.
+        /// The rules that depend on it.
         by: Vec<String>,
     },
-    /// The default rule elsewhere than at the end.
+    /// The default rule would not be the last.
     #[error("rule \"default\" takes what no other rule matches: it is always the last rule")]
     DefaultPlace,
-    /// The default rule, where none of that name is.
+    /// The default rule does not exist.
     #[error(
         "rule \"default\" does not exist: other requests have weight 1 and no limit; start it first"
     )]
     NoDefault,
-    /// A change of nothing.
+    /// The change is empty.
     #[error("no change is given; name a key and its new value")]
     Nothing,
     /// The text was wrong already.
@@ -115,16 +115,16 @@ pub enum RuleEditError {
     /// The text would be wrong.
     #[error("not changed: the new text would be wrong at {0}")]
     After(Box<RuleFileError>),
-    /// The text is right, but not written so that parts of it can be exchanged.
+    /// The text is valid, but not written in parts that can be replaced.
     #[error("this text cannot be changed by a command: {0}; edit it by hand")]
     Unfit(String),
 }
 
 impl RuleEdit {
-    /// The text of a rule file with this change in it.
+    /// The text of a rule file after this change.
     ///
     /// # Errors
-    /// If the change cannot be or what comes out would be wrong, with its line.
+    /// If the change is not possible or the result would be wrong, with its line.
     pub fn apply(&self, text: &str) -> Result<String, RuleEditError> {
         let mut text = text.to_owned();
         if !text.is_empty() && !text.ends_with('\n') {
@@ -164,7 +164,7 @@ impl RuleEdit {
         (others.cloned().collect(), set.meters.clone(), set.decays.clone())
     }
 
-    /// Whether the rule itself is there or gone, where it was or as it was.
+    /// Whether the edit had its effect: the rule exists, is gone, or kept its index or content.
     fn is_done(&self, old: &RuleSet, new: &RuleSet) -> bool {
         let place = |set: &RuleSet| set.rules.iter().position(|rule| rule.name == self.name());
         let rule = |set: &RuleSet| place(set).map(|at| set.rules[at].clone());
@@ -177,7 +177,7 @@ impl RuleEdit {
     }
 }
 
-/// A text and where its rules stand.
+/// A text and the positions of its rules.
 struct Sheet {
     text: String,
     outline: Outline,
@@ -222,7 +222,8 @@ impl Sheet {
         }
         swaps.sort_by_key(|(at, _)| at.start);
         let mut text = self.text.clone();
-        // From the end, so that places before stay true; of those at one place the last first.
+        // From the end, so that earlier positions stay valid; of those at one position the last
+        // first.
         for (at, new) in swaps.into_iter().rev() {
             text.replace_range(at, &new);
         }
@@ -257,7 +258,7 @@ impl Sheet {
         Ok(rest.insert(rest.index(place)?, &self.text[piece.lines.clone()]))
     }
 
-    /// The place of a rule that must be there.
+    /// The index of a rule that must exist.
     fn known(&self, name: &str) -> Result<usize, RuleEditError> {
         if let Some(at) = self.outline.place(name) {
             return Ok(at);
@@ -269,7 +270,7 @@ impl Sheet {
         Err(RuleEditError::NoRule { name: name.into(), names })
     }
 
-    /// How many rules come before a place.
+    /// The number of rules before a position.
     fn index(&self, place: &RulePosition) -> Result<usize, RuleEditError> {
         match place {
             RulePosition::First => Ok(0),
@@ -281,7 +282,7 @@ impl Sheet {
         }
     }
 
-    /// The text with a section more.
+    /// The text with an additional section.
     fn insert(&self, index: usize, section: &str) -> String {
         let (text, nl) = (&self.text, newline(&self.text));
         if let Some(next) = self.outline.rules.get(index) {
@@ -306,7 +307,7 @@ impl Sheet {
         }
     }
 
-    /// What is to be exchanged so that a key has another value.
+    /// The replacement that gives a key another value.
     fn swap(
         &self,
         piece: &OutlinePiece,
@@ -378,5 +379,5 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// How many rules an error names.
+/// The most rules that an error names.
 const NAMED_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! What is wrong with a rule file, shown where it is wrong.
+//! Errors of rule files, with an excerpt of the line.
 //!
 //! ```text
 //!   rules.toml:7:9: "50 MB" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s
@@ -36,143 +36,143 @@ pub struct Excerpt {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{}: {problem}\n{excerpt}", excerpt.line, excerpt.column)]
 pub struct RuleFileError {
-    /// What is wrong.
+    /// The problem that was found.
     pub problem: RuleProblem,
-    /// Where it is wrong.
+    /// The line and characters at fault.
     pub excerpt: Excerpt,
 }
 
-/// What can be wrong with a rule file.
+/// A problem of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleProblem {
-    /// It is not TOML.
+    /// The text is not TOML.
     #[error("{0}")]
     Syntax(String),
-    /// A key that does not exist.
+    /// The section does not have this key.
     #[error("{section} has no key {key:?}; use one of {known}")]
     UnknownKey {
-        /// The table that holds it.
+        /// The table with the key.
         section: &'static str,
-        /// The key.
+        /// The unknown key.
         key: String,
-        /// The keys that it may hold.
+        /// The keys that it may have.
         known: String,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("{section} needs {key}")]
     Missing {
-        /// The table that lacks it.
+        /// The table without the key.
         section: &'static str,
-        /// The key.
+        /// The missing key.
         key: &'static str,
     },
-    /// A value of a wrong type.
+    /// A value has a wrong type.
     #[error("{key} must be {want}, not {found}")]
     WrongType {
-        /// The key.
+        /// The key of the value.
         key: String,
-        /// What belongs there.
+        /// The type or form that is expected.
         want: &'static str,
-        /// TOML's name for what stands there.
+        /// TOML's name for the type that was found.
         found: &'static str,
     },
-    /// A number out of its range.
+    /// A number is out of its range.
     #[error("{key} must be a whole number from 1 to {max}, not {found}")]
     OutOfRange {
-        /// The key.
+        /// The key of the number.
         key: &'static str,
         /// The greatest number.
         max: u64,
         /// The number, as written.
         found: String,
     },
-    /// A name that cannot stand in tables and metrics.
+    /// A name has characters that tables and metrics do not allow.
     #[error("{0:?} is not a name; use 1 to 63 letters, digits, _, - and .")]
     Name(String),
-    /// Two rules or two meters of one name.
+    /// Two sections have the same name.
     #[error("{section} {name:?} exists already in line {line}; use another name")]
     DoubleName {
         /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
-        /// The name.
+        /// The name of both.
         name: String,
         /// The line of the first one's name.
         line: usize,
     },
-    /// A rule "default" that is not what its name says.
+    /// A rule "default" is not the last or has a match.
     #[error(
         "rule \"default\" takes what no other rule matches: it must be the last rule, without a match"
     )]
     Default,
-    /// A condition that cannot be read.
+    /// A condition cannot be parsed.
     #[error(transparent)]
     Match(MatchError),
-    /// A directory for which there is no bit left.
+    /// No bit is left for a directory.
     #[error(
         "{path:?} exceeds the {} paths that all rules together may name; remove a path",
         super::RuleSet::PATHS_MAX
     )]
     TooManyPaths {
-        /// The directory.
+        /// The directory beyond the bound.
         path: String,
     },
-    /// An amount, rate, span or weight that cannot be read.
+    /// An amount, rate, span or weight cannot be parsed.
     #[error(transparent)]
     Unit(ParseUnitError),
-    /// A field or mode that does not exist.
+    /// A field or mode does not exist.
     #[error(transparent)]
     Word(ParseWordError),
-    /// `path` in a `per`.
+    /// `path` is not allowed in `per`.
     #[error("per cannot contain path; write a rule or meter for each directory")]
     PerPath,
-    /// A word twice in a list.
+    /// A word is twice in a list.
     #[error("{0:?} is listed twice; remove one")]
     Twice(String),
-    /// A name that stands for no kinds of request.
+    /// A name is not a kind of request.
     #[error("{0}")]
     Kinds(String),
-    /// An empty list where something must be named.
+    /// A list is empty that must name something.
     #[error("{key} = [] is empty; remove {key} for its default")]
     Empty {
-        /// The key.
+        /// The key of the list.
         key: &'static str,
     },
-    /// Bytes of what moves none.
+    /// A rate in bytes cannot limit kinds that move none.
     #[error(
         "{rate:?} cannot limit {kinds}, as only read and write move bytes; use a rate in ops/s"
     )]
     NoBytes {
-        /// The rate.
+        /// The rate, as written.
         rate: String,
         /// The kinds, by name.
         kinds: String,
     },
-    /// A burst that does not suit its rate.
+    /// A burst has another unit than its rate, or is zero.
     #[error("{text:?} is not a burst of {rate}; {want}")]
     Burst {
         /// The burst, as written.
         text: String,
-        /// The rate.
+        /// The rate of the burst.
         rate: String,
-        /// What belongs there.
+        /// The form that is expected.
         want: &'static str,
     },
-    /// A reservation for an unbounded number of classes.
+    /// A reservation is for an unbounded number of classes.
     #[error("{key} with per needs max_classes: the whole rate is reserved for each class")]
     ReserveUnbounded {
-        /// The key that promises it.
+        /// The key of the reservation.
         key: &'static str,
     },
-    /// A limit that is to be both.
+    /// A limit cannot be `realtime` and `spare`.
     #[error("realtime keeps the limit a ceiling and spare does not; use one of them")]
     SpareRealtime,
-    /// A limit that cannot be a promise.
+    /// A limit cannot be a reservation.
     #[error("{key} needs exactly one limit, for all kinds that its rate counts")]
     PromiseLimit {
         /// `realtime` or `spare`.
         key: &'static str,
     },
-    /// A key that says what the limit says already.
+    /// A key contradicts the limit's mode.
     #[error("{with} cannot be combined with {key}: {}", why_not(key, with))]
     PromiseTwice {
         /// `realtime` or `spare`.
@@ -180,163 +180,163 @@ pub enum RuleProblem {
         /// The other key.
         with: &'static str,
     },
-    /// Slots kept for a promise that is not made.
+    /// Slots are reserved without a reservation.
     #[error("keep_slots needs reserve, realtime or spare: the slots are for a reservation")]
     KeepsForNobody,
-    /// A part of a promise that is none.
+    /// A percentage for metadata is not one.
     #[error("{0:?} is not a percentage from 0% to 100%, such as 10% or 2.5%")]
     ReserveMetadata(String),
-    /// A part of a promise that is not made.
+    /// A percentage for metadata is without a reservation in bytes.
     #[error(
         "reserve_metadata needs reserve, realtime or spare in bytes: it is a percentage of that rate"
     )]
     ReserveMetadataAlone,
-    /// A part of a promise that counts requests without bytes itself.
+    /// A percentage for metadata is of a reservation in operations.
     #[error("reserve_metadata needs a rate in bytes: {rate:?} counts every request already")]
     ReserveMetadataOps {
-        /// What is promised.
+        /// The reserved rate.
         rate: String,
     },
-    /// A bound on classes of which there is one.
+    /// A bound on classes is given for a rule with one class.
     #[error("max_classes needs per: without it a rule has one class")]
     MaxClassesUnused,
-    /// A dependent rule without the one limit that depends.
+    /// A dependent rule needs exactly one limit.
     #[error("parent needs exactly one limit, its greatest value, and the rule has {limits}")]
     ParentLimit {
-        /// How many there are.
+        /// The number of limits.
         limits: usize,
     },
-    /// A least that is more than the most.
+    /// The least value is greater than the limit.
     #[error("min = {min:?} is greater than the rule's limit of {limit:?}")]
     ParentMin {
-        /// The least.
+        /// The least value, as written.
         min: String,
-        /// The most.
+        /// The limit of the rule.
         limit: String,
     },
-    /// None or several of the kinds of dependence.
+    /// None or several kinds of dependency are given.
     #[error(
         "parent needs exactly one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\""
     )]
     ParentKind,
-    /// A parent that is not there.
+    /// A parent does not exist.
     #[error("rule {rule:?} depends on rule {parent:?}, which does not exist")]
     NoParent {
-        /// The rule.
+        /// The dependent rule.
         rule: String,
-        /// Its parent.
+        /// The name of its parent.
         parent: String,
     },
-    /// A parent without a limit to take a part of.
+    /// A parent has no limit to take a percentage of.
     #[error("rule {rule:?} follows {parent:?}, which has no limit in the same unit")]
     ParentUnit {
-        /// The rule.
+        /// The dependent rule.
         rule: String,
-        /// Its parent.
+        /// The name of its parent.
         parent: String,
     },
-    /// Rules that depend on one another in a circle.
+    /// Rules depend on one another in a circle.
     #[error("rules depend on one another in a circle: {0}")]
     ParentCycle(String),
-    /// Too many rules that depend on one another.
+    /// A chain of dependent rules is too long.
     #[error("rule {rule:?} is in a chain of more than {max} rules that depend on one another")]
     ParentDepth {
-        /// The last one.
+        /// The last rule of the chain.
         rule: String,
-        /// How many there may be.
+        /// The greatest length of a chain.
         max: usize,
     },
-    /// More rules that others depend on than there are bits for.
+    /// More rules are parents than there are bits for.
     #[error("more than {max} rules are parents of others; remove a parent")]
     TooManyParents {
-        /// How many there may be.
+        /// The most rules that may be parents.
         max: usize,
     },
-    /// A rate in operations where bytes are needed, or the other way round.
+    /// A rate is in operations where bytes are needed, or the reverse.
     #[error("{rate:?} is not in the unit of the rule's limit, {like:?}")]
     OtherUnit {
         /// The rate, as written.
         rate: String,
-        /// The limit.
+        /// The limit of the rule.
         like: String,
     },
-    /// A decay for each node or kind.
+    /// A decay is by node or kind.
     #[error("per of a decay cannot contain {field}; use jobid, uid, gid or projid")]
     DecayPer {
-        /// The field.
+        /// The field that is not allowed.
         field: &'static str,
     },
-    /// A decay's floor above its top.
+    /// A decay's floor is above its `max`.
     #[error("floor = {floor:?} is greater than max = {max:?}")]
     DecayFloor {
-        /// The floor.
+        /// The floor, as written.
         floor: String,
-        /// The top.
+        /// The greatest rate.
         max: String,
     },
-    /// A decay of neither mode.
+    /// A decay's mode does not exist.
     #[error("{0:?} is not a mode of a decay; use step or decay")]
     DecayMode(String),
-    /// A key of the other mode.
+    /// A key belongs to the other mode.
     #[error("{key} cannot be combined with mode = {mode:?}")]
     DecayOther {
-        /// The key.
+        /// The key of the other mode.
         key: String,
-        /// The mode.
+        /// The mode of the decay.
         mode: &'static str,
     },
-    /// A span that is too short to be kept, or is no whole number of minutes.
+    /// A span is too short, or is not a whole number of minutes.
     #[error("{key} must be {least}")]
     DecaySpan {
-        /// The key.
+        /// The key of the span.
         key: &'static str,
-        /// What it must be.
+        /// The least span, in words.
         least: &'static str,
     },
-    /// Thresholds that do not rise.
+    /// The thresholds of steps do not rise.
     #[error("the thresholds of steps must rise: each must be greater than the one before")]
     DecaySteps,
-    /// A part of a rate that is not there.
+    /// A step is a percentage of a missing `max`.
     #[error("a step to a percentage is a percentage of max; set max or use \"floor\"")]
     DecayMax,
-    /// A rate in another unit than the resource.
+    /// A rate has another unit than the resource.
     #[error("{rate:?} is not in {unit} per second, the unit of resource {resource:?}")]
     DecayUnit {
         /// The rate, as written.
         rate: String,
-        /// The resource.
+        /// The resource of the decay.
         resource: &'static str,
-        /// Its unit.
+        /// The unit of the resource.
         unit: &'static str,
     },
-    /// A steepness out of its range.
+    /// A steepness is out of its range.
     #[error("{0:?} is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"")]
     DecayKappa(String),
-    /// A name of no pattern.
+    /// A pattern does not exist.
     #[error(transparent)]
     DecayPattern(ParsePatternError),
-    /// A factor out of its range.
+    /// A factor is out of its range.
     #[error("a factor of behaviour must be from 25% to 200%, not {0:?}")]
     DecayFactor(String),
-    /// A part that is none.
+    /// A percentage is not one.
     #[error(
         "{text:?} is not a percentage above zero and up to {max_percent}%, such as 50% or 12.5%"
     )]
     Part {
-        /// The part, as written.
+        /// The percentage, as written.
         text: String,
-        /// The greatest.
+        /// The greatest percentage.
         max_percent: u32,
     },
-    /// More sections than are kept.
+    /// The file has more sections than the bound.
     #[error("more than {max} {section} sections; remove some")]
     TooMany {
         /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
-        /// How many there may be.
+        /// The greatest number of sections.
         max: usize,
     },
-    /// More meters than one request may have to pay.
+    /// One request may have to pay more meters than the bound.
     #[error(
         "a {kind} request could have to pay {count} meters, {}; reduce them to {}",
         of_whom(rule.as_ref(), meter.as_deref()),
@@ -345,7 +345,7 @@ pub enum RuleProblem {
     TooManyMeters {
         /// The kind of request.
         kind: crate::OpKind,
-        /// How many it could have to pay.
+        /// The number of meters that it could have to pay.
         count: usize,
         /// The rule with the most limits that it pays, if any has one, and how many these are.
         rule: Option<(String, usize)>,
@@ -362,7 +362,7 @@ pub(super) struct RuleFault {
 }
 
 impl Excerpt {
-    /// The line of `source` in which the bytes `at` begin; what lies beyond that line is cut off.
+    /// The line of `source` in which the bytes `at` begin; the excerpt ends with that line.
     pub fn new(source: &str, at: Range<usize>) -> Excerpt {
         let start = floor_char_boundary(source, at.start);
         let end = floor_char_boundary(source, at.end.max(start));
@@ -399,8 +399,8 @@ impl RuleFault {
 }
 
 impl fmt::Display for Excerpt {
-    /// Two lines, the second without a newline behind it. Tabs stay tabs in both, so that the
-    /// carets stand right wherever the terminal's tab stops are.
+    /// Writes two lines, the second without a newline behind it. Tabs stay tabs in both, so that
+    /// the carets are in the right column whatever the terminal's tab stops are.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.line.to_string();
         let blank = " ".repeat(number.len());
@@ -411,14 +411,14 @@ impl fmt::Display for Excerpt {
     }
 }
 
-/// Whose meters they are, for [`RuleProblem::TooManyMeters`].
+/// The sections of the meters, for [`RuleProblem::TooManyMeters`].
 fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
     let limits = rule.map(|(name, limits)| format!("including {limits} limits of rule {name:?}"));
     let last = meter.map(|name| format!("ending with {name:?}"));
     limits.into_iter().chain(last).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a key does not go with `realtime` or `spare`.
+/// The reason why a key contradicts `realtime` or `spare`.
 fn why_not(key: &str, with: &str) -> &'static str {
     match (key, with) {
         (_, "reserve") => "the limit is the reservation",
@@ -427,7 +427,7 @@ fn why_not(key: &str, with: &str) -> &'static str {
     }
 }
 
-/// The last place not after `at` where `source` can be cut.
+/// The last position not after `at` where `source` can be cut.
 fn floor_char_boundary(source: &str, at: usize) -> usize {
     let nearest = (0..=at.min(source.len())).rev().find(|at| source.is_char_boundary(*at));
     nearest.unwrap_or(0)

@@ -1,8 +1,7 @@
 //! Writing a rule set as the file that it could have been read from.
 //!
-//! Defaults are left out and each value takes its shortest form, so that what
-//! `sluice rule list` prints is what a person would have written. Reading it again
-//! gives the same set.
+//! Defaults are left out and each value takes its shortest form, so that `sluice rule list` prints
+//! what a person would have written. Reading it again gives the same set.
 
 use std::fmt::{self, Write};
 

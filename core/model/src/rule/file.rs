@@ -6,8 +6,8 @@
 //!                        first fault anywhere ─► RuleFileError, the old set stays in force
 //! ```
 //!
-//! Every check lives here, so that a [`RuleSet`] that was parsed needs no checking
-//! again. Limits are read in limit.rs, conditions in language.rs.
+//! Every check is in this file, so that a parsed [`RuleSet`] needs no further checks. Limits are
+//! read in limit.rs, conditions in language.rs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,7 +43,7 @@ fn read(source: &str) -> Result<RuleSet, RuleFault> {
     Ok(set.indexed())
 }
 
-/// What all sections need while they are read.
+/// Context that all sections need while they are read.
 struct RuleFileReader<'t> {
     source: &'t str,
     paths: Vec<PathPattern>,
@@ -58,7 +58,7 @@ struct TableShape {
     max: usize,
 }
 
-/// What was read, and where each one's name stands.
+/// Sections that were read, and the position of each one's name.
 type Placed<T> = (Vec<T>, Vec<Range<usize>>);
 
 impl<'t> RuleFileReader<'t> {
@@ -214,8 +214,8 @@ fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     Ok(())
 }
 
-/// "default" names what no rule takes, in tables and metrics; a rule of that name
-/// configures it and must not mean anything else.
+/// "default" names requests without a rule, in tables and metrics. A rule of that name configures
+/// these and must not mean anything else.
 fn check_default(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleFault> {
     let named = rules.iter().position(|rule| rule.name == RuleSet::DEFAULT);
     match named {
@@ -226,8 +226,8 @@ fn check_default(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleFaul
     }
 }
 
-/// The fault is shown at the last meter that makes them too many, or, if limits
-/// alone do, at the rule with the most.
+/// Checks the number of meters of a request. The fault is shown at the last meter that exceeds the
+/// bound, or, if limits alone do, at the rule with the most.
 fn check_meters(
     set: &RuleSet,
     rules_at: &[Range<usize>],

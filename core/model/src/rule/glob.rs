@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-/// A text in which each `*` stands for any run of bytes, also for none.
+/// A text in which each `*` matches any run of bytes, also an empty one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob {
     pieces: Box<[Box<str>]>,
@@ -23,7 +23,7 @@ impl Glob {
         Glob { pieces: kept.map(|(_, piece)| piece.into()).collect() }
     }
 
-    /// Whether the whole of `text` fits.
+    /// Whether the whole of `text` matches.
     pub(super) fn matches(&self, text: &[u8]) -> bool {
         let Some((first, last, middle)) = self.ends() else {
             return self.pieces[0].as_bytes() == text;
@@ -39,15 +39,15 @@ impl Glob {
         true
     }
 
-    /// Whether everything that fits `other` provably fits this too.
+    /// Whether everything that matches `other` provably matches this too.
     ///
-    /// A star of `other` can be taken only by a star here, since no piece holds one;
-    /// whatever that star stands for is then taken as well.
+    /// A star of `other` can be matched only by a star here, since no piece contains one. Whatever
+    /// that star matches is then matched as well.
     pub(super) fn covers(&self, other: &Glob) -> bool {
         self.matches(other.to_string().as_bytes())
     }
 
-    /// Whether provably no text fits both.
+    /// Whether provably no text matches both.
     pub(super) fn excludes(&self, other: &Glob) -> bool {
         let (Some((first, last, _)), Some((other_first, other_last, _))) =
             (self.ends(), other.ends())
@@ -62,12 +62,12 @@ impl Glob {
         !one_begins || !one_ends
     }
 
-    /// Whether every text fits.
+    /// Whether every text matches.
     pub(super) fn is_everything(&self) -> bool {
         self.pieces.len() == 2 && self.pieces.iter().all(|piece| piece.is_empty())
     }
 
-    /// The one text that fits, where there is no star.
+    /// The one text that matches, if there is no star.
     pub(super) fn whole(&self) -> Option<&str> {
         match &*self.pieces {
             [only] => Some(only),

@@ -1,4 +1,4 @@
-//! Finding rules among thousands without asking each.
+//! An index that finds rules among thousands without testing each.
 //!
 //! ```text
 //!   jobid={dd.1 dd.2}      ─► by value: "dd.1" ─► 3        a request: the numbers under its job,
@@ -6,9 +6,9 @@
 //!   jobid={io*}, nid={…}   ─► others           ─► 9        the others, in one ascending order
 //! ```
 //!
-//! A rule stands under the values that one of its predicates names, if each of its alternatives
-//! has a predicate that names whole values only; any other rule is asked each time. What a
-//! lookup gives is a candidate: the condition itself decides.
+//! A rule is indexed under the values that one of its predicates names, if each of its alternatives
+//! has a predicate that names whole values only. Any other rule is tested each time. A lookup gives
+//! candidates: the condition itself decides.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -18,7 +18,7 @@ use super::matcher::{Conjunction, Id, Predicate};
 use super::{Match, Rule};
 use crate::Identity;
 
-/// The rules of one set by name and by what they ask for.
+/// The rules of one set, by name and by the values that they name.
 #[derive(Debug)]
 pub(super) struct RuleIndex {
     names: BTreeMap<Box<str>, u32>,
@@ -38,7 +38,8 @@ impl RuleIndex {
         };
         for (number, rule) in rules.iter().enumerate() {
             let number = u32::try_from(number).expect("RULES_MAX is less");
-            // Of two of one name, which only rules made by hand can have, the first counts.
+            // If two rules have one name, which only rules built by hand can have, the first
+            // counts.
             index.names.entry(rule.name.as_str().into()).or_insert(number);
             index.add(number, &rule.matcher);
         }
@@ -50,7 +51,7 @@ impl RuleIndex {
         self.names.get(name).map(|number| *number as usize)
     }
 
-    /// The rules that may take what somebody asks, in order.
+    /// The rules that may match an identity, in order.
     pub(super) fn of(&self, who: &Identity) -> impl Iterator<Item = usize> {
         let [users, groups, projects] = &self.ids;
         merge(vec![

@@ -7,12 +7,12 @@
 //!   item        := any run without space , { } " '   |   "…"   |   '…'
 //! ```
 //!
-//! Lustre cuts at every comma before it looks at braces, so there `{500,1000}` is an
-//! error; here a comma inside braces divides items, and a list of Lustre's own
-//! spelling means the same as there. A quoted item may hold spaces and commas, or
-//! nothing at all: `jobid={''}` is a request without a job.
+//! Lustre cuts at every comma before it reads braces, so there `{500,1000}` is an error. Here a
+//! comma inside braces divides items, and a list of Lustre's own spelling means the same as there.
+//! A quoted item may contain spaces and commas, or nothing at all: `jobid={''}` is a request
+//! without a job.
 //!
-//! Every error carries the bytes it speaks of.
+//! Every error carries the bytes at fault.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Match, MatchError> {
     Ok(Match { any_of })
 }
 
-/// An item as it must be written to be read back.
+/// An item in the form that parses to the same item.
 pub(super) fn quote(item: &str) -> String {
     if !item.is_empty() && item.chars().all(is_bare) {
         return item.into();
@@ -53,7 +53,7 @@ pub(super) fn quote(item: &str) -> String {
     format!("{mark}{item}{mark}")
 }
 
-/// Where the reading has come to.
+/// The reader and its current position.
 struct RuleTextReader<'t> {
     text: &'t str,
     at: usize,
@@ -184,7 +184,7 @@ impl<'t> RuleTextReader<'t> {
         if self.rest().is_empty() { Ok(()) } else { Err(self.unexpected("& or ,")) }
     }
 
-    /// Steps over `token` and spaces before it; false, without the token, if it is not next.
+    /// Skips `token` and spaces before it; false, without the token, if it is not next.
     fn take(&mut self, token: &str) -> bool {
         let rest = self.rest().trim_start();
         let found = rest.starts_with(token);
@@ -194,7 +194,7 @@ impl<'t> RuleTextReader<'t> {
         found
     }
 
-    /// Whether there were any spaces to step over.
+    /// Skips spaces; whether there were any.
     fn skip_spaces(&mut self) -> bool {
         let before = self.at;
         self.at = self.text.len() - self.rest().trim_start().len();
@@ -272,7 +272,7 @@ pub(super) fn kind(name: &str) -> Result<OpKind, String> {
     })
 }
 
-/// What Lustre's RPC is called here, for rules that are carried over.
+/// The name here of a Lustre RPC, for rules that are carried over.
 pub(super) fn lustre_name(name: &str) -> Option<&'static str> {
     let known = LUSTRE_NAMES.iter().find(|(rpc, _)| *rpc == name);
     known.map(|(_, here)| *here)
@@ -286,8 +286,8 @@ fn is_bare(c: char) -> bool {
     !c.is_whitespace() && !matches!(c, ',' | '{' | '}' | '"' | '\'')
 }
 
-/// The most items in one pair of braces: a longer list belongs into groups or projects,
-/// and would be walked through for each new client.
+/// The most items in one pair of braces. A longer list belongs into groups or projects, and would
+/// be searched for each new client.
 const ITEMS_MAX: usize = 1024;
 
 const FIELDS: &str = "jobid, uid, gid, projid, nid, opcode, path";

@@ -7,15 +7,15 @@
 //!   limit = [ "100MB/s", { kinds = ["create"], rate = "10ops/s", burst = "5ops" } ]
 //! ```
 //!
-//! Only reads and writes move bytes, so a byte rate counts those alone; to put it on
-//! other kinds by name is an error, since it would never hold anything back.
+//! Only reads and writes move bytes, so a byte rate counts those alone. Naming other kinds for it
+//! is an error, since it would never throttle anything.
 
 use super::error::{RuleFault, RuleProblem};
 use super::section::{Section, SectionEntry, in_order};
 use super::{Limit, language};
 use crate::{Bytes, Direction, KindSet, Nanos, OpKind, Ops, Rate};
 
-/// Reads what stands behind a rule's `limit =`.
+/// Reads the value of a rule's `limit`.
 pub(super) fn limits(entry: SectionEntry<'_>) -> Result<Vec<Limit>, RuleFault> {
     if let Some(table) = entry.as_table() {
         let one = table.contains_key("rate");
@@ -103,7 +103,7 @@ fn kinds(entry: SectionEntry<'_>, rate: Rate) -> Result<KindSet, RuleFault> {
     Ok(kinds)
 }
 
-/// The kinds that a word stands for; `None` for `all`, which depends on the rate.
+/// The kinds of a word; `None` for `all`, which depends on the rate.
 fn named(word: &str) -> Result<Option<KindSet>, RuleProblem> {
     match word {
         "all" => Ok(None),

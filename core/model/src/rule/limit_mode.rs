@@ -1,19 +1,19 @@
-//! What a rule promises: `reserve`, and a limit that is a promise too.
+//! The reservation of a rule: `reserve`, and a limit that is a reservation too.
 //!
 //! ```text
-//!                        ceiling   promise   spare service by
-//!   limit = R            R                   weight            (never beyond R)
-//!   … realtime = true    R         R         weight            (never beyond R)
-//!   … spare = true                 R         R
-//!   reserve = R                    R         weight
+//!                        ceiling   reservation   spare service by
+//!   limit = R            R                       weight            (never beyond R)
+//!   … realtime = true    R         R             weight            (never beyond R)
+//!   … spare = true                 R             R
+//!   reserve = R                    R             weight
 //! ```
 //!
-//! What is promised in bytes says nothing of requests without bytes, such as opens;
-//! `reserve_metadata` is the part of its device time by which they go before shares.
+//! A reservation in bytes does not count requests without bytes, such as opens. `reserve_metadata`
+//! is the part of its device time by which they go before shares.
 //!
-//! `realtime` is Lustre's word for a rule with hard token compensation: what could not be served
-//! in time is made up for. `spare` is the proportional sharing of spare bandwidth; both are of
-//! Lustre's TBF (Qian et al., SC'17).
+//! `realtime` is Lustre's word for a rule with hard token compensation: service that was missed is
+//! made up for. `spare` is the proportional sharing of spare bandwidth; both are of Lustre's TBF
+//! (Qian et al., SC'17).
 
 use super::error::{RuleFault, RuleProblem};
 use super::limit::default_kinds;
@@ -22,24 +22,24 @@ use super::section::{Section, SectionEntry};
 use super::{Limit, Rule};
 use crate::{Rate, Weight};
 
-/// What the limit of a rule means.
+/// The meaning of a rule's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitMode {
-    /// A ceiling.
+    /// A ceiling on the rate.
     #[default]
     Hard,
-    /// A ceiling and a promise: `realtime = true`.
+    /// A ceiling and a reservation: `realtime = true`.
     Realtime,
-    /// A promise, and the part of what is spare: `spare = true`.
+    /// A reservation, and the weight for spare service: `spare = true`.
     Spare,
 }
 
 impl Rule {
-    /// What a rule that says nothing gives to requests without bytes: 10 % of a promise's device
-    /// time, so that files of some megabytes can be opened as fast as their bytes are promised.
+    /// The default part for requests without bytes: 10 % of a reservation's device time. So files
+    /// of some megabytes can be opened as fast as their bytes are reserved.
     pub const RESERVE_METADATA_PPM: u32 = 100_000;
 
-    /// The rate that each class is promised: its reservation, or a limit that is a promise.
+    /// The reserved rate of each class: its reservation, or a limit that is one.
     pub fn promised(&self) -> Option<Rate> {
         match self.limit_mode {
             LimitMode::Hard => self.reserve,
@@ -47,20 +47,20 @@ impl Rule {
         }
     }
 
-    /// The part of what is promised by which requests without bytes go before shares, in parts per
-    /// million of its device time; `None` where nothing is promised in bytes.
+    /// The part of the reservation by which requests without bytes go before shares, in parts per
+    /// million of its device time. `None` where nothing is reserved in bytes.
     pub fn reserve_metadata(&self) -> Option<u32> {
         let in_bytes = self.promised().is_some_and(Rate::is_bytes);
         in_bytes.then(|| self.reserve_metadata_ppm.unwrap_or(Rule::RESERVE_METADATA_PPM))
     }
 
-    /// The ceilings of each class: no limit that is only a promise.
+    /// The ceilings of each class, without a limit that is only a reservation.
     pub fn ceilings(&self) -> &[Limit] {
         if self.limit_mode == LimitMode::Spare { &[] } else { &self.limits }
     }
 
-    /// The part of the service beside other classes: the rule's weight, or with `spare` its rate
-    /// in operations or in 100 kB a second.
+    /// The weight of a class: the rule's weight, or with `spare` its rate in operations or in 100
+    /// kB a second.
     pub fn share(&self) -> Weight {
         let by_rate = self.promised().filter(|_| self.limit_mode == LimitMode::Spare);
         let Some(rate) = by_rate else { return self.weight };
@@ -115,7 +115,7 @@ pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, Rul
     ppm_of_part(text, PercentRange::OfOne).map(Some).map_err(wrong)
 }
 
-/// Checks what goes with a promise only.
+/// Checks the keys that need a reservation.
 pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let promised = rule.promised();
     if rule.keep_slots.is_some() && promised.is_none() {
@@ -131,7 +131,7 @@ pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault>
 }
 
 impl LimitMode {
-    /// The key that says so, empty for the default.
+    /// The key of the mode, empty for the default.
     pub const fn key(self) -> &'static str {
         match self {
             LimitMode::Hard => "",

@@ -1,4 +1,4 @@
-//! The condition of a rule, ready to be asked.
+//! The condition of a rule, compiled for matching.
 //!
 //! ```text
 //!   Match ── any of ──► Conjunction ── kinds, then all of ──► Predicate ── one of its items
@@ -33,20 +33,20 @@ pub struct Match {
     pub(super) any_of: Vec<Conjunction>,
 }
 
-/// A text that is no condition: what is wrong, and where.
+/// The error of a text that is not a condition, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct MatchError {
-    /// What is wrong, naming the word at fault.
+    /// The fault, naming the invalid word.
     pub message: String,
-    /// The bytes of the text that are at fault; empty at its end if something is missing there.
+    /// The bytes of the text at fault; empty at its end if something is missing there.
     pub at: std::ops::Range<usize>,
 }
 
 /// Predicates that must all hold, in the order of [`Predicate::rank`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conjunction {
-    /// What `opcode={…}` leaves; all kinds without it.
+    /// The kinds that `opcode={…}` leaves; all kinds without it.
     pub(super) kinds: KindSet,
     pub(super) all_of: Vec<Predicate>,
 }
@@ -85,8 +85,8 @@ impl Match {
         self.any_of.is_empty() || self.any_of.iter().any(|c| c.accepts(who, kind, paths))
     }
 
-    /// Why a request does not satisfy the condition: for each of its alternatives what of it
-    /// does not hold. Empty if the request does satisfy it.
+    /// Why a request does not satisfy the condition: for each alternative the part that does not
+    /// hold. Empty if the request satisfies the condition.
     pub fn unmet(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Vec<String> {
         if self.accepts(who, kind, paths) {
             return Vec::new();
@@ -99,8 +99,8 @@ impl Match {
         self.any_of.is_empty()
     }
 
-    /// Whether every request that satisfies `other` certainly satisfies this too.
-    /// `false` may also mean that it cannot be told.
+    /// Whether every request that satisfies `other` certainly satisfies this too. `false` may also
+    /// mean that it is unknown.
     pub fn covers(&self, other: &Match) -> bool {
         let takes = |its: &Conjunction| self.any_of.iter().any(|mine| mine.covers(its));
         match (self.is_any(), other.is_any()) {
@@ -116,7 +116,7 @@ impl Match {
         !self.is_any() && !other.is_any() && self.any_of.iter().all(apart)
     }
 
-    /// Whether it asks for a file's project.
+    /// Whether it reads a file's project.
     pub(super) fn has_projid(&self) -> bool {
         let mut predicates = self.any_of.iter().flat_map(|c| &c.all_of);
         predicates.any(|predicate| matches!(predicate, Predicate::Projid(_)))
@@ -137,8 +137,8 @@ impl Match {
         predicates.map(|p| p.len() as u64 + 1).sum::<u64>() + 1
     }
 
-    /// Gives each directory named here its bit in `known`, adding those that are new;
-    /// the directory for which there is no bit left, otherwise.
+    /// Gives each directory named here its bit in `known`, adding new ones. Returns the first
+    /// directory for which no bit is left.
     pub(super) fn resolve(&mut self, known: &mut Vec<PathPattern>) -> Result<(), String> {
         let predicates = self.any_of.iter_mut().flat_map(|c| &mut c.all_of);
         for predicate in predicates {
@@ -163,7 +163,7 @@ impl Conjunction {
         self.kinds.contains(kind) && self.all_of.iter().all(|p| p.accepts(who, paths))
     }
 
-    /// What is left when all that holds for a request is taken out.
+    /// The condition without all that holds for a request.
     fn without_held(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Conjunction {
         let kinds = if self.kinds.contains(kind) { KindSet::ALL } else { self.kinds };
         let unmet = self.all_of.iter().filter(|predicate| !predicate.accepts(who, paths));
@@ -184,7 +184,7 @@ impl Conjunction {
 }
 
 impl Predicate {
-    /// The place of the field in the printed condition; `opcode` comes before `path`.
+    /// The position of the field in the printed condition; `opcode` comes before `path`.
     pub(super) fn rank(&self) -> u8 {
         match self {
             Predicate::Jobid(_) => 0,
@@ -263,7 +263,7 @@ impl Predicate {
 }
 
 impl Id {
-    /// An id as the kernel gives it, where −1 (all ones) is no id.
+    /// An id of the kernel, where −1 (all ones) means none.
     pub(super) fn known(id: u32) -> Id {
         Id((id != u32::MAX).then_some(id))
     }
@@ -290,8 +290,8 @@ impl PathList {
     }
 }
 
-/// Two lists are equal if they name the same directories: the bits say where a rule set
-/// keeps them and are no part of the condition.
+/// Two lists are equal if they name the same directories: the bits are positions in a rule set and
+/// not part of the condition.
 impl PartialEq for PathList {
     fn eq(&self, other: &PathList) -> bool {
         self.patterns == other.patterns

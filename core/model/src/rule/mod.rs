@@ -1,7 +1,7 @@
 //! Rules: which requests form a class, and what the class is granted.
 //!
 //! ```text
-//!   identity, kind, path set ─► first [[rule]] that matches ─► class (weight, reserve, limit, slots)
+//!   identity, kind, path set ─► first [[rule]] that matches ─► class (weight, reservation, limit, slots)
 //!                            ├► every [[meter]] that matches ─► one more meter to pay
 //!                            └► every [[decay]] that matches ─► an account, and a meter by it
 //! ```
@@ -45,12 +45,12 @@ pub use words::{DecayWindow, KeyField, ParseWordError, Resource, WriteMode};
 /// A ceiling on some kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The kinds that pay.
+    /// The kinds that pay it.
     pub kinds: KindSet,
-    /// Bytes or operations per second.
+    /// The rate, in bytes or operations per second.
     pub rate: Rate,
-    /// The most let through at once after idleness, in the rate's unit; `None`
-    /// lets the dispatcher choose.
+    /// The most let through at once after idleness, in the rate's unit; `None` lets the dispatcher
+    /// choose.
     pub burst: Option<u64>,
 }
 
@@ -59,64 +59,64 @@ pub struct Limit {
 pub struct Rule {
     /// Unique among the rules.
     pub name: String,
-    /// Which requests it takes.
+    /// The condition of the requests that it takes.
     pub matcher: Match,
     /// One class for each distinct key of these fields; empty: one class.
     pub per: Vec<KeyField>,
-    /// The part of the service beside other classes.
+    /// The weight of each class.
     pub weight: Weight,
-    /// A promised rate for each class.
+    /// The reserved rate of each class.
     pub reserve: Option<Rate>,
-    /// The part of a promise in bytes, in parts per million of its device time, by which requests
-    /// without bytes go before shares; `None`: [`Rule::RESERVE_METADATA_PPM`].
+    /// The part of a reservation in bytes, in parts per million of its device time, by which
+    /// requests without bytes go before shares; `None`: [`Rule::RESERVE_METADATA_PPM`].
     pub reserve_metadata_ppm: Option<u32>,
     /// Ceilings for each class, meters of the rule's own, unless `limit_mode` says otherwise.
     pub limits: Vec<Limit>,
-    /// What the one limit means; each of several is a ceiling.
+    /// The meaning of its one limit; each of several is a ceiling.
     pub limit_mode: LimitMode,
     /// The rule that its one limit depends on.
     pub parent: Option<RuleDependency>,
-    /// The most device slots each class may hold at once.
+    /// The most device slots each class may use at once.
     pub slots: Option<u32>,
-    /// Device slots that are left free for what the rule is promised.
+    /// Device slots that are left free for the rule's reservation.
     pub keep_slots: Option<u32>,
-    /// The least part, in parts per million, that service had elsewhere leaves a class of its
-    /// share here.
+    /// The minimum local service of a class, in parts per million of its share here: remote service
+    /// never takes more away.
     pub min_share_ppm: Option<u32>,
     /// How its writes reach the backend; `None`: as the target says.
     pub write_mode: Option<WriteMode>,
-    /// The most classes that the rule makes; required beside `reserve` with a `per`.
-    /// A key beyond it falls to the class of the empty key, without reservation.
+    /// The most classes that the rule makes; required beside `reserve` with a `per`. A key beyond
+    /// it falls to the class of the empty key, without reservation.
     pub max_classes: Option<u32>,
 }
 
-/// What a rule's limit depends on: between `min` and the limit itself.
+/// A rule's dependency on a parent: its limit is between `min` and the limit itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleDependency {
-    /// The rule.
+    /// The name of the parent.
     pub rule: String,
-    /// How.
+    /// The kind of the dependency.
     pub kind: DependencyKind,
-    /// The least that the limit becomes, in the limit's unit.
+    /// The least value of the limit, in the limit's unit.
     pub min: Rate,
 }
 
 /// How a rule's limit depends on another rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DependencyKind {
-    /// A part, in parts per million, of the parent's limit as it is in force.
+    /// A percentage, in parts per million, of the parent's limit in force.
     Follow {
         /// 1 to 100,000,000.
         part_ppm: u32,
     },
-    /// What all classes of the parent together leave of a rate in the limit's unit.
+    /// The rest that all classes of the parent together leave of a rate in the limit's unit.
     Remainder {
         /// The rate that both share.
         total: Rate,
     },
-    /// The limit while the parent has had no request for so long, else the least.
+    /// The limit while the parent has had no request for a time, else the least.
     WhenIdle {
-        /// How long that must be.
+        /// The length of that time.
         idle: Nanos,
     },
 }
@@ -126,7 +126,7 @@ pub enum DependencyKind {
 pub struct MeterRule {
     /// Unique among the meters.
     pub name: String,
-    /// Which requests pay it.
+    /// The condition of the requests that pay it.
     pub matcher: Match,
     /// One meter for each distinct key of these fields; empty: one meter for all.
     pub per: Vec<KeyField>,
@@ -148,8 +148,8 @@ pub struct RuleSet {
     index: Index,
 }
 
-/// Of a set that was read from a file; one that was made by hand, or copied to be changed, has
-/// none and is asked one by one.
+/// The index of a set that was read from a file. A set that was built by hand, or copied to be
+/// changed, has none and is searched rule by rule.
 #[derive(Debug, Default)]
 struct Index(Option<RuleIndex>);
 
@@ -158,7 +158,7 @@ impl RuleSet {
     pub const METERS_MAX: usize = 8;
     /// The most directories that the rules and meters may name: the bits of a [`PathSet`].
     pub const PATHS_MAX: usize = 64;
-    /// The most `[[rule]]` sections. Those with wildcards are asked one by one, for each new
+    /// The most `[[rule]]` sections. Those with wildcards are tested one by one, for each new
     /// identity and kind of request.
     pub const RULES_MAX: usize = 16_384;
     /// The most `[[meter]]` sections; each pair of them is compared when the file is read.
@@ -167,7 +167,7 @@ impl RuleSet {
     pub const DECAYS_MAX: usize = 64;
     /// The longest name of a rule, meter or decay in bytes.
     pub const NAME_LEN_MAX: usize = 63;
-    /// The name of what no rule takes; a rule of this name configures it.
+    /// The name for requests without a rule; a rule of this name configures them.
     pub const DEFAULT: &'static str = "default";
 
     /// Reads a rule file (docs/RULES.md).
@@ -191,7 +191,7 @@ impl RuleSet {
         }
     }
 
-    /// In which of the directories that the rules name a file lies.
+    /// The directories of the rules that contain a file.
     ///
     /// `path` is counted from the export's root and begins with `/`; it need not be UTF-8.
     pub fn path_set(&self, path: &[u8]) -> PathSet {
@@ -229,7 +229,7 @@ impl RuleSet {
         self.meters.iter().enumerate().filter(move |(_, m)| applies(m)).map(|(i, _)| i)
     }
 
-    /// The decays (indices into `decays`) that count a request and hold it back.
+    /// The decays (indices into `decays`) that count a request and throttle it.
     pub fn decays_for(
         &self,
         who: &Identity,
@@ -244,12 +244,12 @@ impl RuleSet {
         self.decays.iter().enumerate().filter(move |(_, d)| applies(d)).map(|(i, _)| i)
     }
 
-    /// Whether any rule asks for the path of a file.
+    /// Whether any rule tests the path of a file.
     pub fn has_paths(&self) -> bool {
         !self.paths.is_empty()
     }
 
-    /// Whether any condition or key asks for the project of a file.
+    /// Whether any condition or key uses the project of a file.
     pub fn has_projids(&self) -> bool {
         let asks = |matcher: &Match, per: &[KeyField]| {
             matcher.has_projid() || per.contains(&KeyField::Projid)
@@ -262,7 +262,7 @@ impl RuleSet {
             })
     }
 
-    /// The same, whose rules are found by what they name.
+    /// Builds the index of the rules by the values that they name.
     fn indexed(self) -> RuleSet {
         let index = Index(Some(RuleIndex::new(&self.rules)));
         RuleSet { index, ..self }
@@ -305,7 +305,7 @@ impl Rule {
 }
 
 impl DependencyKind {
-    /// Its key in `parent`.
+    /// The key of the kind in `parent`.
     pub fn name(&self) -> &'static str {
         match self {
             DependencyKind::Follow { .. } => "follow",
@@ -316,7 +316,7 @@ impl DependencyKind {
 }
 
 impl Limit {
-    /// What a request of this amount pays here, in the rate's unit.
+    /// The units that a request of this amount pays, in the rate's unit.
     pub fn units_of(&self, kind: OpKind, amount: Amount) -> u64 {
         if self.kinds.contains(kind) { self.rate.units_of(amount) } else { 0 }
     }

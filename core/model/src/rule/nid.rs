@@ -31,7 +31,7 @@ pub(super) enum AddressPattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Octets([u64; 4]);
 
-/// A node's name taken apart, once for all patterns that it is held against.
+/// A node's name, parsed once for all patterns that it is compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NidParts<'n> {
     address: Option<NidAddress>,
@@ -46,7 +46,7 @@ enum NidAddress {
 }
 
 impl NidPattern {
-    /// A pattern from its text; what is wrong with the text otherwise.
+    /// Parses a pattern; the error is what is wrong with the text.
     pub(super) fn new(text: &str) -> Result<NidPattern, String> {
         if text == "*" {
             return Ok(NidPattern::Any);

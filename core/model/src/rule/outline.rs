@@ -1,5 +1,5 @@
-//! Where in a rule file's text each rule and each of its keys stands, so that one of them can be
-//! changed and the rest stays as it was written.
+//! The positions of each rule and each of its keys in a rule file's text, so that one of them can
+//! be changed and the rest stays as it was written.
 //!
 //! ```text
 //!   # about the rule                ┐ the lines of a piece: its head and its keys, the comments
@@ -11,8 +11,7 @@
 //!           └ value ┘
 //! ```
 //!
-//! What lies between pieces, blank lines and comments that stand alone, belongs to no rule and
-//! stays where it is.
+//! Blank lines and separate comments between pieces belong to no rule and stay where they are.
 
 use std::ops::Range;
 
@@ -25,7 +24,7 @@ pub(super) struct Outline {
     pub(super) rules: Vec<OutlinePiece>,
 }
 
-/// One section.
+/// One section of a rule file.
 #[derive(Debug)]
 pub(super) struct OutlinePiece {
     pub(super) name: String,
@@ -43,7 +42,8 @@ pub(super) struct OutlineKey {
     /// From the key's first byte to the value's last one.
     pub(super) at: Range<usize>,
     pub(super) value: Range<usize>,
-    /// It is written `key = value`: not as `key.part = value`, and not as a table of its own.
+    /// Whether it is written `key = value`: not as `key.part = value`, and not as a table of its
+    /// own.
     pub(super) plain: bool,
 }
 
@@ -51,7 +51,7 @@ impl Outline {
     /// The outline of a text that is a rule file.
     ///
     /// # Errors
-    /// If it is written in a way in which a section is not a run of lines: how it is.
+    /// If a section is not a run of lines, with the way in which it is written.
     pub(super) fn of(source: &str) -> Result<Outline, &'static str> {
         let Ok(document) = DeTable::parse(source) else { return Err("the file is not TOML") };
         let mut rules = pieces(source, document.get_ref(), "rule")?;
@@ -88,12 +88,12 @@ impl OutlinePiece {
     }
 }
 
-/// Where the line begins in which `at` lies.
+/// The beginning of the line that contains `at`.
 pub(super) fn line_start(source: &str, at: usize) -> usize {
     source[..at].rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-/// Where the line ends in which `at` lies, its newline included.
+/// The end of the line that contains `at`, its newline included.
 pub(super) fn line_end(source: &str, at: usize) -> usize {
     source[at..].find('\n').map_or(source.len(), |newline| at + newline + 1)
 }

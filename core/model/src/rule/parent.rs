@@ -3,8 +3,8 @@
 //! ```text
 //!   limit = "500MB/s"
 //!   parent = { rule = "checkpoint", follow = "50%",         min = "10MB/s" }   half of its limit
-//!   parent = { rule = "checkpoint", complement = "1GB/s",   min = "10MB/s" }   what it leaves of that
-//!   parent = { rule = "checkpoint", gate = "500ms",         min = "10MB/s" }   min while it works
+//!   parent = { rule = "checkpoint", complement = "1GB/s",   min = "10MB/s" }   the remainder of that
+//!   parent = { rule = "checkpoint", gate = "500ms",         min = "10MB/s" }   min while it is active
 //! ```
 //!
 //! The effective limit is between `min` and the rule's own `limit`. Dependent rules are those of
@@ -17,12 +17,12 @@ use super::section::{Section, SectionEntry};
 use super::{DependencyKind, Rule, RuleDependency, limit};
 use crate::{Nanos, Rate};
 
-/// How many rules others may depend on, in either unit: a bit each in what the dispatcher keeps.
+/// The most rules that others may depend on, in either unit: a bit each in the dispatcher.
 const PARENTS_MAX: usize = 32;
 /// The longest chain of rules that depend on one another.
 const DEPTH_MAX: usize = 8;
 
-/// Reads what stands behind a rule's `parent =`, of a rule with these limits.
+/// Reads the value of `parent`, of a rule with these limits.
 pub(super) fn parent(
     entry: SectionEntry<'_>,
     limits: &[super::Limit],
@@ -57,8 +57,8 @@ pub(super) fn parent(
     Ok(RuleDependency { rule, kind, min })
 }
 
-/// Checks that every parent is there, has what its children depend on, and depends on none of
-/// them.
+/// Checks that every parent exists, has the limit that its dependent rules need, and depends on
+/// none of them.
 pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleFault> {
     let mut parents: Vec<&str> = Vec::new();
     let place = |rule: &str| rules.iter().position(|known| known.name == rule);
@@ -116,21 +116,21 @@ fn same_unit(entry: SectionEntry<'_>, like: Rate) -> Result<Rate, RuleFault> {
     }
 }
 
-/// How great a part may be.
+/// The range of a percentage.
 #[derive(Clone, Copy)]
 pub(super) enum PercentRange {
-    /// Of something that it is a part of.
+    /// A part of the whole.
     OfOne = 100,
-    /// Of something that it may exceed.
+    /// A multiple that may exceed the whole.
     OfAny = 10_000,
 }
 
-/// A part such as `50%` or `12.5%`, in parts per million.
+/// Reads a percentage such as `50%` or `12.5%`, in parts per million.
 pub(super) fn part_of(entry: SectionEntry<'_>, most: PercentRange) -> Result<u32, RuleFault> {
     ppm_of_part(entry.text(WANT_PART)?, most).map_err(|problem| entry.fault(problem))
 }
 
-/// The same of a text that is no value.
+/// Like `part_of`, for a text that is not a value.
 pub(super) fn ppm_of_part(text: &str, most: PercentRange) -> Result<u32, RuleProblem> {
     let max_percent = most as u32;
     let in_range = |ppm: &u32| (1..=max_percent * 10_000).contains(ppm);

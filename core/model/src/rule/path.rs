@@ -1,13 +1,13 @@
 //! Directories that rules name: `path={/scratch/a /b*}`.
 //!
-//! A pattern is compared component by component, so a `*` never reaches across a
-//! `/`. A file fits when the directory is one of its parents or the file itself.
+//! A pattern is compared component by component, so a `*` never matches a
+//! `/`. A file matches when the directory is one of its parents or the file itself.
 
 use std::fmt;
 
 use super::glob::Glob;
 
-/// Which of a rule set's `path={…}` directories a file lies in: bit i for path i, at most 64.
+/// Which of a rule set's `path={…}` directories contain a file: bit i for path i, at most 64.
 ///
 /// Made by [`RuleSet::path_set`](super::RuleSet::path_set) when a file is walked to
 /// or opened, and good only for the set that made it.
@@ -21,7 +21,7 @@ pub(super) struct PathPattern {
 }
 
 impl PathPattern {
-    /// A pattern from its text; what is wrong with the text otherwise.
+    /// Parses a pattern; the error is what is wrong with the text.
     pub(super) fn new(text: &str) -> Result<PathPattern, &'static str> {
         let below = text.strip_prefix('/').ok_or("must begin with / (the root of the export)")?;
         let below = below.strip_suffix('/').unwrap_or(below);
@@ -38,8 +38,8 @@ impl PathPattern {
         Ok(PathPattern { components: names().map(Glob::new).collect() })
     }
 
-    /// Whether the file at `path` (from the export's root, beginning with `/`) lies in this
-    /// directory or is it.
+    /// Whether the file at `path` (from the export's root, beginning with `/`) is in this directory
+    /// or is it.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         self.components.iter().all(|glob| names.next().is_some_and(|name| glob.matches(name)))

@@ -1,7 +1,7 @@
-//! One table of a rule file, read key by key: every value comes with its place.
+//! One table of a rule file, read key by key: every value has its position.
 //!
-//! toml's own tree is walked instead of deriving `Deserialize`, because serde's
-//! errors know where a value stands but not where inside a text its fault lies.
+//! toml's own tree is walked instead of deriving `Deserialize`: serde's errors contain the position
+//! of a value, but not the position of the fault inside a text.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
 use super::error::{RuleFault, RuleProblem};
 
-/// A table, its name for messages and its place in the file.
+/// A table, its name for messages and its position in the file.
 pub(super) struct Section<'t> {
     pub(super) name: &'static str,
     pub(super) at: Range<usize>,
@@ -25,7 +25,7 @@ pub(super) struct SectionEntry<'t> {
 }
 
 impl<'t> Section<'t> {
-    /// A table that has none but the `known` keys.
+    /// Creates a section from a table that has only the `known` keys.
     pub(super) fn new(
         name: &'static str,
         table: &'t DeTable<'t>,
@@ -79,7 +79,7 @@ impl<'t> SectionEntry<'t> {
         self.as_table().ok_or_else(|| self.wrong_type(want))
     }
 
-    /// The members of a list, each under the list's own key.
+    /// The elements of a list, each under the list's own key.
     pub(super) fn list(&self, want: &'static str) -> Result<Vec<SectionEntry<'t>>, RuleFault> {
         let array = self.as_array().ok_or_else(|| self.wrong_type(want))?;
         Ok(array.iter().map(|value| SectionEntry { key: self.key, value }).collect())
@@ -128,7 +128,7 @@ fn integer(number: &DeInteger<'_>) -> Option<i128> {
     i128::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
-/// Where in the file the byte `offset` of a text's value stands, if the text is written at `at`.
+/// The position in the file of the byte `offset` of a text's value, if the text is written at `at`.
 ///
 /// In `"a\tb"` the value's third byte is the file's fifth: escapes are longer than what
 /// they stand for. An offset at the value's end gives the closing quote.
@@ -150,13 +150,13 @@ pub(super) fn place_in_text(source: &str, at: &Range<usize>, offset: usize) -> u
     at.end - body.len()
 }
 
-/// How many bytes the first character takes in the file, and in the value.
+/// The bytes that the first character takes in the file, and in the value.
 fn plain(body: &str) -> (usize, usize) {
     let length = body.chars().next().map_or(0, char::len_utf8);
     (length, length)
 }
 
-/// The same where a backslash begins an escape.
+/// Like [`plain`], where a backslash begins an escape.
 fn escape(body: &str) -> (usize, usize) {
     let Some(escaped) = body.strip_prefix('\\') else { return plain(body) };
     let digits = match escaped.as_bytes().first() {

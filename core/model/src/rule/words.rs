@@ -1,9 +1,9 @@
-//! The words of rule text that stand for one choice out of a few.
+//! Words of rule text that choose one of a few values.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What `per` may name: a field of the key that divides a rule into classes.
+/// A field of `per`, of the key that divides a rule into classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyField {
     /// The batch job.
@@ -30,11 +30,11 @@ pub enum WriteMode {
     Dontcache,
     /// Page cache with a bounded budget of dirty bytes, kept by sync_file_range.
     Paced,
-    /// Page cache, no promise.
+    /// Page cache without a bound.
     Cached,
 }
 
-/// What a decay counts.
+/// The resource that a decay counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// Bytes read.
@@ -45,17 +45,17 @@ pub enum Resource {
     Metadata,
 }
 
-/// Where a decay's period begins.
+/// The beginning of a decay's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DecayWindow {
-    /// At whole multiples of its length since 1970, for everybody at once.
+    /// At whole multiples of its length since 1970, at the same time for every key.
     #[default]
     Epoch,
-    /// Nowhere: it is the time up to now.
+    /// A sliding window up to now.
     Rolling,
 }
 
-/// A word that is none of the few it should be.
+/// The error of a word that is not one of the allowed ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}; use one of {words}")]
 pub struct ParseWordError {
@@ -67,7 +67,7 @@ pub struct ParseWordError {
 macro_rules! words {
     ($type:ident, $what:literal, $($variant:ident = $name:literal,)*) => {
         impl $type {
-            /// Every one, in order.
+            /// Every value, in order.
             pub const ALL: &'static [$type] = &[$($type::$variant,)*];
 
             /// The word for it in rules, tables and metrics.
