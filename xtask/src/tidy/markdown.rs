@@ -69,7 +69,7 @@ fn slug(title: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-fn prose(text: &str) -> String {
+pub(super) fn prose(text: &str) -> String {
     let mut prose = without_fences(text);
     for (start, end) in code_ranges(&prose).into_iter().rev() {
         let blank: String =

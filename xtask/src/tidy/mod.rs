@@ -5,7 +5,8 @@
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
 //!               ├► names: names of files that do not exist
 //!               ├► links: Markdown links whose file or heading does not exist
-//!               └► cited: tests that a document names and nobody wrote
+//!               ├► cited: tests that a document names and nobody wrote
+//!               └► words: refused words in finished texts
 //!
 //! A finding is listed, to look at, or to mend: then the chore fails.
 
@@ -17,6 +18,7 @@ mod names;
 mod tracked;
 mod tree;
 mod types;
+mod words;
 
 use std::path::Path;
 
@@ -38,7 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     findings.to_mend.extend(types::check(root)?);
     match TidyTree::read(root)? {
         Some(tree) => {
-            for check in [tracked::check, names::check, links::check, cited::check] {
+            for check in [tracked::check, names::check, links::check, cited::check, words::check] {
                 findings.to_mend.extend(check(&tree));
             }
         }
