@@ -32,92 +32,92 @@ use crate::tally::ReplyTally;
 
 /// One client's connection.
 pub(crate) struct Connection {
-    /// Its number, unique while the proxy runs.
+    /// Number of the connection, unique while the proxy runs.
     pub(crate) id: u64,
     pub(crate) socket: OwnedFd,
     pub(crate) peer: ConnectionPeer,
     pub(crate) session: Mutex<NinepSession>,
     pub(crate) input: Mutex<ReceiveBuffer>,
     out: Mutex<SendQueue>,
-    /// Bytes that wait for the peer to read them.
+    /// Bytes that the peer has not read.
     unsent: AtomicUsize,
     pub(crate) closed: AtomicBool,
-    /// Requests that were in flight when it was last read.
+    /// Number of requests in flight when it was last read.
     pub(crate) in_flight: AtomicUsize,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
-    /// Blocking locks that wait: each holds a tag.
+    /// Number of blocking locks that wait: each holds a tag.
     pub(crate) lock_waiters: Arc<AtomicUsize>,
-    /// Owners that it was the first to lock a file for: each holds a descriptor.
+    /// Number of owners that it was the first to lock a file for: each holds a descriptor.
     pub(crate) lock_owners: Arc<AtomicUsize>,
     /// Number in the trace of requests before an attach; 0 before the first request.
     pub(crate) traced: AtomicU32,
-    /// When it was last read, give or take half a second.
+    /// Time of the last read, to half a second.
     used: AtomicU64,
 }
 
 /// The peer of a connection.
 pub(crate) struct ConnectionPeer {
     pub(crate) nid: Nid,
-    /// The user, for a Unix-socket peer.
+    /// User of a Unix-socket peer.
     pub(crate) uid: Option<u32>,
-    /// Its word about groups counts.
+    /// Whether it may state the groups of its users.
     pub(crate) trusted: bool,
 }
 
 /// A 9P session, which Tversion begins.
 pub(crate) struct NinepSession {
-    /// Counts the sessions of the connection.
+    /// Number of sessions of the connection.
     pub(crate) epoch: u32,
-    /// The largest message in bytes; what Tversion may have, before it came.
+    /// Largest message in bytes; before Tversion, the largest Tversion.
     pub(crate) msize: u32,
     pub(crate) agreed: bool,
     pub(crate) attached: bool,
-    /// When it began to be without an attach, and how many bytes had come by then.
+    /// Start of the time without an attach, and the bytes received by then.
     pub(crate) detached: (std::time::Instant, u64),
     form: Protocol,
-    /// Made with the first request after the form was changed. Until the connection is closed
-    /// it holds it, and is held by it.
+    /// Made with the first request after the protocol was changed. Until the connection is closed
+    /// each holds the other.
     path: Option<Arc<ReplyPath>>,
     pub(crate) fids: FidTable,
     pub(crate) tags: FxHashMap<u16, TaggedRequest>,
-    /// (request, flush): flushes whose request is being executed.
+    /// Pairs (request, flush): flushes whose request is being executed.
     pub(crate) flushes: Vec<(Tag, Tag)>,
-    /// Requests that are answered when there is news.
+    /// Requests that wait for events.
     pub(crate) waits: Vec<Tag>,
-    /// Bytes that unanswered requests brought or will answer.
+    /// Payload of the requests in flight and of their replies.
     pub(crate) bytes: usize,
     /// Counters of the replies, in all sessions of the connection.
     pub(crate) tally: ReplyTally,
-    /// No input is taken until replies have left.
+    /// Whether reading is paused until replies have left.
     pub(crate) paused: bool,
     /// A message that waits for memory.
     pub(crate) stalled: Option<FrameBuffer>,
-    /// How many bytes it may have in flight, and what was charged for that.
+    /// Bound of its bytes in flight, and the charge for it.
     pub(crate) covered: usize,
     pub(crate) memory: Option<Charge>,
-    /// It is in the line of those that wait for memory.
+    /// Whether it waits in the line for memory.
     pub(crate) starves: bool,
     server: Weak<Server>,
     interest: epoll::EventFlags,
 }
 
-/// A request that has not been answered.
+/// A request in flight.
 pub(crate) struct TaggedRequest {
-    /// The dispatcher's number for it and the target's index; `None` outside a dispatcher.
+    /// Its number in the dispatcher and the target's index; `None` outside a dispatcher.
     pub(crate) request: Option<(usize, RequestId)>,
     /// Bytes that it counts in [`NinepSession::bytes`].
     pub(crate) bytes: usize,
 }
 
-/// Where the reply to a request goes.
+/// Destination of the reply to a request.
 #[derive(Clone)]
 pub(crate) struct ReplyTo {
     pub(crate) path: Arc<ReplyPath>,
     pub(crate) tag: Tag,
 }
 
-/// Where the replies of a session go, and in which form: one for all of its requests.
+/// Destination and protocol of the replies of a session: one for all of its requests.
 pub(crate) struct ReplyPath {
     pub(crate) connection: Arc<Connection>,
     pub(crate) epoch: u32,
@@ -137,11 +137,11 @@ enum SendChunk {
 /// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// All went, or waits for the socket.
+    /// All replies were sent, or wait for the socket.
     Ok,
-    /// The connection was paused and may take input again.
+    /// The connection was paused and may be read again.
     Resume,
-    /// The peer is gone.
+    /// The peer has disconnected.
     Broken,
 }
 
@@ -150,7 +150,7 @@ pub(crate) enum SendOutcome {
 pub(crate) struct ConnectionBounds {
     pub(crate) tags_max: usize,
     pub(crate) bytes_max: usize,
-    /// Bytes that a connection may send before it has attached.
+    /// Maximum number of bytes before an attach.
     pub(crate) before_attach: usize,
 }
 
@@ -163,7 +163,7 @@ const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
 const MOUNT_TIMES: usize = 4;
 
 impl ConnectionBounds {
-    /// How many blocking locks may wait: at most half of the tags and of the bytes, or
+    /// Maximum number of blocking locks that wait: at most half of the tags and of the bytes, or
     /// the unlock and the flush that end the waiting would not be read.
     pub(crate) fn lock_waiters_max(&self) -> usize {
         (self.tags_max / 2).min(self.bytes_max / 2 / TLOCK_MAX)
@@ -201,17 +201,17 @@ impl Connection {
         Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
     }
 
-    /// It was read then.
+    /// Notes a read.
     pub(crate) fn used_at(&self, now: Time) {
         self.used.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// When it was last read.
+    /// Returns the time of the last read.
     pub(crate) fn last_used(&self) -> Time {
         Time::from_nanos(self.used.load(Ordering::Relaxed))
     }
 
-    /// Whether the peer has closed or was reset. It asks the kernel.
+    /// Whether the peer has closed or was reset. Calls the kernel.
     pub(crate) fn peer_is_gone(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut polled = [PollFd::new(&self.socket, gone)];
@@ -219,20 +219,19 @@ impl Connection {
         poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(gone)
     }
 
-    /// Drops what the peer has not read: the connection is closed.
+    /// Drops unread bytes: the connection is closed.
     pub(crate) fn forget_unsent(&self) {
         let queue = std::mem::take(&mut self.out.lock().expect("not poisoned").queue);
         self.unsent.store(0, Ordering::Relaxed);
         drop(queue);
     }
 
-    /// Bytes that wait for the peer to read them.
+    /// Returns the number of bytes that the peer has not read.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Throws away what the peer has sent, up to a mebibyte; `false` if the connection is
-    /// broken.
+    /// Discards received bytes, up to a mebibyte; `false` if the connection is broken.
     pub(crate) fn discard_input(&self) -> bool {
         let mut space = [0; 16 << 10];
         for _ in 0..64 {
@@ -245,13 +244,13 @@ impl Connection {
         true
     }
 
-    /// Bytes on their way to a TCP peer. A Unix socket's are the peer's once sent.
+    /// Returns the bytes on their way to a TCP peer. A Unix socket's are the peer's once sent.
     pub(crate) fn untaken(&self) -> usize {
         if self.peer.uid.is_some() { 0 } else { crate::sys::unacknowledged(self.socket.as_fd()) }
     }
 
-    /// Sends a batch of replies as far as the socket takes them and frees their tags. What
-    /// it counts stays in the batch if the connection is closed.
+    /// Sends a batch of replies as far as the socket takes them and frees their tags. Counters stay
+    /// in the batch if the connection is closed.
     pub(crate) fn send(
         &self,
         batch: &mut ReplyBatch,
@@ -293,7 +292,7 @@ impl Connection {
         self.resume(&mut session, poll, bounds)
     }
 
-    /// Sends what waits, now that the socket takes more.
+    /// Sends waiting replies, now that the socket takes more.
     pub(crate) fn send_rest(&self, poll: &OwnedFd, bounds: ConnectionBounds) -> SendOutcome {
         let mut out = self.out.lock().expect("not poisoned");
         while let Some(chunk) = out.queue.front_mut() {
@@ -367,7 +366,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Queues what is left of a batch, from byte `at` on.
+    /// Queues the rest of a batch, from byte `at` on.
     fn keep(&self, out: &mut SendQueue, mut at: usize, batch: &mut ReplyBatch) {
         let pipes = std::mem::take(&mut batch.pipes);
         for (after, load) in pipes {
@@ -432,7 +431,7 @@ impl NinepSession {
         !matches!(self.form, Protocol::Base(_))
     }
 
-    /// Begins a session of 9P2000.L that has nothing open; returns the form of the one before.
+    /// Begins a session of 9P2000.L without open files; returns the protocol of the one before.
     pub(crate) fn begin_plain(&mut self) -> Protocol {
         let plain = PlainSession::new(self.server.clone());
         self.fids = plain.fids.clone();
@@ -453,7 +452,7 @@ impl NinepSession {
         self.fids.lock().expect("not poisoned").get(&number.0).cloned()
     }
 
-    /// Where the reply to a request of this session goes.
+    /// Returns the destination of the reply to a request of this session.
     pub(crate) fn reply_to(&mut self, connection: &Arc<Connection>, tag: Tag) -> ReplyTo {
         if let Some(path) = self.path.as_ref().filter(|path| path.epoch == self.epoch) {
             return ReplyTo { path: path.clone(), tag };
@@ -468,7 +467,7 @@ impl NinepSession {
         ReplyTo { path, tag }
     }
 
-    /// Whether the client has as much in flight as it may. One request always may be.
+    /// Whether the client has as much in flight as it may. One request is always allowed.
     pub(crate) fn is_over(&self, bounds: ConnectionBounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
         // A throttled job keeps a window's worth here; other jobs need room beside it.
@@ -477,13 +476,13 @@ impl NinepSession {
         busy && (self.tags.len() >= tags || self.bytes + unsent >= bytes)
     }
 
-    /// Stops reading from the connection until replies have left.
+    /// Pauses reading from the connection until replies have left.
     pub(crate) fn pause(&mut self, connection: &Connection, poll: &OwnedFd) {
         self.paused = true;
         self.want(connection, poll, READ, false);
     }
 
-    /// There may be memory again.
+    /// Notes that there may be memory again.
     pub(crate) fn fed(&mut self, connection: &Connection, poll: &OwnedFd) {
         (self.starves, self.paused) = (false, false);
         self.want(connection, poll, READ, true);
@@ -502,8 +501,8 @@ impl NinepSession {
         }
     }
 
-    /// Takes out the flushes that waited for these requests, in their order, and those
-    /// that waited for such a flush.
+    /// Removes the flushes that waited for these requests, in their order, and the flushes that
+    /// waited for such a flush.
     pub(crate) fn flushes_of(&mut self, answered: &[Tag]) -> Vec<Tag> {
         let mut due = Vec::new();
         let mut flushes = std::mem::take(&mut self.flushes);

@@ -7,9 +7,9 @@
 //!   socket ◄─ outbox ◄───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The thread that reads a request also executes what the dispatcher chooses and
-//! sends the reply; nothing is handed over unless a backend call has to wait
-//! (`thread_pool`). [`Server`] is the whole of it for the binary and the tests.
+//! The thread that reads a request also executes the dispatcher's choice and sends the reply.
+//! Nothing is handed over unless a backend call has to wait (`crew`). [`Server`] is the whole proxy
+//! for the binary and the tests.
 
 mod accept;
 mod bounds;

@@ -6,8 +6,8 @@
 //! the file system has them, of other nodes. A mirror of the ranges answers
 //! getlock with the owner's name, which the kernel does not know.
 //!
-//! A blocking lock that must wait is put aside (`waiting`) and tried again when a lock
-//! is given back here, and now and then because a local program may have given one back.
+//! A blocking lock that must wait is parked (`waiting`). It is tried again when a lock is released
+//! here, and now and then because a local program may have released one.
 //!
 //! For a while after a restart only former holders get locks (`grace`); others wait.
 //!
@@ -45,7 +45,7 @@ pub(crate) use self::grace::Grace;
 pub(crate) use self::ranges::WantedRange;
 pub(crate) use self::waiting::{LockOutcome, LockReply};
 
-/// A file, whatever its names: device and inode number.
+/// Key of a file: device and inode number.
 type LockedFileId = (u64, u64);
 type OwnerName = (Box<[u8]>, u32);
 
@@ -56,29 +56,29 @@ pub(crate) struct TlockOwner {
     name: OwnerName,
 }
 
-/// One Tlock.
+/// A call of Tlock.
 pub(crate) struct LockCall<'a> {
     pub(crate) to: &'a ReplyTo,
     pub(crate) node: &'a ExportNode,
     pub(crate) through: &'a Arc<FidLocks>,
     pub(crate) owner: TlockOwner,
     pub(crate) wanted: WantedRange,
-    /// Whether it is to wait where it is refused.
+    /// Whether it waits if it is refused.
     pub(crate) waits: bool,
     /// Whether its owner says that it had the lock before the proxy was started.
     pub(crate) reclaims: bool,
-    /// How many locks of its connection may wait.
+    /// Maximum number of locks of its connection that may wait.
     pub(crate) waiters_max: usize,
-    /// How many owners its connection may bring: each holds a descriptor.
+    /// Maximum number of owners of its connection: each holds a descriptor.
     pub(crate) owners_max: usize,
     /// Bounds that count its descriptor and its ranges.
     pub(crate) bounds: &'a Arc<SharedBounds>,
     pub(crate) holder: Holder,
-    /// Begins its record in a trace, if it waits.
+    /// Makes its trace draft, if it waits.
     pub(crate) record: &'a dyn Fn() -> Option<TraceDraft>,
 }
 
-/// Whether locks were asked for through an open fid, and whether it still is open.
+/// Locking state of an open fid.
 #[derive(Debug, Default)]
 pub(crate) struct FidLocks(Mutex<FileUse>);
 
@@ -87,7 +87,7 @@ enum FileUse {
     #[default]
     Never,
     Used,
-    /// Its session is over, and its locks wait to be given back.
+    /// Its session is over, and its locks wait to be released.
     Ended,
     Closed,
 }
@@ -100,7 +100,7 @@ pub(crate) struct LockTable {
     grace: Grace,
 }
 
-/// Its lock is held over calls to the backend.
+/// Locks of one file; the mutex is held over calls to the backend.
 type LockedFile = Mutex<FileOwners>;
 type FileOwners = BTreeMap<OwnerName, OwnerLocks>;
 
@@ -108,9 +108,9 @@ type FileOwners = BTreeMap<OwnerName, OwnerLocks>;
 struct OwnerLocks {
     file: OwnedFd,
     ranges: LockedRanges,
-    /// The fids that it was taken through.
+    /// The fids through which it was locked.
     through: Vec<Arc<FidLocks>>,
-    /// How many locks of this owner wait.
+    /// Number of waiting locks of this owner.
     waiters: Arc<AtomicUsize>,
     /// Its ranges.
     charge: Charge,
@@ -118,14 +118,14 @@ struct OwnerLocks {
     _place: WaitPermit,
 }
 
-/// Ranges that one owner may hold on one file. Each takes memory here and in the
-/// kernel, which looks through all of a file's for every lock.
+/// Maximum number of ranges of one owner on one file. Each takes memory here and in the kernel,
+/// which searches all ranges of a file for every lock.
 const RANGES_MAX: usize = 4096;
 /// The longest name of a client. Linux's node names have at most 64 bytes.
 const CLIENT_ID_MAX: usize = 255;
 /// The longest Tlock, by that.
 pub(crate) const TLOCK_MAX: usize = 38 + CLIENT_ID_MAX;
-/// Getlock's answer: a lock, and whose, where it is one of ours.
+/// Reply of getlock: a lock, and its owner if that is a client.
 type FoundOwner = Option<(WantedRange, Option<OwnerName>)>;
 
 impl TlockOwner {
@@ -138,8 +138,8 @@ impl TlockOwner {
 }
 
 impl FidLocks {
-    /// `false` if the fid was closed or its session is over: what came later would never be given
-    /// back.
+    /// Notes a lock through the fid; `false` if the fid was closed or its session is over: a later
+    /// lock would never be released.
     fn begin(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
         if *now == FileUse::Never {
@@ -158,7 +158,7 @@ impl FidLocks {
         *self.0.lock().expect("not poisoned") == FileUse::Ended
     }
 
-    /// Whether there may be something to give back.
+    /// Whether there may be locks to release.
     fn close(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
         matches!(std::mem::replace(&mut *now, FileUse::Closed), FileUse::Used | FileUse::Ended)
@@ -170,7 +170,7 @@ impl LockTable {
         LockTable { grace, ..LockTable::default() }
     }
 
-    /// Takes, changes or gives back a lock. `None`: it waits, and its reply comes from
+    /// Locks, changes or unlocks a range. `None`: it waits, and its reply comes from
     /// [`Locks::retry`].
     pub(crate) fn set(&self, asked: &LockCall<'_>, now: Time) -> io::Result<Option<LockOutcome>> {
         let admission = self.grace.admit(asked.wanted.kind, asked.reclaims, now);
@@ -196,8 +196,8 @@ impl LockTable {
         }
     }
 
-    /// The first lock of another owner that would refuse `wanted`, with its owner
-    /// where it is one of ours. `node` is open for reading or writing.
+    /// Returns the first lock of another owner that would refuse `wanted`, with its owner if that
+    /// is a client. `node` is open for reading or writing.
     pub(crate) fn test(
         &self,
         node: &ExportNode,
@@ -219,7 +219,7 @@ impl LockTable {
         })
     }
 
-    /// Gives up waiting; returns what was given up, if anything. Waits for no backend.
+    /// Cancels waiting; returns the cancelled call, if there is one. Never waits for the backend.
     pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> Option<LockReply> {
         self.waiting.cancel(connection, |waiting| waiting == tag).pop()
     }
@@ -279,7 +279,7 @@ impl LockTable {
         self.waiting.end()
     }
 
-    /// Whether anybody waits.
+    /// Whether any request waits.
     pub(crate) fn any_waiting(&self) -> bool {
         self.waiting.any()
     }
@@ -365,7 +365,7 @@ impl LockTable {
     }
 }
 
-/// How far an attempt got.
+/// Result of an attempt.
 enum LockAttempt {
     /// The owner has no description of the file yet.
     NotOpen,
@@ -379,8 +379,8 @@ impl OwnerLocks {
         OwnerLocks { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
     }
 
-    /// Asks the kernel once, and notes what it has done. What the owner took in a session that is
-    /// over is in its own way, too: a call of that session may still be executed.
+    /// Calls the kernel once, and notes the result. Locks that the owner took in a session that is
+    /// over conflict with its own, too: a call of that session may still be executed.
     fn set(&mut self, wanted: WantedRange, through: &Arc<FidLocks>) -> Result<LockStatus, Errno> {
         if self.is_ended() {
             return Ok(match wanted.kind {
@@ -413,7 +413,7 @@ impl OwnerLocks {
         Ok(LockStatus::Success)
     }
 
-    /// Gives back everything if it was taken through this fid.
+    /// Releases everything if it was locked through this fid.
     fn give_back(&mut self, through: &Arc<FidLocks>) {
         if self.is_through(through) {
             let all = WantedRange { kind: LockKind::Unlock, start: 0, len: 0 };
@@ -426,7 +426,7 @@ impl OwnerLocks {
         }
     }
 
-    /// Whether some of it was taken in a session that is over.
+    /// Whether some of it was locked in a session that is over.
     fn is_ended(&self) -> bool {
         self.through.iter().any(|fid| fid.is_ended())
     }
@@ -445,8 +445,8 @@ fn file_id(node: &ExportNode) -> LockedFileId {
     (node.dev, node.ino)
 }
 
-/// A description of the file for locks only, opened as the server itself, since the
-/// kernel wants one opened for writing before it grants a write lock.
+/// Opens a description of the file for locks only, as the server itself, since the kernel requires
+/// one opened for writing before it grants a write lock.
 fn open_for_locks(node: &ExportNode) -> io::Result<OwnedFd> {
     let root = FsCredentials { uid: 0, gid: 0, groups: Arc::from([]), gid_trusted: true };
     credentials::become_user(&root, 0)?;

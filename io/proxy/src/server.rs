@@ -41,7 +41,7 @@ use crate::thread_pool::{self, ThreadPool};
 use crate::trace::TraceRecorder;
 use crate::worker::Worker;
 
-/// Blocked locks are tried again so often: a program of this machine may have let go.
+/// Interval of attempts to get blocked locks: a program of this machine may have unlocked.
 const LOCK_RETRY: Nanos = Nanos::from_millis(50);
 /// Interval of checks of connections that have not attached.
 const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
@@ -67,7 +67,7 @@ pub struct Server {
     exports: RwLock<FxHashMap<String, Arc<Export>>>,
     targets: RwLock<Vec<Arc<Target>>>,
     pub(crate) rules: RwLock<ActiveRules>,
-    /// Held while rules or settings take the place of others.
+    /// Held while rules or settings are replaced.
     pub(crate) changing: Mutex<()>,
     listeners: Mutex<Vec<Arc<NinepListener>>>,
     addresses: Vec<ServerAddress>,
@@ -75,10 +75,10 @@ pub struct Server {
     /// Counters of closed connections. Locked before any session.
     pub(crate) gone: Mutex<ReplyTally>,
     pub(crate) next_connection: AtomicU64,
-    /// Connections that may take input again.
+    /// Connections that may be read again.
     resumed: Mutex<VecDeque<Arc<Connection>>>,
     leader_outbox: Mutex<Option<Arc<Mutex<ReplyOutbox>>>>,
-    /// When the leader, now waiting for events, will wake by itself; 0 while it works.
+    /// Time when the leader, now waiting for events, will wake by itself; 0 while it works.
     armed: AtomicU64,
     draining: AtomicBool,
     housekeeping: AtomicU64,
@@ -89,11 +89,11 @@ pub struct Server {
     thread_number: AtomicU64,
     pub(crate) teller: InfoQueue,
     pub(crate) link: ControllerClientState,
-    /// More than one thread may serve what the page cache can answer.
+    /// Whether more than one thread may serve requests from the page cache.
     pub(crate) parallel: bool,
 }
 
-/// Why a proxy cannot start, or not go on with a new configuration.
+/// Reason why a proxy cannot start, or cannot use a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyStartError {
     /// The configuration or a file that it names is wrong.
@@ -105,7 +105,7 @@ pub enum ProxyStartError {
     /// The file of costs is wrong.
     #[error("{0}")]
     Costs(String),
-    /// A system call refused.
+    /// A system call failed.
     #[error("{what}")]
     System {
         /// The failed action.
@@ -122,16 +122,16 @@ impl ProxyStartError {
     }
 }
 
-/// Keys of the poll set that are no connections.
+/// Keys of the epoll set that are not connections.
 pub(crate) const WAKE: u64 = 0;
 pub(crate) const FIRST_LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 1000;
 
 impl Server {
-    /// Opens the exports, listens, drops what privileges are not needed and begins to serve.
+    /// Opens the exports, listens, drops unneeded privileges and begins to serve.
     ///
     /// # Errors
-    /// If the configuration names something that is not there or may not be used.
+    /// If the configuration names something that does not exist or may not be used.
     pub fn start(config: ProxyConfig) -> Result<Arc<Server>, ProxyStartError> {
         sys::return_large_memory();
         let limits = DescriptorLimits::of(&config, limits::raise_descriptor_limit());
@@ -228,14 +228,14 @@ impl Server {
         Ok(server)
     }
 
-    /// The addresses that clients can connect to, with the ports that the system chose.
+    /// Returns the addresses that clients can connect to, with the ports that the system chose.
     pub fn addresses(&self) -> &[ServerAddress] {
         &self.addresses
     }
 
-    /// Puts a new configuration and its rule file in force: rules, exports, targets and
-    /// bounds. Listeners, threads, the API socket, metrics, the controller and the record stay as
-    /// they are, and so do rules that the controller gave.
+    /// Activates a new configuration and its rule file: rules, exports, targets and bounds.
+    /// Listeners, threads, the API socket, metrics, the controller and the trace stay as they are,
+    /// and so do rules of the controller.
     ///
     /// # Errors
     /// If anything in it is wrong; then nothing has changed.
@@ -268,8 +268,8 @@ impl Server {
         Ok(())
     }
 
-    /// Stops taking connections and requests, answers what is in flight, and ends the
-    /// threads. Returns whether all was answered within `drain_timeout`.
+    /// Stops accepting connections and requests, answers requests in flight, and ends the threads.
+    /// Returns whether all were answered within `drain_timeout`.
     pub fn drain(&self) -> bool {
         self.draining.store(true, Ordering::SeqCst);
         for listener in self.listeners.lock().expect("not poisoned").drain(..) {
@@ -381,7 +381,7 @@ impl Server {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Leaves this outbox where a successor finds it; returns the predecessor's.
+    /// Leaves this outbox for a successor; returns the predecessor's.
     pub(crate) fn leader_outbox(
         &self,
         own: Arc<Mutex<ReplyOutbox>>,
@@ -399,7 +399,7 @@ impl Server {
         }
     }
 
-    /// Calls another thread to help execute what waits, if there are processors for it.
+    /// Wakes another thread to help with waiting requests, if there are processors for it.
     pub(crate) fn call_help(self: &Arc<Server>) {
         if self.crew.call_help()
             && let Err(error) = self.start_worker()
@@ -414,12 +414,12 @@ impl Server {
         thread_pool::start_thread(number as usize, move || Worker::new(server).run())
     }
 
-    /// How long the leader looks for requests before it sleeps.
+    /// Returns how long the leader polls before it sleeps.
     pub(crate) fn linger(&self) -> Nanos {
         self.settings.read().expect("not poisoned").linger
     }
 
-    /// How long the leader may wait for events; from here on it can be poked.
+    /// Returns how long the leader may wait for events; from here on it can be woken.
     pub(crate) fn before_poll(&self) -> Option<Timespec> {
         let now = self.clock.now();
         let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
@@ -460,7 +460,7 @@ impl Server {
         due
     }
 
-    /// The leader is awake: does what is due by the clock.
+    /// Does what is due by the clock, in the awake leader.
     pub(crate) fn after_poll(&self, outbox: &Mutex<ReplyOutbox>) {
         self.armed.store(0, Ordering::SeqCst);
         let now = self.clock.now();
@@ -485,7 +485,7 @@ impl Server {
         self.leave(DeferredClose::files(expired), outbox);
     }
 
-    /// Wakes the leader if something that waits is due before it would wake by itself.
+    /// Wakes the leader if a waiting request is due before it would wake by itself.
     pub(crate) fn wake_for_deadline(&self) {
         let armed = self.armed.load(Ordering::SeqCst);
         if armed == 0 {
@@ -506,7 +506,7 @@ impl Server {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Takes input from a connection again.
+    /// Reads from a connection again.
     pub(crate) fn resume(&self, connection: Arc<Connection>) {
         self.resumed.lock().expect("not poisoned").push_back(connection);
         self.poke_leader();
@@ -523,7 +523,7 @@ impl Server {
         self.resumed.lock().expect("not poisoned").pop_front()
     }
 
-    /// An event that is not a connection's. Returns the connections that are to end for new ones.
+    /// Handles an event of no connection. Returns the connections that must end for new ones.
     pub(crate) fn accept_or_wake(self: &Arc<Server>, key: u64) -> Vec<Arc<Connection>> {
         if key == WAKE {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
@@ -607,7 +607,7 @@ impl Server {
         result
     }
 
-    /// Ends a connection and all it had in flight. What it had open is to leave.
+    /// Ends a connection and its requests in flight. Returns its open files for closing.
     pub(crate) fn close(
         &self,
         connection: &Arc<Connection>,

@@ -50,7 +50,7 @@ pub(crate) enum Protocol {
     Bound(Arc<ChannelBinding>),
 }
 
-/// One connection's part in a session; see the file's essay.
+/// A connection's binding to a channel of a session; see the module's documentation.
 pub(crate) struct ChannelBinding {
     pub(crate) session: Arc<MountSession>,
     channel: u16,
@@ -60,31 +60,31 @@ pub(crate) struct ChannelBinding {
 /// A mount's session at this proxy.
 pub(crate) struct MountSession {
     pub(crate) export: Arc<Export>,
-    /// Only the same user, or the same address, may take it up again.
+    /// User or address that may resume the session.
     owner: (Option<u32>, Nid),
     pub(crate) fids: FidTable,
     users: RwLock<FxHashMap<u32, (Arc<ProxyUser>, Charge)>>,
     channels: Mutex<BTreeMap<u16, SessionChannel>>,
-    /// By which names it reached the files that it names by handle.
+    /// Names by which it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
     commits: Mutex<CommitTracker>,
     committed: AtomicU64,
     verifier: Arc<AtomicU64>,
-    /// When its last connection ended.
+    /// Time when its last connection ended.
     left: Mutex<Instant>,
 }
 
 struct SessionChannel {
     slots: ReplyCache,
-    /// How many slots there are.
+    /// Number of slots.
     granted: u16,
     /// The connection that has it, or is next in line for it.
     connection: Option<Weak<Connection>>,
-    /// Whose turn it is when what the one before began has ended.
+    /// The next connection, once the calls of the former one have ended.
     next: Option<PendingBind>,
 }
 
-/// A Tsession that waits until what its predecessor began has ended.
+/// A Tsession that waits until the calls of its predecessor have ended.
 pub(crate) struct PendingBind {
     pub(crate) to: ReplyTo,
     session: Arc<MountSession>,
@@ -94,7 +94,7 @@ pub(crate) struct PendingBind {
 
 /// Fields of Rsession.
 pub(crate) struct BoundChannel {
-    /// Where its answer goes: in the form of the session from here on.
+    /// Destination of its answer: in the protocol of the session from here on.
     pub(crate) to: ReplyTo,
     pub(crate) slots: u16,
     pub(crate) resumed: bool,
@@ -102,12 +102,12 @@ pub(crate) struct BoundChannel {
     pub(crate) root: Vec<u8>,
 }
 
-/// All sessions.
+/// The table of sessions.
 pub(crate) struct SessionTable {
     sessions: Mutex<FxHashMap<u128, Arc<MountSession>>>,
     /// Channels that have become free for their next connection.
     ready: Mutex<VecDeque<PendingBind>>,
-    /// Changes when writes that were answered may be lost.
+    /// Verifier: changes when acknowledged writes may be lost.
     verifier: Arc<AtomicU64>,
     names: Arc<PathTable>,
     /// Start of the times of sessions.
@@ -120,7 +120,7 @@ pub(crate) struct SessionTable {
 struct EnteredSession {
     /// The connection to bind now.
     next: Option<PendingBind>,
-    /// The connection that is to be closed first.
+    /// The connection to close first.
     before: Option<Arc<Connection>>,
     /// Open files of the sessions that ended for it.
     files: Vec<Arc<OpenFid>>,
@@ -134,20 +134,20 @@ pub(crate) struct SessionParams {
     pub(crate) slots: u16,
 }
 
-/// A call that has a slot.
+/// A call with a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey {
     pub(crate) slot: u16,
     pub(crate) sequence: u32,
 }
 
-/// The most slots of a channel: each remembers a reply.
+/// Maximum number of slots of a channel: each keeps a reply.
 const SLOTS_MAX: u16 = 64;
 /// Maximum number of abandoned sessions that one scan of the table drops.
 const AT_ONCE: usize = 64;
-/// The most channels of a session.
+/// Maximum number of channels of a session.
 const CHANNELS_MAX: usize = 256;
-/// The most identities of a session.
+/// Maximum number of identities of a session.
 const IDENTITIES_MAX: usize = 65_536;
 
 impl Protocol {
@@ -169,7 +169,7 @@ impl Protocol {
 }
 
 impl ChannelBinding {
-    /// Takes in a call in a slot. `Some`: it was executed, and this was its reply.
+    /// Looks a call up in its slot. `Some`: it was executed, and this was its reply.
     pub(crate) fn begin(
         &self,
         once: IdempotencyKey,
@@ -185,12 +185,12 @@ impl ChannelBinding {
         })
     }
 
-    /// It was executed, with this reply.
+    /// Keeps the reply of an executed call.
     pub(crate) fn end(&self, once: IdempotencyKey, reply: &[u8]) {
         self.with_slots(|slots| slots.end(once.slot, once.sequence, reply));
     }
 
-    /// It was taken back before it was executed.
+    /// Notes that a call was cancelled before it was executed.
     pub(crate) fn abandon(&self, once: IdempotencyKey) {
         self.with_slots(|slots| slots.abandon(once.slot, once.sequence));
     }
@@ -244,8 +244,8 @@ impl MountSession {
         Some(self.users.read().expect("not poisoned").get(&identity)?.0.clone())
     }
 
-    /// Where the file behind a handle lies: by the name that was looked up last, and all names of
-    /// one that has several. O(1).
+    /// Returns the location of the file behind a handle: the name that was looked up last, and all
+    /// names of a file with several. O(1).
     pub(crate) fn location(&self, handle: &[u8]) -> Location {
         let export = &self.export;
         let (target, unknown) = (&export.target, export.unknown());
@@ -286,12 +286,12 @@ impl MountSession {
         drop(before);
     }
 
-    /// A write to a file was executed: its number.
+    /// Notes that a write to a file was executed; returns its number.
     pub(crate) fn written(&self, node: &ExportNode) -> u64 {
         self.with_commits(|commits| commits.written(node.qid.path))
     }
 
-    /// To be asked before a file is made durable, for [`MountSession::durable`].
+    /// Returns the mark for [`MountSession::durable`], before a file is made durable.
     pub(crate) fn mark(&self) -> u64 {
         self.with_commits(|commits| commits.mark())
     }
@@ -318,7 +318,7 @@ impl MountSession {
         result
     }
 
-    /// A file could not be made durable: what was answered may be lost.
+    /// Notes that a file could not be made durable: acknowledged writes may be lost.
     pub(crate) fn lost_writes(&self) {
         self.verifier.fetch_add(1, Ordering::Relaxed);
     }
@@ -332,7 +332,7 @@ impl MountSession {
         next
     }
 
-    /// Its place in the table of sessions, with times since `began`.
+    /// Returns its place in the table of sessions, with times since `began`.
     fn place(&self, id: u128, began: Instant) -> ReclaimPlace {
         let is_empty = self.fids.lock().expect("not poisoned").is_empty();
         let worth = match is_empty && !self.has_written() {
@@ -378,7 +378,7 @@ impl SessionTable {
         self.sessions.lock().expect("not poisoned").is_empty()
     }
 
-    /// All sessions there are.
+    /// Returns all sessions.
     pub(crate) fn all(&self) -> Vec<Arc<MountSession>> {
         self.sessions.lock().expect("not poisoned").values().cloned().collect()
     }
@@ -388,13 +388,12 @@ impl SessionTable {
         server.poke();
     }
 
-    /// A channel that its next connection can have.
+    /// Returns a channel that its next connection can have.
     pub(crate) fn next_ready(&self) -> Option<PendingBind> {
         self.ready.lock().expect("not poisoned").pop_front()
     }
 
-    /// Forgets sessions whose connections ended longer ago than `keep`; returns what they had
-    /// open.
+    /// Drops sessions whose connections ended longer ago than `keep`; returns their open files.
     pub(crate) fn expire(&self, keep: Duration) -> Vec<Arc<OpenFid>> {
         let mut fids = Vec::new();
         let mut sessions = self.sessions.lock().expect("not poisoned");
@@ -409,7 +408,7 @@ impl SessionTable {
         fids
     }
 
-    /// Forgets abandoned sessions for a newcomer to the full table; what they had open is added to
+    /// Drops abandoned sessions for a newcomer to the full table; their open files are added to
     /// `files`.
     fn take_back(
         &self,
@@ -436,7 +435,7 @@ impl SessionTable {
         Ok(())
     }
 
-    /// Sessions that were refused so far, and those that were ended for others.
+    /// Returns the number of refused sessions, and of those that were dropped for others.
     pub(crate) fn counts(&self) -> [u64; 2] {
         [&self.refused, &self.taken_back].map(|count| count.load(Ordering::Relaxed))
     }
@@ -502,7 +501,7 @@ impl SessionTable {
 }
 
 impl Server {
-    /// Tsession: `None` while what an older connection of the channel began has not ended.
+    /// Executes Tsession: `None` while calls of an older connection of the channel have not ended.
     pub(crate) fn open_session(
         self: &Arc<Server>,
         to: &ReplyTo,
@@ -525,7 +524,7 @@ impl Server {
         Ok(next)
     }
 
-    /// Ties a connection to its channel. `None`: it is gone, and the next one has its turn.
+    /// Binds a connection to its channel. `None`: it is gone, and the next one has its turn.
     pub(crate) fn bind(
         self: &Arc<Server>,
         pending: &PendingBind,
@@ -565,7 +564,7 @@ fn owner(peer: &ConnectionPeer) -> (Option<u32>, Nid) {
     (peer.uid, peer.nid.clone())
 }
 
-/// Appends a remembered reply as the answer to `tag`.
+/// Appends a kept reply as the answer to `tag`.
 pub(crate) fn repeat(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
     ReplyCache::again(reply, tag, out);
 }

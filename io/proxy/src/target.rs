@@ -1,8 +1,7 @@
-//! A target and the dispatcher that stands before it.
+//! A target's queue: the dispatcher and the operations that it orders.
 //!
-//! The dispatcher decides by numbers; the gate keeps what those numbers stand for
-//! (the operations) and reads the clock while it holds the lock, so that time
-//! never runs backwards for the dispatcher.
+//! The dispatcher decides by numbers. The gate keeps the operations of those numbers and reads the
+//! clock while it holds the lock, so that time never runs backwards for the dispatcher.
 
 mod donor;
 
@@ -28,11 +27,11 @@ use crate::writes::Writes;
 
 pub(crate) use donor::Donor;
 
-/// From this size on a read goes through a pipe, which costs less than the copy, and one that
-/// was chosen for the device is not tried without waiting first.
+/// Size from which a read goes through a pipe, which costs less than the copy. Such a read that was
+/// chosen for the device is not tried without waiting first.
 pub(crate) const SPLICE_MIN: Bytes = Bytes::kib(32);
 
-/// From this size on the payload decides how long a call takes.
+/// Size from which the payload decides how long a call takes.
 const LARGE: Bytes = Bytes::kib(64);
 
 /// Number of reads that do not wait and are executed together: with one read of the clock and one
@@ -40,8 +39,7 @@ const LARGE: Bytes = Bytes::kib(64);
 /// have gone first: they are done before the leader checks the sockets again.
 const AT_ONCE: usize = 16;
 
-/// No client gives a proxy up and goes on at another in so short a time. The leader looks at the
-/// sockets more often.
+/// Time in which no client fails over to another proxy. The leader checks the sockets more often.
 const PROMPT: Nanos = Nanos::from_secs(1);
 
 /// Time since the proxy's start.
@@ -52,7 +50,7 @@ pub(crate) struct ProxyClock(Instant);
 pub(crate) struct Target {
     pub(crate) index: usize,
     pub(crate) name: String,
-    /// Reads can be asked not to wait for the device (RWF_NOWAIT).
+    /// Whether reads can be asked not to wait for the device (RWF_NOWAIT).
     pub(crate) nowait: bool,
     pub(crate) writes: Writes,
     pub(crate) clock: ProxyClock,
@@ -61,28 +59,28 @@ pub(crate) struct Target {
     /// Number of the rules and what they must know of files: read for each request.
     number: AtomicU64,
     wanted: (AtomicBool, AtomicBool),
-    /// How long calls of each kind, lane and size took lately, in nanoseconds.
+    /// Recent duration of calls of each kind, lane and size, in nanoseconds.
     usual: [AtomicU32; OpKind::COUNT * 4],
 }
 
-/// A request that has been taken in and not answered.
+/// A request in flight.
 pub(crate) struct PendingRequest {
     pub(crate) to: ReplyTo,
     pub(crate) file: RequestFile,
     pub(crate) frame: FrameBuffer,
-    /// The slot that remembers its reply.
+    /// Its reply slot.
     pub(crate) once: Option<IdempotencyKey>,
     /// Another request that waits for it.
     pub(crate) donor: Option<Box<Donor>>,
-    /// A time before it was read, when the leader began to look at the sockets.
+    /// Time before it was read, when the leader began to check the sockets.
     pub(crate) looked: Time,
 }
 
-/// The file that a request is about, in the way it named it.
+/// The file of a request, in the form of its message.
 pub(crate) enum RequestFile {
     /// By a fid: the identity that created the fid.
     Fid(Arc<OpenFid>),
-    /// By a handle, which is resolved when it is the request's turn.
+    /// By a handle, which is resolved when the request is executed.
     Handle(Arc<ProxyUser>),
 }
 
@@ -95,15 +93,15 @@ impl PendingRequest {
         }
     }
 
-    /// It is not executed: its slot may have another call.
+    /// Notes that it is not executed: its slot may have another call.
     pub(crate) fn abandon(&self) {
         if let (Some(once), Some(binding)) = (self.once, self.to.path.form.binding()) {
             binding.abandon(once);
         }
     }
 
-    /// Whether its client has gone since it was read. Only what has waited for longer than
-    /// [`PROMPT`] has its socket asked.
+    /// Whether its client has gone since it was read. Only the socket of a request that has waited
+    /// for longer than [`PROMPT`] is checked.
     pub(crate) fn is_abandoned(&self, now: Time) -> bool {
         now.since(self.looked) > PROMPT && self.to.path.connection.peer_is_gone()
     }
@@ -116,12 +114,12 @@ pub(crate) struct RequestMeta {
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
-    /// Operations of its kind that its subject had of other proxies since the last request;
-    /// `None` where its client cannot say.
+    /// Operations of its kind that its subject had at other proxies since the last request; `None`
+    /// if its client cannot say.
     pub(crate) elsewhere: Option<u32>,
-    /// When it was handed over.
+    /// Time of its arrival at the dispatcher.
     pub(crate) arrived: Time,
-    /// How it follows the last access through its fid, where it names a place.
+    /// Its position relative to the last access through its fid, if it has one.
     pub(crate) access: Option<Access>,
 }
 
@@ -136,23 +134,23 @@ pub(crate) struct RunningRequest {
     pub(crate) write_mode: Option<WriteMode>,
     pub(crate) queued: Nanos,
     pub(crate) started: Time,
-    /// When the call that is made now began: a read that had to wait is made twice.
+    /// Start of the present call: a read that had to wait is made twice.
     pub(crate) called: Time,
-    /// It does not wait for the device: a read that only takes what memory has. Where that is
-    /// nothing, the kernel has begun to fetch it.
+    /// Whether it does not wait for the device: such a read takes only cached bytes. If there are
+    /// none, the kernel has begun to fetch them.
     pub(crate) quick: bool,
 }
 
 /// State of a target's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueState {
-    /// Something could be executed right now.
+    /// Whether a request could be executed right now.
     pub(crate) work: bool,
-    /// When a meter lets the next request go.
+    /// Time at which a meter lets the next request go.
     pub(crate) deadline: Option<Time>,
 }
 
-/// How a running operation ended.
+/// Result of a running operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
     token: usize,
@@ -165,13 +163,13 @@ pub(crate) struct Completion {
     queued: Nanos,
     started: Time,
     called: Time,
-    /// Its client tells no other server of it.
+    /// Whether its client reports it to no other server.
     untold: bool,
-    /// It began elsewhere than where the last one through its fid ended.
+    /// Whether it began at another offset than the end of the last one through its fid.
     random: bool,
 }
 
-/// The dispatcher's choice, or the first that came.
+/// The dispatcher's choice, or the first that arrived.
 struct ChosenRequest {
     token: usize,
     id: Option<RequestId>,
@@ -184,7 +182,7 @@ struct ChosenRequest {
 
 struct TargetQueue {
     order: DispatchOrder,
-    /// By token; emptied while the operation runs.
+    /// Pending requests by token; empty while the operation runs.
     waiting: Slab<Option<(PendingRequest, RequestMeta)>>,
     /// Reads that hold their slots and that the kernel is fetching: an idle thread waits for the
     /// first of them.
@@ -249,13 +247,13 @@ impl From<sched::Dispatched> for ChosenRequest {
 }
 
 impl RunningRequest {
-    /// It begins only now: others that were chosen with it went before.
+    /// Notes that it begins only now: others that were chosen with it went before.
     pub(crate) fn begin(&mut self, now: Time) {
         self.queued += now.since(self.started);
         (self.started, self.called) = (now, now);
     }
 
-    /// How it ended.
+    /// Notes its end.
     pub(crate) fn finished(&self, served: Amount) -> Completion {
         let call = (!self.quick).then(|| self.asked.call());
         let RunningRequest { asked, queued, started, called, token, id, .. } = *self;
@@ -265,14 +263,14 @@ impl RunningRequest {
         Completion { token, id, call, served, kind, lane, queued, started, called, untold, random }
     }
 
-    /// It ended without being executed: how long it took says nothing about others.
+    /// Notes an end without execution: its duration says nothing about others.
     pub(crate) fn dropped(&self) -> Completion {
         Completion { call: None, ..self.finished(Amount::default()) }
     }
 }
 
 impl RequestMeta {
-    /// Which calls it is like in how long it takes: of its kind, lane and size.
+    /// Returns the group of calls with a similar duration: of its kind, lane and size.
     fn call(&self) -> usize {
         let large = self.amount.bytes >= LARGE;
         self.kind as usize * 4 + self.lane as usize * 2 + usize::from(large)
@@ -319,12 +317,12 @@ impl Target {
         self.gate.lock().expect("a panic in the dispatcher ends the process")
     }
 
-    /// The rules in force.
+    /// Returns the active rules.
     pub(crate) fn rules(&self) -> NumberedRules {
         self.rules.read().expect("not poisoned").clone()
     }
 
-    /// Their number, which is never that of others.
+    /// Returns their number, which no other rules have.
     pub(crate) fn rules_number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
@@ -338,7 +336,7 @@ impl Target {
         }
     }
 
-    /// Puts other rules in force, for queued requests too.
+    /// Activates other rules, for queued requests too.
     pub(crate) fn set_rules(&self, rules: Arc<RuleSet>) {
         let mut in_force = self.rules.write().expect("not poisoned");
         *in_force = NumberedRules { number: in_force.number + 1, set: rules.clone() };
@@ -350,7 +348,7 @@ impl Target {
         self.with_dispatcher(|dispatcher, now| dispatcher.set_rules(rules, now));
     }
 
-    /// Looks at or changes the dispatcher, if there is one.
+    /// Calls a function with the dispatcher, if there is one.
     pub(crate) fn with_dispatcher<R>(
         &self,
         f: impl FnOnce(&mut Dispatcher, Time) -> R,
@@ -373,7 +371,7 @@ impl Target {
         });
     }
 
-    /// Takes operations in, in their order; `each` hears the number of each one.
+    /// Enqueues operations, in their order; `each` gets the number of each one.
     pub(crate) fn enqueue(
         &self,
         operations: impl Iterator<Item = (PendingRequest, RequestMeta)>,
@@ -414,9 +412,9 @@ impl Target {
         }
     }
 
-    /// Tells of operations that ended and asks for the next: one, or several as long as they
-    /// are quick. Before anybody waits for a read, all that may be begun is begun. None is
-    /// chosen if nothing may go.
+    /// Reports operations that ended and returns the next: one, or several as long as they are
+    /// quick. Before a thread waits for a read, all that may be begun is begun. None is chosen if
+    /// nothing may go.
     pub(crate) fn next(&self, finished: &mut Vec<Completion>, chosen: &mut Vec<RunningRequest>) {
         let gate = &mut *self.gate();
         let now = self.clock.now();
@@ -433,7 +431,7 @@ impl Target {
         }
     }
 
-    /// Tells of operations that ended, without asking for the next.
+    /// Reports operations that ended, without choosing the next.
     pub(crate) fn finish(&self, finished: &mut Vec<Completion>) {
         if finished.is_empty() {
             return;
@@ -459,7 +457,7 @@ impl Target {
         }
     }
 
-    /// The page cache did not have it. Unless it holds slots of the device already, the
+    /// Notes that the page cache did not have it. Unless it holds slots of the device already, the
     /// request waits again, for the device.
     pub(crate) fn miss(&self, mut running: RunningRequest) {
         let gate = &mut *self.gate();
@@ -478,7 +476,7 @@ impl Target {
         }
     }
 
-    /// Takes a request out if it has not been chosen yet.
+    /// Removes a request if it has not been chosen yet.
     pub(crate) fn cancel(&self, id: RequestId) -> Option<(PendingRequest, RequestMeta)> {
         let gate = &mut *self.gate();
         let DispatchOrder::Scheduled(dispatcher) = &mut gate.order else { return None };
@@ -502,12 +500,12 @@ impl Target {
         Some(donated.id)
     }
 
-    /// Whether something could be executed right now.
+    /// Whether a request could be executed right now.
     pub(crate) fn has_work(&self) -> bool {
         self.outlook().work
     }
 
-    /// How long requests waited and took until now, by kind and lane.
+    /// Returns how long requests waited and took until now, by kind and lane.
     pub(crate) fn times(&self) -> ServiceTimes {
         self.gate().times.clone()
     }
@@ -532,23 +530,24 @@ impl Target {
         self.writes.backing().memory_fs
     }
 
-    /// Where a read is tried first: whether the page cache has it shows in the trying.
+    /// Returns the lane where a read is tried first: the attempt shows whether the page cache has
+    /// it.
     pub(crate) fn read_lane(&self) -> Lane {
         if self.nowait || self.in_memory() { Lane::Cached } else { Lane::Device }
     }
 
-    /// Where a write waits: for the device, also in mode `cached`, which only puts that off.
+    /// Returns the lane of a write: the device, also in mode `cached`, which only delays that.
     pub(crate) fn write_lane(&self) -> Lane {
         if self.in_memory() { Lane::Cached } else { Lane::Device }
     }
 
-    /// How long calls like this one took lately.
+    /// Returns the recent duration of calls like this one.
     pub(crate) fn usual(&self, asked: &RequestMeta) -> Nanos {
         Nanos::new(self.usual[asked.call()].load(Ordering::Relaxed).into())
     }
 
-    /// Moves towards the median: one call that a busy machine kept for milliseconds says
-    /// nothing about the next. A lost update does no harm.
+    /// Moves the estimate towards the median: one call that a busy machine delayed for milliseconds
+    /// says nothing about the next. A lost update does no harm.
     fn note(&self, call: usize, took: Nanos) {
         let cell = &self.usual[call];
         let took = took.get().min(1_000_000_000) as u32;

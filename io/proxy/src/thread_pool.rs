@@ -23,18 +23,18 @@ use model::{Nanos, Time};
 
 use crate::credentials;
 
-/// The threads of a proxy and the roles they play.
+/// The threads of a proxy and their roles.
 pub(crate) struct ThreadPool {
-    /// POLLING, VACANT or, in a call, when that began.
+    /// POLLING, VACANT or, in a call, the time of its start.
     word: AtomicU64,
     roster: Mutex<PoolState>,
-    /// Wakes the standby thread.
+    /// Waker of the standby thread.
     watch: Condvar,
-    /// Wakes idle threads.
+    /// Waker of idle threads.
     pool: Condvar,
-    /// The standby thread sleeps until it is woken, for calls are rare.
+    /// Whether the standby thread sleeps until it is woken, for calls are rare.
     dozing: AtomicBool,
-    /// Calls that may wait, counted while the standby thread looks on.
+    /// Number of calls that may wait, counted while the standby thread watches.
     calls: AtomicU64,
     takeover: Nanos,
     threads_max: usize,
@@ -45,7 +45,7 @@ struct PoolState {
     threads: usize,
     idle: usize,
     standby: bool,
-    /// Idle threads called to help that have not begun yet.
+    /// Number of idle threads that were woken to help and have not begun yet.
     called: usize,
     stop: bool,
 }
@@ -67,9 +67,9 @@ pub(crate) struct BlockingCall(u64);
 const POLLING: u64 = 0;
 /// The leader is gone: the next thread that checks takes over at once.
 const VACANT: u64 = 1;
-/// How often the standby thread looks while calls are made.
+/// Interval of the standby thread's checks while calls are made.
 const LOOK: Duration = Duration::from_micros(1000);
-/// Looks without a call before it sleeps.
+/// Number of checks without a call before it sleeps.
 const PATIENCE: u32 = 10;
 
 impl ThreadPool {
@@ -116,7 +116,7 @@ impl ThreadPool {
         }
     }
 
-    /// The leader says that it is about to make a call that may wait.
+    /// Notes that the leader is about to make a call that may wait.
     pub(crate) fn begin_call(&self, now: Time) -> BlockingCall {
         // 0 and 1 have a meaning of their own.
         let word = now.as_nanos().max(2);
@@ -128,12 +128,12 @@ impl ThreadPool {
         BlockingCall(word)
     }
 
-    /// The call has returned: `true` if the thread still leads.
+    /// Notes that the call has returned: `true` if the thread still leads.
     pub(crate) fn end_call(&self, call: BlockingCall) -> bool {
         self.word.compare_exchange(call.0, POLLING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The leader gives the lead away, for it is about to wait for long.
+    /// Gives up the lead before a long wait.
     pub(crate) fn resign(&self) {
         self.word.store(VACANT, Ordering::SeqCst);
         self.rouse();
@@ -166,7 +166,7 @@ impl ThreadPool {
         self.roster.lock().expect("not poisoned").threads
     }
 
-    /// Tells every thread to end.
+    /// Makes every thread end.
     pub(crate) fn stop(&self) {
         self.roster.lock().expect("not poisoned").stop = true;
         self.watch.notify_all();
@@ -183,7 +183,7 @@ impl ThreadPool {
         may
     }
 
-    /// Watches the leader's calls; returns when the lead is ours or all stop.
+    /// Watches the leader's calls; returns when this thread leads or all stop.
     fn stand_by(&self, now: &impl Fn() -> Time) -> ThreadRole {
         let mut quiet = 0;
         let mut seen = self.calls.load(Ordering::Relaxed);
@@ -227,7 +227,7 @@ impl ThreadPool {
     }
 }
 
-/// Starts a thread of the crew, which [`ThreadPool::enlist`] or a call for help has counted.
+/// Starts a thread of the pool, which [`ThreadPool::enlist`] or a wake-up for help has counted.
 pub(crate) fn start_thread(
     number: usize,
     body: impl FnOnce() + Send + 'static,

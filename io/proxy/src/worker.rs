@@ -1,9 +1,9 @@
-//! A request's way, on one screen: drain, enqueue, choose, perform, complete, answer.
+//! Steps of a request: drain, enqueue, choose, perform, complete, answer.
 //!
-//! The leader first takes in what every readable connection has sent, so that the
-//! dispatcher sees the backlog and not the sockets, and then executes what the
-//! dispatcher chooses. It looks at the sockets again after a bounded time. What it
-//! cannot tell is how long a call to the backend will take: `crew` sees to that.
+//! The leader first reads the requests of every readable connection, so that the dispatcher sees
+//! the backlog and not the sockets. It then executes what the dispatcher chooses, and checks the
+//! sockets again after a bounded time. The duration of a call to the backend is unknown: `crew`
+//! handles that.
 
 use std::cell::Cell;
 use std::io;
@@ -28,18 +28,17 @@ use crate::trace::TraceCaller;
 
 /// Time of work after which the leader checks the sockets again.
 const LOOK_AGAIN: Nanos = Nanos::from_micros(200);
-/// A call that usually takes longer than a hand-over costs is worth handing over for, if
-/// more work waits.
+/// Usual duration of a call from which a hand-over is worth its cost, if more work waits.
 const LONG_CALL: Nanos = Nanos::from_micros(50);
-/// During so long a call new work comes: it is handed over for in any case, as the standby
-/// thread would look only after two or three times as long.
+/// Duration of a call during which new work comes: it is handed over in any case, as the standby
+/// thread would check only after two or three times as long.
 const LONGER_CALL: Nanos = Nanos::from_micros(200);
 /// The peer has closed or was reset.
 const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Number of new requests that keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
-/// Events taken from the poll set at once.
+/// Maximum number of events taken from the epoll set at once.
 const EVENTS: usize = 256;
 
 /// Reply to a message that names an identity.
@@ -77,7 +76,7 @@ impl Worker {
         }
     }
 
-    /// Until the proxy stops.
+    /// Runs until the proxy stops.
     pub(crate) fn run(mut self) {
         let clock = self.server.clock;
         loop {
@@ -112,7 +111,7 @@ impl Worker {
         self.leads = false;
     }
 
-    /// Waits for something to do, and takes in all there is.
+    /// Waits for work, and takes in all there is.
     fn take_in(&mut self) {
         let timeout = self.server.before_poll();
         self.events.clear();
@@ -263,7 +262,7 @@ impl Worker {
         }
     }
 
-    /// Channels whose former connection has nothing in flight any more get their next one.
+    /// Gives channels whose former connection has no requests in flight their next one.
     fn bind_next(&mut self) {
         while let Some(pending) = self.server.mounts.next_ready() {
             match self.server.bind(&pending) {
@@ -274,7 +273,7 @@ impl Worker {
         }
     }
 
-    /// Sessions of which nothing is executed any more leave.
+    /// Drops sessions whose requests have all ended.
     fn see_off_ended(&mut self) {
         if self.server.ended.any() {
             let call = self.begin_call();
@@ -310,8 +309,8 @@ impl Worker {
         batch.error(to.tag, error);
     }
 
-    /// Executes what the dispatchers choose: all of it, or as long as `until` and
-    /// while this thread leads.
+    /// Executes the dispatchers' choices: all of them, or as long as `until` and while this thread
+    /// leads.
     fn execute_all(&mut self, until: Option<Time>) {
         for at in 0.. {
             let Some(target) = self.server.target_at(at) else { break };
@@ -351,7 +350,7 @@ impl Worker {
         self.space = (finished, chosen);
     }
 
-    /// Executes one operation; `None` if it goes on waiting. Whether to flush before more.
+    /// Executes one operation; `None` if it goes on waiting. Returns whether to flush before more.
     fn execute(&mut self, target: &Target, running: RunningRequest) -> (Option<Completion>, bool) {
         let call = self.before(target, &running);
         // The clock is read again: the proxy may have been stopped after it was chosen.
@@ -382,7 +381,7 @@ impl Worker {
         (Some(finished), flush.get())
     }
 
-    /// Ends the connection of a client that is gone in place of executing what it asked for.
+    /// Ends the connection of a client that is gone in place of executing its request.
     fn drop_abandoned(&mut self, running: RunningRequest) -> Completion {
         self.server.cancel_chosen(&running);
         let finished = running.dropped();
@@ -455,7 +454,7 @@ impl Worker {
         self.end_call(call);
     }
 
-    /// Nothing more to do: sees that the leader wakes in time for what waits.
+    /// Prepares to sleep: makes sure that the leader wakes in time for waiting requests.
     fn go_idle(&mut self) {
         self.flush_own();
         self.scratch = Vec::new();
