@@ -54,7 +54,7 @@ pub struct Attributes {
     pub block_size: u32,
 }
 
-/// An inode's attributes.
+/// The reply with an inode's attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     /// The attributes.

@@ -1,4 +1,4 @@
-//! The operations of a file system, as the kernel asks for them.
+//! Operations of a file system, as the kernel requests them.
 //!
 //! A method is called on the thread that received the request and may answer there and
 //! then, which is the fast way: one thread, no hand-over. Or it moves its [`Reply`] away
@@ -57,7 +57,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// kernel does not name the inode again.
     fn forget(&self, inode: InodeId, lookups: u64) {}
 
-    /// Which inode has this name in the directory?
+    /// Look up the inode of a name in the directory.
     fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
@@ -72,22 +72,22 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Change attributes, and tell them all.
+    /// Change attributes, and answer with all of them.
     fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Where does the symbolic link point to?
+    /// Read the target of a symbolic link.
     fn readlink(&self, request: &FuseRequest, reply: Reply<DataReply>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Make a file, device, pipe or socket.
+    /// Create a file, device, pipe or socket.
     fn mknod(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Make a directory.
+    /// Create a directory.
     fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
@@ -102,7 +102,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     fn symlink(&self, request: &FuseRequest, name: &CStr, target: &CStr, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
@@ -199,7 +199,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.ok(&());
     }
 
-    /// How much space is there?
+    /// Get the space of the file system.
     fn statfs(&self, request: &FuseRequest, reply: Reply<Statfs>) {
         reply.ok(&Statfs::default());
     }
@@ -214,7 +214,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Which extended attributes are there? The names, each followed by NUL.
+    /// List the names of the extended attributes, each followed by NUL.
     fn listxattr(&self, request: &FuseRequest, reply: Reply<Xattr>) {
         reply.error(Errno::NOSYS);
     }
@@ -224,13 +224,14 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// May the caller do this (R_OK, W_OK, X_OK in `mask`)? Not asked where the mount checks
+    /// Check the caller's access (R_OK, W_OK, X_OK in `mask`). Not called if the mount checks
     /// permissions by itself.
     fn access(&self, request: &FuseRequest, mask: u32, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Which lock is in this one's way? Kind [`LockKind::None`](crate::LockKind) if none is.
+    /// Find a lock that conflicts with this one; kind [`LockKind::None`](crate::LockKind) without
+    /// a conflict.
     fn getlk(&self, request: &FuseRequest, lock: LockRequest, reply: Reply<Lock>) {
         reply.error(Errno::NOSYS);
     }
@@ -246,7 +247,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Where is the next data or hole from `offset` on? `whence` is SEEK_DATA or SEEK_HOLE.
+    /// Find the next data or hole from `offset` on; `whence` is SEEK_DATA or SEEK_HOLE.
     fn lseek(
         &self,
         request: &FuseRequest,

@@ -20,7 +20,7 @@ macro_rules! flags {
         impl $name {
             $($(#[$what])* pub const $flag: $name = $name($value);)*
 
-            /// None of them.
+            /// The set without flags.
             pub const NONE: $name = $name(0);
 
             const NAMES: &[($name, &str)] = &[$(($name::$flag, stringify!($flag))),*];
@@ -29,12 +29,12 @@ macro_rules! flags {
                 self.0
             }
 
-            /// Whether every one of `other` is here.
+            /// Whether the set has every flag of `other`.
             pub const fn contains(self, other: $name) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Both together, for constants.
+            /// Returns the union of both sets, for constants.
             pub const fn and(self, other: $name) -> $name {
                 $name(self.0 | other.0)
             }

@@ -1,4 +1,4 @@
-//! The answer that a request waits for.
+//! Reply of a request.
 //!
 //! ```text
 //!   receiving thread ─► FileSystem method ─► Reply ─┬─ ok, error, bytes, … ─► kernel
@@ -53,26 +53,26 @@ impl<T> Reply<T> {
         Reply { ticket, kind: PhantomData }
     }
 
-    /// The request that waits.
+    /// Returns the id of the request.
     pub fn id(&self) -> FuseRequestId {
         self.ticket.id
     }
 
-    /// It failed.
+    /// Answers with an error.
     pub fn error(self, error: Errno) {
         self.ticket.send(Err(error), &[]);
     }
 }
 
 impl<T: ReplyBody> Reply<T> {
-    /// It succeeded.
+    /// Answers with a result.
     pub fn ok(self, answer: &T) {
         let mut put = FieldWriter::new();
         answer.put(&mut put);
         self.ticket.send(Ok(()), &[IoSlice::new(put.as_slice())]);
     }
 
-    /// One or the other.
+    /// Answers with a result or an error.
     pub fn send(self, result: Result<T, Errno>) {
         match result {
             Ok(answer) => self.ok(&answer),
@@ -82,7 +82,7 @@ impl<T: ReplyBody> Reply<T> {
 }
 
 impl Reply<DataReply> {
-    /// Bytes that may be sent; more are cut off.
+    /// Returns the bytes that may be sent; more are cut off.
     pub fn room(&self) -> usize {
         self.ticket.room as usize
     }
@@ -111,7 +111,7 @@ impl Reply<DataReply> {
         self.ticket.fill(write);
     }
 
-    /// As much of the file, from `offset` on, as there is room for.
+    /// Answers with as much of the file, from `offset` on, as there is room for.
     pub fn file(self, file: BorrowedFd<'_>, offset: u64) {
         self.fill(|buffer| read_to(file, offset, buffer));
     }
@@ -133,13 +133,13 @@ fn read_to(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize
 }
 
 impl Reply<Xattr> {
-    /// Bytes that the caller has room for; 0 if it only asks for the length.
+    /// Returns the bytes that the caller has room for; 0 if it only requests the length.
     pub fn room(&self) -> usize {
         self.ticket.room as usize
     }
 
-    /// This value, or these names: its length if only that was asked for, `ERANGE` if there is
-    /// not enough room.
+    /// Answers with this value or these names: the length if only that was requested, `ERANGE`
+    /// without enough room.
     pub fn value(self, value: &[u8]) {
         match self.ticket.room as usize {
             0 => {
@@ -175,18 +175,18 @@ impl Reply<EntryListPlus> {
     }
 }
 
-/// The right and the duty to answer one request.
+/// The obligation to answer one request.
 #[derive(Debug)]
 pub(crate) struct ReplyToken {
     id: FuseRequestId,
     /// Bytes that the caller has room for, where that varies.
     room: u32,
-    /// None once it is answered.
+    /// `None` once it is answered.
     way: Option<ReplySink>,
     inflight: Arc<FuseInFlight>,
 }
 
-/// How an answer gets to the kernel.
+/// Path of a reply to the kernel.
 #[derive(Debug)]
 pub(crate) enum ReplySink {
     /// By a write to the descriptor that the request was read from.

@@ -52,7 +52,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// A time to be set.
+/// A new time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// The time of the file system's clock.
@@ -71,12 +71,12 @@ impl DeviceNumber {
         DeviceNumber(minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12)
     }
 
-    /// Which driver.
+    /// Returns the number of the driver.
     pub fn major(self) -> u32 {
         self.0 >> 8 & 0xfff
     }
 
-    /// Which device of the driver.
+    /// Returns the number of the driver's device.
     pub fn minor(self) -> u32 {
         self.0 & 0xff | self.0 >> 12 & 0xfff00
     }
@@ -94,7 +94,7 @@ pub struct NewFile {
     pub device: DeviceNumber,
 }
 
-/// How a file shall be opened.
+/// Arguments of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseOpen {
     /// As for open(2), without what the kernel does by itself (O_CREAT, O_EXCL, O_NOCTTY).
@@ -110,7 +110,7 @@ pub struct FuseRead {
     pub handle: Handle,
     /// From which byte; of a directory, the `offset` of an entry that was listed, or 0.
     pub offset: u64,
-    /// Bytes at most.
+    /// Maximum number of bytes.
     pub size: u32,
     /// The file's flags, which fcntl may have changed since it was opened.
     pub flags: u32,
@@ -123,7 +123,7 @@ pub struct FuseRead {
 pub struct FuseWrite<'a> {
     /// The open file. For a page of the page cache, any handle that may write.
     pub handle: Handle,
-    /// At which byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// The bytes.
     pub data: &'a [u8],
@@ -137,7 +137,7 @@ pub struct FuseWrite<'a> {
     pub kill_set_id: bool,
 }
 
-/// Which attributes shall change; those that are `None` stay.
+/// Changes of attributes; `None` keeps an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions, with set-id and sticky bits.
@@ -160,7 +160,7 @@ pub struct SetAttributes {
     pub kill_set_id: bool,
 }
 
-/// A descriptor's end.
+/// Arguments of a release of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The open file, which has no descriptor left.
@@ -171,7 +171,7 @@ pub struct Release {
     pub unlock_flock: Option<LockOwner>,
 }
 
-/// A range of bytes that is locked or shall be.
+/// A locked range of bytes, or a range to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// Shared, exclusive or none.
@@ -195,22 +195,22 @@ pub enum LockKind {
     None,
 }
 
-/// A lock that is asked for or about.
+/// Arguments of a lock operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
     /// The open file.
     pub handle: Handle,
-    /// Whose lock it is.
+    /// Owner of the lock.
     pub owner: LockOwner,
     /// The range to lock.
     pub lock: Lock,
-    /// A flock lock, of the whole file and apart from fcntl's.
+    /// Whether it is a flock lock, of the whole file and apart from fcntl's.
     pub flock: bool,
-    /// Wait until it is free; the wait may be interrupted.
+    /// Whether to wait until it is free; the wait may be interrupted.
     pub wait: bool,
 }
 
-/// How the space of a file shall change.
+/// Arguments of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocate {
     /// The open file.
@@ -223,7 +223,7 @@ pub struct Allocate {
     pub mode: u32,
 }
 
-/// From where to where data shall be copied.
+/// Arguments of a copy of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
     /// The open file to read, of the request's inode.
@@ -240,7 +240,7 @@ pub struct CopyRange {
     pub len: u64,
 }
 
-/// How an extended attribute shall be set.
+/// Arguments of setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetXattr<'a> {
     /// Its name.

@@ -41,7 +41,7 @@ impl FuseSession {
     /// Mounts a file system and begins to serve it. It can be used as soon as this returns.
     ///
     /// # Errors
-    /// Says what was refused; then nothing is mounted.
+    /// Names what was refused; then nothing is mounted.
     pub fn mount<F: FileSystem>(
         at: &Path,
         filesystem: F,
@@ -59,7 +59,7 @@ impl FuseSession {
     /// [`RequestReceiver::serve`] failed, not before.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`FuseSession::mount`].
     pub fn mount_with<F: FileSystem>(
         at: &Path,
         filesystem: F,
@@ -98,12 +98,12 @@ impl FuseSession {
         &self.connection
     }
 
-    /// Tells the kernel what changed.
+    /// Returns the notifier, which reports changes to the kernel.
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.point.path()
     }
@@ -114,7 +114,7 @@ impl FuseSession {
         self.point.minor()
     }
 
-    /// Unmounts it and waits until it is served no more.
+    /// Unmounts the file system and waits until all requests are served.
     ///
     /// # Errors
     /// `EBUSY` if it is in use; then it goes on. `EINVAL` if it is no longer mounted.
@@ -135,7 +135,7 @@ impl FuseSession {
         self.join();
     }
 
-    /// Waits until it is over, which others bring about (umount(8), [`FuseSession::is_over`]).
+    /// Waits until the session is over, by umount(8); see [`FuseSession::is_over`].
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -46,7 +46,7 @@ const LOCK_RETRY: Nanos = Nanos::from_millis(50);
 /// Interval of checks of connections that have not attached.
 const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
 
-/// A running proxy.
+/// A running proxy and its threads.
 pub struct Server {
     pub(crate) clock: ProxyClock,
     pub(crate) crew: ThreadPool,

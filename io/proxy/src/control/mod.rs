@@ -135,7 +135,7 @@ impl ControlServer {
         Ok(ControlServer { path: path.into(), stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
