@@ -1,12 +1,12 @@
-//! What was changed by whom: a file of lines that never grows beyond its bound.
+//! The audit log: a file of lines within a bound.
 //!
 //! ```text
 //!   change accepted ─► one line of JSON ─► DATA/audit.log ─ 64 MiB ─► DATA/audit.log.old, one kept
-//!   GET /v1/audit   ◄─ the newest that are asked for ◄─ both files
+//!   GET /v1/audit   ◄─ the newest requested lines ◄─ both files
 //! ```
 //!
-//! Each controller writes down what it accepted while it led. A change is on record before its
-//! line is written, so a disk that is full loses lines and no changes; it says so in the log.
+//! Each controller logs what it accepted while it was the leader. A change is stored before its
+//! line is written, so a full disk loses lines and no changes; the log says so.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ struct OpenAudit {
     bytes: u64,
 }
 
-/// Why there is no audit log.
+/// The reason why the audit log cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the audit log {}", path.display())]
 pub struct AuditError {
@@ -40,7 +40,7 @@ pub struct AuditError {
 }
 
 impl Audit {
-    /// The log in a data directory.
+    /// Opens the log in a data directory.
     pub(crate) fn open(data: &Path) -> Result<Audit, AuditError> {
         Audit::bounded(data, FILE_BYTES_MAX)
     }
@@ -53,7 +53,7 @@ impl Audit {
         }
     }
 
-    /// Writes one change down; it blocks until that is on disk.
+    /// Writes one change; it blocks until the line is on disk.
     pub(crate) fn write(&self, line: &AuditLine) {
         let mut text = serde_json::to_vec(line).expect("a line is plain data");
         text.push(b'\n');
@@ -63,7 +63,7 @@ impl Audit {
         }
     }
 
-    /// The newest `limit` lines of `since_s` and later, oldest first.
+    /// Returns the newest `limit` lines since `since_s`, oldest first.
     pub(crate) fn read(&self, since_s: u64, limit: usize) -> io::Result<AuditLines> {
         let (mut found, mut bytes, mut left_out) = (VecDeque::new(), 0, 0);
         for path in [old(&self.path), self.path.clone()] {
@@ -74,7 +74,7 @@ impl Audit {
             };
             let mut text = Vec::new();
             while reader.read_until(b'\n', &mut text)? > 0 {
-                // A line that was cut short when the machine died is none.
+                // A line that was cut short by a crash is skipped.
                 let line = serde_json::from_slice::<AuditLine>(&text).ok();
                 if let Some(line) = line.filter(|line| line.at_s >= since_s) {
                     bytes += text.len();
@@ -106,7 +106,7 @@ fn old(path: &Path) -> PathBuf {
     path.with_extension("log.old")
 }
 
-/// Opens or makes the file, and ends a line that was cut short.
+/// Opens or creates the file, and ends a line that was cut short.
 fn open(path: &Path) -> io::Result<OpenAudit> {
     api::check_private(path).map_err(io::Error::other)?;
     let mut file = api::private_options().read(true).append(true).create(true).open(path)?;
@@ -123,9 +123,9 @@ fn open(path: &Path) -> io::Result<OpenAudit> {
     Ok(OpenAudit { file, bytes })
 }
 
-/// One file, and there are two.
+/// The most bytes of one file; there are two.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Lines of one answer, together: each may hold two rule files.
+/// The most bytes of the lines of one reply: each may hold two rule files.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! What time it is: of minutes of the ledger, periods of decays and events.
+//! The clock of the minutes of the ledger, the periods of decays and events.
 //!
 //! ```text
 //!   Clock::System ─► the system's, since 1970
-//!   Clock::Moved  ─► stands still until somebody moves it: a test says when a period ends
+//!   Clock::Moved  ─► moved by a test, which decides when a period ends
 //! ```
 //!
-//! Whatever expires, tokens and certificates, goes by the system's clock always; and so do
-//! time limits, of which nobody is to be able to make an hour a second.
+//! Expiry of tokens and certificates always uses the clock of the system. So do time limits, which
+//! a moved clock must not shorten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use std::time::SystemTime;
 
 use model::Time;
 
-/// The clock that a controller's accounts go by.
+/// The clock of a controller's accounts.
 #[derive(Clone, Debug, Default)]
 pub enum WallClock {
     /// The system's.
     #[default]
     System,
-    /// Nanoseconds since 1970, moved by whoever holds it too; never back.
+    /// Nanoseconds since 1970, moved by another holder; never back.
     Moved(Arc<AtomicU64>),
 }
 

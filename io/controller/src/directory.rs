@@ -1,13 +1,12 @@
 //! The data directory of one controller.
 //!
 //! ```text
-//!   DataDirectory::open(/var/lib/sluice) ─► made 0700, nobody else's to write ─► flock(/var/lib/sluice/lock), kept while the value lives
-//!                                             └─ held already: refused, naming the process that holds it
+//!   DataDirectory::open(/var/lib/sluice) ─► made 0700, writable by its owner only ─► flock(/var/lib/sluice/lock), kept while the value lives
+//!                                             └─ locked already: refused, naming the process that holds it
 //! ```
 //!
-//! Two controllers on one directory would both believe that they alone append. The
-//! lock is the kernel's: it ends with the process, however that ends, so none is
-//! ever left over.
+//! Two controllers on one directory would both assume to be the only writer. The lock is the
+//! kernel's: it ends with the process, however that ends, so it is never left over.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +23,7 @@ pub struct DataDirectory {
     _lock: File,
 }
 
-/// Why a data directory cannot be used.
+/// The reason why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another process uses it.
@@ -35,7 +34,7 @@ pub enum DirectoryError {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process as it wrote itself down.
+        /// The process that its lock file names.
         holder: String,
     },
     /// It cannot be made, or its lock cannot be taken.
@@ -43,14 +42,14 @@ pub enum DirectoryError {
     Unusable {
         /// The directory or the file in it.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl DataDirectory {
-    /// Makes the directory if it is not there, takes from others the right to write there, and
+    /// Creates the directory if it does not exist, removes the write permission of others, and
     /// locks it.
     pub fn open(path: &Path) -> Result<DataDirectory, DirectoryError> {
         let unusable = |path: &Path, source| DirectoryError::Unusable { path: path.into(), source };

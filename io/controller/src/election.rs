@@ -1,18 +1,18 @@
-//! Which of several controllers decides.
+//! The election of one leader among several controllers.
 //!
 //! ```text
-//!   standing ── PREFIX/leader is gone: put it, on a lease of 3 s ──► leading (term T)
-//!      ▲  └─ somebody else was first ─► watch the key                   │ renews each second
+//!   standby ─── PREFIX/leader is gone: put it, on a lease of 3 s ──► leading (term T)
+//!      ▲  └─ another was first ─► watch the key                         │ renews each second
 //!      └── lease over, not renewed for 3 s by our own clock, resigned ──┘
 //!
 //!   append of term T: etcd compares the key's creation with T ─► over? refused
 //! ```
 //!
-//! A leader that dies is followed within the lease and etcd's half second: under 5 s. A
-//! leader that only sleeps (stopped, swapped out) steps down by its own clock: it counts
-//! three seconds from when it *sent* its last renewal, etcd from when it came, so it stops
-//! before anybody else may begin. What it sends to etcd even so carries its term and is
-//! refused ([`FencingToken`]). What it sends to proxies should carry its term too.
+//! If a leader dies, another follows within the lease and etcd's half second: under 5 s. A leader
+//! that only sleeps (stopped, swapped out) steps down by its own clock: it counts three seconds
+//! from when it *sent* its last renewal, etcd from when it came, so it stops before another may
+//! start. What it sends to etcd after that carries its term and is refused ([`FencingToken`]). What
+//! it sends to proxies should carry its term, too.
 //!
 //! Only with etcd: a single controller leads because its data directory is locked.
 
@@ -44,7 +44,7 @@ pub enum Leadership {
     },
 }
 
-/// One term of one leader: what is appended with it counts only while the term lasts.
+/// The term of one leader: what is appended with it counts only while the term lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencingToken {
     key: String,
@@ -76,7 +76,7 @@ impl Election {
         self.shared.lock().office(Instant::now())
     }
 
-    /// The office once it is not `seen` any more; `seen` after `patience`.
+    /// Waits until the role is not `seen` any more; returns `seen` after `patience`.
     pub fn changed(&self, seen: &Leadership, patience: Duration) -> Leadership {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
@@ -92,8 +92,8 @@ impl Election {
         }
     }
 
-    /// Leaves the office, if this one holds it, to whoever stands; at once where etcd can
-    /// be reached, else when the lease ends.
+    /// Resigns, if this one is the leader: a standby takes over at once if etcd can be reached,
+    /// else when the lease ends.
     pub fn resign(self) {
         drop(self);
     }
@@ -163,7 +163,7 @@ impl CandidateState {
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Candidate {
     members: EtcdMembers,
     key: String,
@@ -173,7 +173,7 @@ struct Candidate {
     shared: Arc<ElectionState>,
 }
 
-/// A lease as this side knows it: over at `until` at the latest.
+/// A lease as this side knows it: it ends at `until` at the latest.
 #[derive(Clone, Copy)]
 struct Lease {
     id: i64,
@@ -245,7 +245,7 @@ impl Candidate {
         }
     }
 
-    /// Who leads, and etcd's revision when it said so.
+    /// Returns the leader, and etcd's revision at that time.
     async fn look(&mut self) -> Result<Option<(String, i64)>, EtcdError> {
         let key = &self.key;
         let asked = self.members.ask("read the leader", TERM, async |mut client, _| {
@@ -317,7 +317,7 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease; forgets it where etcd has.
+    /// Renews the lease; drops it if etcd has.
     async fn renew(&mut self, lease: Lease) {
         let left = lease.until.saturating_duration_since(Instant::now());
         let asked = self.members.ask("renew the leader's lease", left, async |mut client, _| {
@@ -340,7 +340,7 @@ impl Candidate {
         }
     }
 
-    /// Ends the lease, and with it the key; where that fails etcd ends it in its time.
+    /// Revokes the lease, and with it the key; if that fails, the lease expires.
     async fn give_back(&mut self) {
         let Some(lease) = self.lease.take() else { return };
         let asked = self
@@ -352,13 +352,13 @@ impl Candidate {
     }
 }
 
-/// How long a leader is the leader without a renewal. etcd looks for ended leases twice a
-/// second and a follower takes over at once, which leaves a second of the five that are
-/// promised; shorter, and an election among etcd's members would end every term.
+/// The time for which a leader leads without a renewal. etcd checks for expired leases twice a
+/// second and a standby takes over at once, which leaves a second of the guaranteed five; with a
+/// shorter lease, an election among etcd's members would end every term.
 const TERM: Duration = Duration::from_secs(3);
-/// Between two renewals.
+/// The interval of renewals.
 const RENEW: Duration = Duration::from_secs(1);
-/// How long one watch of the leader's key is trusted before it is read again.
+/// The longest time of one watch of the leader's key before it is read again.
 const WATCH: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,16 +1,15 @@
-//! The members of an etcd, asked one after another until one answers.
+//! Calls of an etcd: its members are tried one after another until one replies.
 //!
 //! ```text
-//!   ask ─► member 1 ─ refused, no answer in 2 s, no leader ─► member 2 ─► … ─► member 1 … until patience ends
-//!             └─ answered, or refused for good (no permission, no space) ─► the caller
+//!   ask ─► member 1 ─ refused, no reply in 2 s, no leader ─► member 2 ─► … ─► member 1 … until patience ends
+//!             └─ replied, or refused for good (no permission, no space) ─► the caller
 //! ```
 //!
-//! One connection to one member at a time. A balancing connection to all would send
-//! each call to any of them, and half of the calls would meet a dead member for as
-//! long as it is dead.
+//! There is one connection to one member at a time. A balancing connection to all would send each
+//! call to any of them, and half of the calls would meet a dead member while it is dead.
 //!
-//! A call may be executed by a member whose answer is lost, and then again by the
-//! next: callers make their calls such that twice does what once does.
+//! A call may be executed by a member whose reply is lost, and then again by the next: callers make
+//! their calls idempotent.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,14 +18,14 @@ use etcd_client::{Client, ConnectOptions, Error};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Where etcd is, and which of its keys are ours.
+/// The endpoints of etcd, and the prefix of our keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdClient {
     /// Client addresses of its members, as `http://192.0.2.7:2379`; at least one.
     pub endpoints: Vec<String>,
-    /// What all our keys begin with, as `/sluice/lustre1`; no two file systems share one.
+    /// The prefix of all our keys, such as `/sluice/lustre1`; no two file systems share one.
     pub prefix: String,
-    /// Name and password, where etcd asks for them.
+    /// Name and password, if etcd requires them.
     pub user: Option<(String, String)>,
 }
 
@@ -49,11 +48,11 @@ pub enum EtcdError {
     Silent {
         /// The endpoints.
         place: String,
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// How long.
+        /// The time waited.
         waited: Duration,
-        /// What the last try met with.
+        /// The error of the last attempt.
         last: String,
     },
     /// A member refused, and so would the others.
@@ -61,23 +60,23 @@ pub enum EtcdError {
     Refused {
         /// The endpoint.
         place: String,
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// What etcd said.
+        /// The error of etcd.
         #[source]
         source: Box<Error>,
     },
-    /// This process has no means for a connection.
+    /// This process has no resources for a connection.
     #[error("cannot start the runtime of a connection to etcd: {source}")]
     Runtime {
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl EtcdClient {
-    /// The configuration, if there is an endpoint and a prefix in it.
+    /// Makes the configuration, if it has an endpoint and a prefix.
     pub(crate) fn checked(&self) -> Result<EtcdClient, EtcdError> {
         let wrong = |value: &str, want| Err(EtcdError::Config { value: value.to_string(), want });
         if self.endpoints.is_empty() {
@@ -96,38 +95,38 @@ impl EtcdClient {
         Ok(EtcdClient { prefix: prefix.to_string(), ..self.clone() })
     }
 
-    /// The key `name` of ours.
+    /// Returns the full name of our key `name`.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
-    /// What messages call it.
+    /// Returns its name in messages.
     pub(crate) fn place(&self) -> String {
         format!("etcd at {}, {}", self.endpoints.join(", "), self.prefix)
     }
 }
 
-/// A connection to whichever member answers.
+/// A connection to the first member that replies.
 pub(crate) struct EtcdMembers {
     etcd: EtcdClient,
-    /// The member that answered last, or is to be tried next.
+    /// The member that replied last, or is to be tried next.
     at: usize,
     client: Option<Client>,
 }
 
 impl EtcdMembers {
-    /// Connects nowhere yet.
+    /// Makes it without a connection.
     pub(crate) fn new(etcd: &EtcdClient) -> Result<EtcdMembers, EtcdError> {
         Ok(EtcdMembers { etcd: etcd.checked()?, at: 0, client: None })
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub(crate) fn etcd(&self) -> &EtcdClient {
         &self.etcd
     }
 
-    /// Makes the call at one member after another until one answers or `patience`
-    /// is over. `call` is told how many tries came before it.
+    /// Makes the call at one member after another until one replies or `patience` is over. `call`
+    /// gets the number of attempts before it.
     pub(crate) async fn ask<T>(
         &mut self,
         what: &'static str,
@@ -166,13 +165,13 @@ impl EtcdMembers {
         }
     }
 
-    /// Gives the present member up: the next call goes to the next one.
+    /// Leaves the current member: the next call goes to the next one.
     pub(crate) fn leave(&mut self) {
         self.client = None;
         self.at = (self.at + 1) % self.etcd.endpoints.len();
     }
 
-    /// The client that answered last.
+    /// Returns the client that replied last.
     pub(crate) fn client(&self) -> Option<Client> {
         self.client.clone()
     }
@@ -205,7 +204,7 @@ impl EtcdMembers {
     }
 }
 
-/// A runtime for one connection: its calls block the thread that makes them.
+/// Makes a runtime for one connection: its calls block the thread that makes them.
 pub(crate) fn runtime() -> Result<Runtime, EtcdError> {
     Builder::new_current_thread()
         .enable_all()
@@ -218,15 +217,15 @@ pub(crate) fn wait_for<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T
     runtime.block_on(work)
 }
 
-/// How long one member may take: an election among the members takes about as long, and
-/// whoever cannot be reached at all costs as much.
+/// The longest time of one member: an election among the members takes about as long, and a member
+/// that cannot be reached costs as much.
 const TRY: Duration = Duration::from_secs(2);
-/// How long it may take at the least.
+/// The shortest time of one member.
 const TRY_MIN: Duration = Duration::from_millis(100);
-/// Between two rounds of all members.
+/// The pause between two rounds of all members.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether every member would say the same again.
+/// Returns whether every member would give the same error.
 fn is_final(error: &Error) -> bool {
     match error {
         Error::GRpcStatus(status) => !TRANSIENT.contains(&(status.code() as i32)),
@@ -235,8 +234,8 @@ fn is_final(error: &Error) -> bool {
     }
 }
 
-/// Codes of gRPC that mean "not now" or "not here": cancelled, unknown (a broken
-/// connection is reported so), deadline exceeded, aborted, internal (likewise), unavailable.
+/// Codes of gRPC that mean "not now" or "not here": cancelled, unknown (a broken connection is
+/// reported so), deadline exceeded, aborted, internal (as unknown), unavailable.
 const TRANSIENT: [i32; 6] = [1, 2, 4, 10, 13, 14];
 
 #[cfg(test)]
@@ -270,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_etcd_that_is_not_there_is_named_with_what_was_asked() {
-        // port 1 of loopback: nobody listens there, the connection is refused at once
+        // port 1 of loopback: there is never a listener, so the connection is refused at once
         let mut members = EtcdMembers::new(&etcd("http://127.0.0.1:1", "/sluice")).unwrap();
         let asked = members.ask("read a key", Duration::from_millis(100), async |mut client, _| {
             client.get("key", None).await

@@ -1,22 +1,21 @@
-//! What was used: sums of one minute by subject, that age into coarser ones.
+//! Usage: sums of one minute by subject, which age into coarser ones.
 //!
 //! ```text
 //!   report ─► members: differences of counters, pending in memory        (each second, a million lines)
 //!   tick ───► sums by subject ─► one transaction: minute, proxies' states  (each minute)
 //!               └─ old minutes ─► chunks by subject ─► coarser ─► dropped
 //!   by, series ◄── file + what is not written yet
-//!   copy_since ──► commits since a cursor, and what proxies told since ─► apply, at a standing controller
+//!   copy_since ──► commits since a cursor, and lines reported since ─► apply, at a standby controller
 //! ```
 //!
-//! Invariants: what a proxy told is counted once, whatever is lost, late or doubled;
-//! sums and the counters that they were made from are written together, so a ledger
-//! that dies goes on from its last minute and the next reports bring the rest. A proxy
-//! therefore keeps a line for some minutes after its last change, and drops it
-//! ([`LedgerReport::gone`]) only then. Memory is bounded ([`LedgerBounds`]); what is above counts
-//! for [`OTHER`].
+//! Invariants: reported usage is counted once, whatever is lost, late or doubled; sums and the
+//! counters that they were made from are written together, so after a crash a ledger continues from
+//! its last minute and the next reports bring the rest. A proxy therefore keeps a line for some
+//! minutes after its last change, and drops it ([`LedgerReport::gone`]) only then. Memory is
+//! bounded ([`LedgerBounds`]); usage beyond the bounds counts for [`OTHER`].
 //!
-//! A point of time belongs to a period if its first minute does: points that have grown
-//! coarse are not split.
+//! A point of time belongs to a period if its first minute does: points that have become coarse are
+//! not split.
 
 mod chunks;
 mod codec;
@@ -47,7 +46,7 @@ use file::{LedgerFile, WrittenRows};
 use proxy_counters::ProxyCounters;
 use subjects::{LedgerSubjects, NAME_BYTES_MAX};
 
-/// The usage of everybody, in memory and in one file.
+/// The usage of all subjects, in memory and in one file.
 pub struct Ledger {
     file: LedgerFile,
     bounds: LedgerBounds,
@@ -57,26 +56,26 @@ pub struct Ledger {
     clock: Option<Minute>,
     /// The term under which minutes are written.
     term: u64,
-    /// Tells this run of the process from others, for cursors.
+    /// Identifies this run of the process, for cursors.
     boot: u64,
-    /// Counts the copies that were given out, from 1.
+    /// The number of the last copy, from 1.
     generation: u32,
-    /// The run of the leader's process, and the copy of it, that this one took last.
+    /// The run of the leader's process, and its copy, that this one applied last.
     copied: (u64, u32),
 }
 
 /// Sums of one point of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerPoint {
-    /// Where it begins.
+    /// Its start.
     pub at: Time,
-    /// How long it is.
+    /// Its length.
     pub span: Nanos,
-    /// What was used in it.
+    /// The usage in it.
     pub sums: Counters,
 }
 
-/// What a ledger holds in memory now.
+/// The current sizes of a ledger in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerStats {
     /// Proxies.
@@ -127,8 +126,8 @@ pub enum LedgerError {
 }
 
 impl Ledger {
-    /// Opens the ledger in `path`, making it if it is not there: a new one counts from
-    /// `now`, and what proxies had counted before that is not its.
+    /// Opens the ledger in `path`, and creates it if it does not exist: a new one counts from
+    /// `now`, and ignores what proxies had counted before.
     pub fn open(
         path: &Path,
         ages: Retention,
@@ -167,13 +166,13 @@ impl Ledger {
         Ok(self.members.report(at, report, adopt, self.generation, subjects))
     }
 
-    /// Counts for a subject that no line names, in the same minute as the reports beside it.
+    /// Counts for a subject without a line, in the same minute as the reports beside it.
     pub fn charge(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
         self.subjects.add_named(kind, name, sums);
     }
 
-    /// Writes the minute that is over, if one is: true if so. Call it each second; where it
-    /// fails, the next call tries again and nothing is lost meanwhile.
+    /// Writes the minute that is over, if any: true if so. Call it each second; if it fails, the
+    /// next call retries and nothing is lost in between.
     pub fn tick(&mut self, now: Time) -> Result<bool, LedgerError> {
         let now = Minute::of(now);
         let clock = *self.clock.get_or_insert(now);
@@ -185,18 +184,18 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Writes what there is of the open minute, before the process ends.
+    /// Writes the open minute, before the process ends.
     pub fn flush(&mut self, now: Time) -> Result<(), LedgerError> {
         self.commit(Minute::of(now))
     }
 
-    /// Begins to write under a term: of the controller that leads now.
+    /// Starts to write under the term of the current leader.
     pub fn lead(&mut self, term: u64) {
         self.term = term;
         self.copied = (0, 0);
     }
 
-    /// Sums by subject of a kind over `[from, to)`, the open minute included.
+    /// Returns sums by subject of a kind over `[from, to)`, including the open minute.
     pub fn by(
         &mut self,
         kind: SubjectKind,
@@ -213,8 +212,7 @@ impl Ledger {
         Ok(found)
     }
 
-    /// The points of one subject over `[from, to)`, oldest first; none where nothing was
-    /// used.
+    /// Returns the points of one subject over `[from, to)`, oldest first; none without usage.
     pub fn series(
         &mut self,
         kind: SubjectKind,
@@ -237,8 +235,8 @@ impl Ledger {
             .collect())
     }
 
-    /// Every point of a kind's subjects over `[from, to)`, in no order: the subject's name, when
-    /// the point begins, and its sums. The same one may come in several pieces.
+    /// Returns every point of a kind's subjects over `[from, to)`, in no order: the subject's name,
+    /// the start of the point, and its sums. The same point may come in several pieces.
     pub fn points(
         &mut self,
         kind: SubjectKind,
@@ -249,7 +247,7 @@ impl Ledger {
         self.each_point(kind, None, from, to, |name, at, _, sums| each(name, at, sums))
     }
 
-    /// What is in memory now.
+    /// Returns the current sizes in memory.
     pub fn held(&self) -> LedgerStats {
         LedgerStats {
             proxies: self.members.all().len(),
@@ -258,7 +256,7 @@ impl Ledger {
         }
     }
 
-    /// A proxy's place, and whether this ledger never heard of it.
+    /// Returns a proxy's index, and whether it is new to this ledger.
     fn member(&mut self, name: &str) -> Result<(usize, bool), LedgerError> {
         if let Some(at) = self.members.find(name) {
             return Ok((at, false));
@@ -303,15 +301,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets everything that is not in the file.
+    /// Drops everything that is not in the file.
     fn forget_all(&mut self) {
         self.members = ProxyCounters::new(self.bounds);
         self.subjects = LedgerSubjects::new(self.bounds.subjects_max);
-        // whoever copies from here begins anew as well
+        // a standby that copies from here starts from the beginning as well
         self.boot = boot();
     }
 
-    /// Forgets what need not be in memory any more, after `minute` was written.
+    /// Drops what need not be in memory any more, after `minute` was written.
     fn forget_old(&mut self, minute: Minute) {
         let oldest = Minute::new(minute.number().saturating_sub(MEMBER_IN_MEMORY));
         self.members.evict(oldest, &mut self.subjects);
@@ -346,7 +344,7 @@ impl Ledger {
     }
 }
 
-/// The states of proxies that the file does not have.
+/// Returns the states of proxies that the file does not have.
 fn states<'a>(
     members: &'a ProxyCounters,
     subjects: &LedgerSubjects,
@@ -360,13 +358,13 @@ fn states<'a>(
     encoded.collect()
 }
 
-/// The first minute that does not begin before `time`.
+/// Returns the first minute that does not begin before `time`.
 fn ceiling(time: Time) -> Minute {
     let floor = Minute::of(time);
     if time.as_nanos().is_multiple_of(60_000_000_000) { floor } else { floor.plus(1) }
 }
 
-/// A number that no other run of the process has.
+/// Returns a number that no other run of the process has.
 fn boot() -> u64 {
     let mut bytes = [0; 8];
     let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -374,5 +372,5 @@ fn boot() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Minutes that a silent proxy stays in memory; the file has it for longer.
+/// The minutes that a proxy without reports stays in memory; the file has it for longer.
 const MEMBER_IN_MEMORY: u32 = 60;

@@ -1,4 +1,4 @@
-//! One controller for many proxies: what it remembers, which one may decide, and the process.
+//! The controller of many proxies: its state files, its election, and its process.
 //!
 //! ```text
 //!                        ┌──────────── data directory, locked ─────────────┐
@@ -6,17 +6,16 @@
 //!   tokens, members      │                                              └──┼────► │ records, leader │
 //!   reports of proxies ─►│ ledger: sums by subject and minute (SQLite)     │      └───────▲─────────┘
 //!                        └────────────────┬────────────────────────────────┘              │
-//!                                         └─ copies ─► standing controllers ── election ──┘
+//!                                         └─ copies ─► standby controllers ── election ────┘
 //! ```
 //!
-//! - [`store`]: what people decided. An append names the revision that it was decided
-//!   upon and fails if another came first, so two deciders never overwrite each other.
-//! - [`election`]: one of several controllers leads while its lease in etcd lives; what
-//!   it appends afterwards is refused. Without etcd, [`DataDirectory`] sees to it that
-//!   a directory has one controller.
-//! - [`ledger`]: what was used, as sums of one minute that age into coarser ones.
-//! - [`Offline`]: tokens of a controller that does not run. Who may do what of one that runs is
-//!   in `process/rights.rs`.
+//! - [`store`]: decisions. An append names the revision that it was based on and fails if another
+//! came first, so two controllers never overwrite each other.
+//! - [`election`]: one of several controllers leads while its lease in etcd lasts; later appends of
+//! it are refused. Without etcd, [`DataDirectory`] ensures that a directory has one controller.
+//! - [`ledger`]: usage, as sums of one minute that age into coarser ones.
+//! - [`Offline`]: tokens of a controller that does not run. The rights at a running one are in
+//! `process/rights.rs`.
 //! - [`StandbyController`], [`Controller`]: the process around them and around `plan`, with its API.
 //!
 //! Stores, election and ledger block and belong in threads of their own: never call them from a

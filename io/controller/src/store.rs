@@ -1,19 +1,19 @@
-//! What people decided, as records with revisions.
+//! Decisions, as records with revisions.
 //!
 //! ```text
 //!   append(7, record) ─► newest is 7? ─yes─► kept as 8, durable, then acknowledged
-//!                             └─no──► Behind: load what came after 7, decide anew
+//!                             └─no──► Behind: load what came after 7, and retry
 //!   load(0)           ─► snapshot at 5, records 6 7 8          snapshot(8, state) ─► 6 7 8 may go
 //!   newest(8, 1 s)    ─► 8 after a second, or 9 as soon as it is there
 //! ```
 //!
-//! A record is bytes to the store: what it means, and the state that the records
-//! make, are the caller's. Who holds a state of revision N and sees a newer one loads
-//! after N; who was away while records were folded into a snapshot is given that.
+//! The store does not interpret records; their meaning, and the state that they make, are the
+//! caller's. A caller with the state of revision N that sees a newer one loads after N; if records
+//! were folded into a snapshot in between, it gets that snapshot.
 //!
-//! Invariants: revisions have no gaps; an acknowledged record is never lost and never
-//! changes; [`Store::load`] shows one moment. A snapshot does not change the newest
-//! revision. Every 1,000 records or so deserve a snapshot: a load reads all after it.
+//! Invariants: revisions have no gaps; an acknowledged record is never lost and never changes;
+//! [`Store::load`] shows one moment. A snapshot does not change the newest revision. Write a
+//! snapshot about every 1,000 records: a load reads all records after it.
 
 mod etcd;
 mod sqlite;
@@ -29,51 +29,51 @@ pub use sqlite::SqliteStore;
 use crate::etcd::EtcdError;
 use crate::sqlite::SqliteError;
 
-/// A place for records with revisions: SQLite for one controller, etcd for several.
+/// A store of records with revisions: SQLite for one controller, etcd for several.
 pub trait Store: Send {
-    /// What is there after the revision `after`; everything after [`Revision::ZERO`].
+    /// Returns the content after the revision `after`; everything after [`Revision::ZERO`].
     fn load(&mut self, after: Revision) -> Result<History, StoreError>;
 
-    /// Keeps `record` as the one after `expected`; fails if that is not the newest.
+    /// Stores `record` as the one after `expected`; fails if that is not the newest.
     fn append(&mut self, expected: Revision, record: &[u8]) -> Result<Revision, StoreError>;
 
-    /// Keeps `state` as what the records up to `at` make, and drops those records.
-    /// Does nothing where a snapshot of `at` or later is there already.
+    /// Stores `state` as the result of the records up to `at`, and drops those records. Does
+    /// nothing if there is a snapshot of `at` or later already.
     fn snapshot(&mut self, at: Revision, state: &[u8]) -> Result<(), StoreError>;
 
-    /// The newest revision; waits up to `patience` for one after `after`.
+    /// Returns the newest revision; waits up to `patience` for one after `after`.
     fn newest(&mut self, after: Revision, patience: Duration) -> Result<Revision, StoreError>;
 }
 
-/// Counts records from the first, which is 1.
+/// The number of a record, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(u64);
 
-/// One moment of a store: a snapshot where records asked for are folded into one, and
-/// the records after it (or after the revision that was asked for), in order.
+/// The content of a store at one moment: a snapshot if requested records were folded into one, and
+/// the records after it (or after the requested revision), in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// To begin with, in place of whatever the caller holds.
+    /// The state to start with, in place of the state of the caller.
     pub snapshot: Option<Snapshot>,
-    /// To apply after that.
+    /// The records to apply after that.
     pub records: Vec<StoreRecord>,
 }
 
-/// What was decided at once.
+/// One record: a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreRecord {
-    /// Its place in the order.
+    /// Its position in the order.
     pub revision: Revision,
-    /// What the caller wrote.
+    /// The bytes of the caller.
     pub body: Vec<u8>,
 }
 
-/// What all records up to one make.
+/// The result of all records up to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The last record in it.
     pub revision: Revision,
-    /// What the caller wrote.
+    /// The bytes of the caller.
     pub state: Vec<u8>,
 }
 
@@ -104,7 +104,7 @@ pub enum StoreError {
         /// The caller's term, which is over.
         term: u64,
     },
-    /// The connection was lost meanwhile: the record is there or not. Load to learn it.
+    /// The connection was lost in between: the record was stored or not. Load to find out.
     #[error("{place}: unknown whether revision {revision} was stored: {source}")]
     Uncertain {
         /// The endpoints.
@@ -124,7 +124,7 @@ pub enum StoreError {
         what: &'static str,
         /// Its size.
         bytes: usize,
-        /// The most there may be.
+        /// The maximum.
         bytes_max: usize,
     },
     /// Content that this program did not write.
@@ -134,7 +134,7 @@ pub enum StoreError {
     Damaged {
         /// The file or the endpoints.
         place: String,
-        /// What is wrong, with the key or revision at fault.
+        /// The problem, with the key or revision at fault.
         problem: String,
     },
     /// The file is missing, and other files show that there was one.
@@ -148,13 +148,13 @@ pub enum StoreError {
     Lost {
         /// The file.
         path: PathBuf,
-        /// What is beside it.
+        /// The files beside it.
         beside: Vec<&'static str>,
     },
     /// The file failed.
     #[error(transparent)]
     Sqlite(#[from] SqliteError),
-    /// No member of etcd did it.
+    /// No member of etcd executed the call.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
 }
@@ -167,20 +167,20 @@ pub const RECORD_BYTES_MAX: usize = 1 << 20;
 pub const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
 
 impl Revision {
-    /// Before the first record.
+    /// The revision before the first record.
     pub const ZERO: Revision = Revision(0);
 
-    /// The revision that was given out as `number`.
+    /// Makes the revision from its number.
     pub const fn new(number: u64) -> Revision {
         Revision(number)
     }
 
-    /// Its number.
+    /// Returns its number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The one after it.
+    /// Returns the next revision.
     pub const fn next(self) -> Revision {
         Revision(self.0 + 1)
     }
@@ -193,13 +193,13 @@ impl fmt::Display for Revision {
 }
 
 impl History {
-    /// The newest revision in it; none if there is nothing in it.
+    /// Returns the newest revision in it; none if it is empty.
     pub fn newest(&self) -> Option<Revision> {
         let last = self.records.last().map(|record| record.revision);
         last.or(self.snapshot.as_ref().map(|snapshot| snapshot.revision))
     }
 
-    /// Fails where revisions are missing between `after` and `newest`.
+    /// Fails if revisions are missing between `after` and `newest`.
     fn checked(
         self,
         place: &str,

@@ -1,9 +1,9 @@
-//! How a controller speaks TLS, and what a client's certificate says.
+//! TLS of a controller, and the identity in a client's certificate.
 //!
 //! ```text
-//!   --tls-cert, --tls-key ─► what the controller shows ─┐
-//!   --tls-client-ca ───────► who may show one ──────────┴► rustls, TLS 1.3 only
-//!   client's certificate ──► common name = node, and when it ends
+//!   --tls-cert, --tls-key ─► the controller's certificate ┐
+//!   --tls-client-ca ───────► the CA of proxies ───────────┴► rustls, TLS 1.3 only
+//!   client's certificate ──► common name = node, and its expiry
 //! ```
 
 use std::path::PathBuf;
@@ -17,31 +17,31 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use x509_parser::parse_x509_certificate;
 
-/// The files that a controller needs for `https://` places.
+/// The files that a controller needs for `https://` endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Its certificate, and those between it and the authority, PEM.
+    /// Its certificate, and those between it and the CA, PEM.
     pub cert: PathBuf,
-    /// Its key, PEM, that nobody else may read.
+    /// Its key, PEM, that other users may not read.
     pub key: PathBuf,
-    /// The authority of proxies' certificates, PEM; `None`: proxies show tokens.
+    /// The CA of proxies' certificates, PEM; `None`: proxies use tokens.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Who a client is by its certificate.
+/// The identity of a client by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate {
     /// The proxy.
     pub(crate) node: String,
-    /// When it ends, in seconds since 1970: a connection may live for longer.
+    /// Its expiry, in seconds since 1970: a connection may live for longer.
     pub(crate) ends_s: u64,
 }
 
 impl TlsFiles {
-    /// Reads them.
+    /// Reads the files.
     ///
     /// # Errors
-    /// If one cannot be read or is of no use, or others may read the key.
+    /// If one cannot be read or is not valid, or others may read the key.
     pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
         let chain = read_certificates(&self.cert)?;
         let key = read_key(&self.key)?;
@@ -52,7 +52,8 @@ impl TlsFiles {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(read_authorities(path)?);
-                // Who shows none needs a token; who shows a wrong one is refused.
+                // A client without a certificate needs a token; one with a wrong certificate is
+                // refused.
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                     .allow_unauthenticated()
                     .build()
@@ -66,14 +67,14 @@ impl TlsFiles {
 }
 
 impl ClientCertificate {
-    /// What a certificate says that rustls has checked; `None` if its common name cannot be a
-    /// proxy's.
+    /// Returns the identity in a certificate that rustls has checked; `None` if its common name
+    /// cannot be a proxy's.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<ClientCertificate> {
         let (_, parsed) = parse_x509_certificate(certificate).ok()?;
         let mut names = parsed.subject().iter_common_name();
         let node = names.next()?.as_str().ok().filter(|name| is_name(name))?.to_owned();
         let ends = parsed.validity().not_after.timestamp();
-        // With two names it could be either's.
+        // With two names it is ambiguous.
         let only = names.next().is_none();
         only.then_some(ClientCertificate { node, ends_s: u64::try_from(ends).unwrap_or(0) })
     }

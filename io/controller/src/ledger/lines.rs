@@ -1,28 +1,28 @@
-//! One line of a proxy: the counters as last told, and what of them is not summed yet.
+//! One line of a proxy: the last reported counters, and what of them is not summed yet.
 //!
 //! ```text
-//!   told 100, then 130 ─► pending 30         told 130, then 20 ─► a restart: pending + 20
+//!   100, then 130 reported ─► pending 30      130, then 20 reported ─► a restart: pending + 20
 //! ```
 //!
-//! A million lines may be told each second, so a line keeps only the fields that it
-//! ever had, and adding to the sums of its subjects waits until somebody asks for them.
+//! A million lines may be reported each second, so a line keeps only the fields that it ever had,
+//! and adding to the sums of its subjects waits until they are read.
 
 use super::counters::{Counters, FIELDS};
 use super::subjects::LineSubjects;
 
-/// What one proxy counts for one payer.
+/// The counters of one proxy for one subject.
 pub(crate) struct LineCounters {
     pub(crate) id: u64,
     pub(crate) subjects: LineSubjects,
-    /// The fields that were ever told other than 0.
+    /// The fields that were ever reported other than 0.
     mask: u64,
-    /// The fields as last told, then as many that are not summed yet.
+    /// The fields as last reported, then as many that are not summed yet.
     values: Box<[u64]>,
-    /// Whether it stands in its member's list of lines with something pending.
+    /// Whether it is in its proxy's list of lines with something pending.
     pub(crate) is_pending: bool,
-    /// The generation of copies in which it was last told anything new.
+    /// The generation of copies in which it last changed.
     pub(crate) changed: u32,
-    /// The generation in which it was first told.
+    /// The generation in which it was first reported.
     pub(crate) defined: u32,
 }
 
@@ -39,7 +39,7 @@ impl LineCounters {
         }
     }
 
-    /// Takes what was told. Adds what is new to `news` and tells whether there is any.
+    /// Takes reported counters. Adds what is new to `news` and returns whether there is any.
     pub(crate) fn tell(&mut self, told: &Counters, news: &mut [u64; FIELDS]) -> bool {
         let fields = told.fields();
         self.widen(Counters::mask_of(&fields));
@@ -57,7 +57,7 @@ impl LineCounters {
         any
     }
 
-    /// Takes what was told as summed already.
+    /// Takes reported counters as summed already.
     pub(crate) fn adopt(&mut self, told: &Counters) {
         self.restore(told, &Counters::default());
     }
@@ -72,18 +72,18 @@ impl LineCounters {
         }
     }
 
-    /// What is not summed yet: the mask of fields, and their values.
+    /// Returns what is not summed yet: the mask of fields, and their values.
     pub(crate) fn pending(&self) -> (u64, &[u64]) {
         (self.mask, &self.values[self.mask.count_ones() as usize..])
     }
 
-    /// It is summed now.
+    /// Marks it as summed.
     pub(crate) fn clear_pending(&mut self) {
         self.values[self.mask.count_ones() as usize..].fill(0);
         self.is_pending = false;
     }
 
-    /// Both halves: as last told, and not summed yet.
+    /// Returns both halves: as last reported, and not summed yet.
     pub(crate) fn halves(&self) -> (Counters, Counters) {
         let (last, pending) = self.values.split_at(self.mask.count_ones() as usize);
         let wide = |values: &[u64]| {
@@ -109,7 +109,7 @@ impl LineCounters {
     }
 }
 
-/// Positions of the bits that are set, lowest first.
+/// Returns the positions of set bits, lowest first.
 fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros() as usize;

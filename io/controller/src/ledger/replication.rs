@@ -1,18 +1,18 @@
-//! What changed since a cursor, for controllers that stand by.
+//! Replication to standby controllers: the changes since a cursor.
 //!
 //! ```text
-//!   leader                                            standing controller
+//!   leader                                            standby controller
 //!   save_to ─► the whole file ──────────────────────► open, cursor = its last commit
 //!   copy_since(cursor) ─► commits after it, sums that ─► apply: memory, and the file where
-//!                         are not written, lines told    there was a commit
-//!                         since the last copy
+//!                         are not written, changed       there was a commit
+//!                         lines since the last copy
 //! ```
 //!
-//! A copy is one moment: what was counted is in its commits, in its open sums or pending
-//! in its lines, in exactly one of them. Commits carry their term; a standing controller
-//! whose last commit the leader does not have (another history) takes the whole file.
-//! What the leader had not passed on when it died is in the next report of each proxy,
-//! because reports are cumulative: the new leader subtracts from what it knows.
+//! A copy is one moment: counted usage is in its commits, in its open sums or pending in its lines,
+//! in exactly one of them. Commits carry their term; a standby controller whose last commit the
+//! leader does not have (another history) copies the whole file. What the leader had not replicated
+//! when it died is in the next report of each proxy, because reports are cumulative: the new leader
+//! subtracts what it knows.
 
 use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::Counters;
@@ -22,10 +22,10 @@ use super::state::{StateError, put_member, take_member};
 use super::subjects::SubjectKind;
 use super::{Ledger, LedgerError, MEMBER_IN_MEMORY, states};
 
-/// How far a copy has come.
+/// The cursor of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationCursor {
-    /// When the ledger began that was copied, in nanoseconds since 1970.
+    /// When the copied ledger was created, in nanoseconds since 1970.
     pub born_ns: u64,
     /// The last commit.
     pub commit: u64,
@@ -33,22 +33,22 @@ pub struct ReplicationCursor {
     pub term: u64,
     /// The run of the leader's process that gave the last copy.
     pub boot: u64,
-    /// Which of its copies that was.
+    /// The number of that copy.
     pub generation: u32,
 }
 
-/// An answer to [`Ledger::copy_since`].
+/// The result of [`Ledger::copy_since`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicationBatch {
-    /// What changed: for [`Ledger::apply`].
+    /// The changes, for [`Ledger::apply`].
     Changes(Vec<u8>),
-    /// The cursor is too far behind, or of another history: take the whole file
+    /// The cursor is too far behind, or of another history: copy the whole file
     /// ([`Ledger::save_to`]).
     TakeWhole,
 }
 
 impl Ledger {
-    /// How far this ledger has come with its leader's copies.
+    /// Returns the cursor of this ledger in its leader's copies.
     pub fn cursor(&self) -> ReplicationCursor {
         let at = self.file.at();
         let (boot, generation) = self.copied;
@@ -61,7 +61,7 @@ impl Ledger {
         }
     }
 
-    /// What changed since the cursor of a standing controller.
+    /// Returns the changes since the cursor of a standby controller.
     pub fn copy_since(
         &mut self,
         cursor: &ReplicationCursor,
@@ -105,7 +105,7 @@ impl Ledger {
         Ok(ReplicationBatch::Changes(out))
     }
 
-    /// Takes a leader's copy. If it fails, this ledger is to be replaced by the whole file.
+    /// Applies a leader's copy. If it fails, replace this ledger by the whole file.
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), LedgerError> {
         let at = self.file.at();
         let mut reader = LedgerReader::new(changes);
@@ -145,13 +145,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the whole ledger to a new file, for a standing controller or as a backup.
-    /// What is not committed yet is not in it.
+    /// Writes the whole ledger to a new file, for a standby controller or as a backup, without what
+    /// is not committed yet.
     pub fn save_to(&mut self, path: &std::path::Path) -> Result<(), LedgerError> {
         self.file.save_to(path)
     }
 
-    /// Takes every proxy of the last hour into memory, so that a copy tells of all.
+    /// Loads every proxy of the last hour into memory, so that a copy has all of them.
     fn load_members(&mut self) -> Result<(), LedgerError> {
         let minute = self.file.at().minute.number();
         let oldest = Minute::new(minute.saturating_sub(MEMBER_IN_MEMORY));
@@ -164,7 +164,7 @@ impl Ledger {
     fn take_members(&mut self, reader: &mut LedgerReader<'_>) -> Result<(), LedgerError> {
         let count = reader.count("a count of proxies").map_err(|error| refused(&error))?;
         for _ in 0..count {
-            // a proxy that was silent for long lies in the file only
+            // a proxy without reports for long is in the file only
             let name = reader.peek_text("a proxy's name").map_err(|error| refused(&error))?;
             self.member(name)?;
             let generation = self.generation;
@@ -216,7 +216,7 @@ impl ReplicatedTier {
     }
 }
 
-/// The format of copies: both sides are of versions that agree on it.
+/// The format of copies: both sides must have versions that agree on it.
 const FORMAT: u8 = 2;
 
 fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Counters) {

@@ -1,13 +1,13 @@
-//! A proxy's state in bytes: in the ledger's file, and in copies to standing controllers.
+//! A proxy's state in bytes: in the ledger's file, and in copies to standby controllers.
 //!
 //! ```text
 //!   proxy, form and whole?, epoch, sequence, seen, total, unplaced, refused?
 //!   names: kind, text …                                of lines that are new to the reader
-//!   lines: id, names by their places (0: known), as last told, not summed yet …
+//!   lines: id, names by their places (0: known), as last reported, not summed yet …
 //! ```
 //!
-//! What the file and a copy say together with the sums beside them is one moment: what
-//! was counted is either in the sums or pending here, never both.
+//! The file, or a copy, shows one moment together with the sums beside it: counted usage is either
+//! in the sums or pending here, never both.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use super::proxy_counters::{ProxyCounters, ProxyEpoch, take_all};
 use super::retention::Minute;
 use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 
-/// Why a proxy's state cannot be taken.
+/// The reason why a proxy's state cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
     #[error(transparent)]
@@ -82,13 +82,12 @@ pub(crate) fn put_member(
     }
 }
 
-/// Set in the form of a state that begins anew.
+/// Set in the form of a state that starts from the beginning.
 const WHOLE: u64 = 1;
-/// Set in the form of a state that says how many fields it has; without it they are
-/// [`FIELDS_1`].
+/// Set in the form of a state that has a count of its fields; without it they are [`FIELDS_1`].
 const FORM: u64 = 2;
 
-/// Takes what [`put_member`] wrote; returns the proxy's place.
+/// Reads what [`put_member`] wrote; returns the proxy's index.
 pub(crate) fn take_member(
     reader: &mut LedgerReader<'_>,
     members: &mut ProxyCounters,

@@ -1,4 +1,4 @@
-//! Who is counted: subjects, and the open minute's sums of each.
+//! Subjects, and the open minute's sums of each.
 //!
 //! ```text
 //!   line of a proxy: job dd.500, uid 7, gid 8, project 9, class, export
@@ -19,7 +19,7 @@ use super::counters::{Counters, FIELDS};
 
 macro_rules! subject_kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
-        /// By what usage can be told apart.
+        /// The kinds of subjects by which usage is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum SubjectKind { $($(#[$doc])* $variant,)* }
@@ -47,29 +47,29 @@ subject_kinds! {
     Project = "project";
     /// A class of a rule.
     Class = "class";
-    /// A directory that is served.
+    /// An export.
     Export = "export";
     /// A proxy.
     Proxy = "proxy";
     /// A kind of operation: its operations, and the payload of reads and writes.
     OpKind = "kind";
-    /// A decay's key: what it counted.
+    /// A decay's key: its usage.
     Decay = "decay";
-    /// A user and his job, as `7 dd.500`, in each hour in which he had requests for it: that
-    /// there were any, and not how many.
+    /// A user and a job of that user, as `7 dd.500`, in each hour in which it had requests: a mark
+    /// without counts.
     Owner = "owner";
 }
 
-/// What stands for every subject that has no slot: memory is bounded.
+/// The name of all subjects that have no slot: memory is bounded.
 pub const OTHER: &str = "(other)";
 
-/// The longest name; whoever has a longer one is among the others.
+/// The longest name; subjects with a longer one count for the others.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 
 /// Subjects of one line: its slots, in the order of [`LINE_KINDS`].
 pub(crate) type LineSubjects = [Option<SlotId>; 6];
 
-/// What a line's subjects are.
+/// The subjects of a line.
 pub(crate) const LINE_KINDS: [SubjectKind; 6] = [
     SubjectKind::Job,
     SubjectKind::User,
@@ -125,7 +125,7 @@ pub(crate) fn names(payer: &WireSubjectId) -> [Option<String>; 6] {
 }
 
 impl LedgerSubjects {
-    /// None but those that are always there: the others, and the kinds of operation.
+    /// Makes the subjects that are always there: the others, and the kinds of operation.
     pub(crate) fn new(slots_max: usize) -> LedgerSubjects {
         let mut subjects = LedgerSubjects {
             slots: vec![SubjectSlot::new(SubjectKind::Job, Arc::from(""))],
@@ -144,19 +144,19 @@ impl LedgerSubjects {
         subjects
     }
 
-    /// The slot of a subject, for one more user of it.
+    /// Takes the slot of a subject, for one more user of it.
     pub(crate) fn take(&mut self, kind: SubjectKind, name: &str) -> SlotId {
         let id = self.find_or_make(kind, name);
         self.slots[id.get() as usize].uses += 1;
         id
     }
 
-    /// One user more of a slot that is in use.
+    /// Adds one user of a slot in use.
     pub(crate) fn take_again(&mut self, id: SlotId) {
         self.slots[id.get() as usize].uses += 1;
     }
 
-    /// One user less.
+    /// Removes one user of a slot.
     pub(crate) fn release(&mut self, id: SlotId) {
         let slot = &mut self.slots[id.get() as usize];
         slot.uses = slot.uses.checked_sub(1).expect("each release follows a take");
@@ -200,7 +200,7 @@ impl LedgerSubjects {
         }
     }
 
-    /// Subjects with sums that are not written.
+    /// Returns subjects with sums that are not written.
     pub(crate) fn touched(&self) -> impl Iterator<Item = (SlotId, &SubjectSlot)> + Clone {
         self.touched.iter().map(|id| (*id, self.slot(*id)))
     }
@@ -213,12 +213,12 @@ impl LedgerSubjects {
         self.slots[id.get() as usize].row = Some(row);
     }
 
-    /// Forgets where subjects are in the file: rows were removed.
+    /// Drops the rows of subjects in the file: rows were removed.
     pub(crate) fn forget_rows(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.row = None);
     }
 
-    /// All sums are written (or replaced by others): zero again.
+    /// Sets all sums to zero: they are written, or replaced by others.
     pub(crate) fn clear_sums(&mut self) {
         for id in self.touched.drain(..) {
             let slot = &mut self.slots[id.get() as usize];
@@ -227,7 +227,7 @@ impl LedgerSubjects {
         }
     }
 
-    /// Frees the slots that nobody uses.
+    /// Frees the slots without users.
     pub(crate) fn sweep(&mut self) {
         for number in 1..self.slots.len() {
             let slot = &mut self.slots[number];
@@ -240,7 +240,7 @@ impl LedgerSubjects {
         }
     }
 
-    /// Slots in use.
+    /// Returns the slots in use.
     pub(crate) fn count(&self) -> usize {
         self.index.len()
     }

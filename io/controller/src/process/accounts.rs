@@ -1,16 +1,16 @@
-//! The accounts of decays: what proxies counted goes in, rates and events come out.
+//! The accounts of decays: take the usage of proxies, return rates and events.
 //!
 //! ```text
 //!   lines that grew ─► which decays count it? ─┬─► ledger: a subject for each key
 //!                                              └─► plan::Decays ─┬─► rates ─► plan ─► grants
-//!   begin: ledger's minutes, standing on record ─► restore ──────┘   events ─► Teller
+//!   begin: ledger's minutes, levels on record ─────► restore ──────┘   events ─► Teller
 //!                                         └◄── each minute, if it changed
 //! ```
 //!
-//! A key's use is in the ledger, in the same minute and the same transaction as the counters that
-//! it was made from. So whoever goes on with a ledger, its own or a copy, has the same accounts,
-//! and what was not written yet comes with the proxies' next reports. What cannot be made from
-//! that, which stages were told and the rates within the hysteresis, is on record.
+//! A key's usage is in the ledger, in the same minute and the same transaction as the counters that
+//! it was made from. So a controller that continues a ledger, its own or a copy, has the same
+//! accounts, and the proxies' next reports bring what was not written yet. What cannot be restored
+//! from that, the published levels and the rates within the hysteresis, is on record.
 
 mod behaviour;
 mod rows;
@@ -39,25 +39,25 @@ use behaviour::RecentPatterns;
 use rows::{first_minute, rows, rule_of};
 use shown::{accounts_of, level, stage_of, subject_of, told};
 
-/// Every key's account, and whom to tell of it.
+/// The accounts of all keys, and their outputs.
 pub(crate) struct DecayAccounting {
     rules: Arc<PublishedRules>,
     decays: DecayAccounts,
-    /// What a decay's key is called in the ledger.
+    /// The names of keys in the ledger.
     names: BTreeMap<Scope, Arc<str>>,
-    /// Rates that the plan was not told yet.
+    /// Rates that were not sent to the plan yet.
     rates: BTreeMap<Scope, Option<Rate>>,
-    /// What requests lately looked like.
+    /// The recent patterns of requests.
     recent: RecentPatterns,
-    /// Until when requests are taken to wait for one another.
+    /// Until when requests count as waiting for one another.
     contended: Time,
-    /// What is on record.
+    /// The levels on record.
     kept: Vec<ThrottledKey>,
     kept_at: Option<Instant>,
     to: AccountOutputs,
 }
 
-/// Whom the accounts tell.
+/// The outputs of the accounts.
 pub(crate) struct AccountOutputs {
     pub(crate) plan: MsgQueue<super::plan_actor::PlanMsg>,
     pub(crate) store: MsgQueue<records::StoreMsg>,
@@ -65,15 +65,15 @@ pub(crate) struct AccountOutputs {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// The standing of all keys that are not free, as it is on record.
+/// The levels of all keys that are not free, as on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ThrottledKeys {
-    /// When that was, since 1970.
+    /// The time of this, since 1970.
     pub(crate) at_ns: u64,
     pub(crate) keys: Vec<ThrottledKey>,
 }
 
-/// One key's.
+/// The level of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ThrottledKey {
     scope: WireScope,
@@ -84,7 +84,7 @@ pub(crate) struct ThrottledKey {
 /// How a key stands: what [`WireDecayAccounts::resume`] takes.
 pub(crate) type RestoredLevels = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
 
-/// What was on record, and what was told since.
+/// Returns the levels on record, updated by events published since.
 pub(crate) fn known(standings: &ThrottledKeys, events: &EventFile) -> RestoredLevels {
     let mut known = RestoredLevels::new();
     for key in &standings.keys {
@@ -121,7 +121,7 @@ pub(crate) fn known(standings: &ThrottledKeys, events: &EventFile) -> RestoredLe
 }
 
 impl DecayAccounting {
-    /// Makes the accounts again from the ledger.
+    /// Restores the accounts from the ledger.
     pub(crate) fn begin(
         ledger: &mut Ledger,
         rules: Arc<PublishedRules>,
@@ -129,7 +129,7 @@ impl DecayAccounting {
         to: AccountOutputs,
         now: Time,
     ) -> Result<DecayAccounting, LedgerError> {
-        // What is not written yet is of this minute.
+        // Usage that is not written yet is of this minute.
         ledger.tick(now)?;
         let mut decays = DecayAccounts::new(rules.set.clone(), now);
         let fits = |scope: &Scope| rule_of(&rules.set, scope).is_some();
@@ -152,7 +152,7 @@ impl DecayAccounting {
         Ok(accounts)
     }
 
-    /// Counts what a report said that its lines grew by.
+    /// Counts the growth of a report's lines.
     pub(crate) fn count(
         &mut self,
         ledger: &mut Ledger,
@@ -198,7 +198,7 @@ impl DecayAccounting {
         self.recent.judge(&rules.set, &mut self.decays, now);
     }
 
-    /// Puts other rules in force.
+    /// Takes changed rules.
     pub(crate) fn set_rules(&mut self, rules: Arc<PublishedRules>, ledger: &mut Ledger, now: Time) {
         let old = std::mem::replace(&mut self.rules, rules);
         self.decays.set_rules(self.rules.set.clone(), now);
@@ -212,7 +212,7 @@ impl DecayAccounting {
         }
     }
 
-    /// Does what is due, and tells what changed.
+    /// Does what is due, and publishes changes.
     pub(crate) fn pass_on(&mut self, now: Time) {
         self.decays.set_contention(now < self.contended, now);
         while let Some((scope, rate)) = self.decays.poll_rate(now) {
@@ -223,7 +223,7 @@ impl DecayAccounting {
                 self.to.teller.tell(event);
             }
         }
-        // They are in the ledger as they come.
+        // They are in the ledger at once.
         while self.decays.poll_ledger(now).is_some() {}
         if !self.rates.is_empty() {
             let rates = std::mem::take(&mut self.rates);
@@ -236,13 +236,13 @@ impl DecayAccounting {
         }
     }
 
-    /// How long until something is due; a second at most.
+    /// Returns the time until something is due; a second at most.
     pub(crate) fn due_in(&self, now: Time) -> Duration {
         let due = self.decays.next_deadline().map(|due| due.since(now).to_duration());
         due.unwrap_or(LOOK).min(LOOK)
     }
 
-    /// Has the store keep who is not free, at most once a minute. Call it each second.
+    /// Sends the keys that are not free to the store, at most once a minute. Call it each second.
     pub(crate) fn keep(&mut self, now: Time) {
         let reports: Vec<_> = self.decays.reports().collect();
         self.to.counts.accounts.set(reports.len() as u64);
@@ -260,13 +260,13 @@ impl DecayAccounting {
             return;
         }
         let standings = ThrottledKeys { at_ns: now.as_nanos(), keys: keys.clone() };
-        // Where there is no room, it is tried again.
+        // If the queue is full, it is retried.
         if self.to.store.try_send(records::StoreMsg::Standings(standings)).is_ok() {
             (self.kept, self.kept_at) = (keys, Some(Instant::now()));
         }
     }
 
-    /// The decays with their accounts; of one subject, if it is named.
+    /// Returns the decays with their accounts; of one subject, if it is named.
     pub(crate) fn view(&self, subject: Option<&str>, now: Time) -> api::WireDecayAccounts {
         let mut by_decay: BTreeMap<Arc<str>, Vec<DecayStatus>> = BTreeMap::new();
         for report in self.decays.reports() {
@@ -288,7 +288,7 @@ impl DecayAccounting {
         }
     }
 
-    /// Makes accounts of decays again from the ledger.
+    /// Restores accounts of decays from the ledger.
     fn restore(
         &mut self,
         ledger: &mut Ledger,
@@ -347,7 +347,7 @@ impl ThrottledKey {
     }
 }
 
-/// By what accounts are the same.
+/// The properties by which accounts are the same.
 fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyField]) {
     let (span, boundary) = match &decay.mode {
         DecayMode::Period { period, boundary, .. } => (*period, Some(*boundary)),
@@ -356,7 +356,7 @@ fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyFi
     (span, boundary, decay.resource, &decay.per)
 }
 
-/// Who a line of a report is, and the directories of the rules in force that he works in.
+/// The subject of a line of a report, and the directories of the rules in force in which it works.
 fn payer(counted: &UsageUpdate, nth: usize, rules: &PublishedRules) -> Option<(Identity, PathSet)> {
     let payer = counted.payer(nth)?;
     let who = Identity {
@@ -371,20 +371,20 @@ fn payer(counted: &UsageUpdate, nth: usize, rules: &PublishedRules) -> Option<(I
     Some((who, if same { PathSet(payer.paths) } else { PathSet::default() }))
 }
 
-/// How long after the beginning nobody is released: proxies tell each second what they counted,
-/// and a report that was lost again after five.
+/// The time after the start in which no key is released: proxies report their counters each second,
+/// and repeat a lost report after five.
 const SETTLE: Nanos = Nanos::from_secs(8);
-/// How long requests are taken to wait for one another after somebody said so.
+/// The time for which requests count as waiting for one another after a report said so.
 const CONTENDED: Nanos = Nanos::from_secs(15);
-/// So much of the ledger is taken into memory at once.
+/// The part of the ledger that is in memory at once.
 const WINDOW_MINUTES: u32 = 360;
-/// How often it is looked at least.
+/// The longest interval of checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the standing of keys is put on record at most.
+/// The shortest interval between records of the levels of keys.
 const KEEP: Duration = Duration::from_secs(60);
-/// Keys on record, of about 150 bytes.
+/// The most keys on record, of about 150 bytes each.
 const KEPT_MAX: usize = 1_024;
-/// Names of keys that are remembered.
+/// The most names of keys that are remembered.
 const NAMES_MAX: usize = 65_536;
-/// Events that are looked at for what was told.
+/// The most events that are read for published levels.
 const EVENTS_MAX: usize = 100_000;

@@ -1,13 +1,13 @@
-//! What those who call share, of which each gets a fair part ([`FairBound`]): connections, bytes of
-//! long bodies, streams of events.
+//! Bounds that all callers share, with a fair part for each ([`FairBound`]): connections, bytes of
+//! long bodies, event streams.
 //!
 //! ```text
 //!   accept ─► connection ─► call ─► its body, if long ─► handler ─► stream of events
 //!             or closed             or 503                          or 503
 //! ```
 //!
-//! So nobody who connects, sends or watches as much as it can keeps others out. Short bodies are
-//! not counted: what all connections together have of them is little.
+//! So a caller that connects, sends or reads as much as it can does not keep others out. Short
+//! bodies are not counted: those of all connections together need little memory.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use bounds::{FairBound, Holder};
 
 use super::access::CallerPeer;
 
-/// Something of which there is only so much for all.
+/// A resource that is bounded for all callers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounded {
     Connections,
@@ -31,10 +31,10 @@ pub(crate) enum Bounded {
     EventStreams,
 }
 
-/// The bounds of all that is shared.
+/// The bounds of all shared resources.
 pub(crate) struct ControllerBounds([Mutex<FairBound>; Bounded::ALL.len()]);
 
-/// What somebody holds, until it is dropped.
+/// The units of a bound that a caller holds until this is dropped.
 pub(crate) struct BoundPermit {
     of: Arc<ControllerBounds>,
     what: Bounded,
@@ -46,7 +46,7 @@ impl Bounded {
     pub(crate) const ALL: [Bounded; 3] =
         [Bounded::Connections, Bounded::BodyBytes, Bounded::EventStreams];
 
-    /// Its name in metrics and in the log.
+    /// Returns its name in metrics and in the log.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bounded::Connections => "connections",
@@ -57,7 +57,7 @@ impl Bounded {
 }
 
 impl ControllerBounds {
-    /// Those of a process that may have so many descriptors.
+    /// Makes the bounds of a process with this many descriptors.
     pub(crate) fn new(descriptors: u64) -> Arc<ControllerBounds> {
         let connections = CONNECTIONS_MAX.min(descriptors.saturating_sub(OWN_DESCRIPTORS)).max(1);
         let of = |what| match what {
@@ -68,7 +68,7 @@ impl ControllerBounds {
         Arc::new(ControllerBounds(Bounded::ALL.map(|what| Mutex::new(FairBound::new(of(what))))))
     }
 
-    /// Takes units for a holder; `None`, and a line in the log, if it has its part.
+    /// Takes units for a holder; `None`, and a line in the log, if its part is used up.
     pub(crate) fn take(
         self: &Arc<ControllerBounds>,
         what: Bounded,
@@ -84,7 +84,7 @@ impl ControllerBounds {
         Some(BoundPermit { of: self.clone(), what, holder: holder.clone(), amount })
     }
 
-    /// What is used, the bound, and how often somebody was refused.
+    /// Returns the amount in use, the bound, and the count of refusals.
     pub(crate) fn figures(&self, what: Bounded) -> [u64; 3] {
         let bound = self.lock(what);
         [bound.used(), bound.max(), bound.refused()]
@@ -107,14 +107,14 @@ impl fmt::Debug for ControllerBounds {
     }
 }
 
-/// Holds the bytes of a call's body until it is answered, before any of them is read.
+/// Holds the bytes of a call's body until the reply, before any of them is read.
 pub(super) async fn hold_body(
     State(bounds): State<Arc<ControllerBounds>>,
     Extension(peer): Extension<CallerPeer>,
     request: Request,
     next: Next,
 ) -> Response {
-    // Of a body that does not say its length, any may come that a path takes.
+    // A body without a length may be as long as the path allows.
     let expected = request.body().size_hint().upper().unwrap_or(BODY_MAX).min(BODY_MAX);
     if expected <= SHORT {
         return next.run(request).await;
@@ -127,15 +127,16 @@ pub(super) async fn hold_body(
     next.run(request).await
 }
 
-/// The longest body that any path takes.
+/// The longest body of any path.
 pub(super) const BODY_MAX: u64 = 32 << 20;
-/// Of a body that is no longer, nothing is counted.
+/// The longest body that is not counted.
 const SHORT: u64 = 64 << 10;
-/// Bytes of longer bodies at a time.
+/// The most bytes of longer bodies at a time.
 const BODY_BYTES_MAX: u64 = 256 << 20;
-/// The most connections at a time: two of each of a thousand proxies, and people.
+/// The most connections at a time: two of each of a thousand proxies, and those of people.
 const CONNECTIONS_MAX: u64 = 4_096;
-/// Descriptors of its own: listeners, files of its directory, connections to etcd and to others.
+/// Descriptors of the controller itself: listeners, files of its directory, connections to etcd and
+/// others.
 const OWN_DESCRIPTORS: u64 = 256;
 /// The most event streams.
 const EVENT_STREAMS_MAX: u64 = 1_024;

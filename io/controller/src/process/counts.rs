@@ -1,70 +1,70 @@
-//! What the controller's threads count, for metrics.
+//! Counters of the controller's threads, for metrics.
 //!
 //! ```text
-//!   plan:  reports, orders ─────────────────┐
-//!   usage: what became of usage, ledger ────┼─► Counts ─► GET /metrics
-//!   API:   usage that found no room ────────┘
+//!   plan:  reports, assignments ────────────┐
+//!   usage: results of usage reports, ledger ┼─► Counts ─► GET /metrics
+//!   API:   usage dropped at a full queue ───┘
 //! ```
 //!
-//! Each number is written by one thread and read by whoever asks, so a page is made without
-//! asking the ledger's thread, which may be writing a minute.
+//! Each number is written by one thread and read by any other, so a page is made without the
+//! ledger's thread, which may be writing a minute.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ledger::LedgerStats;
 
-/// Counted since the process began; the ledger's sizes are of now.
+/// Counters since the process started; the sizes of the ledger are current.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Reports that were decided upon.
+    /// Reports that the plan accepted.
     pub(crate) reports: Count,
-    /// Reports of proxies that are one too many.
+    /// Reports rejected because the table of proxies is full.
     pub(crate) refused: Count,
-    /// Reports of proxies whose name another one has that began later.
+    /// Reports of proxies of which another with the same name started later.
     pub(crate) duplicate: Count,
-    /// Orders, one for each target of an answer.
+    /// Assignments, one for each target of a reply.
     pub(crate) orders: Count,
-    /// Usage reports that the ledger counted,
+    /// Usage reports that the ledger counted.
     pub(crate) counted: Count,
-    /// that it had counted before,
+    /// Usage reports that it had counted before.
     pub(crate) stale: Count,
-    /// that it could not count, and
+    /// Usage reports that it could not count.
     pub(crate) failed: Count,
-    /// that found no room before it.
+    /// Usage reports dropped at its full queue.
     pub(crate) dropped: Count,
-    /// Minutes that were written, and
+    /// Minutes that were written.
     pub(crate) written: Count,
-    /// attempts to write one that failed.
+    /// Failed attempts to write a minute.
     pub(crate) unwritten: Count,
     pub(crate) ledger_proxies: Count,
     pub(crate) ledger_lines: Count,
     pub(crate) ledger_subjects: Count,
-    /// Events that were told,
+    /// Published events.
     pub(crate) events: Count,
-    /// that found no room, and
+    /// Events dropped at a full queue.
     pub(crate) events_lost: Count,
-    /// that are not on disk.
+    /// Published events that are not on disk.
     pub(crate) events_unkept: Count,
     /// Events for the command.
     pub(crate) commands: Delivered,
     /// Events for the webhook.
     pub(crate) posts: Delivered,
-    /// Keys that decays hold back now, and
+    /// Keys that decays throttle now.
     pub(crate) held: Count,
-    /// all that have an account.
+    /// Keys that have an account.
     pub(crate) accounts: Count,
-    /// How long the last page of metrics took.
+    /// The time taken to make the last page of metrics.
     pub(crate) scrape_ns: Count,
 }
 
-/// What became of events that are passed on.
+/// Results of event deliveries.
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) done: Count,
     pub(crate) failed: Count,
-    /// Attempts that were made again.
+    /// Attempts that were repeated.
     pub(crate) again: Count,
-    /// Events that found no room.
+    /// Events dropped at a full queue.
     pub(crate) dropped: Count,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Delivered {
 pub(crate) struct Count(AtomicU64);
 
 impl Counts {
-    /// What the ledger holds now.
+    /// Sets the current sizes of the ledger.
     pub(crate) fn set_held(&self, held: LedgerStats) {
         self.ledger_proxies.set(held.proxies as u64);
         self.ledger_lines.set(held.lines as u64);
@@ -82,7 +82,7 @@ impl Counts {
 }
 
 impl Count {
-    /// Counts one more.
+    /// Adds one.
     pub(crate) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What changed, told in the order in which it is known: kept on disk, shown, and passed on.
+//! Events, published in their order: written to disk, shown, and delivered.
 //!
 //! ```text
 //!   plan: lost, returned ─┐         ┌ events ─────────────────────────────────┐
@@ -7,8 +7,8 @@
 //!                                                          └─► command, webhook
 //! ```
 //!
-//! An event is shown when it is on disk, so a number that somebody has seen is never another
-//! event's. Who tells never waits: where the queue is full, the event is lost and counted.
+//! An event is shown once it is on disk, so a number that was seen once never belongs to another
+//! event. Publishing never waits: if the queue is full, the event is lost and counted.
 
 mod deliver;
 mod file;
@@ -29,10 +29,10 @@ use super::queue::{MsgInbox, MsgQueue};
 use crate::clock::WallClock;
 use crate::sqlite::SqliteError;
 
-/// What the thread is asked.
+/// A message to this thread.
 pub(crate) enum EventMsg {
     Tell(Box<ControllerEvent>),
-    /// Events that are not recent any more.
+    /// Reads events that are not recent any more.
     Page {
         since: EventsSince,
         most: usize,
@@ -41,18 +41,18 @@ pub(crate) enum EventMsg {
     Stop,
 }
 
-/// From where on.
+/// The position from which events are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventsSince {
     /// After the event of this number.
     Sequence(u64),
     /// From this time on.
     Time(Time),
-    /// The newest ones, as many as are wanted.
+    /// The newest events, as many as the caller wants.
     Newest,
 }
 
-/// For whoever has something to tell.
+/// A handle that publishes events.
 #[derive(Clone)]
 pub(crate) struct EventPublisher {
     queue: MsgQueue<EventMsg>,
@@ -60,7 +60,7 @@ pub(crate) struct EventPublisher {
     clock: WallClock,
 }
 
-/// The newest events, for those who look.
+/// The newest events, for readers.
 #[derive(Debug)]
 pub(crate) struct RecentEvents {
     ring: Mutex<VecDeque<ControllerEvent>>,
@@ -76,13 +76,13 @@ impl EventPublisher {
         EventPublisher { queue, counts, clock }
     }
 
-    /// Tells an event of now, if there is room.
+    /// Publishes an event of now, if there is room.
     pub(crate) fn tell_now(&self, kind: EventKind, subject: impl Into<String>, text: String) {
         let (at_ns, subject) = (self.clock.now().as_nanos(), subject.into());
         self.tell(ControllerEvent { sequence: 0, at_ns, kind, subject, decay: None, text });
     }
 
-    /// Tells an event, if there is room.
+    /// Publishes an event, if there is room.
     pub(crate) fn tell(&self, event: ControllerEvent) {
         if self.queue.try_send(EventMsg::Tell(Box::new(event))).is_err() {
             self.counts.events_lost.add(1);
@@ -91,14 +91,14 @@ impl EventPublisher {
 }
 
 impl RecentEvents {
-    /// The newest ones of a file.
+    /// Reads the newest events of a file.
     pub(crate) fn of(file: &EventFile) -> Result<RecentEvents, SqliteError> {
         let ring: VecDeque<_> = file.page(EventsSince::Newest, RECENT)?.into();
         let (newest, _) = watch::channel(file.newest());
         Ok(RecentEvents { ring: Mutex::new(ring), newest })
     }
 
-    /// Events from there on, oldest first; `None` if only the file knows all of them.
+    /// Returns events from there on, oldest first; `None` if only the file has all of them.
     pub(crate) fn page(&self, since: EventsSince, most: usize) -> Option<Vec<ControllerEvent>> {
         let ring = self.ring();
         let first = ring.front().map(|event| (event.sequence, event.at_ns));
@@ -123,7 +123,7 @@ impl RecentEvents {
         Some(ring.iter().skip(from).take(most).cloned().collect())
     }
 
-    /// The number of the newest one, and to hear of newer ones.
+    /// Returns the number of the newest event, and a receiver of newer ones.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
@@ -143,7 +143,7 @@ impl RecentEvents {
     }
 }
 
-/// The thread: until it is told to stop.
+/// Runs the thread until it is stopped.
 pub(crate) fn run(
     mut file: EventFile,
     asked: &MsgInbox<EventMsg>,
@@ -156,7 +156,7 @@ pub(crate) fn run(
         for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
             match ask {
                 EventMsg::Tell(event) => told.push(*event),
-                // Who asked may have gone.
+                // The caller may have gone.
                 EventMsg::Page { since, most, answer } => drop(answer.send(file.page(since, most))),
                 EventMsg::Stop => {
                     publish(&mut file, told, recent, deliveries, counts);
@@ -187,9 +187,9 @@ fn publish(
     told.iter().for_each(|event| deliveries.deliver(event));
 }
 
-/// Events in memory.
+/// The most events in memory.
 const RECENT: usize = 1_024;
-/// How many are written at once.
+/// The most events that are written at once.
 const BATCH: usize = 256;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Questions to all proxies: they go with orders, answers come with reports.
+//! Queries to all proxies: sent with assignments, answered with reports.
 //!
 //! ```text
-//!   GET /v1/why, /v1/live ─► begin ─► order of each proxy ─► its next report ─► hear
-//!            ◄── all have answered, or ANSWER_TIME_MAX is over: the others are told as silent
+//!   GET /v1/why, /v1/live ─► begin ─► reply to each proxy ─► its next report ─► hear
+//!            ◄── all have replied, or ANSWER_TIME_MAX is over: the others are listed as silent
 //! ```
 //!
-//! Nothing is kept for questions that nobody asks, and nobody is asked who has answered: a
-//! question that is lost on its way makes its proxy silent, which the answer says.
+//! Nothing is prepared in advance, and a proxy that has replied is not queried again: if a query is
+//! lost, its proxy is listed as silent in the reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 use api::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
 use tokio::sync::oneshot;
 
-/// The questions that are not answered yet.
+/// The pending queries.
 #[derive(Default)]
 pub(super) struct FanOut {
     last: u64,
     open: BTreeMap<u64, PendingQuery>,
 }
 
-/// What the proxies answered.
+/// The replies of the proxies.
 pub(crate) struct QueryReplies {
     pub(crate) answers: Vec<(Arc<str>, QueryReply)>,
-    /// Those that did not.
+    /// The proxies without a reply.
     pub(crate) silent: Vec<String>,
 }
 
 struct PendingQuery {
     what: QueryKind,
-    /// Who is to be told of it.
+    /// The receiver of the result.
     untold: BTreeSet<Arc<str>>,
     awaited: BTreeSet<Arc<str>>,
     heard: QueryReplies,
@@ -40,8 +40,8 @@ struct PendingQuery {
 }
 
 impl FanOut {
-    /// Asks these proxies, each with whether it is silent already; the answer is dropped where
-    /// there are too many questions.
+    /// Queries these proxies, each with whether it is silent already; the result is dropped if
+    /// there are too many queries.
     pub(super) fn begin(
         &mut self,
         what: QueryKind,
@@ -62,12 +62,12 @@ impl FanOut {
         self.open.insert(self.last, PendingQuery { what, untold, awaited, heard, until, answer });
     }
 
-    /// Whether there is anything to ask this proxy.
+    /// Returns whether there is a query for this proxy.
     pub(super) fn asks(&self, proxy: &str) -> bool {
         self.open.values().any(|open| open.untold.contains(proxy))
     }
 
-    /// What there is to ask this proxy, told once.
+    /// Returns the queries for this proxy, each once.
     pub(super) fn questions(&mut self, proxy: &str) -> Vec<ProxyQuery> {
         let told = self.open.iter_mut().filter_map(|(number, open)| {
             let what = open.untold.remove(proxy).then(|| open.what.clone())?;
@@ -76,7 +76,7 @@ impl FanOut {
         told.collect()
     }
 
-    /// A proxy answers; what was not asked of it is not heard.
+    /// Takes the replies of a proxy; replies without a query are ignored.
     pub(super) fn hear(&mut self, proxy: &Arc<str>, answers: Vec<ProxyReply>) {
         for ProxyReply { number, what } in answers {
             let Some(open) = self.open.get_mut(&number) else { continue };
@@ -90,7 +90,7 @@ impl FanOut {
         }
     }
 
-    /// Gives the answers that are whole, or due.
+    /// Returns the results that are complete or due.
     pub(super) fn end(&mut self, now: Instant) {
         let over = |open: &PendingQuery| open.awaited.is_empty() || now >= open.until;
         let over = self.open.iter().filter(|(_, open)| over(open));
@@ -102,15 +102,15 @@ impl FanOut {
             };
             heard.silent.extend(awaited.into_iter().map(|name| name.to_string()));
             heard.silent.sort();
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(heard);
         }
     }
 }
 
-/// Questions at a time: what one order asks and one report answers.
+/// The most queries at a time: as many as one reply carries and one report answers.
 const OPEN_MAX: usize = 8;
-/// A proxy that is there answers within milliseconds, or with its next report.
+/// The time limit: a running proxy replies within milliseconds, or with its next report.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Where the API listens, and the thread that serves it.
+//! The listeners of the API, and the thread that serves them.
 //!
 //! ```text
-//!   bind: all places, before any thread ─► serve: accept ─► (TLS) ─► one task a connection, kept
+//!   bind: all endpoints, before any thread ─► serve: accept ─► (TLS) ─► one task a connection, kept
 //!                                           Bounds, HEAD_TIME_MAX ┘            └► Peer, with each call
 //!                                                       call of a web page of elsewhere ◄─┘ 403
 //! ```
@@ -34,7 +34,7 @@ use super::bounds::{BoundPermit, Bounded, ControllerBounds, hold_body};
 use super::{ControllerStartError, hosts};
 use crate::tls::ClientCertificate;
 
-/// Places that are bound and not served yet.
+/// Endpoints that are bound and not served yet.
 pub(super) struct BoundListener {
     tcp: Vec<Tcp>,
     unix: Vec<Arc<Listening>>,
@@ -48,14 +48,14 @@ struct Tcp {
     tls: Option<TlsAcceptor>,
 }
 
-/// The thread that serves them; ends when dropped.
+/// The thread that serves the endpoints; ends when dropped.
 pub(super) struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens at each place, at `https://` ones with `tls`, on loopback under the names of `hosts`;
-/// the places with their real ports.
+/// Listens at each endpoint, at `https://` ones with `tls`, on loopback under the names of `hosts`;
+/// returns the endpoints with their real ports.
 pub(super) fn bind(
     places: &[Endpoint],
     tls: Option<&Arc<ServerConfig>>,
@@ -91,7 +91,7 @@ pub(super) fn bind(
 }
 
 impl BoundListener {
-    /// The same places once more: of two that serve, either takes a connection.
+    /// Returns the same endpoints again: of two servers, either takes a connection.
     pub(super) fn again(&self) -> Result<BoundListener, ControllerStartError> {
         let again = |Tcp { listener, tls }: &Tcp| {
             Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
@@ -101,12 +101,12 @@ impl BoundListener {
         Ok(BoundListener { tcp: tcp.map_err(ControllerStartError::Thread)?, unix, hosts, bounds })
     }
 
-    /// What those who call share.
+    /// The bounds that all callers share.
     pub(super) fn bounds(&self) -> &Arc<ControllerBounds> {
         &self.bounds
     }
 
-    /// Begins to answer.
+    /// Starts to serve.
     pub(super) fn serve(self, router: Router) -> Result<Serving, ControllerStartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControllerStartError::Thread)?;
@@ -121,7 +121,7 @@ impl BoundListener {
                 for listening in self.unix {
                     tokio::spawn(accept_unix(listening, router.clone(), self.bounds.clone()));
                 }
-                // An error says that the other end is gone, which means the same.
+                // An error means that the other end has gone, which means the same.
                 let _ = stopped.await;
             });
             runtime.shutdown_timeout(STOP_TIME_MAX);
@@ -157,7 +157,7 @@ async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<ControllerBounds>) {
             Ok((stream, from)) => {
                 let holder = Holder { peer: Nid::tcp(from.ip()), uid: None };
                 let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
-                // Small answers must not wait for one another's acknowledgement.
+                // Small replies must not wait for one another's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let router = router.clone();
                 let from = from.to_string();
@@ -199,14 +199,14 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Cont
     }
 }
 
-/// Out of descriptors, most likely: they come back, and trying again at once would only burn
-/// the processor.
+/// Waits after an error, most likely a lack of descriptors: they become free again, and retrying at
+/// once would only use the processor.
 async fn pause(error: &std::io::Error) {
     tracing::warn!(%error, "cannot accept a control connection");
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// TLS, which must be agreed in time, and then the exchanges.
+/// Serves a connection: the TLS handshake within its time limit, and then the exchanges.
 async fn secured(
     stream: TcpStream,
     peer: CallerPeer,
@@ -225,8 +225,8 @@ async fn secured(
     exchanges(TokioIo::new(stream), CallerPeer { certificate, ..peer }, router, place).await;
 }
 
-/// One connection's exchanges, one after the other. A head that does not come in time ends it;
-/// how long an answer takes is the routes' bound.
+/// Serves the exchanges of one connection, one after the other. A request head that is not complete
+/// in time ends it; the routes bound the time of a reply.
 async fn exchanges<S>(stream: S, peer: CallerPeer, router: Router, _place: BoundPermit)
 where
     S: Read + Write + Unpin + Send + 'static,
@@ -245,9 +245,9 @@ where
     }
 }
 
-/// How long a connection may rest, and a head may take.
+/// The longest idle time of a connection, and the longest time of a request head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long it may take to agree on TLS.
+/// The longest time of a TLS handshake.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long exchanges under way may still take at the end.
+/// The longest time of exchanges in flight at the end.
 const STOP_TIME_MAX: Duration = Duration::from_millis(500);

@@ -1,17 +1,17 @@
-//! The thread that decides: reports in, orders out, ten ticks a second.
+//! The thread that divides limits: takes reports, sends assignments, ten ticks a second.
 //!
 //! ```text
-//!   report ─► the target's plan::Controller ─► orders ─► who waits for one?
-//!     └ an answer to be given      │                       ├ it changes something: now
-//!       (the last one's is now)    └ not on record yet:    └ else after HOLD, or with the
-//!                                    withheld, see store     proxy's next report
+//!   report ─► the target's plan::ShareAllocator ─► assignments ─► a pending call?
+//!     └ a call to reply to                 │                       ├ a change: now
+//!       (the previous one is replied now)  └ not on record yet:    └ else after HOLD, or with the
+//!                                            withheld, see store     proxy's next report
 //! ```
 //!
-//! A proxy has one call waiting at a time: its next report releases the one before. So a proxy
-//! that has much to say is answered as often, and one that rests hears news at once.
+//! A proxy has one pending call: its next report releases the one before. So a proxy with many
+//! changes gets a reply as often, and an idle one receives changes at once.
 //!
-//! An order that relies on a life or a fallback of its member goes only when the store has that:
-//! a controller that begins anew counts with what is on record.
+//! An assignment that relies on an epoch or a fallback of its proxy is sent only when the store has
+//! that: the next leader counts with what is on record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,41 +32,41 @@ use super::fan_out::{FanOut, QueryReplies};
 use super::queue::{MsgInbox, MsgQueue};
 use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
 
-/// What this thread is asked.
+/// A message to this thread.
 pub(crate) enum PlanMsg {
     Report(Box<ReportMsg>),
     Look(oneshot::Sender<PlanView>),
-    /// Of all proxies.
+    /// The rules of all proxies.
     Question(QueryKind, oneshot::Sender<QueryReplies>),
-    /// The answer says whether there was one.
+    /// Removes a proxy; the answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
     Rules(Arc<PublishedRules>),
-    /// What decays hold keys to; `None`: to nothing any more.
+    /// The limits of keys by decays; `None`: no longer limited.
     Rates(BTreeMap<Scope, Option<Rate>>),
     Stored(Vec<ProxyRecord>),
     Stop,
 }
 
-/// What a proxy said at once.
+/// The report of one proxy.
 pub(crate) struct ReportMsg {
     pub(crate) name: Arc<str>,
     pub(crate) epoch: u64,
-    /// The version of the rules that it was given.
+    /// The version of its rules.
     pub(crate) rules: Option<String>,
     pub(crate) reports: Vec<(Arc<str>, ShareReport)>,
     pub(crate) answers: Vec<ProxyReply>,
-    /// Dropped where the proxy is one too many.
+    /// Dropped if the table of proxies is full.
     pub(crate) answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
 }
 
-/// Another process has the proxy's name, and began later.
+/// Another process has the name of the proxy, and started later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Superseded {
-    /// It is not heard any more: this one may begin a new life.
+    /// It is unreachable: this one may start a new epoch.
     pub(crate) again: bool,
 }
 
-/// What people may see.
+/// The state that the API shows.
 pub(crate) struct PlanView {
     pub(crate) now: Time,
     pub(crate) members: Vec<(Arc<str>, ProxySnapshot)>,
@@ -75,40 +75,40 @@ pub(crate) struct PlanView {
     pub(crate) scopes: usize,
 }
 
-/// Everything that is decided upon.
+/// The state of the thread.
 pub(crate) struct PlanActor {
     began: Instant,
     term: u64,
     rules: Arc<PublishedRules>,
     targets: BTreeMap<Arc<str>, ShareAllocator>,
-    /// What decays hold keys to.
+    /// The limits of keys by decays.
     rates: BTreeMap<Scope, Rate>,
     known: KnownProxies,
     waiting: BTreeMap<Arc<str>, WaitingReport>,
-    /// Those of them that are to be answered now.
+    /// The calls to reply to now.
     ready: BTreeSet<Arc<str>>,
-    /// Orders whose members are not on record as they should be.
+    /// Assignments whose proxies are not on record yet.
     withheld: BTreeMap<(Arc<str>, Arc<str>), Assignment>,
     store: MsgQueue<records::StoreMsg>,
     counts: Arc<Counts>,
     asking: FanOut,
-    /// When the store was asked for what it has not answered.
+    /// When the pending message was sent to the store.
     storing: Option<Instant>,
     stored: Instant,
     teller: EventPublisher,
-    /// Proxies that are silent, as it was told.
+    /// Proxies that were published as unreachable.
     silent: BTreeSet<Arc<str>>,
     lives: ProxyEpochs,
 }
 
-/// A call that is to be answered.
+/// A pending call of a proxy.
 struct WaitingReport {
     answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
     /// Another process reports under the same name.
     duplicate: bool,
     epoch: u64,
     rules: Option<String>,
-    /// What the proxy said of its targets: membership and revision.
+    /// The membership and revision that the proxy reported, by target.
     said: BTreeMap<Arc<str>, (plan::Membership, u64)>,
     orders: BTreeMap<Arc<str>, WireTargetAssignment>,
     until: Instant,
@@ -163,7 +163,7 @@ impl PlanActor {
         }
     }
 
-    /// The thread: until it is told to stop.
+    /// Runs the thread until it is stopped.
     pub(crate) fn run(mut self, asked: &MsgInbox<PlanMsg>) {
         let mut tick = Instant::now() + TICK;
         loop {
@@ -171,7 +171,7 @@ impl PlanActor {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(first) => {
-                    // Those that came together are decided upon together.
+                    // Reports that came together are processed together.
                     for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
                         if matches!(ask, PlanMsg::Stop) {
                             return;
@@ -198,7 +198,7 @@ impl PlanActor {
         match ask {
             PlanMsg::Report(said) => self.report(*said),
             PlanMsg::Look(answer) => {
-                // Here and below: who asked may have gone.
+                // Here and below: the caller may have gone.
                 let _ = answer.send(self.view());
             }
             PlanMsg::Question(what, answer) => self.ask(what, answer),
@@ -239,7 +239,7 @@ impl PlanActor {
                     self.tell_duplicate(&said.name);
                 }
                 self.counts.duplicate.add(1);
-                // Who asked may have gone.
+                // The caller may have gone.
                 let _ = said.answer.send(Err(Superseded { again }));
                 return;
             }
@@ -319,7 +319,7 @@ impl PlanActor {
         found
     }
 
-    /// Takes every order that is to be sent.
+    /// Takes the assignments to send.
     fn decide(&mut self) {
         let now = self.now();
         let mut orders = Vec::new();
@@ -345,13 +345,13 @@ impl PlanActor {
             self.withheld.insert(place, order);
             return;
         }
-        // Nobody waits: the answer to the next report says it again.
+        // No call is pending: the reply to the next report repeats it.
         let Some(waiting) = self.waiting.get_mut(&order.to) else { return };
         if waiting.epoch != order.epoch {
             return;
         }
         let (term, revision) = waiting.said.get(&place.0).copied().unwrap_or_default();
-        // A member is registered by some calls, one right after the other.
+        // A proxy is registered by some calls, one right after the other.
         let registers = revision == 0 && order.number < REGISTERED;
         let news = order.term != term || order.revision > revision || !order.grants.is_empty();
         if news || registers {
@@ -360,7 +360,7 @@ impl PlanActor {
         waiting.orders.insert(place.0, WireTargetAssignment::from(&order));
     }
 
-    /// What is due by the clock.
+    /// Does what is due by the clock.
     fn look_at_all(&mut self, now: Instant) {
         self.asking.end(now);
         let due = self.waiting.iter().filter(|(_, waiting)| now >= waiting.until);
@@ -410,7 +410,7 @@ impl PlanActor {
             || RulesText { version: self.rules.version.clone(), text: self.rules.text.to_string() };
         self.counts.orders.add(waiting.orders.len() as u64);
         let targets = waiting.orders.into_iter();
-        // Who asked may have gone.
+        // The caller may have gone.
         let _ = waiting.answer.send(Ok(ControllerReply {
             term: self.term,
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
@@ -421,8 +421,8 @@ impl PlanActor {
         }));
     }
 
-    /// Has the store keep what it does not have of the members, one change at a time. What fell
-    /// may wait: more than the truth is safe.
+    /// Sends changes of the proxies to the store, one at a time. Smaller shares may wait: a record
+    /// of more than the current share is safe.
     fn keep_members(&mut self) {
         let now = Instant::now();
         if self.storing.is_some_and(|since| now < since + RESTORE) {
@@ -455,7 +455,7 @@ impl PlanActor {
         changed.truncate(RECORD_MEMBERS_MAX);
         match self.store.try_send(records::StoreMsg::Members(changed)) {
             Ok(()) => self.storing = Some(now),
-            // It is tried again with the next tick, or all ends.
+            // It is retried with the next tick, or the controller ends.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
@@ -470,7 +470,7 @@ impl PlanActor {
             };
         }
         for (place, order) in std::mem::take(&mut self.withheld) {
-            // Of whom there is still no record, the next report brings the order again.
+            // If a proxy is still not on record, its next report brings the assignment again.
             if self.known.contains_key(&place) {
                 self.route(place.0, order);
             }
@@ -495,22 +495,22 @@ impl PlanActor {
     }
 }
 
-/// How often parts move, and calls are looked at that wait.
+/// The interval of moves of shares and of checks of pending calls.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a call waits for news: less than the second between two reports. A report says which
-/// order was heard before it, so what is held longer is told two reports later, and a proxy that
-/// rests would be heard of too late to be present.
+/// The time that a call is held: less than the second between two reports. A report acknowledges
+/// the assignment before it, so a longer hold would delay acknowledgements by two reports, and an
+/// idle proxy would report too late to be present.
 const HOLD: Duration = Duration::from_millis(500);
-/// By which of its orders a member has told what it holds, if nothing is lost.
+/// The number of assignments after which a proxy has reported its holdings, if nothing is lost.
 const REGISTERED: u64 = 8;
-/// How long the store is given before it is asked again, and how long what fell may wait.
+/// The time after which the store is asked again, and for which smaller shares may wait.
 const RESTORE: Duration = Duration::from_secs(5);
-/// How many are taken at once before anything is decided.
+/// The most messages that are taken at once before a decision.
 const BATCH: usize = 256;
-/// Members of all targets.
+/// The most proxies of all targets.
 const MEMBERS_MAX: usize = 8_192;
 const TARGETS_MAX: usize = 64;
-/// Members of one record, which is 1 MiB at most.
+/// The most proxies of one record, which is 1 MiB at most.
 const RECORD_MEMBERS_MAX: usize = 1_024;
 
 #[cfg(test)]
@@ -544,7 +544,7 @@ mod tests {
             QueueRoom { desk, store }
         }
 
-        /// Hands a report in; what is answered at once, and how to hear of the rest.
+        /// Hands a report in; returns the replies given at once, and a receiver of later ones.
         fn say(
             &mut self,
             of: &mut ControllerSession,
@@ -552,7 +552,7 @@ mod tests {
         ) -> oneshot::Receiver<Result<ControllerReply, Superseded>> {
             let report =
                 of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
-            // Through the wire's form, as in life.
+            // Through the wire's form, as in production.
             let report = WireTargetReport::from(&report).to_report(&name.into(), 1).unwrap();
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
@@ -583,7 +583,7 @@ mod tests {
             let mut standing =
                 ControllerSession::new(name, 1, SessionSettings::default(), self.desk.now());
             for _ in 0..8 {
-                // Parts move each tick.
+                // Shares move each tick.
                 self.desk.began -= TICK / 2;
                 let mut order = self.say(&mut standing, name);
                 self.store();
@@ -614,7 +614,7 @@ mod tests {
         let mut standing = room.join("a");
         assert!(standing.is_ordered());
         assert!(standing.part_of(&Scope::rule("all", &[])).is_whole(), "it is alone");
-        // A second later it has something to say, and what it has acknowledged is no news.
+        // A second later it has something to report; what it has acknowledged is not a change.
         room.desk.began -= Duration::from_secs(1);
         let mut first = room.say(&mut standing, "a");
         assert!(first.try_recv().is_err());

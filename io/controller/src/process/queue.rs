@@ -1,12 +1,12 @@
-//! A queue between two threads that says how many wait in it.
+//! A queue between two threads that knows its length.
 //!
 //! ```text
 //!   Queue ─ send, try_send ─► std's bounded channel ─► Inbox ─ recv … ─► its thread
 //!      └──── waiting + 1                                 └─ waiting − 1
 //! ```
 //!
-//! The standard channel does not tell its length, and how full a queue is says first which
-//! thread does not keep up. Who waits to be let in is counted with those who are in.
+//! The standard channel does not know its length, and a full queue is the first sign that a thread
+//! does not keep up. Senders that wait for room are counted, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::sync::mpsc::{
 };
 use std::time::Duration;
 
-/// The end that is written to.
+/// The sender.
 #[derive(Debug)]
 pub(crate) struct MsgQueue<T> {
     sender: SyncSender<T>,
@@ -23,14 +23,14 @@ pub(crate) struct MsgQueue<T> {
     most: usize,
 }
 
-/// The end that is read from.
+/// The receiver.
 #[derive(Debug)]
 pub(crate) struct MsgInbox<T> {
     receiver: Receiver<T>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// A queue that holds `most` at a time.
+/// Makes a queue for `most` messages at a time.
 pub(crate) fn queue<T>(most: usize) -> (MsgQueue<T>, MsgInbox<T>) {
     let (sender, receiver) = sync_channel(most);
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -38,9 +38,9 @@ pub(crate) fn queue<T>(most: usize) -> (MsgQueue<T>, MsgInbox<T>) {
 }
 
 impl<T> MsgQueue<T> {
-    /// Puts one in, or gives it back where there is no room.
+    /// Sends a message, or returns it if the queue is full.
     pub(crate) fn try_send(&self, one: T) -> Result<(), TrySendError<T>> {
-        // Counted first: it may be out again before this returns.
+        // Counted first: the message may be received before this returns.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let outcome = self.sender.try_send(one);
         if outcome.is_err() {
@@ -49,7 +49,7 @@ impl<T> MsgQueue<T> {
         outcome
     }
 
-    /// Puts one in as soon as there is room.
+    /// Sends a message as soon as there is room.
     pub(crate) fn send(&self, one: T) -> Result<(), SendError<T>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let outcome = self.sender.send(one);
@@ -59,7 +59,7 @@ impl<T> MsgQueue<T> {
         outcome
     }
 
-    /// How many wait now, and how many can.
+    /// Returns how many messages wait now, and how many can.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.waiting.load(Ordering::Relaxed), self.most)
     }
@@ -72,17 +72,17 @@ impl<T> Clone for MsgQueue<T> {
 }
 
 impl<T> MsgInbox<T> {
-    /// The next one, whenever it comes.
+    /// Receives the next message.
     pub(crate) fn recv(&self) -> Result<T, RecvError> {
         self.taken(self.receiver.recv())
     }
 
-    /// The next one, if it comes soon enough.
+    /// Receives the next message, if it comes in time.
     pub(crate) fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
         self.taken(self.receiver.recv_timeout(patience))
     }
 
-    /// Those that are there, without waiting.
+    /// Returns the messages that are there, without waiting.
     pub(crate) fn try_iter(&self) -> impl Iterator<Item = T> {
         self.receiver.try_iter().inspect(|_| self.count_out())
     }

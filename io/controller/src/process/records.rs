@@ -1,14 +1,14 @@
-//! What was decided, made from the store's records, and the thread that appends to them.
+//! Decisions, read from the store's records, and the thread that appends to them.
 //!
 //! ```text
 //!   PUT rules ─────► text parses? over the version in force? ─► append ─► plan, API
-//!   tokens ────────► nobody left out? ───────────────► append ─► API
-//!   plan: members ─► append ─► plan: orders that rely on them may go
+//!   tokens ────────► still an administrator? ──────── ► append ─► API
+//!   plan: proxies ─► append ─► plan: assignments that rely on them may be sent
 //! ```
 //!
-//! A store blocks (a disk, or etcd's members), so it has this thread; nothing else waits for it
-//! but who asked. Members are on record before they are ordered anything: a controller that
-//! begins anew knows then who may be using what.
+//! A store blocks (a disk, or etcd's members), so it has this thread; only the caller waits for it.
+//! Proxies are on record before they get an assignment, so that the next leader knows which proxies
+//! may be using a share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,11 +26,11 @@ use super::{plan_actor, usage};
 use crate::store::{History, Revision, Store, StoreError};
 use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
-/// What this thread is asked.
+/// A message to this thread.
 pub(crate) enum StoreMsg {
     SetRules {
         text: String,
-        /// The version that is to be replaced.
+        /// The version to replace.
         over: Option<String>,
         by: ApiCaller,
         answer: oneshot::Sender<Result<(), RulePublishError>>,
@@ -46,7 +46,7 @@ pub(crate) enum StoreMsg {
         answer: oneshot::Sender<Result<api::Tokens, TokenFailed>>,
     },
     Members(Vec<ProxyRecord>),
-    /// Who is held back by decays.
+    /// The keys that decays throttle.
     Standings(ThrottledKeys),
     Stop,
 }
@@ -100,17 +100,17 @@ pub enum TokenFailed {
     Store(#[from] StoreError),
 }
 
-/// One member of a target as it is on record.
+/// The record of one proxy at a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProxyRecord {
     pub(crate) target: String,
     pub(crate) name: String,
     pub(crate) epoch: u64,
-    /// What it may fall back to, in billionths; none: it is forgotten.
+    /// Its fallback share, in billionths; none: it was removed.
     pub(crate) fallback: Option<u32>,
 }
 
-/// What is on record of members: life and fallback, by target and name.
+/// The proxies on record: epoch and fallback share, by target and name.
 pub(crate) type KnownProxies = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
 
 /// One record.
@@ -121,12 +121,12 @@ enum Decision {
     Rules(String),
     Members(Vec<ProxyRecord>),
     Token(TokenRecord),
-    /// By name.
+    /// The tokens by name.
     Revoked(String),
     Decays(ThrottledKeys),
 }
 
-/// All records together, and a snapshot's text.
+/// All records together, and the text of a snapshot.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct RecordsState {
     term: u64,
@@ -149,7 +149,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Reads all that the store has.
+    /// Reads all records of the store.
     pub(crate) fn open(mut store: Box<dyn Store>) -> Result<Records, StoreError> {
         let history = store.load(Revision::ZERO)?;
         let state = RecordsState::default();
@@ -158,7 +158,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Begins a term: the given one, or the one after all that are on record.
+    /// Starts a term: the given one, or the one after all terms on record.
     pub(crate) fn begin(&mut self, term: Option<u64>) -> Result<u64, StoreError> {
         let term = term.unwrap_or(self.state.term + 1);
         self.decide(Decision::Term(term))?;
@@ -173,7 +173,7 @@ impl Records {
         TokenSet::of(&self.state.tokens)
     }
 
-    /// Makes a token.
+    /// Creates a token.
     pub(crate) fn make_token(
         &mut self,
         new: &NewToken,
@@ -190,7 +190,7 @@ impl Records {
         Ok(made)
     }
 
-    /// Revokes a token; those that are left.
+    /// Revokes a token; returns the remaining ones.
     pub(crate) fn revoke_token(
         &mut self,
         name: String,
@@ -230,7 +230,8 @@ impl Records {
                 self.tail_bytes += body.len();
             }
             Err(error) => {
-                // What is there now decides, whether it was kept or somebody else was first.
+                // The current content decides, whether this change was stored or another one came
+                // first.
                 let history = self.store.load(self.at)?;
                 self.take(history)?;
                 return Err(error);
@@ -288,14 +289,14 @@ impl RecordsState {
     }
 }
 
-/// Whom the thread tells of what it wrote.
+/// The receivers of what the thread wrote.
 pub(crate) struct StoreOutputs {
     pub(crate) plan: MsgQueue<plan_actor::PlanMsg>,
     pub(crate) usage: MsgQueue<usage::UsageMsg>,
     pub(crate) teller: EventPublisher,
 }
 
-/// The thread: until it is told to stop.
+/// Runs the thread until it is stopped.
 pub(crate) fn run(
     mut records: Records,
     asked: &MsgInbox<StoreMsg>,
@@ -308,7 +309,7 @@ pub(crate) fn run(
             StoreMsg::Stop => return,
             StoreMsg::Members(changed) => {
                 match records.decide(Decision::Members(changed.clone())) {
-                    // It fails only where the plan's thread has ended.
+                    // It fails only if the plan's thread has ended.
                     Ok(()) => drop(to.plan.send(plan_actor::PlanMsg::Stored(changed))),
                     Err(error) => tracing::error!(%error, "cannot store the proxies"),
                 }
@@ -334,7 +335,7 @@ pub(crate) fn run(
                     let _ = to.usage.send(usage::UsageMsg::Rules(rules.clone()));
                     to.teller.tell_now(EventKind::Rules, rules.version.as_str(), rules.told());
                 }
-                // Who asked may have gone.
+                // The caller may have gone.
                 let _ = answer.send(outcome.map(|_| ()));
             }
         }
@@ -364,9 +365,9 @@ fn in_force(text: Option<&str>) -> Result<PublishedRules, RuleFileError> {
     Ok(PublishedRules { version: WireRules::version_of(text), text: text.into(), set, given })
 }
 
-/// After so many records they are folded into a snapshot.
+/// The number of records after which they are written as a snapshot.
 const TAIL_MAX: usize = 1_000;
-/// Or after so many bytes.
+/// The bytes of records after which they are written as a snapshot.
 const TAIL_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What the ledger knows of one job, and whose it was.
+//! The usage of one job in the ledger, and the job's users.
 //!
 //! ```text
 //!   reports ─► Owners ─► ledger: an hour's mark for each user and job
 //!   Ask::Job ─► read: the job's points, its owners, all jobs' sums from its first point to its last
 //!                └─► summary ─► JobReport, but for what its proxies say
-//! ```
+//!                └─► summary ─► JobReport, without the causes of delay
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::ledger::{
     Counters, Ledger, LedgerError, LedgerPoint, Minute, SubjectKind, UsageOutcome,
 };
 
-/// The users and jobs that have their mark in this hour.
+/// The users and jobs that are marked in this hour.
 #[derive(Default)]
 pub(super) struct JobOwners {
     hour: u32,
@@ -25,17 +25,17 @@ pub(super) struct JobOwners {
     count: usize,
 }
 
-/// What the ledger has of a job.
+/// The entries of the ledger for a job.
 pub(crate) struct FoundOwners {
     pub(crate) points: Vec<LedgerPoint>,
-    /// The users who had requests for it, by number.
+    /// The users that had requests for it, by number.
     pub(crate) users: Vec<u32>,
-    /// What every job had in the time of its points.
+    /// The usage of every job in the time of its points.
     pub(crate) all: BTreeMap<String, Counters>,
 }
 
 impl JobOwners {
-    /// Marks whose jobs the lines are that grew.
+    /// Marks the jobs of lines that grew.
     pub(super) fn mark(
         &mut self,
         ledger: &mut Ledger,
@@ -60,7 +60,7 @@ impl JobOwners {
     }
 }
 
-/// Reads what there is of a job in `[from, to)`.
+/// Reads the entries of a job in `[from, to)`.
 pub(super) fn read(
     ledger: &mut Ledger,
     job: &str,
@@ -83,7 +83,7 @@ pub(super) fn read(
     Ok(FoundOwners { points, users: users.into_iter().collect(), all })
 }
 
-/// What is known of a job that had requests, without what its proxies say.
+/// Makes the report of a job that had requests, without the causes of delay.
 pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobReport {
     let points = &found.points;
     let mut sums = Counters::default();
@@ -91,7 +91,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
     let seconds = |time: Time| time.as_nanos() / 1_000_000_000;
     let (first, last) = (points.first().map(|point| point.at), points.last().map(end_of));
     let at_s = seconds(now);
-    // The point that is open is as long as it is old.
+    // The open point is as long as it is old.
     let length = |point: &LedgerPoint| {
         let until = seconds(end_of(point)).min(at_s.max(seconds(point.at) + 1));
         until - seconds(point.at)
@@ -125,7 +125,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
     }
 }
 
-/// Adds what the proxies say that delays and delayed it.
+/// Adds the causes of delay that the proxies report.
 pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[String]) {
     report.holders_known = !why.subjects.is_empty();
     let mut holders: BTreeMap<String, api::JobDelayCause> = BTreeMap::new();
@@ -147,7 +147,7 @@ pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[Strin
     }
 }
 
-/// The other jobs with the most payload, and how many there are.
+/// Returns the other jobs with the most payload, and their number.
 fn beside(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
     let others = found.all.iter().filter(|(name, sums)| *name != job && !sums.is_zero());
     let mut others: Vec<_> = others.map(|(name, sums)| (payload(sums), name)).collect();
@@ -161,7 +161,7 @@ fn beside(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>
     (others.into_iter().take(OTHERS_MAX).map(row).collect(), count)
 }
 
-/// The points, some together where there are too many.
+/// Returns the points, merged if there are too many.
 fn shown(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
     let together = points.len().div_ceil(POINTS_MAX).max(1);
     let one = |points: &[LedgerPoint]| {
@@ -242,11 +242,11 @@ fn owner(uid: u32, job: &str) -> String {
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 const HOUR: Nanos = Nanos::from_secs(3_600);
-/// Marks that are remembered: some megabytes.
+/// The most marks that are remembered: some megabytes.
 const MARKED_MAX: usize = 65_536;
 const OTHERS_MAX: usize = 5;
 const HOLDERS_MAX: usize = 16;
-/// Points of one report.
+/// The most points of one report.
 const POINTS_MAX: usize = 1_500;
 
 #[cfg(test)]

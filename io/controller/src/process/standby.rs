@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   directory, ledger ─► listen ─► election ─┬─ leading ──────────────────────────► Controller
-//!                                            └─ standing: each second ┐
+//!                                            └─ standby: each second ──┐
 //!        leader ◄─ GET /v1/ledger/changes?cursor ─────────────────────┤ apply
 //!               ◄─ GET /v1/ledger/file, if that is too far behind ────┘ in place of ours
-//!   anybody else's call ─► 421, with the leader's place
+//!   any other call ─► 421, with the leader's endpoint
 //! ```
 //!
-//! What the leader counted in its last second and had not passed on is in the next report of
-//! each proxy: those are cumulative. Without etcd there is nobody else, and it leads at once.
+//! The usage of the leader's last second that was not copied is in the next report of each proxy:
+//! reports are cumulative. Without etcd there are no other controllers, and it leads at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use crate::election::{Election, FencingToken, Leadership};
 use crate::ledger::{Ledger, LedgerBounds, LedgerError, Retention};
 use crate::store::Store;
 
-/// A controller that does not lead yet.
+/// A controller that is not the leader yet.
 pub struct StandbyController {
     settings: ControllerSettings,
     directory: DataDirectory,
@@ -46,7 +46,7 @@ pub struct StandbyController {
     events: EventFile,
 }
 
-/// What a leader begins with.
+/// The initial state of a leader.
 pub(super) struct LeaderInit {
     pub(super) settings: ControllerSettings,
     pub(super) directory: DataDirectory,
@@ -56,12 +56,12 @@ pub(super) struct LeaderInit {
     pub(super) ledger: Ledger,
     pub(super) events: EventFile,
     pub(super) store: Box<dyn Store>,
-    /// What its store is called.
+    /// The description of its store.
     pub(super) place: String,
 }
 
 impl StandbyController {
-    /// Locks the directory, reads the ledger, listens and stands for election.
+    /// Locks the directory, reads the ledger, listens and campaigns for leadership.
     ///
     /// # Errors
     /// If the directory is another controller's or damaged, or it cannot listen.
@@ -75,7 +75,7 @@ impl StandbyController {
             drop(open_store(&settings.data, &settings.store, None)?);
         }
         let tls = listen_policy::check(settings)?;
-        // What the leader is to be shown is looked at now, not when it is needed.
+        // Credentials at the leader are checked now, not when they are needed.
         settings.credentials.token()?;
         settings.credentials.tls()?;
         let ledger = open_ledger(&ledger_path(&settings.data), &settings.clock)?;
@@ -92,16 +92,17 @@ impl StandbyController {
         Ok(StandbyController { settings, directory, bound, listeners, election, ledger, events })
     }
 
-    /// Where it listens, with the ports that the system chose.
+    /// Returns the endpoints at which it listens, with the ports that the system chose.
     pub fn listeners(&self) -> &[String] {
         &self.listeners
     }
 
-    /// Waits until it leads, and begins to decide; `None` if it is to end before. Without etcd it
+    /// Waits until it is the leader, and starts to decide; `None` if it is to end before. Without
+    /// etcd it
     /// leads at once.
     ///
     /// # Errors
-    /// If what is on record cannot be read.
+    /// If the store cannot be read.
     pub fn lead(
         mut self,
         ends: &mut dyn FnMut() -> bool,
@@ -198,7 +199,7 @@ impl StandbyController {
         Ok(Some(fence))
     }
 
-    /// Brings the ledger up to the leader's.
+    /// Brings the ledger up to date with the leader's.
     fn copy(&mut self, leader: &Endpoints) -> Result<(), String> {
         let said = |error: &dyn std::error::Error| error.to_string();
         let client =
@@ -239,7 +240,7 @@ impl StandbyController {
         Err("the copy of the leader's whole ledger was too old; its disk may be slow".into())
     }
 
-    /// Takes the leader's events that are not here.
+    /// Copies the leader's events that are not here.
     fn copy_events(&mut self, client: &ApiClient) -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..EVENT_PAGES {
             let since = self.events.newest();
@@ -252,7 +253,7 @@ impl StandbyController {
         Ok(())
     }
 
-    /// The leader's whole ledger in a file beside ours.
+    /// Copies the leader's whole ledger into a file beside ours.
     fn take_whole(&self, client: &ApiClient) -> Result<PathBuf, String> {
         let path = self.settings.data.join("used.new");
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -274,7 +275,7 @@ fn open_ledger(path: &Path, clock: &WallClock) -> Result<Ledger, LedgerError> {
     Ledger::open(path, Retention::default(), LedgerBounds::default(), clock.now())
 }
 
-// ---- what it answers meanwhile ----
+// ---- the API of a standby ----
 
 struct StandbyApi {
     began: Instant,
@@ -285,7 +286,7 @@ struct StandbyApi {
 #[derive(Clone, Default)]
 struct StandbyState {
     leader: Option<String>,
-    /// When the last copy was asked for that came.
+    /// When the last successful copy was requested.
     copied: Option<Instant>,
 }
 

@@ -1,15 +1,15 @@
-//! The thread of the ledger: what proxies counted goes in, tables come out.
+//! The thread of the ledger: takes the usage of proxies, returns tables.
 //!
 //! ```text
-//!   usage of a report ─► bounded queue ─► Ledger ─► taken: life and number, told with an order
+//!   usage of a report ─► bounded queue ─► Ledger ─► taken: epoch and number, sent with a reply
 //!                                           └─ what grew ─► Accounts ─► rates, events
 //!   GET /v1/usage     ─►               ─► sums by subject
-//!   GET /v1/ledger/…  ─►               ─► what a controller that stands by has not copied
+//!   GET /v1/ledger/…  ─►               ─► changes that a standby controller has not copied
 //! ```
 //!
-//! A commit may take more than a second, so no order waits for this thread. A report that does
-//! not fit into the queue is dropped: counters are cumulative, and the proxy tells them again
-//! until it hears that they were taken.
+//! A commit may take more than a second, so no reply waits for this thread. A report that does not
+//! fit into the queue is dropped: counters are cumulative, and the proxy reports them until they
+//! are acknowledged.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::ledger::{
     ReplicationCursor, SubjectKind,
 };
 
-/// What this thread is asked.
+/// A message to this thread.
 pub(crate) enum UsageMsg {
     Report(Box<UsageUpdate>),
     Table {
@@ -41,25 +41,25 @@ pub(crate) enum UsageMsg {
         to: Time,
         answer: oneshot::Sender<Result<BTreeMap<String, Counters>, LedgerError>>,
     },
-    /// What there is of one job in a span.
+    /// Reads the usage of one job in a span.
     Job {
         job: String,
         span: (Time, Time),
         answer: oneshot::Sender<Result<FoundOwners, LedgerError>>,
     },
-    /// Other rules are in force.
+    /// The rules in force have changed.
     Rules(Arc<PublishedRules>),
-    /// The decays with their accounts, of one subject if it is named.
+    /// Reads the decays with their accounts, of one subject if it is named.
     Decays {
         subject: Option<String>,
         answer: oneshot::Sender<api::WireDecayAccounts>,
     },
-    /// What came since a standing controller's cursor.
+    /// Reads the changes since the cursor of a standby controller.
     Changes {
         since: ReplicationCursor,
         answer: oneshot::Sender<Result<ReplicationBatch, LedgerError>>,
     },
-    /// The whole ledger as a new file.
+    /// Writes the whole ledger to a new file.
     Whole {
         path: PathBuf,
         answer: oneshot::Sender<Result<(), LedgerError>>,
@@ -67,7 +67,7 @@ pub(crate) enum UsageMsg {
     Stop,
 }
 
-/// What one proxy counted.
+/// The usage of one proxy.
 pub(crate) struct UsageUpdate {
     proxy: Arc<str>,
     epoch: u64,
@@ -80,12 +80,12 @@ pub(crate) struct UsageUpdate {
     pub(crate) contended: bool,
 }
 
-/// The last usage report of each proxy that was counted: life and number.
+/// The last counted usage report of each proxy: epoch and number.
 #[derive(Debug, Default)]
 pub(crate) struct UsageAcks(Mutex<BTreeMap<Arc<str>, (u64, u64)>>);
 
 impl UsageAcks {
-    /// The number of the last one of this life.
+    /// Returns the number of the last one of this epoch.
     pub(crate) fn of(&self, proxy: &str, epoch: u64) -> Option<u64> {
         let (life, sequence) = *self.lock().get(proxy)?;
         (life == epoch).then_some(sequence)
@@ -97,7 +97,7 @@ impl UsageAcks {
 }
 
 impl UsageUpdate {
-    /// A proxy's usage as it came over the wire.
+    /// Makes it from a proxy's usage as received.
     pub(crate) fn new(
         proxy: &Arc<str>,
         epoch: u64,
@@ -121,13 +121,13 @@ impl UsageUpdate {
         }
     }
 
-    /// Whom a line counts for.
+    /// Returns the subject of a line.
     pub(crate) fn payer(&self, nth: usize) -> Option<&WireSubjectId> {
         self.lines.get(nth)?.payer.as_deref()
     }
 }
 
-/// The thread: until it is told to stop.
+/// Runs the thread until it is stopped.
 pub(crate) fn run(
     (mut ledger, mut accounts): (Ledger, DecayAccounting),
     clock: &WallClock,
@@ -256,5 +256,5 @@ fn counters(form: &WireCounters) -> Counters {
     }
 }
 
-/// How often it is looked whether a minute is over.
+/// The interval of checks whether a minute is over.
 const TICK: Duration = Duration::from_secs(1);

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   PREFIX/head                    the newest revision
-//!   PREFIX/record/000000000000002a who wrote it (16 bytes), then the record
+//!   PREFIX/record/000000000000002a its writer (16 bytes), then the record
 //!   PREFIX/snapshot                revision, size, writer; its parts below part/REVISION/WRITER/
 //!   PREFIX/leader                  the leader's name, on its lease (election.rs)
 //!
 //!   append: if head = expected and leader is still the one of our term
-//!           then put head, put record     else tell head, leader and the record at our place
+//!           then put head, put record     else return head, leader and the record at our place
 //! ```
 //!
-//! An append is one transaction of etcd. When its answer is lost it is sent again, and
-//! the writer's mark in the record tells whether the first one was kept. A load reads
-//! all its keys at one revision of etcd, so it shows one moment.
+//! An append is one transaction of etcd. If its reply is lost it is sent again, and the writer's
+//! mark in the record shows whether the first one was stored. A load reads all its keys at one
+//! revision of etcd, so it shows one moment.
 //!
-//! The history of keys that etcd keeps is the administrator's to compact, because etcd
-//! may serve others too (`--auto-compaction-retention`); the keys here stay few.
+//! Compacting the history of keys in etcd is up to the administrator, because etcd may serve
+//! others, too (`--auto-compaction-retention`); the keys here stay few.
 
 use std::time::Duration;
 
@@ -38,20 +38,20 @@ pub struct EtcdStore {
     runtime: Runtime,
     members: EtcdMembers,
     fence: Option<FencingToken>,
-    /// Marks what this value wrote.
+    /// The mark of what this value wrote.
     writer: EtcdWriter,
-    /// Records that this value tried to write: each has a mark of its own.
+    /// The number of records that this value tried to write: each has its own mark.
     written: u64,
-    /// How long a call may look for a member that does it.
+    /// The longest time that a call may look for a member.
     patience: Duration,
 }
 
-/// Tells the records of one try from all others: 8 random bytes and a count.
+/// The mark of one attempt: 8 random bytes and a count.
 type EtcdWriter = [u8; 16];
 
 impl EtcdStore {
-    /// Opens the store. With a fence, nothing is kept once its term is over; without,
-    /// as whoever is alone or only reads.
+    /// Opens the store. With a fencing token, nothing is stored once its term is over; without one
+    /// it is for a single controller or for reading only.
     pub fn open(etcd: &EtcdClient, fence: Option<FencingToken>) -> Result<EtcdStore, StoreError> {
         let mut writer = [0; 16];
         let random = rustix::rand::getrandom(&mut writer, rustix::rand::GetRandomFlags::empty());
@@ -66,7 +66,7 @@ impl EtcdStore {
         })
     }
 
-    /// The same, whose calls look for so long for a member that does them.
+    /// Opens the store with another time limit for finding a member.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> EtcdStore {
         EtcdStore { patience, ..self }
@@ -76,7 +76,7 @@ impl EtcdStore {
         self.members.etcd().place()
     }
 
-    /// A mark that no other try has.
+    /// Makes a mark that no other attempt has.
     fn mark(&mut self) -> EtcdWriter {
         self.written += 1;
         let mut mark = self.writer;
@@ -84,7 +84,7 @@ impl EtcdStore {
         mark
     }
 
-    /// Etcd's word that our term is not over, for a transaction.
+    /// Returns the condition of a transaction that our term is not over.
     fn fence_compare(&self) -> Option<Compare> {
         let fence = self.fence.as_ref()?;
         Some(Compare::create_revision(fence.key(), CompareOp::Equal, fence.create_revision()))
@@ -211,7 +211,7 @@ impl EtcdStore {
         parsed().map_err(|problem: String| self.damaged(problem))
     }
 
-    /// Puts the parts of a snapshot that no pointer names yet; nobody reads them.
+    /// Puts the parts of a snapshot that no pointer names yet, so that they are not read.
     fn put_parts(
         &mut self,
         keys: &EtcdKeys,
@@ -237,8 +237,8 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Makes the parts the snapshot, and drops the records in it and all other parts, at
-    /// once; nothing if somebody else made one since `etcd_revision`.
+    /// Makes the parts the snapshot, and drops the records in it and all other parts, at once; does
+    /// nothing if another was made since `etcd_revision`.
     fn turn_pointer(
         &mut self,
         keys: &EtcdKeys,
@@ -289,19 +289,19 @@ struct Pointer {
     writer: EtcdWriter,
 }
 
-/// The pointer that was there, and when etcd last changed it (0 for never).
+/// The previous pointer, and when etcd last changed it (0 for never).
 struct FoundPointer {
     pointer: Option<Pointer>,
     etcd_revision: i64,
 }
 
-/// What a load reads.
+/// The content of a load.
 struct Loaded {
     history: History,
     newest: Revision,
 }
 
-/// A key that a transaction told of.
+/// A key that a transaction returned.
 struct FoundState {
     value: Vec<u8>,
     create_revision: i64,
@@ -349,7 +349,7 @@ impl Pointer {
     }
 }
 
-/// The whole store at one revision of etcd; an inner error tells of damage.
+/// Reads the whole store at one revision of etcd; an inner error reports damage.
 async fn read_all(
     client: Client,
     keys: &EtcdKeys,
@@ -397,7 +397,7 @@ async fn read_all(
     Ok(Ok(Loaded { history, newest }))
 }
 
-/// Up to [`PAGE_KEYS`] keys of `[from, end)`, and moves `from` beyond them.
+/// Reads up to [`PAGE_KEYS`] keys of `[from, end)`, and moves `from` beyond them.
 async fn next_page(
     kv: &mut etcd_client::KvClient,
     from: &mut String,
@@ -439,8 +439,8 @@ async fn wait_for_head(
     }
 }
 
-/// Returns when the key changed after etcd's revision `moment`, after `patience`, or when
-/// the member failed; the caller looks what it was.
+/// Returns when the key changed after etcd's revision `moment`, after `patience`, or when the
+/// member failed; the caller checks which.
 pub(crate) async fn watch_once(
     members: &mut EtcdMembers,
     key: &str,
@@ -464,10 +464,10 @@ pub(crate) async fn watch_once(
     }
 }
 
-/// How long a call may look for a member unless it is said: longer than an election among
-/// them, shorter than anybody waits for an answer of `sluice rule`.
+/// The default time in which a call may look for a member: longer than an election among them,
+/// shorter than a caller of `sluice rule` waits.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long one watch is trusted before the key is read again.
+/// The longest time of one watch before the key is read again.
 const WATCH: Duration = Duration::from_secs(2);
 /// Bytes of a snapshot in one key: etcd refuses requests above 1.5 MiB.
 const PART_BYTES: usize = 1 << 20;

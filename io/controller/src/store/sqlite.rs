@@ -4,9 +4,9 @@
 //!   append ─► BEGIN IMMEDIATE; newest = expected? ─► INSERT; COMMIT (synced) ─► acknowledged
 //! ```
 //!
-//! That nobody else appends is the data directory's promise
-//! ([`DataDirectory`](crate::DataDirectory)); the transaction would keep revisions
-//! apart even so.
+//! The data directory ensures that there is no other writer
+//! ([`DataDirectory`](crate::DataDirectory)); even without that, the transaction keeps revisions
+//! apart.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, making it if it is not there. Lock its directory first.
+    /// Opens the file, and creates it if it does not exist. Lock its directory first.
     pub fn open(path: &Path) -> Result<SqliteStore, StoreError> {
         Ok(SqliteStore { path: path.into(), connection: KIND.open(path)? })
     }
@@ -36,7 +36,7 @@ impl SqliteStore {
         self.path.display().to_string()
     }
 
-    /// Runs `work` in one transaction; what it answers is durable when this returns.
+    /// Runs `work` in one transaction; its result is durable when this returns.
     fn transaction<T>(
         &mut self,
         behavior: TransactionBehavior,
@@ -117,7 +117,7 @@ impl Store for SqliteStore {
             if newest > after || left.is_zero() {
                 return Ok(newest);
             }
-            // only another handle of this process appends meanwhile: rare, and cheap to look for
+            // only another handle of this process appends in between: rare, and cheap to check
             std::thread::sleep(POLL.min(left));
         }
     }
@@ -166,7 +166,7 @@ fn snapshot_after(
         .optional()
 }
 
-/// SQLite counts in signed numbers; no store lives to see the difference.
+/// Converts to the signed numbers of SQLite; no store reaches the difference.
 fn number(revision: Revision) -> i64 {
     i64::try_from(revision.get()).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! What the requests of decays' keys lately looked like, and what that does to entitlements.
+//! The recent patterns of requests of decays' keys, and their effect on entitlements.
 //!
 //! ```text
-//!   what a report's lines grew by ─► Seen of the key ─ shows a pattern of its decay? ─► set_behaviour
+//!   growth of a report's lines ─► AccessStats of the key ─ a pattern of its decay? ─► set_behaviour
 //!                                         └─ not within WINDOW: forgotten
 //! ```
 //!
-//! Only decays with `behaviour` are looked at. It is in memory only: after a restart the next
+//! Only decays with `behaviour` are checked. The state is in memory only: after a restart the next
 //! hundred requests show the same pattern again.
 
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use plan::DecayAccounts;
 use super::rule_of;
 use crate::ledger::Counters;
 
-/// What was seen of keys that have shown no pattern yet.
+/// The statistics of keys that have shown no pattern yet.
 #[derive(Default)]
 pub(super) struct RecentPatterns(BTreeMap<Scope, (Time, AccessStats)>);
 
 impl RecentPatterns {
-    /// What those did who have a key. Of too many keys the new ones are not looked at.
+    /// Adds the requests of keys. If there are too many keys, new ones are ignored.
     pub(super) fn see(&mut self, scope: &Scope, more: &Counters, now: Time) {
         if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
             return;
@@ -36,8 +36,8 @@ impl RecentPatterns {
         seen.writes.add(&more.writes);
     }
 
-    /// Tells the accounts of those that show a pattern, and forgets those that showed none for
-    /// long. Call it when a report was counted.
+    /// Reports keys with a pattern to the accounts, and drops those without one for long. Call it
+    /// when a report was counted.
     pub(super) fn judge(&mut self, rules: &RuleSet, decays: &mut DecayAccounts, now: Time) {
         self.0.retain(|scope, (since, seen)| {
             let Some(decay) = rule_of(rules, scope).map(|at| &rules.decays[at]) else {
@@ -54,9 +54,9 @@ impl RecentPatterns {
     }
 }
 
-/// For how long requests are added up.
+/// The time over which requests are summed up.
 const WINDOW: Nanos = Nanos::from_secs(60);
-/// Keys that are looked at: some 60 MB.
+/// The most keys that are checked: some 60 MB.
 const KEYS_MAX: usize = 65_536;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //!   points of [from, to) ─► name is a key of the rules' decays? ─► its resource ─► rows by minute
 //! ```
 //!
-//! A key is called in the ledger as the API writes it; one of a decay that is no more, or has
-//! another `per` now, is passed over.
+//! The ledger names a key as the API does; a key of a decay that was removed, or that has another
+//! `per` now, is skipped.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use model::{
 
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind};
 
-/// Minutes of the ledger, oldest first, of decays from their first minutes on.
+/// Returns minutes of the ledger, oldest first, of decays from their first minutes on.
 pub(super) fn rows(
     ledger: &mut Ledger,
     set: &RuleSet,
@@ -46,14 +46,14 @@ pub(super) fn rows(
     Ok(sums.into_iter().map(row).collect())
 }
 
-/// The key that is called so in the ledger, if it is one of the rules'.
+/// Returns the key of this name in the ledger, if it is one of the rules'.
 fn parse(set: &RuleSet, name: &str) -> Option<(Scope, usize)> {
     let scope = serde_json::from_str::<WireScope>(name).ok()?.to_scope().ok()?;
     let at = rule_of(set, &scope)?;
     Some((scope, at))
 }
 
-/// The place of the decay that has such a key.
+/// Returns the index of the decay that has such a key.
 pub(super) fn rule_of(set: &RuleSet, scope: &Scope) -> Option<usize> {
     let at = set.decays.iter().position(|decay| *decay.name == *scope.name)?;
     let per = &set.decays[at].per;
@@ -78,7 +78,7 @@ fn used(resource: Resource, counters: &Counters) -> u64 {
     }
 }
 
-/// From when on use may count still.
+/// Returns the time from which usage may still count.
 pub(super) fn first_minute(decay: &DecayRule, now: Time) -> Minute {
     let from = match &decay.mode {
         DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
@@ -95,5 +95,5 @@ pub(super) fn first_minute(decay: &DecayRule, now: Time) -> Minute {
 }
 
 const MINUTE_NS: u64 = 60_000_000_000;
-/// Use that is so many half-lives ago counts for nothing: less than a billionth.
+/// The half-lives after which usage counts for nothing: less than a billionth.
 const HALF_LIVES: u64 = 32;

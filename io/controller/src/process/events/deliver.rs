@@ -1,13 +1,13 @@
-//! Events for others: a command that is run for each, a URL that each is posted to.
+//! Delivery of events: a command that is run for each, and a URL to which each is posted.
 //!
 //! ```text
 //!   event ─┬─ bounded ─► command: JSON on its standard input, killed after 10 s
-//!          └─ bounded ─► webhook: POST JSON, again after 1, 2, 4 … s, then given up
+//!          └─ bounded ─► webhook: POST JSON, again after 1, 2, 4 … s, then dropped
 //! ```
 //!
-//! Each has a thread and a queue of its own, so one that hangs holds up neither the other nor
-//! anybody else. What does not fit is dropped and counted, as is what failed. Events that wait
-//! when the controller ends are not passed on.
+//! Each has a thread and a queue of its own, so if one hangs, neither the other nor the controller
+//! waits. Events that do not fit or fail are dropped and counted. Events that wait when the
+//! controller ends are not delivered.
 
 use std::fmt;
 use std::io::Write;
@@ -25,14 +25,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::process::counts::{Counts, Delivered};
 
-/// Where events are posted: `http://HOST[:PORT][/PATH]`.
+/// The URL to which events are posted: `http://HOST[:PORT][/PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
     at: Endpoint,
     path: String,
 }
 
-/// Text that is no such place.
+/// Text that is not such a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a URL such as http://127.0.0.1:8080/events; for https, have --on-event run \
@@ -87,7 +87,7 @@ impl fmt::Display for Webhook {
 }
 
 impl EventDelivery {
-    /// Begins to pass on.
+    /// Starts to deliver.
     pub(crate) fn start(
         command: Option<&str>,
         webhook: Option<&Webhook>,
@@ -114,7 +114,7 @@ impl EventDelivery {
         Ok(deliveries)
     }
 
-    /// Passes an event on, to each that has room.
+    /// Sends an event to each queue that has room.
     pub(crate) fn deliver(&self, event: &ControllerEvent) {
         for delivery in &self.all {
             let Some(queue) = &delivery.queue else { continue };
@@ -192,12 +192,12 @@ fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result
     let child = command(text)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // With all that it starts, so that nothing of it is left.
+        // With its child processes, so that none of them is left.
         .process_group(0)
         .spawn();
     let mut child = child.map_err(|error| format!("cannot be started: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It fits into the pipe; one that does not read it may have ended already.
+        // It fits into the pipe; a command that does not read it may have ended already.
         let _ = stdin.write_all(body.as_bytes());
     }
     let until = Instant::now() + COMMAND_TIME_MAX;
@@ -222,8 +222,7 @@ fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result
     }
 }
 
-/// Words go to the program as they are; a text in which a shell would find more than words goes
-/// to one.
+/// Runs plain words directly; a text with other shell syntax is run by a shell.
 fn command(text: &str) -> Command {
     let plain = !text.contains(SHELL_CHARACTERS);
     let mut words = text.split_whitespace();
@@ -292,19 +291,19 @@ fn wait(span: Duration, stop: &AtomicBool) {
     }
 }
 
-/// What git takes for a sign that a configured command is a line for a shell.
+/// The characters by which git decides that a configured command is a line for a shell.
 const SHELL_CHARACTERS: &[char] = &[
     '|', '&', ';', '<', '>', '(', ')', '$', '`', '\\', '"', '\'', '\n', '*', '?', '[', '#', '~',
     '=', '%',
 ];
-/// Events that wait for each.
+/// The most events that wait for each.
 const QUEUE: usize = 256;
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(10);
 const POST_TIME_MAX: Duration = Duration::from_secs(10);
 /// The pauses between attempts: 1, 2, 4, 8, 16 s.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(16);
-/// How often it is looked whether a command has ended, or all is to end.
+/// The interval of checks whether a command has ended, or the controller is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

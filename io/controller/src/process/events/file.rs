@@ -1,4 +1,4 @@
-//! The file of events: the last thirty days, and no more than fits.
+//! The file of events: the last thirty days, within a bound.
 //!
 //! ```text
 //!   append ─► numbers after the newest ─► one transaction ─┬─► rows
@@ -18,13 +18,13 @@ use crate::sqlite::{FileKind, SqliteError};
 pub(crate) struct EventFile {
     path: PathBuf,
     connection: Connection,
-    /// The greatest number that was given.
+    /// The greatest number in use.
     newest: u64,
 }
 
 impl EventFile {
-    /// Opens the file, making it if it is not there. Of what another controller told last, so
-    /// many may not be here: their numbers are left out.
+    /// Opens the file, and creates it if it does not exist. The last events of another controller
+    /// may be missing here: their numbers are skipped.
     pub(crate) fn open(path: &Path, left_out: u64) -> Result<EventFile, SqliteError> {
         let connection = KIND.open(path)?;
         let newest: i64 = connection
@@ -36,14 +36,14 @@ impl EventFile {
         Ok(file)
     }
 
-    /// Gives no number of the next so many.
+    /// Skips this many numbers.
     pub(crate) fn leave_out(&mut self, count: u64) {
         if self.newest > 0 {
             self.newest += count;
         }
     }
 
-    /// Numbers events and writes them. They are numbered in any case.
+    /// Numbers events and writes them. They are numbered even if that fails.
     pub(crate) fn append(&mut self, events: &mut [ControllerEvent]) -> Result<(), SqliteError> {
         for event in events.iter_mut() {
             self.newest += 1;
@@ -52,19 +52,19 @@ impl EventFile {
         self.write(events)
     }
 
-    /// Writes another controller's events; those that are here already stay.
+    /// Writes another controller's events; events that are here already stay.
     pub(crate) fn keep(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
         let newest = events.iter().map(|event| event.sequence).max();
         self.newest = self.newest.max(newest.unwrap_or(0));
         self.write(events)
     }
 
-    /// The greatest number that was given.
+    /// Returns the greatest number in use.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// Events from there on, oldest first.
+    /// Returns events from there on, oldest first.
     pub(crate) fn page(
         &self,
         since: EventsSince,
@@ -83,7 +83,7 @@ impl EventFile {
             let rows = rows.query_map(params![from, signed(most as u64)], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
             })?;
-            // An event of a later version that cannot be read is passed over.
+            // An event of a later version that cannot be read is skipped.
             let read = |(sequence, body): (i64, String)| {
                 let event = serde_json::from_str::<ControllerEvent>(&body).ok()?;
                 Some(ControllerEvent { sequence: sequence.cast_unsigned(), ..event })
@@ -121,14 +121,14 @@ impl EventFile {
     }
 }
 
-/// SQLite counts in signed numbers: the same bits.
+/// Converts to the signed numbers of SQLite: the same bits.
 fn signed(number: u64) -> i64 {
     number.cast_signed()
 }
 
-/// How long events are kept.
+/// The time for which events are kept.
 const KEPT: Nanos = Nanos::from_secs(30 * 86_400);
-/// How many numbers back: about 60 MB.
+/// The most events that are kept: about 60 MB.
 const EVENTS_MAX: u64 = 100_000;
 
 const KIND: FileKind = FileKind {

@@ -1,13 +1,12 @@
-//! The controller's page of metrics, made when somebody asks for it.
+//! The controller's page of metrics, made for each request.
 //!
 //! ```text
 //!   GET /metrics ─► Counts, queues, the ledger's file ─┬─► Page (names: io/api/src/metrics.rs)
-//!                   plan: a look at all members ───────┘
+//!                   plan: a view of all proxies ───────┘
 //! ```
 //!
-//! Of proxies only numbers are told, by target: there may be thousands, and `GET /v1/proxies`
-//! names them. Where the plan has too much to do for a look, its figures are missing and the
-//! rest, which says so, is there.
+//! Proxies are counted by target only: there may be thousands, and `GET /v1/proxies` lists them. If
+//! the plan is overloaded, its figures are missing and the others, which show that, are served.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +25,7 @@ use super::super::standby::ledger_path;
 use super::super::{ApiState, Counts};
 use super::{RouteQuery, in_force, look};
 
-/// Members of one target.
+/// The proxies of one target.
 #[derive(Default)]
 struct StandbyMetrics {
     known: u64,
@@ -64,7 +63,7 @@ pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static s
 
 fn tell_rules(page: &mut MetricsPage, shared: &ApiState) {
     let rules = in_force(shared);
-    // Nobody decided any yet: proxies keep their own.
+    // No rules are stored yet: proxies keep their own.
     let version = if rules.given { rules.version.as_str() } else { "none" };
     page.family(&names::CONTROLLER_RULES).line(&[version], 1);
 }
