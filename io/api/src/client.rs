@@ -432,7 +432,7 @@ impl ApiClient {
                 self.first.store(next % places.len(), Ordering::Relaxed);
                 return Err(error);
             }
-            // Who stands by knows more of it than who is not there.
+            // The reply of a standby says more than a failed connection.
             if failed.as_ref().is_none_or(|before| !before.stands_by()) {
                 failed = Some(error);
             }

@@ -108,9 +108,7 @@ pub enum LedgerError {
         name: String,
     },
     /// More proxies report than the ledger may keep.
-    #[error(
-        "proxy {name} rejected: {proxies_max} proxies have reported within the last hour, which is the maximum"
-    )]
+    #[error("proxy {name} rejected: {proxies_max} proxies, the maximum, reported in the last hour")]
     TooManyProxies {
         /// The proxy that was rejected.
         name: String,

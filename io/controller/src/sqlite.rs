@@ -1,4 +1,4 @@
-//! SQLite files of a controller: opened alike, known by their kind and format.
+//! SQLite files of a controller: opened in the same way, identified by kind and format.
 //!
 //! ```text
 //!   no file ──► made 0600, tables, kind and format written ─┐
@@ -6,7 +6,7 @@
 //!               are ours? ─no─► refused, named                  commit, 0600 as SQLite sees to
 //! ```
 //!
-//! `synchronous = FULL`: what a commit acknowledged survives the loss of power.
+//! `synchronous = FULL`: an acknowledged commit survives a loss of power.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use std::time::Duration;
 use api::PrivateFileError;
 use rusqlite::{Connection, TransactionBehavior};
 
-/// What a file is for; SQLite keeps the two numbers in the file's header.
+/// The kind of a file; SQLite keeps the two numbers in the file's header.
 pub(crate) struct FileKind {
-    /// Tells files of this program and kind from any other.
+    /// Identifies files of this program and kind.
     pub(crate) application_id: i32,
     /// The format of its tables.
     pub(crate) format: i32,
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(crate) name: &'static str,
-    /// Makes the tables.
+    /// The statements that make the tables.
     pub(crate) schema: &'static str,
 }
 
-/// Why a file could not be read or written.
+/// An error of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
     /// SQLite failed at it.
@@ -35,21 +35,21 @@ pub enum SqliteError {
     Failed {
         /// The file.
         path: PathBuf,
-        /// What it should be.
+        /// The expected kind.
         what: &'static str,
-        /// What SQLite said.
+        /// The error of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// Others could have written it.
+    /// Other users could have written it.
     #[error(transparent)]
     Private(#[from] PrivateFileError),
-    /// It cannot be made.
+    /// It cannot be created.
     #[error("cannot create {}", path.display())]
     Make {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -61,9 +61,9 @@ pub enum SqliteError {
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What it should be.
+        /// The expected kind.
         what: &'static str,
-        /// The format that is read here.
+        /// The expected format.
         format: i32,
         /// The kind that the file names.
         found_id: i32,
@@ -73,7 +73,7 @@ pub enum SqliteError {
 }
 
 impl FileKind {
-    /// Opens the file at `path`, making it if it is not there.
+    /// Opens the file at `path`, and creates it if it does not exist.
     pub(crate) fn open(&self, path: &Path) -> Result<Connection, SqliteError> {
         let failed = |source| self.failed(path, source);
         make_private(path)?;
@@ -106,12 +106,12 @@ impl FileKind {
         Ok(connection)
     }
 
-    /// An error of SQLite at the file `path`.
+    /// Makes an error of SQLite at the file `path`.
     pub(crate) fn failed(&self, path: &Path, source: rusqlite::Error) -> SqliteError {
         SqliteError::Failed { path: path.into(), what: self.name, source }
     }
 
-    /// In one transaction, so that a file is never half made.
+    /// Creates the tables in one transaction, so that a file is complete or empty.
     fn make(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(self.schema)?;
@@ -121,8 +121,8 @@ impl FileKind {
     }
 }
 
-/// Makes a file that only its owner may read, empty, or looks at the one that is there and at
-/// what SQLite left beside it. SQLite gives its other files the permissions of the first.
+/// Creates an empty file that only its owner may read, or checks the existing one and SQLite's
+/// files beside it. SQLite gives its other files the permissions of the first.
 pub(crate) fn make_private(path: &Path) -> Result<(), SqliteError> {
     let mut exists = false;
     for beside in ["-wal", "-shm", "-journal", ""] {
@@ -137,7 +137,7 @@ pub(crate) fn make_private(path: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// How long a reader from outside (a backup, a curious administrator) may hold the file.
+/// The longest time for which another reader (a backup, an administrator) may lock the file.
 const BUSY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! Numbers in few bytes: what ledger files and copies are made of.
+//! The encoding of ledger files and copies: numbers in few bytes.
 //!
 //! ```text
 //!   number ─► 7 bits a byte, lowest first, the highest bit says "more follows"   300 ─► ac 02
 //!   text   ─► length, bytes                              sums ─► mask of fields, then each field
 //! ```
 //!
-//! A reader takes nothing on trust: every length is checked against what is left of
-//! the input before memory is taken.
+//! A reader does not trust its input: every length is checked against the rest of the input before
+//! memory is taken.
 
 use super::counters::{Counters, FIELDS};
 
-/// What was expected where the input ended or made no sense.
+/// An error of decoding: what was expected where the input ended or was not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{want} is cut off or makes no sense at byte {at} of {length}")]
 pub struct CodecError {
-    /// What should be there.
+    /// The expected item.
     pub want: &'static str,
-    /// Where.
+    /// Its position.
     pub at: usize,
     /// The whole length.
     pub length: usize,
@@ -37,7 +37,7 @@ impl<'a> LedgerReader<'a> {
         self.at == self.bytes.len()
     }
 
-    /// Bytes that are left: no count of anything can be larger.
+    /// Returns the bytes that are left: a count cannot be larger.
     pub(crate) fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -63,7 +63,7 @@ impl<'a> LedgerReader<'a> {
         Err(self.wrong(want))
     }
 
-    /// A number of things that follow, each of at least one byte.
+    /// Reads a count of items that follow, each of at least one byte.
     pub(crate) fn count(&mut self, want: &'static str) -> Result<usize, CodecError> {
         let count = self.number(want)?;
         usize::try_from(count).ok().filter(|count| *count <= self.left()).ok_or(self.wrong(want))
@@ -81,7 +81,7 @@ impl<'a> LedgerReader<'a> {
         Ok(text)
     }
 
-    /// The text that [`LedgerReader::text`] will read next.
+    /// Returns the text that [`LedgerReader::text`] will read next.
     pub(crate) fn peek_text(&self, want: &'static str) -> Result<&'a str, CodecError> {
         LedgerReader { bytes: self.bytes, at: self.at }.text(want)
     }

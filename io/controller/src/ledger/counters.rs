@@ -1,9 +1,9 @@
-//! What is counted for a subject.
+//! The counters of a subject.
 //!
 //! ```text
 //!   Counters: 6 amounts, operations of each kind, sizes and order of reads and of writes:
 //!             all fields are a row of numbers
-//!   of a line: cumulative, as the proxy tells them        of a subject: sums of differences
+//!   of a line: cumulative, as the proxy reports them      of a subject: sums of differences
 //! ```
 
 use model::{Accesses, OpKind};
@@ -15,11 +15,11 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Payload written.
     pub written_bytes: u64,
-    /// What the requests cost their targets.
+    /// The cost of the requests to their targets.
     pub cost_ns: u64,
     /// Requests that waited for a meter.
     pub delayed: u64,
-    /// How long they waited.
+    /// The time that they waited.
     pub delayed_ns: u64,
     /// Operations by kind, in the order of [`OpKind::ALL`]; [`Counters::ops_of`] reads one.
     pub ops: [u64; OpKind::COUNT],
@@ -56,7 +56,7 @@ impl Counters {
         self.ops.iter().fold(0u64, |sum, ops| sum.saturating_add(*ops)).saturating_sub(data)
     }
 
-    /// Whether nothing was counted.
+    /// Returns whether all counters are zero.
     pub fn is_zero(&self) -> bool {
         *self == Counters::default()
     }
@@ -107,8 +107,8 @@ impl Counters {
         fields.iter().enumerate().fold(0, |mask, (i, field)| mask | (u64::from(*field != 0) << i))
     }
 
-    /// What one kind of operation has of these sums: its operations, its payload, and what
-    /// moved it.
+    /// Returns the part of these sums of one kind of operation: its operations, its payload, and
+    /// the accesses that moved it.
     pub(crate) fn part_of(&self, kind: OpKind) -> Counters {
         let mut part = Counters::default();
         part.ops[kind as usize] = self.ops_of(kind);

@@ -1,15 +1,15 @@
-//! The ledger's file: what is written once a minute, and read by queries.
+//! The ledger's file, which is written once a minute and read by queries.
 //!
 //! ```text
 //!   subject  id ─ kind, name                      member   proxy ─ its state (state.rs)
 //!   minute   (minute, subject) ─ sums             commits  number ─ term, minute
 //!   chunk    (subject, age, first minute) ─ up to 60 points (chunks.rs)
-//!   open     kind, name ─ a leader's sums of the open minute, at a standing controller
+//!   open     kind, name ─ a leader's sums of the open minute, at a standby controller
 //! ```
 //!
-//! Minutes lie by time, because each commit writes one minute of every subject; what is
-//! two hours old moves into chunks by subject, because questions are about a subject.
-//! Everything of one commit is one transaction, synced before it counts.
+//! Minutes are stored by time, because each commit writes one minute of every subject; minutes
+//! older than two hours move into chunks by subject, because queries are about a subject. Each
+//! commit is one transaction, synced before it counts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use super::retention::{Minute, Retention};
 use super::subjects::{LedgerSubjects, SlotId, SubjectKind};
 use crate::sqlite::{FileKind, make_private};
 
-/// The file, and how far it is written.
+/// The file with its last commit.
 pub(crate) struct LedgerFile {
     path: PathBuf,
     connection: Connection,
@@ -35,7 +35,7 @@ pub(crate) struct LedgerFile {
 /// The last commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WrittenRows {
-    /// When the ledger began, in nanoseconds since 1970.
+    /// When the ledger was created, in nanoseconds since 1970.
     pub(crate) born_ns: u64,
     /// Its number.
     pub(crate) commit: u64,
@@ -45,7 +45,7 @@ pub(crate) struct WrittenRows {
     pub(crate) minute: Minute,
 }
 
-/// One row of a minute or of an answer.
+/// One row of a minute or of a result.
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerRow {
     pub(crate) kind: SubjectKind,
@@ -95,7 +95,7 @@ impl LedgerFile {
         self.at
     }
 
-    /// An error about what the file holds.
+    /// Makes an error about the content of the file.
     pub(crate) fn damaged(&self, source: CodecError) -> LedgerError {
         LedgerError::Damaged { path: self.path.clone(), source }
     }
@@ -143,7 +143,7 @@ impl LedgerFile {
         Ok(())
     }
 
-    /// Writes commits as another ledger made them, and the states of proxies.
+    /// Writes commits of another ledger, and the states of proxies.
     pub(crate) fn apply(
         &mut self,
         commits: &[WrittenRows],
@@ -178,7 +178,7 @@ impl LedgerFile {
         Ok(swept)
     }
 
-    /// The proxies that were seen since `oldest`.
+    /// Returns the proxies that were seen since `oldest`.
     pub(crate) fn members_since(&mut self, oldest: Minute) -> Result<Vec<String>, LedgerError> {
         self.transaction(|transaction, _| {
             let mut rows =
@@ -188,14 +188,14 @@ impl LedgerFile {
         })
     }
 
-    /// The sums that a leader had not committed when this standing controller last wrote.
+    /// Returns the sums that a leader had not committed when this standby controller last wrote.
     pub(crate) fn open_rows(&mut self) -> Result<Vec<LedgerRow>, LedgerError> {
         self.transaction(|transaction, _| {
             rows_by(transaction, "SELECT kind, name, sums FROM open WHERE ?1 = 0", 0)
         })
     }
 
-    /// The state of one proxy.
+    /// Returns the state of one proxy.
     pub(crate) fn member(&mut self, name: &str) -> Result<Option<Vec<u8>>, LedgerError> {
         self.transaction(|transaction, _| {
             let mut row = transaction.prepare_cached("SELECT state FROM member WHERE name = ?1")?;
@@ -203,7 +203,7 @@ impl LedgerFile {
         })
     }
 
-    /// The commits after `number` and their minutes' rows; `None` if they are not all here
+    /// Returns the commits after `number` and their minutes' rows; `None` if they are not all here
     /// or the one of that number is of another term.
     #[expect(clippy::type_complexity, reason = "two lists that are one moment")]
     pub(crate) fn commits_after(
@@ -241,7 +241,7 @@ impl LedgerFile {
         })
     }
 
-    /// Every point whose first minute is in `[from, to)`, of one subject or of a kind.
+    /// Returns every point whose first minute is in `[from, to)`, of one subject or of a kind.
     pub(crate) fn points(
         &mut self,
         kind: SubjectKind,
@@ -275,7 +275,7 @@ impl LedgerFile {
         })
     }
 
-    /// Writes a copy of the whole file to `path`, which must not be there yet.
+    /// Writes a copy of the whole file to `path`, which must not exist yet.
     pub(crate) fn save_to(&mut self, path: &Path) -> Result<(), LedgerError> {
         make_private(path)?;
         let saved = self.connection.execute("VACUUM INTO ?1", [path.to_string_lossy()]);
@@ -302,7 +302,7 @@ impl LedgerFile {
     }
 }
 
-/// Why a transaction was given up.
+/// The reason why a transaction was rolled back.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error(transparent)]
@@ -400,7 +400,7 @@ impl<'t> LedgerFileWriter<'t> {
     }
 }
 
-/// Moves what has grown old; true if subjects were removed, so that their rows are void.
+/// Moves old minutes and chunks; true if subjects were removed, so that their rows are void.
 fn grow_older(
     transaction: &Transaction<'_>,
     ages: &Retention,
@@ -447,10 +447,10 @@ fn rows_by(
     Ok(found)
 }
 
-/// Minutes of commits that a copy can go on from; whoever is further behind takes the file.
+/// The minutes of commits from which a copy can continue; a standby further behind copies the file.
 const COMMITS_KEPT: u32 = 30;
 const DAY: u32 = 24 * 60;
-/// How long a silent proxy's counters are remembered: when it comes back after that, it
+/// The time for which the counters of a proxy without reports are kept: if it returns later, it
 /// counts from zero again.
 const MEMBER_KEPT: u32 = 30 * DAY;
 
@@ -508,7 +508,7 @@ fn minute(number: i64) -> Minute {
     Minute::new(u32::try_from(number).unwrap_or(0))
 }
 
-/// SQLite counts in signed numbers: the same bits.
+/// Converts to the signed numbers of SQLite: the same bits.
 fn signed(number: u64) -> i64 {
     number.cast_signed()
 }

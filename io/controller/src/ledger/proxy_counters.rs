@@ -1,4 +1,4 @@
-//! What each proxy told last: reports become differences here, in memory only.
+//! The last reported counters of each proxy: reports become differences here, in memory only.
 //!
 //! ```text
 //!   report: proxy, epoch, sequence ── older than what is here? ─► nothing
@@ -9,8 +9,8 @@
 //!   sum ─► pending of every line ─► its job, user, group, project, class, export, proxy
 //! ```
 //!
-//! Bounds: [`LedgerBounds`]. A line above them is not kept, so nothing can be subtracted from
-//! it; its usage comes to `(other)` through the proxy's total, exactly.
+//! Bounds: [`LedgerBounds`]. A line above them is not kept, so nothing can be subtracted from it;
+//! its usage counts for `(other)` through the proxy's total, exactly.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,52 +26,52 @@ use super::subjects::{
     LINE_KINDS, LedgerSubjects, LineSubjects, OTHER, SlotId, SubjectKind, names,
 };
 
-/// What one proxy counted since its epoch began.
+/// The usage of one proxy since its epoch began.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerReport<'a> {
-    /// The proxy's name; no two proxies have the same.
+    /// The name of the proxy, unique among proxies.
     pub proxy: &'a str,
-    /// When its counters began, in nanoseconds since 1970: a proxy that is started again
-    /// has a later one.
+    /// Its epoch: the start of its counters, in nanoseconds since 1970; a restarted proxy has a
+    /// later one.
     pub epoch_ns: u64,
-    /// Grows with each report of an epoch; a report that comes late or twice is known by it.
+    /// The number of the report in its epoch, which identifies late and duplicate reports.
     pub sequence: u64,
-    /// All that it served, read at the same moment as the lines. Without it, what has no
-    /// line is lost.
+    /// Total service, read at the same moment as the lines. Without it, usage without a line is
+    /// lost.
     pub total: Option<&'a Counters>,
-    /// The lines that changed. In the first report to a controller: all, with their payers.
+    /// The lines that changed. In the first report to a controller: all lines, with their subjects.
     pub lines: &'a [LedgerReportLine],
-    /// Lines that the proxy has dropped. Told until a report with them was answered.
+    /// Lines that the proxy has dropped, reported until a report with them was acknowledged.
     pub gone: &'a [u64],
 }
 
-/// What one proxy counted for one payer since its epoch began.
+/// The usage of one proxy for one subject since its epoch began.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerReportLine {
-    /// The proxy's number for it, never used twice in an epoch.
+    /// The number of the line at the proxy, never used twice in an epoch.
     pub id: u64,
-    /// Whom it counts for; may be left out once a report with it was answered.
+    /// Its subject; may be omitted once a report with it was acknowledged.
     pub payer: Option<Arc<WireSubjectId>>,
     /// Cumulative counters.
     pub counters: Counters,
 }
 
-/// What became of a report.
+/// The outcome of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageOutcome {
-    /// It was older than what is here already, or came twice; nothing was taken.
+    /// Whether it was older than the state here, or a duplicate, so that it was ignored.
     pub stale: bool,
-    /// Lines without a payer that are not known here: tell them with it.
+    /// Lines without a subject that are not known here: report them with their subject.
     pub unknown: Vec<u64>,
     /// Lines above the bounds: they count for `(other)`.
     pub refused: usize,
-    /// By how much lines grew: their places in the report, in order.
+    /// The growth of lines: their indices in the report, in order.
     pub grown: Vec<(usize, Counters)>,
 }
 
-/// How much a ledger keeps in memory: about 400 bytes a line, with what a commit needs of
-/// it for a moment, and 400 and its name a subject. With the defaults that is 850 MB at the
-/// most; a million lines of 1,000 proxies took 407 MB (`examples/ledger_load.rs`).
+/// The bounds of a ledger in memory: about 400 bytes a line, with what a commit needs for a moment,
+/// and 400 and its name a subject. With the defaults that is at most 850 MB; a million lines of
+/// 1,000 proxies took 407 MB (`examples/ledger_load.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerBounds {
     /// Proxies that reported within the last hour.
@@ -80,11 +80,11 @@ pub struct LedgerBounds {
     pub lines_of_proxy_max: usize,
     /// Lines of all proxies.
     pub lines_max: usize,
-    /// Subjects that a line refers to or that were served in the last minute.
+    /// Subjects of lines, and subjects that were served in the last minute.
     pub subjects_max: usize,
 }
 
-/// Every proxy that reported.
+/// All proxies that reported.
 pub(crate) struct ProxyCounters {
     members: Vec<ProxyEpoch>,
     by_name: HashMap<String, usize>,
@@ -100,19 +100,19 @@ pub(crate) struct ProxyEpoch {
     pub(crate) sequence: u64,
     /// The minute of the last report.
     pub(crate) seen: Minute,
-    /// Its total as last told.
+    /// Its total as last reported.
     pub(crate) total: Counters,
-    /// What the total grew by more than the lines (less, where it is below zero), not summed.
+    /// The growth of the total beyond that of the lines (less, if below zero), not summed.
     pub(crate) unplaced: [i64; FIELDS],
     pub(crate) lines: Vec<LineCounters>,
     by_id: FxHashMap<u64, u32>,
-    /// Places of lines that have something pending.
+    /// Indices of lines that have something pending.
     pending: Vec<u32>,
-    /// Whether lines were refused in this epoch: their usage is among the others already.
+    /// Whether lines were refused in this epoch: their usage counts for the others already.
     pub(crate) has_refused: bool,
-    /// Differs from what the file has.
+    /// Whether it differs from the file.
     pub(crate) is_unsaved: bool,
-    /// The generation of copies in which anything was last told, or a line was dropped.
+    /// The generation of copies in which it last changed, or a line was dropped.
     pub(crate) changed: u32,
     pub(crate) dropped: u32,
 }
@@ -133,8 +133,8 @@ impl ProxyCounters {
         ProxyCounters { members: Vec::new(), by_name: HashMap::new(), lines: 0, bounds }
     }
 
-    /// Takes a report of a proxy that is here. `adopt` says that what it tells was
-    /// counted before this ledger began.
+    /// Takes a report of a proxy that is here. `adopt` says that its counters were counted before
+    /// this ledger began.
     pub(crate) fn report(
         &mut self,
         at: usize,
@@ -173,7 +173,7 @@ impl ProxyCounters {
                     room -= 1;
                     self.lines += 1;
                     let of_line = take_all(subjects, &names(payer));
-                    // what it counted while it was refused is among the others
+                    // its usage while it was refused counts for the others
                     let counted = member.has_refused && report.total.is_some();
                     (
                         member.insert(LineCounters::new(told.id, of_line, generation)),
@@ -222,8 +222,8 @@ impl ProxyCounters {
         subjects.add_kinds(&all);
     }
 
-    /// What [`ProxyCounters::sum`] would add to the subjects of a kind, by name. It stays pending:
-    /// a question changes nothing, at a standing controller least of all.
+    /// Returns what [`ProxyCounters::sum`] would add to the subjects of a kind, by name. It stays
+    /// pending: a query changes nothing, at a standby controller least of all.
     pub(crate) fn pending(
         &self,
         kind: SubjectKind,
@@ -253,7 +253,7 @@ impl ProxyCounters {
         }
     }
 
-    /// The place of a proxy, if it is here.
+    /// Returns the index of a proxy, if it is here.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
@@ -283,7 +283,7 @@ impl ProxyCounters {
         Some(self.members.len() - 1)
     }
 
-    /// Forgets proxies that were last seen before `oldest` and are saved.
+    /// Drops proxies that were last seen before `oldest` and are saved.
     pub(crate) fn evict(&mut self, oldest: Minute, subjects: &mut LedgerSubjects) {
         for at in (0..self.members.len()).rev() {
             let member = &self.members[at];
@@ -315,7 +315,7 @@ impl ProxyCounters {
         self.forget_lines(at, generation, subjects);
     }
 
-    /// Drops all lines of a proxy, and what is pending of them with them: they come anew.
+    /// Drops all lines of a proxy with what is pending of them: they are reported again.
     pub(crate) fn forget_lines(
         &mut self,
         at: usize,
@@ -331,8 +331,7 @@ impl ProxyCounters {
         member.dropped = generation;
     }
 
-    /// Puts a line as it was elsewhere in place of the one of that number; false if there
-    /// is no room.
+    /// Puts a line of another ledger in place of the one of that number; false if there is no room.
     pub(crate) fn restore_line(
         &mut self,
         at: usize,
@@ -365,12 +364,12 @@ impl ProxyCounters {
         &mut self.members[at]
     }
 
-    /// Everything is in the file.
+    /// Marks everything as saved in the file.
     pub(crate) fn set_saved(&mut self) {
         self.members.iter_mut().for_each(|member| member.is_unsaved = false);
     }
 
-    /// Lines in memory.
+    /// Returns the number of lines in memory.
     pub(crate) fn lines(&self) -> usize {
         self.lines
     }
@@ -425,12 +424,12 @@ impl ProxyCounters {
 }
 
 impl ProxyEpoch {
-    /// The line of that number.
+    /// Returns the line of that number.
     pub(crate) fn line(&self, id: u64) -> Option<&LineCounters> {
         self.by_id.get(&id).map(|place| &self.lines[*place as usize])
     }
 
-    /// Adds a line; its place.
+    /// Adds a line; returns its index.
     fn insert(&mut self, line: LineCounters) -> u32 {
         let place = u32::try_from(self.lines.len()).expect("lines are bounded");
         self.by_id.insert(line.id, place);
@@ -438,7 +437,7 @@ impl ProxyEpoch {
         place
     }
 
-    /// By how much the line grew; `None` if it did not.
+    /// Returns the growth of the line; `None` if it did not grow.
     fn tell(
         &mut self,
         place: u32,
@@ -489,7 +488,7 @@ impl ProxyEpoch {
         }
     }
 
-    /// What no line has; where lines have more than the total, that is none.
+    /// Returns the usage without a line; none if lines have more than the total.
     fn unplaced(&self) -> Counters {
         Counters::from_fields(self.unplaced.map(|field| field.max(0).unsigned_abs()))
     }

@@ -114,7 +114,7 @@ impl Ledger {
             let (commit, term) = copy.from;
             return Err(LedgerError::Copy {
                 problem: format!(
-                    "it follows commit {commit} of term {term}, but the newest here is commit {} of term {}",
+                    "it follows commit {commit} of term {term}, not commit {} of term {}",
                     at.commit, at.term
                 ),
             });

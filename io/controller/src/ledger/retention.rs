@@ -1,31 +1,31 @@
-//! How long sums are kept, and how finely.
+//! Retention: how long sums are kept, and how finely.
 //!
 //! ```text
 //!   now ◄── 2 days ──►◄──── 30 days ────►◄──────── 2 years ────────► dropped
 //!          points of 1 min    of 10 min          of 1 h
 //! ```
 //!
-//! A point is named by its first minute, counted from 1970. A coarser point holds whole
-//! finer ones, so growing old moves sums and never splits them.
+//! A point is named by its first minute, counted from 1970. A coarser point contains whole finer
+//! ones, so ageing moves sums and never splits them.
 
 use std::fmt;
 
 use model::{Nanos, Time};
 
-/// One stretch of the past: points of `resolution` until they are `keep` old.
+/// One retention tier: points of `resolution` until they are `keep` old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionTier {
-    /// The span of a point: whole minutes, and a multiple of the age before.
+    /// The span of a point: whole minutes, and a multiple of that of the tier before.
     pub resolution: Nanos,
-    /// How old a point gets here.
+    /// The age up to which points are kept in this tier.
     pub keep: Nanos,
 }
 
-/// The ages in order, the finest first: at least one, of one minute.
+/// The tiers in order, the finest first: at least one, of one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention(Vec<RetentionTier>);
 
-/// Ages that no ledger can keep.
+/// Tiers that are not valid for a ledger.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a retention tier: {want}", age.map_or("nothing".into(), |age| age.to_string()))]
 pub struct RetentionError {
@@ -38,8 +38,8 @@ pub struct RetentionError {
 pub struct Minute(u32);
 
 impl Retention {
-    /// Checks that each age is coarser than the one before, holds its points whole, and
-    /// keeps them longer.
+    /// Checks that each tier is coarser than the one before, holds its points whole, and keeps them
+    /// longer.
     pub fn new(ages: Vec<RetentionTier>) -> Result<Retention, RetentionError> {
         let wrong = |age: &RetentionTier, want| Err(RetentionError { age: Some(*age), want });
         let Some(first) = ages.first() else {
@@ -74,27 +74,27 @@ impl Retention {
         self.0.len()
     }
 
-    /// Minutes of a point.
+    /// Returns the minutes of a point.
     pub(crate) fn span(&self, age: usize) -> u32 {
         (self.0[age].resolution.get() / MINUTE.get()) as u32
     }
 
-    /// Minutes that the points of one chunk cover.
+    /// Returns the minutes that the points of one chunk cover.
     pub(crate) fn chunk_span(&self, age: usize) -> u32 {
         self.span(age) * POINTS
     }
 
-    /// The point of that age that a minute falls into.
+    /// Returns the point of that tier that contains a minute.
     pub(crate) fn point(&self, age: usize, minute: Minute) -> Minute {
         Minute(minute.0 - minute.0 % self.span(age))
     }
 
-    /// The chunk of that age that a minute falls into, by its first minute.
+    /// Returns the first minute of the chunk of that tier that contains a minute.
     pub(crate) fn chunk(&self, age: usize, minute: Minute) -> Minute {
         Minute(minute.0 - minute.0 % self.chunk_span(age))
     }
 
-    /// The oldest minute that still belongs to the age.
+    /// Returns the oldest minute of the tier.
     pub(crate) fn oldest(&self, age: usize, now: Minute) -> Minute {
         let minutes = (self.0[age].keep.get() / MINUTE.get()) as u32;
         Minute(now.0.saturating_sub(minutes))
@@ -119,29 +119,29 @@ impl fmt::Display for RetentionTier {
 }
 
 impl Minute {
-    /// The minute that a point in time, counted from 1970, falls into.
+    /// Returns the minute of a point in time, counted from 1970.
     pub fn of(time: Time) -> Minute {
         let minutes = time.as_nanos() / MINUTE.get();
         Minute(u32::try_from(minutes).expect("u64 nanoseconds hold 307 million minutes"))
     }
 
-    /// Its number since 1970.
+    /// Returns its number since 1970.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The minute of that number since 1970.
+    /// Makes the minute of that number since 1970.
     pub const fn new(number: u32) -> Minute {
         Minute(number)
     }
 
-    /// The one `minutes` later.
+    /// Returns the minute that is `minutes` later.
     pub const fn plus(self, minutes: u32) -> Minute {
         Minute(self.0.saturating_add(minutes))
     }
 }
 
-/// Points of a chunk at most.
+/// The most points of a chunk.
 pub(crate) const POINTS: u32 = 60;
 const MINUTE: Nanos = Nanos::from_secs(60);
 const CENTURY: Nanos = Nanos::from_secs(100 * 366 * 86_400);

@@ -78,7 +78,7 @@ impl ControllerBounds {
         let taken = self.lock(what).take(holder, amount);
         if let Err(bound) = taken {
             let (peer, what) = (&holder.peer, what.name());
-            tracing::warn!(%peer, uid = holder.uid, what, ?bound, "refused: a caller exceeds its bound");
+            tracing::warn!(%peer, uid = holder.uid, what, ?bound, "a caller exceeds its bound");
             return None;
         }
         Some(BoundPermit { of: self.clone(), what, holder: holder.clone(), amount })

@@ -132,7 +132,7 @@ mod tests {
         asking.begin(QueryKind::Live, proxies, answer, now);
         assert!(asking.asks("a") && asking.asks("b") && !asking.asks("c"));
         let number = asking.questions("a")[0].number;
-        assert!(!asking.asks("a"), "it was told");
+        assert!(!asking.asks("a"), "it was queried");
         asking.hear(&"x".into(), live(number));
         asking.hear(&"a".into(), live(number));
         asking.hear(&"a".into(), live(number));
@@ -158,7 +158,7 @@ mod tests {
         };
         let mut all: Vec<_> = (0..=OPEN_MAX).map(|_| ask()).collect();
         let last = all.pop().unwrap().try_recv();
-        assert_eq!(last.err(), Some(oneshot::error::TryRecvError::Closed), "one too many");
+        assert_eq!(last.err(), Some(oneshot::error::TryRecvError::Closed), "above the bound");
         assert_eq!(asking.questions("a").len(), OPEN_MAX);
     }
 }

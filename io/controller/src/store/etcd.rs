@@ -492,7 +492,7 @@ fn parse_head(bytes: &[u8]) -> Result<Revision, String> {
 fn parse_record(keys: &EtcdKeys, key: &[u8], value: &[u8]) -> Result<StoreRecord, String> {
     let name = String::from_utf8_lossy(key);
     let number = name.strip_prefix(&keys.records).and_then(|n| u64::from_str_radix(n, 16).ok());
-    let number = number.ok_or_else(|| format!("the key {name} is no record"))?;
+    let number = number.ok_or_else(|| format!("the key {name} is not a record"))?;
     let body = value.get(size_of::<EtcdWriter>()..);
     let body = body.ok_or_else(|| format!("the record {name} has only {} bytes", value.len()))?;
     Ok(StoreRecord { revision: Revision::new(number), body: body.to_vec() })

@@ -102,7 +102,7 @@ mod tests {
         let of = |pattern: &str, ppm| Some((pattern.to_string(), ppm));
         let wanted = [of("small-writes", 500_000), of("sequential", 1_200_000), None];
         assert_eq!(known(&decays), wanted);
-        assert_eq!(recent.0.keys().collect::<Vec<_>>(), [&scope(3)], "the others begin anew");
+        assert_eq!(recent.0.keys().collect::<Vec<_>>(), [&scope(3)], "the others start again");
 
         // A hundredth write within the minute would show it; after it, it is the first.
         recent.judge(&rules, &mut decays, at(61));

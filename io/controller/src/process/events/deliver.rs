@@ -273,7 +273,7 @@ fn post_all(
             };
             if pause > PAUSE_LAST {
                 told.failed.add(1);
-                tracing::warn!(%webhook, event = event.sequence, %error, "--webhook failed, event dropped");
+                tracing::warn!(%webhook, event = event.sequence, %error, "--webhook failed");
                 break;
             }
             told.again.add(1);

@@ -184,7 +184,7 @@ fn stream(
     let (body, out) = tokio::io::duplex(STREAM_BYTES);
     let shared = shared.clone();
     tokio::spawn(async move {
-        // It ends with an error when whoever reads has gone.
+        // It ends with an error when the reader has gone.
         let _ = write_all(&shared, since, out).await;
         drop(place);
     });

@@ -89,7 +89,7 @@ pub(super) async fn file(State(shared): RouteQuery) -> Result<ReplicationBytes, 
     submit(&shared.usage, usage::UsageMsg::Whole { path: path.clone(), answer })?;
     saved.await.map_err(|_| shutting_down())?.map_err(|why| failed(why.to_string()))?;
     let opened = tokio::fs::File::open(&path).await;
-    // Whoever reads it has it open; it goes with the last of them.
+    // Readers have it open; it is removed with the last of them.
     let removed = std::fs::remove_file(&path);
     let file = opened.map_err(|why| failed(format!("{}: {why}", path.display())))?;
     removed.map_err(|why| failed(format!("{}: {why}", path.display())))?;

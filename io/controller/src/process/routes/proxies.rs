@@ -140,7 +140,7 @@ pub(super) async fn report(
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
         let message =
-            format!("proxy {name} rejected: the table of proxies is full, or the controller is shutting down");
+            format!("proxy {name} rejected: too many proxies, or the controller is shutting down");
         refusal(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let mut order = order.map_err(|superseded| match superseded.again {
