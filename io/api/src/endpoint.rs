@@ -39,7 +39,7 @@ pub struct Endpoints(Vec<Endpoint>);
 /// Text that is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a place such as http://127.0.0.1:5650, https://io-1.site:5650 or \
+    "{text:?} is not an endpoint such as http://127.0.0.1:5650, https://io-1.site:5650 or \
      unix:///run/sluice/controller.sock"
 )]
 pub struct ParseEndpointError {

@@ -3,7 +3,7 @@
 //! ```text
 //!   JSON ─► ProxyReport ──────────────────────────┐
 //!   postcard ─► names still bytes ─► Named ─► ────┴─► CheckedReport: plan::Report by target, usage
-//!                                      └ the same bytes are the same scope or payer: read once
+//!                                      └ the same bytes are the same scope or subject: read once
 //! ```
 
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ impl ScopeInterner {
         if let Some(payer) = self.payers.get(bytes) {
             return Ok(payer.clone());
         }
-        let payer = read::<WireSubjectId>(bytes, "a payer")?;
+        let payer = read::<WireSubjectId>(bytes, "a subject")?;
         Ok(keep(&mut self.payers, bytes, payer.into()))
     }
 }

@@ -112,7 +112,7 @@ impl SubjectKind {
     }
 }
 
-/// A payer's names in the order of [`LINE_KINDS`].
+/// The names of a subject in the order of [`LINE_KINDS`].
 pub(crate) fn names(payer: &WireSubjectId) -> [Option<String>; 6] {
     [
         Some(payer.job.clone()),
