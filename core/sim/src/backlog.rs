@@ -1,20 +1,19 @@
-//! A scheduler with every class backlogged: what one request costs in it, and nothing else.
+//! A scheduler with every class backlogged, to measure the cost of one request in it.
 //!
 //! ```text
-//!   classes ─ enqueue ─► any scheduler ─ poll until nothing ─► D outstanding, in order
+//!   classes ─ enqueue ─► any scheduler ─ poll until nothing ─► D in flight, in order
 //!      ▲                                                            │ the oldest, after STEP
 //!      └──────────── the next of the same class ◄── complete ◄──────┘
 //! ```
 //!
-//! All schedulers are driven through the same calls with the same rules and the same load:
-//! classes by job with weights from 1 to 4, each with a reservation of a quarter of its even
-//! part and a limit of one and a half of it, which is what those of weight 4 come up to; one
-//! class in eight asks for 64 KiB and the others for 4 KiB.
+//! All schedulers are driven through the same calls with the same rules and the same load: classes
+//! by job with weights from 1 to 4. Each has a reservation of a quarter of its even part and a
+//! limit of one and a half of it, which classes of weight 4 reach. One class in eight sends
+//! requests of 64 KiB and the others of 4 KiB.
 //!
-//! What a scheduler does not know it leaves out. `tbf` keeps limits only, `dmclock`
-//! reservations, weights and limits, each request costing one. Ours has, besides these, costs
-//! and slots by size, a cap on slots, two lanes, sums for reports, and, where it is asked for, a
-//! meter that everybody pays.
+//! Features that a scheduler lacks are left out. `tbf` keeps limits only, `dmclock` reservations,
+//! weights and limits, each request costing one. Ours has, besides these, costs and slots by size,
+//! a cap on slots, two lanes, sums for reports, and, on request, a meter that every class pays.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -45,9 +44,9 @@ struct BacklogLoad {
     served: u64,
 }
 
-/// So often the device serves a request.
+/// The time between two requests that the device serves.
 const STEP: Nanos = Nanos::from_micros(10);
-/// What it serves in a second.
+/// The requests that it serves in a second.
 const CAPACITY: u64 = 100_000;
 /// D.
 const SLOTS: u32 = 32;
@@ -56,7 +55,8 @@ const EACH: usize = 4;
 const WEIGHTS: u32 = 4;
 
 impl Backlog {
-    /// So many classes under a scheduler; `meter` is the rate of one that everybody pays.
+    /// Creates many classes under a scheduler; `meter` is the rate of a meter that every class
+    /// pays.
     ///
     /// # Panics
     /// If there are more classes than the device serves requests in a second.
@@ -88,7 +88,7 @@ impl Backlog {
     /// One request through all three calls; its class stays backlogged.
     pub fn serve(&mut self) {
         while self.running.is_empty() {
-            // Limits let nobody go: time passes until they do.
+            // Limits let no request go: time passes until they do.
             let deadline = self.sched.next_deadline().expect("there is a backlog");
             self.now = self.now.max(deadline);
             self.dispatch();
@@ -102,7 +102,7 @@ impl Backlog {
         self.dispatch();
     }
 
-    /// What each class has had.
+    /// The service that each class has had.
     pub fn served(&self) -> impl Iterator<Item = u64> {
         self.classes.iter().map(|load| load.served)
     }

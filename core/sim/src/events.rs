@@ -1,10 +1,10 @@
-//! What is to happen, by time and then by the order in which it was put in.
+//! Future events, by time and then by the order in which they were added.
 //!
 //! ```text
 //!   push(time, event) ─► heap by (time, sequence) ─► pop(until): the next one, or none yet
 //! ```
 //!
-//! An event is a few plain numbers: indices into the world's tables. Those that name a request
+//! An event is a few plain numbers: indices into the world's tables. Events that name a request
 //! carry its stamp, and are void when the request has another one by then.
 
 use std::cmp::Ordering;
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use model::Time;
 
-/// Something that happens at a time.
+/// An event at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimEvent {
     /// A request reaches its proxy.
@@ -23,13 +23,13 @@ pub(crate) enum SimEvent {
     Tick { proxy: u32, epoch: u32 },
     /// A target has written back a piece.
     Flushed { proxy: u32, life: u32 },
-    /// An answer reaches its client.
+    /// A reply reaches its client.
     Reply { request: u32, stamp: u32 },
-    /// A client gives up waiting for an answer and asks again.
+    /// A client's timeout for a reply expires, and it sends again.
     Resend { request: u32, stamp: u32 },
-    /// A scheduler said that something may go now.
+    /// The deadline of a scheduler is reached.
     Poll { proxy: u32 },
-    /// One of a client's loops has thought.
+    /// The think time of one of a client's loops is over.
     Loop { client: u32 },
     /// A client's next request of an open loop is due.
     Timer { client: u32 },
@@ -45,19 +45,19 @@ pub(crate) enum SimEvent {
     Mended { fault: u32 },
     /// Other rules come into force.
     Change { change: u32 },
-    /// A proxy says what it did.
+    /// A proxy reports its usage.
     Account { proxy: u32 },
-    /// A letter between a proxy and a controller arrives.
+    /// A control message between a proxy and a controller arrives.
     Letter { letter: u32 },
-    /// A controller has something to do.
+    /// A controller is to be polled.
     Decide { target: u32 },
     /// A second is over.
     Second,
-    /// It is looked at who waits, and for what.
+    /// Waiting requests are sampled.
     Look,
 }
 
-/// All that is still to happen.
+/// All future events.
 #[derive(Debug, Default)]
 pub(crate) struct SimEvents {
     heap: BinaryHeap<SimEventEntry>,
@@ -85,14 +85,14 @@ impl SimEvents {
         self.heap.pop().map(|entry| (entry.time, entry.event))
     }
 
-    /// When the next event is.
+    /// The time of the next event.
     pub(crate) fn next_time(&self) -> Option<Time> {
         self.heap.peek().map(|entry| entry.time)
     }
 }
 
 impl Ord for SimEventEntry {
-    /// The heap gives its greatest: the earliest event.
+    /// The heap returns its greatest: the earliest event.
     fn cmp(&self, other: &SimEventEntry) -> Ordering {
         (other.time, other.sequence).cmp(&(self.time, self.sequence))
     }

@@ -1,15 +1,15 @@
-//! What goes wrong, and when.
+//! Faults of a scenario, and their times.
 //!
 //! ```text
-//!   at ──────── span ────────►        crash: the proxy is gone, with what it knew
+//!   at ──────── span ────────►        crash: the proxy is gone, with its memory
 //!   │                        │        slow: requests that begin take longer
-//!   begins              mended        lose, delay, double: so many of a hundred messages
+//!   begins              mended        lose, delay, double: a percentage of messages
 //!                                     clock: jumps once, at its beginning
-//!                                     leader: no controller until another one begins
+//!                                     leader: no controller until a new one begins
 //! ```
 //!
-//! A lost message is asked for again after [`RESEND`]; a proxy answers what it has already
-//! served from its memory of answers, as the sessions of the protocol do, unless it crashed.
+//! A lost message is sent again after [`RESEND`]; a proxy answers what it has already served from
+//! its reply cache, as the sessions of the protocol do, unless it crashed.
 
 use model::{Nanos, Time};
 
@@ -21,37 +21,37 @@ pub(crate) struct SimFault {
     pub(crate) what: FaultKind,
     pub(crate) at: Time,
     pub(crate) span: Nanos,
-    /// The proxy that it befalls; all if none.
+    /// The proxy with the fault; all if none.
     pub(crate) proxy: Option<u32>,
 }
 
-/// What a fault does.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// The proxy dies, and is back after the span.
+    /// The proxy crashes, and is back after the span.
     Crash,
-    /// Requests take so many thousandths of their time.
+    /// Requests take longer, in thousandths of their time.
     Slow { thousandths: u64 },
     /// The proxy's clock jumps.
     Clock { ahead: bool, by: Nanos },
-    /// The controllers die; after the span others begin with what is on record of the members.
+    /// The controllers crash; after the span others begin with the proxies on record.
     Leader,
-    /// So many of a million messages do not arrive.
+    /// Messages are lost, with a probability in millionths.
     Lose { ppm: u64 },
-    /// So many of a million messages arrive so much later.
+    /// Messages are delayed by a time, with a probability in millionths.
     Delay { ppm: u64, by: Nanos },
-    /// So many of a million messages arrive twice.
+    /// Messages arrive twice, with a probability in millionths.
     Double { ppm: u64 },
 }
 
-/// After so long without an answer a client asks again.
+/// The timeout after which a client sends again.
 pub(crate) const RESEND: Nanos = Nanos::from_millis(500);
 
 /// Faults of scenarios.
 pub(crate) struct Faults;
 
 impl Faults {
-    /// A handful of faults for so many proxies in so long, over by the last tenth.
+    /// A handful of random faults for a number of proxies and a duration, over by the last tenth.
     pub(crate) fn random(seed: u64, proxies: u32, duration: Nanos) -> Vec<SimFault> {
         let mut prng = Prng::of(seed, 0xfa17);
         let count = prng.below(6);
@@ -79,7 +79,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
     SimFault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
 }
 
-/// What becomes of one message.
+/// The fate of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFate {
     Arrives,
@@ -88,11 +88,11 @@ pub(crate) enum MessageFate {
     Twice,
 }
 
-/// The faults that messages suffer now.
+/// The faults that affect messages now.
 #[derive(Debug)]
 pub(crate) struct NetworkFaults {
     prng: Prng,
-    /// Those of the scenario that are on, by their place in it.
+    /// The active faults of the scenario, by their index in it.
     on: Vec<(u32, FaultKind)>,
 }
 
@@ -109,7 +109,7 @@ impl NetworkFaults {
         self.on.retain(|(other, _)| *other != fault);
     }
 
-    /// What becomes of the next message.
+    /// The fate of the next message.
     pub(crate) fn fate(&mut self) -> MessageFate {
         if self.on.is_empty() {
             return MessageFate::Arrives;

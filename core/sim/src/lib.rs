@@ -1,5 +1,5 @@
-//! The simulator: the proxy's own scheduler under invented time, among modelled targets,
-//! networks, workloads and faults.
+//! The simulator: the proxy's own scheduler in simulated time, among modelled targets, networks,
+//! workloads and faults.
 //!
 //! ```text
 //!   scenario ─► world: clients ─► proxies (scheduler) ─► targets ─► report ─► verdicts
@@ -7,9 +7,9 @@
 //!                        └── events ◄─────┴──────────────────────┘
 //! ```
 //!
-//! The scheduler is `sched::Dispatcher`, the very struct that the proxy runs; the published
-//! ones that it is compared with live in `baselines`. Time, chance and order come from the
-//! scenario and its seed: a run repeats bit for bit on any machine.
+//! The scheduler is `sched::Dispatcher`, the very struct of the proxy; the published ones that it
+//! is compared with are in `baselines`. Time, chance and order come from the scenario and its seed:
+//! a run repeats bit for bit on any machine.
 //!
 //! ```
 //! let text = r#"

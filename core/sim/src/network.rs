@@ -1,31 +1,32 @@
-//! A wire: messages go one after another at its rate, and each arrives a latency later.
+//! A network interface: messages go one after another at its rate, and each arrives a latency
+//! later.
 //!
 //! ```text
-//!   node ── its wire ──►  ── the proxy's wire ──► proxy       a write carries its payload there,
-//!        ◄──────────────  ◄──────────────────────             a read's answer carries it back
+//!   node ── its NIC ──►  ── the proxy's NIC ──► proxy         a write carries its payload there,
+//!        ◄────────────  ◄────────────────────               a read's reply carries it back
 //! ```
 //!
-//! Both directions of a wire are apart from each other. Where a message stands in line is
+//! Both directions of an interface are independent. The position of a message in its queue is
 //! decided when it is sent.
 
 use model::{Bytes, Nanos, Rate, Time};
 
-/// What a wire is like; the default has no latency and no bound.
+/// The properties of an interface; the default has no latency and no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NicSpec {
     pub(crate) latency: Nanos,
-    /// Bytes per second.
+    /// The rate in bytes per second.
     pub(crate) bandwidth: Option<Rate>,
 }
 
-/// A wire and when each of its directions is free.
+/// An interface and when each of its directions is free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Nic {
     spec: NicSpec,
     free: [Time; 2],
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NicDirection {
     ToProxy,

@@ -1,11 +1,11 @@
-//! Chance that repeats: a generator that is passed in by its seed.
+//! Reproducible randomness: a generator with a seed.
 //!
 //! ```text
 //!   seed ─► state += golden ratio ─► three rounds of mixing ─► 64 bits     (SplitMix64)
 //! ```
 //!
-//! Whoever draws has a generator of its own, so that one more draw by a device does not move
-//! the arrivals of a client: two schedulers under one seed see the same clients.
+//! Each consumer has a generator of its own, so that one more draw by a device does not move the
+//! arrivals of a client: two schedulers under one seed see the same clients.
 
 /// SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl Prng {
         Prng { state: mixed(seed.wrapping_add(GOLDEN)) }
     }
 
-    /// The generator of one of many who draw under a seed.
+    /// The generator of one of many consumers under a seed.
     pub(crate) fn of(seed: u64, whose: u64) -> Prng {
         Prng::new(mixed(seed) ^ whose.wrapping_mul(GOLDEN))
     }
@@ -40,15 +40,15 @@ impl Prng {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True in so many of a million cases.
+    /// True with a probability in millionths.
     pub(crate) fn chance_ppm(&mut self, ppm: u64) -> bool {
         self.below(1_000_000) < ppm
     }
 
-    /// A span by the exponential law: the gaps between arrivals that know nothing of each other.
+    /// A span by the exponential law, for independent gaps between arrivals.
     ///
-    /// J. von Neumann's way (1951), which only compares: among even draws the first rise comes
-    /// at an even place with probability e^-x if the first draw is x.
+    /// The method is J. von Neumann's (1951), which only compares: among even draws the first rise
+    /// comes at an even place with probability e^-x if the first draw is x.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         let mut whole = 0u64;
         loop {

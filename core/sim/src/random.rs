@@ -1,11 +1,11 @@
-//! Scenarios by chance: rules, jobs, faults and changes that nobody thought of.
+//! Random scenarios: unforeseen rules, jobs, faults and changes.
 //!
 //! ```text
 //!   seed ─► targets ─► rules as text ─► jobs ─► faults, changes ─► a scenario without claims
 //! ```
 //!
-//! The checks are what it has to pass. Rules are written as text and read again, so that they
-//! are rules that somebody could have.
+//! A random scenario has to pass the checks. Rules are written as text and parsed, so that they are
+//! rules that an administrator could have.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
 use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, RequestShape, Spacing, StepWork};
 
-/// What every scenario by chance is called.
+/// The name prefix of every random scenario.
 pub(crate) const NAME: &str = "random";
 
-/// A scenario by chance: the same one for the same seed.
+/// A random scenario: the same one for the same seed.
 pub fn random_scenario(seed: u64) -> Scenario {
     let mut prng = Prng::of(seed, 0x5ce0);
     let duration = Nanos::from_millis(prng.between(15_000, 40_000));
@@ -130,7 +130,7 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
     Arc::new(RuleSet::parse(&text).expect("rules that are written here are right"))
 }
 
-/// Weight, limit and reservation of a rule, in one of the ways that they go together.
+/// Weight, limit and reservation of a rule, in one of the valid combinations.
 fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
     let mode = prng.below(9);
     if mode != 8 {

@@ -1,14 +1,14 @@
-//! What a proxy recorded, made ready to be asked for again.
+//! A recording of a proxy, prepared for replay.
 //!
 //! ```text
 //!   trace ─► requests by target and subject, by arrival
-//!              ├─► chains: each request behind the answer that came last before it ─► Replayed
+//!              ├─► chains: each request behind the reply that came last before it ─► Replayed
 //!              └─► times: medians by lane, kind and size; how many ran at once ─► RecordedTarget
 //! ```
 //!
-//! A chain is a closed loop: it has one request outstanding, and asks for the next so long
-//! after an answer as the recorded client did. A subject has as many chains as it had requests
-//! outstanding at most, so that it is as deep in the replay as it was.
+//! A chain is a closed loop: it has one request in flight, and sends the next after a reply with
+//! the delay of the recorded client. A subject has as many chains as it had requests in flight at
+//! most, so that its depth in the replay is the recorded one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::report::{JobOutcome, RunResult};
 use crate::scenario::{RecordedTarget, Replayed, Scenario};
 use crate::workloads::ReplayRecord;
 
-/// What was recorded of one target.
+/// The recording of one target.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// By the number of the subject.
@@ -36,7 +36,7 @@ pub(crate) struct RecordedSubject {
     pub(crate) requests: Vec<RecordedRequest>,
 }
 
-/// A recorded request, as much of it as is needed.
+/// The fields of a recorded request that a replay needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedRequest {
     pub(crate) kind: OpKind,
@@ -49,14 +49,14 @@ pub(crate) struct RecordedRequest {
     service: Nanos,
 }
 
-/// A trace, and what of it cannot be replayed.
+/// A trace, and the number of requests that cannot be replayed.
 #[derive(Debug, Default)]
 pub struct Recordings {
-    /// By name; none if nothing can be replayed.
+    /// The targets by name; none if nothing can be replayed.
     pub targets: BTreeMap<String, Recording>,
-    /// Requests that were given up before their turn, or were of nobody.
+    /// Requests that were cancelled before their dispatch, or had no identity.
     pub left_out: u64,
-    /// It holds more than are replayed.
+    /// Whether the trace has more requests than are replayed.
     pub shortened: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Recordings {
 const REQUESTS_MAX: u64 = 20_000_000;
 
 impl Recordings {
-    /// What a trace's records tell, up to as many as are replayed.
+    /// Reads a trace's records, up to the number that is replayed.
     ///
     /// # Errors
     /// The first of `records`.
@@ -99,7 +99,7 @@ impl Recordings {
         Ok(all)
     }
 
-    /// Orders by arrival, which a trace does only nearly, and counts times from the first.
+    /// Orders by arrival, as a trace is only nearly ordered, and counts times from the first.
     fn begin_at_zero(&mut self) {
         let subjects = self.targets.values_mut().flat_map(|target| target.subjects.values_mut());
         let mut subjects: Vec<&mut RecordedSubject> = subjects.collect();
@@ -115,12 +115,12 @@ impl Recordings {
 }
 
 impl RecordedSubject {
-    /// What reports call its job.
+    /// The name of its job in reports.
     pub(crate) fn job(&self) -> String {
         Replayed::job_of(&self.who.who)
     }
 
-    /// Who it is, with each kind of request that it asked for.
+    /// Its identity, with each kind of request that it sent.
     pub(crate) fn asked(&self) -> impl Iterator<Item = (&Identity, OpKind)> {
         let kinds: KindSet = self.requests.iter().map(|asked| asked.kind).collect();
         kinds.iter().map(move |kind| (&self.who.who, kind))
@@ -137,14 +137,14 @@ impl RecordedRequest {
         self.started() + self.service
     }
 
-    /// What its client waited for.
+    /// The latency of its client.
     pub(crate) fn latency(&self) -> Nanos {
         self.queued + self.service
     }
 }
 
 impl Recording {
-    /// It under a set of rules, for as long as that may take.
+    /// The recording under a set of rules, for as long as that may take.
     ///
     /// The proxy's targets have schedulers of their own: each is replayed by itself.
     pub fn scenario(&self, target: &RecordedTarget, rules: Arc<RuleSet>) -> Scenario {
@@ -154,7 +154,7 @@ impl Recording {
         Scenario::of_recording(&name, target.clone(), self.clients(), rules, duration)
     }
 
-    /// What each job had, by its name.
+    /// The recorded outcome of each job, by its name.
     pub fn had(&self) -> BTreeMap<String, JobOutcome> {
         let mut jobs: BTreeMap<String, Vec<&RecordedRequest>> = BTreeMap::new();
         for subject in self.subjects() {
@@ -163,7 +163,7 @@ impl Recording {
         jobs.into_iter().map(|(job, asked)| (job, JobOutcome::recorded(&asked))).collect()
     }
 
-    /// What each job had in a run under `rules`, by its name.
+    /// The outcome of each job in a run under `rules`, by its name.
     pub fn had_in(&self, run: &RunResult, rules: &RuleSet) -> BTreeMap<String, JobOutcome> {
         let had = run.jobs.iter().map(|job| {
             let had = JobOutcome::replayed(job, rules, self, run);
@@ -172,12 +172,12 @@ impl Recording {
         had.collect()
     }
 
-    /// How many requests it has.
+    /// The number of its requests.
     pub fn len(&self) -> usize {
         self.requests().count()
     }
 
-    /// Whether it has none.
+    /// Whether it has no requests.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -190,7 +190,7 @@ impl Recording {
         self.subjects.values().flat_map(|subject| &subject.requests)
     }
 
-    /// When the last of it was answered.
+    /// When the last of its requests was answered.
     pub fn end(&self) -> Time {
         self.requests().map(RecordedRequest::answered).max().unwrap_or(Time::ZERO)
     }
@@ -205,8 +205,8 @@ impl Recording {
         self.subjects.values().flat_map(of).collect()
     }
 
-    /// The device as it was; what the scheduler is to believe, where a file of costs says it,
-    /// and its slots.
+    /// The device as recorded; the costs that the scheduler is to use, where a file of costs gives
+    /// them, and its slots.
     pub fn target(&self, name: &str, believed: Option<(Costs, u32)>) -> RecordedTarget {
         let times = Costs {
             cached: self.times(Lane::Cached, &Costs::default().cached),
@@ -228,7 +228,7 @@ impl Recording {
         }
     }
 
-    /// The most that was being served at a time in a lane.
+    /// The most requests in service at a time in a lane.
     fn at_once(&self, lane: Lane, weight: impl Fn(&RecordedRequest) -> u32) -> u32 {
         let mut changes = Vec::new();
         for asked in self.requests().filter(|asked| asked.lane == lane) {
@@ -236,7 +236,7 @@ impl Recording {
             changes.push((asked.started(), weight));
             changes.push((asked.answered(), -weight));
         }
-        // What ends at a time makes room for what begins then.
+        // Requests that end at a time make room for those that begin then.
         changes.sort_unstable();
         let (mut now, mut most) = (0, 1);
         for (_, change) in changes {
@@ -252,7 +252,7 @@ impl Recording {
             let of = own().filter(|asked| asked.kind == kind);
             curve(of.map(|asked| (asked.amount.bytes, asked.service)))
         };
-        // Nobody asks for what was not recorded, but slots are counted in the smallest read.
+        // The replay has only recorded kinds, but slots are counted in the smallest read.
         let (read, write) = (moved(OpKind::Read), moved(OpKind::Write));
         let either = read.clone().or(write.clone());
         let mut by_kind: BTreeMap<OpKind, Vec<u64>> = BTreeMap::new();
@@ -272,7 +272,7 @@ impl Recording {
     }
 }
 
-/// A replay may take so many times as long as what was recorded, and a minute.
+/// How much longer than the recording a replay may take, and a minute.
 const SLOWER_MAX: u64 = 10;
 /// As in the configuration of a proxy.
 const SLOTS_MAX: u32 = 65_536;
@@ -308,8 +308,8 @@ fn median(values: &mut [u64]) -> u64 {
     *values.select_nth_unstable(middle).1
 }
 
-/// Requests in the order of their arrival, as chains in which each follows the answer that
-/// came last before it and that nothing else follows.
+/// Requests in the order of their arrival, as chains. In a chain each follows the reply that came
+/// last before it and that no other request follows.
 fn chains(requests: &[RecordedRequest]) -> Vec<Vec<ReplayRecord>> {
     let mut chains: Vec<Vec<ReplayRecord>> = Vec::new();
     // Chains whose last request is answered, or will be, by when that is.
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn each_request_follows_the_answer_that_came_last_before_it() {
-        // Answers at 10, 25, 30 and 60; what came at 30 follows the answer of 30.
+        // Replies at 10, 25, 30 and 60; the request of 30 follows the reply of 30.
         let requests =
             [asked(0, 2, 8, 1), asked(5, 0, 20, 1), asked(12, 8, 10, 1), asked(30, 0, 30, 1)];
         assert_eq!(thinks(&requests), [vec![0, 2, 0], vec![5]]);

@@ -1,4 +1,4 @@
-//! What the world asks of a scheduler, and the one that production runs.
+//! The interface of a scheduler in the world, and the one of production.
 //!
 //! ```text
 //!   world ─ enqueue ─► ┌ Dispatcher, the very struct of the proxy      (ours)
@@ -8,7 +8,7 @@
 //!                      └ DmClock                                       (dmclock)
 //! ```
 //!
-//! Nothing of the dispatcher is copied here: its calls are passed on.
+//! The dispatcher is not copied: its calls are passed on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,16 +21,16 @@ use sched::{Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 
-/// Which scheduler a world runs.
+/// The scheduler that a world runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Policy {
     /// The dispatcher of the proxy.
     Ours,
-    /// None: everything goes to the device as it comes.
+    /// No scheduler: everything goes to the device at once.
     Fifo,
-    /// Start-time fair queueing with D requests outstanding.
+    /// Start-time fair queueing with D requests in flight.
     Sfqd,
-    /// The same with slots by size, and no backfill.
+    /// Start-time fair queueing with slots by size, and no backfill.
     SfqdSlots,
     /// Lustre's token bucket filter.
     Tbf,
@@ -39,11 +39,11 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Every one, in order.
+    /// Every scheduler, in order.
     pub const ALL: [Policy; 6] =
         [Policy::Ours, Policy::Fifo, Policy::Sfqd, Policy::SfqdSlots, Policy::Tbf, Policy::Dmclock];
 
-    /// Its name in scenarios and reports.
+    /// The name in scenarios and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Ours => "ours",
@@ -73,7 +73,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A word that names no scheduler.
+/// The error of a word that is not a scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a scheduler; use one of {}", Policy::ALL.map(Policy::name).join(", "))]
 pub struct ParsePolicyError {
@@ -88,7 +88,7 @@ impl FromStr for Policy {
     }
 }
 
-/// A request on its way into a scheduler.
+/// A request that is passed to a scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimArrival {
     pub(crate) subject: u64,
@@ -98,45 +98,45 @@ pub(crate) struct SimArrival {
     pub(crate) token: u32,
 }
 
-/// A request whose turn has come.
+/// A dispatched request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimDispatch {
     pub(crate) id: u64,
     pub(crate) token: u32,
     pub(crate) lane: Lane,
     pub(crate) slots: u32,
-    /// Whether a reservation brought it here.
+    /// Whether it was dispatched by a reservation.
     pub(crate) reserved: bool,
 }
 
-/// Service that a subject had at other proxies since its last request at this one.
+/// Service of a subject at other proxies since its last request at this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SimRemoteService {
     pub(crate) cost: Nanos,
-    /// Requests in all, and those of them that a reservation brought: δ and ρ of dmClock.
+    /// All requests, and those that were dispatched by a reservation: δ and ρ of dmClock.
     pub(crate) requests: u64,
     pub(crate) reserved: u64,
 }
 
-/// Requests of a subject that wait for their turn.
+/// Requests of a subject that wait for their dispatch.
 #[derive(Clone, Debug)]
 pub(crate) struct SimBacklog {
     pub(crate) who: Identity,
     pub(crate) requests: u32,
-    /// Some of them stand behind one that waits for a limit or a meter.
+    /// Whether some wait behind one that waits for a limit or a meter.
     pub(crate) for_meter: bool,
 }
 
-/// Who goes next at one proxy. `now` never needs to be later than the last one.
+/// The scheduler of one proxy. `now` never needs to be later than the last one.
 pub(crate) trait Scheduler: fmt::Debug + Send {
-    /// A name for an identity, to be given back by `release`.
+    /// Takes an id for an identity, to be given back by `release`.
     fn subject(&mut self, who: &Identity, paths: PathSet) -> u64;
     fn release(&mut self, _subject: u64) {}
     fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64;
     fn poll(&mut self, now: Time) -> Option<SimDispatch>;
     fn complete(&mut self, id: u64, served: Amount, now: Time);
-    /// Says that a request of the cached lane needs the device; true if it is in line for that
-    /// now, false if it simply goes on.
+    /// Moves a request of the cached lane to the device; true if it waits for that now, false if it
+    /// simply goes on.
     fn miss(&mut self, _id: u64, _now: Time) -> bool {
         false
     }
@@ -150,9 +150,9 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
         _now: Time,
     ) {
     }
-    /// Takes what a controller grants.
+    /// Applies the grants of a controller.
     fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
-    /// What was used of each scope since the last call.
+    /// The usage of each scope since the last call.
     fn take_uses(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
@@ -160,11 +160,11 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn promises_cut_ppm(&self, _now: Time) -> u64 {
         0
     }
-    /// Whose requests wait now, where it knows what for.
+    /// The subjects of waiting requests, where the reason of waiting is known.
     fn waiting(&self) -> Vec<SimBacklog> {
         Vec::new()
     }
-    /// Sums by rule, where it keeps them.
+    /// Sums by rule, where the scheduler has them.
     fn usage(&self) -> Vec<(String, Usage)> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What a target does with requests, apart from what its scheduler believes of it.
+//! The model of a target, apart from the costs that its scheduler uses.
 //!
 //! ```text
 //!   parallel   dispatched ─► p servers, first come first served beyond  ─► served
@@ -8,11 +8,12 @@
 //!                                      └ pieces are written back beside everything else
 //! ```
 //!
-//! A request occupies one server for the curve's time at its size. In the shared discipline
-//! it is that time cut into units of the smallest request, which run side by side: four units
-//! hold a width of four. Either way the target serves p / time(size) of them a second.
+//! A request occupies one server for the curve's time at its size. In the shared discipline that
+//! time is cut into units of the smallest request, which run side by side: four units have a width
+//! of four. Either way the target serves p / time(size) of them a second.
 //!
-//! Chance is the target's own generator. A crash forgets what runs; events of it are void.
+//! Each target has a random generator of its own. A crash drops running requests; their events are
+//! void.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -29,32 +30,32 @@ use crate::prng::Prng;
 #[derive(Clone, Debug)]
 pub(crate) struct TargetSpec {
     pub(crate) name: String,
-    /// How many there are of it, each with its proxy.
+    /// The number of proxies.
     pub(crate) count: u32,
-    /// D: what the scheduler may have outstanding.
+    /// D: the most slots that the scheduler may have in use.
     pub(crate) slots: u32,
     /// Slots of the cached lane.
     pub(crate) threads: u32,
-    /// p: how many requests it serves at once.
+    /// p: the number of requests that it serves at once.
     pub(crate) parallelism: u32,
     pub(crate) discipline: Discipline,
-    /// How long a request occupies one of the p.
+    /// The service time of a request on one of the p servers.
     pub(crate) device: LaneCosts,
     pub(crate) cached: LaneCosts,
     pub(crate) mode: CostMode,
-    /// What the scheduler believes of writes, where that is not the truth.
+    /// The costs of writes that the scheduler uses, where they differ from the real ones.
     pub(crate) believed_write: Option<Curve>,
     /// Whether it learns costs from requests that run alone.
     pub(crate) recalibrate: bool,
-    /// The mean time of a smallest request that it holds by D.
+    /// The latency target that its scheduler meets by D.
     pub(crate) held_latency: Option<Nanos>,
-    /// What its scheduler believes; none if it believes what is.
+    /// The costs that its scheduler uses; the real ones if none.
     pub(crate) believed: Option<Costs>,
-    /// Times are this much shorter to this much longer.
+    /// The relative bounds of random service times, shorter and longer.
     pub(crate) jitter_percent: u64,
-    /// What a read or write takes besides if the last one was another client's.
+    /// The additional time of a read or write after another client's.
     pub(crate) seek: Nanos,
-    /// Of a hundred reads so many are answered by the page cache.
+    /// The percentage of reads that the page cache answers.
     pub(crate) hit_percent: u64,
     /// Written bytes that the page cache takes before they are on the device.
     pub(crate) dirty: Option<Bytes>,
@@ -69,7 +70,7 @@ pub(crate) enum Discipline {
 }
 
 impl TargetSpec {
-    /// What its scheduler believes that requests cost: a p-th of the time on a server.
+    /// The costs that its scheduler uses: a p-th of the time on a server.
     pub(crate) fn scheduled(&self) -> sched::TargetParams {
         let p = u64::from(self.parallelism);
         let part = |curve: &Curve| {
@@ -98,26 +99,26 @@ impl TargetSpec {
         }
     }
 
-    /// Whether the scheduler goes by what it was told, and nothing that it finds out.
+    /// Whether the scheduler uses the configured costs, and learns none.
     pub(crate) fn is_settled(&self) -> bool {
         !self.recalibrate && self.held_latency.is_none()
     }
 }
 
-/// A request at the target: its place in the world's table, and its stamp.
+/// A request at the target: its index in the world's table, and its stamp.
 pub(crate) type ServiceId = (u32, u32);
 
-/// One target at work.
+/// One active target.
 #[derive(Debug)]
 pub(crate) struct SimDevice {
     spec: Arc<TargetSpec>,
     proxy: u32,
     prng: Prng,
-    /// How slow it is; 1000 where nothing is wrong with it.
+    /// The slowdown in thousandths; 1000 without a fault.
     slowness: u64,
     last_stream: u32,
     epoch: u32,
-    /// How often it crashed: what was written back before is void.
+    /// How often it crashed: earlier write-backs are void.
     lives: u32,
     busy: u32,
     waiting: VecDeque<(ServiceId, u64)>,
@@ -127,7 +128,7 @@ pub(crate) struct SimDevice {
     stalled: VecDeque<(ServiceId, u64)>,
 }
 
-/// Those that share the device, and how far a unit of width has got since the beginning.
+/// Requests that share the device, and the progress of a unit of width since the beginning.
 #[derive(Debug, Default)]
 struct SharedService {
     /// In 1024ths of a nanosecond.
@@ -141,7 +142,7 @@ struct SharedService {
 /// A device whose write-back is one of these reads and writes at once.
 const FLUSHERS: u32 = 4;
 const FLUSH_PIECE: u64 = 1 << 20;
-/// The ticket of a piece that is written back.
+/// The id of a piece that is written back.
 pub(crate) const FLUSH: u32 = u32::MAX;
 const FINE: u64 = 1024;
 
@@ -169,7 +170,7 @@ impl SimDevice {
         self.prng.below(100) < self.spec.hit_percent
     }
 
-    /// Serves from memory.
+    /// Serves a request from memory.
     pub(crate) fn serve_cached(
         &mut self,
         ticket: ServiceId,
@@ -207,7 +208,7 @@ impl SimDevice {
         true
     }
 
-    /// One of the servers is free.
+    /// Handles that one of the servers is free.
     pub(crate) fn ended(&mut self, now: Time, events: &mut SimEvents) {
         if self.spec.discipline == Discipline::Shared {
             return;
@@ -218,7 +219,7 @@ impl SimDevice {
         }
     }
 
-    /// Those of the shared discipline that are served by now, one each call.
+    /// Requests of the shared discipline that are served by now, one each call.
     pub(crate) fn next_served(&mut self, now: Time) -> Option<ServiceId> {
         self.progress(now);
         let Reverse((end, _, ticket, width)) = *self.shared.running.peek()?;
@@ -230,7 +231,7 @@ impl SimDevice {
         Some(ticket)
     }
 
-    /// Says when the next of those that share it will be served.
+    /// Schedules the next completion of the requests that share the device.
     pub(crate) fn arm(&mut self, now: Time, events: &mut SimEvents) {
         self.epoch += 1;
         let Some(Reverse((end, ..))) = self.shared.running.peek() else { return };
@@ -250,7 +251,7 @@ impl SimDevice {
         self.epoch == epoch
     }
 
-    /// A piece is on the device: its bytes are clean.
+    /// Handles that a piece is on the device: its bytes are clean.
     pub(crate) fn flushed(&mut self, life: u32, now: Time, events: &mut SimEvents) {
         if life != self.lives {
             return;
@@ -261,12 +262,12 @@ impl SimDevice {
         self.take_dirty(now, events);
     }
 
-    /// From now on every request takes so many thousandths of its time.
+    /// Sets the slowdown of every request, in thousandths of its time.
     pub(crate) fn set_slowness(&mut self, thousandths: u64) {
         self.slowness = thousandths;
     }
 
-    /// Forgets whatever runs and waits.
+    /// Drops all running and waiting requests.
     pub(crate) fn crash(&mut self) {
         self.epoch += 1;
         self.lives += 1;
@@ -340,11 +341,11 @@ impl SimDevice {
         shared.progress += span as u64;
     }
 
-    /// Lets writes into the page cache while there is room, and has something written back.
+    /// Lets writes into the page cache while there is room, and starts write-backs.
     fn take_dirty(&mut self, now: Time, events: &mut SimEvents) {
         let budget = self.spec.dirty.map_or(0, Bytes::get);
         while let Some((ticket, bytes)) = self.stalled.front().copied() {
-            // What is larger than the whole budget goes when nothing is dirty.
+            // A write larger than the whole budget goes when nothing is dirty.
             if self.dirty > 0 && self.dirty + bytes > budget {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What jobs ask for: a list of steps that each of a job's nodes goes through.
+//! Workloads of jobs: a list of steps that each of a job's nodes performs.
 //!
 //! ```text
 //!   steps:  do "create, write 320B, clunk"  ─ closed: depth, think ─┐ until requests, total,
@@ -6,9 +6,9 @@
 //!           pause 30s                                               └─► the next step, repeated
 //! ```
 //!
-//! Every workload of the literature that we re-enact is such a list: a checkpoint cycle is a
-//! write of so many bytes and a pause, multi-md-test a step for each of its phases, a burst an
-//! open loop whose requests come in groups, and a recorded trace a list of its own.
+//! Every workload of the literature that is re-enacted is such a list. A checkpoint cycle is a
+//! write of some bytes and a pause, multi-md-test a step for each of its phases. A burst is an open
+//! loop whose requests come in groups, and a recorded trace a list of its own.
 
 use std::sync::Arc;
 
@@ -20,27 +20,27 @@ use crate::prng::Prng;
 /// A `[[job]]` of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct JobSpec {
-    /// What reports and expectations call it.
+    /// The name in reports and expectations.
     pub(crate) name: String,
     pub(crate) who: Identity,
-    /// Where its files lie, for rules that name paths.
+    /// The directory of its files, for rules that name paths.
     pub(crate) path: Option<String>,
-    /// The first node's address; each further node has the next one. Without it all its nodes
-    /// are one identity.
+    /// The first node's address; each further node has the next one. Without it all its nodes are
+    /// one identity.
     pub(crate) first_address: Option<std::net::IpAddr>,
     pub(crate) nodes: u32,
-    /// Jobs like this one, with a number behind their job's name.
+    /// The number of jobs like this one, with a number behind their job's name.
     pub(crate) copies: u32,
-    /// How long after each other they begin.
+    /// The time between the starts of two copies.
     pub(crate) every: Nanos,
     pub(crate) start: Time,
-    /// How long each runs; to the end if none.
+    /// The run time of each copy; to the end if none.
     pub(crate) lifetime: Option<Nanos>,
     /// Index of its `[[target]]`.
     pub(crate) target: usize,
     pub(crate) route: JobRoute,
     pub(crate) steps: Arc<[JobStep]>,
-    /// How often the steps are gone through.
+    /// How often the steps are repeated.
     pub(crate) repeat: Option<u64>,
     pub(crate) wire: NicSpec,
 }
@@ -48,15 +48,15 @@ pub(crate) struct JobSpec {
 /// Which of a target's proxies a job's requests go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobRoute {
-    /// All to this one.
+    /// All requests to this proxy.
     One(u32),
-    /// Each node's to the proxy of its number.
+    /// Each node's requests to the proxy of its number.
     Node,
-    /// One after another.
+    /// Requests to one proxy after another.
     Round,
-    /// By chance that depends on node and request, as files are spread.
+    /// At random by node and request, as files are spread.
     Hash,
-    /// In pieces of so many bytes to one after another; depth counts pieces.
+    /// In pieces of this size to one proxy after another; depth counts pieces.
     Stripe(Bytes),
 }
 
@@ -65,58 +65,58 @@ pub(crate) enum JobRoute {
 pub(crate) enum JobStep {
     Work(StepWork),
     Pause(Nanos),
-    /// What one client did, in its order: a node for each.
+    /// A recorded client's requests, in their order: a node for each client.
     Trace(Arc<[ReplayRecord]>),
 }
 
-/// Requests of a step.
+/// The requests of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepWork {
-    /// Asked for one after another, from the first again after the last.
+    /// The requests in order, from the first again after the last.
     pub(crate) requests: Vec<RequestShape>,
     pub(crate) pace: LoadModel,
-    /// Ends after so many requests of each node.
+    /// The step ends after this many requests of each node.
     pub(crate) count: Option<u64>,
-    /// Ends after so many bytes of each node.
+    /// The step ends after this many bytes of each node.
     pub(crate) total: Option<Bytes>,
-    /// Ends after so long.
+    /// The step ends after this time.
     pub(crate) span: Option<Nanos>,
 }
 
-/// What a request asks for.
+/// The kind and amount of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestShape {
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
 }
 
-/// When a node asks.
+/// When a node sends its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadModel {
-    /// So many outstanding, and a pause after each answer.
+    /// A number of requests in flight, and a pause after each reply.
     Closed { depth: u32, think: Nanos },
-    /// At a rate, whatever is answered.
+    /// At a rate, whatever the replies.
     Open { gap: Nanos, spacing: Spacing, group: u32 },
 }
 
-/// How the requests of an open loop follow each other.
+/// The spacing of the requests of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spacing {
     Even,
-    /// As if they knew nothing of each other.
+    /// At random, independent of each other.
     Poisson,
 }
 
-/// One request of a recorded client: what the replay is fed with.
+/// One request of a recorded client, for the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayRecord {
-    /// From the answer to the request before it until it was asked for.
+    /// The time from the reply to the request before it until it was sent.
     pub think: Nanos,
-    /// What it did.
+    /// The kind of the request.
     pub kind: OpKind,
-    /// What it asked for.
+    /// The requested amount.
     pub amount: Amount,
-    /// What was expected to serve it.
+    /// The lane that was expected to serve it.
     pub lane: Lane,
 }
 
@@ -144,44 +144,44 @@ impl LoadModel {
     }
 }
 
-/// A node of a job at work.
+/// An active node of a job.
 #[derive(Debug)]
 pub(crate) struct SimClient {
     pub(crate) job: u32,
     pub(crate) copy: u32,
-    /// Its identity's place in the world's table.
+    /// Its identity's index in the world's table.
     pub(crate) identity: u32,
     /// Its number among the job's nodes.
     pub(crate) node: u32,
-    /// Whether it may ask for more.
+    /// Whether it may send more requests.
     pub(crate) active: bool,
     pub(crate) step: u32,
     /// The next of the step's requests or records.
     pub(crate) next: u32,
-    /// Requests or bytes that the step still has; as many as there are if it has no count.
+    /// Requests or bytes that the step still has; unbounded if it has no count.
     pub(crate) left: u64,
-    /// When the step ends.
+    /// The end of the step.
     pub(crate) until: Time,
-    /// Its loops that go on: requests outstanding or thought about, and the timer.
+    /// Its active loops: requests in flight or in think time, and the timer.
     pub(crate) busy: u32,
     pub(crate) rounds: u64,
-    /// Requests it asked for so far.
+    /// The number of requests that it has sent.
     pub(crate) asked: u64,
-    /// Bytes of a striped request that it has not asked for, and of what kind.
+    /// Bytes of a striped request that it has not sent, and their kind.
     pub(crate) rest: Option<(OpKind, u64)>,
     pub(crate) prng: Prng,
 }
 
-/// What a client does about a step that it has begun or goes on with.
+/// The progress of a client in a step that it begins or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepProgress {
     Ask(RequestShape, Option<Lane>),
-    /// There is nothing more in this step.
+    /// The step is over.
     Over,
 }
 
 impl SimClient {
-    /// Takes up its step.
+    /// Begins its next step.
     pub(crate) fn begin(&mut self, step: &JobStep, now: Time) {
         self.next = 0;
         (self.left, self.until) = (u64::MAX, Time::MAX);
@@ -244,7 +244,7 @@ impl SimClient {
         )
     }
 
-    /// How long it thinks before it goes on in a step.
+    /// The think time before it continues in a step.
     pub(crate) fn think(&self, step: &JobStep) -> Nanos {
         match step {
             JobStep::Work(StepWork { pace: LoadModel::Closed { think, .. }, .. }) => *think,
@@ -255,7 +255,7 @@ impl SimClient {
         }
     }
 
-    /// From one arrival of an open loop to the next.
+    /// The time from one arrival of an open loop to the next.
     pub(crate) fn gap(&mut self, gap: Nanos, spacing: Spacing) -> Nanos {
         match spacing {
             Spacing::Even => gap,

@@ -1,24 +1,24 @@
-//! Which class a request belongs to, for the schedulers that are not ours.
+//! The class of a request, for the schedulers that are not ours.
 //!
 //! ```text
 //!   subject + kind ─► first rule that matches ─► (rule, values of `per`) ─► class, its grant
 //! ```
 //!
-//! A class keeps its number for ever. When rules change it has its new grant from its next
-//! request on, which is when Lustre looks too.
+//! A class keeps its number forever. When rules change it has its new grant from its next request
+//! on, as in Lustre.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{Identity, KeyValue, LimitMode, OpKind, PathSet, Rate, RuleSet};
 
-/// What a class is granted.
+/// The grant of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BaselineGrant {
     pub(crate) weight: u64,
     pub(crate) reserve: Option<Rate>,
     pub(crate) limit: Option<Rate>,
-    /// What its limit lets through in time is made up for later.
+    /// Whether service that its limit missed is made up for later.
     pub(crate) realtime: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct BaselineGrant {
 #[derive(Debug)]
 pub(crate) struct BaselineClasses {
     rules: Arc<RuleSet>,
-    /// Bumped with each change of rules.
+    /// The version of the rules, incremented with each change.
     pub(crate) generation: u32,
     subjects: Vec<(Identity, PathSet, [u32; OpKind::COUNT])>,
     known: BTreeMap<(Identity, PathSet), u32>,

@@ -9,14 +9,15 @@
 //!          3. wait for the smallest R or L
 //! ```
 //!
-//! ceph/dmclock at d9204e2; A. Gulati et al., OSDI 2010; docs/algorithms/baselines.md. A
-//! request costs one. Only the head of a class has tags, made when it becomes the head; who was
+//! ceph/dmclock at d9204e2; A. Gulati et al., OSDI 2010; docs/algorithms/baselines.md. A request
+//! costs one. Only the head of a class has tags, made when it becomes the head. A class that was
 //! idle gets a prop_delta that puts its P beside the lowest of the others. The current request's
-//! cost is in its own R and L. At most D requests are outstanding. Who wakes up looks at all
-//! who wait for L, in O(n), as Ceph's does at everybody.
+//! cost is in its own R and L. At most D requests are in flight. A class that becomes active is
+//! compared with all that wait for L, in O(n), as in Ceph.
 //!
-//! A weight stands for so many requests a second: weights of more than the device gives make P
-//! follow the clock, and sharing is lost. That is the published behaviour, not a fault of ours.
+//! A weight is a rate in requests per second: weights of more than the device gives make P follow
+//! the clock, and sharing is lost. That is the published behaviour, not a fault of this
+//! implementation.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,11 +35,11 @@ pub(crate) struct DmClock {
     slots_max: u32,
     classes: BaselineClasses,
     clients: Vec<DmClockClient>,
-    /// Those with requests, by R.
+    /// Classes with requests, by R.
     reservation: TagHeap<i64>,
-    /// Of them, those whose L is still to come, by L.
+    /// Of these, classes whose L is in the future, by L.
     limit: TagHeap<i64>,
-    /// And the others, by P + prop_delta.
+    /// The other classes, by P + prop_delta.
     proportion: TagHeap<i64>,
     queued: usize,
     outstanding: u32,
@@ -54,7 +55,7 @@ struct DmClockClient {
     head: DmClockTags,
     prop_delta: i64,
     idle: bool,
-    /// Served elsewhere since its last request here.
+    /// Remote service since its last request here.
     delta: u64,
     rho: u64,
 }
@@ -108,7 +109,7 @@ impl DmClock {
         self.stand(class, now);
     }
 
-    /// Puts a class with a new head where its tags say.
+    /// Updates the position of a class with a new head.
     fn stand(&mut self, class: usize, now: i64) {
         let own = &self.clients[class];
         self.reservation.put(own.head.r, class);
@@ -126,7 +127,7 @@ impl DmClock {
         let item = own.fifo.pop_front().expect("an active class has a request");
         own.last = own.head;
         if !reserved {
-            // What a share paid for is not taken out of the reservation.
+            // Service that a share paid for is not taken out of the reservation.
             own.last.r -= own.reserve_ns(&item);
         }
         if own.fifo.is_empty() {
@@ -151,7 +152,7 @@ impl DmClockClient {
         let t = item.arrived;
         let grant = self.grant.expect("set with the first request");
         self.head.r = match grant.reserve {
-            // It may have had none until the rules changed.
+            // The class may have had none until the rules changed.
             Some(_) if self.last.r > NEVER / 2 => t,
             Some(_) => t.max(self.last.r + self.reserve_ns(&item)),
             None => NEVER,
@@ -185,7 +186,7 @@ impl DmClockClient {
     }
 }
 
-/// The time of so many at a rate.
+/// The time of an amount at a rate.
 fn spent(units: u64, rate: u64) -> i64 {
     match units.checked_mul(SECOND) {
         Some(scaled) => whole(scaled / rate),
@@ -199,7 +200,7 @@ fn whole(ns: u64) -> i64 {
     i64::try_from(ns).map_or(NEVER, |ns| ns.min(NEVER))
 }
 
-/// What a request and those elsewhere cost by a rate: each is one, or its bytes.
+/// The cost of a request and of remote ones by a rate: each is one, or its bytes.
 fn units(rate: Rate, item: &DmClockItem, elsewhere: u64) -> u64 {
     match rate {
         Rate::Ops(_) => 1 + elsewhere,

@@ -1,12 +1,13 @@
-//! The heap of the published schedulers: a class stands in it once and can be moved.
+//! The heap of the published schedulers: it contains a class at most once, and a class can be
+//! moved.
 //!
 //! ```text
 //!   entries: [ (key, class) ]   four children each, the least on top
 //!   places:  class ─► index     so that a class is moved or removed in O(log n)
 //! ```
 //!
-//! Ceph's intrusive heap and Lustre's binary one do the same with two children. Four, with
-//! keys beside the classes, is what our own dispatcher has: no difference comes from here.
+//! Ceph's intrusive heap and Lustre's binary one do the same with two children. Our own dispatcher
+//! has four, with keys beside the classes, so no difference comes from the heap.
 
 /// Classes by key; equal keys go by class.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The published schedulers that ours is held against. They live here and nowhere else.
+//! The published schedulers that ours is compared with. They are in this module only.
 //!
 //! ```text
 //!   rules ─► classes (who, kind ─► class: weight, rate, reservation) ─┬─► fifo
@@ -7,10 +7,9 @@
 //!                                                                     └─► dmclock
 //! ```
 //!
-//! Each is written to its source's letter, faults included, for a comparison with something
-//! better than what is in use would say nothing. They know one resource: a request that the
-//! page cache could have answered is a request like others, and goes on to the device with
-//! the place it has.
+//! Each follows its source exactly, faults included: a comparison with something better than what
+//! is in use would prove nothing. They know one resource. A request that the page cache could have
+//! answered is a request like others, and goes on to the device at its position.
 
 mod classes;
 mod dmclock;

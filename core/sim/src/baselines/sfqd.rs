@@ -1,14 +1,14 @@
-//! Start-time fair queueing with D outstanding, as published.
+//! Start-time fair queueing with D requests in flight, as published.
 //!
 //! ```text
 //!   arrival ─► S = max(v, F + delay/φ), F = S + c/φ ─► heap by (S, arrival)
-//!                                                          │ outstanding < D, or
+//!                                                          │ in flight < D, or
 //!   v = S of the dispatched; max F when all is idle ◄──────┘ its slots fit (no backfill)
 //! ```
 //!
-//! P. Goyal et al., SIGCOMM 1996; W. Jin et al., SIGMETRICS 2004. By count, a request is one of
-//! D whatever its size, which is what SFQ(D)+ mends: by slots, it holds as many as its cost in
-//! units of the smallest, and what does not fit holds up everything behind it.
+//! P. Goyal et al., SIGCOMM 1996; W. Jin et al., SIGMETRICS 2004. By count, a request is one of D
+//! whatever its size, which SFQ(D)+ mends: by slots, it uses as many as its cost in units of the
+//! smallest. A request that does not fit delays everything behind it.
 //!
 //! Tags are cost in nanoseconds × 2^20 / weight, wide enough never to wrap.
 
@@ -40,7 +40,7 @@ pub(crate) struct SfqD {
 #[derive(Clone, Copy, Debug, Default)]
 struct SfqTags {
     finish: u128,
-    /// Cost that the class had at other servers and that no request has been charged with.
+    /// Cost of remote service with which no request has been charged yet.
     delay: u64,
 }
 
@@ -68,7 +68,7 @@ impl SfqD {
         }
     }
 
-    /// D counts slots, as SFQ(D)+ has them, without its backfill.
+    /// D counts slots, as in SFQ(D)+, without its backfill.
     pub(crate) fn by_slots(target: TargetParams, rules: Arc<RuleSet>) -> SfqD {
         SfqD { by_slots: true, ..SfqD::by_count(target, rules) }
     }

@@ -5,16 +5,16 @@
 //!                └─ was empty: deadline := check_time + nsecs, into the heap
 //!   a free thread ─► heap root by (deadline, check_time)
 //!                     ├─ has a token: its oldest request; a plain rule's deadline := now + nsecs
-//!                     └─ has none: throttle everybody until its check_time + nsecs
+//!                     └─ has none: throttle all classes until its check_time + nsecs
 //! ```
 //!
-//! lustre/ptlrpc/nrs_tbf.c as of August 2026; docs/algorithms/baselines.md. The quirks are
-//! kept: only the root is looked at, a plain rule throws the fraction of a token away, depth
-//! caps what comes in batches, a compensated rule (`realtime`) has neither and no bound on what
-//! it may catch up, and a class sees another rate when its next request arrives.
+//! lustre/ptlrpc/nrs_tbf.c as of August 2026; docs/algorithms/baselines.md. The quirks are kept.
+//! Only the root is checked, and a plain rule throws the fraction of a token away. Depth caps what
+//! comes in batches. A compensated rule (`realtime`) has neither and no bound on what it may catch
+//! up. A class has its new rate when its next request arrives.
 //!
-//! It counts requests, so only limits in operations are known to it. Deadlines
-//! round 10^9 / rate up: rounded down, a clock that jumps to the deadline never gets a token.
+//! It counts requests, so it has limits in operations only. Deadlines round 10^9 / rate up: rounded
+//! down, a clock that jumps to the deadline never gets a token.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct LustreTbf {
     /// Classes with requests by deadline, check_time and order of entry.
     heap: TagHeap<(Time, Time, u64)>,
     sequence: u64,
-    /// Nothing goes before.
+    /// No class may go before.
     throttled: Option<Time>,
     queued: usize,
     outstanding: u32,
@@ -75,7 +75,7 @@ impl LustreTbf {
         }
     }
 
-    /// The bucket of a class, with the rate that its rule has now.
+    /// The bucket of a class, with the current rate of its rule.
     fn load(&mut self, class: usize, now: Time) {
         let (grant, generation) = (&self.classes.grants[class], self.classes.generation);
         match self.buckets.get_mut(class) {
@@ -84,7 +84,7 @@ impl LustreTbf {
             Some(own) if own.generation != generation => {
                 own.generation = generation;
                 if (own.rate, own.realtime) != terms(grant) {
-                    // A change hands each class a full bucket: a quirk.
+                    // A change gives each class a full bucket: a quirk.
                     let (fifo, deadline) = (std::mem::take(&mut own.fifo), own.deadline);
                     *own = Bucket { fifo, deadline, ..Bucket::new(terms(grant), generation, now) };
                 }
@@ -99,7 +99,7 @@ impl LustreTbf {
         self.heap.put((own.deadline, own.check_time, self.sequence), class);
     }
 
-    /// What the root may do now: its class, or until when everybody waits.
+    /// The next step of the root: its class, or until when all classes wait.
     fn root(&mut self, now: Time) -> Result<usize, Option<Time>> {
         loop {
             let Some((_, class)) = self.heap.first() else { return Err(None) };
@@ -151,7 +151,7 @@ impl Bucket {
     }
 }
 
-/// The tokens that came in so many nanoseconds.
+/// The tokens of a number of nanoseconds.
 fn fresh(passed: u64, rate: u64) -> u64 {
     match passed.checked_mul(rate) {
         Some(product) => product / SECOND,

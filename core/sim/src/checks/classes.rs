@@ -1,8 +1,8 @@
-//! What a request belongs to, found from the rules alone.
+//! Class, meters and ceilings of a request, derived from the rules alone.
 //!
 //! ```text
 //!   identity + kind ─► class (rule, key) ─► plain? reserved?
-//!                  └─► gauges: each limit of the rule, each meter, by key
+//!                  └─► ceilings: each limit of the rule, each meter, by key
 //! ```
 
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use model::{KeyValue, KindSet, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet};
 use super::windows::CATCH_UP;
 use crate::world::SimOwner;
 
-/// Where the requests of an identity and kind belong.
+/// The class and ceilings of an identity's requests of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassOf {
     pub(crate) class: u32,
     pub(crate) weight: u64,
-    /// No limit, meter, reservation or cap on slots has a say.
+    /// Whether no limit, meter, reservation or cap on slots applies.
     pub(crate) plain: bool,
-    /// Nothing but weights tells classes apart.
+    /// Whether classes differ only by weight.
     pub(crate) only_weights: bool,
-    /// The promised rate, where nothing but slots holds its class back.
+    /// The reserved rate, where only slots can delay its class.
     pub(crate) reserve: Option<Rate>,
     pub(crate) gauges: Arc<[u32]>,
 }
@@ -39,11 +39,11 @@ pub(crate) struct RateCeiling {
 
 type CheckedKey = (bool, usize, usize, Vec<KeyValue>);
 
-/// Classes and ceilings of the rules in force.
+/// The classes and ceilings of the rules in force.
 #[derive(Debug)]
 pub(crate) struct RuleView {
     rules: Arc<RuleSet>,
-    /// Some slots are kept free by a rule.
+    /// Whether a rule keeps slots free.
     pub(crate) keeps_slots: bool,
     /// Whether all classes are alike but for their weights.
     only_weights: bool,
@@ -75,7 +75,7 @@ impl RuleView {
         *self = RuleView::new(rules);
     }
 
-    /// Where requests belong; `owner` must be given once for each identity and kind.
+    /// The class and ceilings of requests; `owner` must be given once for each identity and kind.
     pub(crate) fn belongs(
         &mut self,
         identity: u32,
@@ -113,7 +113,7 @@ impl RuleView {
         let next = self.classes.len() as u32;
         let class = *self.classes.entry((number, key.clone())).or_insert(next);
         let mut gauges = Vec::new();
-        // Beyond `max_classes` keys share a class, which from here cannot be seen.
+        // Beyond `max_classes` keys share a class, which cannot be seen from here.
         for (place, limit) in rule.map_or(&[][..], |rule| rule.ceilings()).iter().enumerate() {
             let shared = rule.is_some_and(|rule| rule.max_classes.is_some());
             if limit.kinds.contains(kind) && !shared {
@@ -133,7 +133,7 @@ impl RuleView {
             let gauge = RateCeiling { name: of.name.clone(), rate, burst, kinds };
             gauges.push(self.gauge((true, meter, 0, key), gauge));
         }
-        // A queue is held up by whatever stands in it: all kinds of its direction.
+        // A queue is delayed by any request in it: all kinds of its direction.
         let mut beside = OpKind::ALL.iter().filter(|other| other.direction() == kind.direction());
         let metered = beside.any(|other| {
             rule.is_some_and(|rule| {
@@ -141,7 +141,7 @@ impl RuleView {
             }) || rules.meters_for(who, *other, paths).next().is_some()
         });
         let capped = rule.is_some_and(|rule| rule.slots.is_some());
-        // A class whose other kinds are limited still is promised its rate, of what it asks for.
+        // A class whose other kinds are limited still has its reserved rate, of what it requests.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
         let reserve = rule.filter(|rule| bare && rule.max_classes.is_none());
         ClassOf {
@@ -165,7 +165,7 @@ impl RuleView {
 }
 
 impl ClassOf {
-    /// Of a request that arrived under older rules: nothing is claimed of it.
+    /// Of a request that arrived under older rules: nothing is checked of it.
     fn nowhere() -> ClassOf {
         ClassOf {
             class: u32::MAX,

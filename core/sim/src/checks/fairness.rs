@@ -1,13 +1,12 @@
-//! Classes that both wait all the time are served by weight.
+//! Fairness: classes that both wait all the time are served by weight.
 //!
 //! ```text
 //!   | W_f / φ_f − W_g / φ_g |  ≤  (D + 1)(c_f / φ_f + c_g / φ_g) + what overtaking adds
 //! ```
 //!
-//! Looked at where weights are all that rules say, the page cache answers nothing and costs are
-//! as they were told: reservations and meters give a class more or less than its weight,
-//! rightly, and learnt costs weigh otherwise. W counts from
-//! the moment from which both have waited.
+//! Checked where rules have only weights, the page cache answers nothing and costs are as
+//! configured. Reservations and meters rightly give a class more or less than its weight, and
+//! learnt costs weigh differently. W counts from the moment from which both have waited.
 
 use super::classes::ClassOf;
 
@@ -22,15 +21,15 @@ pub(super) struct Fairness {
 struct Own {
     weight: u64,
     waiting: u64,
-    /// Service by weight, in parts of a nanosecond.
+    /// Service divided by weight, in parts of a nanosecond.
     service: u128,
     /// The largest cost so far.
     largest: u64,
-    /// What each of the others had when both began to wait; none where one does not.
+    /// The service of each other class when both began to wait; none where one does not wait.
     since: Vec<Option<(u128, u128)>>,
 }
 
-/// Beyond so many classes the pairs are too many to look at.
+/// The most classes whose pairs are compared.
 const CLASSES_MAX: usize = 12;
 const FINE: u128 = 1 << 10;
 
@@ -40,7 +39,7 @@ impl Fairness {
     }
 
     pub(super) fn forget(&mut self) {
-        // Who waits is not known any more.
+        // Which classes wait is no longer known.
         *self = Fairness { off: true, classes: Vec::new() };
     }
 
@@ -99,7 +98,7 @@ impl Fairness {
         wrong
     }
 
-    /// What each of a pair had when both began to wait.
+    /// The service of both classes of a pair when both began to wait.
     fn pair(&self, one: usize, other: usize) -> Option<(u128, u128)> {
         let (a, b) = (&self.classes[one], &self.classes[other]);
         let seen = a.since.get(other).copied().flatten();
@@ -124,7 +123,8 @@ impl Fairness {
             return None;
         }
         let (had, have) = (a.service - mine, b.service - theirs);
-        // One more of each than in the bound of SFQ(D): what had begun when both were found waiting.
+        // One request more of each than in the bound of SFQ(D): what had begun when both were found
+        // waiting.
         let d = u128::from(slots) + 2;
         let by_weight = |cost: u64, own: &Own| u128::from(cost) * FINE / u128::from(own.weight);
         let pair = d * (by_weight(a.largest, a) + by_weight(b.largest, b));

@@ -1,16 +1,16 @@
-//! What must hold at every step, looked at from outside the scheduler.
+//! Invariants that are checked at every step, from outside the scheduler.
 //!
 //! ```text
-//!   arrived ─► counts of who waits ─┐
-//!   dispatched ─► slots, order ─────┼─► a violation: what, when, and the command that repeats it
-//!   quiet ─► nobody waits in vain ──┤
+//!   arrived ─► counts of waiting requests ─┐
+//!   dispatched ─► slots, order ────────────┼─► a violation: what, when, and how to reproduce it
+//!   quiet ─► no request waits in vain ─────┤
 //!   windows of 10 s ─► limits, reservations, shares between equals
 //! ```
 //!
-//! None of it knows how the dispatcher chooses; the classes are found anew from the rules.
-//! What is promised is docs/algorithms/dispatcher.md; the other schedulers are held to their
-//! slots only. `Dispatcher::check_invariants` costs O(everything) and is called at powers of
-//! two and now and then.
+//! The checks do not know how the dispatcher chooses; they derive the classes from the rules.
+//! docs/algorithms/dispatcher.md describes the invariants; of the other schedulers only slots are
+//! checked. `Dispatcher::check_invariants` costs O(everything) and is called at powers of two and
+//! occasionally later.
 
 mod classes;
 mod fairness;
@@ -30,7 +30,7 @@ use classes::{ClassOf, RuleView};
 use fairness::Fairness;
 use windows::Windows;
 
-/// What the checks know of a world.
+/// The state of the checks of a world.
 #[derive(Debug)]
 pub(crate) struct InvariantChecks {
     policy: Policy,
@@ -42,17 +42,17 @@ pub(crate) struct InvariantChecks {
     targets: Vec<usize>,
 }
 
-/// What the checks know of a proxy.
+/// The state of the checks of a proxy.
 #[derive(Debug)]
 struct ProxyChecks {
     spec: Arc<TargetSpec>,
-    /// What its scheduler believes.
+    /// The costs that its scheduler uses.
     target: sched::TargetParams,
-    /// Device slots held.
+    /// Device slots in use.
     held: u32,
-    /// Requests in line for the device that nothing but slots can hold back.
+    /// Waiting requests for the device that only slots can delay.
     plain: u32,
-    /// Requests in line for the device that hold more than one slot.
+    /// Waiting requests for the device that need more than one slot.
     large: u32,
     /// The last number that each class dispatched, by lane and direction.
     order: Vec<[u64; ORDERS]>,
@@ -63,7 +63,7 @@ struct ProxyChecks {
 
 /// Device and cached lane, and returned from the cached one; three directions each.
 const ORDERS: usize = 9;
-/// How many polls there are between two looks at everything.
+/// How many polls there are between two full checks.
 const LOOK_EVERY: u64 = 1 << 16;
 
 impl InvariantChecks {
@@ -74,7 +74,7 @@ impl InvariantChecks {
         });
         let mut watches: Vec<ProxyChecks> = specs.map(ProxyChecks::new).collect();
         if scenario.delay || scenario.controller {
-            // What is served elsewhere counts here: shares are of all proxies together.
+            // Remote service counts here: shares are of all proxies together.
             watches.iter_mut().for_each(|watch| watch.fairness.forget());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
@@ -89,7 +89,7 @@ impl InvariantChecks {
         }
     }
 
-    /// A request stands in line.
+    /// Counts a request that waits.
     pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
         if self.policy != Policy::Ours {
             return;
@@ -99,14 +99,14 @@ impl InvariantChecks {
         watch.line_up(r, &belongs, true);
         let cost = watch.cost(r);
         if r.kind.never_delayed() {
-            // It is charged to its class and waits for nobody.
+            // A request that is never delayed is charged to its class and waits for nothing.
             watch.fairness.forget();
         }
         watch.fairness.arrived(&belongs, cost);
         watch.windows.waits(&belongs, r, true, now);
     }
 
-    /// A try in the cached lane needs the device after all.
+    /// Counts a try in the cached lane that needs the device.
     pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, now: Time) {
         if self.policy != Policy::Ours {
             return;
@@ -117,7 +117,7 @@ impl InvariantChecks {
         watch.windows.waits(&belongs, r, true, now);
     }
 
-    /// A request's turn has come; what is wrong with that.
+    /// Checks a dispatched request; returns what is wrong.
     pub(crate) fn dispatched(
         &mut self,
         r: &SimRequest,
@@ -143,16 +143,16 @@ impl InvariantChecks {
             .or_else(|| watch.fairness.dispatched(&belongs, cost, &watch.target))
     }
 
-    /// A request has left the target.
+    /// Counts a request that has left the target.
     pub(crate) fn completed(&mut self, r: &SimRequest) {
         if r.lane == Lane::Device {
             let watch = &mut self.proxies[r.proxy as usize];
-            // Others than ours serve in the device's lane what tried the cached one.
+            // Schedulers other than ours serve in the device's lane what tried the cached one.
             watch.held = watch.held.saturating_sub(r.slots);
         }
     }
 
-    /// A scheduler says that nothing may go; what is wrong with that.
+    /// Checks that the scheduler rightly dispatches nothing; returns what is wrong.
     pub(crate) fn quiet(
         &mut self,
         proxy: u32,
@@ -169,15 +169,15 @@ impl InvariantChecks {
             sched.check();
         }
         if sched.next_deadline().is_some_and(|deadline| deadline <= clock) {
-            // It has done enough for one call, and asks for another.
+            // The scheduler has reached the bound of one call, and is polled again.
             return None;
         }
-        // Where there is a controller, a promise here is a part of it that changes.
+        // With a controller, a reservation here is a share that changes.
         let cut = sched.promises_cut_ppm(clock) > 0 || !self.whole.is_empty();
         watch.idle(&self.known).or_else(|| watch.windows.look(&self.known, cut, now))
     }
 
-    /// A fault has befallen a proxy: what was counted so far says nothing.
+    /// Resets the state after a fault of a proxy: earlier counts are no longer valid.
     pub(crate) fn disturbed(&mut self, proxy: u32, crashed: bool) {
         self.whole.iter_mut().for_each(Windows::forget);
         let watch = &mut self.proxies[proxy as usize];
@@ -188,7 +188,8 @@ impl InvariantChecks {
         watch.fairness.forget();
     }
 
-    /// Other rules are in force everywhere. Who waits keeps waiting, perhaps in another class.
+    /// Adopts other rules, in force everywhere. Waiting requests keep waiting, perhaps in another
+    /// class.
     pub(crate) fn rules_changed(&mut self, rules: Arc<RuleSet>) {
         self.known.set_rules(rules);
         self.whole.iter_mut().for_each(Windows::forget);
@@ -196,7 +197,7 @@ impl InvariantChecks {
             watch.order.clear();
             watch.windows.forget();
             watch.fairness.forget();
-            // Who waits was counted by the old rules: from here on only the new ones count.
+            // Waiting requests were counted by the old rules: from here on only the new ones count.
             watch.plain = 0;
             watch.large = u32::MAX / 2;
         }
@@ -223,7 +224,7 @@ impl ProxyChecks {
         self.target.costs.charge(r.lane, r.kind, r.amount).get()
     }
 
-    /// Counts a request in or out of the line for the device.
+    /// Counts a request into or out of the queue for the device.
     fn line_up(&mut self, r: &SimRequest, belongs: &ClassOf, joins: bool) {
         if r.lane != Lane::Device || r.kind.never_delayed() {
             return;
@@ -262,7 +263,7 @@ impl ProxyChecks {
             .then(|| format!("{} slots are in use of {max}, and not by one request", self.held))
     }
 
-    /// First in, first out within a class and direction.
+    /// Checks first in, first out within a class and direction.
     fn in_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
         if r.kind.never_delayed() || belongs.class == u32::MAX {
             return None;
@@ -274,7 +275,7 @@ impl ProxyChecks {
         let lane = if r.returned { 2 } else { r.lane as usize };
         let last = &mut self.order[class][lane * 3 + r.kind.direction() as usize];
         if r.returned {
-            // Those that missed come back in the order of their tries' ends.
+            // Requests that missed return in the order in which their tries ended.
             return None;
         }
         let before = std::mem::replace(last, r.number);
@@ -282,7 +283,7 @@ impl ProxyChecks {
             .then(|| format!("request {} of class {class} was dispatched after {before}", r.number))
     }
 
-    /// Slots stand empty though somebody waits whom nothing else holds back.
+    /// Checks that no slots are free while a request waits that nothing else delays.
     fn idle(&self, known: &RuleView) -> Option<String> {
         if self.plain == 0 || known.keeps_slots || !self.spec.is_settled() {
             return None;
@@ -290,7 +291,7 @@ impl ProxyChecks {
         let free = self.target.slots_max.saturating_sub(self.held);
         let in_vain = match self.held {
             0 => true,
-            // Where a large request is in line, slots may be collected for it.
+            // If a large request waits, slots may be collected for it.
             _ => free > 0 && self.large == 0,
         };
         in_vain

@@ -5,8 +5,8 @@
 //!   └──────── 10 s ───────┘  sum ≤ rate × 10 s + max(1 %, burst + a request)
 //! ```
 //!
-//! A reservation is looked at when its class was backlogged for the whole window and the
-//! dispatcher did not say that it cuts promises.
+//! A reservation is checked when its class was backlogged for the whole window and the dispatcher
+//! reported no shortfall of reservations.
 
 use model::{Nanos, Rate, Time};
 
@@ -19,13 +19,13 @@ pub(super) struct Windows {
     gauges: Vec<RateWindow>,
     promises: Vec<ReservationWindow>,
     next_look: u64,
-    /// When something went last.
+    /// When the last request was dispatched.
     last: Time,
     /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
     others: u64,
 }
 
-/// What went in the last hundred pieces of time.
+/// The amounts dispatched in the last hundred pieces of time.
 #[derive(Clone, Debug)]
 struct RateWindow {
     pieces: Box<[u64; PIECES]>,
@@ -42,13 +42,13 @@ struct ReservationWindow {
     served: RateWindow,
     waiting: u64,
     mixed: bool,
-    /// Since when there always was one in line, by the piece.
+    /// Since when a request of it always waited, by the piece.
     since: u64,
 }
 
 const PIECES: usize = 100;
 const PIECE: u64 = 100_000_000;
-/// How far behind a reservation may be and still be caught up with.
+/// How far behind a reservation may be and still be made up for.
 pub(super) const CATCH_UP: Nanos = Nanos::from_millis(500);
 /// Without a burst of its own, a ceiling has this much of its rate.
 const BURST: Nanos = Nanos::from_millis(100);
@@ -85,17 +85,17 @@ fn piece_of(now: Time) -> u64 {
 }
 
 impl Windows {
-    /// The windows of so many proxies that divide the limits.
+    /// Creates the windows of a number of proxies that divide the limits.
     pub(super) fn over(proxies: u64) -> Windows {
         Windows { others: proxies.saturating_sub(1), ..Windows::default() }
     }
 
-    /// A fault or other rules: begin anew.
+    /// Restarts the windows after a fault or a change of rules.
     pub(super) fn forget(&mut self) {
         *self = Windows::over(self.others + 1);
     }
 
-    /// Who is in line with a reservation.
+    /// Counts waiting requests of a class with a reservation.
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
         let Some(rate) = belongs.reserve else { return };
         let class = belongs.class as usize;
@@ -104,7 +104,7 @@ impl Windows {
         }
         let own = &mut self.promises[class];
         own.rate = Some(rate);
-        // What has nothing of the promised unit goes by share and may hold the others up.
+        // A request without bytes of the reserved unit goes by share and may delay the others.
         own.mixed |= rate.units_of(r.amount) == 0;
         if joins && own.waiting == 0 {
             own.since = piece_of(now) + 1;
@@ -112,7 +112,7 @@ impl Windows {
         own.waiting = if joins { own.waiting + 1 } else { own.waiting.saturating_sub(1) };
     }
 
-    /// Counts what goes; which ceiling it breaks.
+    /// Counts a dispatched request; returns the ceiling that it breaks.
     pub(super) fn dispatched(
         &mut self,
         known: &RuleView,
@@ -121,8 +121,8 @@ impl Windows {
         now: Time,
     ) -> Option<String> {
         if now.since(self.last) > CATCH_UP {
-            // The target was stuck for longer than a promise may lag. What it missed is cut, but
-            // the dispatcher only finds out when it dispatches again.
+            // The target was stuck for longer than a reservation may lag. What it missed is a
+            // shortfall, but the dispatcher only finds out when it dispatches again.
             self.begin_anew(now);
         }
         self.last = now;
@@ -162,14 +162,14 @@ impl Windows {
         broken
     }
 
-    /// What was cut for a moment may be missing for a whole window.
+    /// A momentary shortfall may be missing for a whole window.
     fn begin_anew(&mut self, now: Time) {
         for own in &mut self.promises {
             own.since = piece_of(now) + 1;
         }
     }
 
-    /// Now and then: which promise was not kept.
+    /// Checks occasionally; returns the reservation that was not kept.
     pub(super) fn look(&mut self, known: &RuleView, cut: bool, now: Time) -> Option<String> {
         let piece = piece_of(now);
         if cut || known.keeps_slots {

@@ -1,10 +1,10 @@
-//! `[[expect]]`: what a scenario claims, and whether it came true.
+//! `[[expect]]`: the claims of a scenario, and whether they hold.
 //!
 //! ```text
 //!   what = "rate small"             a job's figure
 //!   what = "rate a / b"             the quotient of two jobs' figures
 //!   what = "rate a", against = "fifo"   the quotient of two schedulers' figures
-//!        value and within, or least, or most ─► Verdict: what was found, and whether it suits
+//!        value and within, or least, or most ─► Verdict: what was found, and whether it holds
 //! ```
 
 use std::fmt;
@@ -40,26 +40,26 @@ pub(crate) struct Expect {
     over: Option<String>,
     policy: Policy,
     against: Option<Policy>,
-    /// The least and the most that suit.
+    /// The least and the greatest accepted value.
     bounds: (f64, f64),
     wanted: String,
     source: String,
 }
 
-/// Whether one claim of a scenario came true.
+/// The verdict on one claim of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScenarioVerdict {
-    /// What was claimed, in the scenario's words.
+    /// The claim, in the scenario's words.
     pub what: String,
-    /// Under which scheduler, and against which.
+    /// The scheduler, and the one it is compared with.
     pub policy: String,
-    /// What would suit.
+    /// The accepted values.
     pub wanted: String,
-    /// What was found; none if that scheduler was not run.
+    /// The value that was found; none if that scheduler was not run.
     pub found: Option<f64>,
-    /// Whether it suits.
+    /// Whether the claim holds.
     pub holds: bool,
-    /// Where the claim comes from.
+    /// The source of the claim.
     pub source: String,
 }
 
@@ -93,7 +93,7 @@ const FIGURES: [(&str, ExpectedFigure); 11] = [
 ];
 
 impl ExpectedFigure {
-    /// Of a job that is given, in requests/s, bytes/s, percent, milliseconds or seconds.
+    /// The figure of a job, in requests/s, bytes/s, percent, milliseconds or seconds.
     fn of(self, job: &JobResult) -> Option<f64> {
         let ms = |ns: u64| ns as f64 / 1e6;
         Some(match self {
@@ -238,7 +238,7 @@ impl Expect {
     }
 }
 
-/// Whether what a scenario expects came true, one verdict for each of its claims.
+/// Judges a scenario's expectations, one verdict for each of its claims.
 ///
 /// `reports` are the scenario's runs, one for each of its policies.
 pub fn judge(scenario: &crate::Scenario, reports: &[RunResult]) -> Vec<ScenarioVerdict> {

@@ -4,10 +4,10 @@
 //!   0 1 2 … 63 │ 64 … 127 │ 128 130 … 254 │ 256 260 … │ …   64 buckets for each doubling
 //! ```
 
-/// How often which spans were.
+/// A histogram of spans of time.
 #[derive(Debug, Default)]
 pub(super) struct SimHistogram {
-    /// Grows to the largest that was seen.
+    /// The counts, up to the largest span that was added.
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -36,7 +36,7 @@ impl SimHistogram {
         self.max
     }
 
-    /// The value that so many of a million are not above; the middle of its bucket.
+    /// The value that a fraction in millionths does not exceed; the middle of its bucket.
     pub(super) fn at_ppm(&self, ppm: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(ppm)).div_ceil(1_000_000) as u64;
         let mut seen = 0;

@@ -1,9 +1,9 @@
-//! What a job had: as it was recorded, or in a replay under one rule file.
+//! The outcome of a job: as it was recorded, or in a replay under one rule file.
 //!
 //! ```text
 //!   recorded requests ─┐
-//!                      ├─► Had: rates from its first request to its last answer, latencies,
-//!   report of a run ───┘        how many waited, and the rules that took them
+//!                      ├─► JobOutcome: rates from its first request to its last reply, latencies,
+//!   report of a run ───┘              how many waited, and the rules that took them
 //! ```
 
 use std::collections::BTreeSet;
@@ -14,55 +14,55 @@ use serde::Serialize;
 use super::{DELAYED, JobResult, JobRule, RunResult};
 use crate::recording::{RecordedRequest, RecordedSubject, Recording};
 
-/// What a job had.
+/// The outcome of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// Requests that were answered.
+    /// The number of answered requests.
     pub requests: u64,
-    /// Those of a second of its span.
+    /// Requests per second of its span.
     pub requests_per_sec: f64,
-    /// Backend operations of a second.
+    /// Backend operations per second.
     pub ops_per_sec: f64,
-    /// Payload of a second.
+    /// Payload per second.
     pub bytes_per_sec: f64,
-    /// From arrival to answer: half of them at most.
+    /// The median latency, from arrival to reply.
     pub latency_ns_median: u64,
-    /// The same: all but one of a hundred.
+    /// The 99th percentile of the latency.
     pub latency_ns_p99: u64,
-    /// How long they waited for their turn.
+    /// The total time that they waited for their dispatch.
     pub queued_ns_mean: u64,
-    /// Requests that waited for their turn for a millisecond or more.
+    /// Requests that waited for their dispatch for a millisecond or more.
     pub delayed: u64,
-    /// Of the time that requests waited, the part in which a limit or a meter held them, in
-    /// percent; the rest they waited for their share. None where that is not known.
+    /// The part of the waiting time for a limit or a meter, in percent; the rest they waited for
+    /// their share. None where that is not known.
     pub held_percent: Option<f64>,
-    /// From its first request to its last answer.
+    /// The time from its first request to its last reply.
     pub span_ns: u64,
-    /// It was not done when the replay ended.
+    /// Whether it was not done when the replay ended.
     pub unfinished: bool,
-    /// Which rules took its requests; empty for what was recorded.
+    /// The rules that took its requests; empty for what was recorded.
     pub rules: Vec<RuleTake>,
     /// Requests and bytes that were answered in each second.
     pub series: Vec<(u64, u64)>,
 }
 
-/// What a rule took of a job.
+/// The requests of a job that a rule took.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RuleTake {
     /// The rule's name.
     pub rule: String,
-    /// Everything that the rule and the meters beside it can hold its requests back by.
+    /// Every limit and meter that can delay its requests.
     pub by: String,
-    /// How many it took.
+    /// The number of requests that it took.
     pub requests: u64,
-    /// Of those, how many waited for a millisecond or more.
+    /// The number of these that waited for a millisecond or more.
     pub delayed: u64,
-    /// How long all of them waited.
+    /// The total time that they waited.
     pub queued_ns: u64,
 }
 
 impl JobOutcome {
-    /// What was recorded of a job's requests.
+    /// The outcome of a job's requests as recorded.
     pub(crate) fn recorded(asked: &[&RecordedRequest]) -> JobOutcome {
         let first = asked.iter().map(|asked| asked.arrived).min().unwrap_or(Time::ZERO);
         let last = asked.iter().map(|asked| asked.answered()).max().unwrap_or(Time::ZERO);
@@ -89,7 +89,7 @@ impl JobOutcome {
         had.with_rates(ops, bytes)
     }
 
-    /// What a job had in a run.
+    /// The outcome of a job in a run.
     pub(crate) fn replayed(
         job: &JobResult,
         rules: &RuleSet,
@@ -118,7 +118,7 @@ impl JobOutcome {
             span_ns: end.saturating_sub(first),
             unfinished: job.finished_ns.is_none(),
             rules: job.rules.iter().map(taken).collect(),
-            // After its last answer there is nothing to see.
+            // After its last reply the series is empty.
             series: job.series[..job.series.len() - idle].to_vec(),
             ..JobOutcome::default()
         };
@@ -149,8 +149,8 @@ fn series(asked: &[&RecordedRequest]) -> Vec<(u64, u64)> {
     series
 }
 
-/// What a rule and the meters beside it can hold back by, of all that was asked: only what it
-/// took counts.
+/// The limits and meters of a rule that delay requests of the job: only those of kinds that it took
+/// count.
 fn holds_by<'a>(
     set: &RuleSet,
     rule: &str,

@@ -1,13 +1,14 @@
-//! What came of a run: sums while it goes, and the figures at its end.
+//! The results of a run: sums while it runs, and the figures at its end.
 //!
 //! ```text
-//!   answers, service ─► Tally: integers, one histogram a job ─► Report: rates, shares, latencies
+//!   replies, service ─► RunStats: integers, one histogram a job ─► RunResult: rates, shares, latencies
 //!                                                                   │ expectations
 //!                                                                   └─► Verdict
 //! ```
 //!
-//! The one place with floating point. Everything is of the measured span, from the end of the
-//! warm-up to the end of the load, but for `classes`, which schedulers sum from the start.
+//! This is the only place with floating point. All figures are of the measured span, from the end
+//! of the warm-up to the end of the load. The exception is `classes`, which schedulers sum from the
+//! start.
 
 mod expect;
 mod histogram;
@@ -31,125 +32,125 @@ pub use job_outcome::{JobOutcome, RuleTake};
 /// One scenario under one scheduler and seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunResult {
-    /// The scenario's name.
+    /// The name of the scenario.
     pub scenario: String,
-    /// The scheduler's name.
+    /// The name of the scheduler.
     pub policy: String,
-    /// What chance was drawn from.
+    /// The seed of the run.
     pub seed: u64,
     /// The measured span in nanoseconds.
     pub measured_ns: u64,
     /// Every `[[job]]`, in the scenario's order.
     pub jobs: Vec<JobResult>,
-    /// What each rule's classes had since the start, where the scheduler keeps it.
+    /// Service of each rule's classes since the start, where the scheduler sums it.
     pub classes: Vec<RuleResult>,
-    /// The most that reservations were cut in a measured second, in parts per million.
+    /// The greatest shortfall of reservations in a measured second, in parts per million.
     pub promises_cut_ppm: u64,
-    /// Arrivals, dispatches and completions.
+    /// The number of arrivals, dispatches and completions.
     pub request_events: u64,
-    /// What a check found broken; there should be none.
+    /// Violations that the checks found; there should be none.
     pub violations: Vec<InvariantViolation>,
 }
 
 /// One `[[job]]`, all its copies and nodes together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobResult {
-    /// Its name.
+    /// The name of the job.
     pub job: String,
-    /// Requests answered.
+    /// The number of answered requests.
     pub requests: u64,
-    /// Payload of them.
+    /// The payload of these requests.
     pub bytes: u64,
-    /// Backend operations of them.
+    /// The backend operations of these requests.
     pub ops: u64,
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_sec: f64,
-    /// Payload a second.
+    /// Payload per second.
     pub bytes_per_sec: f64,
-    /// Its part of the service that all jobs had, from 0 to 1.
+    /// Its part of the service of all jobs, from 0 to 1.
     pub share: f64,
-    /// From a client's asking to its answer.
+    /// The time from a client's request to its reply.
     pub latency_ns: LatencyResult,
-    /// From arrival at the proxy to dispatch, on average.
+    /// The time from arrival at the proxy to dispatch, on average.
     pub queued_ns_mean: u64,
-    /// When the last of its nodes had gone through its steps; none if one has not.
+    /// When the last of its nodes had finished its steps; none if one has not.
     pub finished_ns: Option<u64>,
-    /// Requests of open loops that found too many outstanding.
+    /// Requests of open loops that were rejected, as too many were in flight.
     pub turned_away: u64,
-    /// Messages sent again.
+    /// Messages that were sent again.
     pub resent: u64,
     /// Requests and bytes of each second from the start.
     pub series: Vec<(u64, u64)>,
-    /// Which rules took its requests; of replays only.
+    /// The rules that took its requests; of replays only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<JobRule>,
-    /// Of the time that its requests waited, the part in which a limit or a meter held them
-    /// or one before them, in parts per million, by looks at random times; of replays only,
-    /// and none if nothing was seen to wait.
+    /// The part of the waiting time in which a limit or a meter delayed its requests or one before
+    /// them, in parts per million. It is sampled at random times, of replays only, and none if no
+    /// waiting was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_ppm: Option<u64>,
 }
 
-/// What one rule took of a job.
+/// The requests of a job that one rule took.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JobRule {
-    /// The rule's name; `default` where none matched.
+    /// The name of the rule; `default` where none matched.
     pub rule: String,
-    /// Requests answered.
+    /// The number of answered requests.
     pub requests: u64,
-    /// Those that waited for their turn for a millisecond or more.
+    /// Requests that waited for their dispatch for a millisecond or more.
     pub delayed: u64,
-    /// Time from arrival at the proxy to dispatch, of all of them.
+    /// The total time from arrival at the proxy to dispatch.
     pub queue_ns: u64,
 }
 
 /// Latencies in nanoseconds; median and p99 are exact to one part in 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatencyResult {
-    /// On average.
+    /// The mean latency.
     pub mean: u64,
-    /// Half were faster.
+    /// The median latency.
     pub median: u64,
-    /// One of a hundred was slower.
+    /// The 99th percentile of the latency.
     pub p99: u64,
-    /// The slowest.
+    /// The greatest latency.
     pub max: u64,
 }
 
 /// All classes of one rule, over all proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleResult {
-    /// The rule's name.
+    /// The name of the rule.
     pub rule: String,
-    /// Requests completed.
+    /// The number of completed requests.
     pub requests: u64,
     /// Payload read and written.
     pub bytes: u64,
     /// Backend operations.
     pub ops: u64,
-    /// Time from arrival to dispatch, of all of them.
+    /// The total time from arrival to dispatch.
     pub queue_ns: u64,
-    /// Cost charged.
+    /// The charged cost.
     pub cost_ns: u64,
 }
 
-/// Something that must always hold and did not.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InvariantViolation {
-    /// When.
+    /// When it was found.
     pub at: Time,
     /// What is wrong.
     pub what: String,
-    /// Whose run.
+    /// The scenario of the run.
     pub scenario: String,
-    /// Under which scheduler.
+    /// The scheduler of the run.
     pub policy: String,
-    /// From which seed.
+    /// The seed of the run.
     pub seed: u64,
 }
 
 impl InvariantViolation {
-    /// The one command that shows it again.
+    /// The one command that reproduces it.
     pub fn command(&self) -> String {
         let InvariantViolation { scenario, policy, seed, .. } = self;
         match scenario.strip_prefix(crate::random::NAME) {
@@ -167,7 +168,7 @@ impl fmt::Display for InvariantViolation {
 }
 
 impl RunResult {
-    /// A job's figures.
+    /// The results of a job.
     pub fn job(&self, name: &str) -> Option<&JobResult> {
         self.jobs.iter().find(|job| job.job == name)
     }
@@ -213,14 +214,14 @@ fn by_rule(world: &World) -> Vec<RuleResult> {
 
 // ---- sums while it runs ----
 
-/// What is counted while the world runs.
+/// Counters while the world runs.
 #[derive(Debug)]
 pub(crate) struct RunStats {
     jobs: Vec<RunSums>,
-    /// Where each of the scenario's jobs is counted: recorded clients of one job share a place.
+    /// The index of the counters of each job: recorded clients of one job share an index.
     places: Vec<usize>,
     cut_ppm: u64,
-    /// What each target's scheduler believes.
+    /// The costs that each target's scheduler uses.
     targets: Vec<sched::TargetParams>,
 }
 
@@ -233,17 +234,17 @@ struct RunSums {
     cost: u128,
     queued_ns: u128,
     latency: SimHistogram,
-    /// Nodes that have not gone through their steps.
+    /// Nodes whose steps are not done.
     left: u64,
     finished: Time,
     turned_away: u64,
     resent: u64,
-    /// Of this second.
+    /// The counts of this second.
     second: (u64, u64),
     series: Vec<(u64, u64)>,
-    /// By the rule's place; none where none matched.
+    /// By the rule's index; none where none matched.
     rules: BTreeMap<Option<usize>, JobRule>,
-    /// Requests that were seen to wait, and those of them that a meter held.
+    /// Sampled waiting requests, and the number of these that a meter delayed.
     seen: (u64, u64),
 }
 
@@ -271,7 +272,7 @@ impl RunStats {
         &mut self.jobs[self.places[job as usize]]
     }
 
-    /// What a request costs its target, as its scheduler believes.
+    /// The cost of a request at its target, as its scheduler computes it.
     pub(crate) fn cost(&self, target: usize, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {
         self.targets[target].costs.charge(lane, kind, amount)
     }
@@ -301,7 +302,7 @@ impl RunStats {
         sums.latency.add(latency.get());
     }
 
-    /// Which rule took a request that was measured, and how long it waited.
+    /// Counts the rule that took a measured request, and how long it waited.
     pub(crate) fn taken(&mut self, job: u32, rule: Option<usize>, queued: Nanos) {
         let sum = self.at(job).rules.entry(rule).or_default();
         sum.requests += 1;
@@ -309,7 +310,7 @@ impl RunStats {
         sum.queue_ns += queued.get();
     }
 
-    /// So many requests of a job were seen to wait.
+    /// Counts sampled waiting requests of a job.
     pub(crate) fn looked(&mut self, job: &str, requests: u32, for_meter: bool) {
         if let Some(sums) = self.jobs.iter_mut().find(|sums| sums.name == job) {
             sums.seen.0 += u64::from(requests);
@@ -341,7 +342,7 @@ impl RunStats {
     }
 }
 
-/// A request that waited less for its turn was not kept from anything.
+/// A request with a shorter wait for its dispatch was not delayed.
 pub const DELAYED: Nanos = Nanos::from_millis(1);
 
 impl RunSums {

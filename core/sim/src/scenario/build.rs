@@ -4,7 +4,7 @@
 //!   RawScenario ─► targets, rules ─► jobs (target, route, steps) ─► faults, changes, claims
 //! ```
 //!
-//! Whatever is wrong is told with its place, the wrong value and what would be right.
+//! Every error has its position, the wrong value and what would be right.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
 use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, Spacing, StepWork};
 
-/// More than anybody has; a typing error is nearer.
+/// A greater number is probably a typing error.
 const MANY: u64 = 10_000_000;
 
 pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenario, WrongValue> {
@@ -291,7 +291,7 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<JobStep, WrongValue> {
         _ => return fault("a step needs either do or a pause above zero"),
     };
     let requests = steps::requests(text.get_ref()).map_err(|(at, problem)| {
-        // The text stands between quotes; none of its words need an escape.
+        // The text is between quotes; none of its words need an escape.
         let start = text.span().start + 1;
         let at = start + at.start..start + at.end;
         WrongValue::new(if at.end <= source.len() { at } else { text.span() }, problem)

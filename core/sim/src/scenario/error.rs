@@ -1,4 +1,4 @@
-//! What is wrong with a scenario file, shown where it is wrong.
+//! Errors of scenario files, with an excerpt of the line.
 //!
 //! ```text
 //!   hybrid.toml:12:9: "9 MB" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s
@@ -14,11 +14,11 @@ use model::{Excerpt, RuleFileError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}:{}:{}: {problem}\n{excerpt}", excerpt.line, excerpt.column)]
 pub struct ScenarioError {
-    /// The file.
+    /// The name of the file.
     pub name: String,
-    /// What is wrong, and what would be right.
+    /// The problem, and what would be right.
     pub problem: String,
-    /// Where it is wrong.
+    /// The line and characters at fault.
     pub excerpt: Excerpt,
 }
 
@@ -36,7 +36,7 @@ impl WrongValue {
         WrongValue { at, problem, inner: None }
     }
 
-    /// A fault of the rules whose text stands at `at`.
+    /// A fault of the rules whose text begins at `at`.
     pub(crate) fn in_rules(at: Range<usize>, error: &RuleFileError) -> WrongValue {
         let inner = Some((error.excerpt.line, error.excerpt.column));
         WrongValue { at, problem: error.problem.to_string(), inner }
@@ -54,7 +54,7 @@ impl ScenarioError {
     }
 }
 
-/// Where a line and column of a text of several lines stand in the file that holds it.
+/// The position in the file of a line and column of a text of several lines.
 fn place_in_rules(source: &str, at: &Range<usize>, (line, column): (usize, usize)) -> Range<usize> {
     let written = &source[at.clone()];
     let quotes = if written.starts_with("\"\"\"") || written.starts_with("'''") { 3 } else { 1 };

@@ -1,12 +1,12 @@
-//! A scenario: what is simulated, and what is expected to come of it.
+//! A scenario: what is simulated, and the expected results.
 //!
 //! ```text
 //!   TOML text ─► read: typed tables with places ─► build: names resolved, values checked ─► Scenario
 //!                    └──────── first fault ─► ScenarioError: line, column, value, what is right
 //! ```
 //!
-//! The format is docs/SCENARIOS.md. A scenario that was parsed needs no checking again; it says
-//! everything about a run but the scheduler and, if the caller wants another, the seed.
+//! docs/SCENARIOS.md describes the format. A parsed scenario needs no further checks. It determines
+//! a run except for the scheduler and, if the caller overrides it, the seed.
 
 mod build;
 mod error;
@@ -28,26 +28,26 @@ use crate::workloads::{JobRoute, JobSpec, JobStep, ReplayRecord};
 pub use error::ScenarioError;
 pub(crate) use error::WrongValue;
 
-/// What is simulated, under which schedulers, and what is expected.
+/// The simulated systems, the schedulers, and the expectations.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Its file's name, without `.toml`.
+    /// The name of its file, without `.toml`.
     pub name: String,
     /// The publication or document that it re-enacts.
     pub from: String,
-    /// What it shows, in a sentence or two.
+    /// A description in a sentence or two.
     pub about: String,
-    /// What chance is drawn from, unless the caller has another seed.
+    /// The seed, unless the caller has another one.
     pub seed: u64,
-    /// How long the load lasts.
+    /// The duration of the load.
     pub duration: Nanos,
-    /// What of that is not measured.
+    /// The part of the duration that is not measured.
     pub warmup: Nanos,
-    /// The schedulers it is to be run under.
+    /// The schedulers to be run.
     pub policies: Vec<Policy>,
     pub(crate) targets: Vec<TargetSpec>,
     pub(crate) rules: Arc<RuleSet>,
-    /// Whether proxies are told of service elsewhere.
+    /// Whether proxies receive remote service.
     pub(crate) delay: bool,
     /// Whether a controller divides what the rules grant over the proxies of each target.
     pub(crate) controller: bool,
@@ -57,34 +57,34 @@ pub struct Scenario {
     pub(crate) expects: Vec<Expect>,
 }
 
-/// A recorded client: whose requests, and which.
+/// A recorded client: its identity and its requests.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// Who pays for them.
+    /// The identity that pays for them.
     pub who: Identity,
-    /// One after another: each is asked for its `think` after the answer to the one before.
+    /// The requests in order: each is sent its `think` after the reply to the one before.
     pub records: Vec<ReplayRecord>,
 }
 
-/// What a recording says of the target behind the proxy.
+/// The target of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedTarget {
-    /// Its name.
+    /// The name of the target.
     pub name: String,
-    /// D: what the scheduler may have outstanding.
+    /// D: the most slots that the scheduler may have in use.
     pub slots: u32,
     /// Slots of the cached lane.
     pub threads: u32,
-    /// How many requests it serves at once; more wait in it.
+    /// The number of requests that it serves at once; more wait in it.
     pub parallelism: u32,
-    /// How long a request occupies one of those, in the device's lane and the cached one.
+    /// The service time of a request, in the device's lane and the cached one.
     pub times: Costs,
-    /// What the scheduler believes that requests cost; the recorded times if none.
+    /// The costs that the scheduler uses; the recorded times if none.
     pub believed: Option<Costs>,
 }
 
 impl Replayed {
-    /// What reports call the job of a recorded client: its user's where it has none.
+    /// The name of a recorded client's job in reports: its user's where it has none.
     pub fn job_of(who: &Identity) -> String {
         match who.job.as_str() {
             "" => format!("uid.{}", who.uid),
@@ -94,7 +94,7 @@ impl Replayed {
 }
 
 impl Scenario {
-    /// A recording under a set of rules: its clients at its target, for at most so long.
+    /// A recording under a set of rules: its clients at its target, for at most a duration.
     ///
     /// Clients of one job are one job of the report.
     pub fn of_recording(
@@ -144,18 +144,18 @@ impl Scenario {
         scenario.with_replay(clients)
     }
 
-    /// Reads a scenario file; `name` is what messages and reports call it.
+    /// Reads a scenario file; `name` is its name in messages and reports.
     ///
     /// # Errors
-    /// The first fault, with its line and a caret under what is wrong.
+    /// The first fault, with its line and a caret under the characters at fault.
     pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
         read::read(text, name).map_err(|wrong| ScenarioError::new(text, name, wrong))
     }
 
     /// This scenario with the clients of a recording in place of its jobs, at its first target.
     ///
-    /// Clients of one job are one job of the report. What the scenario expected of its own jobs
-    /// is dropped.
+    /// Clients of one job are one job of the report. The scenario's expectations of its own jobs
+    /// are dropped.
     pub fn with_replay(&self, clients: Vec<Replayed>) -> Scenario {
         let mut jobs: Vec<JobSpec> = Vec::new();
         for client in clients {
@@ -185,7 +185,7 @@ impl Scenario {
         self.jobs.iter().any(|job| job.steps.iter().any(recorded))
     }
 
-    /// What it claims, in its own words.
+    /// The claims, in the scenario's words.
     pub fn expected(&self) -> Vec<&str> {
         self.expects.iter().map(Expect::text).collect()
     }

@@ -1,8 +1,8 @@
 //! The tables of a scenario file as they are written.
 //!
-//! Each is what serde reads; texts that name something else in the file keep their place, so
-//! that build.rs can say where a wrong name stands. Defaults are given here, each with its
-//! reason where it has one.
+//! Serde reads these types. Texts that name something else in the file keep their position, so that
+//! build.rs can report the position of a wrong name. Defaults are given here, each with its reason
+//! where it has one.
 
 use model::{Bytes, Nanos, Rate};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::{Scenario, WrongValue, build};
 use crate::report::RawExpect;
 
-/// Reads and builds.
+/// Reads and builds a scenario.
 pub(super) fn read(text: &str, name: &str) -> Result<Scenario, WrongValue> {
     let raw: RawScenario = toml::from_str(text).map_err(|error| {
         let at = error.span().unwrap_or(0..0);
@@ -30,12 +30,12 @@ pub(super) struct RawScenario {
     pub(super) duration: Spanned<Nanos>,
     #[serde(default)]
     pub(super) warmup: Nanos,
-    /// Ours alone if none is named.
+    /// Our scheduler alone if none is named.
     #[serde(default)]
     pub(super) policies: Vec<Spanned<String>>,
     /// A rule file's text; without it everything is in one class.
     pub(super) rules: Option<Spanned<String>>,
-    /// Whether each proxy is told what the others served (total-service sharing).
+    /// Whether each proxy receives the service of the others (total-service sharing).
     #[serde(default)]
     pub(super) delay: bool,
     /// Whether a controller divides what the rules grant over the proxies of a target.
@@ -64,7 +64,7 @@ pub(super) struct RawTarget {
     #[serde(default)]
     pub(super) discipline: RawDiscipline,
     pub(super) read: Spanned<Vec<(Bytes, Nanos)>>,
-    /// As `read`.
+    /// Like `read`, for writes.
     pub(super) write: Option<Spanned<Vec<(Bytes, Nanos)>>>,
     /// The time of every kind that moves no bytes; that of the smallest read.
     pub(super) operation: Option<Spanned<Nanos>>,
@@ -73,11 +73,11 @@ pub(super) struct RawTarget {
     pub(super) operations: std::collections::BTreeMap<Spanned<String>, Nanos>,
     #[serde(default)]
     pub(super) cost: RawCost,
-    /// What the scheduler believes of writes; the truth if it is not given.
+    /// The costs of writes that the scheduler uses; the real ones by default.
     pub(super) believed_write: Option<Spanned<Vec<(Bytes, Nanos)>>>,
     #[serde(default)]
     pub(super) recalibrate: bool,
-    /// `latency` is the wire's.
+    /// `latency` is the network interface's.
     pub(super) held_latency: Option<Nanos>,
     #[serde(default)]
     pub(super) jitter_percent: Option<Spanned<u64>>,
@@ -85,7 +85,7 @@ pub(super) struct RawTarget {
     pub(super) seek: Nanos,
     #[serde(default)]
     pub(super) hit_percent: Option<Spanned<u64>>,
-    /// How long memory takes for a read or write; what an uncalibrated proxy believes.
+    /// The time of a read or write in memory; the default of an uncalibrated proxy.
     pub(super) cached: Option<Spanned<Vec<(Bytes, Nanos)>>>,
     pub(super) dirty: Option<Bytes>,
     #[serde(default)]
@@ -113,7 +113,7 @@ pub(super) enum RawCost {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawJob {
     pub(super) name: Spanned<String>,
-    /// What rules call it; its name if none.
+    /// The job's name in rules; its name by default.
     pub(super) jobid: Option<Spanned<String>>,
     #[serde(default = "user")]
     pub(super) uid: u32,
@@ -130,7 +130,7 @@ pub(super) struct RawJob {
     #[serde(default)]
     pub(super) start: Nanos,
     pub(super) lifetime: Option<Nanos>,
-    /// The first if none.
+    /// The first target by default.
     pub(super) target: Option<Spanned<String>>,
     pub(super) route: Option<Spanned<RawRoute>>,
     pub(super) steps: Spanned<Vec<Spanned<RawStep>>>,
@@ -182,7 +182,7 @@ pub(super) struct RawFault {
     #[serde(default)]
     pub(super) span: Nanos,
     pub(super) target: Option<Spanned<String>>,
-    /// Which of the target's proxies; all if none.
+    /// The proxy of the target; all by default.
     pub(super) number: Option<Spanned<u64>>,
     pub(super) percent: Option<Spanned<u64>>,
     pub(super) by: Option<Nanos>,

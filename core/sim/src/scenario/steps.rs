@@ -10,7 +10,7 @@ use model::{Amount, Bytes, Direction, OpKind};
 
 use crate::workloads::RequestShape;
 
-/// Reads the requests of a step; the fault as a sentence, with the bytes of the text it is in.
+/// Reads the requests of a step; the error is a sentence, with the bytes of the text at fault.
 pub(super) fn requests(text: &str) -> Result<Vec<RequestShape>, (std::ops::Range<usize>, String)> {
     let mut asks = Vec::new();
     let mut at = 0;

@@ -1,13 +1,13 @@
-//! The world's clients: nodes of jobs that go through their steps.
+//! The world's clients: nodes of jobs that perform their steps.
 //!
 //! ```text
-//!   begin ─► step ─► its loops: ask ─► answer ─► think ─► ask …    busy: loops that go on
+//!   begin ─► step ─► its loops: send ─► reply ─► think ─► send …   busy: loops that are active
 //!              ▲                            └─ nothing left: busy - 1
 //!              └── next step, or the client is done ◄── busy = 0
 //! ```
 //!
-//! A closed loop of depth n is n loops. An open loop is one for its timer, and one for each
-//! request that has no answer; beyond [`WINDOW`] requests are turned away and counted.
+//! A closed loop of depth n is n loops. An open loop is one for its timer, and one for each request
+//! without a reply; requests beyond [`WINDOW`] are rejected and counted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ use crate::prng::Prng;
 use crate::scheduler::SimRemoteService;
 use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, SimClient, StepProgress, StepWork};
 
-/// The most requests that an open loop has outstanding.
+/// The most requests in flight of an open loop.
 const WINDOW: u32 = 1024;
 
 impl World {
@@ -122,7 +122,7 @@ impl World {
                 (0..*depth).for_each(|_| self.go_on(client));
             }
             JobStep::Work(StepWork { pace: LoadModel::Open { gap, .. }, .. }) => {
-                // Nodes of one job do not ask all at once.
+                // Nodes of one job do not send all at once.
                 let nodes = self.scenario.jobs[own.job as usize].nodes;
                 let late = u128::from(gap.get()) * u128::from(own.node) / u128::from(nodes);
                 self.events.push(now + Nanos::new(late as u64), SimEvent::Timer { client });
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// One of a client's loops asks for the next.
+    /// Sends the next request of one of a client's loops.
     pub(super) fn go_on(&mut self, client: u32) {
         match self.turn(client) {
             StepProgress::Ask(ask, lane) => {
@@ -163,7 +163,7 @@ impl World {
         self.first_proxy[spec.target] + (number % count) as u32
     }
 
-    /// The timer of an open loop.
+    /// Handles the timer of an open loop.
     pub(super) fn timer(&mut self, client: u32) {
         let own = &mut self.clients[client as usize];
         let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
@@ -189,7 +189,7 @@ impl World {
         self.events.push(next, SimEvent::Timer { client });
     }
 
-    /// An answer has come: the loop goes on, or ends where the pace is open.
+    /// Handles a reply: the loop continues, or ends where the load model is open.
     pub(super) fn reply_reached(&mut self, client: u32) {
         let own = &self.clients[client as usize];
         let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
@@ -241,15 +241,15 @@ impl World {
         }
     }
 
-    /// Nothing more is recorded: the measured span ends with this second, which is kept whole
-    /// for the series.
+    /// Stops recording: the measured span ends with this second, which is kept whole for the
+    /// series.
     fn end_replay(&mut self) {
         let second = SECOND.get();
         let over = Time::from_nanos((self.now.as_nanos() / second + 1) * second);
         self.measured.1 = self.measured.1.min(over);
     }
 
-    /// Nobody will ask for a copy's identities any more.
+    /// No client will use a copy's identities any more.
     fn forget_copy(&mut self, copy: u32) {
         let (first, end) = self.copies[copy as usize].identities;
         for proxy in &mut self.proxies {

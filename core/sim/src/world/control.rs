@@ -1,14 +1,14 @@
-//! Controllers among the actors: one for each target, and a standing at each of its proxies.
+//! Controllers of the world: one for each target, and a session at each of its proxies.
 //!
 //! ```text
-//!   proxy: scheduler ─ uses, each 100 ms ─► Standing ─ letter ─► Controller
-//!             ▲                                │  ▲                  │
-//!             └──────────── grants ◄───────────┘  └──── letter ◄─────┘
+//!   proxy: scheduler ─ usage, each 100 ms ─► ControllerSession ─ message ─► ShareAllocator
+//!             ▲                                │  ▲                           │
+//!             └──────────── grants ◄───────────┘  └──── message ◄─────────────┘
 //! ```
 //!
-//! Letters are messages like others: they are lost, late and doubled where the scenario says so. A
-//! proxy that crashes is another life of its member when it is back. The controller and the
-//! standings are `core/plan`, the very structs that production is to run.
+//! Control messages are like others: they are lost, late and duplicated where the scenario says so.
+//! A proxy that is restarted after a crash has a new epoch. Allocators and sessions are of
+//! `core/plan`, the very structs of production.
 
 use std::collections::BTreeMap;
 
@@ -28,27 +28,27 @@ use crate::scheduler::Policy;
 pub(super) struct SimController {
     controller: ShareAllocator,
     term: u64,
-    /// Faults that keep it away.
+    /// Active faults that stop it.
     away: u32,
-    /// When it is to be asked next.
+    /// When it is to be polled next.
     armed: Time,
 }
 
-/// A proxy's half of it.
+/// A proxy's session with its controller.
 #[derive(Debug)]
 pub(super) struct SimProxyControl {
     standing: ControllerSession,
     epoch: u64,
 }
 
-/// Something under way between a proxy and its target's controller.
+/// A message in transit between a proxy and its target's controller.
 #[derive(Clone, Debug)]
 pub(super) enum ControlMsg {
     Report(Box<ShareReport>),
     Order(Box<Assignment>),
 }
 
-/// Letters under way, by number.
+/// Control messages in transit, by number.
 #[derive(Debug, Default)]
 pub(super) struct MessagesInTransit {
     under_way: BTreeMap<u32, (u32, ControlMsg)>,
@@ -68,7 +68,7 @@ impl MessagesInTransit {
 }
 
 impl World {
-    /// Sets the controllers up, if the scenario has them and the scheduler knows parts.
+    /// Creates the controllers, if the scenario has them and the scheduler supports shares.
     pub(super) fn make_controls(&mut self) {
         if !self.scenario.controller || self.policy != Policy::Ours {
             return;
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Each 100 ms: a proxy says what it did.
+    /// Sends a proxy's report of usage, each 100 ms.
     pub(super) fn account(&mut self, proxy: u32) {
         self.events.push(self.now + TICK, SimEvent::Account { proxy });
         let own = &mut self.proxies[proxy as usize];
@@ -102,7 +102,7 @@ impl World {
         self.apply_grants(proxy);
     }
 
-    /// A letter arrives.
+    /// Handles a control message that arrives.
     pub(super) fn read_letter(&mut self, number: u32) {
         let Some((proxy, letter)) = self.letters.open(number) else { return };
         match letter {
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A controller has something to do though no report came.
+    /// Polls a controller that has work without a report.
     pub(super) fn decide(&mut self, target: u32) {
         let control = &mut self.controls[target as usize];
         control.armed = Time::MAX;
@@ -127,12 +127,12 @@ impl World {
         }
     }
 
-    /// The controllers die.
+    /// Crashes the controllers.
     pub(super) fn lose_leader(&mut self) {
         self.controls.iter_mut().for_each(|control| control.away += 1);
     }
 
-    /// Others begin, which know of the members what the last ones had put on record.
+    /// Starts new controllers, which know the proxies from the records of the last ones.
     pub(super) fn begin_leader(&mut self) {
         for target in 0..self.controls.len() {
             let control = &mut self.controls[target];
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// A proxy is back after a crash, with an empty memory.
+    /// Restarts a proxy's session after a crash, with an empty memory.
     pub(super) fn join_anew(&mut self, proxy: u32) {
         let Some(member) = self.members.get_mut(proxy as usize) else { return };
         member.epoch += 1;
@@ -236,7 +236,7 @@ impl World {
     }
 }
 
-/// How often a proxy says what it did.
+/// How often a proxy reports its usage.
 const TICK: Nanos = Nanos::from_millis(100);
-/// How long a letter takes.
+/// The latency of a control message.
 const LATENCY: Nanos = Nanos::from_millis(1);

@@ -1,9 +1,9 @@
-//! Faults befall the world, and its rules change.
+//! Fault injection, and changes of rules.
 //!
 //! ```text
-//!   crash ─► queue and running requests are gone ─► clients ask again until it is back
-//!   leader ─► letters to it are lost ─► another one begins with the members that it knew
-//!   clock ─► what the proxy tells its scheduler jumps, the events do not
+//!   crash ─► queue and running requests are lost ─► clients retry until it is back
+//!   leader ─► messages to it are lost ─► a new one begins with the proxies that it knew
+//!   clock ─► the time that the proxy passes to its scheduler jumps, the events do not
 //!   change ─► other rules at every proxy, in one instant
 //! ```
 
@@ -46,7 +46,7 @@ impl World {
                     let by = i64::try_from(by.get()).unwrap_or(i64::MAX);
                     let own = &mut self.proxies[proxy];
                     own.ahead = own.ahead.saturating_add(if ahead { by } else { -by });
-                    // What it is armed for may be due now.
+                    // The deadline that it is armed for may be due now.
                     self.touch(proxy as u32);
                 }
                 FaultKind::Leader
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A proxy dies with all it knew; it begins anew when it is back.
+    /// Crashes a proxy with its memory; it starts empty when it is back.
     fn crash(&mut self, proxy: usize) {
         let own = &mut self.proxies[proxy];
         own.up = false;
@@ -97,12 +97,12 @@ impl World {
             }
             match r.state {
                 WorldState::Queued | WorldState::Running => {
-                    // Whatever is still under way of it is void.
+                    // Every later event of the crashed proxy is void.
                     r.stamp = r.stamp.wrapping_add(1);
                     (r.state, r.slots, r.returned) = (WorldState::Sent, 0, false);
                     self.resend_later(request);
                 }
-                // The memory of answers is gone: if the answer is lost, it is served again.
+                // The reply cache is lost: if the reply is lost, the request is served again.
                 WorldState::Answered => r.state = WorldState::Sent,
                 WorldState::Sent | WorldState::Free => {}
             }

@@ -1,8 +1,8 @@
-//! The checks see what is wrong: worlds whose scheduler breaks a promise on purpose.
+//! The checks detect faults: worlds whose scheduler violates an invariant on purpose.
 //!
 //! ```text
 //!   a scenario with rules ─► its checks ─┐
-//!   another scheduler in place of ours ──┴─► a violation that says what was broken
+//!   another scheduler in place of ours ──┴─► a violation that names the broken invariant
 //! ```
 
 use std::sync::Arc;
@@ -43,18 +43,18 @@ steps = [{{ do = "read 4KiB", depth = 20 }}]
     Scenario::parse(&text, "broken").unwrap()
 }
 
-/// The first violation when this scheduler runs in place of ours.
+/// The first violation when this scheduler replaces ours.
 fn found(rules: &str, make: impl Fn(Dispatcher) -> Box<dyn Scheduler>) -> String {
     let scenario = scenario(rules);
     let mut world = World::new(&scenario, Policy::Ours, 1);
     let target = world.proxies[0].spec.scheduled();
-    // The scheduler in place of ours knows no rules.
+    // The scheduler in place of ours has no rules.
     world.proxies[0].sched = make(Dispatcher::new(target, Arc::default()));
     let report = world.run();
     report.violations.first().map_or(String::new(), |violation| violation.what.clone())
 }
 
-/// Ours but for one thing.
+/// Our dispatcher with one injected bug.
 #[derive(Debug)]
 struct FaultyScheduler {
     inner: Dispatcher,
@@ -65,11 +65,11 @@ struct FaultyScheduler {
 
 #[derive(Debug)]
 enum InjectedBug {
-    /// Says nothing to every third poll though there is something.
+    /// Returns nothing to every third poll though a request is ready.
     Idles,
-    /// Gives those of two that follow each other the other way round.
+    /// Swaps two requests that follow each other.
     Swaps,
-    /// Never completes anything.
+    /// Never completes any request.
     Forgets,
 }
 

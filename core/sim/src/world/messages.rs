@@ -1,4 +1,4 @@
-//! Messages between clients and proxies: sent, lost, late, twice, and sent again.
+//! Messages between clients and proxies: sent, lost, late, duplicated, and sent again.
 //!
 //! ```text
 //!   issue ─► send ─► arrive ─► (queued, running) ─► reply ─► answer ─► the client goes on
@@ -6,8 +6,8 @@
 //!              └───────┴──────── resend ◄───────────────┘
 //! ```
 //!
-//! A request that arrives again while it waits or runs is dropped, and one that was served is
-//! answered from the proxy's memory: exactly once, as the protocol's sessions have it.
+//! A request that arrives again while it waits or runs is dropped. One that was served is answered
+//! from the proxy's reply cache: exactly once, as the protocol's sessions have it.
 
 use model::{Lane, OpKind, PathSet, Time};
 
@@ -18,7 +18,7 @@ use crate::network::NicDirection;
 use crate::workloads::{RequestShape, SimClient};
 
 impl World {
-    /// A client asks for something.
+    /// Sends a client's request.
     pub(super) fn issue(&mut self, client: u32, proxy: u32, ask: RequestShape, lane: Option<Lane>) {
         let spec = &self.proxies[proxy as usize].spec;
         let tries_cache = ask.kind == OpKind::Read && spec.hit_percent > 0;
@@ -112,12 +112,12 @@ impl World {
         }
     }
 
-    /// The client has its answer.
+    /// Handles the reply at the client.
     pub(super) fn answer(&mut self, request: u32) {
         let r = self.requests[request as usize];
         if matches!(r.state, WorldState::Queued | WorldState::Running) {
-            // An old answer after a crash, and the request is on its way again: the client
-            // takes the second one, which costs nothing but time.
+            // An old reply after a crash, and the request is in transit again: the client accepts
+            // the second one, which costs nothing but time.
             return;
         }
         let own = &mut self.requests[request as usize];
@@ -133,7 +133,7 @@ impl World {
         self.tally.answered(job, r.amount, latency, queued, measured);
         if r.recorded && measured {
             let who = &self.identities[identity as usize].who;
-            // A recording says nothing of paths.
+            // A recording has no paths.
             let rule = self.rules.rule_for(who, r.kind, PathSet::default());
             self.tally.taken(job, rule, queued);
         }

@@ -1,13 +1,13 @@
-//! The world: clients, wires, proxies and targets under invented time.
+//! The world: clients, network interfaces, proxies and targets in simulated time.
 //!
 //! ```text
-//!   clients ─ask─► wire ─► proxy: scheduler ─its turn─► target ─served─► proxy ─► wire ─► clients
+//!   clients ─send─► NIC ─► proxy: scheduler ─dispatch─► target ─served─► proxy ─► NIC ─► clients
 //!      ▲ think                       ▲ deadline                                            │
 //!      └─────────────────────────────┴──── events by (time, order) ◄───────────────────────┘
 //! ```
 //!
-//! One event is taken at a time. When the last of an instant is done, every proxy that was
-//! touched is polled until its scheduler has nothing: it answers the requests of an instant
+//! One event is handled at a time. When the last event of an instant is done, every proxy that was
+//! touched is polled until its scheduler has nothing. So a proxy answers the requests of an instant
 //! after it has read all of them, as the proxy drains its connections first.
 //!
 //! The same scenario, scheduler and seed give the same world, bit for bit.
@@ -45,7 +45,7 @@ pub struct World {
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
     pub(crate) now: Time,
-    /// When measuring begins and the load ends.
+    /// The beginning of the measurement and the end of the load.
     pub(crate) measured: (Time, Time),
     events: SimEvents,
     proxies: Vec<SimProxy>,
@@ -53,21 +53,21 @@ pub struct World {
     first_proxy: Vec<u32>,
     pub(crate) rules: Arc<model::RuleSet>,
     clients: Vec<SimClient>,
-    /// Each client's wire; empty where no job has one.
+    /// Each client's interface; empty where no job has one.
     wires: Vec<Nic>,
     copies: Vec<JobCopy>,
-    /// Copies that have begun or will, and are not through with their steps.
+    /// Copies that have begun or will, and whose steps are not done.
     copies_left: u32,
     identities: Vec<SimOwner>,
     requests: Vec<SimRequest>,
     free: Vec<u32>,
     outstanding: u32,
-    /// Proxies that something happened to in this instant.
+    /// Proxies with events in this instant.
     touched: Vec<u32>,
     weather: NetworkFaults,
-    /// When the next look at who waits is.
+    /// The next time at which waiting requests are sampled.
     looks: Prng,
-    /// By copy and proxy; empty where schedulers are not told of service elsewhere.
+    /// By copy and proxy; empty where schedulers do not receive remote service.
     elsewhere: Vec<AdvertisedService>,
     /// By target, and by proxy; empty where there is no controller.
     controls: Vec<SimController>,
@@ -76,7 +76,7 @@ pub struct World {
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
     pub(crate) violations: Vec<InvariantViolation>,
-    /// Arrivals, dispatches and completions.
+    /// The number of arrivals, dispatches and completions.
     pub(crate) request_events: u64,
     sent: u64,
 }
@@ -86,37 +86,37 @@ pub struct World {
 struct JobCopy {
     clients: (u32, u32),
     identities: (u32, u32),
-    /// Clients that have not gone through all their steps.
+    /// Clients whose steps are not done.
     running: u32,
     served: SimRemoteService,
 }
 
-/// Whose requests they are.
+/// The identities of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct SimOwner {
     pub(crate) who: Identity,
-    /// Where its files lie, for rules that name paths.
+    /// The directory of its files, for rules that name paths.
     pub(crate) path: Option<String>,
 }
 
-/// What a proxy served of a copy, and how much of the rest it was told of.
+/// Service of a copy by a proxy, and how much of the remote service was advertised to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct AdvertisedService {
     own: SimRemoteService,
     told: SimRemoteService,
 }
 
-/// A request from its client's first message to the answer.
+/// A request from its client's first message to the reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimRequest {
     pub(crate) client: u32,
     pub(crate) proxy: u32,
-    /// Events with another one are void.
+    /// The stamp: events with another one are void.
     stamp: u32,
     pub(crate) slots: u32,
-    /// The scheduler's name for it.
+    /// The scheduler's id of the request.
     id: u64,
-    /// Its number among those that arrived.
+    /// Its number among the arrived requests.
     pub(crate) number: u64,
     issued: Time,
     arrived: Time,
@@ -127,7 +127,7 @@ pub(crate) struct SimRequest {
     state: WorldState,
     /// A try in the cached lane that missed.
     pub(crate) returned: bool,
-    /// It has an answer whatever the cache holds: a recorded one.
+    /// A recorded request, which is answered whatever the cache contains.
     recorded: bool,
     occupies: bool,
     reserved: bool,
@@ -135,17 +135,17 @@ pub(crate) struct SimRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorldState {
-    /// On its way, or lost.
+    /// In transit, or lost.
     Sent,
     Queued,
     Running,
-    /// Served; its answer is on its way, or lost.
+    /// Served; its reply is in transit, or lost.
     Answered,
     Free,
 }
 
 impl World {
-    /// A world before its first event, with every check on.
+    /// Creates a world before its first event, with every check on.
     pub fn new(scenario: &Scenario, policy: Policy, seed: u64) -> World {
         let scenario = Arc::new(scenario.clone());
         let mut world = World {
@@ -190,13 +190,13 @@ impl World {
         world
     }
 
-    /// The same world without the checks, which cost about half of the time.
+    /// Creates a world without the checks, which cost about half of the time.
     pub fn without_checks(mut self) -> World {
         self.checks = None;
         self
     }
 
-    /// Lets everything happen up to a time.
+    /// Handles all events up to a time.
     pub fn run_until(&mut self, until: Time) {
         while let Some((time, event)) = self.events.pop(until) {
             self.now = time;
@@ -206,7 +206,7 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// Runs to the end of the scenario, measures, and then lets all queues run empty.
+    /// Runs to the end of the scenario, measures, and then drains all queues.
     pub fn run(mut self) -> RunResult {
         self.run_until(self.measured.1);
         let mut report = self.report();
@@ -215,32 +215,32 @@ impl World {
         report
     }
 
-    /// When the scenario ends.
+    /// The end of the scenario.
     pub fn end(&self) -> Time {
         self.measured.1
     }
 
-    /// How far it has got.
+    /// The current simulated time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Arrivals, dispatches and completions so far.
+    /// The number of arrivals, dispatches and completions so far.
     pub fn request_events(&self) -> u64 {
         self.request_events
     }
 
-    /// What was measured so far.
+    /// The results so far.
     pub fn report(&self) -> RunResult {
         RunResult::of(self)
     }
 
-    /// What the schedulers served by rule, over all proxies, where they keep it.
+    /// The service by rule, over all proxies, where schedulers sum it.
     pub(crate) fn usage(&self) -> Vec<(String, sched::Usage)> {
         self.proxies.iter().flat_map(|proxy| proxy.sched.usage()).collect()
     }
 
-    /// Ends the load and lets what is outstanding be served.
+    /// Ends the load and drains the requests in flight.
     fn drain(&mut self) {
         for client in &mut self.clients {
             client.active = false;
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// Polls who was touched, when nothing more happens at this time.
+    /// Polls the touched proxies, when nothing more happens at this time.
     fn end_instant(&mut self) {
         if self.touched.is_empty() || self.events.next_time() == Some(self.now) {
             return;
@@ -323,7 +323,7 @@ impl World {
         self.requests[request as usize].stamp == stamp
     }
 
-    /// Every second: a point of the series, and what is looked at now and then.
+    /// Handles each second: a point of the series, and the occasional checks.
     fn second(&mut self) {
         let cut = |proxy: &SimProxy| proxy.sched.promises_cut_ppm(proxy.clock(self.now));
         let cut = self.proxies.iter().map(cut).max();
@@ -333,8 +333,8 @@ impl World {
         }
     }
 
-    /// Now and then: who waits, and whether for a limit or a meter. Over a replay that sums
-    /// up to the parts of the time that requests waited.
+    /// Samples at random times which requests wait, and whether for a limit or a meter. Over a
+    /// replay the samples add up to parts of the waiting time.
     fn look(&mut self) {
         if self.outstanding > 0 {
             for proxy in &self.proxies {
@@ -345,7 +345,7 @@ impl World {
             }
         }
         if self.now < self.measured.1 {
-            // By chance, since meters have a beat of their own.
+            // At random, since meters have a period of their own.
             let next = self.looks.between(LOOKS.0.get(), LOOKS.1.get());
             self.events.push(self.now + model::Nanos::new(next), SimEvent::Look);
         }
@@ -364,12 +364,12 @@ impl World {
     }
 }
 
-/// So long after the load every queue must be empty: the slowest limit that a scenario has
-/// lets everything go that may wait.
+/// The time after the load within which every queue must be empty: the slowest limit of a scenario
+/// lets every waiting request go by then.
 const DRAIN: model::Nanos = model::Nanos::from_secs(10_000_000);
-/// From one look to the next.
+/// The mean time between two samples.
 const LOOKS: (model::Nanos, model::Nanos) =
     (model::Nanos::from_millis(1), model::Nanos::from_millis(19));
 const SECOND: model::Nanos = model::Nanos::from_secs(1);
-/// The first few tell what is wrong; a broken rule breaks at every step.
+/// The first few show the fault; a broken invariant fails at every step.
 const VIOLATIONS_MAX: usize = 20;

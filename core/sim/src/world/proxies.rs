@@ -1,4 +1,4 @@
-//! The world's proxies: a scheduler, the target behind it, and the clock that it believes.
+//! The world's proxies: a scheduler, the target behind it, and a clock of its own.
 //!
 //! ```text
 //!   arrive ─► scheduler ─ poll until nothing ─► device ─► served ─► complete ─► answer
@@ -6,8 +6,8 @@
 //!                 └────────────── miss ◄───────────┘
 //! ```
 //!
-//! A proxy is armed for the earliest deadline that its scheduler named; an earlier one arms it
-//! anew, and it is polled once in vain at the later.
+//! A proxy is armed for the earliest deadline that its scheduler named. An earlier one arms it
+//! again, and the poll at the later one is in vain.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use crate::network::{Nic, NicDirection};
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
 use crate::targets::{FLUSH, SimDevice, TargetSpec};
 
-/// One proxy.
+/// One proxy of the world.
 #[derive(Debug)]
 pub(super) struct SimProxy {
     pub(super) sched: Box<dyn Scheduler>,
     pub(super) device: SimDevice,
     pub(super) spec: Arc<TargetSpec>,
-    /// Its target's place in the scenario.
+    /// Its target's index in the scenario.
     pub(super) target: usize,
-    /// What the scheduler calls each identity; `NONE` until it is needed.
+    /// The scheduler's id of each identity; `NONE` until it is needed.
     pub(super) subjects: Vec<u64>,
     pub(super) wire: Nic,
     pub(super) up: bool,
@@ -36,7 +36,7 @@ pub(super) struct SimProxy {
     /// When it is to be polled next.
     pub(super) armed: Time,
     pub(super) touched: bool,
-    /// How often it was polled for nothing though its scheduler had said: now.
+    /// How often it was polled in vain though its deadline was now.
     vain: u32,
 }
 
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// What a request is known by at a proxy.
+    /// The identification of a request at a proxy.
     fn subject(&mut self, proxy: u32, identity: u32) -> u64 {
         let own = &mut self.proxies[proxy as usize];
         if own.subjects.is_empty() {
@@ -96,7 +96,7 @@ impl World {
         subject
     }
 
-    /// Hands a request to its proxy's scheduler.
+    /// Passes a request to its proxy's scheduler.
     pub(super) fn enqueue(&mut self, request: u32) {
         let r = self.requests[request as usize];
         let client = &self.clients[r.client as usize];
@@ -123,7 +123,7 @@ impl World {
         self.touch(r.proxy);
     }
 
-    /// Polls a proxy until it has nothing, and arms it for what it says.
+    /// Polls a proxy until it has nothing, and arms it for its next deadline.
     pub(super) fn attend(&mut self, proxy: u32) {
         let index = proxy as usize;
         if !self.proxies[index].up {
@@ -153,7 +153,7 @@ impl World {
             own.vain = 0;
         } else {
             own.vain = if dispatched { 0 } else { own.vain + 1 };
-            // It may say "now" in vain once or twice; for ever would stop the world.
+            // The deadline may be now in vain once or twice; an endless loop would stop the world.
             at = if own.vain < VAIN_MAX { self.now } else { self.now + VAIN_PAUSE };
         }
         if at < own.armed {
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Has the target serve whose turn it is.
+    /// Makes the target serve a dispatched request.
     fn start(&mut self, proxy: u32, chosen: SimDispatch, clock: Time) {
         let request = chosen.token;
         self.request_events += 1;
@@ -200,7 +200,7 @@ impl World {
         self.requests[request as usize].occupies = occupies;
     }
 
-    /// The target may have served some of those that share it.
+    /// Checks which requests that share the target are served.
     pub(super) fn tick(&mut self, proxy: u32, epoch: u32) {
         if !self.proxies[proxy as usize].device.is_current(epoch) {
             return;
@@ -217,7 +217,7 @@ impl World {
         self.proxies[proxy as usize].device.arm(self.now, &mut self.events);
     }
 
-    /// The target is done with a request.
+    /// Handles that the target has served a request.
     pub(super) fn served(&mut self, request: u32) {
         let r = self.requests[request as usize];
         self.request_events += 1;
@@ -256,7 +256,7 @@ impl World {
         add(&mut self.elsewhere[copy * proxies + r.proxy as usize].own, what);
     }
 
-    /// What a copy had at other proxies since this one was told last.
+    /// Remote service of a copy since it was advertised to this proxy last.
     fn tell(&mut self, copy: u32, proxy: u32) -> SimRemoteService {
         if self.elsewhere.is_empty() {
             return SimRemoteService::default();
@@ -273,7 +273,7 @@ impl World {
         rest
     }
 
-    /// When a message that leaves for, or comes from, a proxy is at the other end.
+    /// When a message from or to a proxy is at the other end.
     pub(super) fn travel(&mut self, request: u32, way: NicDirection) -> Time {
         let r = &self.requests[request as usize];
         let carries = match way {
@@ -300,6 +300,6 @@ fn add(sum: &mut SimRemoteService, what: SimRemoteService) {
     sum.reserved += what.reserved;
 }
 
-/// So often a scheduler may say "now" and then have nothing.
+/// How often a scheduler's deadline may be now in vain.
 const VAIN_MAX: u32 = 3;
 const VAIN_PAUSE: Nanos = Nanos::from_micros(1);
