@@ -17,7 +17,7 @@ pub struct CivilTime {
     year: u16,
     month: u8,
     day: u8,
-    /// Seconds since midnight.
+    /// The seconds since midnight.
     second: u32,
 }
 

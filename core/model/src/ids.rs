@@ -21,7 +21,7 @@ pub struct Identity {
     pub job: JobId,
     /// The user on whose behalf it runs.
     pub uid: u32,
-    /// That user's group.
+    /// The group of that user.
     pub gid: u32,
     /// The project quota id of the file in question; `None` if it is not known.
     pub projid: Option<u32>,

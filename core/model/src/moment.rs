@@ -25,7 +25,7 @@ pub enum Moment {
         /// Whether it is written with a `-`: then it is never in the future.
         minus: bool,
     },
-    /// The current time.
+    /// The current time, `now`.
     Now,
     /// The midnight that this day began with.
     Today,
@@ -33,7 +33,7 @@ pub enum Moment {
     Yesterday,
     /// A date and time of a clock, of a zone if one is named.
     Civil(CivilTime, Option<FixedZone>),
-    /// Seconds since 1970.
+    /// The seconds since 1970.
     Unix(Time),
 }
 

@@ -10,7 +10,7 @@ pub enum Direction {
     Read,
     /// Requests with payload to the backend.
     Write,
-    /// Requests without payload.
+    /// All requests without payload.
     Metadata,
 }
 
@@ -54,7 +54,7 @@ kinds! {
     Read = "read", Read;
     /// Write to an open file.
     Write = "write", Write;
-    /// Look up names.
+    /// Look up names in directories.
     Walk = "walk", Metadata;
     /// Attributes of one file.
     Getattr = "getattr", Metadata;
@@ -64,7 +64,7 @@ kinds! {
     Open = "open", Metadata;
     /// Create and open a file.
     Create = "create", Metadata;
-    /// Make a directory.
+    /// Make a new directory.
     Mkdir = "mkdir", Metadata;
     /// Make a symbolic link.
     Symlink = "symlink", Metadata;
@@ -72,21 +72,21 @@ kinds! {
     Mknod = "mknod", Metadata;
     /// Make a hard link.
     Link = "link", Metadata;
-    /// Remove a name.
+    /// Remove a name in a directory.
     Unlink = "unlink", Metadata;
-    /// Rename.
+    /// Rename a file or directory.
     Rename = "rename", Metadata;
     /// Read a symbolic link.
     Readlink = "readlink", Metadata;
-    /// Read directory entries.
+    /// Read entries of a directory.
     Readdir = "readdir", Metadata;
     /// Figures of the file system.
     Statfs = "statfs", Metadata;
     /// Make a file's data durable.
     Fsync = "fsync", Metadata;
-    /// Read extended attributes.
+    /// Read extended attributes of a file.
     Getxattr = "getxattr", Metadata;
-    /// Change extended attributes.
+    /// Change extended attributes of a file.
     Setxattr = "setxattr", Metadata;
     /// Take or test a byte-range lock.
     Lock = "lock", Metadata;

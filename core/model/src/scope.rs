@@ -16,15 +16,15 @@ use crate::{Identity, JobId, KeyField, Nid, OpKind};
 /// One value of a class's or a meter's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyValue {
-    /// The batch job.
+    /// The name of the batch job.
     Jobid(JobId),
-    /// The user.
+    /// The number of the user.
     Uid(u32),
-    /// The group.
+    /// The number of the group.
     Gid(u32),
     /// The project; none is a value of its own.
     Projid(Option<u32>),
-    /// The node.
+    /// The name of the node.
     Nid(Nid),
     /// The kind of request.
     Opcode(OpKind),
@@ -35,9 +35,9 @@ pub enum KeyValue {
 pub enum SectionKind {
     /// `[[rule]]`: its classes, with all that they are granted.
     Rule,
-    /// `[[meter]]`.
+    /// A `[[meter]]` and its keys.
     Meter,
-    /// `[[decay]]`.
+    /// A `[[decay]]` and its accounts.
     Decay,
 }
 
@@ -46,7 +46,7 @@ pub enum SectionKind {
 pub struct Scope {
     /// Which kind of section.
     pub section: SectionKind,
-    /// Its name.
+    /// The name of the section.
     pub name: Arc<str>,
     /// The values of the section's `per`, in its order.
     pub key: Arc<[KeyValue]>,

@@ -25,7 +25,7 @@ pub struct Time(u64);
 pub struct Nanos(u64);
 
 impl Time {
-    /// The caller's origin.
+    /// The origin of the caller.
     pub const ZERO: Time = Time(0);
     /// Later than every other point.
     pub const MAX: Time = Time(u64::MAX);

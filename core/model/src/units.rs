@@ -30,7 +30,7 @@ pub struct Amount {
 /// A rate that is never zero; the text form is `500MB/s` or `100ops/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rate {
-    /// Bytes per second.
+    /// A rate in bytes per second.
     Bytes(NonZeroU64),
     /// Backend operations per second.
     Ops(NonZeroU64),
@@ -41,7 +41,7 @@ pub enum Rate {
 pub struct Weight(u32);
 
 impl Bytes {
-    /// Nothing.
+    /// An amount of no bytes.
     pub const ZERO: Bytes = Bytes(0);
 
     /// An amount of `count` bytes.
@@ -71,7 +71,7 @@ impl Ops {
         Ops(count)
     }
 
-    /// The plain count.
+    /// The amount as a plain count.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -170,7 +170,7 @@ impl Rate {
 impl Weight {
     /// The weight of a rule that names none.
     pub const ONE: Weight = Weight(1);
-    /// The greatest weight.
+    /// The greatest weight of a rule.
     pub const MAX: Weight = Weight(1_000_000);
 
     /// A weight; `None` outside 1 to 1,000,000.
@@ -178,7 +178,7 @@ impl Weight {
         if weight >= 1 && weight <= Weight::MAX.0 { Some(Weight(weight)) } else { None }
     }
 
-    /// The plain number.
+    /// The weight as a plain number.
     pub const fn get(self) -> u32 {
         self.0
     }

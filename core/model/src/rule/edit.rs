@@ -45,7 +45,7 @@ pub enum RuleEdit {
     Rank {
         /// The name of the rule.
         name: String,
-        /// The new position.
+        /// The new position of the rule.
         place: RulePosition,
     },
 }
@@ -67,7 +67,7 @@ pub enum RulePosition {
 pub struct KeyEdit {
     /// One of the keys of docs/RULES.md.
     pub key: &'static str,
-    /// The value.
+    /// The value in TOML's form.
     pub value: Option<String>,
 }
 

@@ -25,7 +25,7 @@ pub struct Excerpt {
     pub column: usize,
     /// How many characters of the line are at fault, at least 1.
     pub width: usize,
-    /// The whole line.
+    /// The whole line of the text.
     pub text: String,
 }
 
@@ -53,7 +53,7 @@ pub enum RuleProblem {
     UnknownKey {
         /// The table with the key.
         section: &'static str,
-        /// The unknown key.
+        /// The key that does not exist.
         key: String,
         /// The keys that it may have.
         known: String,
@@ -63,7 +63,7 @@ pub enum RuleProblem {
     Missing {
         /// The table without the key.
         section: &'static str,
-        /// The missing key.
+        /// The key that is missing.
         key: &'static str,
     },
     /// A value has a wrong type.
@@ -81,7 +81,7 @@ pub enum RuleProblem {
     OutOfRange {
         /// The key of the number.
         key: &'static str,
-        /// The greatest number.
+        /// The greatest number that is allowed.
         max: u64,
         /// The number, as written.
         found: String,
@@ -169,15 +169,15 @@ pub enum RuleProblem {
     /// A limit cannot be a reservation.
     #[error("{key} needs exactly one limit, for all kinds that its rate counts")]
     PromiseLimit {
-        /// `realtime` or `spare`.
+        /// The key of the mode, `realtime` or `spare`.
         key: &'static str,
     },
     /// A key contradicts the limit's mode.
     #[error("{with} cannot be combined with {key}: {}", why_not(key, with))]
     PromiseTwice {
-        /// `realtime` or `spare`.
+        /// The key of the mode, `realtime` or `spare`.
         key: &'static str,
-        /// The other key.
+        /// The key that contradicts it.
         with: &'static str,
     },
     /// Slots are reserved without a reservation.
@@ -194,7 +194,7 @@ pub enum RuleProblem {
     /// A percentage for metadata is of a reservation in operations.
     #[error("reserve_metadata needs a rate in bytes: {rate:?} counts every request already")]
     ReserveMetadataOps {
-        /// The reserved rate.
+        /// The rate that is reserved.
         rate: String,
     },
     /// A bound on classes is given for a rule with one class.
@@ -222,7 +222,7 @@ pub enum RuleProblem {
     /// A parent does not exist.
     #[error("rule {rule:?} depends on rule {parent:?}, which does not exist")]
     NoParent {
-        /// The dependent rule.
+        /// The name of the dependent rule.
         rule: String,
         /// The name of its parent.
         parent: String,
@@ -230,7 +230,7 @@ pub enum RuleProblem {
     /// A parent has no limit to take a percentage of.
     #[error("rule {rule:?} follows {parent:?}, which has no limit in the same unit")]
     ParentUnit {
-        /// The dependent rule.
+        /// The name of the dependent rule.
         rule: String,
         /// The name of its parent.
         parent: String,
@@ -271,7 +271,7 @@ pub enum RuleProblem {
     DecayFloor {
         /// The floor, as written.
         floor: String,
-        /// The greatest rate.
+        /// The greatest rate, as written.
         max: String,
     },
     /// A decay's mode does not exist.
@@ -325,7 +325,7 @@ pub enum RuleProblem {
     Part {
         /// The percentage, as written.
         text: String,
-        /// The greatest percentage.
+        /// The greatest percentage that is allowed.
         max_percent: u32,
     },
     /// The file has more sections than the bound.

@@ -67,7 +67,7 @@ impl Glob {
         self.pieces.len() == 2 && self.pieces.iter().all(|piece| piece.is_empty())
     }
 
-    /// The one text that matches, if there is no star.
+    /// The one text that matches a glob without a star.
     pub(super) fn whole(&self) -> Option<&str> {
         match &*self.pieces {
             [only] => Some(only),

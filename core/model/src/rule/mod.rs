@@ -106,7 +106,7 @@ pub struct RuleDependency {
 pub enum DependencyKind {
     /// A percentage, in parts per million, of the parent's limit in force.
     Follow {
-        /// 1 to 100,000,000.
+        /// The percentage, from 1 to 100,000,000 millionths.
         part_ppm: u32,
     },
     /// The rest that all classes of the parent together leave of a rate in the limit's unit.

@@ -122,7 +122,7 @@ fn piece(source: &str, section: &Spanned<DeValue<'_>>) -> Result<OutlinePiece, &
     Ok(OutlinePiece { name: name.into(), lines: content.clone(), keys: keys.collect(), content })
 }
 
-/// The last byte of a value and of all that was written into it elsewhere.
+/// The last byte of a value and of all its parts, which may be written in other places.
 fn end_of(value: &Spanned<DeValue<'_>>) -> usize {
     let within = match value.get_ref() {
         DeValue::Table(table) => table.iter().map(|(_, inner)| end_of(inner)).max(),

@@ -6,15 +6,15 @@ use std::str::FromStr;
 /// A field of `per`, of the key that divides a rule into classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyField {
-    /// The batch job.
+    /// The batch job of the request.
     Jobid,
-    /// The user.
+    /// The user of the request.
     Uid,
-    /// The group.
+    /// The group of the request.
     Gid,
     /// The project quota id.
     Projid,
-    /// The node.
+    /// The node of the request.
     Nid,
     /// The kind of request.
     Opcode,
@@ -37,11 +37,11 @@ pub enum WriteMode {
 /// The resource that a decay counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// Bytes read.
+    /// Bytes that reads move.
     Read,
-    /// Bytes written.
+    /// Bytes that writes move.
     Write,
-    /// Metadata operations.
+    /// Operations that move no bytes.
     Metadata,
 }
 
