@@ -85,7 +85,7 @@ impl Dispatcher {
             Choice::Backfill { class, over } => (class, over),
         };
         let standing = &self.classes[class].standings[lane];
-        let queue = standing.first(&self.requests).expect("a ready standing has a head");
+        let queue = standing.first(&self.requests).expect("a ready class lane has a head");
         if !self.confirm(class, lane, queue) {
             return None;
         }

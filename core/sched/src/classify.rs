@@ -98,7 +98,7 @@ pub(crate) struct IdleList {
 /// How many idle classes and meters are kept, each: enough for the jobs of a day, and some tens of
 /// megabytes at most.
 pub(crate) const IDLE_MAX: usize = 65_536;
-/// How many idle subjects are kept, for users who still query them.
+/// How many idle subjects are kept, for users that still query them.
 const IDLE_SUBJECTS_MAX: usize = 1_024;
 /// How many idle meters are searched for one that owes nothing. Each call adds at most a few, so
 /// this many keep up with them.

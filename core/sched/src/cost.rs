@@ -42,7 +42,7 @@ pub struct LaneCosts {
 /// The service that weights divide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostMode {
-    /// Measured time.
+    /// The time that calibration measured.
     #[default]
     Calibrated,
     /// Bytes; each operation of another kind counts as 4096.
@@ -58,13 +58,13 @@ pub struct Curve {
 /// The reasons why points make no curve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CurveError {
-    /// There is no point.
+    /// The curve has no points.
     #[error("a cost curve needs at least one point")]
     Empty,
-    /// Sizes must rise.
+    /// A size is not greater than the one before.
     #[error("size {1} of the cost curve must be greater than the size {0} before it")]
     Size(Bytes, Bytes),
-    /// Times must not fall.
+    /// A time is less than the one before.
     #[error("time {1} of the cost curve must be at least {0}, the time of a smaller size")]
     Time(Nanos, Nanos),
     /// A request without cost would never let others pass.

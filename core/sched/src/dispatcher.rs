@@ -40,7 +40,7 @@ pub struct TargetParams {
     pub slots_max: u32,
     /// The slots of the cached lane, at least one: how many threads execute.
     pub threads: u32,
-    /// What requests cost.
+    /// The costs of its requests.
     pub costs: Costs,
     /// The mean time that a smallest request may take after its dispatch; D is lowered to meet it.
     /// `None`: D is `slots_max`.

@@ -12,8 +12,8 @@
 //! it lets through at once.
 //!
 //! Waiters are in one heap for each lane, ordered by start-time fair queueing of the meter's own.
-//! Its virtual time counts the cost of what *it* let through. So weights hold among those who share
-//! a meter, whatever happens beside it.
+//! Its virtual time counts the cost of what *it* let through. So weights hold among classes that
+//! share a meter, whatever happens beside it.
 
 use std::cmp::Ordering;
 
@@ -57,7 +57,7 @@ pub(crate) struct Pacer {
     carry: u64,
 }
 
-/// One meter.
+/// One meter and its waiters.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) pacer: Pacer,

@@ -21,19 +21,19 @@ use crate::pattern;
 /// Sums since the subject or class was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Payload read.
+    /// The payload that was read.
     pub read: Bytes,
-    /// Payload written.
+    /// The payload that was written.
     pub written: Bytes,
-    /// Backend operations.
+    /// The number of backend operations.
     pub ops: Ops,
     /// Time from arrival to dispatch.
     pub queue_time: Nanos,
     /// Time from dispatch to completion.
     pub service_time: Nanos,
-    /// Charged cost.
+    /// The cost that was charged.
     pub cost: Nanos,
-    /// Requests completed.
+    /// The number of completed requests.
     pub requests: u64,
     /// The cost of remote service, as far as it was reported.
     pub elsewhere: Nanos,
@@ -48,7 +48,7 @@ pub struct Usage {
 /// The figures of one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectReport {
-    /// Its id.
+    /// The id of the subject.
     pub id: SubjectId,
     /// The identity of the subject.
     pub who: Identity,
@@ -56,7 +56,7 @@ pub struct SubjectReport {
     pub paths: PathSet,
     /// The export that it uses ([`Dispatcher::subject_through`]); empty for none.
     pub door: Arc<str>,
-    /// Its sums.
+    /// The sums of the subject.
     pub usage: Usage,
     /// Its backend operations by kind, in the order of [`OpKind::ALL`].
     pub ops: [Ops; OpKind::COUNT],
@@ -64,9 +64,9 @@ pub struct SubjectReport {
     pub reads: Accesses,
     /// Its writes, as far as they were counted.
     pub writes: Accesses,
-    /// Requests waiting now.
+    /// The number of waiting requests.
     pub queued: u32,
-    /// Requests running now.
+    /// The number of running requests.
     pub running: u32,
     /// Slots of both lanes in use now.
     pub slots: u32,
@@ -77,20 +77,20 @@ pub struct SubjectReport {
 /// The figures of one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassReport {
-    /// Its id.
+    /// The id of the class.
     pub id: ClassId,
     /// The rule that makes it; `default` where none matched.
     pub rule: String,
     /// The values of the rule's `per` fields, in its order; empty also for the class that
     /// takes the keys beyond `max_classes`.
     pub key: Vec<KeyValue>,
-    /// Its weight.
+    /// The weight of the class.
     pub weight: Weight,
-    /// Its sums.
+    /// The sums of the class.
     pub usage: Usage,
-    /// Requests waiting now.
+    /// The number of waiting requests.
     pub queued: u32,
-    /// Requests running now.
+    /// The number of running requests.
     pub running: u32,
     /// Device slots in use now.
     pub slots: u32,

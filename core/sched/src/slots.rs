@@ -1,7 +1,7 @@
 //! Slots: how much of the backend's parallelism a request uses while it runs.
 //!
 //! Sizes are powers of two, the greatest being D itself. So the ready heads of one size are in one
-//! heap, and "who fits" reads a few heap roots:
+//! heap, and "which one fits" reads a few heap roots:
 //!
 //! ```text
 //!   size 0 1 2 3 …  ceil(log2 D)          D = 48:  1 2 4 8 16 32 48

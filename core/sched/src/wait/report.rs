@@ -28,7 +28,7 @@ pub struct WaitReport {
     pub rule: String,
     /// The values of the rule's `per` fields.
     pub key: Vec<KeyValue>,
-    /// Requests waiting now.
+    /// The number of waiting requests.
     pub queued: u32,
     /// The causes, the one that cost most time first.
     pub causes: Vec<WaitCauseReport>,
@@ -104,7 +104,7 @@ pub struct MeterStatus {
 /// One subject, its classes, and the meters that it pays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectDetail {
-    /// Its id.
+    /// The id of the subject.
     pub id: SubjectId,
     /// The identity of the subject.
     pub who: Identity,
@@ -114,7 +114,7 @@ pub struct SubjectDetail {
     places: Vec<u32>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,
-    /// Its sums.
+    /// The sums of the subject.
     pub usage: Usage,
 }
 
