@@ -35,7 +35,7 @@ pub struct AllocatorSettings {
     pub forget: Nanos,
     /// A proxy that does not use a scope for this time is idle there.
     pub idle: Nanos,
-    /// A scope that no proxy uses for this time is no longer listed.
+    /// A scope that no proxy uses for this time leaves the list.
     pub keep: Nanos,
     /// The most scopes that are listed. Of each scope beyond it every proxy has an equal share.
     pub scopes_max: usize,
@@ -144,7 +144,7 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Forgets a proxy at once, whatever it may be using, for an administrator who knows that it is
+    /// Forgets a proxy at once, whatever it may be using, for an administrator's decision that it is
     /// gone. Returns false if no proxy has that name.
     pub fn forget(&mut self, name: &str, now: Time) -> bool {
         self.advance(now);

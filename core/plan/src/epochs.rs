@@ -55,7 +55,7 @@ impl ProxyEpochs {
         ProxyEpochs { by_name: BTreeMap::new(), most }
     }
 
-    /// Checks a report's epoch; `None` if there is no room for its name. O(log names), or O(names)
+    /// Checks a report's epoch; `None` if its name does not fit. O(log names), or O(names)
     /// where a new name finds no room.
     pub fn hear(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<EpochCheck> {
         if self.by_name.len() >= self.most && !self.by_name.contains_key(name) {

@@ -31,7 +31,7 @@ use crate::shares::ScopeIndex;
 /// A proxy's state in memory, for administrators and for a later controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySnapshot {
-    /// The proxy's name.
+    /// The name of the proxy.
     pub name: Arc<str>,
     /// The epoch of its process.
     pub epoch: u64,

@@ -22,7 +22,7 @@ use crate::split::{Want, split};
 /// The table of all listed scopes.
 #[derive(Debug, Default)]
 pub(crate) struct ShareTable {
-    /// An index is used again once its scope is no longer listed.
+    /// An index is used again once its scope leaves the list.
     listed: Vec<Option<ListedScope>>,
     places: BTreeMap<Scope, ScopeIndex>,
     free: Vec<ScopeIndex>,
@@ -268,7 +268,7 @@ impl ShareTable {
         let mut active = Vec::new();
         for (scope, part) in held {
             let Some(place) = self.list(scope, members, bounds, now) else {
-                // There is no room to count the scope: the proxy is made to give it up.
+                // The table has no room for the scope: the proxy is made to give it up.
                 members.get_mut(id).change_scope(scope);
                 continue;
             };
@@ -278,7 +278,7 @@ impl ShareTable {
             let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
             share.want = Want::UpTo(*part);
             listed.shares.insert(id, share);
-            // It may hold a rate that is no longer in force.
+            // It may hold a rate that has ended.
             if scope.section == SectionKind::Decay {
                 members.get_mut(id).change_scope(scope);
             }
@@ -368,7 +368,7 @@ impl ShareTable {
         self.listed.get_mut(place as usize)?.as_mut()
     }
 
-    /// Lists a scope, unless it is listed. Returns its index; `None` if there is no room.
+    /// Lists a scope, unless it is listed. Returns its index; `None` if the table is full.
     fn list(
         &mut self,
         scope: &Scope,
@@ -500,7 +500,7 @@ impl ListedScope {
         }
     }
 
-    /// Whether no share changes if the scope is no longer listed.
+    /// Whether no share changes if the scope leaves the list.
     fn is_as_unlisted(&self, members: &ProxyTable) -> bool {
         let same = |(id, share): (u32, &ProxyShare)| {
             let unlisted = &members.get(id).unlisted;

@@ -31,9 +31,9 @@ pub struct DecayEvent {
     pub scope: Scope,
     /// When the level changed.
     pub at: Time,
-    /// The level before.
+    /// The level before the change.
     pub before: DecayLevel,
-    /// The level now.
+    /// The level after the change.
     pub stage: DecayLevel,
     /// The past usage, in bytes or operations, as the decay counts it.
     pub used: u64,

@@ -231,7 +231,7 @@ impl DecayAccounts {
         true
     }
 
-    /// The next key whose rate changed; `None` as rate: it is no longer throttled.
+    /// The next key whose rate changed; `None` as rate: its limit has ended.
     pub fn poll_rate(&mut self, now: Time) -> Option<(Scope, Option<Rate>)> {
         self.advance(now);
         self.rates.pop_first()
