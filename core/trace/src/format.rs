@@ -62,7 +62,7 @@ pub struct TraceRequest {
     /// How long it was served, from its dispatch to its end; 0 without a dispatch. A lock's wait
     /// for its holder is part of it.
     pub service: Nanos,
-    /// The requested payload.
+    /// The payload that was requested.
     pub asked: Bytes,
     /// Payload moved, and backend operations.
     pub served: Amount,
@@ -73,7 +73,7 @@ pub struct TraceRequest {
 /// The outcome of a request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceOutcome {
-    /// The request succeeded.
+    /// The request has succeeded.
     Done,
     /// The request was answered with this errno.
     Failed(NonZeroU32),
