@@ -7,31 +7,31 @@ use crate::types::Qid;
 pub struct Attributes {
     /// Which of the rest are set: bits of [`getattr`].
     pub valid: u64,
-    /// The file's identity.
+    /// The identity of the file.
     pub qid: Qid,
     /// Type and permission bits, as in `st_mode`.
     pub mode: u32,
-    /// Owner.
+    /// The number of the owner.
     pub uid: u32,
-    /// Group.
+    /// The number of the group.
     pub gid: u32,
     /// Number of hard links.
     pub nlink: u64,
     /// Device number of a special file, as the kernel encodes `st_rdev`.
     pub rdev: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
     /// Good size of one I/O, in bytes.
     pub blksize: u64,
     /// Space taken, in units of 512 bytes.
     pub blocks: u64,
-    /// Last access.
+    /// The time of the last access.
     pub atime: Timestamp,
     /// Last change of data.
     pub mtime: Timestamp,
     /// Last change of data or attributes.
     pub ctime: Timestamp,
-    /// Creation.
+    /// The time of the creation.
     pub btime: Timestamp,
     /// Generation of the inode number.
     pub generation: u64,
@@ -44,13 +44,13 @@ pub struct Attributes {
 pub struct SetAttributes {
     /// Which of the rest to set: bits of [`setattr`].
     pub valid: u32,
-    /// Permission bits.
+    /// The new permission bits.
     pub mode: u32,
-    /// Owner.
+    /// The number of the new owner.
     pub uid: u32,
-    /// Group.
+    /// The number of the new group.
     pub gid: u32,
-    /// Length in bytes.
+    /// The new length in bytes.
     pub size: u64,
     /// Last access; used with [`setattr::ATIME_SET`], else the server's now.
     pub atime: Timestamp,
@@ -65,15 +65,15 @@ pub struct Statfs {
     pub kind: u32,
     /// Bytes of a block, the unit of the next three.
     pub bsize: u32,
-    /// All blocks.
+    /// The number of all blocks.
     pub blocks: u64,
-    /// Free blocks.
+    /// The number of free blocks.
     pub bfree: u64,
     /// Free blocks for users other than root.
     pub bavail: u64,
-    /// All inodes.
+    /// The number of all inodes.
     pub files: u64,
-    /// Free inodes.
+    /// The number of free inodes.
     pub ffree: u64,
     /// The file system's identity.
     pub fsid: u64,
@@ -86,7 +86,7 @@ pub struct Statfs {
 /// Both are unsigned there; a time before 1970 is its seconds in two's complement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
-    /// Whole seconds.
+    /// The number of whole seconds.
     pub sec: u64,
     /// Nanoseconds past them. The codec passes any value; a server checks it.
     pub nsec: u64,
@@ -98,13 +98,13 @@ pub mod getattr {
     pub const MODE: u64 = 1 << 0;
     /// Number of hard links.
     pub const NLINK: u64 = 1 << 1;
-    /// Owner.
+    /// The owner of the file.
     pub const UID: u64 = 1 << 2;
-    /// Group.
+    /// The group of the file.
     pub const GID: u64 = 1 << 3;
-    /// Device number.
+    /// The number of the device.
     pub const RDEV: u64 = 1 << 4;
-    /// Last access.
+    /// The time of the last access.
     pub const ATIME: u64 = 1 << 5;
     /// Last change of data.
     pub const MTIME: u64 = 1 << 6;
@@ -112,31 +112,31 @@ pub mod getattr {
     pub const CTIME: u64 = 1 << 7;
     /// Inode number, in the qid.
     pub const INO: u64 = 1 << 8;
-    /// Length.
+    /// The length of the file.
     pub const SIZE: u64 = 1 << 9;
-    /// Space taken.
+    /// The space that is taken.
     pub const BLOCKS: u64 = 1 << 10;
-    /// Creation.
+    /// The time of the creation.
     pub const BTIME: u64 = 1 << 11;
-    /// Generation.
+    /// The generation of the inode number.
     pub const GENERATION: u64 = 1 << 12;
-    /// Data version.
+    /// The version of the data.
     pub const DATA_VERSION: u64 = 1 << 13;
     /// What `stat` needs: all up to [`BLOCKS`].
     pub const BASIC: u64 = 0x7ff;
-    /// Everything.
+    /// All bits of the mask.
     pub const ALL: u64 = 0x3fff;
 }
 
 /// The bits of a setattr's `valid`.
 pub mod setattr {
-    /// Permission bits.
+    /// The permission bits of the file.
     pub const MODE: u32 = 1 << 0;
-    /// Owner.
+    /// The owner of the file.
     pub const UID: u32 = 1 << 1;
-    /// Group.
+    /// The group of the file.
     pub const GID: u32 = 1 << 2;
-    /// Length.
+    /// The length of the file.
     pub const SIZE: u32 = 1 << 3;
     /// Last access: now, unless [`ATIME_SET`].
     pub const ATIME: u32 = 1 << 4;
@@ -148,6 +148,6 @@ pub mod setattr {
     pub const ATIME_SET: u32 = 1 << 7;
     /// The last change of data is the one given.
     pub const MTIME_SET: u32 = 1 << 8;
-    /// Everything.
+    /// All bits of `valid`, combined.
     pub const ALL: u32 = 0x1ff;
 }

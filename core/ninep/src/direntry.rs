@@ -6,14 +6,14 @@ use crate::wire::{qid_from, qid_to, string_len};
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The file's identity.
+    /// The identity of the file.
     pub qid: Qid,
     /// The offset of the next Treaddir after this entry. All 64 bits are the file system's own, so
     /// it is neither an index nor ordered.
     pub offset: u64,
     /// The file's type, a `DT_` value as in `getdents`; 0 when unknown.
     pub kind: u8,
-    /// The name.
+    /// The name in its directory.
     pub name: &'a [u8],
 }
 
@@ -38,7 +38,7 @@ pub enum DirEntryError {
     BadByte {
         /// Where it begins, in bytes from the start of the data.
         at: usize,
-        /// The byte.
+        /// The byte that is not allowed.
         byte: u8,
     },
 }

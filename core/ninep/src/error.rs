@@ -13,33 +13,33 @@ pub enum FrameError {
     /// Fewer bytes than size, type and tag need.
     #[error("a frame of {len} bytes is shorter than a message header of 7 bytes")]
     Short {
-        /// Bytes given.
+        /// The number of bytes given.
         len: usize,
     },
     /// The size field and the frame's length differ.
     #[error("message with tag {tag} declares {size} bytes but its frame has {len}")]
     Size {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
         /// The size field, in bytes.
         size: u32,
-        /// Bytes given.
+        /// The number of bytes given.
         len: usize,
     },
     /// No message of this direction has this type.
     #[error("message with tag {tag} has the unknown type {kind}")]
     UnknownType {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The type byte.
+        /// The byte of the type.
         kind: u8,
     },
     /// The body ends within a field, or the length of a field exceeds the body.
     #[error("message with tag {tag}: {field} needs {need} bytes, {have} are left")]
     Truncated {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The field.
+        /// The name of the field.
         field: &'static str,
         /// Bytes that it needs.
         need: usize,
@@ -49,7 +49,7 @@ pub enum FrameError {
     /// The body continues after the last field.
     #[error("message with tag {tag}: {extra} bytes follow its last field")]
     Trailing {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
         /// The number of surplus bytes.
         extra: usize,
@@ -58,11 +58,11 @@ pub enum FrameError {
     /// identity of the dialect has.
     #[error("message with tag {tag}: {count} {field}, at most {limit} are allowed")]
     TooMany {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// The declared number.
+        /// The number that was declared.
         count: u16,
         /// The greatest number that is allowed.
         limit: usize,
@@ -70,11 +70,11 @@ pub enum FrameError {
     /// A byte that is not allowed in such a string: NUL, or `/` in a name.
     #[error("message with tag {tag}: {field} contains the byte {byte:#04x} at {at}")]
     BadByte {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// The byte.
+        /// The byte that is not allowed.
         byte: u8,
         /// The position in the string, from 0.
         at: usize,
@@ -82,9 +82,9 @@ pub enum FrameError {
     /// A string that is empty where it must not be, or longer than such a field may be.
     #[error("message with tag {tag}: {field} has {len} bytes, 1 to {limit} are allowed")]
     BadLength {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The field.
+        /// The name of the field.
         field: &'static str,
         /// Its length in bytes.
         len: usize,
@@ -94,11 +94,11 @@ pub enum FrameError {
     /// A number outside the field's few values.
     #[error("message with tag {tag}: {value} is not a value of {field}")]
     BadValue {
-        /// The message's tag.
+        /// The tag of the message.
         tag: Tag,
-        /// The field.
+        /// The name of the field.
         field: &'static str,
-        /// The number.
+        /// The number that is not a value.
         value: u8,
     },
 }

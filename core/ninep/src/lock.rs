@@ -11,7 +11,7 @@ pub const LOCK_RECLAIM: u32 = 2;
 pub enum LockKind {
     /// A lock shared with other readers.
     Read = 0,
-    /// An exclusive lock.
+    /// A lock of one writer.
     Write = 1,
     /// Release; as the reply to a test: no lock is in the way.
     Unlock = 2,

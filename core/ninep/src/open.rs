@@ -6,9 +6,9 @@
 
 /// The two bits of the access mode.
 pub const ACCESS_MASK: u32 = 0o3;
-/// Access: read only.
+/// The access mode read only.
 pub const RDONLY: u32 = 0o0;
-/// Access: write only.
+/// The access mode write only.
 pub const WRONLY: u32 = 0o1;
 /// Access: read and write.
 pub const RDWR: u32 = 0o2;
@@ -22,7 +22,7 @@ pub const NOCTTY: u32 = 0o400;
 pub const TRUNC: u32 = 0o1000;
 /// Every write goes to the end.
 pub const APPEND: u32 = 0o2000;
-/// Do not block.
+/// Return instead of blocking.
 pub const NONBLOCK: u32 = 0o4000;
 /// Writes return when data is durable.
 pub const DSYNC: u32 = 0o10000;
@@ -32,13 +32,13 @@ pub const FASYNC: u32 = 0o20000;
 pub const DIRECT: u32 = 0o40000;
 /// Large files; means nothing on 64 bits.
 pub const LARGEFILE: u32 = 0o100000;
-/// Only a directory.
+/// Fail unless it is a directory.
 pub const DIRECTORY: u32 = 0o200000;
 /// Not through a symbolic link.
 pub const NOFOLLOW: u32 = 0o400000;
 /// Leave the access time alone.
 pub const NOATIME: u32 = 0o1000000;
-/// Close on exec.
+/// Close the file on exec.
 pub const CLOEXEC: u32 = 0o2000000;
 /// Writes return when data and attributes are durable; the kernel sets
 /// [`DSYNC`] along with it.

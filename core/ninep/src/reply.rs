@@ -12,7 +12,7 @@ messages! {
     /// A server's reply, borrowing strings and payload.
     Reply;
 
-    /// The request failed.
+    /// The request failed with an errno.
     7 Error {
         ecode: u32 = u32, "A Linux errno.";
     }
@@ -67,7 +67,7 @@ messages! {
 
     /// The file system's figures.
     9 Statfs(figures: Statfs = statfs)
-    /// The file's attributes.
+    /// The attributes of the file.
     25 Getattr(attributes: Attributes = attributes)
     /// The attributes are changed.
     27 Setattr

@@ -20,7 +20,7 @@ messages! {
         msize: u32 = u32, "The largest message the client takes, in bytes.";
         version: &'a [u8] = raw, "The protocol offered.";
     }
-    /// Begins authentication.
+    /// Begins authentication of a user.
     102 Auth {
         afid: Fid = fid, "A new fid for it.";
         uname: &'a [u8] = text, "The user's name.";
@@ -84,7 +84,7 @@ messages! {
         fid: Fid = fid, "The open file.";
         datasync: u32 = u32, "Not 0: leave out attributes that reading does not need.";
     }
-    /// Reads directory entries.
+    /// Reads entries of a directory.
     40 Readdir {
         fid: Fid = fid, "The open directory.";
         offset: u64 = u64, "0, or the offset of the last entry read.";
@@ -165,7 +165,7 @@ messages! {
         fid: Fid = fid, "The file.";
         name: &'a [u8] = name, "The new name.";
     }
-    /// Makes a directory.
+    /// Makes a new directory.
     72 Mkdir {
         dfid: Fid = fid, "The directory above.";
         name: &'a [u8] = name, "The new name.";

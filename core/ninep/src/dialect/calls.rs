@@ -38,7 +38,7 @@ struct CallEntry<T> {
 /// The id of a call in its message, the same every time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId {
-    /// The message's tag.
+    /// The tag of the message.
     pub tag: Tag,
     /// The reply slot; [`NOSLOT`] for a call that may be executed twice.
     pub slot: u16,

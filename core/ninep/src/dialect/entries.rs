@@ -16,7 +16,7 @@ pub struct ListEntry<'a> {
     pub offset: u64,
     /// The file's type, a `DT_` value as in `getdents`; 0 when unknown.
     pub kind: u8,
-    /// The name.
+    /// The name in its directory.
     pub name: &'a [u8],
     /// Its handle and attributes; `None` for `.` and `..` and for a failed lookup. The client
     /// requests them if necessary.
@@ -34,7 +34,7 @@ pub struct ListEntries<'a> {
 pub enum SessionEvent {
     /// The window of an identity has changed, on every channel.
     Window {
-        /// The identity's number.
+        /// The number of the identity.
         identity: u32,
         /// The most requests in flight.
         requests: u32,

@@ -145,12 +145,12 @@ impl<'a> HandleList<'a> {
     /// No file: all files are named by fid.
     pub const NONE: HandleList<'static> = HandleList { handles: [&[]; HANDLES_MAX], count: 0 };
 
-    /// One file.
+    /// A list of one file.
     pub fn one(handle: &'a [u8]) -> HandleList<'a> {
         HandleList { handles: [handle, &[]], count: 1 }
     }
 
-    /// Two files.
+    /// A list of two files.
     pub fn two(first: &'a [u8], second: &'a [u8]) -> HandleList<'a> {
         HandleList { handles: [first, second], count: 2 }
     }

@@ -59,7 +59,7 @@ messages! {
         rdev: u64 = u64, "A device's number, as the kernel encodes `st_rdev`.";
         target: &'a [u8] = text, "Where a symbolic link points; empty for others.";
     }
-    /// Changes attributes.
+    /// Changes attributes of a file.
     214 Change {
         fid: Fid = fid, "The file.";
         set: SetAttributes = set_attributes, "The changes.";
