@@ -114,7 +114,7 @@ pub struct ReplayRecord {
     pub think: Nanos,
     /// The kind of the request.
     pub kind: OpKind,
-    /// The requested amount.
+    /// The amount that was requested.
     pub amount: Amount,
     /// The lane that was expected to serve it.
     pub lane: Lane,

@@ -1,7 +1,7 @@
 //! The published schedulers that ours is compared with. They are in this module only.
 //!
 //! ```text
-//!   rules ─► classes (who, kind ─► class: weight, rate, reservation) ─┬─► fifo
+//!   rules ─► classes (identity, kind ─► class: weight, rate, reservation) ─┬─► fifo
 //!                                                                     ├─► sfqd
 //!                                                                     ├─► tbf
 //!                                                                     └─► dmclock

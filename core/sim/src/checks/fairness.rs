@@ -39,7 +39,7 @@ impl Fairness {
     }
 
     pub(super) fn forget(&mut self) {
-        // Which classes wait is no longer known.
+        // The waiting classes are unknown from here on.
         *self = Fairness { off: true, classes: Vec::new() };
     }
 

@@ -53,7 +53,7 @@ pub struct ScenarioVerdict {
     pub what: String,
     /// The scheduler, and the one it is compared with.
     pub policy: String,
-    /// The accepted values.
+    /// The values that are accepted.
     pub wanted: String,
     /// The value that was found; none if that scheduler was not run.
     pub found: Option<f64>,

@@ -23,7 +23,7 @@ pub struct JobOutcome {
     pub requests_per_sec: f64,
     /// Backend operations per second.
     pub ops_per_sec: f64,
-    /// Payload per second.
+    /// The payload per second.
     pub bytes_per_sec: f64,
     /// The median latency, from arrival to reply.
     pub latency_ns_median: u64,
@@ -49,7 +49,7 @@ pub struct JobOutcome {
 /// The requests of a job that a rule took.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RuleTake {
-    /// The rule's name.
+    /// The name of the rule.
     pub rule: String,
     /// Every limit and meter that can delay its requests.
     pub by: String,

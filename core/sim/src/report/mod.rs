@@ -63,9 +63,9 @@ pub struct JobResult {
     pub bytes: u64,
     /// The backend operations of these requests.
     pub ops: u64,
-    /// Requests per second.
+    /// The requests per second.
     pub requests_per_sec: f64,
-    /// Payload per second.
+    /// The payload per second.
     pub bytes_per_sec: f64,
     /// Its part of the service of all jobs, from 0 to 1.
     pub share: f64,
@@ -107,13 +107,13 @@ pub struct JobRule {
 /// Latencies in nanoseconds; median and p99 are exact to one part in 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatencyResult {
-    /// The mean latency.
+    /// The mean of all latencies.
     pub mean: u64,
-    /// The median latency.
+    /// The median of all latencies.
     pub median: u64,
     /// The 99th percentile of the latency.
     pub p99: u64,
-    /// The greatest latency.
+    /// The greatest of all latencies.
     pub max: u64,
 }
 
@@ -126,20 +126,20 @@ pub struct RuleResult {
     pub requests: u64,
     /// Payload read and written.
     pub bytes: u64,
-    /// Backend operations.
+    /// The number of backend operations.
     pub ops: u64,
     /// The total time from arrival to dispatch.
     pub queue_ns: u64,
-    /// The charged cost.
+    /// The cost that was charged.
     pub cost_ns: u64,
 }
 
-/// A violated invariant.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InvariantViolation {
     /// When it was found.
     pub at: Time,
-    /// What is wrong.
+    /// What is wrong, as a sentence.
     pub what: String,
     /// The scenario of the run.
     pub scenario: String,

@@ -69,7 +69,7 @@ pub struct World {
     looks: Prng,
     /// By copy and proxy; empty where schedulers do not receive remote service.
     elsewhere: Vec<AdvertisedService>,
-    /// By target, and by proxy; empty where there is no controller.
+    /// By target, and by proxy; empty without a controller.
     controls: Vec<SimController>,
     members: Vec<SimProxyControl>,
     letters: MessagesInTransit,
