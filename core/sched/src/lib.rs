@@ -4,7 +4,7 @@
 //!   subject + kind ─► class ─► queue per lane and direction ─► its meters ─► ready heads
 //!    (classify)      (class)                                  (admission)      (lane)
 //!                                                                                │
-//!        complete ◄── running, holding slots ◄── urgent | reserved | share ◄─────┘
+//!        complete ◄── running, using slots  ◄── urgent | reserved | share ◄─────┘
 //!                                                       (choose)
 //! ```
 //!

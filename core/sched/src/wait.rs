@@ -3,10 +3,10 @@
 //! ```text
 //!   queue of a class:  length × time ─┬─ head waits at a meter ──────────► that meter
 //!     (an area: request-time)         ├─ head is ready, its class at its cap ► slots
-//!     (an area: request-time)         ├─ head is ready, its class at its cap ► slots
 //!                                     ├─ … others were served meanwhile ───► weight, or remote
 //!                                     │                                      service if delayed by it
-//!                                     └─ … no other was served ───────────► busy
+//!                                     └─ … no other was served ────────────► busy
+//! ```
 //!
 //! A queue adds up its length times the time that passed. The sum goes to the cause for which its
 //! head waited when that cause ends. So the causes of a class sum up to the time that its requests

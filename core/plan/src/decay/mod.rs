@@ -4,7 +4,7 @@
 //!   record ─► account of the key ─ each `every`, and at each boundary ─► ratio ρ to its entitlement
 //!                │ ledger of minutes ─► restore                               │
 //!                                            rate for (decay, key), or none ◄─┤ only if it changed
-//!                                            event: near, throttled, floor, ┘ enough; or released
+//!                                            event, if the level changed ◄────┘ enough
 //! ```
 //!
 //! `now` counts from 1970 here, since periods begin at whole multiples of their length. Exempt
