@@ -144,7 +144,7 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Forgets a proxy at once, whatever it may be using, for an administrator's decision that it is
+    /// Forgets a proxy at once, whatever it may be using: an administrator has decided that it is
     /// gone. Returns false if no proxy has that name.
     pub fn forget(&mut self, name: &str, now: Time) -> bool {
         self.advance(now);

@@ -297,7 +297,7 @@ pub enum RuleProblem {
     #[error("the thresholds of steps must rise: each must be greater than the one before")]
     DecaySteps,
     /// A step is a percentage of a missing `max`.
-    #[error("a step to a percentage is a percentage of max; set max or use \"floor\"")]
+    #[error("a step to a percentage needs max; set max or use \"floor\"")]
     DecayMax,
     /// A rate has another unit than the resource.
     #[error("{rate:?} is not in {unit} per second, the unit of resource {resource:?}")]

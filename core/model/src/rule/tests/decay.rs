@@ -147,7 +147,7 @@ fn each_mistake_is_shown_at_its_place() {
         (
             "period = \"1h\"\nsteps = { \"50%\" = \"50%\" }",
             "8:19",
-            "a step to a percentage is a percentage of max; set max or use \"floor\"",
+            "a step to a percentage needs max; set max or use \"floor\"",
         ),
         (
             "period = \"1h\"\nsteps = { \"50%\" = \"floor\", \"40%\" = \"floor\" }",

@@ -92,7 +92,7 @@ const IN_RULE: [(&str, usize, usize, &str); 59] = [
         "parent = { rule = \"y\", min = \"2ops/s\" }\nlimit = \"1MB/s\"",
         30,
         8,
-        "\"2ops/s\" is not in the unit of the rule\'s limit, \"1MB/s\"",
+        "\"2ops/s\" is not in the unit of the rule's limit, \"1MB/s\"",
     ),
     (
         "parent = { rule = \"y\", min = \"1kB/s\" }\nlimit = \"1MB/s\"",
@@ -116,7 +116,7 @@ const IN_RULE: [(&str, usize, usize, &str); 59] = [
         "parent = { rule = \"y\", min = \"1kB/s\", complement = \"5ops/s\" }\nlimit = \"1MB/s\"",
         52,
         8,
-        "\"5ops/s\" is not in the unit of the rule\'s limit, \"1MB/s\"",
+        "\"5ops/s\" is not in the unit of the rule's limit, \"1MB/s\"",
     ),
     (
         "parent = { rule = \"y\", min = \"1kB/s\", gate = \"1s\", follow = \"50%\" }\nlimit = \"1MB/s\"",
