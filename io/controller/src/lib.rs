@@ -10,12 +10,12 @@
 //! ```
 //!
 //! - [`store`]: decisions. An append names the revision that it was based on and fails if another
-//! came first, so two controllers never overwrite each other.
+//!   came first, so two controllers never overwrite each other.
 //! - [`election`]: one of several controllers leads while its lease in etcd lasts; later appends of
-//! it are refused. Without etcd, [`DataDirectory`] ensures that a directory has one controller.
+//!   it are refused. Without etcd, [`DataDirectory`] ensures that a directory has one controller.
 //! - [`ledger`]: usage, as sums of one minute that age into coarser ones.
 //! - [`Offline`]: tokens of a controller that does not run. The rights at a running one are in
-//! `process/rights.rs`.
+//!   `process/rights.rs`.
 //! - [`StandbyController`], [`Controller`]: the process around them and around `plan`, with its API.
 //!
 //! Stores, election and ledger block and belong in threads of their own: never call them from a
