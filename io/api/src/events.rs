@@ -27,9 +27,9 @@ pub enum EventKind {
     /// A key is no longer throttled.
     Released,
     /// A proxy is unreachable.
-    Lost,
+    Unreachable,
     /// A proxy has recovered.
-    Returned,
+    Recovered,
     /// Two proxies report under one name.
     Duplicate,
     /// A controller became the leader.
@@ -143,8 +143,8 @@ impl EventKind {
             EventKind::Throttled => "throttled",
             EventKind::Floor => "floor",
             EventKind::Released => "released",
-            EventKind::Lost => "lost",
-            EventKind::Returned => "returned",
+            EventKind::Unreachable => "unreachable",
+            EventKind::Recovered => "recovered",
             EventKind::Duplicate => "duplicate",
             EventKind::Leader => "leader",
             EventKind::Rules => "rules",

@@ -154,7 +154,7 @@ fn text_of<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Vec<&'h str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect()
 }
 
-/// So much of a wrong value as a message repeats.
+/// The beginning of a wrong value, 80 characters, for a message.
 fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -79,13 +79,13 @@ macro_rules! metrics {
 metrics! {
     "Processes": "Exported by every process of Sluice." {
         /// Constant 1; the labels say what runs. `role` is `proxy`, `mount` or `controller`.
-        INFO = "sluice_info", Gauge, Count, ["role", "version"];
-        /// Time since the process started.
-        UPTIME = "sluice_uptime_seconds", Gauge, Seconds, [];
+        INFO = "sluice_build_info", Gauge, Count, ["role", "version"];
+        /// When the process started, since 1970.
+        START = "process_start_time_seconds", Gauge, Seconds, [];
         /// Processor time used by all threads of the process.
-        CPU = "sluice_cpu_seconds_total", Counter, Seconds, [];
+        CPU = "process_cpu_seconds_total", Counter, Seconds, [];
         /// Resident memory of the process.
-        MEMORY = "sluice_memory_bytes", Gauge, Bytes, [];
+        MEMORY = "process_resident_memory_bytes", Gauge, Bytes, [];
         /// Time taken to make the previous page of metrics.
         SCRAPE = "sluice_scrape_seconds", Gauge, Seconds, [];
     }
@@ -150,12 +150,12 @@ metrics! {
         /// Requests waiting in the queue.
         TARGET_QUEUED = "sluice_target_queued", Gauge, Count, ["target"];
         /// Device slots in use.
-        TARGET_SLOTS = "sluice_target_slots_held", Gauge, Count, ["target"];
+        TARGET_SLOTS = "sluice_target_slots_in_use", Gauge, Count, ["target"];
         /// Device slots of the target: the current D of SFQ(D).
         TARGET_SLOTS_MAX = "sluice_target_slots_max", Gauge, Count, ["target"];
         /// Part of the reserved rates that could not be served in the last second. Above 0 if the
         /// reservations exceed what the target can do; lower them.
-        TARGET_CUT = "sluice_target_promises_cut_ratio", Gauge, Ratio, ["target"];
+        TARGET_CUT = "sluice_target_reservation_shortfall_ratio", Gauge, Ratio, ["target"];
         /// Jobs that have a file open at this target or had one recently.
         TARGET_JOBS = "sluice_target_jobs", Gauge, Count, ["target"];
         /// Size of the file system.
@@ -216,15 +216,15 @@ metrics! {
         /// harmless, such as a name that does not exist.
         MOUNT_CALLS = "sluice_mount_calls_total", Counter, Count, ["outcome"];
         /// Connections made to a proxy, including the first ones.
-        MOUNT_CONNECTED = "sluice_mount_connected_total", Counter, Count, ["source"];
+        MOUNT_CONNECTED = "sluice_mount_connects_total", Counter, Count, ["source"];
         /// Connections to a proxy that are down. Requests wait until they are back.
-        MOUNT_LOST = "sluice_mount_connections_lost", Gauge, Count, ["source"];
+        MOUNT_LOST = "sluice_mount_connections_down", Gauge, Count, ["source"];
         /// Files that programs have open.
         MOUNT_FILES = "sluice_mount_open_files", Gauge, Count, [];
         /// Files and directories of the mount that the kernel knows.
         MOUNT_NODES = "sluice_mount_known_files", Gauge, Count, [];
         /// Bytes written through the page cache that no proxy has confirmed yet.
-        MOUNT_BEHIND = "sluice_mount_behind_bytes", Gauge, Bytes, [];
+        MOUNT_BEHIND = "sluice_mount_write_behind_bytes", Gauge, Bytes, [];
     }
     "Controllers": "Decisions and state of a controller. A proxy counts once for each of its \
                     targets; `GET /v1/proxies` lists them." {
@@ -236,19 +236,19 @@ metrics! {
         /// Proxies that hold a share of the limits of the target, or may hold one.
         CONTROLLER_PROXIES = "sluice_controller_proxies", Gauge, Count, ["target"];
         /// Proxies without a report for 5 s. Their share is not reassigned.
-        CONTROLLER_SILENT = "sluice_controller_silent_proxies", Gauge, Count, ["target"];
+        CONTROLLER_SILENT = "sluice_controller_unreachable_proxies", Gauge, Count, ["target"];
         /// Proxies that have not acknowledged their last assignment. If this persists, assignments
         /// do not arrive.
-        CONTROLLER_BEHIND = "sluice_controller_behind_proxies", Gauge, Count, ["target"];
+        CONTROLLER_BEHIND = "sluice_controller_unacked_proxies", Gauge, Count, ["target"];
         /// Scopes (limits, reservations and weights by key) that are divided over proxies.
         CONTROLLER_SCOPES = "sluice_controller_scopes", Gauge, Count, [];
-        /// Reports received from proxies: `taken`; `refused` because the table of proxies is full;
+        /// Reports received from proxies: `accepted`; `rejected` because the table of proxies is full;
         /// `duplicate` because a proxy of the same name started later.
         CONTROLLER_REPORTS = "sluice_controller_reports_total", Counter, Count, ["outcome"];
         /// Assignments sent, one for each target of a reply.
-        CONTROLLER_ORDERS = "sluice_controller_orders_total", Counter, Count, [];
-        /// Usage received with reports: `counted`, `known` from an earlier report, `failed`, or `no
-        /// room` in the queue. Proxies report usage again until it is counted.
+        CONTROLLER_ORDERS = "sluice_controller_assignments_total", Counter, Count, [];
+        /// Usage received with reports: `counted`, `duplicate` of an earlier report, `failed`, or
+        /// `dropped` because the queue was full. Proxies report usage again until it is counted.
         CONTROLLER_USAGE = "sluice_controller_usage_reports_total", Counter, Count, ["outcome"];
         /// Minutes of usage written to the file of the ledger, by `ok` and `error`.
         CONTROLLER_COMMITS = "sluice_controller_ledger_commits_total", Counter, Count, ["outcome"];
@@ -260,13 +260,13 @@ metrics! {
         CONTROLLER_LEDGER_SUBJECTS = "sluice_controller_ledger_subjects", Gauge, Count, [];
         /// Size of the file of the ledger with its write-ahead log.
         CONTROLLER_LEDGER_BYTES = "sluice_controller_ledger_bytes", Gauge, Bytes, [];
-        /// Keys of decays with usage: `held` are throttled, `all` is their number.
-        CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["which"];
-        /// Events: `told` were published, `unkept` of these could not be written to disk, `lost`
-        /// were dropped because the queue was full.
+        /// Keys of decays with usage: `throttled`, and `all` of them.
+        CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["level"];
+        /// Events: `published`; `unpersisted`, which of these could not be written to disk;
+        /// `dropped` because the queue was full.
         CONTROLLER_EVENTS = "sluice_controller_events_total", Counter, Count, ["outcome"];
-        /// Events delivered to others, `by` the `command` or the `webhook`: `done`, `failed`,
-        /// `dropped` because the queue was full, and `again` for each retry.
+        /// Events delivered to others, `by` the `command` or the `webhook`: `delivered`,
+        /// `failed`, `dropped` because the queue was full, and `retried` for each retry.
         CONTROLLER_DELIVERIES =
             "sluice_controller_event_deliveries_total", Counter, Count, ["by", "outcome"];
         /// Messages waiting for each thread: `plan` decides, `store` stores decisions, `usage`
@@ -385,7 +385,10 @@ mod tests {
         assert_eq!(names.len(), all().count());
         for metric in all() {
             let name = metric.name;
-            assert!(name.starts_with(PREFIX), "{name}");
+            let is_customary = ["process_start_time", "process_cpu", "process_resident_memory"]
+                .iter()
+                .any(|stem| name.starts_with(stem));
+            assert!(is_customary || name.starts_with(PREFIX), "{name}");
             assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
             let stem = name.strip_suffix("_total").unwrap_or(name);
             assert_eq!(stem.ends_with("_bytes"), metric.unit == MetricUnit::Bytes, "{name}");

@@ -12,9 +12,9 @@ use crate::{ChartError, ChartLine, ChartPanel, LineChart, line_chart};
 /// A job's name, and its requests and bytes of each second.
 pub type JobSeries = (String, Vec<(u64, u64)>);
 
-/// The palette has so many colours; jobs beyond them are one line together.
+/// Number of the palette's colours; further jobs are one line together.
 const LINES_MAX: usize = 6;
-/// A line of less than such a part of the largest cannot be told from the axis.
+/// A line below the largest divided by this cannot be distinguished from the axis.
 const SEEN_MIN: u64 = 30;
 /// More points than this are no more to be seen.
 const POINTS_MAX: usize = 400;

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
-use std::time::Instant;
 
 use api::MetricsPage;
 use api::metrics as names;
@@ -24,21 +23,19 @@ pub(crate) struct MountMetrics {
     export: Weak<MountFsState>,
     source: String,
     at: String,
-    began: Instant,
 }
 
 impl MountMetrics {
     /// Of what is about to be mounted.
     pub(crate) fn of(export: Weak<MountFsState>, settings: &MountSettings) -> MountMetrics {
         let at = settings.at.display().to_string();
-        MountMetrics { export, source: settings.source.clone(), at, began: Instant::now() }
+        MountMetrics { export, source: settings.source.clone(), at }
     }
 
     /// The page of now.
     pub(crate) fn page(&self) -> String {
         let mut page = MetricsPage::new();
         page.family(&names::INFO).line(&["mount", env!("CARGO_PKG_VERSION")], 1);
-        page.single(&names::UPTIME, self.began.elapsed().as_nanos() as u64);
         api::tell_process(&mut page);
         page.family(&names::MOUNT_INFO).line(&[&self.source, &self.at], 1);
         let Some(export) = self.export.upgrade() else { return page.finish() };

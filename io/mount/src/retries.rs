@@ -73,7 +73,7 @@ impl StaleRetries {
         self.add(thread, ExpectedRetry { inode, since: Instant::now(), call, found });
     }
 
-    /// In which call a thread comes again to this inode, if it does.
+    /// The call with which a thread returns to this inode, if one is expected.
     pub(crate) fn call_at(&self, thread: u32, inode: InodeId) -> Option<RetriedCall> {
         self.at(thread, inode, Instant::now()).map(|expected| expected.call)
     }

@@ -106,7 +106,6 @@ impl Server {
 
     fn tell_process(&self, page: &mut MetricsPage, took: Duration) {
         page.family(&names::INFO).line(&["proxy", env!("CARGO_PKG_VERSION")], 1);
-        page.single(&names::UPTIME, self.clock.now().as_nanos());
         api::tell_process(page);
         page.single(&names::SCRAPE, took.as_nanos() as u64);
     }

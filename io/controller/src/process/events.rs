@@ -201,7 +201,7 @@ mod tests {
         let event = |nth| ControllerEvent {
             sequence: 0,
             at_ns: 1,
-            kind: EventKind::Lost,
+            kind: EventKind::Unreachable,
             subject: format!("p{nth}"),
             decay: None,
             text: String::new(),

@@ -380,10 +380,10 @@ impl PlanActor {
         for (name, silent) in silent {
             if silent && self.silent.insert(name.clone()) {
                 let text = format!("proxy {name} is unreachable");
-                self.teller.tell_now(EventKind::Lost, &*name, text);
+                self.teller.tell_now(EventKind::Unreachable, &*name, text);
             } else if !silent && self.silent.remove(&name) {
                 let text = format!("proxy {name} has recovered");
-                self.teller.tell_now(EventKind::Returned, &*name, text);
+                self.teller.tell_now(EventKind::Recovered, &*name, text);
             }
         }
     }

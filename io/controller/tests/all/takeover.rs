@@ -174,7 +174,7 @@ fn account(client: &ApiClient) -> Option<(u64, String)> {
 /// What was told of rules and users: who leads, and whether the proxy is heard, may change where
 /// one of them waits for a processor.
 fn events(client: &ApiClient) -> Vec<ControllerEvent> {
-    let others = [EventKind::Leader, EventKind::Lost, EventKind::Returned];
+    let others = [EventKind::Leader, EventKind::Unreachable, EventKind::Recovered];
     let mut events = None;
     until("a leader tells the events", || {
         events = client.events("since=0&limit=1000").ok();

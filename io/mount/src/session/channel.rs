@@ -8,8 +8,8 @@
 //!                           Call, flushed ─► received or Rflush ─► done
 //! ```
 //!
-//! Nothing here calls a [`Done`]: they are handed out, to be called once the channel is no
-//! longer locked.
+//! Nothing here calls an [`OnReply`]: they are handed out, to be called after the channel is
+//! unlocked.
 //!
 //! Invariant: `under_way[tag]` is something exactly while `calls` has the tag.
 

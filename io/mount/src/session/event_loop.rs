@@ -362,7 +362,7 @@ const BELL: u64 = 1;
 const SOCKETS: u64 = 2;
 /// Requests that are taken before their messages are sent.
 const REQUESTS_AT_ONCE: usize = 64;
-/// Readings of the socket before the kernel's turn comes again.
+/// Readings of the socket between two readings of the kernel's requests.
 const READS_AT_ONCE: usize = 16;
 /// How long a thread stays for what is in flight when the mount is gone.
 const FINISH: Duration = Duration::from_secs(2);

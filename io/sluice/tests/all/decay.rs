@@ -375,15 +375,15 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
     until("the proxy is there", || client.proxies().unwrap().proxies.len() == 1);
     drop(node);
     let newest = || client.events("limit=1").unwrap().events.pop().unwrap();
-    until("the proxy is lost", || newest().kind == EventKind::Lost);
+    until("the proxy is lost", || newest().kind == EventKind::Unreachable);
     let _node = proxy("decay-events", "a", &controller.url);
-    until("the proxy is back", || newest().kind == EventKind::Returned);
+    until("the proxy is back", || newest().kind == EventKind::Recovered);
     let newest = newest();
     while all.last() != Some(&newest) {
         all.push(next_event(&mut stream));
     }
     for (nth, event) in all[2..].iter().enumerate() {
-        let wanted = [EventKind::Lost, EventKind::Returned][nth % 2];
+        let wanted = [EventKind::Unreachable, EventKind::Recovered][nth % 2];
         assert_eq!((event.kind, event.subject.as_str()), (wanted, "a"));
     }
     drop(stream);

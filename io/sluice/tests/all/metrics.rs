@@ -208,11 +208,11 @@ fn a_mount_says_whom_it_asks_and_what_is_open() {
     // The kernel closes the written one in its own time.
     until("one file is open", || page().value("sluice_mount_open_files", "") == 1.0);
     until("both threads are connected", || {
-        page().value("sluice_mount_connected_total", "//x") == 2.0
+        page().value("sluice_mount_connects_total", "//x") == 2.0
     });
     let then = page();
     assert!(then.value("sluice_mount_calls_total", "ok") > 0.0);
-    assert_eq!(then.value("sluice_mount_connections_lost", "//x"), 0.0);
+    assert_eq!(then.value("sluice_mount_connections_down", "//x"), 0.0);
     let errors = then.value("sluice_mount_calls_total", "error");
     fs::metadata(mount.join("no such file")).unwrap_err();
     until("the error is counted", || {
@@ -221,7 +221,7 @@ fn a_mount_says_whom_it_asks_and_what_is_open() {
     drop(open);
     until("the file is closed", || page().value("sluice_mount_open_files", "") == 0.0);
     proxy.crash();
-    until("it says so", || page().value("sluice_mount_connections_lost", "//x") > 0.0);
+    until("it says so", || page().value("sluice_mount_connections_down", "//x") > 0.0);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_controller_says_whom_it_knows_and_what_it_counted() {
     let controller = Controller::start(&data, "http://127.0.0.1:0");
     let page = || Page::at(controller.at());
     let empty = page();
-    assert_eq!(empty.value("sluice_info", "controller"), 1.0);
+    assert_eq!(empty.value("sluice_build_info", "controller"), 1.0);
     assert_eq!(empty.value("sluice_controller_rules_info", "\"none\""), 1.0);
     assert_eq!(empty.lines("sluice_controller_proxies").count(), 0);
     assert_eq!(empty.value("sluice_controller_queue_max", "plan"), 1024.0);
@@ -243,8 +243,8 @@ fn a_controller_says_whom_it_knows_and_what_it_counted() {
     let proxies = ["known-a", "known-b"].map(|name| member(name, "fs", &controller));
     let of_fs = |name: &str| page().value(&format!("sluice_controller_{name}"), "\"fs\"");
     until("both are members", || client.proxies().unwrap().proxies.len() == 2);
-    until("both have acknowledged", || of_fs("behind_proxies") == 0.0);
-    until("neither is silent", || (of_fs("proxies"), of_fs("silent_proxies")) == (2.0, 0.0));
+    until("both have acknowledged", || of_fs("unacked_proxies") == 0.0);
+    until("neither is silent", || (of_fs("proxies"), of_fs("unreachable_proxies")) == (2.0, 0.0));
     let mut job = proxies[0].client_of("x?job=night.7", 1234);
     job.make(1, "file");
     // A scope is listed while it is used.
@@ -255,8 +255,8 @@ fn a_controller_says_whom_it_knows_and_what_it_counted() {
     for (name, label, least) in [
         ("ledger_lines", "", 1.0),
         ("usage_reports_total", "counted", 1.0),
-        ("reports_total", "taken", 4.0),
-        ("orders_total", "", 2.0),
+        ("reports_total", "accepted", 4.0),
+        ("assignments_total", "", 2.0),
         ("ledger_bytes", "", 1.0),
     ] {
         until(&format!("{name} is counted"), || {
@@ -266,9 +266,9 @@ fn a_controller_says_whom_it_knows_and_what_it_counted() {
 
     let [a, b] = proxies;
     drop(b);
-    until("it is missed", || of_fs("silent_proxies") == 1.0);
+    until("it is missed", || of_fs("unreachable_proxies") == 1.0);
     client.forget_proxy("known-b").unwrap();
-    until("one is left", || (of_fs("proxies"), of_fs("silent_proxies")) == (1.0, 0.0));
+    until("one is left", || (of_fs("proxies"), of_fs("unreachable_proxies")) == (1.0, 0.0));
     drop((a, controller));
     fs::remove_dir_all(&data).unwrap();
 }

@@ -44,7 +44,6 @@ pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static s
     let view = look(&shared).await.ok();
     let mut page = MetricsPage::new();
     page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
-    page.single(&names::UPTIME, shared.began.elapsed().as_nanos() as u64);
     tell_process(&mut page);
     page.single(&names::SCRAPE, shared.counts.scrape_ns.get());
     page.single(&names::CONTROLLER_TERM, shared.term);
@@ -89,15 +88,15 @@ fn tell_members(page: &mut MetricsPage, view: &PlanView) {
 
 fn tell_reports(page: &mut MetricsPage, counts: &Counts) {
     let mut reports = page.family(&names::CONTROLLER_REPORTS);
-    reports.line(&["taken"], counts.reports.get());
-    reports.line(&["refused"], counts.refused.get());
+    reports.line(&["accepted"], counts.reports.get());
+    reports.line(&["rejected"], counts.refused.get());
     reports.line(&["duplicate"], counts.duplicate.get());
     page.single(&names::CONTROLLER_ORDERS, counts.orders.get());
     let mut usage = page.family(&names::CONTROLLER_USAGE);
     usage.line(&["counted"], counts.counted.get());
-    usage.line(&["known"], counts.stale.get());
+    usage.line(&["duplicate"], counts.stale.get());
     usage.line(&["failed"], counts.failed.get());
-    usage.line(&["no room"], counts.dropped.get());
+    usage.line(&["dropped"], counts.dropped.get());
 }
 
 fn tell_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
@@ -112,18 +111,18 @@ fn tell_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
 
 fn tell_events(page: &mut MetricsPage, counts: &Counts) {
     let mut accounts = page.family(&names::CONTROLLER_DECAYS);
-    accounts.line(&["held"], counts.held.get());
+    accounts.line(&["throttled"], counts.held.get());
     accounts.line(&["all"], counts.accounts.get());
     let mut events = page.family(&names::CONTROLLER_EVENTS);
-    events.line(&["told"], counts.events.get());
-    events.line(&["unkept"], counts.events_unkept.get());
-    events.line(&["lost"], counts.events_lost.get());
+    events.line(&["published"], counts.events.get());
+    events.line(&["unpersisted"], counts.events_unkept.get());
+    events.line(&["dropped"], counts.events_lost.get());
     let mut deliveries = page.family(&names::CONTROLLER_DELIVERIES);
     for (by, told) in [("command", &counts.commands), ("webhook", &counts.posts)] {
-        deliveries.line(&[by, "done"], told.done.get());
+        deliveries.line(&[by, "delivered"], told.done.get());
         deliveries.line(&[by, "failed"], told.failed.get());
         deliveries.line(&[by, "dropped"], told.dropped.get());
-        deliveries.line(&[by, "again"], told.again.get());
+        deliveries.line(&[by, "retried"], told.again.get());
     }
 }
 
