@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(slots, "costs.toml: slots_max = 0 is not between 1 and 65536");
         let falling = example().replacen("\"1MiB\", \"550us\"", "\"1MiB\", \"5us\"", 1);
         let text = error(&falling);
-        assert!(text.starts_with("costs.toml: device.read: the cost curve's time 5us"), "{text}");
+        assert!(text.starts_with("costs.toml: device.read: time 5us of the cost curve"), "{text}");
         let kind = error(&example().replacen("getattr =", "gettr =", 1));
         assert!(
             kind.starts_with("costs.toml: device.operations: \"gettr\" is not a kind"),

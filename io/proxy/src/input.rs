@@ -234,6 +234,6 @@ mod tests {
         let mut scratch = vec![0; SCRATCH];
         let mut round = input.round(&mut scratch);
         let error = round.next(8192).err().unwrap().to_string();
-        assert_eq!(error, "a message of 4294967295 bytes; from 7 to 8192 are allowed");
+        assert_eq!(error, "a message of 4294967295 bytes is not between 7 and 8192");
     }
 }

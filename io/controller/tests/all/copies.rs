@@ -265,5 +265,5 @@ fn a_copy_with_less_room_says_so() {
         panic!()
     };
     let error = copy.apply(&changes).unwrap_err().to_string();
-    assert!(error.contains("no room for proxy p1"), "{error}");
+    assert!(error.contains("proxy p1 exceeds the bounds"), "{error}");
 }

@@ -346,5 +346,5 @@ fn a_fid_is_clunked_when_it_is_dropped_and_used_again_after_that() {
 fn a_server_that_takes_too_small_messages_is_refused() {
     let (socket, _server) = Server::pair();
     let error = Gateway::default().begin(socket, 1024, "/srv/x", MSIZE).unwrap_err();
-    assert!(error.to_string().contains("1024 bytes; 4096 are needed"), "{error}");
+    assert!(error.to_string().contains("1024 bytes, not 4096 or more"), "{error}");
 }

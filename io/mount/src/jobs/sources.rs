@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn what_is_no_source_is_named_with_what_would_be_right() {
         for (text, fault, want) in [
-            ("", "\"\"", "give cgroup, "),
-            ("cgroup+", "\"\"", "give cgroup, "),
-            ("cgroup+environ:A", "\"environ:A\"", "give cgroup, "),
+            ("", "\"\"", "use cgroup, "),
+            ("cgroup+", "\"\"", "use cgroup, "),
+            ("cgroup+environ:A", "\"environ:A\"", "use cgroup, "),
             ("env:", "\"env:\"", "env: needs the name"),
             ("env:A=B", "\"env:A=B\"", "env: needs the name"),
             ("cgroup:/a+cgroup", "\"cgroup:/a\"", "a pattern is an absolute"),

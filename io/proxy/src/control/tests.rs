@@ -144,7 +144,7 @@ fn saving_without_a_file_is_refused_and_changes_nothing() {
     let (_server, client) = serve("save");
     let error = client.replace_rules("[[rule]]\nname = \"a\"\n", None, true).unwrap_err();
     assert!(matches!(&error, ClientError::Refused { status: 422, .. }), "{error}");
-    assert!(error.to_string().contains("without --rules FILE"), "{error}");
+    assert!(error.to_string().contains("with --rules FILE"), "{error}");
     assert_eq!(client.rules().unwrap().rules, []);
 }
 
@@ -176,7 +176,7 @@ fn the_description_names_every_path_and_message() {
     known.sort();
     assert_eq!(paths, known);
     assert!(description["paths"][RULES]["put"].is_object());
-    let usage = &description["components"]["schemas"]["Usage"]["properties"];
+    let usage = &description["components"]["schemas"]["WireUsage"]["properties"];
     assert_eq!(usage["queue_ns"]["type"], "integer");
     assert!(usage["queue_ns"]["description"].as_str().unwrap().contains("waited"));
 }

@@ -339,7 +339,7 @@ fn a_disk_that_fills_up_loses_requests_until_there_is_room_again() {
     proxy.told("cannot write the trace");
     fs::remove_file(&filler).unwrap();
     work(&proxy);
-    proxy.told("can be written again");
+    proxy.told("writing the trace again");
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.wait().code(), Some(0));
     let (records, summary) = objects(&file, &[]);

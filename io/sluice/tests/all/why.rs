@@ -164,5 +164,5 @@ fn a_proxy_that_does_not_schedule_says_that_nothing_is_held() {
     let proxy = Setup::new("why-unscheduled").top("schedule = false").api().start();
     let _reader = Reader::of_job(&proxy, "dd.1", 1);
     let text = told(&proxy, &["--job", "dd.1"]);
-    assert!(text.contains("No requests of job dd.1") || text.contains("--no-schedule"), "{text}");
+    assert!(text.contains("No requests from job dd.1") || text.contains("--no-schedule"), "{text}");
 }

@@ -185,7 +185,7 @@ fn of_proxies() -> Vec<Case> {
         case(Bad, REPORT, "b", 400, "content type")
             .sending(COMPACT, report("t", "", ""))
             .by(Role::Proxy),
-        case(Large, REPORT, "b", 413, "8388608 at most")
+        case(Large, REPORT, "b", 413, "8388608 are the maximum")
             .sending(COMPACT, " ".repeat((8 << 20) + 1))
             .by(Role::Proxy),
         case(Foreign, FORGET, "nobody", 404, "nobody"),
