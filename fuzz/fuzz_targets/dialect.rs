@@ -5,7 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice_ninep::dialect::{
-    Entries, Events, decode_reply, decode_request, encode_reply, encode_request, handle_fid,
+    ListEntries, SessionEvents, decode_reply, decode_request, encode_reply, encode_request,
+    handle_fid,
 };
 use sluice_ninep::frame_tag;
 
@@ -27,6 +28,6 @@ fuzz_target!(|frame: &[u8]| {
         }
         Err(error) => assert_eq!(error.tag(), frame_tag(frame)),
     }
-    assert!(Entries::new(frame).count() <= frame.len() / 12 + 1);
-    assert!(Events::new(frame).count() <= frame.len() / 3 + 1);
+    assert!(ListEntries::new(frame).count() <= frame.len() / 12 + 1);
+    assert!(SessionEvents::new(frame).count() <= frame.len() / 3 + 1);
 });

@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice_model::{
-    Identity, JobId, KeyEdit, OpKind, Nid, PathSet, RuleEdit, RuleFileError, RulePlace, RuleSet,
+    Identity, JobId, KeyEdit, Nid, OpKind, PathSet, RuleEdit, RuleFileError, RulePosition, RuleSet,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -40,9 +40,9 @@ fn check_edits(text: &str, set: &RuleSet) {
         let keys = keys.map(|(key, value)| KeyEdit { key, value }).to_vec();
         for edit in [
             RuleEdit::Stop { name: name.clone() },
-            RuleEdit::Rank { name: name.clone(), place: RulePlace::First },
+            RuleEdit::Rank { name: name.clone(), place: RulePosition::First },
             RuleEdit::Change { name: name.clone(), keys: keys.clone() },
-            RuleEdit::Start { name: format!("{name}2"), keys, place: RulePlace::Last },
+            RuleEdit::Start { name: format!("{name}2"), keys, place: RulePosition::Last },
         ] {
             let _ = edit.apply(text);
         }
