@@ -13,7 +13,7 @@ use api::{ApiClient, ClientError, ControllerEvent};
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};
 
-/// Show events: decay warnings, lost proxies, leaders, rule changes
+/// Show events: decay warnings, unreachable proxies, leaders, rule changes
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -91,7 +91,7 @@ fn show(events: &[ControllerEvent], json: bool) -> anyhow::Result<()> {
 
 /// Formats an event: time, kind and text.
 fn line(event: &ControllerEvent) -> String {
-    format!("{}  {:<9}  {}", utc(event.at_ns / 1_000_000_000), event.kind.name(), event.text)
+    format!("{}  {:<11}  {}", utc(event.at_ns / 1_000_000_000), event.kind.name(), event.text)
 }
 
 /// Time that one call waits for events.
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(
             line(&event),
-            "1970-01-01T00:01:01Z  floor      decay writers of uid=1: 100% used"
+            "1970-01-01T00:01:01Z  floor        decay writers of uid=1: 100% used"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Events, published in their order: written to disk, shown, and delivered.
 //!
 //! ```text
-//!   plan: lost, returned ─┐         ┌ events ─────────────────────────────────┐
+//!   plan: unreachable, … ─┐         ┌ events ─────────────────────────────────┐
 //!   usage: decays ────────┼─ Teller ► number ─► file ─► Recent ─► GET /v1/events │
 //!   store: rules ─────────┘  bounded└──────────────────────┬──────────────────┘
 //!                                                          └─► command, webhook

@@ -401,7 +401,7 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
     };
     let lines = run(&["events", "--since", "1h"]);
     assert!(lines.lines().count() >= all.len(), "{lines}");
-    assert!(lines.contains("returned   proxy a has recovered"), "{lines}");
+    assert!(lines.contains("recovered    proxy a has recovered"), "{lines}");
     let json = run(&["events", "--json"]);
     let shown: Vec<ControllerEvent> =
         json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

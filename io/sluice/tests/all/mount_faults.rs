@@ -272,6 +272,9 @@ fn a_server_that_knows_only_another_9p_is_named() {
     let settings =
         MountSettings::new(&format!("tcp://{address}/x"), Path::new("/nowhere"), "").unwrap();
     let error = MountDaemon::start(&settings).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("it speaks 9P2000.u") && error.contains(&address.to_string()), "{error}");
+    assert!(
+        error.contains("it speaks 9P2000.u") && error.contains(&address.to_string()),
+        "{error}"
+    );
     server.join().unwrap();
 }
