@@ -66,7 +66,7 @@ pub enum TokenRefused {
         user: Option<u32>,
     },
     /// An expiry in the past.
-    #[error("the expiry {expires_s} s is in the past: now is {now_s} s since 1970")]
+    #[error("expires = {expires_s} s is in the past: now is {now_s} s since 1970")]
     Expired {
         /// The given expiry.
         expires_s: u64,
