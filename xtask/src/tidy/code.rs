@@ -97,7 +97,7 @@ fn judge_length(
 }
 
 /// The code before a test module at the file's end.
-fn without_tests(code: &str) -> &str {
+pub(super) fn without_tests(code: &str) -> &str {
     code.find("#[cfg(test)]\nmod ").map_or(code, |at| &code[..at])
 }
 

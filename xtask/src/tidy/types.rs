@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::code::without_tests;
 use crate::source::{blank, find_word, is_word, line_of, read, rust_files};
 
 /// Folders whose crates are judged.
@@ -81,7 +82,7 @@ fn twice(all: &[Definition]) -> Vec<String> {
 /// The types that a file defines, but those that belong to a trait or an impl, and test modules'.
 fn definitions(krate: &str, file: &str, text: &str) -> Vec<Definition> {
     let code = blank(text);
-    let code = code.find("#[cfg(test)]\nmod ").map_or(&*code, |at| &code[..at]);
+    let code = without_tests(&code);
     let mut found = Vec::new();
     for word in DEFINING {
         for at in find_word(code, word) {
@@ -99,12 +100,8 @@ fn definitions(krate: &str, file: &str, text: &str) -> Vec<Definition> {
                 "" => Visibility::File,
                 _ => continue,
             };
-            if name.is_empty() || (*word == "type" && before.len() != before.trim_start().len()) {
-                continue;
-            }
-            // `type` of an impl is indented, and nothing stands before it
-            if *word == "type" && visibility == Visibility::File && code[start..at].starts_with(' ')
-            {
+            // `type` of a trait or an impl is indented.
+            if name.is_empty() || (*word == "type" && code[start..at].starts_with(' ')) {
                 continue;
             }
             let place = format!("{file}:{}", line_of(code, at));

@@ -6,6 +6,7 @@
 //! Judged are documents, and the rooms whose texts are finished. Names in code spans stay as they are
 //! until what they name has another one.
 
+use super::code::without_tests;
 use super::markdown::prose;
 use super::tree::TidyTree;
 use crate::source::{comments, line_of, literals};
@@ -84,7 +85,7 @@ fn without_indented(text: &str) -> String {
 
 /// What a Rust file says to people: its literals and doc comments, before its test module.
 fn spoken(text: &str) -> String {
-    let text = text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at]);
+    let text = without_tests(text);
     let docs = comments(text);
     let docs = docs.lines().map(|line| {
         let start = line.trim_start();
