@@ -1,5 +1,7 @@
 //! Figures of the process from the kernel.
 
+use std::sync::OnceLock;
+
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::MetricsPage;
@@ -8,8 +10,9 @@ use crate::metrics::{CPU, MEMORY, START};
 /// Adds this process's start, processor time and memory to a page, under the names that Prometheus'
 /// own client libraries give them.
 pub fn tell_process(page: &mut MetricsPage) {
-    if let Some(start) = started_ns() {
-        page.single(&START, start);
+    static STARTED_NS: OnceLock<Option<u64>> = OnceLock::new();
+    if let Some(start) = STARTED_NS.get_or_init(started_ns) {
+        page.single(&START, *start);
     }
     let time = clock_gettime(ClockId::ProcessCPUTime);
     page.single(&CPU, time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
