@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `sluice proxy --record` costs: the server's processor time for each cached 4 KiB
+# What `sluice proxy --trace` costs: the server's processor time for each cached 4 KiB
 # read, of two proxies in turn, one of which records.
 #
 # sluice-bench must lie beside SLUICE (.ci/build.sh sluice-bench builds both).
@@ -47,7 +47,7 @@ load() {
 median() { sort -n | awk '{ v[NR] = $1 } END { printf "%.3f", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
 
 start plain
-start record --record "$work/t.slt"
+start trace --trace "$work/t.slt"
 # the first of each finds nothing ready
 load plain "${pids[0]}" >/dev/null
 load record "${pids[1]}" >/dev/null

@@ -106,7 +106,7 @@ mount_beside() {
 	local source="tcp://${ADDRESS[0]}:${ADDRESS[1]}/${ADDRESS[2]}"
 	case ${ADDRESS[0]} in */*) source="unix://${ADDRESS[0]}//${ADDRESS[2]}" ;; esac
 	# nothing is seen anew because time passes
-	"$SLUICE" mount "$source" "$WORK/mount" -o attr=1h || die 1 "the mount beside failed"
+	"$SLUICE" mount "$source" "$WORK/mount" -o attr_timeout=1h || die 1 "the mount beside failed"
 	"$WORK/extra/beside" "$WORK/mount/beside" || die 1 "nothing can be made in the mount beside"
 }
 

@@ -96,7 +96,7 @@ fsx() {
 	program fsx FSX
 	local operations=10000 options
 	[ -z "$LONG" ] || operations=100000
-	for options in allow_other attr=0; do
+	for options in allow_other attr_timeout=0; do
 		mount_it "$options"
 		run_fsx "$options, mapped" mount.fsx-mapped.toml $operations 1 2 3
 		run_fsx "$options, unmapped" mount.fsx-unmapped.toml $operations 4 5

@@ -61,7 +61,7 @@ PIDS+=($!)
 URL=$(started controller '^listening on (http://.*)$')
 started controller '^(ready)$' >/dev/null
 "$SLUICE" proxy --export "x=$WORK/export" --listen tcp://127.0.0.1:0 --api "unix://$WORK/api" \
-	--controller "$URL" --node a --token-file proxy.token >proxy.out 2>proxy.err &
+	--controller "$URL" --name a --token-file proxy.token >proxy.out 2>proxy.err &
 PIDS+=($!)
 started proxy '^(ready)$' >/dev/null
 "$VENV/bin/python3" "$ROOT/tests/schemathesis/relay.py" "$WORK/api" >relay.out 2>relay.err &

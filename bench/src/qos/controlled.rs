@@ -101,7 +101,7 @@ pub(super) fn proxies(
     version: &str,
 ) -> anyhow::Result<Vec<QosProxy>> {
     let start = |at: usize| {
-        let top = format!("controller = \"{urls}\"\nnode = \"n{at}\"");
+        let top = format!("controller = \"{urls}\"\nproxy_name = \"n{at}\"");
         bed.proxy(&format!("n{at}"), &QosSetup { top: &top, ..QosSetup::default() })
     };
     let proxies = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;

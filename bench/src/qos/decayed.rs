@@ -195,11 +195,11 @@ fn half_life(
 }
 
 /// Where ρ = top · 2^(−κ(ρ−1)), by halves.
-fn settles(top: f64, kappa: f64) -> f64 {
+fn settles(top: f64, steepness: f64) -> f64 {
     let (mut low, mut high) = (1.0, top);
     for _ in 0..60 {
         let ratio = f64::midpoint(low, high);
-        match top * (-kappa * (ratio - 1.0)).exp2() > ratio {
+        match top * (-steepness * (ratio - 1.0)).exp2() > ratio {
             true => low = ratio,
             false => high = ratio,
         }
@@ -271,38 +271,38 @@ const STEP: &str = "
 name = \"writers\"
 per = [\"uid\"]
 resource = \"write\"
-entitled = \"10MB/s\"
+entitlement = \"10MB/s\"
 max = \"40MB/s\"
 floor = \"2MB/s\"
-mode = \"step\"
+mode = \"period\"
 period = \"1min\"
-every = \"1s\"
+update_interval = \"1s\"
 
 [[decay]]
 name = \"storms\"
 match = \"uid={3}\"
 per = [\"uid\"]
 resource = \"metadata\"
-entitled = \"100ops/s\"
+entitlement = \"100ops/s\"
 max = \"400ops/s\"
 floor = \"20ops/s\"
-mode = \"step\"
+mode = \"period\"
 period = \"1min\"
-every = \"1s\"
+update_interval = \"1s\"
 ";
 const HALF_LIFE: &str = "
 [[decay]]
 name = \"writers\"
 per = [\"uid\"]
 resource = \"write\"
-entitled = \"10MB/s\"
+entitlement = \"10MB/s\"
 max = \"40MB/s\"
 floor = \"1MB/s\"
 mode = \"decay\"
 half_life = \"1min\"
-kappa = \"2\"
+steepness = \"2\"
 hysteresis = \"1%\"
-every = \"1s\"
+update_interval = \"1s\"
 ";
 
 #[cfg(test)]
@@ -311,9 +311,9 @@ mod tests {
 
     #[test]
     fn use_settles_where_the_worked_table_says() {
-        for (kappa, wanted) in [(1.0, 2.82), (2.0, 2.12), (3.0, 1.82), (4.0, 1.65)] {
-            let settled = settles(10.0, kappa);
-            assert!((settled - wanted).abs() < 0.01, "κ = {kappa}: {settled}");
+        for (steepness, wanted) in [(1.0, 2.82), (2.0, 2.12), (3.0, 1.82), (4.0, 1.65)] {
+            let settled = settles(10.0, steepness);
+            assert!((settled - wanted).abs() < 0.01, "κ = {steepness}: {settled}");
         }
     }
 }

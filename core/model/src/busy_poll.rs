@@ -55,21 +55,21 @@ mod tests {
 
     #[test]
     fn who_has_work_soon_looks_for_it_and_who_has_not_sleeps() {
-        let mut linger = BusyPoll::new(MOST);
-        assert_eq!(linger.span(), Nanos::ZERO, "nothing is known yet");
-        (0..20).for_each(|_| linger.came_after(Nanos::from_micros(150)));
-        assert_eq!(linger.span(), MOST);
+        let mut busy_poll = BusyPoll::new(MOST);
+        assert_eq!(busy_poll.span(), Nanos::ZERO, "nothing is known yet");
+        (0..20).for_each(|_| busy_poll.came_after(Nanos::from_micros(150)));
+        assert_eq!(busy_poll.span(), MOST);
         // One pause changes nothing; a slow trickle does.
-        linger.came_after(Nanos::from_secs(10));
-        assert_eq!(linger.span(), MOST);
-        (0..5).for_each(|_| linger.came_after(Nanos::from_millis(5)));
-        assert_eq!(linger.span(), Nanos::ZERO);
+        busy_poll.came_after(Nanos::from_secs(10));
+        assert_eq!(busy_poll.span(), MOST);
+        (0..5).for_each(|_| busy_poll.came_after(Nanos::from_millis(5)));
+        assert_eq!(busy_poll.span(), Nanos::ZERO);
     }
 
     #[test]
     fn zero_is_never() {
-        let mut linger = BusyPoll::new(Nanos::ZERO);
-        (0..100).for_each(|_| linger.came_after(Nanos::ZERO));
-        assert_eq!(linger.span(), Nanos::ZERO);
+        let mut busy_poll = BusyPoll::new(Nanos::ZERO);
+        (0..100).for_each(|_| busy_poll.came_after(Nanos::ZERO));
+        assert_eq!(busy_poll.span(), Nanos::ZERO);
     }
 }

@@ -5,7 +5,7 @@
 //!                                                     for each row of the table: does it apply?
 //! ```
 //!
-//! The names are those that a `[[decay]]` uses in `behaviour`. Bounds are integers of counts, so
+//! The names are those that a `[[decay]]` uses in `pattern_factors`. Bounds are integers of counts, so
 //! the same sums always show the same patterns. A pattern needs a minimum of requests: the start of
 //! a program is not typical of the hours that follow. docs/algorithms/patterns.md has the sources
 //! of the bounds.

@@ -615,7 +615,7 @@ fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
             let rule = rules.rule(&scope.name);
             let limits =
                 rule.into_iter().flat_map(|rule| rule.limits.iter().map(|limit| limit.rate));
-            limits.chain(rule.and_then(|rule| rule.reserve)).collect()
+            limits.chain(rule.and_then(|rule| rule.reservation)).collect()
         }
         SectionKind::Meter => {
             let meter = rules.meters.iter().find(|meter| named(&meter.name));

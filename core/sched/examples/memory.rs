@@ -23,7 +23,7 @@ fn main() {
     set.rules.push(Rule {
         per: vec![KeyField::Jobid],
         limits: vec![Limit { kinds: KindSet::ALL, rate, burst: None }],
-        reserve: Rate::ops_per_sec(10),
+        reservation: Rate::ops_per_sec(10),
         max_classes: Some(u32::MAX),
         ..Rule::new("jobs", Match::any())
     });

@@ -44,7 +44,7 @@ impl Dispatcher {
         }
         self.dependents = Dependents::of(&rules, &self.dependents, self.now);
         self.rules = rules;
-        self.keep_slots();
+        self.reserved_slots();
         self.configure();
         self.put_back(waiting);
         self.recount_dependents();
@@ -86,8 +86,8 @@ impl Dispatcher {
     }
 
     /// The device slots that are reserved for reservations.
-    pub(crate) fn keep_slots(&mut self) {
-        let kept = self.rules.rules.iter().filter_map(|rule| rule.keep_slots);
+    pub(crate) fn reserved_slots(&mut self) {
+        let kept = self.rules.rules.iter().filter_map(|rule| rule.reserved_slots);
         self.lanes[DEVICE].kept = kept.fold(0, u32::saturating_add);
     }
 
@@ -133,7 +133,10 @@ impl Dispatcher {
     fn configure(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
         let unit = |this: &Dispatcher, class: u32| {
-            this.classes[class].reserve.as_ref().map(|reserve| reserve.rate().is_bytes())
+            this.classes[class]
+                .reservation
+                .as_ref()
+                .map(|reservation| reservation.rate().is_bytes())
         };
         let before: Vec<_> = classes.iter().map(|class| unit(self, *class)).collect();
         for (class, before) in classes.into_iter().zip(before) {

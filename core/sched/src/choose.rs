@@ -43,7 +43,7 @@ impl Dispatcher {
         if let Some((due, class)) = state.first_reserved()
             && due <= self.promises.at(self.now)
         {
-            let fits = self.reserved_slots(class, lane) <= state.free();
+            let fits = self.slots_of_reservation(class, lane) <= state.free();
             return fits.then_some(Choice::Reservation { class });
         }
         let free = state.free_for_shares();

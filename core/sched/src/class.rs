@@ -51,17 +51,17 @@ pub(crate) struct Class {
     /// Kinds of subjects that lead here.
     pub(crate) refs: u32,
     pub(crate) write_mode: Option<WriteMode>,
-    /// Whether `reserve` is set.
+    /// Whether `reservation` is set.
     pub(crate) reserved: bool,
     pub(crate) standings: [ClassLane; 2],
-    pub(crate) reserve: Option<Reservation>,
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) usage: Usage,
     /// Remote service that is not applied yet.
     pub(crate) delay: RemoteDelay,
     /// Its wait causes, if it ever waited.
     pub(crate) causes: Option<Box<WaitCauses>>,
     /// The least part of its share here, in parts per million; 0 for none.
-    pub(crate) min_share_ppm: u32,
+    pub(crate) min_local_service_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
     pub(crate) watched: u64,
     pub(crate) id: ClassId,
@@ -174,7 +174,7 @@ impl Class {
             slots_cap: u32::MAX,
             held: 0,
             reserved: false,
-            reserve: None,
+            reservation: None,
             write_mode: None,
             queued: 0,
             running: 0,
@@ -182,7 +182,7 @@ impl Class {
             refs: 0,
             delay: RemoteDelay::default(),
             causes: None,
-            min_share_ppm: 0,
+            min_local_service_ppm: 0,
             watched: 0,
             id,
             weight: Weight::ONE,
@@ -208,13 +208,13 @@ impl Class {
 
     /// Sets the terms of its reservation; a rate of the same unit keeps what is owed.
     pub(crate) fn set_reserve(&mut self, terms: Option<ReservationTerms>, now: Time) {
-        match (&mut self.reserve, terms) {
+        match (&mut self.reservation, terms) {
             (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
                 known.set(terms, now);
             }
-            (reserve, terms) => *reserve = terms.map(Reservation::new),
+            (reservation, terms) => *reservation = terms.map(Reservation::new),
         }
-        self.reserved = self.reserve.is_some();
+        self.reserved = self.reservation.is_some();
     }
 
     /// Whether a head that needs `slots` of the device is within the cap. One that needs more than

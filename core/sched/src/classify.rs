@@ -360,20 +360,20 @@ impl Dispatcher {
         let Some(rule) = self.rules.rule(&class.key.rule) else {
             // A class without a rule, or whose rule is gone.
             class.set_weight(Weight::ONE, part, members);
-            (class.slots_cap, class.min_share_ppm) = (u32::MAX, 0);
+            (class.slots_cap, class.min_local_service_ppm) = (u32::MAX, 0);
             class.write_mode = None;
             class.set_reserve(None, self.now);
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
         class.set_weight(rule.share(), part, members);
-        class.min_share_ppm = rule.min_share_ppm.unwrap_or(0);
+        class.min_local_service_ppm = rule.min_local_service_ppm.unwrap_or(0);
         class.slots_cap = rule.slots.unwrap_or(u32::MAX);
         class.write_mode = rule.write_mode;
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
-        let account = Share::ratio(rule.reserve_metadata().unwrap_or(0).into(), 1_000_000);
+        let account = Share::ratio(rule.reservation_metadata().unwrap_or(0).into(), 1_000_000);
         let promised = promised.filter(|_| !overflow);
         let terms = promised.map(|rate| ReservationTerms { rate, part, account });
         class.set_reserve(terms, self.promises.at(self.now));

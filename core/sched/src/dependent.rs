@@ -9,8 +9,8 @@
 //! | kind | effective limit, between `min` and the rule's own |
 //! |---|---|
 //! | follow | a part of the parent's effective limit |
-//! | complement | a total, less what the parent had: its rate over windows of 100 ms, half of it of the last |
-//! | gate | the rule's own while the parent has had no request for some time, else `min` |
+//! | remainder_of | a total, less what the parent had: its rate over windows of 100 ms, half of it of the last |
+//! | when_idle | the rule's own while the parent has had no request for some time, else `min` |
 //!
 //! A change of the effective limit keeps what is owed and what is saved, in units: it refills
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were not
@@ -70,7 +70,9 @@ impl Dependents {
     pub(crate) fn of(rules: &RuleSet, before: &Dependents, now: Time) -> Dependents {
         let mut new = Dependents { since: before.since, ..Dependents::default() };
         for rule in &rules.rules {
-            let (Some(parent), Some(own)) = (&rule.parent, rule.limits.first()) else { continue };
+            let (Some(parent), Some(own)) = (&rule.depends_on, rule.limits.first()) else {
+                continue;
+            };
             let in_bytes = own.rate.is_bytes();
             let watched =
                 |known: &&Watched| known.rule == parent.rule && known.in_bytes == in_bytes;
@@ -251,9 +253,9 @@ impl Dispatcher {
         let classes = self.classes.iter().filter(|(_, class)| promised(class));
         let classes: Vec<u32> = classes.map(|(index, _)| index).collect();
         for index in classes {
-            if let Some(reserve) = &mut self.classes[index].reserve {
-                let terms = ReservationTerms { rate, ..reserve.terms() };
-                reserve.set(terms, self.promises.at(self.now));
+            if let Some(reservation) = &mut self.classes[index].reservation {
+                let terms = ReservationTerms { rate, ..reservation.terms() };
+                reservation.set(terms, self.promises.at(self.now));
             }
             for lane in 0..LANES.len() {
                 self.refresh_reserve(index, lane);
@@ -291,7 +293,7 @@ impl Dispatcher {
 /// How many rules a rule depends on, one after the other; the parser refuses circles.
 fn depth(rules: &RuleSet, rule: &str) -> usize {
     let found = rules.rule(rule);
-    let parent = found.and_then(|rule| rule.parent.as_ref());
+    let parent = found.and_then(|rule| rule.depends_on.as_ref());
     parent.map_or(0, |parent| 1 + depth(rules, &parent.rule))
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct DormantClass {
     pub(crate) key: Arc<ClassKey>,
     pub(crate) id: ClassId,
     finish: [VirtualTime; 2],
-    pub(crate) reserve: Option<Reservation>,
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) usage: Usage,
     pub(crate) causes: Option<Box<WaitCauses>>,
     /// Its number among the dormant classes.
@@ -43,7 +43,7 @@ impl Dispatcher {
             key: class.key.clone(),
             id: class.id,
             finish: class.standings.map(|standing| standing.finish),
-            reserve: class.reserve,
+            reservation: class.reservation,
             usage: class.usage,
             causes: class.causes.take(),
             idle: 0,
@@ -65,13 +65,13 @@ impl Dispatcher {
         self.names.idle_classes.leave(&mut self.rested[index].idle);
         self.rested.remove(index);
         let causes = self.rested[index].causes.take();
-        let DormantClass { key, id, finish, reserve, usage, .. } = &self.rested[index];
+        let DormantClass { key, id, finish, reservation, usage, .. } = &self.rested[index];
         let mut class = Class::new(key.clone(), *id);
         class.taken = usage.cost;
         for (standing, finish) in class.standings.iter_mut().zip(finish) {
             standing.finish = *finish;
         }
-        (class.reserve, class.usage, class.causes) = (*reserve, *usage, causes);
+        (class.reservation, class.usage, class.causes) = (*reservation, *usage, causes);
         let index = self.add_class(class);
         self.bound_lag(index);
         Some(index)

@@ -189,9 +189,9 @@ impl Dispatcher {
         let part = self.grants.part_of_class(&self.classes[index].key);
         let class = &mut self.classes[index];
         class.set_weight(class.weight, part, self.grants.members);
-        if let Some(reserve) = &mut class.reserve {
-            let terms = ReservationTerms { part, ..reserve.terms() };
-            reserve.set(terms, self.promises.at(self.now));
+        if let Some(reservation) = &mut class.reservation {
+            let terms = ReservationTerms { part, ..reservation.terms() };
+            reservation.set(terms, self.promises.at(self.now));
         }
         self.bound_lag(index);
         for lane in 0..LANES.len() {
@@ -202,8 +202,8 @@ impl Dispatcher {
     fn grant_rested(&mut self, index: u32) {
         let part = self.grants.part_of_class(&self.rested[index].key);
         let now = self.promises.at(self.now);
-        if let Some(reserve) = &mut self.rested[index].reserve {
-            reserve.set(ReservationTerms { part, ..reserve.terms() }, now);
+        if let Some(reservation) = &mut self.rested[index].reservation {
+            reservation.set(ReservationTerms { part, ..reservation.terms() }, now);
         }
     }
 

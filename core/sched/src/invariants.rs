@@ -62,7 +62,7 @@ impl Dispatcher {
         }
         assert_eq!((class.running, class.held), (count, slots), "running in {index}");
         assert!(class.in_use(), "class {index} is active and unused");
-        assert_eq!(class.reserved, class.reserve.is_some(), "reservation of {index}");
+        assert_eq!(class.reserved, class.reservation.is_some(), "reservation of {index}");
     }
 
     /// Every head is ready or waits, and the class lane is where its ready heads put it.

@@ -433,7 +433,7 @@ pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
 
 /// The rate below which a decay never limits a key.
 pub(crate) fn top_of(decay: &DecayRule) -> Limit {
-    let free = decay.entitled.with_per_sec(u64::MAX).expect("it is above zero");
+    let free = decay.entitlement.with_per_sec(u64::MAX).expect("it is above zero");
     Limit { kinds: decay.resource.kinds(), rate: decay.max.unwrap_or(free), burst: None }
 }
 

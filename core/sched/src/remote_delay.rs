@@ -3,7 +3,7 @@
 //! ```text
 //!   here       ──■────────────────────■──►   S := max(v, F + delay/φ)
 //!   remote     ────■──■──■──■──────────►     delay: their cost, since the last request here
-//!                                            with min_share: at most c · (1/min_share − 1)
+//!                                            with min_local_service: at most c · (1/min_local_service − 1)
 //! ```
 //!
 //! Each server divides its own service by weight; with the delay, the sum over all servers follows
@@ -40,8 +40,8 @@ impl RemoteDelay {
     }
 
     /// How much further the tags must move now that the next request costs `cost`.
-    fn due(&mut self, cost: u64, min_share_ppm: u32) -> u64 {
-        let most = match min_share_ppm {
+    fn due(&mut self, cost: u64, min_local_service_ppm: u32) -> u64 {
+        let most = match min_local_service_ppm {
             0 => u64::MAX,
             ppm => {
                 let rest = u128::from(1_000_000 - ppm.min(1_000_000));
@@ -85,7 +85,7 @@ impl Dispatcher {
         let standing = &mut own.standings[DEVICE];
         let Some(queue) = standing.first(&self.requests) else { return };
         let cost = self.requests[standing.queues[queue].head].cost;
-        let due = own.delay.due(cost, own.min_share_ppm);
+        let due = own.delay.due(cost, own.min_local_service_ppm);
         if due > 0 {
             let phi = own.undivided;
             let bound = state.lag_bound(cost, phi).max(standing.finish);

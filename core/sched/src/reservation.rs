@@ -142,12 +142,12 @@ impl Dispatcher {
     /// before.
     pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
         let (due, class) = self.lanes[lane].first_reserved()?;
-        let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
+        let fits = self.slots_of_reservation(class, lane) <= self.lanes[lane].free();
         (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
     }
 
     /// Slots for the head of a class that goes first by its reservation.
-    pub(crate) fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
+    pub(crate) fn slots_of_reservation(&self, class: u32, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
         let head = self.classes[class].standings[lane].queues[queue].head;
         self.lanes[lane].slots(self.requests[head].size)
@@ -160,7 +160,7 @@ impl Dispatcher {
 
     fn reserved_head(&self, class: u32, lane: usize) -> Option<(u128, usize)> {
         let own = &self.classes[class];
-        let (reservation, standing) = (own.reserve.as_ref()?, &own.standings[lane]);
+        let (reservation, standing) = (own.reservation.as_ref()?, &own.standings[lane]);
         let heads = standing.ready_queues().filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head];
             Some((time_key(reservation.due(head.amount)?, head.number), queue))
@@ -206,7 +206,7 @@ impl Dispatcher {
         self.requests[index].flags |= RESERVED;
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
-        let Some(reservation) = &mut own.reserve else { return };
+        let Some(reservation) = &mut own.reservation else { return };
         if let Some(late) = reservation.late_since(amount) {
             self.promises.dispatch(late.max(own.standings[lane].promised), self.now);
         }
@@ -221,7 +221,7 @@ impl Dispatcher {
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.
     pub(crate) fn correct_reserve(&mut self, index: u32, served: Amount) {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
-        let Some(reservation) = &mut self.classes[class].reserve else { return };
+        let Some(reservation) = &mut self.classes[class].reservation else { return };
         let costs = &self.target.costs;
         let with_bytes = |amount: Amount| match amount == Amount::default() {
             true => (amount, 0),
@@ -252,7 +252,7 @@ impl Dispatcher {
         let standing = &own.standings[lane];
         let heads = standing.ready_queues().filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head];
-            own.reserve.as_ref()?.late_since(head.amount)
+            own.reservation.as_ref()?.late_since(head.amount)
         });
         heads.min().unwrap_or(Time::MAX).max(standing.promised)
     }

@@ -136,11 +136,11 @@ fn rules(classes: u32, meter: Option<Rate>) -> Arc<RuleSet> {
     assert!(even >= 4, "{classes} classes of {CAPACITY} requests a second have nothing each");
     let mut text = String::new();
     for weight in 1..=WEIGHTS {
-        let (reserve, limit) = (even / 4, even * 3 / 2);
+        let (reservation, limit) = (even / 4, even * 3 / 2);
         let _ = write!(
             text,
             "[[rule]]\nname = \"w{weight}\"\nmatch = \"jobid={{w{weight}.*}}\"\nper = [\"jobid\"]\n\
-             max_classes = {classes}\nweight = {weight}\nreserve = \"{reserve}ops/s\"\n\
+             max_classes = {classes}\nweight = {weight}\nreservation = \"{reservation}ops/s\"\n\
              limit = \"{limit}ops/s\"\nslots = 16\n\n"
         );
     }

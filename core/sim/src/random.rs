@@ -85,7 +85,7 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
         mode: if prng.below(5) == 0 { CostMode::Bytes } else { CostMode::Calibrated },
         believed_write: None,
         recalibrate: false,
-        held_latency: None,
+        latency_target: None,
         believed: None,
         jitter_percent: prng.below(3) * 30,
         seek: Nanos::new(prng.below(2) * smallest / 4),
@@ -142,9 +142,9 @@ fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
     match mode {
         1..=3 => {
             let rate = rate(prng);
-            line(text, format!("reserve = \"{rate}\""));
+            line(text, format!("reservation = \"{rate}\""));
             if rate.ends_with("kB/s") && prng.below(2) == 0 {
-                line(text, format!("reserve_metadata = \"{}%\"", prng.between(0, 100)));
+                line(text, format!("reservation_metadata = \"{}%\"", prng.between(0, 100)));
             }
         }
         7 => line(text, "realtime = true".into()),
@@ -152,10 +152,10 @@ fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
         _ => {}
     }
     if matches!(mode, 1..=3 | 7 | 8) && prng.below(6) == 0 {
-        line(text, "keep_slots = 1".into());
+        line(text, "reserved_slots = 1".into());
     }
     if prng.below(8) == 0 {
-        line(text, format!("min_share = \"{}%\"", prng.between(1, 99)));
+        line(text, format!("min_local_service = \"{}%\"", prng.between(1, 99)));
     }
 }
 

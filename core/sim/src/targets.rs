@@ -48,7 +48,7 @@ pub(crate) struct TargetSpec {
     /// Whether it learns costs from requests that run alone.
     pub(crate) recalibrate: bool,
     /// The latency target that its scheduler meets by D.
-    pub(crate) held_latency: Option<Nanos>,
+    pub(crate) latency_target: Option<Nanos>,
     /// The costs that its scheduler uses; the real ones if none.
     pub(crate) believed: Option<Costs>,
     /// The relative bounds of random service times, shorter and longer.
@@ -94,14 +94,14 @@ impl TargetSpec {
                 device,
                 mode: self.mode,
             }),
-            latency: self.held_latency,
+            latency: self.latency_target,
             recalibrate: self.recalibrate,
         }
     }
 
     /// Whether the scheduler uses the configured costs, and learns none.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.recalibrate && self.held_latency.is_none()
+        !self.recalibrate && self.latency_target.is_none()
     }
 }
 
@@ -392,7 +392,7 @@ mod tests {
             mode: CostMode::Calibrated,
             believed_write: None,
             recalibrate: false,
-            held_latency: None,
+            latency_target: None,
             believed: None,
             jitter_percent: 0,
             seek: Nanos::ZERO,

@@ -104,7 +104,7 @@ impl TraceSubject {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceDecodeError {
     /// The file is not a trace.
-    #[error("not a trace of sluice proxy --record: it begins with \"{begin}\"")]
+    #[error("not a trace of sluice proxy --trace: it begins with \"{begin}\"")]
     Foreign {
         /// The first bytes, escaped.
         begin: String,

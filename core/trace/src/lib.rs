@@ -1,4 +1,4 @@
-//! The bytes of a trace: the file of requests of `sluice proxy --record`, both ways.
+//! The bytes of a trace: the file of requests of `sluice proxy --trace`, both ways.
 //!
 //! ```text
 //!   TraceRequest ─► Chunk ──┐                              ┌─► TraceRecord, TraceRecord, …

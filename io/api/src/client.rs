@@ -557,7 +557,7 @@ fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
             ", nothing listens there"
         }
         (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, Endpoint::Unix(_)) => {
-            ", no proxy runs with this --api"
+            ", no proxy runs with this --proxy"
         }
         (io::ErrorKind::PermissionDenied, Endpoint::Unix(_)) => {
             ", only the proxy's own user and root may ask"
@@ -668,7 +668,7 @@ mod tests {
     fn a_missing_proxy_is_named_with_its_socket() {
         let address: ServerAddress = "unix:///nonexistent/api".parse().unwrap();
         let error = ApiClient::new(&address).unwrap().status().unwrap_err().to_string();
-        assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --api");
+        assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --proxy");
     }
 
     #[test]

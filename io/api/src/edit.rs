@@ -4,7 +4,7 @@
 //!   "100MB/s"                       limit = "100MB/s"
 //!   "100MB/s,5kops/s"               limit = ["100MB/s", "5kops/s"]
 //!   "read=100MB/s,burst=1s"         limit = { read = "100MB/s", burst = "1s" }
-//!   "ckpt,gate=500ms,min=10MB/s"    parent = { rule = "ckpt", gate = "500ms", min = "10MB/s" }
+//!   "ckpt,when_idle=500ms,min=10MB/s"    depends_on = { rule = "ckpt", when_idle = "500ms", min = "10MB/s" }
 //!   "[ "1MB/s", … ]"                unchanged: a value that begins with [ or { is TOML
 //! ```
 //!
@@ -101,15 +101,15 @@ const KEYS: [(&str, RuleWrite); 14] = [
     ("match", text),
     ("per", list),
     ("weight", number),
-    ("reserve", text),
-    ("reserve_metadata", text),
+    ("reservation", text),
+    ("reservation_metadata", text),
     ("limit", limits),
     ("realtime", truth),
     ("spare", truth),
-    ("parent", parent_table),
+    ("depends_on", dependency_table),
     ("slots", number),
-    ("keep_slots", number),
-    ("min_share", text),
+    ("reserved_slots", number),
+    ("min_local_service", text),
     ("write_mode", text),
     ("max_classes", number),
 ];
@@ -150,7 +150,7 @@ fn limits(value: &str) -> String {
     if value.contains(',') { list(value) } else { text(value) }
 }
 
-fn parent_table(value: &str) -> String {
+fn dependency_table(value: &str) -> String {
     if is_toml(value) { value.into() } else { table(value, "rule") }
 }
 

@@ -67,7 +67,7 @@ pub struct DecayChange {
     /// Its usage, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// Its entitlement, in the same unit.
-    pub entitled: u64,
+    pub entitlement: u64,
     /// Its limit over all proxies; absent: only `max`.
     pub limit: Option<WireRate>,
     /// The part of `max` that this limit is, in millionths; absent without a limit or a `max`.
@@ -116,12 +116,12 @@ pub struct WireDecayAccount {
     pub subject: String,
     /// The key's values, in the order of `per`.
     pub key: Vec<WireKey>,
-    /// `free`, `near` (four fifths used), `held` (throttled) or `floor`.
+    /// `free`, `warned` (four fifths used), `throttled` (throttled) or `floor`.
     pub level: String,
     /// Its usage, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// Its entitlement, in the same unit.
-    pub entitled: u64,
+    pub entitlement: u64,
     /// Its current limit over all proxies; absent: only `max`.
     pub limit: Option<WireRate>,
     /// When throttling ends without further usage, in nanoseconds since 1970; absent if it is not
@@ -132,7 +132,7 @@ pub struct WireDecayAccount {
     pub pattern: Option<String>,
     /// The factor of that pattern on its entitlement, in millionths; absent without a pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub behaviour_ppm: Option<u32>,
+    pub pattern_factor_ppm: Option<u32>,
 }
 
 impl EventKind {

@@ -108,7 +108,7 @@ pub struct JobPoint {
 /// A pattern of the requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobPattern {
-    /// Its name, as in `behaviour` of a `[[decay]]`.
+    /// Its name, as in `pattern_factors` of a `[[decay]]`.
     pub name: String,
     /// A description of the pattern.
     pub what: String,

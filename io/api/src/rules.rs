@@ -77,24 +77,24 @@ pub struct WireRule {
     /// The weight against other classes.
     pub weight: u32,
     /// The reserved rate of each class, such as `500MB/s`.
-    pub reserve: Option<String>,
+    pub reservation: Option<String>,
     /// The part of the device time of that rate, in parts per million, for requests without bytes
     /// that go before weights; absent if no bytes are reserved.
-    pub reserve_metadata_ppm: Option<u32>,
+    pub reservation_metadata_ppm: Option<u32>,
     /// The limits of each class.
     pub limits: Vec<LimitReport>,
     /// The meaning of the one limit: `realtime`: also a reservation; `spare`: a reservation and not
     /// a limit; absent: a limit.
     pub limit_mode: Option<String>,
     /// The rule on which its one limit depends, and how.
-    pub parent: Option<WireRuleDependency>,
+    pub depends_on: Option<WireRuleDependency>,
     /// The most device slots of each class.
     pub slots: Option<u32>,
     /// Device slots that are left free for its reservation.
-    pub keep_slots: Option<u32>,
+    pub reserved_slots: Option<u32>,
     /// The minimum, in parts per million, of its share here that service from other proxies leaves
     /// a class.
-    pub min_share_ppm: Option<u32>,
+    pub min_local_service_ppm: Option<u32>,
     /// How its writes reach the backend; absent: as configured for the target.
     pub write_mode: Option<String>,
     /// The most classes it makes.
@@ -111,7 +111,7 @@ pub struct WireRule {
 pub struct WireRuleDependency {
     /// The other rule.
     pub rule: String,
-    /// `follow`, `complement` or `gate`.
+    /// `follow`, `remainder_of` or `when_idle`.
     pub kind: String,
     /// The value of that kind: a part, a rate or a time.
     pub value: String,
@@ -162,12 +162,12 @@ pub struct DecayRuleReport {
     pub per: Vec<String>,
     /// `read`, `write` or `metadata`.
     pub resource: String,
-    /// `decay` or `step`.
+    /// `decay` or `period`.
     pub mode: String,
     /// The half-life or the period.
     pub span_ns: u64,
-    /// The mean rate to which each key is entitled, as `70MB/s`.
-    pub entitled: String,
+    /// The mean rate to which each key is entitlement, as `70MB/s`.
+    pub entitlement: String,
     /// The rate at which each key is limited in any case.
     pub max: Option<String>,
     /// The rate below which no key is limited.
@@ -237,14 +237,14 @@ impl From<&Rule> for WireRule {
             condition: rule.matcher.to_string(),
             per: words(&rule.per),
             weight: rule.share().get(),
-            reserve: rule.promised().map(|rate| rate.to_string()),
-            reserve_metadata_ppm: rule.reserve_metadata(),
+            reservation: rule.promised().map(|rate| rate.to_string()),
+            reservation_metadata_ppm: rule.reservation_metadata(),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
             limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),
-            parent: rule.parent.as_ref().map(WireRuleDependency::from),
+            depends_on: rule.depends_on.as_ref().map(WireRuleDependency::from),
             slots: rule.slots,
-            keep_slots: rule.keep_slots,
-            min_share_ppm: rule.min_share_ppm,
+            reserved_slots: rule.reserved_slots,
+            min_local_service_ppm: rule.min_local_service_ppm,
             write_mode: rule.write_mode.map(|mode| mode.to_string()),
             max_classes: rule.max_classes,
             shadowed_by: None,
@@ -254,12 +254,12 @@ impl From<&Rule> for WireRule {
 }
 
 impl From<&RuleDependency> for WireRuleDependency {
-    fn from(parent: &RuleDependency) -> WireRuleDependency {
+    fn from(dependency: &RuleDependency) -> WireRuleDependency {
         WireRuleDependency {
-            rule: parent.rule.clone(),
-            kind: parent.kind.name().into(),
-            value: parent.kind.to_string(),
-            min: parent.min.to_string(),
+            rule: dependency.rule.clone(),
+            kind: dependency.kind.name().into(),
+            value: dependency.kind.to_string(),
+            min: dependency.min.to_string(),
         }
     }
 }
@@ -278,7 +278,7 @@ impl From<&MeterRule> for WireMeter {
 impl From<&DecayRule> for DecayRuleReport {
     fn from(decay: &DecayRule) -> DecayRuleReport {
         let (mode, span) = match &decay.mode {
-            DecayMode::Period { period, .. } => ("step", period),
+            DecayMode::Period { period, .. } => ("period", period),
             DecayMode::HalfLife { half_life, .. } => ("decay", half_life),
         };
         DecayRuleReport {
@@ -289,7 +289,7 @@ impl From<&DecayRule> for DecayRuleReport {
             resource: decay.resource.to_string(),
             mode: mode.into(),
             span_ns: span.get(),
-            entitled: decay.entitled.to_string(),
+            entitlement: decay.entitlement.to_string(),
             max: decay.max.map(|max| max.to_string()),
             floor: decay.floor.to_string(),
             contention: decay.contention,
@@ -324,7 +324,7 @@ mod tests {
             match = "jobid={dd.*}"
             per = ["jobid", "uid"]
             weight = 4
-            reserve = "50MB/s"
+            reservation = "50MB/s"
             max_classes = 3
             limit = "100MB/s"
             slots = 8
@@ -333,7 +333,7 @@ mod tests {
             name = "late"
             match = "jobid={dd.*}"
             limit = "50ops/s"
-            parent = { rule = "jobs", gate = "500ms", min = "5ops/s" }
+            depends_on = { rule = "jobs", when_idle = "500ms", min = "5ops/s" }
             [[meter]]
             name = "opens"
             kinds = ["open"]
@@ -352,8 +352,8 @@ mod tests {
             condition: "jobid={dd.*}".into(),
             per: vec!["jobid".into(), "uid".into()],
             weight: 4,
-            reserve: Some("50MB/s".into()),
-            reserve_metadata_ppm: Some(100_000),
+            reservation: Some("50MB/s".into()),
+            reservation_metadata_ppm: Some(100_000),
             limits: vec![limit(&["read", "write"], "100MB/s", None)],
             slots: Some(8),
             write_mode: Some("paced".into()),
@@ -361,13 +361,13 @@ mod tests {
             ..WireRule::default()
         };
         let all: Vec<_> = model::OpKind::ALL.iter().map(|kind| kind.name()).collect();
-        let [rule, kind, value, min] = ["jobs", "gate", "500ms", "5ops/s"].map(String::from);
+        let [rule, kind, value, min] = ["jobs", "when_idle", "500ms", "5ops/s"].map(String::from);
         let late = WireRule {
             name: "late".into(),
             condition: "jobid={dd.*}".into(),
             weight: 1,
             limits: vec![limit(&all, "50ops/s", None)],
-            parent: Some(WireRuleDependency { rule, kind, value, min }),
+            depends_on: Some(WireRuleDependency { rule, kind, value, min }),
             shadowed_by: Some("jobs".into()),
             ..WireRule::default()
         };

@@ -85,7 +85,7 @@ impl MountDaemon {
             sources: &settings.sources,
             threads,
             soft: settings.soft,
-            keep: settings.keep.get(),
+            keep: settings.replay_buffer.get(),
             id,
             client: client_name(id),
         };
@@ -93,9 +93,9 @@ impl MountDaemon {
             HomeRouter::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
         let export = MountFs::new(MountFsState {
             homes: homes.clone(),
-            nodes: Nodes::new(&root, settings.attr),
+            nodes: Nodes::new(&root, settings.attr_timeout),
             jobs,
-            believed: settings.attr,
+            believed: settings.attr_timeout,
             payload,
             notifier: OnceLock::new(),
             notices: Notices::new(),
@@ -113,8 +113,8 @@ impl MountDaemon {
         };
         let options = options(settings, threads, payload);
         let serving = homes.clone();
-        let linger = BusyPoll::new(nanos(settings.linger));
-        let serve = move |number, port| session::run(&serving, number, port, linger);
+        let busy_poll = BusyPoll::new(nanos(settings.busy_poll));
+        let serve = move |number, port| session::run(&serving, number, port, busy_poll);
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {
                 if settings.uring && session.connection().transport != Transport::Ring {

@@ -1,7 +1,7 @@
 //! Settings of a mount: the source of its files, its mount point, and its options.
 //!
 //! ```text
-//!   tcp://storage1:5640/scratch  /mnt/scratch  -o ro,attr=5s,_netdev
+//!   tcp://storage1:5640/scratch  /mnt/scratch  -o ro,attr_timeout=5s,_netdev
 //!             └─► Source              │            └─► words, each checked or passed over
 //!                    └────────────► Settings ◄──────────┘
 //! ```
@@ -38,10 +38,10 @@ pub struct MountSettings {
     /// After how long without a proxy requests fail. Default: none, they wait for ever.
     pub soft: Option<Duration>,
     /// How long names and attributes are believed without asking. Default: 1 s.
-    pub attr: Duration,
+    pub attr_timeout: Duration,
     /// Bytes of writes that are kept, to be written once more if the proxy's machine loses them
     /// before they are durable; 0 keeps none. Default: 256 MiB.
-    pub keep: Bytes,
+    pub replay_buffer: Bytes,
     /// Where the job of a request is looked for. Default: `cgroup+env:SLURM_JOB_ID`.
     pub jobs: JobSources,
     /// Threads that serve, each with a connection. Default: none, the mount chooses.
@@ -51,7 +51,7 @@ pub struct MountSettings {
     pub uring: bool,
     /// How long a thread looks for the next request before it sleeps, while they come one after
     /// the other. Default: 100 us.
-    pub linger: Duration,
+    pub busy_poll: Duration,
     /// Where metrics are shown (docs/METRICS.md). Default: nowhere.
     pub metrics: Option<MetricsAddress>,
     /// nosuid, nodev and so on, without read-only. Default: nosuid and nodev.
@@ -107,12 +107,12 @@ impl MountSettings {
             read_only: false,
             allow_other: false,
             soft: None,
-            attr: ATTR_DEFAULT,
-            keep: KEEP_DEFAULT,
+            attr_timeout: ATTR_TIMEOUT_DEFAULT,
+            replay_buffer: REPLAY_BUFFER_DEFAULT,
             jobs: JobSources::default(),
             threads: None,
             uring: false,
-            linger: LINGER_DEFAULT,
+            busy_poll: BUSY_POLL_DEFAULT,
             metrics: None,
             flags: FLAGS_DEFAULT,
         };
@@ -142,11 +142,11 @@ impl MountSettings {
         if let Some(time) = self.soft {
             words.push(format!("soft={}", nanos(time)));
         }
-        if self.attr != ATTR_DEFAULT {
-            words.push(format!("attr={}", nanos(self.attr)));
+        if self.attr_timeout != ATTR_TIMEOUT_DEFAULT {
+            words.push(format!("attr_timeout={}", nanos(self.attr_timeout)));
         }
-        if self.keep != KEEP_DEFAULT {
-            words.push(format!("keep={}", self.keep));
+        if self.replay_buffer != REPLAY_BUFFER_DEFAULT {
+            words.push(format!("replay_buffer={}", self.replay_buffer));
         }
         if self.jobs != JobSources::default() {
             words.push(format!("job={}", self.jobs));
@@ -157,8 +157,8 @@ impl MountSettings {
         if self.uring {
             words.push("uring".into());
         }
-        if self.linger != LINGER_DEFAULT {
-            words.push(format!("linger={}", nanos(self.linger)));
+        if self.busy_poll != BUSY_POLL_DEFAULT {
+            words.push(format!("busy_poll={}", nanos(self.busy_poll)));
         }
         if let Some(address) = &self.metrics {
             words.push(format!("metrics={address}"));
@@ -178,10 +178,11 @@ impl MountSettings {
                 self.soft = Some(time);
                 Ok(())
             }
-            Some(("attr", time)) => span(time).map(|time| self.attr = time),
-            Some(("linger", time)) => span(time).map(|time| self.linger = time),
-            Some(("keep", size)) => {
-                self.keep = size.parse().map_err(|fault| format!("is not valid: {fault}"))?;
+            Some(("attr_timeout", time)) => span(time).map(|time| self.attr_timeout = time),
+            Some(("busy_poll", time)) => span(time).map(|time| self.busy_poll = time),
+            Some(("replay_buffer", size)) => {
+                self.replay_buffer =
+                    size.parse().map_err(|fault| format!("is not valid: {fault}"))?;
                 Ok(())
             }
             Some(("job", text)) => {
@@ -212,9 +213,9 @@ impl MountSettings {
             "allow_other" => self.allow_other = true,
             "hard" => self.soft = None,
             "uring" => self.uring = true,
-            "soft" | "attr" => return Err(format!("needs a time, such as {word}=30s")),
-            "linger" => return Err("needs a time, such as linger=100us".into()),
-            "keep" => return Err("needs a size, such as keep=256MiB".into()),
+            "soft" | "attr_timeout" => return Err(format!("needs a time, such as {word}=30s")),
+            "busy_poll" => return Err("needs a time, such as busy_poll=100us".into()),
+            "replay_buffer" => return Err("needs a size, such as replay_buffer=256MiB".into()),
             "job" => return Err("needs a source, such as job=cgroup+env:SLURM_JOB_ID".into()),
             "metrics" => {
                 return Err("needs an address, such as metrics=http://127.0.0.1:9401".into());
@@ -314,9 +315,9 @@ pub(crate) fn nanos(time: Duration) -> Nanos {
 fn unknown() -> String {
     let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
     format!(
-        "is not one of ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
-         keep=SIZE, job=SOURCE, \
-         threads=N, uring, linger=TIME, metrics=ADDRESS, {flags}, and the options of fstab and \
+        "is not one of ro, rw, allow_other, hard, soft=TIME, attr_timeout=TIME, \
+         replay_buffer=SIZE, job=SOURCE, \
+         threads=N, uring, busy_poll=TIME, metrics=ADDRESS, {flags}, and the options of fstab and \
          mount(8)"
     )
 }
@@ -360,10 +361,10 @@ const FLAG_WORDS: [(&str, MountFlags, bool); 20] = [
     ("silent", MountFlags::SILENT, true),
 ];
 
-const KEEP_DEFAULT: Bytes = Bytes::mib(256);
+const REPLAY_BUFFER_DEFAULT: Bytes = Bytes::mib(256);
 /// About what a wake-up on another processor costs on a virtual machine.
-const LINGER_DEFAULT: Duration = Duration::from_micros(100);
-const ATTR_DEFAULT: Duration = Duration::from_secs(1);
+const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
+const ATTR_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// A file server's files are not to give rights on this node.
 const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const THREADS_MAX: usize = 64;
@@ -393,11 +394,11 @@ mod tests {
             read_only: false,
             allow_other: false,
             soft: None,
-            attr: Duration::from_secs(1),
-            keep: Bytes::mib(256),
+            attr_timeout: Duration::from_secs(1),
+            replay_buffer: Bytes::mib(256),
             jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
             threads: None,
-            linger: LINGER_DEFAULT,
+            busy_poll: BUSY_POLL_DEFAULT,
             uring: false,
             metrics: None,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
@@ -423,11 +424,11 @@ mod tests {
             "silent",
             "allow_other",
             "soft=30s",
-            "attr=0s",
-            "keep=64MiB",
+            "attr_timeout=0s",
+            "replay_buffer=64MiB",
             "threads=4",
             "uring",
-            "linger=50us",
+            "busy_poll=50us",
             "metrics=unix:///run/sluice/m.sock",
         ];
         for word in words {
@@ -451,7 +452,7 @@ mod tests {
             ("ro,rw", ""),
             ("rw,ro", "ro"),
             ("soft=1s,hard", ""),
-            ("attr=2s,attr=500ms", "attr=500ms"),
+            ("attr_timeout=2s,attr_timeout=500ms", "attr_timeout=500ms"),
             ("suid,dev,nosuid,nodev", ""),
             ("noexec,exec", ""),
             ("noatime,atime", ""),
@@ -473,11 +474,20 @@ mod tests {
             ("ro,alow_other", "the option \"alow_other\" is not one of ro, rw, "),
             ("soft", "the option \"soft\" needs a time, such as soft=30s"),
             ("soft=0s", "the option \"soft=0s\" is zero; give a time such as soft=30s"),
-            ("attr=5", "the option \"attr=5\" is not valid: \"5\" is not a span of time such as "),
-            ("keep", "the option \"keep\" needs a size, such as keep=256MiB"),
-            ("keep=x", "the option \"keep=x\" is not valid: \"x\" is not an amount of data"),
+            (
+                "attr_timeout=5",
+                "the option \"attr_timeout=5\" is not valid: \"5\" is not a span of time such as ",
+            ),
+            (
+                "replay_buffer",
+                "the option \"replay_buffer\" needs a size, such as replay_buffer=256MiB",
+            ),
+            (
+                "replay_buffer=x",
+                "the option \"replay_buffer=x\" is not valid: \"x\" is not an amount of data",
+            ),
             ("job=slurm", "the option \"job=slurm\" is not valid: \"slurm\" is not a source "),
-            ("linger", "the option \"linger\" needs a time, such as linger=100us"),
+            ("busy_poll", "the option \"busy_poll\" needs a time, such as busy_poll=100us"),
             (
                 "metrics",
                 "the option \"metrics\" needs an address, such as metrics=http://127.0.0.1:9401",

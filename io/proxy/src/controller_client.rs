@@ -30,7 +30,7 @@ use api::{
 };
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
 
-use crate::config::ControllerLost;
+use crate::config::ControllerUnreachable;
 use crate::server::Server;
 use crate::target::Target;
 use state::{GONE, refusal};
@@ -50,7 +50,7 @@ pub enum ControllerClientError {
     /// Its name.
     #[error(
         "the machine's name {name:?} is not letters, digits, '_', '-' and '.'; set the proxy's \
-         name with --node NAME"
+         name with --name NAME"
     )]
     Name {
         /// The name.
@@ -116,7 +116,7 @@ impl ControllerClient {
     pub fn start(server: &Arc<Server>) -> Result<Option<ControllerClient>, ControllerClientError> {
         let settings = server.settings();
         let Some(controller) = settings.controller.clone() else { return Ok(None) };
-        let name = settings.node.clone().unwrap_or_else(machine);
+        let name = settings.proxy_name.clone().unwrap_or_else(machine);
         if !is_name(&name) {
             return Err(ControllerClientError::Name { name });
         }
@@ -141,10 +141,10 @@ impl ControllerClient {
             epoch: since_1970(),
             members: Vec::new(),
             standing: SessionSettings {
-                silence: match settings.controller_lost {
-                    ControllerLost::Equal => LeaseExpiry::Equal,
-                    ControllerLost::Keep => LeaseExpiry::KeepLast,
-                    ControllerLost::Lift => LeaseExpiry::Full,
+                silence: match settings.controller_unreachable {
+                    ControllerUnreachable::Equal => LeaseExpiry::Equal,
+                    ControllerUnreachable::Keep => LeaseExpiry::KeepLast,
+                    ControllerUnreachable::Full => LeaseExpiry::Full,
                 },
                 ..SessionSettings::default()
             },

@@ -170,7 +170,7 @@ impl Server {
             (&[], &[]),
         )?;
         let mounts = SessionTable::new().map_err(system("cannot read random numbers"))?;
-        let recorder = match &config.record {
+        let recorder = match &config.trace {
             None => None,
             Some(path) => Some(TraceRecorder::start(path).map_err(ProxyStartError::system(
                 format!("cannot write a trace to {}", path.display()),
@@ -184,7 +184,7 @@ impl Server {
         let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
-            crew: ThreadPool::new(config.takeover, config.threads_max as usize),
+            crew: ThreadPool::new(config.promote_after, config.threads_max as usize),
             poll,
             locks: LockTable::new(grace),
             users: Users::new(config.group_cache_time.to_duration()),
@@ -415,8 +415,8 @@ impl Server {
     }
 
     /// Returns how long the leader polls before it sleeps.
-    pub(crate) fn linger(&self) -> Nanos {
-        self.settings.read().expect("not poisoned").linger
+    pub(crate) fn busy_poll(&self) -> Nanos {
+        self.settings.read().expect("not poisoned").busy_poll
     }
 
     /// Returns how long the leader may wait for events; from here on it can be woken.
@@ -481,7 +481,7 @@ impl Server {
             }
         }
         self.settle_memory();
-        let expired = self.mounts.expire(self.settings().session_keep.to_duration());
+        let expired = self.mounts.expire(self.settings().session_timeout.to_duration());
         self.leave(DeferredClose::files(expired), outbox);
     }
 

@@ -555,7 +555,7 @@ impl Server {
         own.set_form(Protocol::Bound(Arc::new(ChannelBinding { session, channel, server })));
         let to = own.reply_to(&to.path.connection, to.tag);
         drop(own);
-        let keep = self.settings().session_keep.to_duration().as_secs() as u32;
+        let keep = self.settings().session_timeout.to_duration().as_secs() as u32;
         Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, keep, root }))
     }
 }

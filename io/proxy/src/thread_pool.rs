@@ -4,7 +4,7 @@
 //!   leader ── reads sockets, executes what is chosen, answers ──┐
 //!     │ about to make a call that may wait: says so             │ returned in time: goes on leading
 //!     ▼                                                         │
-//!   standby ── looks now and then ── call older than `takeover`? ─yes─► leads; the old leader helps on
+//!   standby ── looks now and then ── call older than `promote_after`? ─yes─► leads; the old leader helps on
 //!   helpers ── execute what is chosen until nothing is
 //! ```
 //!
@@ -36,7 +36,7 @@ pub(crate) struct ThreadPool {
     dozing: AtomicBool,
     /// Number of calls that may wait, counted while the standby thread watches.
     calls: AtomicU64,
-    takeover: Nanos,
+    promote_after: Nanos,
     threads_max: usize,
 }
 
@@ -73,7 +73,7 @@ const LOOK: Duration = Duration::from_micros(1000);
 const PATIENCE: u32 = 10;
 
 impl ThreadPool {
-    pub(crate) fn new(takeover: Nanos, threads_max: usize) -> ThreadPool {
+    pub(crate) fn new(promote_after: Nanos, threads_max: usize) -> ThreadPool {
         ThreadPool {
             word: AtomicU64::new(VACANT),
             roster: Mutex::default(),
@@ -81,7 +81,7 @@ impl ThreadPool {
             pool: Condvar::new(),
             dozing: AtomicBool::new(false),
             calls: AtomicU64::new(0),
-            takeover,
+            promote_after,
             threads_max: threads_max.max(2),
         }
     }
@@ -190,7 +190,7 @@ impl ThreadPool {
         loop {
             let word = self.word.load(Ordering::SeqCst);
             let age = now().since(Time::from_nanos(word));
-            if word != POLLING && (word == VACANT || age >= self.takeover) {
+            if word != POLLING && (word == VACANT || age >= self.promote_after) {
                 if self
                     .word
                     .compare_exchange(word, POLLING, Ordering::SeqCst, Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! `--record`: a compact trace of every request, written beside the data path.
+//! `--trace`: a compact trace of every request, written beside the data path.
 //!
 //! ```text
 //!   worker ─► note ─► one of 16 shards ── chunk full ──► channel ─► writer thread ─► file

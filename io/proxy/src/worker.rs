@@ -56,14 +56,14 @@ pub(crate) struct Worker {
     arrivals: IntakeBatch,
     events: Vec<epoll::Event>,
     leads: bool,
-    linger: BusyPoll,
+    busy_poll: BusyPoll,
     /// Ended and chosen requests: kept for its memory only.
     space: (Vec<Completion>, Vec<RunningRequest>),
 }
 
 impl Worker {
     pub(crate) fn new(server: Arc<Server>) -> Worker {
-        let linger = BusyPoll::new(server.linger());
+        let busy_poll = BusyPoll::new(server.busy_poll());
         Worker {
             server,
             outbox: Arc::default(),
@@ -71,7 +71,7 @@ impl Worker {
             arrivals: IntakeBatch::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
-            linger,
+            busy_poll,
             space: Default::default(),
         }
     }
@@ -119,7 +119,7 @@ impl Worker {
         // What is read now came after this, however long the proxy may be stopped meanwhile.
         self.arrivals.looked = began;
         let polled = self.look(began, timeout);
-        self.linger.came_after(self.server.clock.now().since(began));
+        self.busy_poll.came_after(self.server.clock.now().since(began));
         self.server.after_poll(&self.outbox);
         if self.server.lock_retry_is_due() {
             let call = self.begin_call();
@@ -170,7 +170,7 @@ impl Worker {
     /// Waits for events: awake for a while if they come soon, then asleep.
     fn look(&mut self, began: Time, timeout: Option<Timespec>) -> rustix::io::Result<usize> {
         let poll = &self.server.poll;
-        let span = self.linger.span();
+        let span = self.busy_poll.span();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let sleeps = timeout.is_none_or(|timeout| {
             timeout.tv_sec > 0 || u64::try_from(timeout.tv_nsec).is_ok_and(|ns| ns > span.get())

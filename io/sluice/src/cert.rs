@@ -1,7 +1,7 @@
 //! `sluice cert`: certificates of controllers and proxies for sites without an authority of their own.
 //!
 //! ```text
-//!   authority DIR ─► ca.key (0600), ca.pem ─┐
+//!   ca DIR        ─► ca.key (0600), ca.pem ─┐
 //!   issue DIR NAME ─────────────────────────┴ signs ─► NAME.key (0600), NAME.pem
 //! ```
 
@@ -34,7 +34,7 @@ Keep ca.key away from controllers and proxies: anybody with ca.key can impersona
 Controllers, proxies and their clients need ca.pem.
 
 Examples:
-  sluice cert authority /etc/sluice/tls
+  sluice cert ca /etc/sluice/tls
   sluice cert issue /etc/sluice/tls c1 --host c1.site --host 192.0.2.1
   sluice cert issue /etc/sluice/tls node17 --client --expires 30d";
 
@@ -42,7 +42,7 @@ Examples:
 enum CertAction {
     /// Create an authority: DIR/ca.pem and DIR/ca.key
     #[command(after_help = forms_of_expiry!())]
-    Authority {
+    Ca {
         /// Directory; created if it does not exist.
         dir: PathBuf,
         /// End of validity.
@@ -55,7 +55,7 @@ enum CertAction {
     Issue {
         /// Directory of the authority.
         dir: PathBuf,
-        /// Name of a controller or, with --client, of a proxy as in its --node.
+        /// Name of a controller or, with --client, of a proxy as in its --name.
         name: String,
         /// Host name or address of the controller; may be repeated [default: NAME]
         #[arg(long, value_name = "HOST", conflicts_with = "client")]
@@ -73,7 +73,7 @@ enum CertAction {
 /// Runs `sluice cert`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let made = match args.action {
-        CertAction::Authority { dir, expires } => authority(&dir, &expires)?,
+        CertAction::Ca { dir, expires } => authority(&dir, &expires)?,
         CertAction::Issue { dir, name, host, client, expires } => {
             let of = if client { CertSubject::Client } else { CertSubject::Server(host) };
             issue(&dir, &name, of, &expires)?
@@ -114,7 +114,7 @@ fn issue(
          letter or digit, other than ca"
     );
     let ca = (dir.join("ca.pem"), dir.join("ca.key"));
-    let none = || format!("no authority in {0}; run sluice cert authority {0}", dir.display());
+    let none = || format!("no authority in {0}; run sluice cert ca {0}", dir.display());
     let text = fs::read_to_string(&ca.0).with_context(none)?;
     let ca_key = String::from_utf8(read_secret(&ca.1).with_context(none)?);
     let ca_key = ca_key.ok().and_then(|text| KeyPair::from_pem(&text).ok());
@@ -210,7 +210,7 @@ mod tests {
     fn what_cannot_be_issued_is_named() {
         let dir = folder("wrong");
         let error = issue(&dir, "c1", CertSubject::Client, &day()).unwrap_err().to_string();
-        assert!(error.contains("sluice cert authority"), "{error}");
+        assert!(error.contains("sluice cert ca"), "{error}");
         let made = authority(&dir, &day()).unwrap();
         for name in ["", "ca", "../x", "a b"] {
             let error = issue(&dir, name, CertSubject::Client, &day()).unwrap_err().to_string();

@@ -28,7 +28,7 @@ use crate::log;
 #[command(
     after_help = "Example:\n  sluice controller --data /var/lib/sluice/controller\n  sluice \
                         proxy --export scratch=/mnt/scratch --controller http://127.0.0.1:5650 \
-                        --node a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
+                        --name a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
                         --match '*' --per jobid --limit 200MB/s\n\nWithout tokens it serves every user of \
                         this machine and no other machine; see docs/ACCESS.md."
 )]

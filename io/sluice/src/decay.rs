@@ -16,7 +16,7 @@ use crate::top::table;
 
 /// Show decay accounts: usage, entitlement, level and limit
 ///
-/// LEVEL is `free`, `near` (80 % of the entitlement used), `held` (throttled) or `floor`; FREE IN
+/// LEVEL is `free`, `warned` (80 % of the entitlement used), `throttled` (throttled) or `floor`; FREE IN
 /// is the time until throttling ends for a key without further usage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice decay\n  sluice decay --subject uid=1000 --json")]
@@ -68,7 +68,7 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
     let mut text = table::aligned(&head, &[2, 3, 4], rows);
     for decay in &decays.decays {
         for account in &decay.accounts {
-            if let (Some(pattern), Some(ppm)) = (&account.pattern, account.behaviour_ppm) {
+            if let (Some(pattern), Some(ppm)) = (&account.pattern, account.pattern_factor_ppm) {
                 let (whole, rest) = (ppm / 1_000_000, ppm / 10_000 % 100);
                 let (name, subject) = (&decay.rule.name, &account.subject);
                 let _ = writeln!(
@@ -90,14 +90,14 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
 fn rows(decay: &DecayAccountTable, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
     let in_bytes = decay.rule.resource != "metadata";
     decay.accounts.iter().map(move |account| {
-        let WireDecayAccount { subject, level, used, entitled, limit, until_ns, .. } = account;
+        let WireDecayAccount { subject, level, used, entitlement, limit, until_ns, .. } = account;
         let free = until_ns.map(|until| until.saturating_sub(at_ns).div_ceil(1_000_000_000));
         vec![
             decay.rule.name.clone(),
             subject.clone(),
             amount(*used, in_bytes),
-            amount(*entitled, in_bytes),
-            format!("{}%", u128::from(*used) * 100 / u128::from((*entitled).max(1))),
+            amount(*entitlement, in_bytes),
+            format!("{}%", u128::from(*used) * 100 / u128::from((*entitlement).max(1))),
             level.clone(),
             limit.map(rate).unwrap_or_default(),
             free.map(|seconds| Nanos::from_secs(seconds).to_string()).unwrap_or_default(),
@@ -152,11 +152,11 @@ mod tests {
             subject: "uid=1000".into(),
             level: "floor".into(),
             used: 50_400_000_000,
-            entitled: 42_000_000_000,
+            entitlement: 42_000_000_000,
             limit: Some(WireRate::Bytes(10_000_000)),
             until_ns: Some(95_000_000_001),
             pattern: Some("small-writes".into()),
-            behaviour_ppm: Some(503_000),
+            pattern_factor_ppm: Some(503_000),
             ..WireDecayAccount::default()
         };
         let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };

@@ -48,7 +48,7 @@ pub(crate) use umount::{Args as UmountArgs, run as run_umount};
 /// Returns when the directory can be used; a background process serves it until it is unmounted.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  sluice mount tcp://192.0.2.7:5640/scratch /mnt/scratch -o \
-                        allow_other,attr=5s\n  sluice umount /mnt/scratch\n\n\
+                        allow_other,attr_timeout=5s\n  sluice umount /mnt/scratch\n\n\
                         docs/MOUNT.md describes every option and the line for /etc/fstab.")]
 pub(crate) struct Args {
     /// Export: tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, with commas between the
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn options_may_come_in_several_words() {
-        let words = ["mount", "s", "/d", "-o", "ro,attr=2s", "-o", "hard"];
+        let words = ["mount", "s", "/d", "-o", "ro,attr_timeout=2s", "-o", "hard"];
         let MountCli { args } = MountCli::try_parse_from(words).unwrap();
-        assert_eq!(args.options.join(","), "ro,attr=2s,hard");
+        assert_eq!(args.options.join(","), "ro,attr_timeout=2s,hard");
         assert!(MountCli::try_parse_from(["mount", "s", "/d", "--tells"]).is_err());
     }
 

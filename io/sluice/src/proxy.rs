@@ -54,7 +54,7 @@ pub(crate) struct Args {
     credentials: CredentialArgs,
     /// Name of the proxy at the controller [default: this machine's name]
     #[arg(long, value_name = "NAME")]
-    node: Option<String>,
+    name: Option<String>,
     /// Configuration file (docs/CONFIG.md).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     metrics: Option<MetricsAddress>,
     /// File for a compact trace of every request (see `sluice trace`).
     #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    trace: Option<PathBuf>,
     /// Service in order of arrival, to measure the cost of scheduling.
     #[arg(long)]
     no_schedule: bool,
@@ -163,8 +163,8 @@ impl Args {
         config.controller_token_file = shown.token_file.or(config.controller_token_file);
         config.controller_cert = shown.cert.or(config.controller_cert);
         config.controller_key = shown.key.or(config.controller_key);
-        config.node = self.node.clone().or(config.node);
-        config.record = self.record.clone().or(config.record);
+        config.proxy_name = self.name.clone().or(config.proxy_name);
+        config.trace = self.trace.clone().or(config.trace);
         Ok(config)
     }
 }
@@ -201,8 +201,8 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let path = file.display().to_string();
         let flags = "--export a=/new --export b=/b --listen tcp://127.0.0.1:0 --listen unix:///s \
-                     --squash none --api off --metrics http://127.0.0.1:0 --record /t --no-schedule \
-                     --readonly b --controller http://127.0.0.1:1 --node n --config";
+                     --squash none --api off --metrics http://127.0.0.1:0 --trace /t --no-schedule \
+                     --readonly b --controller http://127.0.0.1:1 --name n --config";
         let flags: Vec<_> = flags.split(' ').filter(|flag| !flag.is_empty()).collect();
         let config = config(&[&flags[..], &[&path]].concat()).unwrap();
         std::fs::remove_file(&file).unwrap();
@@ -218,8 +218,8 @@ mod tests {
             metrics: Some("http://127.0.0.1:0".parse().unwrap()),
             rules: Some("/old".into()),
             controller: Some("http://127.0.0.1:1".parse().unwrap()),
-            node: Some("n".into()),
-            record: Some("/t".into()),
+            proxy_name: Some("n".into()),
+            trace: Some("/t".into()),
             schedule: false,
             export: vec![export("a", "/new"), export("b", "/b")],
             ..ProxyConfig::default()

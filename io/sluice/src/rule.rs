@@ -1,7 +1,7 @@
 //! `sluice rule`: shows, tests and changes the rules of a running proxy, a controller or a file.
 //!
 //! ```text
-//!   list, export, check ◄─────────────── text ◄─┐         ┌─ --api: GET, PUT If-Match
+//!   list, export, check ◄─────────────── text ◄─┐         ┌─ --proxy: GET, PUT If-Match
 //!   start, change, stop, rank ─► RuleEdit ─► text ├─ Source ┤
 //!   import ────────────────────────────────► text ┘         └─ --file: locked, then renamed over
 //! ```
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Rules are ordered: a request belongs to the first rule whose --match holds. Without --file the
-command works on the proxy that listens at --api. A change is in force at once, also for queued
+command works on the proxy that listens at --proxy. A change is in force at once, also for queued
 requests, until the proxy ends or reloads its rule file; --save makes it permanent. With
 --controller, or $SLUICE_CONTROLLER, it works on a controller, which stores the rules and gives them
 to all its proxies. With --file it works on a file and keeps its comments and order; \"-\" is
@@ -152,7 +152,7 @@ Examples:
   sluice rule start jobs --match '*' --per jobid --last
   sluice rule start storm --match '*' --per jobid --limit metadata=1kops/s,create=50ops/s
   sluice rule start ana --match 'jobid={ana.*}' --limit 2GB/s \\
-                        --parent ckpt,complement=2GB/s,min=50MB/s
+                        --depends-on ckpt,remainder_of=2GB/s,min=50MB/s
   sluice rule start backup --match 'uid={34}' --before jobs --file /etc/sluice/rules.toml";
 
 const CHANGE_HELP: &str = "\

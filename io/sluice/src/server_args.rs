@@ -1,7 +1,7 @@
 //! The server that a command calls: a proxy by its control socket, or a controller for all proxies.
 //!
 //! ```text
-//!   --api unix:///PATH ──────────────► a proxy
+//!   --proxy unix:///PATH ──────────────► a proxy
 //!   --controller URL ────────────────► a controller
 //!   neither: $SLUICE_CONTROLLER, then the proxy's default socket
 //! ```
@@ -18,13 +18,8 @@ use crate::top::DEFAULT_API;
 pub(crate) struct ServerArgs {
     /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
     /// unix:///run/sluice/proxy.sock]
-    #[arg(
-        long,
-        visible_alias = "proxy",
-        value_name = "unix:///PATH",
-        conflicts_with = "controller"
-    )]
-    api: Option<ServerAddress>,
+    #[arg(long, value_name = "unix:///PATH", conflicts_with = "controller")]
+    proxy: Option<ServerAddress>,
     /// URL of the controller, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT or
     /// unix:///path, with commas between several.
     #[arg(long, value_name = "URL")]
@@ -44,7 +39,7 @@ pub(crate) enum ApiServer {
 impl ServerArgs {
     /// Returns whether the command line names a server.
     pub(crate) fn is_named(&self) -> bool {
-        self.api.is_some() || self.controller.is_some()
+        self.proxy.is_some() || self.controller.is_some()
     }
 
     /// Returns whether it is the default proxy of this machine, which does not run.
@@ -57,8 +52,8 @@ impl ServerArgs {
 
     /// Connects to the chosen proxy or controller.
     pub(crate) fn answerer(&self) -> anyhow::Result<ApiServer> {
-        if let Some(api) = &self.api {
-            return Ok(ApiServer::Proxy(ApiClient::new(api)?));
+        if let Some(proxy) = &self.proxy {
+            return Ok(ApiServer::Proxy(ApiClient::new(proxy)?));
         }
         let controller = match &self.controller {
             Some(controller) => Some(controller.clone()),

@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["paths", "out"])]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
-    /// Trace of `sluice proxy --record` to replay under each of --rules, with the service of each
+    /// Trace of `sluice proxy --trace` to replay under each of --rules, with the service of each
     /// job at the recorded device. Each request follows the same reply as in the trace, after the
     /// same pause (a closed loop).
     #[arg(long, value_name = "FILE", requires = "rules")]

@@ -23,7 +23,7 @@ use mounts::MountShown;
 /// Show a proxy, or a controller with its proxies, and local mounts
 ///
 /// Shows the address and connections of each process, and problems. The mounts of this machine are
-/// shown unless --api or --controller is given. Exit status 1 if there is a problem or the server
+/// shown unless --proxy or --controller is given. Exit status 1 if there is a problem or the server
 /// does not answer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice status\n  \
@@ -98,7 +98,7 @@ impl ShownProcess {
         if let Some(link) = &status.controller {
             if link.duplicate {
                 problems.push(format!(
-                    "another proxy reports as {}; give one of them another name (--node)",
+                    "another proxy reports as {}; give one of them another name (--name)",
                     link.name
                 ));
             }
@@ -200,7 +200,7 @@ impl ShownProcess {
 fn problem_of(proxy: &WireProxyStatus) -> Option<String> {
     let WireProxyStatus { name, .. } = proxy;
     if proxy.duplicate {
-        let text = format!("two proxies report as {name}; give one of them another name (--node)");
+        let text = format!("two proxies report as {name}; give one of them another name (--name)");
         return Some(text);
     }
     let ago = span(proxy.heard_ns_ago);

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Recording to show instead of live samples; with --once one table over all of it.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "controller", "record"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "controller", "record"])]
     play: Option<PathBuf>,
     /// Speed of --play relative to the original, 0.1 to 100.
     #[arg(long, value_name = "N", requires = "play", default_value = "1", value_parser = speed)]

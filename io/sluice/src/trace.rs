@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use sums::{TraceBy, TraceRow, TraceSums};
 
-/// Print a trace of `sluice proxy --record`, one request a line, and sums
+/// Print a trace of `sluice proxy --trace`, one request a line, and sums
 ///
 /// Times are in seconds since the proxy's start. QUEUE is the time of a request in the queue,
 /// SERVICE its time at the backend, OFFSET the position of a read or write relative to the previous

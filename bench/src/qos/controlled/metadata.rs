@@ -42,7 +42,7 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
     let controller = QosController::start(bed, "metadata")?;
     let version = controller.client.set_rules(RULES)?.version;
     let start = |(at, server): (usize, &MetadataServer)| {
-        let top = format!("controller = \"{}\"\nnode = \"m{at}\"", controller.url);
+        let top = format!("controller = \"{}\"\nproxy_name = \"m{at}\"", controller.url);
         let second = Some(server.dir.clone());
         let target = "slots_max = 1";
         bed.proxy(&format!("m{at}"), &QosSetup { top: &top, target, second, ..QosSetup::default() })

@@ -28,7 +28,7 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
     }
     let mut proxy = Some(run.bed.proxy("returns", &QosSetup::default())?);
     let begun = proxy.as_ref().context("it was started")?;
-    let mount = QosMount::start(&run.bed, begun, "hard", "allow_other,attr=0")?;
+    let mount = QosMount::start(&run.bed, begun, "hard", "allow_other,attr_timeout=0")?;
     let callers = Callers::start(&mount);
     let kills = run.rounds(10, 3);
     let mut took = Vec::new();

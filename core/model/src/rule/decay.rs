@@ -3,9 +3,9 @@
 //! ```text
 //!   [[decay]]                                [[decay]]
 //!   name = "writers"                         name = "day"
-//!   mode = "decay"                           mode = "step"
+//!   mode = "decay"                           mode = "period"
 //!   half_life = "4h"                         period = "24h"
-//!   entitled = "70MB/s"                      entitled = "70MB/s"   → 6.05 TB a day
+//!   entitlement = "70MB/s"                      entitlement = "70MB/s"   → 6.05 TB a day
 //!   max = "700MB/s"                          floor = "10MB/s"
 //!   floor = "10MB/s"
 //!
@@ -15,15 +15,15 @@
 //!         └────────┴──────────► usage/entitled └────────┴──────► usage in this period
 //! ```
 //!
-//! Both are the decay policy of the Lustre Intelligent Management Engine: `step` does what its code
+//! Both are the decay policy of the Lustre Intelligent Management Engine: `period` does what its code
 //! does, `decay` what its name says. docs/algorithms/decay.md has the formulas.
 
 use std::fmt;
 
+use super::dependency::{PercentRange, part_of};
 use super::error::{RuleFault, RuleProblem};
 use super::export::{percent, text, write_head};
 use super::limit;
-use super::parent::{PercentRange, part_of};
 use super::section::{Section, SectionEntry, in_order};
 use super::words::{DecayWindow, Resource};
 use super::{KeyField, Match};
@@ -43,7 +43,7 @@ pub struct DecayRule {
     /// The resource that is counted.
     pub resource: Resource,
     /// The mean rate that each key is entitled to.
-    pub entitled: Rate,
+    pub entitlement: Rate,
     /// The rate that a key is limited to in any case, and from which the limit falls.
     pub max: Option<Rate>,
     /// The rate below which the limit never falls.
@@ -55,10 +55,10 @@ pub struct DecayRule {
     /// The least change of a limit, in millionths of itself.
     pub hysteresis_ppm: u32,
     /// How often limits are computed.
-    pub every: Nanos,
+    pub update_interval: Nanos,
     /// Factors on the entitlement of keys whose requests show a pattern, in millionths, from
     /// 250,000 to 2,000,000. In the order of [`Pattern::ALL`]: the first that applies counts.
-    pub behaviour: Vec<(Pattern, u32)>,
+    pub pattern_factors: Vec<(Pattern, u32)>,
 }
 
 /// How a decay's limit falls.
@@ -69,7 +69,7 @@ pub enum DecayMode {
         /// The length of the period, in whole minutes.
         period: Nanos,
         /// The beginning of the period.
-        boundary: DecayWindow,
+        window: DecayWindow,
         /// Thresholds and limits in rising order. A threshold is in millionths of what the
         /// entitlement lets through in a period, a limit in millionths of `max`; `None` is the
         /// floor.
@@ -80,7 +80,7 @@ pub enum DecayMode {
         /// The half-life of usage, at least a minute.
         half_life: Nanos,
         /// The limit halves for each 1000/κ thousandths beyond the entitlement: κ in thousandths.
-        kappa_milli: u32,
+        steepness_milli: u32,
     },
 }
 
@@ -114,7 +114,7 @@ pub(super) fn decay(
     let entry = section.need("resource")?;
     let resource = entry.text("one of read, write, metadata")?.parse();
     let resource: Resource = resource.map_err(|error| entry.fault(RuleProblem::Word(error)))?;
-    let entitled = rate(section.need("entitled")?, resource)?;
+    let entitlement = rate(section.need("entitlement")?, resource)?;
     let max = section.get("max").map(|entry| rate(entry, resource)).transpose()?;
     let floor_entry = section.need("floor")?;
     let floor = rate(floor_entry, resource)?;
@@ -122,7 +122,7 @@ pub(super) fn decay(
         let problem = RuleProblem::DecayFloor { floor: floor.to_string(), max: max.to_string() };
         return Err(floor_entry.fault(problem));
     }
-    let every = span(section, "every", EVERY_MIN)?.unwrap_or(EVERY);
+    let update_interval = span(section, "update_interval", EVERY_MIN)?.unwrap_or(EVERY);
     let part =
         section.get("hysteresis").map(|entry| part_of(entry, PercentRange::OfOne)).transpose()?;
     let contention = section.get("contention").map(|entry| entry.truth()).transpose()?;
@@ -132,22 +132,22 @@ pub(super) fn decay(
         exempt,
         per,
         resource,
-        entitled,
+        entitlement,
         max,
         floor,
         mode: mode(section, max)?,
         contention: contention.unwrap_or(false),
         hysteresis_ppm: part.unwrap_or(HYSTERESIS_PPM),
-        every,
-        behaviour: section.get("behaviour").map_or(Ok(Vec::new()), behaviour)?,
+        update_interval,
+        pattern_factors: section.get("pattern_factors").map_or(Ok(Vec::new()), pattern_factors)?,
     })
 }
 
 fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, RuleFault> {
     let entry = section.need("mode")?;
-    let (mode, foreign): (_, &[&'static str]) = match entry.text("step or decay")? {
-        "step" => ("step", &["half_life", "kappa"]),
-        "decay" => ("decay", &["period", "boundary", "steps"]),
+    let (mode, foreign): (_, &[&'static str]) = match entry.text("period or decay")? {
+        "period" => ("period", &["half_life", "steepness"]),
+        "decay" => ("decay", &["period", "window", "steps"]),
         other => return Err(entry.fault(RuleProblem::DecayMode(other.into()))),
     };
     if let Some(clash) = foreign.iter().find_map(|key| section.get(key)) {
@@ -158,8 +158,8 @@ fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, RuleFault
         section.need("max")?;
         let half_life = span(section, "half_life", MINUTE)?;
         let half_life = half_life.map_or_else(|| Err(missing(section, "half_life")), Ok)?;
-        let kappa_milli = section.get("kappa").map_or(Ok(KAPPA_MILLI), kappa)?;
-        return Ok(DecayMode::HalfLife { half_life, kappa_milli });
+        let steepness_milli = section.get("steepness").map_or(Ok(STEEPNESS_MILLI), steepness)?;
+        return Ok(DecayMode::HalfLife { half_life, steepness_milli });
     }
     let period = span(section, "period", MINUTE)?;
     let period = period.map_or_else(|| Err(missing(section, "period")), Ok)?;
@@ -167,13 +167,13 @@ fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, RuleFault
         let problem = RuleProblem::DecaySpan { key: "period", least: "a whole number of minutes" };
         return Err(section.need("period")?.fault(problem));
     }
-    let boundary = section.get("boundary").map(|entry| {
-        let word = entry.text("epoch or rolling")?.parse();
+    let window = section.get("window").map(|entry| {
+        let word = entry.text("fixed or sliding")?.parse();
         word.map_err(|error| entry.fault(RuleProblem::Word(error)))
     });
     let steps =
         section.get("steps").map_or(Ok(vec![(1_000_000, None)]), |entry| steps(entry, max))?;
-    Ok(DecayMode::Period { period, boundary: boundary.transpose()?.unwrap_or_default(), steps })
+    Ok(DecayMode::Period { period, window: window.transpose()?.unwrap_or_default(), steps })
 }
 
 /// Reads `{ "75%" = "50%", "100%" = "floor" }`.
@@ -181,7 +181,7 @@ fn steps(entry: SectionEntry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<
     const WANT: &str = "a table such as { \"75%\" = \"50%\", \"100%\" = \"floor\" }";
     let mut steps: Vec<(u32, Option<u32>)> = Vec::new();
     for (at, to) in in_order(entry.table(WANT)?) {
-        let threshold = super::parent::ppm_of_part(to.key, PercentRange::OfAny);
+        let threshold = super::dependency::ppm_of_part(to.key, PercentRange::OfAny);
         let threshold = threshold.map_err(|problem| RuleFault::new(problem, at.clone()))?;
         if steps.last().is_some_and(|(before, _)| *before >= threshold) {
             return Err(RuleFault::new(RuleProblem::DecaySteps, at));
@@ -200,7 +200,7 @@ fn steps(entry: SectionEntry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<
 }
 
 /// Reads `{ small-writes = "50%", sequential = "120%" }`.
-fn behaviour(entry: SectionEntry<'_>) -> Result<Vec<(Pattern, u32)>, RuleFault> {
+fn pattern_factors(entry: SectionEntry<'_>) -> Result<Vec<(Pattern, u32)>, RuleFault> {
     const WANT: &str = "a table such as { small-writes = \"50%\", sequential = \"120%\" }";
     let mut factors = Vec::new();
     for (at, to) in in_order(entry.table(WANT)?) {
@@ -214,7 +214,7 @@ fn behaviour(entry: SectionEntry<'_>) -> Result<Vec<(Pattern, u32)>, RuleFault> 
     }
     factors.sort_unstable();
     match factors.is_empty() {
-        true => Err(entry.fault(RuleProblem::Empty { key: "behaviour" })),
+        true => Err(entry.fault(RuleProblem::Empty { key: "pattern_factors" })),
         false => Ok(factors),
     }
 }
@@ -249,7 +249,7 @@ fn missing(section: &Section<'_>, key: &'static str) -> RuleFault {
 }
 
 /// A decimal number from 0.1 to 10 as a text, in thousandths.
-fn kappa(entry: SectionEntry<'_>) -> Result<u32, RuleFault> {
+fn steepness(entry: SectionEntry<'_>) -> Result<u32, RuleFault> {
     let text = entry.text("a text such as \"2\" or \"2.5\"")?;
     let milli = || -> Option<u32> {
         let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
@@ -261,7 +261,7 @@ fn kappa(entry: SectionEntry<'_>) -> Result<u32, RuleFault> {
         whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(rest)
     };
     let in_range = milli().filter(|milli| (100..=10_000).contains(milli));
-    in_range.ok_or_else(|| entry.fault(RuleProblem::DecayKappa(text.into())))
+    in_range.ok_or_else(|| entry.fault(RuleProblem::DecaySteepness(text.into())))
 }
 
 /// The `[[decay]]` section of a file.
@@ -272,22 +272,22 @@ impl fmt::Display for DecayRule {
             writeln!(f, "exempt = {}", text(&exempt.to_string()))?;
         }
         writeln!(f, "resource = \"{}\"", self.resource)?;
-        writeln!(f, "entitled = \"{}\"", self.entitled)?;
+        writeln!(f, "entitlement = \"{}\"", self.entitlement)?;
         if let Some(max) = self.max {
             writeln!(f, "max = \"{max}\"")?;
         }
         writeln!(f, "floor = \"{}\"", self.floor)?;
         match &self.mode {
-            DecayMode::HalfLife { half_life, kappa_milli } => {
+            DecayMode::HalfLife { half_life, steepness_milli } => {
                 writeln!(f, "mode = \"decay\"\nhalf_life = \"{half_life}\"")?;
-                if *kappa_milli != KAPPA_MILLI {
-                    writeln!(f, "kappa = \"{}\"", thousandths(*kappa_milli))?;
+                if *steepness_milli != STEEPNESS_MILLI {
+                    writeln!(f, "steepness = \"{}\"", thousandths(*steepness_milli))?;
                 }
             }
-            DecayMode::Period { period, boundary, steps } => {
-                writeln!(f, "mode = \"step\"\nperiod = \"{period}\"")?;
-                if *boundary != DecayWindow::default() {
-                    writeln!(f, "boundary = \"{boundary}\"")?;
+            DecayMode::Period { period, window, steps } => {
+                writeln!(f, "mode = \"period\"\nperiod = \"{period}\"")?;
+                if *window != DecayWindow::default() {
+                    writeln!(f, "window = \"{window}\"")?;
                 }
                 if **steps != [(1_000_000, None)] {
                     let to = |part: Option<u32>| part.map_or("floor".into(), percent);
@@ -305,15 +305,15 @@ impl fmt::Display for DecayRule {
         if self.hysteresis_ppm != HYSTERESIS_PPM {
             writeln!(f, "hysteresis = \"{}\"", percent(self.hysteresis_ppm))?;
         }
-        if self.every != EVERY {
-            writeln!(f, "every = \"{}\"", self.every)?;
+        if self.update_interval != EVERY {
+            writeln!(f, "update_interval = \"{}\"", self.update_interval)?;
         }
-        if !self.behaviour.is_empty() {
+        if !self.pattern_factors.is_empty() {
             let pair = |(pattern, factor): &(Pattern, u32)| {
                 format!("{} = \"{}\"", pattern.name(), percent(*factor))
             };
-            let pairs: Vec<String> = self.behaviour.iter().map(pair).collect();
-            writeln!(f, "behaviour = {{ {} }}", pairs.join(", "))?;
+            let pairs: Vec<String> = self.pattern_factors.iter().map(pair).collect();
+            writeln!(f, "pattern_factors = {{ {} }}", pairs.join(", "))?;
         }
         Ok(())
     }
@@ -333,19 +333,19 @@ pub(super) const KEYS: &[&str] = &[
     "per",
     "exempt",
     "resource",
-    "entitled",
+    "entitlement",
     "max",
     "floor",
     "mode",
     "half_life",
-    "kappa",
+    "steepness",
     "period",
-    "boundary",
+    "window",
     "steps",
     "contention",
     "hysteresis",
-    "every",
-    "behaviour",
+    "update_interval",
+    "pattern_factors",
 ];
 
 /// The range of a behaviour's factor: a quarter to twice (the score of a behaviour in the Lustre
@@ -357,4 +357,4 @@ const EVERY_MIN: Nanos = Nanos::from_secs(1);
 const HYSTERESIS_PPM: u32 = 50_000;
 const EVERY: Nanos = Nanos::from_secs(10);
 /// κ = 2: a key that always has more load settles at about twice its entitlement.
-const KAPPA_MILLI: u32 = 2_000;
+const STEEPNESS_MILLI: u32 = 2_000;

@@ -232,7 +232,7 @@ impl Sheet {
 
     fn stop(&self, name: &str, rules: &RuleSet) -> Result<String, RuleEditError> {
         let piece = &self.outline.rules[self.known(name)?];
-        let on_it = |rule: &&super::Rule| rule.parent.as_ref().is_some_and(|p| p.rule == name);
+        let on_it = |rule: &&super::Rule| rule.depends_on.as_ref().is_some_and(|p| p.rule == name);
         let by: Vec<String> = rules.rules.iter().filter(on_it).map(|r| r.name.clone()).collect();
         if !by.is_empty() {
             return Err(RuleEditError::Needed { name: name.into(), by });

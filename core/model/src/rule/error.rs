@@ -181,18 +181,18 @@ pub enum RuleProblem {
         with: &'static str,
     },
     /// Slots are reserved without a reservation.
-    #[error("keep_slots needs reserve, realtime or spare: the slots are for a reservation")]
+    #[error("reserved_slots needs reservation, realtime or spare: the slots are for a reservation")]
     KeepsForNobody,
     /// A percentage for metadata is not one.
     #[error("{0:?} is not a percentage from 0% to 100%, such as 10% or 2.5%")]
     ReserveMetadata(String),
     /// A percentage for metadata is without a reservation in bytes.
     #[error(
-        "reserve_metadata needs reserve, realtime or spare in bytes: it is a percentage of that rate"
+        "reservation_metadata needs reservation, realtime or spare in bytes: it is a percentage of that rate"
     )]
     ReserveMetadataAlone,
     /// A percentage for metadata is of a reservation in operations.
-    #[error("reserve_metadata needs a rate in bytes: {rate:?} counts every request already")]
+    #[error("reservation_metadata needs a rate in bytes: {rate:?} counts every request already")]
     ReserveMetadataOps {
         /// The rate that is reserved.
         rate: String,
@@ -201,7 +201,7 @@ pub enum RuleProblem {
     #[error("max_classes needs per: without it a rule has one class")]
     MaxClassesUnused,
     /// A dependent rule needs exactly one limit.
-    #[error("parent needs exactly one limit, its greatest value, and the rule has {limits}")]
+    #[error("depends_on needs exactly one limit, its greatest value, and the rule has {limits}")]
     ParentLimit {
         /// The number of limits.
         limits: usize,
@@ -216,7 +216,7 @@ pub enum RuleProblem {
     },
     /// None or several kinds of dependency are given.
     #[error(
-        "parent needs exactly one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\""
+        "depends_on needs exactly one of follow = \"50%\", remainder_of = \"1GB/s\", when_idle = \"500ms\""
     )]
     ParentKind,
     /// A parent does not exist.
@@ -275,7 +275,7 @@ pub enum RuleProblem {
         max: String,
     },
     /// A decay's mode does not exist.
-    #[error("{0:?} is not a mode of a decay; use step or decay")]
+    #[error("{0:?} is not a mode of a decay; use period or decay")]
     DecayMode(String),
     /// A key belongs to the other mode.
     #[error("{key} cannot be combined with mode = {mode:?}")]
@@ -311,12 +311,12 @@ pub enum RuleProblem {
     },
     /// A steepness is out of its range.
     #[error("{0:?} is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"")]
-    DecayKappa(String),
+    DecaySteepness(String),
     /// A pattern does not exist.
     #[error(transparent)]
     DecayPattern(ParsePatternError),
     /// A factor is out of its range.
-    #[error("a factor of behaviour must be from 25% to 200%, not {0:?}")]
+    #[error("a factor of pattern_factors must be from 25% to 200%, not {0:?}")]
     DecayFactor(String),
     /// A percentage is not one.
     #[error(
@@ -421,7 +421,7 @@ fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
 /// The reason why a key contradicts `realtime` or `spare`.
 fn why_not(key: &str, with: &str) -> &'static str {
     match (key, with) {
-        (_, "reserve") => "the limit is the reservation",
+        (_, "reservation") => "the limit is the reservation",
         (_, "weight") => "spare service is divided by rate",
         _ => "parent changes a ceiling, and spare removes it",
     }

@@ -37,11 +37,11 @@ impl fmt::Display for Rule {
         if self.weight != Weight::ONE {
             writeln!(f, "weight = {}", self.weight)?;
         }
-        if let Some(reserve) = self.reserve {
-            writeln!(f, "reserve = \"{reserve}\"")?;
+        if let Some(reservation) = self.reservation {
+            writeln!(f, "reservation = \"{reservation}\"")?;
         }
-        if let Some(ppm) = self.reserve_metadata_ppm {
-            writeln!(f, "reserve_metadata = \"{}\"", percent(ppm))?;
+        if let Some(ppm) = self.reservation_metadata_ppm {
+            writeln!(f, "reservation_metadata = \"{}\"", percent(ppm))?;
         }
         if !self.limits.is_empty() {
             writeln!(f, "limit = {}", limits(&self.limits))?;
@@ -49,17 +49,17 @@ impl fmt::Display for Rule {
         if self.limit_mode != LimitMode::Hard {
             writeln!(f, "{} = true", self.limit_mode.key())?;
         }
-        if let Some(parent) = &self.parent {
-            writeln!(f, "parent = {parent}")?;
+        if let Some(dependency) = &self.depends_on {
+            writeln!(f, "depends_on = {dependency}")?;
         }
         if let Some(slots) = self.slots {
             writeln!(f, "slots = {slots}")?;
         }
-        if let Some(slots) = self.keep_slots {
-            writeln!(f, "keep_slots = {slots}")?;
+        if let Some(slots) = self.reserved_slots {
+            writeln!(f, "reserved_slots = {slots}")?;
         }
-        if let Some(ppm) = self.min_share_ppm {
-            writeln!(f, "min_share = \"{}\"", percent(ppm))?;
+        if let Some(ppm) = self.min_local_service_ppm {
+            writeln!(f, "min_local_service = \"{}\"", percent(ppm))?;
         }
         if let Some(mode) = self.write_mode {
             writeln!(f, "write_mode = \"{mode}\"")?;
@@ -71,7 +71,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// The value of a rule's `parent`.
+/// The value of a rule's `depends_on`.
 impl fmt::Display for RuleDependency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, value) = (self.kind.name(), self.kind);

@@ -15,9 +15,9 @@ use std::ops::Range;
 use toml::de::DeTable;
 
 use super::decay;
+use super::dependency;
 use super::error::{RuleFault, RuleFileError, RuleProblem};
 use super::limit;
-use super::parent;
 use super::path::PathPattern;
 use super::section::{Section, SectionEntry, place_in_text};
 use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, limit_mode};
@@ -38,7 +38,7 @@ fn read(source: &str) -> Result<RuleSet, RuleFault> {
     let (decays, decays_at) = reader.sections(&file, &DECAY, RuleFileReader::decay)?;
     let set = RuleSet { rules, meters, decays, paths: reader.paths, ..RuleSet::default() };
     check_default(&set.rules, &rules_at)?;
-    parent::check(&set.rules, &rules_at)?;
+    dependency::check(&set.rules, &rules_at)?;
     check_meters(&set, &rules_at, &meters_at, &decays_at)?;
     Ok(set.indexed())
 }
@@ -92,8 +92,8 @@ impl<'t> RuleFileReader<'t> {
     fn rule(&mut self, section: &Section<'t>, name: String) -> Result<Rule, RuleFault> {
         let weight = section.get("weight").map_or(Ok(Weight::ONE), weight)?;
         let text_of = |key, want| section.get(key).map(|e| e.text(want).map(|text| (e, text)));
-        let reserve = text_of("reserve", "a rate such as \"50MB/s\"").transpose()?;
-        let reserve = reserve.map(|(entry, text)| {
+        let reservation = text_of("reservation", "a rate such as \"50MB/s\"").transpose()?;
+        let reservation = reservation.map(|(entry, text)| {
             text.parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
         });
         let mode = text_of("write_mode", "one of direct, dontcache, paced, cached").transpose()?;
@@ -102,20 +102,21 @@ impl<'t> RuleFileReader<'t> {
         });
         let limits = section.get("limit").map_or(Ok(Vec::new()), limit::limits)?;
         let limit_mode = limit_mode::limit_mode(section, &limits)?;
-        let parent = section.get("parent").map(|entry| parent::parent(entry, &limits));
+        let dependency =
+            section.get("depends_on").map(|entry| dependency::dependency(entry, &limits));
         let rule = Rule {
             name,
             matcher: self.matcher(section)?,
             per: per(section)?,
             weight,
-            reserve: reserve.transpose()?,
-            reserve_metadata_ppm: limit_mode::reserve_metadata(section)?,
+            reservation: reservation.transpose()?,
+            reservation_metadata_ppm: limit_mode::reservation_metadata(section)?,
             limits,
             limit_mode,
-            parent: parent.transpose()?,
+            depends_on: dependency.transpose()?,
             slots: count(section, "slots")?,
-            keep_slots: count(section, "keep_slots")?,
-            min_share_ppm: limit_mode::min_share(section)?,
+            reserved_slots: count(section, "reserved_slots")?,
+            min_local_service_ppm: limit_mode::min_local_service(section)?,
             write_mode: write_mode.transpose()?,
             max_classes: count(section, "max_classes")?,
         };
@@ -205,7 +206,7 @@ fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, RuleFa
 fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let divided = !rule.per.is_empty();
     if divided && rule.promised().is_some() && rule.max_classes.is_none() {
-        let key = if rule.reserve.is_some() { "reserve" } else { rule.limit_mode.key() };
+        let key = if rule.reservation.is_some() { "reservation" } else { rule.limit_mode.key() };
         return Err(section.need(key)?.fault(RuleProblem::ReserveUnbounded { key }));
     }
     if !divided && rule.max_classes.is_some() {
@@ -275,15 +276,15 @@ const RULE: TableShape = TableShape {
         "match",
         "per",
         "weight",
-        "reserve",
-        "reserve_metadata",
+        "reservation",
+        "reservation_metadata",
         "limit",
         "realtime",
         "spare",
-        "parent",
+        "depends_on",
         "slots",
-        "keep_slots",
-        "min_share",
+        "reserved_slots",
+        "min_local_service",
         "write_mode",
         "max_classes",
     ],

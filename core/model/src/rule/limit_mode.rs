@@ -1,23 +1,23 @@
-//! The reservation of a rule: `reserve`, and a limit that is a reservation too.
+//! The reservation of a rule: `reservation`, and a limit that is a reservation too.
 //!
 //! ```text
 //!                        ceiling   reservation   spare service by
 //!   limit = R            R                       weight            (never beyond R)
 //!   … realtime = true    R         R             weight            (never beyond R)
 //!   … spare = true                 R             R
-//!   reserve = R                    R             weight
+//!   reservation = R                    R             weight
 //! ```
 //!
-//! A reservation in bytes does not count requests without bytes, such as opens. `reserve_metadata`
+//! A reservation in bytes does not count requests without bytes, such as opens. `reservation_metadata`
 //! is the part of its device time by which they go before shares.
 //!
 //! `realtime` is Lustre's word for a rule with hard token compensation: service that was missed is
 //! made up for. `spare` is the proportional sharing of spare bandwidth; both are of Lustre's TBF
 //! (Qian et al., SC'17).
 
+use super::dependency::{PercentRange, part_of, ppm_of_part};
 use super::error::{RuleFault, RuleProblem};
 use super::limit::default_kinds;
-use super::parent::{PercentRange, part_of, ppm_of_part};
 use super::section::{Section, SectionEntry};
 use super::{Limit, Rule};
 use crate::{Rate, Weight};
@@ -37,21 +37,21 @@ pub enum LimitMode {
 impl Rule {
     /// The default part for requests without bytes: 10 % of a reservation's device time. So files
     /// of some megabytes can be opened as fast as their bytes are reserved.
-    pub const RESERVE_METADATA_PPM: u32 = 100_000;
+    pub const RESERVATION_METADATA_PPM: u32 = 100_000;
 
     /// The reserved rate of each class: its reservation, or a limit that is one.
     pub fn promised(&self) -> Option<Rate> {
         match self.limit_mode {
-            LimitMode::Hard => self.reserve,
+            LimitMode::Hard => self.reservation,
             LimitMode::Realtime | LimitMode::Spare => self.limits.first().map(|limit| limit.rate),
         }
     }
 
     /// The part of the reservation by which requests without bytes go before shares, in parts per
     /// million of its device time. `None` where nothing is reserved in bytes.
-    pub fn reserve_metadata(&self) -> Option<u32> {
+    pub fn reservation_metadata(&self) -> Option<u32> {
         let in_bytes = self.promised().is_some_and(Rate::is_bytes);
-        in_bytes.then(|| self.reserve_metadata_ppm.unwrap_or(Rule::RESERVE_METADATA_PPM))
+        in_bytes.then(|| self.reservation_metadata_ppm.unwrap_or(Rule::RESERVATION_METADATA_PPM))
     }
 
     /// The ceilings of each class, without a limit that is only a reservation.
@@ -87,8 +87,8 @@ pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<Limi
         _ => return Err(entry.fault(RuleProblem::PromiseLimit { key: mode.key() })),
     }
     let clashes: &[&'static str] = match mode {
-        LimitMode::Spare => &["reserve", "weight", "parent"],
-        LimitMode::Hard | LimitMode::Realtime => &["reserve"],
+        LimitMode::Spare => &["reservation", "weight", "depends_on"],
+        LimitMode::Hard | LimitMode::Realtime => &["reservation"],
     };
     for with in clashes {
         if let Some(clash) = section.get(with) {
@@ -98,15 +98,15 @@ pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<Limi
     Ok(mode)
 }
 
-/// Reads `min_share`, in parts per million.
-pub(super) fn min_share(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
-    let part = section.get("min_share").map(|entry| part_of(entry, PercentRange::OfOne));
+/// Reads `min_local_service`, in parts per million.
+pub(super) fn min_local_service(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
+    let part = section.get("min_local_service").map(|entry| part_of(entry, PercentRange::OfOne));
     part.transpose()
 }
 
-/// Reads `reserve_metadata`, in parts per million; `0%` is one.
-pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
-    let Some(entry) = section.get("reserve_metadata") else { return Ok(None) };
+/// Reads `reservation_metadata`, in parts per million; `0%` is one.
+pub(super) fn reservation_metadata(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
+    let Some(entry) = section.get("reservation_metadata") else { return Ok(None) };
     let text = entry.text("a text such as \"10%\"")?;
     if text == "0%" {
         return Ok(Some(0));
@@ -118,16 +118,16 @@ pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, Rul
 /// Checks the keys that need a reservation.
 pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let promised = rule.promised();
-    if rule.keep_slots.is_some() && promised.is_none() {
-        return Err(section.need("keep_slots")?.fault(RuleProblem::KeepsForNobody));
+    if rule.reserved_slots.is_some() && promised.is_none() {
+        return Err(section.need("reserved_slots")?.fault(RuleProblem::KeepsForNobody));
     }
     let problem = match promised {
-        _ if rule.reserve_metadata_ppm.is_none() => return Ok(()),
+        _ if rule.reservation_metadata_ppm.is_none() => return Ok(()),
         Some(Rate::Bytes(_)) => return Ok(()),
         Some(rate) => RuleProblem::ReserveMetadataOps { rate: rate.to_string() },
         None => RuleProblem::ReserveMetadataAlone,
     };
-    Err(section.need("reserve_metadata")?.fault(problem))
+    Err(section.need("reservation_metadata")?.fault(problem))
 }
 
 impl LimitMode {

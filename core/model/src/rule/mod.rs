@@ -11,6 +11,7 @@
 
 mod analysis;
 mod decay;
+mod dependency;
 mod edit;
 mod error;
 mod export;
@@ -23,7 +24,6 @@ mod limit_mode;
 mod matcher;
 mod nid;
 mod outline;
-mod parent;
 mod path;
 mod section;
 #[cfg(test)]
@@ -66,26 +66,26 @@ pub struct Rule {
     /// The weight of each class.
     pub weight: Weight,
     /// The reserved rate of each class.
-    pub reserve: Option<Rate>,
+    pub reservation: Option<Rate>,
     /// The part of a reservation in bytes, in parts per million of its device time, by which
-    /// requests without bytes go before shares; `None`: [`Rule::RESERVE_METADATA_PPM`].
-    pub reserve_metadata_ppm: Option<u32>,
+    /// requests without bytes go before shares; `None`: [`Rule::RESERVATION_METADATA_PPM`].
+    pub reservation_metadata_ppm: Option<u32>,
     /// Ceilings for each class, meters of the rule's own, unless `limit_mode` says otherwise.
     pub limits: Vec<Limit>,
     /// The meaning of its one limit; each of several is a ceiling.
     pub limit_mode: LimitMode,
     /// The rule that its one limit depends on.
-    pub parent: Option<RuleDependency>,
+    pub depends_on: Option<RuleDependency>,
     /// The most device slots each class may use at once.
     pub slots: Option<u32>,
     /// Device slots that are left free for the rule's reservation.
-    pub keep_slots: Option<u32>,
+    pub reserved_slots: Option<u32>,
     /// The minimum local service of a class, in parts per million of its share here: remote service
     /// never takes more away.
-    pub min_share_ppm: Option<u32>,
+    pub min_local_service_ppm: Option<u32>,
     /// How its writes reach the backend; `None`: as the target says.
     pub write_mode: Option<WriteMode>,
-    /// The most classes that the rule makes; required beside `reserve` with a `per`. A key beyond
+    /// The most classes that the rule makes; required beside `reservation` with a `per`. A key beyond
     /// it falls to the class of the empty key, without reservation.
     pub max_classes: Option<u32>,
 }
@@ -290,14 +290,14 @@ impl Rule {
             matcher,
             per: Vec::new(),
             weight: Weight::ONE,
-            reserve: None,
-            reserve_metadata_ppm: None,
+            reservation: None,
+            reservation_metadata_ppm: None,
             limits: Vec::new(),
             limit_mode: LimitMode::Hard,
-            parent: None,
+            depends_on: None,
             slots: None,
-            keep_slots: None,
-            min_share_ppm: None,
+            reserved_slots: None,
+            min_local_service_ppm: None,
             write_mode: None,
             max_classes: None,
         }
@@ -305,12 +305,12 @@ impl Rule {
 }
 
 impl DependencyKind {
-    /// The key of the kind in `parent`.
+    /// The key of the kind in `depends_on`.
     pub fn name(&self) -> &'static str {
         match self {
             DependencyKind::Follow { .. } => "follow",
-            DependencyKind::Remainder { .. } => "complement",
-            DependencyKind::WhenIdle { .. } => "gate",
+            DependencyKind::Remainder { .. } => "remainder_of",
+            DependencyKind::WhenIdle { .. } => "when_idle",
         }
     }
 }

@@ -50,9 +50,9 @@ pub enum Resource {
 pub enum DecayWindow {
     /// At whole multiples of its length since 1970, at the same time for every key.
     #[default]
-    Epoch,
-    /// A sliding window up to now.
-    Rolling,
+    Fixed,
+    /// The time up to now.
+    Sliding,
 }
 
 /// The error of a word that is not one of the allowed ones.
@@ -124,9 +124,9 @@ words! {
 }
 
 words! {
-    DecayWindow, "a boundary",
-    Epoch = "epoch",
-    Rolling = "rolling",
+    DecayWindow, "a window",
+    Fixed = "fixed",
+    Sliding = "sliding",
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //!   use ─► sum of this minute ── the minute is over ─► past
 //!                                                       ├ half-life: what was before, decayed, and it
 //!                                                       ├ period:    what was in this period, and it
-//!                                                       └ rolling:   a bucket of the last period
+//!                                                       └ sliding:   a bucket of the last period
 //! ```
 //!
 //! Past usage changes only when a minute with usage is over. So an account is the same whether it
@@ -40,10 +40,10 @@ impl DecayAccount {
     pub(crate) fn new(mode: &DecayMode) -> DecayAccount {
         let past = match mode {
             DecayMode::HalfLife { .. } => PastUsage::HalfLife { used: 0, minute: 0 },
-            DecayMode::Period { boundary: DecayWindow::Epoch, .. } => {
+            DecayMode::Period { window: DecayWindow::Fixed, .. } => {
                 PastUsage::Period { used: 0, number: 0 }
             }
-            DecayMode::Period { boundary: DecayWindow::Rolling, .. } => {
+            DecayMode::Period { window: DecayWindow::Sliding, .. } => {
                 PastUsage::Rolling { buckets: VecDeque::new() }
             }
         };
@@ -148,7 +148,7 @@ fn decayed(used: u64, age_ns: u64, half_life: Nanos) -> u64 {
     if used == 0 { 0 } else { Fraction::half_to(age_ns, half_life.get()).of(used) }
 }
 
-/// A rolling period is kept in 60 buckets at most.
+/// A sliding period is kept in 60 buckets at most.
 fn bucket_minutes(period: Nanos) -> u64 {
     (period.get() / MINUTE).div_ceil(BUCKETS as u64).max(1)
 }
@@ -165,15 +165,11 @@ mod tests {
     }
 
     fn half_life(secs: u64) -> DecayMode {
-        DecayMode::HalfLife { half_life: Nanos::from_secs(secs), kappa_milli: 2000 }
+        DecayMode::HalfLife { half_life: Nanos::from_secs(secs), steepness_milli: 2000 }
     }
 
-    fn step(secs: u64, boundary: DecayWindow) -> DecayMode {
-        DecayMode::Period {
-            period: Nanos::from_secs(secs),
-            boundary,
-            steps: vec![(1_000_000, None)],
-        }
+    fn step(secs: u64, window: DecayWindow) -> DecayMode {
+        DecayMode::Period { period: Nanos::from_secs(secs), window, steps: vec![(1_000_000, None)] }
     }
 
     #[test]
@@ -202,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_period_counts_from_its_boundary_and_a_rolling_one_from_now() {
-        let (epoch, rolling) = (step(600, DecayWindow::Epoch), step(600, DecayWindow::Rolling));
-        for (mode, at_boundary, later) in [(&epoch, 0, 0), (&rolling, 7, 0)] {
+        let (fixed, sliding) = (step(600, DecayWindow::Fixed), step(600, DecayWindow::Sliding));
+        for (mode, at_boundary, later) in [(&fixed, 0, 0), (&sliding, 7, 0)] {
             let mut account = DecayAccount::new(mode);
             account.record(7, mode, secs(6_590));
             assert_eq!(account.used(mode, secs(6_599)), 7);
@@ -216,7 +212,7 @@ mod tests {
     #[test]
     fn an_account_made_again_from_its_minutes_is_the_same_to_the_byte() {
         for mode in
-            [half_life(3_600), step(86_400, DecayWindow::Epoch), step(86_400, DecayWindow::Rolling)]
+            [half_life(3_600), step(86_400, DecayWindow::Fixed), step(86_400, DecayWindow::Sliding)]
         {
             let mut account = DecayAccount::new(&mode);
             let mut ledger = Vec::new();

@@ -1,7 +1,7 @@
 //! The event that is published when a key's level in a decay changes.
 //!
 //! ```text
-//!   free ─► near (80 %) ─► throttled ─► floor     one event for each change of level, none between
+//!   free ─► warned (80 %) ─► throttled ─► floor     one event for each change of level, none between
 //!     ▲───────┴─ released ────┴──────────┘
 //! ```
 
@@ -17,9 +17,9 @@ pub enum DecayLevel {
     #[default]
     Free,
     /// It had four fifths of it.
-    Near,
+    Warned,
     /// It is limited to less than `max`.
-    Held,
+    Throttled,
     /// It is limited to the floor.
     Floor,
 }
@@ -38,7 +38,7 @@ pub struct DecayEvent {
     /// The past usage, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// The entitlement, in the same unit.
-    pub entitled: u64,
+    pub entitlement: u64,
     /// The rate that it is limited to; `None`: to the decay's `max` only.
     pub limit: Option<Rate>,
     /// That rate as a fraction of `max`, in millionths; `None` without a limit or a `max`.
@@ -46,24 +46,24 @@ pub struct DecayEvent {
     /// When the limit ends if nothing is used until then; `None` if it has ended.
     pub release: Option<Time>,
     /// The pattern in its requests that changes its entitlement, and the factor.
-    pub behaviour: Option<(Arc<str>, u32)>,
+    pub pattern_factor: Option<(Arc<str>, u32)>,
 }
 
 impl DecayEvent {
     /// Whether a limit that was in force has ended.
     pub fn is_release(&self) -> bool {
-        self.before >= DecayLevel::Held && self.stage < DecayLevel::Held
+        self.before >= DecayLevel::Throttled && self.stage < DecayLevel::Throttled
     }
 }
 
 /// Writes a sentence for the user.
 impl fmt::Display for DecayEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = u128::from(self.used) * 100 / u128::from(self.entitled.max(1));
+        let percent = u128::from(self.used) * 100 / u128::from(self.entitlement.max(1));
         write!(f, "{}: {percent}% of the entitlement used", self.scope)?;
         match (self.stage, self.limit) {
             _ if self.is_release() => f.write_str(", no longer throttled")?,
-            (DecayLevel::Held, Some(limit)) => write!(f, ", limited to {limit}")?,
+            (DecayLevel::Throttled, Some(limit)) => write!(f, ", limited to {limit}")?,
             (DecayLevel::Floor, Some(limit)) => write!(f, ", limited to the floor of {limit}")?,
             _ => {}
         }
@@ -71,7 +71,7 @@ impl fmt::Display for DecayEvent {
             let left = release.since(self.at).get() / 1_000_000_000;
             write!(f, ", limit ends in {}", Nanos::from_secs(left))?;
         }
-        if let Some((pattern, ppm)) = &self.behaviour {
+        if let Some((pattern, ppm)) = &self.pattern_factor {
             let (whole, rest) = (ppm / 1_000_000, ppm / 10_000 % 100);
             write!(f, "; entitlement × {whole}.{rest:02} for {pattern}")?;
         }

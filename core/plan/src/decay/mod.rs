@@ -1,14 +1,14 @@
 //! Decay: a limit falls when a key's past usage exceeds its entitlement, until that is past.
 //!
 //! ```text
-//!   record ─► account of the key ─ each `every`, and at each boundary ─► ratio ρ to its entitlement
+//!   record ─► account of the key ─ each `update_interval`, and at each window ─► ratio ρ to its entitlement
 //!                │ ledger of minutes ─► restore                               │
 //!                                            rate for (decay, key), or none ◄─┤ only if it changed
 //!                                            event, if the level changed ◄────┘ enough
 //! ```
 //!
 //! `now` counts from 1970 here, since periods begin at whole multiples of their length. Exempt
-//! requests are neither counted nor throttled; that is tested first. A behaviour factor, from a
+//! requests are neither counted nor throttled; that is tested first. A pattern factor, from a
 //! quarter to twice, changes a key's entitlement for a while.
 //!
 //! The formulas are those of docs/algorithms/decay.md. Powers of two are computed in whole numbers
@@ -51,13 +51,13 @@ pub struct DecayStatus {
     /// The past usage, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// The entitlement, in the same unit.
-    pub entitled: u64,
+    pub entitlement: u64,
     /// The rate that it is limited to; `None`: to the decay's `max` only.
     pub limit: Option<Rate>,
     /// When the limit ends if nothing is used until then; `None` if it is not throttled.
     pub release: Option<Time>,
     /// The pattern in its requests that changes its entitlement, and the factor in millionths.
-    pub behaviour: Option<(Arc<str>, u32)>,
+    pub pattern_factor: Option<(Arc<str>, u32)>,
 }
 
 /// The accounts of all decays of a rule set.
@@ -82,7 +82,7 @@ struct DecayKey {
     account: DecayAccount,
     stage: DecayLevel,
     limit: Option<Rate>,
-    behaviour: Option<PatternFactor>,
+    pattern_factor: Option<PatternFactor>,
 }
 
 /// A factor on an entitlement that decays to 1.
@@ -123,7 +123,7 @@ impl DecayAccounts {
         let rules = self.rules.clone();
         for decay in rules.decays_for(who, kind, paths).map(|at| &rules.decays[at]) {
             let scope = Scope::decay(&decay.name, &key_of(&decay.per, who, kind));
-            self.add(decay, scope, decay.entitled.units_of(served));
+            self.add(decay, scope, decay.entitlement.units_of(served));
         }
         bound(&mut self.ledger);
     }
@@ -185,7 +185,7 @@ impl DecayAccounts {
         let by_name = |set: &RuleSet, name: &str| {
             set.decays.iter().find(|decay| decay.name == name).map(|decay| {
                 let mode = match &decay.mode {
-                    DecayMode::Period { period, boundary, .. } => (*period, Some(*boundary)),
+                    DecayMode::Period { period, window, .. } => (*period, Some(*window)),
                     DecayMode::HalfLife { half_life, .. } => (*half_life, None),
                 };
                 (mode, decay.resource, decay.per.clone())
@@ -227,7 +227,7 @@ impl DecayAccounts {
         let since = self.now;
         let Some(key) = self.keys.get_mut(scope) else { return false };
         let factor_ppm = factor_ppm.clamp(FACTOR_MIN_PPM, FACTOR_MAX_PPM);
-        key.behaviour = Some(PatternFactor { pattern: pattern.into(), factor_ppm, since });
+        key.pattern_factor = Some(PatternFactor { pattern: pattern.into(), factor_ppm, since });
         true
     }
 
@@ -262,10 +262,10 @@ impl DecayAccounts {
                 scope: scope.clone(),
                 stage: key.stage,
                 used: key.account.used(&decay.mode, self.now),
-                entitled: entitled(decay, key.factor_ppm(self.now)),
+                entitlement: entitlement_of(decay, key.factor_ppm(self.now)),
                 limit: key.limit,
                 release: key.release(decay, self.now),
-                behaviour: key.behaviour(self.now),
+                pattern_factor: key.pattern_factor(self.now),
             })
         })
     }
@@ -337,13 +337,13 @@ impl DecayKey {
             account: DecayAccount::new(&decay.mode),
             stage: DecayLevel::Free,
             limit: None,
-            behaviour: None,
+            pattern_factor: None,
         }
     }
 
     fn look(&mut self, decay: &DecayRule, held_back: bool, now: Time) {
         if self.factor_ppm(now) == WHOLE_PPM {
-            self.behaviour = None;
+            self.pattern_factor = None;
         }
         let ratio_ppm = self.ratio_ppm(decay, now);
         let limit = limit_of(decay, ratio_ppm).filter(|_| held_back);
@@ -352,10 +352,10 @@ impl DecayKey {
         }
         self.stage = match self.limit {
             Some(limit) if limit == decay.floor => DecayLevel::Floor,
-            Some(_) => DecayLevel::Held,
-            // A key at the level near stays there until it is clearly below.
-            None if ratio_ppm >= NEAR_PPM => DecayLevel::Near,
-            None if ratio_ppm >= AWAY_PPM && self.stage >= DecayLevel::Near => DecayLevel::Near,
+            Some(_) => DecayLevel::Throttled,
+            // A key at the level warned stays there until it is clearly below.
+            None if ratio_ppm >= NEAR_PPM => DecayLevel::Warned,
+            None if ratio_ppm >= AWAY_PPM && self.stage >= DecayLevel::Warned => DecayLevel::Warned,
             None => DecayLevel::Free,
         };
     }
@@ -372,12 +372,12 @@ impl DecayKey {
     /// The ratio of past usage to the entitlement.
     fn ratio_ppm(&self, decay: &DecayRule, now: Time) -> u64 {
         let used = u128::from(self.account.used(&decay.mode, now)) * u128::from(WHOLE_PPM);
-        let entitled = u128::from(entitled(decay, self.factor_ppm(now)).max(1));
-        u64::try_from(used / entitled).unwrap_or(u64::MAX)
+        let entitlement = u128::from(entitlement_of(decay, self.factor_ppm(now)).max(1));
+        u64::try_from(used / entitlement).unwrap_or(u64::MAX)
     }
 
     fn factor_ppm(&self, now: Time) -> u32 {
-        let Some(PatternFactor { factor_ppm, since, .. }) = self.behaviour.as_ref() else {
+        let Some(PatternFactor { factor_ppm, since, .. }) = self.pattern_factor.as_ref() else {
             return WHOLE_PPM;
         };
         let left = Fraction::half_to(now.since(*since).get(), BEHAVIOUR_NS);
@@ -385,13 +385,13 @@ impl DecayKey {
         if *factor_ppm > WHOLE_PPM { WHOLE_PPM + off } else { WHOLE_PPM - off }
     }
 
-    fn behaviour(&self, now: Time) -> Option<(Arc<str>, u32)> {
-        let known = self.behaviour.as_ref()?;
+    fn pattern_factor(&self, now: Time) -> Option<(Arc<str>, u32)> {
+        let known = self.pattern_factor.as_ref()?;
         Some((known.pattern.clone(), self.factor_ppm(now)))
     }
 
     fn is_idle(&self, decay: &DecayRule, now: Time) -> bool {
-        let free = self.stage == DecayLevel::Free && self.behaviour.is_none();
+        let free = self.stage == DecayLevel::Free && self.pattern_factor.is_none();
         free && self.account.is_empty(&decay.mode, now)
     }
 
@@ -411,23 +411,23 @@ impl DecayKey {
             before,
             stage: self.stage,
             used: self.account.used(&decay.mode, now),
-            entitled: entitled(decay, self.factor_ppm(now)),
+            entitlement: entitlement_of(decay, self.factor_ppm(now)),
             limit: self.limit,
             factor_ppm: self.limit.zip(decay.max).map(|(limit, max)| factor(limit, max)),
             release: self.release(decay, now),
-            behaviour: self.behaviour(now),
+            pattern_factor: self.pattern_factor(now),
         }
     }
 }
 
 /// A key's entitlement, in units: E = x·P, or x·h/ln 2.
-fn entitled(decay: &DecayRule, factor_ppm: u32) -> u64 {
+fn entitlement_of(decay: &DecayRule, factor_ppm: u32) -> u64 {
     let (span, scale) = match decay.mode {
         DecayMode::Period { period, .. } => (period, 1_000_000_000),
         DecayMode::HalfLife { half_life, .. } => (half_life, BY_LN_2),
     };
     let nanos = u128::from(span.get()) * scale / 1_000_000_000;
-    let units = u128::from(decay.entitled.per_sec()).saturating_mul(nanos) / 1_000_000_000;
+    let units = u128::from(decay.entitlement.per_sec()).saturating_mul(nanos) / 1_000_000_000;
     let units = units.saturating_mul(factor_ppm.into()) / u128::from(WHOLE_PPM);
     u64::try_from(units).unwrap_or(u64::MAX)
 }
@@ -437,9 +437,9 @@ fn limit_of(decay: &DecayRule, ratio_ppm: u64) -> Option<Rate> {
     let floor = decay.floor;
     let at_least = |per_sec: u64| floor.with_per_sec(per_sec.max(floor.per_sec()));
     match &decay.mode {
-        DecayMode::HalfLife { kappa_milli, .. } => {
+        DecayMode::HalfLife { steepness_milli, .. } => {
             let beyond = ratio_ppm.checked_sub(WHOLE_PPM.into()).filter(|beyond| *beyond > 0)?;
-            let exponent = beyond.saturating_mul((*kappa_milli).into());
+            let exponent = beyond.saturating_mul((*steepness_milli).into());
             let max = decay.max.unwrap_or(floor).per_sec();
             let limit = Fraction::half_to(exponent, 1_000 * u64::from(WHOLE_PPM)).of(max);
             at_least(limit).filter(|limit| limit.per_sec() < max || max == floor.per_sec())
@@ -476,10 +476,10 @@ fn differs(decay: &DecayRule, before: Option<Rate>, now: Option<Rate>) -> bool {
 /// When a key's limit ends if nothing is used until then.
 fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
     match &decay.mode {
-        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
+        DecayMode::Period { period, window: DecayWindow::Fixed, .. } => {
             Some(next_multiple(now, *period))
         }
-        DecayMode::Period { period, boundary: DecayWindow::Rolling, .. } => Some(now + *period),
+        DecayMode::Period { period, window: DecayWindow::Sliding, .. } => Some(now + *period),
         DecayMode::HalfLife { half_life, .. } => {
             let halves = u128::from(log2_milli(ratio_ppm, WHOLE_PPM.into()));
             let span = u128::from(half_life.get()) * halves / 1000;
@@ -488,11 +488,11 @@ fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
     }
 }
 
-/// When a decay's limits are computed next: at multiples of `every`, and at a period's end.
+/// When a decay's limits are computed next: at multiples of `update_interval`, and at a period's end.
 fn next_look(decay: &DecayRule, now: Time) -> Time {
-    let next = next_multiple(now, decay.every);
+    let next = next_multiple(now, decay.update_interval);
     match &decay.mode {
-        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
+        DecayMode::Period { period, window: DecayWindow::Fixed, .. } => {
             next.min(next_multiple(now, *period))
         }
         _ => next,

@@ -20,13 +20,13 @@ fn rules(text: &str) -> Arc<RuleSet> {
 fn step() -> Arc<RuleSet> {
     rules(
         "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nexempt = \"uid={0}\"\nresource = \"write\"\n\
-         entitled = \"70MB/s\"\nfloor = \"10MB/s\"\nmode = \"step\"\nperiod = \"10min\"\nevery = \"5s\"\n",
+         entitlement = \"70MB/s\"\nfloor = \"10MB/s\"\nmode = \"period\"\nperiod = \"10min\"\nupdate_interval = \"5s\"\n",
     )
 }
 
 fn half_life(more: &str) -> Arc<RuleSet> {
     rules(&format!(
-        "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nresource = \"write\"\nentitled = \"10MB/s\"\n\
+        "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nresource = \"write\"\nentitlement = \"10MB/s\"\n\
          max = \"100MB/s\"\nfloor = \"1MB/s\"\nmode = \"decay\"\nhalf_life = \"1h\"\n{more}"
     ))
 }
@@ -108,7 +108,7 @@ fn the_sawtooth_of_a_single_writer_is_that_of_the_formula() {
             assert_eq!(writer.wrote[start + 600], full * MB, "full speed right at the boundary");
         }
         let stages: Vec<DecayLevel> = events.iter().map(|event| event.stage).collect();
-        let once = [DecayLevel::Near, DecayLevel::Floor, DecayLevel::Free];
+        let once = [DecayLevel::Warned, DecayLevel::Floor, DecayLevel::Free];
         assert_eq!(stages[..3], once, "{full}");
         assert_eq!(stages.len(), 9, "once for each change: {stages:?}");
         assert!(events[2].is_release() && events[2].at == secs(600));
@@ -127,19 +127,19 @@ fn others_and_the_exempt_are_not_touched() {
     assert!(decays.reports().all(|report| report.scope != scope(0)), "root has no account");
     // Near is all that 60 of 70 come to.
     let second = events.iter().filter(|event| event.scope == scope(2));
-    assert_eq!(second.map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Near]);
+    assert_eq!(second.map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Warned]);
 }
 
 #[test]
 fn who_always_asks_for_more_settles_where_his_limit_is_his_use() {
     // ρ = 10 · 2^(−κ(ρ−1)): 2.82, 2.12, 1.82 and 1.65 times the entitlement.
-    for (kappa, settles) in [(1, 282), (2, 212), (3, 182), (4, 165)] {
-        let more = format!("kappa = \"{kappa}\"\nhysteresis = \"1%\"\n");
+    for (steepness, settles) in [(1, 282), (2, 212), (3, 182), (4, 165)] {
+        let more = format!("steepness = \"{steepness}\"\nhysteresis = \"1%\"\n");
         let mut decays = DecayAccounts::new(half_life(&more), secs(0));
         let mut users = [Writer::new(1, 1_000 * MB)];
         write(&mut decays, &mut users, 0, 40_000);
         let mean = users[0].mean(36_000, 40_000) * 100 / (10 * MB);
-        assert!(mean.abs_diff(settles) <= 3, "κ = {kappa}: {mean}, not {settles}");
+        assert!(mean.abs_diff(settles) <= 3, "κ = {steepness}: {mean}, not {settles}");
     }
 }
 
@@ -168,7 +168,7 @@ fn who_pauses_is_released_when_he_has_no_more_than_his_entitlement() {
     let mut users = [Writer::new(1, 100 * MB)];
     let events = write(&mut decays, &mut users, 0, 2_000);
     let held =
-        events.iter().rfind(|event| event.stage == DecayLevel::Held).expect("it is held back");
+        events.iter().rfind(|event| event.stage == DecayLevel::Throttled).expect("it is held back");
     assert!(held.to_string().contains("decay writers of uid=1: 1"), "{held}");
     users[0].full = 0;
     let mut events = Vec::new();
@@ -179,10 +179,10 @@ fn who_pauses_is_released_when_he_has_no_more_than_his_entitlement() {
         events.extend(write(&mut decays, &mut users, second, second + 1));
     }
     let last = decays.reports().next().expect("one account");
-    assert!(last.used <= last.entitled && last.used * 100 > last.entitled * 99, "{last:?}");
+    assert!(last.used <= last.entitlement && last.used * 100 > last.entitlement * 99, "{last:?}");
     events.extend(write(&mut decays, &mut users, second + 1, 20_000));
     let left: Vec<DecayLevel> = events.iter().map(|event| event.stage).collect();
-    assert_eq!(left, [DecayLevel::Near, DecayLevel::Free], "once each");
+    assert_eq!(left, [DecayLevel::Warned, DecayLevel::Free], "once each");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn thresholds_may_have_factors() {
     let mut decays = DecayAccounts::new(
         rules(
             "[[decay]]\nname = \"writers\"\nper = [\"gid\"]\nresource = \"metadata\"\n\
-             entitled = \"100ops/s\"\nmax = \"1kops/s\"\nfloor = \"10ops/s\"\nmode = \"step\"\n\
+             entitlement = \"100ops/s\"\nmax = \"1kops/s\"\nfloor = \"10ops/s\"\nmode = \"period\"\n\
              period = \"10min\"\n\
              steps = { \"50%\" = \"100%\", \"75%\" = \"50%\", \"100%\" = \"25%\", \"150%\" = \"floor\" }\n",
         ),
@@ -216,7 +216,7 @@ fn nobody_is_held_back_for_nothing_where_contention_is_asked_for() {
     decays.set_contention(false, secs(0));
     let mut users = [Writer::new(1, 700 * MB)];
     let events = write(&mut decays, &mut users, 0, 300);
-    assert_eq!(events.iter().map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Near]);
+    assert_eq!(events.iter().map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Warned]);
     assert_eq!(users[0].mean(0, 300), 700 * MB);
     decays.set_contention(true, secs(300));
     write(&mut decays, &mut users, 300, 310);
@@ -237,21 +237,20 @@ fn a_behaviour_makes_the_entitlement_another_and_is_forgotten() {
     // A quarter of 42 GB is 10.5 GB, and rising: at 25 MB/s it is used up in about nine minutes.
     let floor =
         events.iter().find(|event| event.stage == DecayLevel::Floor).expect("it is held back");
-    let (pattern, factor) = floor.behaviour.as_ref().expect("it says why");
+    let (pattern, factor) = floor.pattern_factor.as_ref().expect("it says why");
     assert_eq!(&**pattern, "metadata storm");
     assert!((250_000..500_000).contains(factor), "{factor}");
     assert!(floor.to_string().ends_with(" for metadata storm"), "{floor}");
     write(&mut decays, &mut users, 600, 20_000);
-    let entitled = decays.reports().next().expect("one account").entitled;
-    assert!(entitled > 40_000 * MB, "{entitled}");
+    let entitlement = decays.reports().next().expect("one account").entitlement;
+    assert!(entitlement > 40_000 * MB, "{entitlement}");
 }
 
 #[test]
 fn accounts_made_again_from_the_ledger_decide_the_same() {
-    let rolling = step()
-        .to_toml()
-        .replace("period = \"10min\"", "period = \"10min\"\nboundary = \"rolling\"");
-    for set in [step(), half_life(""), rules(&rolling)] {
+    let sliding =
+        step().to_toml().replace("period = \"10min\"", "period = \"10min\"\nwindow = \"sliding\"");
+    for set in [step(), half_life(""), rules(&sliding)] {
         let mut decays = DecayAccounts::new(set.clone(), secs(0));
         let mut users = [Writer::new(1, 300 * MB), Writer::new(2, 90 * MB)];
         write(&mut decays, &mut users, 0, 900);
@@ -260,7 +259,7 @@ fn accounts_made_again_from_the_ledger_decide_the_same() {
         let mut again = DecayAccounts::new(set, secs(900));
         again.restore(rows, secs(900));
         let both = |decays: &DecayAccounts| -> Vec<_> {
-            decays.reports().map(|report| (report.scope, report.used, report.entitled)).collect()
+            decays.reports().map(|report| (report.scope, report.used, report.entitlement)).collect()
         };
         assert_eq!(both(&again), both(&decays));
         let mut others = [Writer::new(1, 300 * MB), Writer::new(2, 90 * MB)];

@@ -258,7 +258,7 @@ impl Dispatcher {
         let depends_on = meter.key.rule().filter(|rule| self.dependents.effective(rule).is_some());
         let parent = |rule: &str| {
             let rule = self.rules.rules.iter().find(|known| known.name == *rule)?;
-            rule.parent.as_ref().map(|parent| parent.rule.clone())
+            rule.depends_on.as_ref().map(|parent| parent.rule.clone())
         };
         MeterStatus {
             scope: meter.key.scope(),

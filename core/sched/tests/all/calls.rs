@@ -184,7 +184,7 @@ fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
 
 #[test]
 fn a_miss_gives_its_turn_by_a_promise_back_and_takes_it_at_the_device() {
-    let promised = Rule { reserve: Some(ops(1)), ..rule("a", 1) };
+    let promised = Rule { reservation: Some(ops(1)), ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
     for _ in 0..8 {
@@ -296,7 +296,7 @@ fn keys_make_classes_and_those_beyond_the_bound_share_one_without_a_promise() {
     per_job.matcher = Match::any();
     per_job.per = vec![KeyField::Jobid];
     per_job.max_classes = Some(2);
-    per_job.reserve = Some(ops(10));
+    per_job.reservation = Some(ops(10));
     let mut desk = Desk::new(rules(vec![per_job], vec![]));
     for job in ["a", "b", "c", "d"] {
         let subject = desk.subject(job);

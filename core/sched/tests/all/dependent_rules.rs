@@ -13,7 +13,7 @@ fn world(all: Vec<Rule>) -> World {
 
 fn child(job: &str, rate: u64, on: &str, kind: DependencyKind, min: u64) -> Rule {
     let parent = Some(RuleDependency { rule: on.into(), kind, min: ops(min) });
-    Rule { parent, ..limited(job, rate) }
+    Rule { depends_on: parent, ..limited(job, rate) }
 }
 
 fn effective(w: &World, rule: &str) -> u64 {

@@ -78,7 +78,7 @@ fn a_third_of_a_small_limit_is_exact() {
 
 #[test]
 fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
-    let promised = Rule { reserve: Some(ops(60)), ..rule("a", 1) };
+    let promised = Rule { reservation: Some(ops(60)), ..rule("a", 1) };
     let mut w = world(vec![promised, rule("b", 1), rule("c", 2)]);
     for job in ["a", "b", "c"] {
         w.client(job, OpKind::Read, 1, 20);
@@ -176,7 +176,7 @@ fn uses_say_what_was_moved_of_the_whole_limit_and_who_waits() {
 fn decayed(max: &str) -> World {
     let text = format!(
         "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n\n[[decay]]\nname = \"ops\"\nper = [\"jobid\"]\nexempt = \"jobid={{root}}\"\nresource = \"metadata\"\n\
-         entitled = \"10ops/s\"\n{max}floor = \"1ops/s\"\nmode = \"step\"\nperiod = \"1h\"\n"
+         entitlement = \"10ops/s\"\n{max}floor = \"1ops/s\"\nmode = \"period\"\nperiod = \"1h\"\n"
     );
     World::new(target(10, UNIT_NS), RuleSet::parse(&text).expect("a valid file").into())
 }

@@ -120,7 +120,7 @@ fn a_limit_that_depends_on_another_rule_says_on_which() {
         kind: DependencyKind::WhenIdle { idle: Nanos::from_millis(200) },
         min: ops(5),
     };
-    let child = Rule { parent: Some(gate), ..limited("a", 1_000) };
+    let child = Rule { depends_on: Some(gate), ..limited("a", 1_000) };
     let mut world = world(8, rules(vec![child, rule("b", 1)], vec![]));
     world.client("a", OpKind::Read, 1, 2);
     world.client("b", OpKind::Read, 1, 1);

@@ -13,7 +13,7 @@ fn world(all: Vec<Rule>) -> World {
 }
 
 fn reserved(job: &str, weight: u32, rate: Rate) -> Rule {
-    Rule { reserve: Some(rate), ..rule(job, weight) }
+    Rule { reservation: Some(rate), ..rule(job, weight) }
 }
 
 #[test]

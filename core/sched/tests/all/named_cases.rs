@@ -13,7 +13,7 @@ fn world(all: Vec<Rule>, meters: Vec<MeterRule>) -> World {
 }
 
 fn reserved(job: &str, weight: u32, rate: Rate) -> Rule {
-    Rule { reserve: Some(rate), ..rule(job, weight) }
+    Rule { reservation: Some(rate), ..rule(job, weight) }
 }
 
 fn limited(job: &str, weight: u32, rate: u64) -> Rule {

@@ -73,9 +73,9 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
         ),
         2 => rules(
             vec![
-                Rule { reserve: Some(bytes(300)), ..rule("a", 1) },
+                Rule { reservation: Some(bytes(300)), ..rule("a", 1) },
                 Rule { slots: Some(3), ..rule("b", 2) },
-                Rule { reserve: Some(ops(100)), slots: Some(2), ..rule("c", 2) },
+                Rule { reservation: Some(ops(100)), slots: Some(2), ..rule("c", 2) },
             ],
             vec![shared("m", "a b", ops(150))],
         ),
@@ -88,9 +88,9 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             let follow = DependencyKind::Follow { part_ppm: 500_000 };
             rules(
                 vec![
-                    Rule { parent: on("b", total), ..one(rule("a", 3), 200) },
-                    Rule { parent: on("c", gate), ..one(rule("b", 2), 150) },
-                    Rule { parent: on("a", follow), ..one(rule("d", 1), 90) },
+                    Rule { depends_on: on("b", total), ..one(rule("a", 3), 200) },
+                    Rule { depends_on: on("c", gate), ..one(rule("b", 2), 150) },
+                    Rule { depends_on: on("a", follow), ..one(rule("d", 1), 90) },
                     rule("c", 1),
                 ],
                 vec![shared("m", "a b c", ops(300))],
@@ -109,13 +109,16 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             rules(
                 vec![
                     Rule {
-                        keep_slots: Some(2),
-                        parent: Some(parent),
+                        reserved_slots: Some(2),
+                        depends_on: Some(parent),
                         ..promise(LimitMode::Realtime, rule("a", 2), 200)
                     },
-                    Rule { keep_slots: Some(9), ..promise(LimitMode::Spare, rule("b", 1), 150) },
                     Rule {
-                        min_share_ppm: Some(250_000),
+                        reserved_slots: Some(9),
+                        ..promise(LimitMode::Spare, rule("b", 1), 150)
+                    },
+                    Rule {
+                        min_local_service_ppm: Some(250_000),
                         ..promise(LimitMode::Spare, rule("c", 1), 50)
                     },
                 ],
@@ -125,8 +128,8 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
         _ => {
             let writes = Limit { kinds: KindSet::NONE.with(OpKind::Write), ..limit(bytes(90)) };
             let a = limits(vec![writes, limit(ops(80))], rule("a", 1));
-            let (reserve, part) = (Some(bytes(40)), Some(1_000_000));
-            let a = Rule { reserve, reserve_metadata_ppm: part, ..a };
+            let (reservation, part) = (Some(bytes(40)), Some(1_000_000));
+            let a = Rule { reservation, reservation_metadata_ppm: part, ..a };
             rules(vec![a], vec![shared("m", "*", ops(250))])
         }
     }
@@ -581,7 +584,7 @@ proptest! {
         both_lanes in any::<bool>(),
     ) {
         let bytes = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
-        let a = Rule { reserve: Some(bytes), ..rule("a", 1) };
+        let a = Rule { reservation: Some(bytes), ..rule("a", 1) };
         let all = rules(vec![a, rule("b", weight), rule("c", weight)], vec![]);
         let mut w = World::new(target(10, 10_000_000), all);
         // 40 outstanding are enough demand though the cached lane is free each 400 ms only,
@@ -605,10 +608,10 @@ proptest! {
         percent in 0..101u64,
         weights in (1..9u32, 1..9u32),
     ) {
-        let reserve = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
+        let reservation = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
         let part = Some(percent as u32 * 10_000);
         let a = rule("a", weights.0);
-        let a = Rule { reserve: Some(reserve), reserve_metadata_ppm: part, ..a };
+        let a = Rule { reservation: Some(reservation), reservation_metadata_ppm: part, ..a };
         let all = rules(vec![a, rule("b", weights.1)], vec![]);
         let mut w = World::new(target(10, 10_000_000), all);
         w.client("a", OpKind::Getattr, 0, 40);

@@ -136,7 +136,7 @@ fn a_hard_limit_has_its_rate_and_nothing_of_what_is_spare() {
 #[test]
 fn slots_kept_free_let_a_promised_request_start_at_once() {
     let gaps_and_others = |keep: Option<u32>| {
-        let promised = Rule { keep_slots: keep, ..realtime("a", 60) };
+        let promised = Rule { reserved_slots: keep, ..realtime("a", 60) };
         // It asks for five a second, so its slot is taken by b in between.
         let five = Limit { burst: Some(0), ..limit(ops(5)) };
         let five = MeterRule { limit: five, ..shared("five", "a", ops(5)) };
@@ -161,7 +161,7 @@ fn slots_kept_free_let_a_promised_request_start_at_once() {
 
 #[test]
 fn a_request_larger_than_what_is_not_kept_runs_when_no_other_does() {
-    let promised = Rule { keep_slots: Some(8), ..realtime("a", 10) };
+    let promised = Rule { reserved_slots: Some(8), ..realtime("a", 10) };
     let mut w = world(vec![promised, rule("b", 1)]);
     w.client("b", OpKind::Read, 8, 3);
     w.run(ms(10_000));
@@ -177,7 +177,7 @@ fn a_dependent_rule_is_a_rate_computed_from_the_parent_in_the_dispatcher() {
         min: ops(1),
     };
     // Its promise follows as well as its ceiling.
-    let child = Rule { parent: Some(parent), ..realtime("b", 40) };
+    let child = Rule { depends_on: Some(parent), ..realtime("b", 40) };
     let all = |rate| rules(vec![limited("a", rate), child.clone(), rule("c", 1000)], vec![]);
     let mut w = backlogged(World::new(target(10, UNIT_NS), all(60)), &["a", "b", "c"]);
     assert_near(&w.served(ms(20_000))[1..2], &[300], 1);
@@ -250,7 +250,7 @@ fn total_service_over_all_servers_follows_the_weights() {
 
 #[test]
 fn total_service_leaves_a_least_share_on_each_server() {
-    let at_least = Rule { min_share_ppm: Some(500_000), ..rule("a", 1) };
+    let at_least = Rule { min_local_service_ppm: Some(500_000), ..rule("a", 1) };
     let mut w = backlogged(world(vec![at_least, rule("b", 1)]), &["a", "b"]);
     w.clients[0].elsewhere = 9;
     w.run(ms(20_000));

@@ -32,7 +32,7 @@ fn bytes(units: u64) -> Rate {
 }
 
 fn reserved(job: &str, rate: Rate) -> Rule {
-    Rule { reserve: Some(rate), ..rule(job, 1) }
+    Rule { reservation: Some(rate), ..rule(job, 1) }
 }
 
 /// Requests of a client that were dispatched from one time to another.

@@ -53,7 +53,7 @@ fn round() -> Vec<RuleEdit> {
     ]
 }
 
-/// What a, b and c are served in 20 s; `every` ms a whole round of edits is made, at once.
+/// What a, b and c are served in 20 s; `update_interval` ms a whole round of edits is made, at once.
 fn served(every: Option<u64>) -> (World, Vec<u64>) {
     let parse = |text: &str| Arc::new(RuleSet::parse(text).expect("the rules are right"));
     let mut w = World::new(target(10, UNIT_NS), parse(RULES));

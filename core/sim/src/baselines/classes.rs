@@ -16,7 +16,7 @@ use model::{Identity, KeyValue, LimitMode, OpKind, PathSet, Rate, RuleSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BaselineGrant {
     pub(crate) weight: u64,
-    pub(crate) reserve: Option<Rate>,
+    pub(crate) reservation: Option<Rate>,
     pub(crate) limit: Option<Rate>,
     /// Whether service that its limit missed is made up for later.
     pub(crate) realtime: bool,
@@ -68,7 +68,7 @@ impl BaselineClasses {
             let values = model::key_of(per, who, kind);
             let grant = BaselineGrant {
                 weight: rule.map_or(1, |rule| rule.share().get().into()),
-                reserve: rule.and_then(|rule| rule.promised()),
+                reservation: rule.and_then(|rule| rule.promised()),
                 limit: rule.and_then(|rule| rule.limits.first()).map(|limit| limit.rate),
                 realtime: rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime),
             };

@@ -151,7 +151,7 @@ impl DmClockClient {
         let Some(item) = self.fifo.front().copied() else { return };
         let t = item.arrived;
         let grant = self.grant.expect("set with the first request");
-        self.head.r = match grant.reserve {
+        self.head.r = match grant.reservation {
             // The class may have had none until the rules changed.
             Some(_) if self.last.r > NEVER / 2 => t,
             Some(_) => t.max(self.last.r + self.reserve_ns(&item)),
@@ -173,8 +173,8 @@ impl DmClockClient {
     }
 
     fn reserve_ns(&self, item: &DmClockItem) -> i64 {
-        let reserve = self.grant.and_then(|grant| grant.reserve);
-        reserve.map_or(0, |rate| {
+        let reservation = self.grant.and_then(|grant| grant.reservation);
+        reservation.map_or(0, |rate| {
             let units = units(rate, item, item.rho);
             let scaled = units.checked_mul(SECOND);
             // Rounded up, in 64 bits where that is enough.

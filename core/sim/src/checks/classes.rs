@@ -23,7 +23,7 @@ pub(crate) struct ClassOf {
     /// Whether classes differ only by weight.
     pub(crate) only_weights: bool,
     /// The reserved rate, where only slots can delay its class.
-    pub(crate) reserve: Option<Rate>,
+    pub(crate) reservation: Option<Rate>,
     pub(crate) gauges: Arc<[u32]>,
 }
 
@@ -60,7 +60,7 @@ impl RuleView {
         let equal =
             |rule: &Rule| bare(rule) && rule.promised().is_none() && rule.max_classes.is_none();
         RuleView {
-            keeps_slots: rules.rules.iter().any(|rule| rule.keep_slots.is_some()),
+            keeps_slots: rules.rules.iter().any(|rule| rule.reserved_slots.is_some()),
             only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
             rules,
             ways: Vec::new(),
@@ -143,13 +143,15 @@ impl RuleView {
         let capped = rule.is_some_and(|rule| rule.slots.is_some());
         // A class whose other kinds are limited still has its reserved rate, of what it requests.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
-        let reserve = rule.filter(|rule| bare && rule.max_classes.is_none());
+        let reservation = rule.filter(|rule| bare && rule.max_classes.is_none());
         ClassOf {
             class,
             weight: rule.map_or(1, |rule| rule.share().get().into()),
             plain: !metered && !capped,
             only_weights: self.only_weights,
-            reserve: reserve.and_then(|rule| rule.promised()).filter(|_| rules.meters.is_empty()),
+            reservation: reservation
+                .and_then(|rule| rule.promised())
+                .filter(|_| rules.meters.is_empty()),
             gauges: gauges.into(),
         }
     }
@@ -172,7 +174,7 @@ impl ClassOf {
             weight: 1,
             plain: false,
             only_weights: false,
-            reserve: None,
+            reservation: None,
             gauges: Arc::new([]),
         }
     }

@@ -97,7 +97,7 @@ impl Windows {
 
     /// Counts waiting requests of a class with a reservation.
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
-        let Some(rate) = belongs.reserve else { return };
+        let Some(rate) = belongs.reservation else { return };
         let class = belongs.class as usize;
         if class >= self.promises.len() {
             self.promises.resize(class + 1, ReservationWindow::default());
@@ -126,7 +126,7 @@ impl Windows {
             self.begin_anew(now);
         }
         self.last = now;
-        if let Some(rate) = belongs.reserve
+        if let Some(rate) = belongs.reservation
             && !r.returned
             && let Some(own) = self.promises.get_mut(belongs.class as usize)
         {

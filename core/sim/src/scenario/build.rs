@@ -166,7 +166,7 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, WrongValue> {
         },
         believed_write: raw.believed_write.as_ref().map(curve).transpose()?,
         recalibrate: raw.recalibrate,
-        held_latency: raw.held_latency.filter(|latency| *latency > Nanos::ZERO),
+        latency_target: raw.latency_target.filter(|latency| *latency > Nanos::ZERO),
         believed: None,
         jitter_percent: optional(&raw.jitter_percent, 0, 99, 0)?.into(),
         seek: raw.seek,

@@ -116,7 +116,7 @@ impl Scenario {
             mode: target.times.mode,
             believed_write: None,
             recalibrate: false,
-            held_latency: None,
+            latency_target: None,
             believed: target.believed,
             jitter_percent: 0,
             seek: Nanos::ZERO,

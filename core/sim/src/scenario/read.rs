@@ -78,7 +78,7 @@ pub(super) struct RawTarget {
     #[serde(default)]
     pub(super) recalibrate: bool,
     /// `latency` is the network interface's.
-    pub(super) held_latency: Option<Nanos>,
+    pub(super) latency_target: Option<Nanos>,
     #[serde(default)]
     pub(super) jitter_percent: Option<Spanned<u64>>,
     #[serde(default)]

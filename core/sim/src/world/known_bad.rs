@@ -176,7 +176,7 @@ fn a_meter_that_nobody_keeps_is_seen() {
 
 #[test]
 fn a_reservation_that_nobody_keeps_is_seen() {
-    let what = found(&rule("a", "reserve = \"80ops/s\""), ours);
+    let what = found(&rule("a", "reservation = \"80ops/s\""), ours);
     assert!(what.contains("that 80ops/s reserves, and nothing was cut"), "{what}");
 }
 
@@ -191,7 +191,8 @@ fn weights_that_nobody_keeps_are_seen() {
 
 #[test]
 fn what_is_right_is_not_called_wrong() {
-    let rules = rule("a", "weight = 3\nreserve = \"60ops/s\"") + &rule("b", "limit = \"30ops/s\"");
+    let rules =
+        rule("a", "weight = 3\nreservation = \"60ops/s\"") + &rule("b", "limit = \"30ops/s\"");
     let report = World::new(&scenario(&rules), Policy::Ours, 1).run();
     assert_eq!(report.violations, []);
 }

@@ -111,7 +111,7 @@ fn fair_queueing_with_d_outstanding_divides_by_weight() {
 fn dmclock_keeps_reservations_limits_and_the_proportion_of_weights() {
     // Weights are requests a second, and together fewer than the server gives.
     let jobs = [
-        ("a", 40, "reserve = \"300ops/s\"\nweight = 1"),
+        ("a", 40, "reservation = \"300ops/s\"\nweight = 1"),
         ("b", 40, "weight = 100"),
         ("c", 40, "weight = 200"),
         ("d", 40, "weight = 100\nlimit = \"50ops/s\""),

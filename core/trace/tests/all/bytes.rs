@@ -135,7 +135,7 @@ fn zeros_after_a_crash_are_a_cut_and_no_damage() {
 #[test]
 fn what_is_no_trace_is_named() {
     let wrong = |bytes: &[u8]| decode(bytes).1.map(|error| error.to_string());
-    let foreign = "not a trace of sluice proxy --record: it begins with \"#!/bin/s\"";
+    let foreign = "not a trace of sluice proxy --trace: it begins with \"#!/bin/s\"";
     assert_eq!(wrong(b"#!/bin/sh\nexit 0\n"), Some(foreign.into()));
     let mut other = trace(1);
     other[8] = 9;

@@ -147,7 +147,7 @@ export class Heat {
  * An account's way down from now on if it uses nothing: what it is entitled to as a broken line, what
  * it had as a curve that ends at `until`.
  */
-export function curve(canvas, points, entitled, until) {
+export function curve(canvas, points, entitlement, until) {
   const pen = fitted(canvas);
   const { width, height } = canvas.getBoundingClientRect();
   const most = Math.max(entitled * 1.1, ...points, 1);

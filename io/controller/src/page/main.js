@@ -208,12 +208,12 @@ function showQuota({ caption, canvas }, policy, account, now) {
   const amountOf = (value) => (policy.resource === "metadata" ? `${count(value)} operations` : bytes(value));
   const held = account.limit ? `, limited to ${limitText(account.limit)}` : "";
   const free = account.until_ns ? `, throttling ends in ${span(Math.max(0, account.until_ns - now))} without usage` : "";
-  const part = percent(account.entitled ? account.used / account.entitled : 0);
-  const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitled)} (${part})${held}${free}`;
+  const part = percent(account.entitlement ? account.used / account.entitlement : 0);
+  const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitlement)} (${part})${held}${free}`;
   caption.textContent = text;
   canvas.setAttribute("aria-label", text);
   const steps = policy.mode === "step";
-  curve(canvas, ahead(policy, account, now), account.entitled, `in ${span(policy.span_ns * (steps ? 1 : 2))}, without usage`);
+  curve(canvas, ahead(policy, account, now), account.entitlement, `in ${span(policy.span_ns * (steps ? 1 : 2))}, without usage`);
 }
 
 const limitText = (limit) => ("bytes" in limit ? rate(limit.bytes, "bytes") : rate(limit.ops, "ops"));

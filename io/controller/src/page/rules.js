@@ -10,7 +10,7 @@ const error = document.getElementById("rule-error");
 const stopping = document.getElementById("stop-dialog");
 const stopError = document.getElementById("stop-error");
 const start = document.getElementById("rule-new");
-const KEYS = ["match", "per", "weight", "limit", "reserve"];
+const KEYS = ["match", "per", "weight", "limit", "reservation"];
 
 let rules = null;
 let used = null;
@@ -105,7 +105,7 @@ function open(rule) {
   fields.per.value = rule?.per?.join(", ") ?? "";
   fields.weight.value = rule?.weight ?? "";
   fields.limit.value = rule ? limit(rule) : "";
-  fields.reserve.value = rule?.reserve ?? "";
+  fields.reservation.value = rule?.reservation ?? "";
   document.getElementById("rule-rank").hidden = Boolean(rule);
   const names = (rules?.rules ?? []).map((one) => new Option(one.name, one.name));
   fields.before.replaceChildren(...names, new Option("none: last", ""));
@@ -131,7 +131,7 @@ function change() {
   const fields = form.elements;
   const before = editing && {
     match: editing.match, per: editing.per?.join(", ") ?? "", weight: String(editing.weight),
-    limit: limit(editing), reserve: editing.reserve ?? "",
+    limit: limit(editing), reservation: editing.reservation ?? "",
   };
   const keys = {};
   for (const key of KEYS) {

@@ -12,7 +12,7 @@
 //! accounts, and the proxies' next reports bring what was not written yet. What cannot be restored
 //! from that, the published levels and the rates within the hysteresis, is on record.
 
-mod behaviour;
+mod pattern_factor;
 mod rows;
 mod shown;
 
@@ -35,7 +35,7 @@ use super::queue::MsgQueue;
 use super::records::{self, PublishedRules};
 use super::usage::UsageUpdate;
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind, UsageOutcome};
-use behaviour::RecentPatterns;
+use pattern_factor::RecentPatterns;
 use rows::{first_minute, rows, rule_of};
 use shown::{accounts_of, level, stage_of, subject_of, told};
 
@@ -107,8 +107,8 @@ pub(crate) fn known(standings: &ThrottledKeys, events: &EventFile) -> RestoredLe
         };
         let limit = change.limit.and_then(|form| Rate::try_from(form).ok());
         let stage = match event.kind {
-            EventKind::Warned => DecayLevel::Near,
-            EventKind::Throttled => DecayLevel::Held,
+            EventKind::Warned => DecayLevel::Warned,
+            EventKind::Throttled => DecayLevel::Throttled,
             EventKind::Floor => DecayLevel::Floor,
             _ => DecayLevel::Free,
         };
@@ -176,10 +176,10 @@ impl DecayAccounting {
                 let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
                 for at in rules.set.decays_for(&who, *kind, paths) {
                     let decay = &rules.set.decays[at];
-                    let units = decay.entitled.units_of(amount);
+                    let units = decay.entitlement.units_of(amount);
                     if units > 0 {
                         let scope = Scope::decay(&decay.name, &key_of(&decay.per, &who, *kind));
-                        if !decay.behaviour.is_empty() {
+                        if !decay.pattern_factors.is_empty() {
                             judged.insert(scope.clone());
                         }
                         let (sum, sums) = grown.entry(scope).or_default();
@@ -246,7 +246,7 @@ impl DecayAccounting {
     pub(crate) fn keep(&mut self, now: Time) {
         let reports: Vec<_> = self.decays.reports().collect();
         self.to.counts.accounts.set(reports.len() as u64);
-        let held = reports.iter().filter(|report| report.stage >= DecayLevel::Held).count();
+        let held = reports.iter().filter(|report| report.stage >= DecayLevel::Throttled).count();
         self.to.counts.held.set(held as u64);
         if self.kept_at.is_some_and(|at| at.elapsed() < KEEP) {
             return;
@@ -349,11 +349,11 @@ impl ThrottledKey {
 
 /// The properties by which accounts are the same.
 fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyField]) {
-    let (span, boundary) = match &decay.mode {
-        DecayMode::Period { period, boundary, .. } => (*period, Some(*boundary)),
+    let (span, window) = match &decay.mode {
+        DecayMode::Period { period, window, .. } => (*period, Some(*window)),
         DecayMode::HalfLife { half_life, .. } => (*half_life, None),
     };
-    (span, boundary, decay.resource, &decay.per)
+    (span, window, decay.resource, &decay.per)
 }
 
 /// The subject of a line of a report, and the directories of the rules in force in which it works.

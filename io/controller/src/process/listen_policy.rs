@@ -82,7 +82,7 @@ fn commands(endpoint: &Endpoint, settings: &ControllerSettings, with_token: bool
     let dir = settings.data.join("tls");
     let (dir, data) = (shown(&dir), shown(&settings.data));
     let mut lines = vec![
-        format!("sluice cert authority {dir}"),
+        format!("sluice cert ca {dir}"),
         format!("sluice cert issue {dir} {name} --host {name} --host localhost --host 127.0.0.1"),
     ];
     if with_token {

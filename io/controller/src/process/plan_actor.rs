@@ -391,7 +391,7 @@ impl PlanActor {
     fn tell_duplicate(&self, name: &Arc<str>) {
         let text = format!(
             "two proxies report as {name}: only the one that started last is accepted; rename the \
-             other with --node"
+             other with --name"
         );
         tracing::error!("{text}");
         self.teller.tell_now(EventKind::Duplicate, &**name, text);

@@ -32,8 +32,8 @@ const MB: u64 = 1_000_000;
 /// 61 MB in six weeks, then a megabyte a second: no period ends while this test runs, but once in
 /// some hundred thousand runs.
 const RULES: &str = "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nresource = \"write\"\n\
-                     entitled = \"17B/s\"\nfloor = \"1MB/s\"\nmode = \"step\"\n\
-                     period = \"1000h\"\nevery = \"1s\"\n";
+                     entitlement = \"17B/s\"\nfloor = \"1MB/s\"\nmode = \"period\"\n\
+                     period = \"1000h\"\nupdate_interval = \"1s\"\n";
 
 /// Runs as a process of its own until it is killed.
 #[test]
@@ -198,7 +198,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     let mut proxy = Proxy::new();
     until("he is warned", || {
         proxy.report(&both, 50 * MB);
-        account(&both) == Some((50 * MB, "near".into()))
+        account(&both) == Some((50 * MB, "warned".into()))
     });
     until("he is held back", || {
         proxy.report(&both, 70 * MB);

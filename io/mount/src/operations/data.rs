@@ -5,7 +5,7 @@
 //!                     │ version as at the last open? the page cache is kept
 //!                     │ not at its names any more? ESTALE: the kernel looks the name up again
 //!   write ─┬─ cached ─► answered at once (behind)      close, fsync ─► wait for those
-//!          └─ direct, appended, attr=0 ─► answered when executed
+//!          └─ direct, appended, attr_timeout=0 ─► answered when executed
 //!   release ─► Tclunk ─► the fid is free
 //! ```
 //!

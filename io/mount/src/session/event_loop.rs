@@ -25,9 +25,9 @@ use super::{ClientSession, HERE, HomeRouter};
 use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still in flight for a moment.
-pub(crate) fn run(homes: &HomeRouter, on: usize, mut port: RequestReceiver, linger: BusyPoll) {
+pub(crate) fn run(homes: &HomeRouter, on: usize, mut port: RequestReceiver, busy_poll: BusyPoll) {
     HERE.set(Some(on));
-    let ended = EventLoop::new(homes, on, &port, linger).and_then(|mut turn| {
+    let ended = EventLoop::new(homes, on, &port, busy_poll).and_then(|mut turn| {
         let end = turn.run(&mut port);
         turn.finish();
         end
@@ -48,7 +48,7 @@ struct EventLoop<'h> {
     serving: bool,
     /// Time of the last check of the waiters in full channels.
     looked: CheckInterval,
-    linger: BusyPoll,
+    busy_poll: BusyPoll,
 }
 
 /// This thread's connection of one link.
@@ -69,7 +69,7 @@ impl<'h> EventLoop<'h> {
         homes: &'h HomeRouter,
         on: usize,
         port: &RequestReceiver,
-        linger: BusyPoll,
+        busy_poll: BusyPoll,
     ) -> Result<EventLoop<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let bell = &homes.shared.bells[on];
@@ -80,7 +80,7 @@ impl<'h> EventLoop<'h> {
         };
         let lines = homes.links.iter().map(line).collect();
         let looked = CheckInterval::default();
-        let mut turn = EventLoop { homes, on, set, lines, serving: false, looked, linger };
+        let mut turn = EventLoop { homes, on, set, lines, serving: false, looked, busy_poll };
         turn.serve(port, true)?;
         turn.lines.iter_mut().try_for_each(|line| line.adopt(&turn.set))?;
         Ok(turn)
@@ -150,7 +150,7 @@ impl<'h> EventLoop<'h> {
         let mut ready = ReadySet::default();
         let began = Instant::now();
         let came = self.look(&mut events, began, pause);
-        self.linger.came_after(nanos(began.elapsed()));
+        self.busy_poll.came_after(nanos(began.elapsed()));
         let count = match came {
             Ok(count) => count,
             // A ring's entry may have come by what interrupted it.
@@ -177,7 +177,7 @@ impl<'h> EventLoop<'h> {
         began: Instant,
         pause: Option<Duration>,
     ) -> Result<usize, Errno> {
-        let span = Duration::from_nanos(self.linger.span().get());
+        let span = Duration::from_nanos(self.busy_poll.span().get());
         let span = pause.map_or(span, |pause| span.min(pause));
         while !span.is_zero() && began.elapsed() < span {
             match epoll::wait(&self.set, &mut *events, Some(&AT_ONCE))? {

@@ -88,13 +88,13 @@ impl ProxyConfig {
     }
 
     fn check_node(&self) -> Result<(), ConfigFault> {
-        match &self.node {
+        match &self.proxy_name {
             Some(node) if !api::is_name(node) => {
                 let message = format!(
                     "{node:?} is not 1 to 63 letters, digits, '_', '-' and '.', beginning with a \
                      letter or digit"
                 );
-                Err(ConfigFault::new("node", message))
+                Err(ConfigFault::new("proxy_name", message))
             }
             _ => Ok(()),
         }

@@ -28,7 +28,7 @@ pub use docs::markdown;
 pub use error::{ConfigError, ConfigLocation};
 pub use layout::{Layout, ServedExport};
 pub use values::{
-    ApiSocket, ConfiguredCosts, ControllerLost, GroupsSource, Network, ParseApiSocketError,
+    ApiSocket, ConfiguredCosts, ControllerUnreachable, GroupsSource, Network, ParseApiSocketError,
     ParseChoiceError, ParseNetworkError, Squash,
 };
 
@@ -63,20 +63,20 @@ settings! {
         /// File with the token for the controller, of role `proxy`. Other users must not be able to
         /// read the file.
         pub controller_token_file: Option<PathBuf> = None, "path";
-        /// Certificate for the controller in place of a token. Its common name is `node`.
+        /// Certificate for the controller in place of a token. Its common name is `proxy_name`.
         pub controller_cert: Option<PathBuf> = None, "path, PEM";
         /// Private key of the certificate. Other users must not be able to read the file.
         pub controller_key: Option<PathBuf> = None, "path, PEM";
         /// Limits that apply after 10 s without a reply of the controller. `equal` gives each of N
-        /// proxies 1/N of each limit. `keep` gives what this proxy had last. `lift` gives this
-        /// proxy the whole of each limit, and no decay throttles. With `keep` and `lift` all
+        /// proxies 1/N of each limit. `keep` gives what this proxy had last. `full` gives this
+        /// proxy the whole of each limit, and no decay throttles. With `keep` and `full` all
         /// proxies together may exceed a limit.
-        pub controller_lost: ControllerLost = ControllerLost::Equal, "`equal`, `keep` or `lift`";
+        pub controller_unreachable: ControllerUnreachable = ControllerUnreachable::Equal, "`equal`, `keep` or `full`";
         /// The proxy's name at the controller. It must be unique among the proxies. The default is
         /// the name of this machine, up to the first dot.
-        pub node: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
+        pub proxy_name: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
         /// File to which the proxy writes a compact trace of every request, for `sluice trace`.
-        pub record: Option<PathBuf> = None, "path";
+        pub trace: Option<PathBuf> = None, "path";
         /// Whether the proxy schedules requests. `false` executes them in order of arrival, to
         /// measure the cost of scheduling.
         pub schedule: bool = true, "`true` or `false`";
@@ -113,7 +113,7 @@ settings! {
         /// one's, the new connection is closed at once.
         pub connections_max: u32 = 4096, "count";
         /// Maximum number of mount sessions, including those that wait for their mount to reconnect
-        /// (`session_keep`). If the table is full, a new session replaces an abandoned session of
+        /// (`session_timeout`). If the table is full, a new session replaces an abandoned session of
         /// the peer with the most sessions, first one without open files. If there is none, it
         /// fails with ENFILE.
         pub sessions_max: u32 = 4096, "count";
@@ -157,11 +157,11 @@ settings! {
         /// Time in a backend call after which a thread counts as blocked and another thread serves
         /// the connections in its place. A shorter time wakes threads in vain; a longer time delays
         /// other requests.
-        pub takeover: Nanos = Nanos::from_micros(200), "span of time";
+        pub promote_after: Nanos = Nanos::from_micros(200), "span of time";
         /// Time for which the thread that reads the sockets polls for the next request before it
         /// sleeps, while requests follow each other closely. The default is about the cost of a
         /// wake-up. The thread yields its processor while it polls. 0 disables polling.
-        pub linger: Nanos = Nanos::from_micros(100), "span of time";
+        pub busy_poll: Nanos = Nanos::from_micros(100), "span of time";
         /// Time for which the proxy caches the groups of a user.
         pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
         /// File with the key that signs the file handles of mounts: 32 random bytes. The proxy
@@ -173,7 +173,7 @@ settings! {
         pub handle_key: Option<PathBuf> = None, "path";
         /// Time for which the proxy keeps the session of a mount after its last connection was
         /// lost: its open files, its locks and the replies that the mount may not have received.
-        pub session_keep: Nanos = Nanos::from_secs(60), "span of time";
+        pub session_timeout: Nanos = Nanos::from_secs(60), "span of time";
         /// Time after a start in which clients can reclaim the locks that they held before it. A
         /// lock that is reclaimed is granted at once. Other lock requests wait until this time has
         /// passed; unlocking does not wait. The grace period needs a `handle_key` that existed when
@@ -317,7 +317,7 @@ impl ProxyConfig {
     fn count_paths_from(&mut self, base: &Path) {
         let optional = [
             &mut self.rules,
-            &mut self.record,
+            &mut self.trace,
             &mut self.handle_key,
             &mut self.controller_ca,
             &mut self.controller_token_file,

@@ -13,7 +13,7 @@ fn an_empty_file_is_the_defaults() {
     assert_eq!(config.listen, ["tcp://127.0.0.1:5640".parse().unwrap()]);
     assert_eq!((config.squash, config.squash_uid), (Squash::Root, 65534));
     assert_eq!(config.msize_max, Bytes::mib(4));
-    assert_eq!(config.takeover, Nanos::from_micros(200));
+    assert_eq!(config.promote_after, Nanos::from_micros(200));
     assert!(config.schedule);
 }
 
@@ -26,8 +26,8 @@ fn every_kind_of_value_is_read() {
         api = "off"
         rules = "r.toml"
         controller = "http://[::1]:5650"
-        controller_lost = "keep"
-        node = "oss-1.site"
+        controller_unreachable = "keep"
+        proxy_name = "oss-1.site"
         squash = "all"
         groups = "client"
         trusted = ["10.0.0.0/8"]
@@ -56,8 +56,8 @@ fn every_kind_of_value_is_read() {
         api: ApiSocket::Off,
         rules: Some("r.toml".into()),
         controller: Some("http://[::1]:5650".parse().unwrap()),
-        controller_lost: ControllerLost::Keep,
-        node: Some("oss-1.site".into()),
+        controller_unreachable: ControllerUnreachable::Keep,
+        proxy_name: Some("oss-1.site".into()),
         squash: Squash::All,
         groups: GroupsSource::Client,
         trusted: vec!["10.0.0.0/8".parse().unwrap()],
@@ -143,7 +143,7 @@ fn bounds_that_the_type_does_not_know_are_marked_too() {
         ("tags_max = 65536", "f.toml:1:12: 65536 is not between 1 and 65535"),
         ("squash_uid = 0", "f.toml:1:14: 0 is not an unprivileged id such as 65534"),
         (
-            "node = \"-a\"",
+            "proxy_name = \"-a\"",
             "f.toml:1:8: \"-a\" is not 1 to 63 letters, digits, '_', '-' and '.', beginning with \
              a letter or digit",
         ),
@@ -183,12 +183,12 @@ fn paths_count_from_the_files_directory() {
     let dir = std::env::temp_dir().join(format!("sluice-config-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("sluice.toml");
-    let text = "rules = \"r.toml\"\nrecord = \"/t\"\n[[export]]\nname = \"x\"\ndir = \"data\"\n";
+    let text = "rules = \"r.toml\"\ntrace = \"/t\"\n[[export]]\nname = \"x\"\ndir = \"data\"\n";
     std::fs::write(&file, text).unwrap();
     let config = ProxyConfig::load(&file).unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!(config.rules, Some(dir.join("r.toml")));
-    assert_eq!(config.record, Some("/t".into()));
+    assert_eq!(config.trace, Some("/t".into()));
     assert_eq!(config.export[0].dir, dir.join("data"));
 }
 

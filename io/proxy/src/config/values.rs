@@ -88,13 +88,13 @@ choices! {
 
 choices! {
     /// Limits that apply when the controller is unreachable.
-    pub enum ControllerLost ("equal, keep, lift") {
+    pub enum ControllerUnreachable ("equal, keep, lift") {
         /// 1/N of each limit, with N proxies.
         Equal = "equal",
         /// The last assignment.
         Keep = "keep",
         /// The whole of each limit.
-        Lift = "lift",
+        Full = "full",
     }
 }
 

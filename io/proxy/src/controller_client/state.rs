@@ -53,7 +53,7 @@ impl ControllerClientState {
                 controller,
                 name,
                 "two proxies report under this name, and the controller rejects one; change one \
-                 name with --node"
+                 name with --name"
             );
         } else if link.duplicate && !order.duplicate {
             tracing::info!(name, "the proxy's name is unique again");

@@ -40,7 +40,7 @@ pub enum TraceError {
 }
 
 impl TraceReader {
-    /// Opens a trace that `sluice proxy --record` wrote, or is still writing.
+    /// Opens a trace that `sluice proxy --trace` wrote, or is still writing.
     ///
     /// # Errors
     /// If the file cannot be read or is not a trace.

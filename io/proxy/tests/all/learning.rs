@@ -155,7 +155,7 @@ fn a_latency_lowers_the_slots_under_large_requests() {
         // The disk sleeps for so long in any case; what is more is this machine's.
         service.min(140 * MS)
     };
-    let bench = Bench::new(&disk, "held", "latency = \"20ms\"");
+    let bench = Bench::new(&disk, "held", "latency_target = \"20ms\"");
     assert_eq!(bench.target().slots_max, SLOTS);
     let _loads = loads(&bench);
     until("the slots go down", || bench.target().slots_max <= SLOTS / 3);

@@ -112,7 +112,7 @@ impl Job {
 /// their requests each open went. The rate is more than any machine gives, so the writes are always
 /// due.
 fn behind_others(disk: &Disk, name: &str, keys: &str) -> Vec<usize> {
-    let mut bench = Bench::new(disk, name, &format!("reserve = \"1TB/s\"\n{keys}"));
+    let mut bench = Bench::new(disk, name, &format!("reservation = \"1TB/s\"\n{keys}"));
     let names = ["a", "b", "c", "d", "e", "f", "g", "h", "vip"];
     let mut jobs = names.map(|name| bench.job(name));
     let vip = names.len() - 1;
@@ -142,14 +142,14 @@ fn a_reserved_job_opens_file_after_file_before_others_go_on() {
     let Some(disk) = Disk::mount("reserved", NO_TIME) else { return };
     assert_eq!(behind_others(&disk, "reserved", ""), [0; 4]);
     // By share alone, the next open is behind those that had less than the first file's writes.
-    let behind = behind_others(&disk, "unreserved", "reserve_metadata = \"0%\"");
+    let behind = behind_others(&disk, "unreserved", "reservation_metadata = \"0%\"");
     assert!(behind[1..].iter().all(|behind| *behind >= 8), "{behind:?}");
 }
 
 #[test]
 fn the_smallest_reservation_gives_a_flood_of_opens_its_share_and_no_more() {
     let Some(disk) = Disk::mount("flood", NO_TIME) else { return };
-    let mut bench = Bench::new(&disk, "flood", "reserve = \"1B/s\"");
+    let mut bench = Bench::new(&disk, "flood", "reservation = \"1B/s\"");
     let mut jobs = ["vip", "other"].map(|name| bench.job(name));
     for _ in 0..3 {
         let order = bench.order_of(&mut jobs, |job, of| {

@@ -24,7 +24,7 @@ pub(super) struct RuleCheck {
         default_value = crate::top::DEFAULT_API,
         conflicts_with = "file"
     )]
-    api: ServerAddress,
+    proxy: ServerAddress,
     /// Request whose grant is shown: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
     /// bytes, ops, with spaces between them.
     #[arg(long, value_name = "REQUEST")]
@@ -51,7 +51,7 @@ impl RuleCheck {
     pub(super) fn run(&self) -> anyhow::Result<String> {
         let (name, rules) = match &self.file {
             Some(file) => (file.display().to_string(), self.rules_of(file)?),
-            None => ("the rules in force".into(), ApiClient::new(&self.api)?.rules()?),
+            None => ("the rules in force".into(), ApiClient::new(&self.proxy)?.rules()?),
         };
         let set = RuleSet::parse(&rules.text)
             .map_err(|error| anyhow::anyhow!("the proxy has another version: {error}"))?;
@@ -142,10 +142,10 @@ mod tests {
     use super::*;
 
     fn check(file: &Path, request: &str) -> anyhow::Result<String> {
-        let api = crate::top::DEFAULT_API.parse()?;
+        let proxy = crate::top::DEFAULT_API.parse()?;
         let request = (!request.is_empty()).then(|| request.parse()).transpose();
         let request = request.map_err(anyhow::Error::msg)?;
-        RuleCheck { file: Some(file.into()), api, request, json: false }.run()
+        RuleCheck { file: Some(file.into()), proxy, request, json: false }.run()
     }
 
     fn file(name: &str, text: &str) -> PathBuf {

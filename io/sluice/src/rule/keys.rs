@@ -18,10 +18,10 @@ pub(super) struct RuleKeyArgs {
     weight: Option<String>,
     /// Reservation of each class, such as 50MB/s or 500ops/s.
     #[arg(long, value_name = "RATE")]
-    reserve: Option<String>,
+    reservation: Option<String>,
     /// Part of a reservation in bytes for requests without bytes, such as opens: 10%, or 0%.
     #[arg(long, value_name = "PART")]
-    reserve_metadata: Option<String>,
+    reservation_metadata: Option<String>,
     /// Limits of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
@@ -34,23 +34,23 @@ pub(super) struct RuleKeyArgs {
     #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     spare: Option<String>,
-    /// Rule on which the limit depends: RULE,gate=500ms,min=10MB/s, or with follow=50% or
-    /// complement=2GB/s instead of gate.
-    #[arg(long, value_name = "PARENT")]
-    parent: Option<String>,
+    /// Rule on which the limit depends: RULE,when_idle=500ms,min=10MB/s, or with follow=50% or
+    /// remainder_of=2GB/s instead of when_idle.
+    #[arg(long, value_name = "DEPENDS ON")]
+    depends_on: Option<String>,
     /// Maximum number of device slots that each class uses at once.
     #[arg(long, value_name = "N")]
     slots: Option<String>,
     /// Number of device slots that are kept free for the rule's reservation.
     #[arg(long, value_name = "N")]
-    keep_slots: Option<String>,
+    reserved_slots: Option<String>,
     /// Minimum local service of a class, whatever other proxies served it: 50%.
     #[arg(long, value_name = "PART")]
-    min_share: Option<String>,
+    min_local_service: Option<String>,
     /// Mode of writes at the backend: direct, dontcache, paced or cached.
     #[arg(long, value_name = "MODE")]
     write_mode: Option<String>,
-    /// Maximum number of classes of --per; required with --reserve.
+    /// Maximum number of classes of --per; required with --reservation.
     #[arg(long, value_name = "N")]
     max_classes: Option<String>,
 }
@@ -62,15 +62,15 @@ impl RuleKeyArgs {
             ("match", &self.condition),
             ("per", &self.per),
             ("weight", &self.weight),
-            ("reserve", &self.reserve),
-            ("reserve_metadata", &self.reserve_metadata),
+            ("reservation", &self.reservation),
+            ("reservation_metadata", &self.reservation_metadata),
             ("limit", &self.limit),
             ("realtime", &self.realtime),
             ("spare", &self.spare),
-            ("parent", &self.parent),
+            ("depends_on", &self.depends_on),
             ("slots", &self.slots),
-            ("keep_slots", &self.keep_slots),
-            ("min_share", &self.min_share),
+            ("reserved_slots", &self.reserved_slots),
+            ("min_local_service", &self.min_local_service),
             ("write_mode", &self.write_mode),
             ("max_classes", &self.max_classes),
         ];
@@ -117,9 +117,9 @@ mod tests {
             "jobid, uid",
             "--weight",
             "4",
-            "--reserve",
+            "--reservation",
             "5MB/s",
-            "--reserve-metadata",
+            "--reservation-metadata",
             "25%",
             "--limit",
             "100MB/s",
@@ -127,13 +127,13 @@ mod tests {
             "2",
             "--write-mode",
             "paced",
-            "--parent",
-            "ckpt,gate=500ms,min=10MB/s",
+            "--depends-on",
+            "ckpt,when_idle=500ms,min=10MB/s",
         ]);
         let expected = "\n[[rule]]\nname = \"x\"\nmatch = \"jobid={'a \\\"b'}&uid={5 6}\"\n\
-                        per = [\"jobid\", \"uid\"]\nweight = 4\nreserve = \"5MB/s\"\n\
-                        reserve_metadata = \"25%\"\nlimit = \"100MB/s\"\n\
-                        parent = { rule = \"ckpt\", gate = \"500ms\", min = \"10MB/s\" }\n\
+                        per = [\"jobid\", \"uid\"]\nweight = 4\nreservation = \"5MB/s\"\n\
+                        reservation_metadata = \"25%\"\nlimit = \"100MB/s\"\n\
+                        depends_on = { rule = \"ckpt\", when_idle = \"500ms\", min = \"10MB/s\" }\n\
                         slots = 2\nwrite_mode = \"paced\"\nmax_classes = 8\n";
         assert!(text.ends_with(expected), "{text}");
     }
@@ -158,12 +158,12 @@ mod tests {
             "--limit",
             "9ops/s",
             "--realtime",
-            "--keep-slots",
+            "--reserved-slots",
             "2",
-            "--min-share",
+            "--min-local-service",
             "50%",
         ]);
-        let expected = "limit = \"9ops/s\"\nrealtime = true\nkeep_slots = 2\nmin_share = \"50%\"\n";
+        let expected = "limit = \"9ops/s\"\nrealtime = true\nreserved_slots = 2\nmin_local_service = \"50%\"\n";
         assert!(text.ends_with(expected), "{text}");
         assert!(started(&["--limit", "9ops/s", "--spare"]).ends_with("\nspare = true\n"));
         let (none, spare) = (edits(&["--spare=none"]), KeyEdit { key: "spare", value: None });

@@ -67,7 +67,7 @@ fn limit(limit: &LimitReport) -> String {
     }
 }
 
-/// Formats the current value of a limit with a parent: one for all targets, or one for each.
+/// Formats the current value of a limit with a depends_on: one for all targets, or one for each.
 pub(super) fn effective(loads: &[RuleLoad]) -> String {
     let limits = || loads.iter().filter_map(|load| load.effective_limit.as_deref());
     match limits().collect::<BTreeSet<_>>().len() {
@@ -89,15 +89,15 @@ const COLUMNS: &[RuleColumn] = &[
     ("MATCH", false, |rule| rule.condition.clone()),
     ("PER", false, |rule| rule.per.join(" ")),
     ("WEIGHT", true, |rule| rule.weight.to_string()),
-    ("RESERVE", false, |rule| rule.reserve.clone().unwrap_or_default()),
-    ("METADATA", true, |rule| metadata(rule.reserve_metadata_ppm)),
+    ("RESERVATION", false, |rule| rule.reservation.clone().unwrap_or_default()),
+    ("METADATA", true, |rule| metadata(rule.reservation_metadata_ppm)),
     ("LIMIT", false, |rule| rule.limits.iter().map(limit).collect::<Vec<_>>().join(", ")),
     ("MODE", false, |rule| rule.limit_mode.clone().unwrap_or_default()),
     ("NOW", false, |rule| effective(&rule.targets)),
-    ("PARENT", false, |rule| rule.parent.as_ref().map(parent).unwrap_or_default()),
+    ("DEPENDS ON", false, |rule| rule.depends_on.as_ref().map(dependency).unwrap_or_default()),
     ("SLOTS", true, |rule| number(rule.slots)),
-    ("KEEPS", true, |rule| number(rule.keep_slots)),
-    ("MIN SHARE", true, |rule| rule.min_share_ppm.map(percent).unwrap_or_default()),
+    ("RESERVED SLOTS", true, |rule| number(rule.reserved_slots)),
+    ("MIN SHARE", true, |rule| rule.min_local_service_ppm.map(percent).unwrap_or_default()),
     ("WRITES", false, |rule| rule.write_mode.clone().unwrap_or_default()),
     ("MAX", true, |rule| number(rule.max_classes)),
     ("CLASSES", true, |rule| sum(rule, |load| load.classes)),
@@ -135,7 +135,7 @@ fn meter_table(rules: &WireRules) -> String {
 
 fn decay_table(rules: &WireRules) -> String {
     let rows = rules.decays.iter().map(|decay| {
-        let DecayRuleReport { name, condition, per, resource, entitled, floor, .. } = decay;
+        let DecayRuleReport { name, condition, per, resource, entitlement, floor, .. } = decay;
         let span = Nanos::new(decay.span_ns);
         let exempt = decay.exempt.as_ref().map(|exempt| format!(" but {exempt}"));
         vec![
@@ -143,28 +143,28 @@ fn decay_table(rules: &WireRules) -> String {
             format!("{condition}{}", exempt.unwrap_or_default()),
             per.join(" "),
             resource.clone(),
-            entitled.clone(),
+            entitlement.clone(),
             decay.max.clone().unwrap_or_default(),
             floor.clone(),
             match decay.mode.as_str() {
-                "step" => format!("each {span}"),
+                "period" => format!("each {span}"),
                 _ => format!("half after {span}"),
             },
         ]
     });
-    let head = ["DECAY", "MATCH", "PER", "OF", "ENTITLED", "MAX", "FLOOR", "FORGETS"];
+    let head = ["DECAY", "MATCH", "PER", "OF", "ENTITLEMENT", "MAX", "FLOOR", "WINDOW"];
     table::aligned(&head, &[], rows)
 }
 
-/// Formats a parent as the value of `--parent`.
-fn parent(parent: &WireRuleDependency) -> String {
-    let WireRuleDependency { rule, kind, value, min } = parent;
+/// Formats a dependency as the value of `--depends-on`.
+fn dependency(depends_on: &WireRuleDependency) -> String {
+    let WireRuleDependency { rule, kind, value, min } = depends_on;
     format!("{rule},{kind}={value},min={min}")
 }
 
 /// Formats the part of a reservation for requests without bytes, if it is not the default.
 fn metadata(ppm: Option<u32>) -> String {
-    ppm.filter(|ppm| *ppm != Rule::RESERVE_METADATA_PPM).map(percent).unwrap_or_default()
+    ppm.filter(|ppm| *ppm != Rule::RESERVATION_METADATA_PPM).map(percent).unwrap_or_default()
 }
 
 fn number(value: Option<u32>) -> String {
@@ -205,7 +205,7 @@ mod tests {
         let rules = rules(
             "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\nweight = 4\n\
              limit = \"100MB/s\"\n\
-             [[rule]]\nname = \"rest\"\nslots = 8\nreserve = \"1MB/s\"\nreserve_metadata = \"25%\"\n\
+             [[rule]]\nname = \"rest\"\nslots = 8\nreservation = \"1MB/s\"\nreservation_metadata = \"25%\"\n\
              [[rule]]\nname = \"late\"\nmatch = \"uid={500}\"\n\
              [[meter]]\nname = \"opens\"\nkinds = [\"open\"]\nrate = \"100ops/s\"\n",
         );
@@ -227,7 +227,7 @@ mod tests {
         let mut rules = rules(
             "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n\
              [[rule]]\nname = \"b\"\nmatch = \"uid={2}\"\nlimit = \"9ops/s\"\n\
-             parent = { rule = \"a\", gate = \"1s\", min = \"2ops/s\" }\n",
+             depends_on = { rule = \"a\", when_idle = \"1s\", min = \"2ops/s\" }\n",
         );
         let load = |target: &str, queued, limit: Option<&str>| RuleLoad {
             target: target.into(),
@@ -248,7 +248,7 @@ mod tests {
              a        uid={1}            1                                    \
              \x20                           2       7        2\n\
              b        uid={2}            1  9ops/s  9ops/s on x, 2ops/s on y  \
-             a,gate=1s,min=2ops/s        2       0        2\n\
+             a,when_idle=1s,min=2ops/s        2       0        2\n\
              default  all the rest       1                                    \
              \x20                           1       5        1\n\
              target y: reservations exceed its capacity; each is cut by 13 %\n\

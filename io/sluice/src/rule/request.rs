@@ -3,7 +3,7 @@
 //! ```text
 //!   'jobid=dd.500 uid=1000 opcode=write bytes=4MiB' ─► RequestSpec ─► RuleGrant
 //!                                                                       rule, and why none before
-//!                                                                       class, weight, reserve, …
+//!                                                                       class, weight, reservation, …
 //!                                                                       payments to meters
 //! ```
 //!
@@ -45,15 +45,15 @@ pub(super) struct RuleGrant {
     class: String,
     weight: u32,
     /// The reservation, or a limit that is one.
-    reserve: Option<String>,
+    reservation: Option<String>,
     /// The part of it for requests without bytes; none without a reservation in bytes.
-    reserve_metadata: Option<String>,
+    reservation_metadata: Option<String>,
     slots: Option<u32>,
     write_mode: Option<String>,
     max_classes: Option<u32>,
     /// The rule that its limit depends on.
-    parent: Option<String>,
-    /// The current value of a limit with a parent, if it is known.
+    depends_on: Option<String>,
+    /// The current value of a limit that depends on another rule, if it is known.
     limit_now: Option<String>,
     /// False for requests that release something: they pay without waiting.
     waits: bool,
@@ -193,12 +193,12 @@ impl RuleGrant {
             passed_over: passed_over.collect(),
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
             weight: rule.map_or(1, |rule| rule.share().get()),
-            reserve: text_of(rule, Rule::promised),
-            reserve_metadata: rule.and_then(Rule::reserve_metadata).map(percent),
+            reservation: text_of(rule, Rule::promised),
+            reservation_metadata: rule.and_then(Rule::reservation_metadata).map(percent),
             slots: rule.and_then(|rule| rule.slots),
             write_mode: text_of(rule, |rule| rule.write_mode),
             max_classes: rule.and_then(|rule| rule.max_classes),
-            parent: text_of(rule, |rule| rule.parent.clone()),
+            depends_on: text_of(rule, |rule| rule.depends_on.clone()),
             limit_now: now.filter(|now| !now.is_empty()),
             waits: !kind.never_delayed(),
             pays: own.chain(others).chain(held).collect(),
@@ -263,14 +263,14 @@ impl fmt::Display for RuleGrant {
         };
         line("class", Some(&class))?;
         line("weight", Some(&self.weight))?;
-        let metadata = self.reserve_metadata.as_ref().map(|part| format!(", metadata {part}"));
-        let reserve =
-            self.reserve.as_ref().map(|rate| rate.clone() + &metadata.unwrap_or_default());
-        line("reserve", reserve.as_ref().map(|v| v as _))?;
+        let metadata = self.reservation_metadata.as_ref().map(|part| format!(", metadata {part}"));
+        let reservation =
+            self.reservation.as_ref().map(|rate| rate.clone() + &metadata.unwrap_or_default());
+        line("reservation", reservation.as_ref().map(|v| v as _))?;
         line("slots", self.slots.as_ref().map(|v| v as _))?;
         line("write_mode", self.write_mode.as_ref().map(|v| v as _))?;
         line("max_classes", self.max_classes.as_ref().map(|v| v as _))?;
-        line("parent", self.parent.as_ref().map(|v| v as _))?;
+        line("depends_on", self.depends_on.as_ref().map(|v| v as _))?;
         line("limit now", self.limit_now.as_ref().map(|v| v as _))?;
         if self.pays.is_empty() {
             return writeln!(f, "pays no meter");
@@ -346,7 +346,7 @@ mod tests {
     const RULES: &str = "\
         [[rule]]\nname = \"ckpt\"\nmatch = \"jobid={ckpt.*}&opcode={write},uid={0}\"\n\
         [[rule]]\nname = \"old\"\nmatch = \"path={/old}\"\n\
-        [[rule]]\nname = \"jobs\"\nper = [\"jobid\", \"uid\"]\nweight = 4\nreserve = \"5MB/s\"\n\
+        [[rule]]\nname = \"jobs\"\nper = [\"jobid\", \"uid\"]\nweight = 4\nreservation = \"5MB/s\"\n\
         max_classes = 8\nslots = 2\n\
         limit = { write = \"50MB/s\", all = \"500ops/s\", create = \"9ops/s\", burst = \"1s\" }\n\
         [[meter]]\nname = \"node\"\nper = [\"nid\"]\nrate = \"1GB/s\"\n\
@@ -369,7 +369,7 @@ mod tests {
              \x20 matched by rule jobs\n\
              class       jobs of jobid=dd.500 uid=1000\n\
              weight      4\n\
-             reserve     5MB/s, metadata 10%\n\
+             reservation     5MB/s, metadata 10%\n\
              slots       2\n\
              max_classes 8\n\
              PAYS  TO                  OF                     RATE      BURST\n\

@@ -24,7 +24,7 @@ pub(super) struct RuleSource {
     /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
     /// unix:///run/sluice/proxy.sock]
     #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
-    api: Option<ServerAddress>,
+    proxy: Option<ServerAddress>,
     /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with
     /// commas between several.
     #[arg(long, value_name = "URL", conflicts_with = "file")]
@@ -83,8 +83,8 @@ impl RuleSource {
     }
 
     fn client(&self) -> anyhow::Result<ApiClient> {
-        if let Some(api) = &self.api {
-            return Ok(ApiClient::new(api)?);
+        if let Some(proxy) = &self.proxy {
+            return Ok(ApiClient::new(proxy)?);
         }
         let named = match &self.controller {
             Some(_) => None,

@@ -36,7 +36,7 @@ impl Site {
         let folder = TestFolder::new();
         let tls = folder.path().join("tls");
         let dir = text(&tls);
-        sluice(&["cert", "authority", dir]).unwrap();
+        sluice(&["cert", "ca", dir]).unwrap();
         let hosts = ["--host", "127.0.0.1", "--host", "localhost"];
         sluice(&[&["cert", "issue", dir, "c1"], &hosts[..]].concat()).unwrap();
         sluice(&["cert", "issue", dir, "a", "--client"]).unwrap();
@@ -87,7 +87,7 @@ impl Site {
 fn proxy(test: &str, node: &str, url: &str, lines: &str) -> Proxy {
     let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
                   [[target]]\nname = \"fs\"\n";
-    let top = format!("controller = \"{url}\"\nnode = \"{node}\"\n{lines}");
+    let top = format!("controller = \"{url}\"\nproxy_name = \"{node}\"\n{lines}");
     Setup::new(&format!("{test}-{node}")).top(&top).tables(tables).api().start()
 }
 
@@ -179,7 +179,7 @@ fn wrong_authorities_and_certificates_that_ended_are_believed_by_neither_side() 
     let url = site.controller.url.as_str();
     let tls = site.tls();
     let elsewhere = site.folder.path().join("elsewhere");
-    sluice(&["cert", "authority", text(&elsewhere)]).unwrap();
+    sluice(&["cert", "ca", text(&elsewhere)]).unwrap();
     sluice(&["cert", "issue", text(&elsewhere), "a", "--client"]).unwrap();
     let told = |credentials: &Credentials| client(url, credentials).rules().unwrap_err();
     // The caller does not believe the controller.

@@ -120,7 +120,7 @@ fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told()
     client.set_rules(&limited(LIMIT)).unwrap();
     let url = &controller.url;
     let rests = proxy("lost", "rests", url);
-    let keeps = proxy_with("lost", "keeps", url, "controller_lost = \"keep\"");
+    let keeps = proxy_with("lost", "keeps", url, "controller_unreachable = \"keep\"");
     let proxies = [keeps, proxy("lost", "falls", url)];
     until("all have come", || client.proxies().unwrap().proxies.len() == 3);
     let readers: Vec<_> = proxies.iter().map(Reader::start).collect();
@@ -231,6 +231,6 @@ fn sluice_rule_changes_the_rules_of_a_controller() {
     assert!(text.contains("30MB/s"), "{text}");
     let error = rule(&["list"], Some("here")).unwrap_err();
     assert!(error.contains("SLUICE_CONTROLLER") && error.contains("\"here\""), "{error}");
-    let error = rule(&["list", "--controller", url, "--api", "unix:///x"], None).unwrap_err();
-    assert!(error.contains("--controller") && error.contains("--api"), "{error}");
+    let error = rule(&["list", "--controller", url, "--proxy", "unix:///x"], None).unwrap_err();
+    assert!(error.contains("--controller") && error.contains("--proxy"), "{error}");
 }

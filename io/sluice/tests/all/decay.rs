@@ -35,14 +35,14 @@ const SECOND: Nanos = Nanos::from_secs(1);
 fn rules(decay: &str) -> String {
     format!(
         "[[rule]]\nname = \"users\"\nper = [\"uid\"]\n\n[[decay]]\nname = \"readers\"\n\
-         per = [\"uid\"]\nresource = \"read\"\nevery = \"1s\"\n{decay}"
+         per = [\"uid\"]\nresource = \"read\"\nupdate_interval = \"1s\"\n{decay}"
     )
 }
 
 /// A period in which 60 MB are read, and then a megabyte a second.
 fn hourly() -> String {
     // 60 MB an hour are 16.7 kB/s.
-    rules("entitled = \"16667B/s\"\nfloor = \"1MB/s\"\nmode = \"step\"\nperiod = \"60min\"\n")
+    rules("entitlement = \"16667B/s\"\nfloor = \"1MB/s\"\nmode = \"period\"\nperiod = \"60min\"\n")
 }
 
 /// A proxy that has the rules of its controller.
@@ -170,15 +170,15 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     let data = TestFolder::new();
     let mut controller = Clocked::start(data.path());
     let client = controller.client();
-    let mode = "mode = \"step\"\nperiod = \"1min\"\n";
+    let mode = "mode = \"period\"\nperiod = \"1min\"\n";
     // 30 MB a minute.
-    let rates = "entitled = \"500kB/s\"\nmax = \"10MB/s\"\nfloor = \"200kB/s\"\n";
+    let rates = "entitlement = \"500kB/s\"\nmax = \"10MB/s\"\nfloor = \"200kB/s\"\n";
     client.set_rules(&rules(&format!("{rates}{mode}"))).unwrap();
     let proxy = ruled("decay-period", controller.url());
     let mut reader = Exact::of(&proxy, USER);
     reader.read(25 * MB, &client);
     controller.pass(SECOND);
-    assert_eq!(level(&client, USER), "near");
+    assert_eq!(level(&client, USER), "warned");
     holds(&proxy, USER, Some(10 * MB));
     reader.read(5 * MB, &client);
     controller.pass(SECOND);
@@ -209,7 +209,7 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     assert_eq!((after(&events[1]), after(&events[2])), (SECOND.get(), 59 * SECOND.get()));
     let floor = events[1].decay.as_ref().unwrap();
     assert_eq!((floor.name.as_str(), floor.limit), ("readers", Some(WireRate::Bytes(MB / 5))));
-    assert_eq!((floor.used, floor.entitled), (30 * MB, 30 * MB));
+    assert_eq!((floor.used, floor.entitlement), (30 * MB, 30 * MB));
     assert_eq!(floor.until_ns, Some(events[2].at_ns));
     assert!(events[1].text.contains("limited to the floor of 200kB/s"), "{}", events[1].text);
     assert!(events_of(&client, OTHER).is_empty());
@@ -272,7 +272,7 @@ fn under_contention_only_means_that_nobody_is_held_back_who_is_alone() {
     let mut alone = Exact::of(&proxy, USER);
     alone.read(121 * MB, &client);
     controller.pass(SECOND);
-    assert_eq!(level(&client, USER), "near");
+    assert_eq!(level(&client, USER), "warned");
     told(&client, USER, &[EventKind::Warned]);
     assert_eq!(limit_at(&proxy, USER), None);
 
@@ -299,7 +299,7 @@ fn a_pattern_makes_the_entitlement_another_and_is_named() {
     let data = TestFolder::new();
     let mut controller = Clocked::start(data.path());
     let client = controller.client();
-    let text = hourly() + "behaviour = { small-reads = \"50%\", sequential = \"150%\" }\n";
+    let text = hourly() + "pattern_factors = { small-reads = \"50%\", sequential = \"150%\" }\n";
     client.set_rules(&text).unwrap();
     let proxy = ruled("decay-behaviour", controller.url());
     // 120 pieces each, one after the other: below the 60 MB of an hour for either.
@@ -318,8 +318,8 @@ fn a_pattern_makes_the_entitlement_another_and_is_named() {
     for (uid, pattern, percent) in [(USER, "small-reads", 50), (OTHER, "sequential", 150)] {
         let account = account(&client, uid).unwrap();
         assert_eq!(account.pattern.as_deref(), Some(pattern), "{account:?}");
-        assert_eq!(account.behaviour_ppm, Some(percent * 10_000), "{account:?}");
-        assert_eq!(account.entitled, 16_667 * 3_600 * u64::from(percent) / 100, "{account:?}");
+        assert_eq!(account.pattern_factor_ppm, Some(percent * 10_000), "{account:?}");
+        assert_eq!(account.entitlement, 16_667 * 3_600 * u64::from(percent) / 100, "{account:?}");
     }
     let list = Command::new(SLUICE).args(["decay", "--controller", controller.url()]).output();
     let list = String::from_utf8(list.unwrap().stdout).unwrap();

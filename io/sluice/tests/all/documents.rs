@@ -178,7 +178,7 @@ fn a_controller_is_there_in_ten_minutes() {
         &sections,
         |_| {},
         |block| {
-            if block.text.contains("--node b") {
+            if block.text.contains("--name b") {
                 let mount = "sluice mount tcp://127.0.0.1:5641/x,tcp://127.0.0.1:5642/x /mnt/x";
                 shell.must(mount, "it is mounted");
                 let write =

@@ -70,7 +70,7 @@ fn member(name: &str, target: &str, controller: &Controller) -> Proxy {
         "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"{target}\"\n\
          [[target]]\nname = \"{target}\"\n"
     );
-    let top = format!("{SHOWN}\ncontroller = \"{}\"\nnode = \"{name}\"", controller.url);
+    let top = format!("{SHOWN}\ncontroller = \"{}\"\nproxy_name = \"{name}\"", controller.url);
     setup(name).top(&top).tables(&tables).start()
 }
 

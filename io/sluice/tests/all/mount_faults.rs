@@ -71,7 +71,7 @@ fn a_proxy_that_dies_and_returns_fails_no_call_and_repeats_none() {
         return;
     }
     let mut proxy = setup("dies").start();
-    let mount = Mounted::new(&proxy, "attr=0");
+    let mount = Mounted::new(&proxy, "attr_timeout=0");
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> =
         (0..3).map(|n| work(mount.join(&format!("worker{n}")), stop.clone())).collect();
@@ -98,7 +98,7 @@ fn connections_that_are_cut_at_any_moment_fail_no_call_and_repeat_none() {
     }
     let proxy = setup("cut").start();
     let relay = Relay::new(proxy.tcp);
-    let mount = Mounted::of(&format!("tcp://{}/x", relay.address), "attr=0");
+    let mount = Mounted::of(&format!("tcp://{}/x", relay.address), "attr_timeout=0");
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> =
         (0..3).map(|n| work(mount.join(&format!("worker{n}")), stop.clone())).collect();
@@ -208,7 +208,7 @@ fn processes_that_wait_for_a_dead_proxy_can_be_killed() {
         return;
     }
     let proxy = setup("dead").start();
-    let mount = Mounted::new(&proxy, "attr=0");
+    let mount = Mounted::new(&proxy, "attr_timeout=0");
     fs::create_dir(mount.join("folder")).unwrap();
     proxy.crash();
     killed(&mut waiting(&mount));
@@ -223,7 +223,7 @@ fn processes_that_wait_for_a_proxy_that_hangs_can_be_killed() {
         return;
     }
     let proxy = setup("hangs").start();
-    let mount = Mounted::new(&proxy, "attr=0");
+    let mount = Mounted::new(&proxy, "attr_timeout=0");
     fs::create_dir(mount.join("folder")).unwrap();
     proxy.signal(Signal::STOP);
     killed(&mut waiting(&mount));
@@ -237,7 +237,7 @@ fn a_soft_mount_gives_up_after_its_time() {
         return;
     }
     let proxy = setup("soft").start();
-    let mount = Mounted::new(&proxy, "attr=0,soft=1s");
+    let mount = Mounted::new(&proxy, "attr_timeout=0,soft=1s");
     // The time may count from when the mount sees that it is gone.
     let start = Instant::now();
     proxy.crash();

@@ -45,7 +45,7 @@ fn facts(path: &Path) -> [i64; 12] {
 
 #[test]
 fn every_kind_of_file_is_beside_as_it_is_in_the_mount() {
-    let Some((proxy, mount)) = pair("kinds", "attr=0") else { return };
+    let Some((proxy, mount)) = pair("kinds", "attr_timeout=0") else { return };
     let file = mount.join("file");
     fs::write(&file, bytes(10_000)).unwrap();
     fs::create_dir(mount.join("dir")).unwrap();
@@ -108,7 +108,7 @@ fn data_is_written_read_cut_and_made_durable() {
 
 #[test]
 fn a_file_without_a_name_is_whole_until_it_is_closed() {
-    let Some((proxy, mount)) = pair("nameless", "attr=0") else { return };
+    let Some((proxy, mount)) = pair("nameless", "attr_timeout=0") else { return };
     let path = mount.join("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all_at(b"before", 0).unwrap();

@@ -73,7 +73,7 @@ fn each_proxy_is_told_what_its_mounts_had_of_the_other() {
     }
     let place = Place::new();
     let (one, two) = (place.proxy("service-1").start(), place.proxy("service-2").start());
-    let mount = Mounted::of(&sources([&one, &two]), "attr=0");
+    let mount = Mounted::of(&sources([&one, &two]), "attr_timeout=0");
     for number in 0..64 {
         fs::write(mount.join(&format!("f{number}")), b"").unwrap();
     }
@@ -96,7 +96,7 @@ fn files_and_directories_are_spread_over_the_proxies() {
     }
     let place = Place::new();
     let (one, two) = (place.proxy("spread-1").start(), place.proxy("spread-2").start());
-    let mount = Mounted::of(&sources([&one, &two]), "attr=0");
+    let mount = Mounted::of(&sources([&one, &two]), "attr_timeout=0");
     for number in 0..32 {
         let folder = mount.join(&format!("folder{number}"));
         fs::create_dir(&folder).unwrap();
@@ -151,7 +151,7 @@ fn the_files_of_a_proxy_that_dies_move_and_return() {
     let names = ["moves-1", "moves-2"];
     let mut proxies = names.map(|name| Some(place.proxy(name).start()));
     let [Some(one), Some(two)] = &proxies else { unreachable!() };
-    let mount = Mounted::of(&sources([one, two]), "attr=0");
+    let mount = Mounted::of(&sources([one, two]), "attr_timeout=0");
     // Open all the while, at either proxy.
     let files: Vec<File> = (0..16)
         .map(|number| {
@@ -248,7 +248,7 @@ fn a_proxy_that_is_not_there_yet_has_its_place_kept() {
     let two = place.proxy("later-2").start();
     let sources = sources([&one, &two]);
     two.crash();
-    let mount = Mounted::of(&sources, "attr=0");
+    let mount = Mounted::of(&sources, "attr_timeout=0");
     // So many that some have their home there, whatever the key.
     for number in 0..64 {
         fs::write(mount.join(&format!("file{number}")), "there").unwrap();

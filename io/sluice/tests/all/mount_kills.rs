@@ -73,7 +73,8 @@ fn what_was_acknowledged_is_there_once_however_often_the_proxy_dies() {
     println!("to repeat: SLUICE_KILLS={kills} SLUICE_SEED={seed}");
     let mut proxy = setup("kills").start();
     // One that believes what it knows for a second, and one that asks each time.
-    let (a, b) = (Mounted::new(&proxy, "a", "attr=1s"), Mounted::new(&proxy, "b", "attr=0"));
+    let (a, b) =
+        (Mounted::new(&proxy, "a", "attr_timeout=1s"), Mounted::new(&proxy, "b", "attr_timeout=0"));
     let mut load = Load::start(module_path!(), WORKERS, &[a.at(), b.at()], &proxy.dir, seed);
     let mut dice = Dice::new(seed);
     load.all_go_on();
@@ -109,7 +110,8 @@ fn a_lock_is_nobody_elses_when_its_mount_finds_the_proxy_last() {
 /// False if the mount was too late to find its lock: others leave it to it for [`GRACE`] only.
 fn the_lock_is_kept(name: &str) -> bool {
     let mut proxy = setup(name).start();
-    let (a, b) = (Mounted::new(&proxy, "a", "attr=0"), Mounted::new(&proxy, "b", "attr=0"));
+    let (a, b) =
+        (Mounted::new(&proxy, "a", "attr_timeout=0"), Mounted::new(&proxy, "b", "attr_timeout=0"));
     // By processes of their own, as in the mixed load.
     let [mut holder, mut waiter] = [&a, &b].map(|mount| {
         let mut shell = Obeying::shell();

@@ -155,10 +155,10 @@ impl Drop for Place {
 
 #[test]
 fn a_truncation_is_over_before_the_locks_of_the_process_that_was_killed_in_it_are_anothers() {
-    left_behind("left-truncate", "attr=1h", ("truncate", &[SYS_ftruncate]));
+    left_behind("left-truncate", "attr_timeout=1h", ("truncate", &[SYS_ftruncate]));
 }
 
 #[test]
 fn a_write_that_was_not_answered_is_over_before_them_too() {
-    left_behind("left-write", "attr=0", ("write", &[SYS_pwrite64, SYS_pwritev2]));
+    left_behind("left-write", "attr_timeout=0", ("write", &[SYS_pwrite64, SYS_pwritev2]));
 }

@@ -46,7 +46,7 @@ fn mounted(name: &str) -> Option<(Proxy, Mounted)> {
     fs::create_dir(proxy.data().join("dir")).unwrap();
     everybodys(&proxy.data().join("dir"));
     fs::write(proxy.data().join("dir/file"), b"content").unwrap();
-    let mount = Mounted::new(&proxy, "attr=0s");
+    let mount = Mounted::new(&proxy, "attr_timeout=0s");
     Some((proxy, mount))
 }
 
@@ -61,7 +61,7 @@ fn a_file_of_a_limited_directory_pays_its_meter_under_every_name_of_it() {
         assert_eq!(counted(&proxy).1 - before, 100_000, "{}", name.display());
     }
     // A second mount has never looked the first name up.
-    let other = Mounted::new(&proxy, "attr=0s");
+    let other = Mounted::new(&proxy, "attr_timeout=0s");
     let before = counted(&proxy).1;
     write(&other.join("link"), 100_000);
     assert_eq!(counted(&proxy).1 - before, 100_000);

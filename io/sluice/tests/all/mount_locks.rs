@@ -89,7 +89,7 @@ fn seen_under(kind: Kind, write: impl Fn(&File, &[u8])) {
 
 /// The same, with something to end before the mounts are.
 fn seen_under_until(kind: Kind, write: impl Fn(&File, &[u8]), end: impl Fn()) {
-    let Some(pair) = Pair::new(&format!("coherent-{kind:?}"), "allow_other,attr=1h") else {
+    let Some(pair) = Pair::new(&format!("coherent-{kind:?}"), "allow_other,attr_timeout=1h") else {
         return;
     };
     fs::write(pair.a.join("file"), vec![b'.'; SIZE]).unwrap();
@@ -163,7 +163,7 @@ fn what_was_written_through_a_mapping_under_a_lock_is_read_under_it_on_the_other
 
 #[test]
 fn a_length_that_changed_under_a_lock_is_known_under_it_on_the_other_mount() {
-    let Some(pair) = Pair::new("coherent-length", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("coherent-length", "allow_other,attr_timeout=1h") else { return };
     fs::write(pair.a.join("file"), "").unwrap();
     let [a, b] = pair.both().map(open);
     for round in 0..20 {
@@ -180,7 +180,7 @@ fn a_length_that_changed_under_a_lock_is_known_under_it_on_the_other_mount() {
 
 #[test]
 fn who_waited_for_a_lock_reads_what_was_written_before_it_was_given_back() {
-    let Some(pair) = Pair::new("coherent-waiting", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("coherent-waiting", "allow_other,attr_timeout=1h") else { return };
     fs::write(pair.a.join("file"), vec![b'.'; SIZE]).unwrap();
     let [a, b] = pair.both().map(open);
     for round in 0..20 {
@@ -210,7 +210,7 @@ fn sleeps(stat: &str) -> bool {
 /// A descriptor that is closed takes its process's locks with it, whichever of them was written by.
 #[test]
 fn a_close_that_gives_locks_back_brings_out_what_another_descriptor_wrote() {
-    let Some(pair) = Pair::new("coherent-close", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("coherent-close", "allow_other,attr_timeout=1h") else { return };
     fs::write(pair.a.join("file"), vec![b'.'; SIZE]).unwrap();
     let [a, b] = pair.both().map(open);
     for round in 0..20 {
@@ -227,7 +227,7 @@ fn a_close_that_gives_locks_back_brings_out_what_another_descriptor_wrote() {
 /// A counter in the locked file itself, which stays open: what is lost shows a read of old bytes.
 #[test]
 fn a_counter_in_the_locked_file_loses_nothing() {
-    let Some(pair) = Pair::new("coherent-counter", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("coherent-counter", "allow_other,attr_timeout=1h") else { return };
     let path = |n: usize| pair.both()[n % 2].join("file");
     fs::write(path(0), 0u64.to_le_bytes()).unwrap();
     std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ use crate::posix_pair::Mounted;
 const KINDS: [Kind; 4] = [Kind::Flock, Kind::Fcntl, Kind::Ofd, Kind::Range];
 /// As many bytes as make several pages, and a part of one.
 const SIZE: usize = 9000;
-const OPTIONS: &str = "attr=1h";
+const OPTIONS: &str = "attr_timeout=1h";
 
 // ---- who locks ----
 

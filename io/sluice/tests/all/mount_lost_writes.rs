@@ -101,7 +101,7 @@ impl Stand {
 
 #[test]
 fn what_the_disk_lost_is_written_once_more_before_fsync_succeeds() {
-    for options in ["attr=1s", "attr=0"] {
+    for options in ["attr_timeout=1s", "attr_timeout=0"] {
         let Some(stand) = Stand::new("lost", options) else { return };
         let expected = bytes(3, 3 << 20);
         let file = open(&stand.mount.join("file"));
@@ -124,7 +124,7 @@ fn what_the_disk_lost_is_written_once_more_before_fsync_succeeds() {
 
 #[test]
 fn what_was_lost_of_other_files_comes_back_too() {
-    let Some(stand) = Stand::new("others", "attr=1s") else { return };
+    let Some(stand) = Stand::new("others", "attr_timeout=1s") else { return };
     let closed = bytes(1, 300_000);
     fs::write(stand.mount.join("closed"), &closed).unwrap();
     let mut lines = OpenOptions::new();

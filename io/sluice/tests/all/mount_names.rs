@@ -19,7 +19,7 @@ use rustix::fs::{Timestamps, XattrFlags, setxattr};
 
 /// Two mounts that believe what they were told for an hour.
 fn believing(name: &str) -> Option<Pair> {
-    Pair::new(name, "allow_other,attr=1h")
+    Pair::new(name, "allow_other,attr_timeout=1h")
 }
 
 fn append(path: &Path, text: &str) {

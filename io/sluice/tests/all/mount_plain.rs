@@ -308,7 +308,7 @@ fn what_is_appended_comes_at_the_end() {
 #[test]
 fn a_file_that_is_removed_while_it_is_open_goes_on() {
     let Some(diod) = Diod::start("removed") else { return };
-    let mount = diod.mount("attr=0");
+    let mount = diod.mount("attr_timeout=0");
     let path = mount.join("file");
     let mut open = OpenOptions::new();
     let file = open.read(true).write(true).create_new(true).open(&path).unwrap();
@@ -330,7 +330,7 @@ fn a_file_that_is_removed_while_it_is_open_goes_on() {
 #[test]
 fn an_open_file_is_followed_when_it_or_its_folder_is_renamed() {
     let Some(diod) = Diod::start("renamed") else { return };
-    let mount = diod.mount("attr=0");
+    let mount = diod.mount("attr_timeout=0");
     fs::create_dir(mount.join("a")).unwrap();
     let file = File::create_new(mount.join("a/file")).unwrap();
     fs::rename(mount.join("a/file"), mount.join("a/other")).unwrap();
@@ -348,7 +348,7 @@ fn an_open_file_is_followed_when_it_or_its_folder_is_renamed() {
 #[test]
 fn what_others_replace_is_not_taken_for_what_it_was() {
     let Some(diod) = Diod::start("replaced") else { return };
-    let mount = diod.mount("attr=0");
+    let mount = diod.mount("attr_timeout=0");
     fs::write(mount.join("file"), "first").unwrap();
     assert_eq!(fs::read_to_string(mount.join("file")).unwrap(), "first");
     fs::write(diod.data().join("new"), "second").unwrap();
@@ -390,7 +390,7 @@ fn each_user_is_itself_at_the_server() {
 #[test]
 fn a_server_that_dies_and_returns_is_waited_for() {
     let Some(mut diod) = Diod::start("dies") else { return };
-    let mount = diod.mount("attr=0");
+    let mount = diod.mount("attr_timeout=0");
     let path = mount.join("file");
     let mut open = OpenOptions::new();
     let file = open.read(true).write(true).create_new(true).open(&path).unwrap();
@@ -424,7 +424,7 @@ fn a_server_that_dies_and_returns_is_waited_for() {
 #[test]
 fn work_goes_on_over_many_deaths() {
     let Some(mut diod) = Diod::start("deaths") else { return };
-    let mount = diod.mount("attr=0");
+    let mount = diod.mount("attr_timeout=0");
     let at = mount.at().to_owned();
     let work = std::thread::spawn(move || {
         for number in 0..200 {
@@ -507,7 +507,7 @@ fn our_own_proxy_is_used_plainly_too() {
         return;
     }
     let proxy = setup("plainly").start();
-    let mount = Mounted::of(&format!("tcp://{}/x", plainly(&proxy)), "attr=0");
+    let mount = Mounted::of(&format!("tcp://{}/x", plainly(&proxy)), "attr_timeout=0");
     let long = bytes(3_000_001);
     fs::create_dir(mount.join("dir")).unwrap();
     fs::write(mount.join("dir/long"), &long).unwrap();

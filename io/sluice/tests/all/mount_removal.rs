@@ -95,7 +95,7 @@ fn said(here: &Path, there: &Path, remade: bool) -> Vec<(&'static str, Result<()
 
 #[test]
 fn in_a_directory_that_was_removed_elsewhere_nothing_is_there() {
-    for options in ["allow_other", "allow_other,attr=1h", "allow_other,attr=0"] {
+    for options in ["allow_other", "allow_other,attr_timeout=1h", "allow_other,attr_timeout=0"] {
         let Some(pair) = Pair::new("removed-directory", options) else { return };
         let beside = pair.beside("plain");
         fs::create_dir(&beside).unwrap();
@@ -112,7 +112,7 @@ fn in_a_directory_that_was_removed_elsewhere_nothing_is_there() {
 
 #[test]
 fn a_path_through_a_directory_that_was_made_anew_elsewhere_leads_there() {
-    let Some(pair) = Pair::new("remade-directory", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("remade-directory", "allow_other,attr_timeout=1h") else { return };
     type Use = (&'static str, fn(&Path) -> io::Result<()>);
     let uses: [Use; 6] = [
         ("read", |dir| {
@@ -151,7 +151,9 @@ fn a_path_through_a_directory_that_was_made_anew_elsewhere_leads_there() {
 /// for the directory.
 #[test]
 fn a_file_that_was_replaced_elsewhere_is_changed_and_removed_at_once() {
-    let Some(pair) = Pair::new("changed-and-removed", "allow_other,attr=1h") else { return };
+    let Some(pair) = Pair::new("changed-and-removed", "allow_other,attr_timeout=1h") else {
+        return;
+    };
     for round in 0..20 {
         fs::write(pair.a.join("file"), "old").unwrap();
         fs::metadata(pair.a.join("file")).unwrap();

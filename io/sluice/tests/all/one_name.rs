@@ -31,7 +31,7 @@ fn problems(place: [&str; 2]) -> usize {
 }
 
 fn problems_of(proxy: &Proxy) -> usize {
-    problems(["--api", &format!("unix://{}", proxy.dir.join("api").display())])
+    problems(["--proxy", &format!("unix://{}", proxy.dir.join("api").display())])
 }
 
 #[test]

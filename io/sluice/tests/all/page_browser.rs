@@ -386,8 +386,8 @@ fn on_a_phone_nothing_is_wider_than_its_screen() {
 #[test]
 fn in_dark_and_in_light_mode_all_text_can_be_read() {
     let mut scene = Scene::new("page-dark");
-    let decay = "\n[[decay]]\nname = \"readers\"\nper = [\"uid\"]\nresource = \"read\"\nentitled = \"50kB/s\"\n\
-                 max = \"5MB/s\"\nfloor = \"1MB/s\"\nmode = \"decay\"\nhalf_life = \"1min\"\nevery = \"1s\"\n";
+    let decay = "\n[[decay]]\nname = \"readers\"\nper = [\"uid\"]\nresource = \"read\"\nentitlement = \"50kB/s\"\n\
+                 max = \"5MB/s\"\nfloor = \"1MB/s\"\nmode = \"decay\"\nhalf_life = \"1min\"\nupdate_interval = \"1s\"\n";
     scene.client().set_rules(&(limited(LIMIT) + decay)).unwrap();
     for look in [DARK, WIDE] {
         let Some(browser) = Browser::open(look, &scene.controller.url) else { return };
@@ -476,7 +476,7 @@ fn with_tokens_the_page_asks_for_one_and_shows_what_its_role_may_see() {
         .map(|role| token(&admin, role.name(), role));
     let file = secret(data.path().join("proxy.token"), &proxy);
     let top = format!(
-        "controller = \"{}\"\nnode = \"a\"\ncontroller_token_file = {file:?}",
+        "controller = \"{}\"\nproxy_name = \"a\"\ncontroller_token_file = {file:?}",
         controller.url
     );
     let proxy = crate::common::Setup::new("page-token-a").top(&top).start();

@@ -159,7 +159,7 @@ fn the_end_is_where_the_other_mount_cut_the_file() {
 
 #[test]
 fn times_are_kept_to_the_nanosecond() {
-    let Some(pair) = Pair::new("times", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("times", "allow_other,attr_timeout=0") else { return };
     fs::write(pair.a.join("file"), "").unwrap();
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
     let set = |access, modification| {
@@ -186,7 +186,7 @@ fn times_are_kept_to_the_nanosecond() {
 
 #[test]
 fn names_may_have_255_bytes_of_any_kind() {
-    let Some(pair) = Pair::new("names", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("names", "allow_other,attr_timeout=0") else { return };
     let longest = "n".repeat(255);
     let strange = [b"\n \\ \xff\xfe*".as_slice(), b"-rf", b" ", "ü".as_bytes(), longest.as_bytes()];
     for name in strange {
@@ -241,7 +241,7 @@ fn special_files_work_where_they_are_made() {
 
 #[test]
 fn extended_attributes_are_those_of_the_file_beside() {
-    let Some(pair) = Pair::new("xattr", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("xattr", "allow_other,attr_timeout=0") else { return };
     fs::write(pair.a.join("file"), "").unwrap();
     let beside = pair.beside("file");
     if rustix::fs::setxattr(&beside, "user.test", b"", XattrFlags::empty()).is_err() {
@@ -304,7 +304,7 @@ fn cat(user: u32, path: &Path) -> Output {
 
 #[test]
 fn access_control_lists_let_in_whom_they_name() {
-    let Some(pair) = Pair::new("acl", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("acl", "allow_other,attr_timeout=0") else { return };
     let _open = OpenWay::to(&pair.proxy);
     let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
     fs::write(pair.a.join("file"), "content").unwrap();
@@ -355,7 +355,7 @@ impl Drop for OpenWay {
 
 #[test]
 fn set_id_bits_go_when_an_ordinary_user_writes() {
-    let Some(pair) = Pair::new("setid", "allow_other,suid,attr=0") else { return };
+    let Some(pair) = Pair::new("setid", "allow_other,suid,attr_timeout=0") else { return };
     let _open = OpenWay::to(&pair.proxy);
     for call in ["printf x >>\"$0\"", "truncate -s 1 \"$0\"", "chown :1000 \"$0\""] {
         let path = pair.a.join("file");

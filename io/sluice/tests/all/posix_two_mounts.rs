@@ -71,7 +71,7 @@ fn same_size_and_same_time_do_not_hide_new_content() {
 
 #[test]
 fn a_file_that_was_renamed_over_is_opened_as_the_new_one() {
-    let Some(pair) = Pair::new("over", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("over", "allow_other,attr_timeout=0") else { return };
     for round in 0..FILES {
         let name = format!("file{}", round % 20);
         let content = bytes(round, SIZES[round % 10]);
@@ -96,7 +96,7 @@ fn a_file_that_was_renamed_over_is_opened_as_the_new_one() {
 
 #[test]
 fn without_belief_every_change_is_seen_at_once() {
-    let Some(pair) = Pair::new("at-once", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("at-once", "allow_other,attr_timeout=0") else { return };
     let [a, b] = pair.both();
     for round in 0..FILES {
         let name = format!("file{round}");
@@ -125,7 +125,7 @@ fn names(mount: &Mounted) -> BTreeSet<std::ffi::OsString> {
 
 #[test]
 fn an_open_file_outlives_its_name() {
-    let Some(pair) = Pair::new("open", "allow_other,attr=0") else { return };
+    let Some(pair) = Pair::new("open", "allow_other,attr_timeout=0") else { return };
     let [a, b] = pair.both();
     for round in 0..20 {
         fs::write(a.join("file"), "first").unwrap();

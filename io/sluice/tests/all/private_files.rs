@@ -71,7 +71,7 @@ fn make_for_all(proxy: &Proxy) {
 #[test]
 fn a_proxy_started_with_umask_0_makes_nothing_that_others_may_write() {
     let top = "handle_key = \"@/key/deep/handle.key\"\nmetrics = \"unix://@/run/m/metrics.sock\"\n\
-               record = \"@/trace\"\n";
+               trace = \"@/trace\"\n";
     let top = top.to_owned() + "listen = [\"tcp://127.0.0.1:0\", \"unix://@/run/9p/9p.sock\"]";
     let mut proxy = Setup::new("umask-0").api().top(&top).under(&UMASK_0).start();
     // What a client makes has the permissions that the client asks for.
@@ -328,7 +328,7 @@ fn a_socket_that_a_stranger_put_there_is_not_spoken_to() {
     let stranger = ListenerError::Stranger { path: api.clone(), uid: NOBODY };
     assert_eq!(error.to_string(), stranger.to_string());
     let place = format!("unix://{}", api.display());
-    assert!(sluice(&["rule", "list", "--api", &place]).is_err());
+    assert!(sluice(&["rule", "list", "--proxy", &place]).is_err());
     let endpoint: Endpoint = place.parse().unwrap();
     let error = ApiClient::at(&endpoint).unwrap().controller_status().unwrap_err();
     assert!(matches!(error, ClientError::Listener(_)), "{error}");

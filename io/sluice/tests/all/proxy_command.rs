@@ -80,7 +80,7 @@ impl Proxy {
     }
 
     fn ask(&self, command: &[&str]) -> Output {
-        Command::new(SLUICE).args(command).args(["--api", &self.api()]).output().unwrap()
+        Command::new(SLUICE).args(command).args(["--proxy", &self.api()]).output().unwrap()
     }
 }
 
@@ -293,12 +293,12 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
 
 #[test]
 fn without_a_proxy_the_commands_say_where_they_looked() {
-    let command = ["top", "--once", "--api", "unix:///nonexistent/api"];
+    let command = ["top", "--once", "--proxy", "unix:///nonexistent/api"];
     let output = Command::new(SLUICE).args(command).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "sluice: cannot connect to /nonexistent/api, no proxy runs with this --api: No such \
+        "sluice: cannot connect to /nonexistent/api, no proxy runs with this --proxy: No such \
          file or directory (os error 2)\n"
     );
 }

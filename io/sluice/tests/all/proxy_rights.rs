@@ -119,7 +119,7 @@ fn users_have_no_rights_of_a_proxy_that_is_not_root_but_has_capabilities() {
     assert_serves_users_as_themselves(&proxy);
     // Who names files by handle is served as well, and root as root.
     if can_mount() {
-        let mount = Mounted::new(&proxy, "attr=0");
+        let mount = Mounted::new(&proxy, "attr_timeout=0");
         assert_eq!(fs::read_to_string(mount.join("theirs")).unwrap(), "theirs");
         fs::write(mount.join("roots"), "").unwrap();
         assert_eq!(fs::metadata(proxy.data().join("roots")).unwrap().uid(), 0);

@@ -32,7 +32,7 @@ fn rule(words: &[&str]) -> Command {
 /// Runs `sluice rule` on a proxy.
 fn ask(proxy: &Proxy, words: &[&str]) -> Output {
     let api = format!("unix://{}/api", proxy.dir.display());
-    rule(words).args(["--api", &api]).output().unwrap()
+    rule(words).args(["--proxy", &api]).output().unwrap()
 }
 
 /// Runs `sluice rule` with a text as its standard input.
@@ -147,7 +147,7 @@ fn what_stands_around_a_rule_stays_as_it_was_written() {
     stdout(&ask(&proxy, &["import", file.to_str().unwrap()]));
     assert_eq!(export(&proxy), SLOW);
     let mut import =
-        rule(&["import", "-", "--api", &format!("unix://{}/api", proxy.dir.display())]);
+        rule(&["import", "-", "--proxy", &format!("unix://{}/api", proxy.dir.display())]);
     let mut import = import.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     import.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(import.wait().unwrap().success());
@@ -230,7 +230,7 @@ fn a_change_over_rules_that_are_not_in_force_any_more_is_refused() {
 #[test]
 fn a_change_with_an_error_shows_its_line_and_changes_nothing() {
     let child = "\n[[rule]]\nname = \"child\"\nlimit = \"9ops/s\"\n\
-                 parent = { rule = \"slow\", gate = \"1s\", min = \"2ops/s\" }\n";
+                 depends_on = { rule = \"slow\", when_idle = \"1s\", min = \"2ops/s\" }\n";
     let rules = format!("{SLOW}{child}");
     let proxy = proxy("wrong", &rules);
     let file = proxy.dir.join("rules.toml");
@@ -289,13 +289,13 @@ fn a_file_is_edited_in_place_and_standard_input_to_standard_output() {
 fn a_request_is_told_what_it_would_get_from_a_file_and_from_a_proxy() {
     let rules = "[[rule]]\nname = \"ckpt\"\nmatch = \"jobid={ckpt.*}\"\n\
                  [[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\nlimit = \"100MB/s\"\n\
-                 parent = { rule = \"ckpt\", gate = \"500ms\", min = \"9MB/s\" }\n";
+                 depends_on = { rule = \"ckpt\", when_idle = \"500ms\", min = \"9MB/s\" }\n";
     let proxy = proxy("asked", rules);
     let request = ["check", "--request", "jobid=dd.500 uid=7 opcode=write bytes=4MiB"];
     let of_proxy = stdout(&ask(&proxy, &request));
     let answer = "class       jobs of jobid=dd.500\n\
                   weight      1\n\
-                  parent      { rule = \"ckpt\", gate = \"500ms\", min = \"9MB/s\" }\n";
+                  depends_on  { rule = \"ckpt\", when_idle = \"500ms\", min = \"9MB/s\" }\n";
     let payment = "PAYS  TO                  OF            RATE     BURST\n\
                    4MiB  limit of rule jobs  jobid=dd.500  100MB/s\n";
     let passed = of_proxy.lines().find(|line| line.contains("jobid={ckpt.*}"));
@@ -318,7 +318,7 @@ fn a_list_shows_what_dependent_limits_are_now() {
     let rules = "[[rule]]\nname = \"main\"\nmatch = \"uid={1000}\"\n\
                  limit = { kinds = [\"read\"], rate = \"1B/s\" }\n\
                  [[rule]]\nname = \"gated\"\nlimit = \"500ops/s\"\n\
-                 parent = { rule = \"main\", gate = \"1h\", min = \"5ops/s\" }\n";
+                 depends_on = { rule = \"main\", when_idle = \"1h\", min = \"5ops/s\" }\n";
     let proxy = proxy("now", rules);
     let mut client = indebted(&proxy);
     read_later(&mut client);
@@ -326,16 +326,16 @@ fn a_list_shows_what_dependent_limits_are_now() {
     // The gate is shut while main works.
     let table = stdout(&ask(&proxy, &["list"]));
     let head = table.lines().next().unwrap();
-    for column in ["RULE", "MATCH", "NOW", "PARENT", "CLASSES", "QUEUED"] {
+    for column in ["RULE", "MATCH", "NOW", "DEPENDS ON", "CLASSES", "QUEUED"] {
         assert!(head.split_whitespace().any(|word| word == column), "{table}");
     }
     let gated = table.lines().find(|line| line.starts_with("gated ")).unwrap();
     let cells: Vec<_> = gated.split_whitespace().collect();
     assert!(cells.contains(&"500ops/s") && cells.contains(&"5ops/s"), "{table}");
-    assert!(cells.iter().any(|cell| cell.starts_with("main,gate=")), "{table}");
+    assert!(cells.iter().any(|cell| cell.starts_with("main,when_idle=")), "{table}");
     let report = list(&proxy);
     assert_eq!(report["rules"][1]["targets"][0]["effective_limit"], "5ops/s");
-    assert_eq!(report["rules"][1]["parent"]["kind"], "gate");
+    assert_eq!(report["rules"][1]["depends_on"]["kind"], "when_idle");
     assert!(Path::new(report["file"].as_str().unwrap()).ends_with("rules.toml"));
     assert_eq!(report["saved"], true);
 }

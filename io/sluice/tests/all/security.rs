@@ -183,7 +183,7 @@ fn every_thread_has_only_the_capabilities_it_needs() {
     // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, MKNOD, SETFCAP.
     let allowed: u64 = 0x1f | 1 << 6 | 1 << 7 | 1 << 27 | 1 << 31;
     let umask = ["sh", "-c", "umask 027; exec \"$0\" \"$@\""];
-    let setup = Setup::new("capabilities").api().top("record = \"@/trace\"");
+    let setup = Setup::new("capabilities").api().top("trace = \"@/trace\"");
     let proxy = setup.under(&umask).start();
     let mut client = proxy.client();
     client.make(1, "f");

@@ -132,7 +132,7 @@ const READS: u64 = 10;
 
 /// A recording of two jobs, each of which reads 4 KiB so many times, one after the other.
 fn recorded(name: &str) -> Proxy {
-    let mut proxy = Setup::new(name).top("record = \"t.slt\"").start();
+    let mut proxy = Setup::new(name).top("trace = \"t.slt\"").start();
     for job in ["slow", "quick"] {
         let mut client = proxy.client_of(&format!("x?job={job}"), USER);
         client.make(1, job);

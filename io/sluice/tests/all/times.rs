@@ -140,7 +140,7 @@ fn what_is_no_point_of_time_is_refused_with_the_option_and_what_was_typed() {
     let variables = [("SLUICE_CONTROLLER", "http://127.0.0.1:1")];
     let mut commands = that_look_back().to_vec();
     commands.push((vec!["token", "create", "ann", "--role", "read"], "--expires"));
-    commands.push((vec!["cert", "authority", &authority], "--expires"));
+    commands.push((vec!["cert", "ca", &authority], "--expires"));
     commands.push((vec!["cert", "issue", &authority, "c1"], "--expires"));
     for (words, option) in &commands {
         let not_there = match *option {
@@ -198,7 +198,7 @@ fn what_expires_may_do_so_at_every_form() {
         let dir = tls.join(&name).display().to_string();
         let create = ["token", "create", &name, "--role", "read", "--data", &tokens];
         let commands: [&[&str]; 3] =
-            [&create, &["cert", "authority", &dir], &["cert", "issue", &dir, "c1"]];
+            [&create, &["cert", "ca", &dir], &["cert", "issue", &dir, "c1"]];
         for words in commands {
             let Outcome { status, stderr, .. } = run(words, "--expires", form, &[]);
             assert_eq!(status, 0, "{words:?} --expires {form}: {stderr}");

@@ -27,7 +27,7 @@ fn sluice(args: &[&str]) -> (bool, String) {
 fn record(api: &str, file: &Path) -> Option<Vec<Value>> {
     let _ = fs::remove_file(file);
     let mut child = Command::new(SLUICE)
-        .args(["top", "--json", "--interval", "100ms", "--api", api, "--record"])
+        .args(["top", "--json", "--interval", "100ms", "--proxy", api, "--record"])
         .arg(file)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -82,7 +82,7 @@ fn a_session_is_kept_and_shown_again_with_the_same_figures_at_any_speed() {
     assert!(ok && row[0] == "dd.1" && row[1] != "0", "{table}");
 
     let whole = fs::read(&file).unwrap();
-    let (ok, told) = sluice(&["--once", "--api", &api, "--record", path]);
+    let (ok, told) = sluice(&["--once", "--proxy", &api, "--record", path]);
     assert!(!ok && told.contains(path), "{told}");
     assert!(fs::read(&file).unwrap() == whole, "a recording is not written over");
 

@@ -22,7 +22,7 @@ const WORK: usize = 23;
 /// A recording proxy with a class for each job.
 fn recording(name: &str) -> (Proxy, PathBuf) {
     let rules = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n";
-    let proxy = Setup::new(name).top("record = \"t.slt\"").rules(rules).start();
+    let proxy = Setup::new(name).top("trace = \"t.slt\"").rules(rules).start();
     let trace = proxy.dir.join("t.slt");
     (proxy, trace)
 }
@@ -189,7 +189,7 @@ fn what_is_refused_before_it_waits_for_a_turn_is_in_the_trace() {
 #[test]
 fn what_its_client_gives_up_is_cancelled_and_counts_for_the_order_of_accesses() {
     let rules = "[[rule]]\nname = \"slow\"\nlimit = { kinds = [\"read\"], rate = \"100B/s\" }\n";
-    let mut proxy = Setup::new("trace-cancelled").top("record = \"t.slt\"").rules(rules).start();
+    let mut proxy = Setup::new("trace-cancelled").top("trace = \"t.slt\"").rules(rules).start();
     let file = proxy.dir.join("t.slt");
     let mut client = proxy.client();
     client.make(1, "f");
@@ -329,7 +329,7 @@ fn a_disk_that_fills_up_loses_requests_until_there_is_room_again() {
     const ROUNDS: u64 = 60;
     let Some(disk) = Tmpfs::mount("trace-full", "16k") else { return };
     let file = disk.dir.join("t.slt");
-    let top = format!("record = \"{}\"", file.display());
+    let top = format!("trace = \"{}\"", file.display());
     let mut proxy = Setup::new("trace-full-proxy").top(&top).start();
     let filler = disk.dir.join("filler");
     fs::write(&filler, [0; 1 << 20]).unwrap_err();
@@ -375,7 +375,7 @@ fn a_file_that_is_no_trace_is_named_in_the_error() {
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         format!(
-            "sluice: {}: not a trace of sluice proxy --record: it begins with \"[[rule]]\"\n",
+            "sluice: {}: not a trace of sluice proxy --trace: it begins with \"[[rule]]\"\n",
             file.display()
         )
     );

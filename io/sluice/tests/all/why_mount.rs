@@ -34,7 +34,7 @@ fn mount(name: &str, options: &str) -> Option<(Proxy, Mounted)> {
         return None;
     }
     let proxy = setup(name).rules(RULES).api().start();
-    let mount = Mounted::new(&proxy, &format!("allow_other,attr=0s{options}"));
+    let mount = Mounted::new(&proxy, &format!("allow_other,attr_timeout=0s{options}"));
     Some((proxy, mount))
 }
 

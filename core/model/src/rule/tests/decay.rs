@@ -12,27 +12,27 @@ match = "path={/scratch}"
 per = ["uid"]
 exempt = "uid={0 34}"
 resource = "write"
-entitled = "70MB/s"
+entitlement = "70MB/s"
 max = "700MB/s"
 floor = "10MB/s"
 mode = "decay"
 half_life = "4h"
-kappa = "2.5"
+steepness = "2.5"
 contention = true
 hysteresis = "10%"
-every = "5s"
-behaviour = { small-writes = "50%", sequential = "125%" }
+update_interval = "5s"
+pattern_factors = { small-writes = "50%", sequential = "125%" }
 
 [[decay]]
 name = "day"
 per = ["projid", "jobid"]
 resource = "metadata"
-entitled = "100ops/s"
+entitlement = "100ops/s"
 max = "1kops/s"
 floor = "10ops/s"
-mode = "step"
+mode = "period"
 period = "24h"
-boundary = "rolling"
+window = "sliding"
 steps = { "75%" = "50%", "100%" = "25%", "150%" = "floor" }
 "#;
 
@@ -43,7 +43,7 @@ fn refusal(lines: &str) -> String {
 }
 
 const STEP: &str =
-    "resource = \"read\"\nentitled = \"1MB/s\"\nfloor = \"1kB/s\"\nmode = \"step\"\n";
+    "resource = \"read\"\nentitlement = \"1MB/s\"\nfloor = \"1kB/s\"\nmode = \"period\"\n";
 
 #[test]
 fn a_canonical_decay_is_written_as_it_was_read() {
@@ -52,26 +52,26 @@ fn a_canonical_decay_is_written_as_it_was_read() {
     let [writers, day] = &set.decays[..] else { panic!("two") };
     assert_eq!((writers.resource, writers.hysteresis_ppm), (Resource::Write, 100_000));
     let half_life = Nanos::from_secs(4 * 3_600);
-    assert_eq!(writers.mode, DecayMode::HalfLife { half_life, kappa_milli: 2_500 });
+    assert_eq!(writers.mode, DecayMode::HalfLife { half_life, steepness_milli: 2_500 });
     let steps = vec![(750_000, Some(500_000)), (1_000_000, Some(250_000)), (1_500_000, None)];
     let period = Nanos::from_secs(86_400);
-    assert_eq!(day.mode, DecayMode::Period { period, boundary: DecayWindow::Rolling, steps });
+    assert_eq!(day.mode, DecayMode::Period { period, window: DecayWindow::Sliding, steps });
 }
 
 #[test]
 fn a_behaviour_is_of_a_known_pattern_and_a_quarter_to_twice() {
     let set = RuleSet::parse(CANONICAL).unwrap();
     let wanted = [(Pattern::SmallWrites, 500_000), (Pattern::Sequential, 1_250_000)];
-    assert_eq!(set.decays[0].behaviour, wanted);
-    assert!(set.decays[1].behaviour.is_empty());
+    assert_eq!(set.decays[0].pattern_factors, wanted);
+    assert!(set.decays[1].pattern_factors.is_empty());
     for (table, says) in [
         ("{ slow = \"50%\" }", "\"slow\" is not a pattern of requests; use one of small-writes, "),
         ("{ sequential = \"201%\" }", "25% to 200%, not \"201%\""),
         ("{ sequential = \"24.9%\" }", "25% to 200%, not \"24.9%\""),
-        ("{}", "behaviour"),
+        ("{}", "pattern_factors"),
         ("\"50%\"", "a table such as { small-writes = \"50%\""),
     ] {
-        let error = refusal(&format!("{STEP}period = \"1h\"\nbehaviour = {table}"));
+        let error = refusal(&format!("{STEP}period = \"1h\"\npattern_factors = {table}"));
         assert!(error.contains(says), "{table}: {error}");
     }
 }
@@ -83,8 +83,11 @@ fn what_is_left_out_has_its_default() {
     let decay = &set.decays[0];
     let steps = vec![(1_000_000, None)];
     let period = Nanos::from_secs(600);
-    assert_eq!(decay.mode, DecayMode::Period { period, boundary: DecayWindow::Epoch, steps });
-    assert_eq!((decay.max, decay.contention, decay.every), (None, false, Nanos::from_secs(10)));
+    assert_eq!(decay.mode, DecayMode::Period { period, window: DecayWindow::Fixed, steps });
+    assert_eq!(
+        (decay.max, decay.contention, decay.update_interval),
+        (None, false, Nanos::from_secs(10))
+    );
     assert_eq!(decay.floor, Rate::bytes_per_sec(1_000).unwrap());
     assert_eq!(RuleSet::parse(&set.to_toml()).unwrap(), set);
 }
@@ -117,12 +120,12 @@ fn each_mistake_is_shown_at_its_place() {
             "\"ops\" is not something that a decay counts; use one of read, write, metadata",
         ),
         (
-            "resource = \"read\"\nentitled = \"5ops/s\"",
-            "4:12",
+            "resource = \"read\"\nentitlement = \"5ops/s\"",
+            "4:15",
             "\"5ops/s\" is not in bytes per second, the unit of resource \"read\"",
         ),
         (
-            "resource = \"read\"\nentitled = \"5MB/s\"\nmax = \"1MB/s\"\nfloor = \"2MB/s\"",
+            "resource = \"read\"\nentitlement = \"5MB/s\"\nmax = \"1MB/s\"\nfloor = \"2MB/s\"",
             "6:9",
             "floor = \"2MB/s\" is greater than max = \"1MB/s\"",
         ),
@@ -134,15 +137,15 @@ fn each_mistake_is_shown_at_its_place() {
         (
             "period = \"10min\"\nhalf_life = \"1h\"",
             "8:13",
-            "half_life cannot be combined with mode = \"step\"",
+            "half_life cannot be combined with mode = \"period\"",
         ),
         ("period = \"30s\"", "7:10", "period must be a minute or more"),
         ("period = \"90s\"", "7:10", "period must be a whole number of minutes"),
-        ("boundary = \"epoch\"", "1:1", "[[decay]] needs period"),
+        ("window = \"fixed\"", "1:1", "[[decay]] needs period"),
         (
-            "period = \"1h\"\nboundary = \"day\"",
-            "8:12",
-            "\"day\" is not a boundary; use one of epoch, rolling",
+            "period = \"1h\"\nwindow = \"day\"",
+            "8:10",
+            "\"day\" is not a window; use one of fixed, sliding",
         ),
         (
             "period = \"1h\"\nsteps = { \"50%\" = \"50%\" }",
@@ -160,27 +163,35 @@ fn each_mistake_is_shown_at_its_place() {
             "\"half\" is not a percentage above zero and up to 10000%, such as 50% or 12.5%",
         ),
         ("period = \"1h\"\nsteps = {}", "8:9", "steps = [] is empty; remove steps for its default"),
-        ("period = \"1h\"\nevery = \"10ms\"", "8:9", "every must be a second or more"),
+        (
+            "period = \"1h\"\nupdate_interval = \"10ms\"",
+            "8:19",
+            "update_interval must be a second or more",
+        ),
     ] {
         let refused = refusal(&format!("{STEP}{line}"));
         assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
     }
-    let decay = STEP.replace("\"step\"", "\"decay\"") + "max = \"1MB/s\"\nhalf_life = \"1h\"\n";
+    let decay = STEP.replace("\"period\"", "\"decay\"") + "max = \"1MB/s\"\nhalf_life = \"1h\"\n";
     for (line, place, message) in [
         (
-            "kappa = \"20\"",
-            "9:9",
+            "steepness = \"20\"",
+            "9:13",
             "\"20\" is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"",
         ),
-        ("kappa = 2.5", "9:9", "kappa must be a text such as \"2\" or \"2.5\", not a fraction"),
+        (
+            "steepness = 2.5",
+            "9:13",
+            "steepness must be a text such as \"2\" or \"2.5\", not a fraction",
+        ),
         ("steps = {}", "9:9", "steps cannot be combined with mode = \"decay\""),
     ] {
         let refused = refusal(&format!("{decay}{line}"));
         assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
     }
-    let other = refusal(&STEP.replace("\"step\"", "\"slow\""));
+    let other = refusal(&STEP.replace("\"period\"", "\"slow\""));
     assert!(
-        other.contains(":6:8: \"slow\" is not a mode of a decay; use step or decay\n"),
+        other.contains(":6:8: \"slow\" is not a mode of a decay; use period or decay\n"),
         "{other}"
     );
 }

@@ -103,11 +103,11 @@ fn the_first_rule_of_an_empty_file_or_behind_a_comment_needs_no_other() {
 
 #[test]
 fn a_change_exchanges_values_and_keeps_what_stands_beside_them() {
-    let keys = [key("weight", "16"), key("slots", "4"), key("reserve", "\"1MB/s\"")];
+    let keys = [key("weight", "16"), key("slots", "4"), key("reservation", "\"1MB/s\"")];
     let text = change("ckpt", &keys).apply(FILE).unwrap();
     let expected = FILE.replace(
         "weight = 8      # four times a job\n",
-        "weight = 16      # four times a job\nreserve = \"1MB/s\"\nslots = 4\n",
+        "weight = 16      # four times a job\nreservation = \"1MB/s\"\nslots = 4\n",
     );
     assert_eq!(text, expected);
 }
@@ -195,11 +195,11 @@ fn a_name_that_is_taken_is_told_with_its_line() {
 #[test]
 fn a_parent_is_not_stopped_before_its_children() {
     let child = "[[rule]]\nname = \"b\"\nlimit = \"2MB/s\"\n\
-                 parent = { rule = \"a\", gate = \"1s\", min = \"1MB/s\" }\n";
+                 depends_on = { rule = \"a\", when_idle = \"1s\", min = \"1MB/s\" }\n";
     let text = format!("[[rule]]\nname = \"a\"\nmatch = \"uid={{1}}\"\n{child}");
     let expected = "\"a\" is the parent of b; stop or change the dependent rules first";
     assert_eq!(refusal(stop("a"), &text), expected);
-    let freed = change("b", &[key("parent", "none")]).apply(&text).unwrap();
+    let freed = change("b", &[key("depends_on", "none")]).apply(&text).unwrap();
     assert_eq!(names(&stop("a").apply(&freed).unwrap()), ["b"]);
 }
 

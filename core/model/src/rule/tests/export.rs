@@ -8,7 +8,7 @@ name = "checkpoint"
 match = "jobid={ckpt.* \"a b\"}&opcode={write}&path={/scratch}"
 per = ["jobid"]
 weight = 4
-reserve = "50MB/s"
+reservation = "50MB/s"
 limit = "100MB/s"
 slots = 3
 write_mode = "direct"
@@ -29,17 +29,17 @@ limit = ["1MB/s", "10ops/s"]
 [[rule]]
 name = "follows"
 limit = "50MB/s"
-parent = { rule = "table", follow = "12.5%", min = "1MB/s" }
+depends_on = { rule = "table", follow = "12.5%", min = "1MB/s" }
 
 [[rule]]
 name = "complements"
 limit = "500ops/s"
-parent = { rule = "follows", complement = "1kops/s", min = "5ops/s" }
+depends_on = { rule = "follows", remainder_of = "1kops/s", min = "5ops/s" }
 
 [[rule]]
 name = "gated"
 limit = "500ops/s"
-parent = { rule = "complements", gate = "500ms", min = "5ops/s" }
+depends_on = { rule = "complements", when_idle = "500ms", min = "5ops/s" }
 
 [[rule]]
 name = "burst"

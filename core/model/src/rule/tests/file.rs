@@ -12,7 +12,7 @@ name = "checkpoint"
 match = "jobid={ckpt.*}&opcode={write}"
 per = ["jobid"]
 weight = 4
-reserve = "50MB/s"
+reservation = "50MB/s"
 max_classes = 8
 slots = 3
 write_mode = "direct"
@@ -65,7 +65,7 @@ fn every_key_reaches_its_field() {
     assert_eq!(checkpoint.matcher.to_string(), "jobid={ckpt.*}&opcode={write}");
     assert_eq!(checkpoint.per, [KeyField::Jobid]);
     assert_eq!(checkpoint.weight, Weight::new(4).unwrap());
-    assert_eq!(checkpoint.reserve, Some(bytes(50_000_000)));
+    assert_eq!(checkpoint.reservation, Some(bytes(50_000_000)));
     assert_eq!(checkpoint.max_classes, Some(8));
     assert_eq!(checkpoint.slots, Some(3));
     assert_eq!(checkpoint.write_mode, Some(WriteMode::Direct));
@@ -185,14 +185,17 @@ fn a_tenth_of_what_is_promised_in_bytes_is_for_requests_without_bytes() {
         let text = format!("[[rule]]\nname = \"a\"\n{keys}\n");
         let set = RuleSet::parse(&text).unwrap();
         assert_eq!(RuleSet::parse(&set.to_toml()).unwrap(), set);
-        set.rules[0].reserve_metadata().unwrap_or(0)
+        set.rules[0].reservation_metadata().unwrap_or(0)
     };
-    assert_eq!(part("reserve = \"20MB/s\""), 100_000);
+    assert_eq!(part("reservation = \"20MB/s\""), 100_000);
     assert_eq!(part("limit = \"20MB/s\"\nrealtime = true"), 100_000);
-    assert_eq!(part("reserve = \"20MB/s\"\nreserve_metadata = \"12.5%\""), 125_000);
-    assert_eq!(part("limit = \"20MB/s\"\nspare = true\nreserve_metadata = \"100%\""), 1_000_000);
-    assert_eq!(part("reserve = \"20MB/s\"\nreserve_metadata = \"0%\""), 0);
-    assert_eq!(part("reserve = \"50ops/s\""), 0);
+    assert_eq!(part("reservation = \"20MB/s\"\nreservation_metadata = \"12.5%\""), 125_000);
+    assert_eq!(
+        part("limit = \"20MB/s\"\nspare = true\nreservation_metadata = \"100%\""),
+        1_000_000
+    );
+    assert_eq!(part("reservation = \"20MB/s\"\nreservation_metadata = \"0%\""), 0);
+    assert_eq!(part("reservation = \"50ops/s\""), 0);
     assert_eq!(part("limit = \"20MB/s\""), 0);
 }
 
@@ -246,7 +249,7 @@ fn of_rules(rules: &[(&str, &str)]) -> String {
 fn rules_that_depend_on_one_another_in_a_circle_are_named() {
     let on = |parent: &str| {
         format!(
-            "limit = \"9ops/s\"\nparent = {{ rule = \"{parent}\", gate = \"1s\", min = \"1ops/s\" }}"
+            "limit = \"9ops/s\"\ndepends_on = {{ rule = \"{parent}\", when_idle = \"1s\", min = \"1ops/s\" }}"
         )
     };
     let refused = |text: String| crate::RuleSet::parse(&text).unwrap_err();

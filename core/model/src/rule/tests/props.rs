@@ -90,18 +90,20 @@ fn limit() -> impl Strategy<Value = String> {
 }
 
 fn file() -> impl Strategy<Value = String> {
-    let reserve = prop::option::of((1..9u32, 0..101u32));
-    let rule = (condition(), prop::option::of(limit()), 1..100u32, any::<bool>(), reserve);
+    let reservation = prop::option::of((1..9u32, 0..101u32));
+    let rule = (condition(), prop::option::of(limit()), 1..100u32, any::<bool>(), reservation);
     let meter = (condition(), 1..1000u32);
     (vec(rule, 0..4), vec(meter, 0..4)).prop_map(|(rules, meters)| {
         let mut text = String::new();
-        for (i, (condition, limit, weight, divided, reserve)) in rules.into_iter().enumerate() {
+        for (i, (condition, limit, weight, divided, reservation)) in rules.into_iter().enumerate() {
             text += &format!("[[rule]]\nname = \"r{i}\"\nmatch = '''{condition}'''\n");
             text += &format!("weight = {weight}\n");
             text += &limit.map_or(String::new(), |limit| format!("limit = {limit}\n"));
             text += if divided { "per = [\"nid\", \"uid\"]\nslots = 2\n" } else { "" };
-            if let Some((rate, percent)) = reserve {
-                text += &format!("reserve = \"{rate}MB/s\"\nreserve_metadata = \"{percent}%\"\n");
+            if let Some((rate, percent)) = reservation {
+                text += &format!(
+                    "reservation = \"{rate}MB/s\"\nreservation_metadata = \"{percent}%\"\n"
+                );
                 text += if divided { "max_classes = 5\n" } else { "" };
             }
         }

@@ -81,10 +81,10 @@ fn used(resource: Resource, counters: &Counters) -> u64 {
 /// Returns the time from which usage may still count.
 pub(super) fn first_minute(decay: &DecayRule, now: Time) -> Minute {
     let from = match &decay.mode {
-        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
+        DecayMode::Period { period, window: DecayWindow::Fixed, .. } => {
             Time::from_nanos(now.as_nanos() / period.get() * period.get())
         }
-        DecayMode::Period { period, boundary: DecayWindow::Rolling, .. } => {
+        DecayMode::Period { period, window: DecayWindow::Sliding, .. } => {
             now.before(*period).before(Nanos::new(period.get() / 60 + MINUTE_NS))
         }
         DecayMode::HalfLife { half_life, .. } => {

@@ -12,8 +12,8 @@ use plan::{DecayEvent, DecayLevel, DecayStatus};
 pub(super) fn told(event: &DecayEvent) -> Option<ControllerEvent> {
     let kind = match event.stage {
         _ if event.is_release() => EventKind::Released,
-        DecayLevel::Near => EventKind::Warned,
-        DecayLevel::Held => EventKind::Throttled,
+        DecayLevel::Warned => EventKind::Warned,
+        DecayLevel::Throttled => EventKind::Throttled,
         DecayLevel::Floor => EventKind::Floor,
         DecayLevel::Free => return None,
     };
@@ -21,7 +21,7 @@ pub(super) fn told(event: &DecayEvent) -> Option<ControllerEvent> {
         name: event.scope.name.to_string(),
         key: event.scope.key.iter().map(WireKey::from).collect(),
         used: event.used,
-        entitled: event.entitled,
+        entitlement: event.entitlement,
         limit: event.limit.map(Into::into),
         factor_ppm: event.factor_ppm,
         until_ns: event.release.map(Time::as_nanos),
@@ -38,7 +38,7 @@ pub(super) fn told(event: &DecayEvent) -> Option<ControllerEvent> {
 
 pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> DecayAccountTable {
     let part = |report: &DecayStatus| {
-        u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
+        u128::from(report.used) * 1_000_000 / u128::from(report.entitlement.max(1))
     };
     reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
     let account = |report: &DecayStatus| WireDecayAccount {
@@ -46,11 +46,11 @@ pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> D
         key: report.scope.key.iter().map(WireKey::from).collect(),
         level: level(report.stage).into(),
         used: report.used,
-        entitled: report.entitled,
+        entitlement: report.entitlement,
         limit: report.limit.map(Into::into),
         until_ns: report.release.map(Time::as_nanos),
-        pattern: report.behaviour.as_ref().map(|(pattern, _)| pattern.to_string()),
-        behaviour_ppm: report.behaviour.as_ref().map(|(_, factor_ppm)| *factor_ppm),
+        pattern: report.pattern_factor.as_ref().map(|(pattern, _)| pattern.to_string()),
+        pattern_factor_ppm: report.pattern_factor.as_ref().map(|(_, factor_ppm)| *factor_ppm),
     };
     DecayAccountTable {
         rule: decay.into(),
@@ -70,14 +70,14 @@ pub(super) fn subject_of(scope: &Scope) -> String {
 pub(super) fn level(stage: DecayLevel) -> &'static str {
     match stage {
         DecayLevel::Free => "free",
-        DecayLevel::Near => "near",
-        DecayLevel::Held => "held",
+        DecayLevel::Warned => "warned",
+        DecayLevel::Throttled => "throttled",
         DecayLevel::Floor => "floor",
     }
 }
 
 pub(super) fn stage_of(level: &str) -> Option<DecayLevel> {
-    [DecayLevel::Near, DecayLevel::Held, DecayLevel::Floor]
+    [DecayLevel::Warned, DecayLevel::Throttled, DecayLevel::Floor]
         .into_iter()
         .find(|stage| self::level(*stage) == level)
 }

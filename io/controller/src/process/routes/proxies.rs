@@ -146,7 +146,7 @@ pub(super) async fn report(
     let mut order = order.map_err(|superseded| match superseded.again {
         false => {
             let message = format!(
-                "another proxy reports as {name} and started later; rename one of them with --node"
+                "another proxy reports as {name} and started later; rename one of them with --name"
             );
             refusal(StatusCode::CONFLICT, message)
         }

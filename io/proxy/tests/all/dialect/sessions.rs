@@ -28,7 +28,7 @@ fn with_lock(served: &Served) -> P9Channel {
 
 #[test]
 fn a_session_begins_with_its_terms_and_the_root() {
-    let served = Setup::new("terms").top("session_keep = \"17s\"").start();
+    let served = Setup::new("terms").top("session_timeout = \"17s\"").start();
     for (asked, granted) in [(0, 0), (1, 1), (64, 64), (65, 64), (u16::MAX, 64)] {
         let mut client = served.connect();
         let terms = client.session(fresh_id(), 0, asked, "x").unwrap();
@@ -198,7 +198,7 @@ fn of_many_connections_for_one_channel_the_last_has_it() {
 
 #[test]
 fn a_session_without_connections_expires_and_gives_all_back() {
-    let served = Setup::new("expired").top("session_keep = \"1s\"").start();
+    let served = Setup::new("expired").top("session_timeout = \"1s\"").start();
     let mut client = with_lock(&served);
     let mut other = served.client();
     other.open_name(1, "f", open::RDWR).unwrap();
@@ -221,7 +221,7 @@ fn a_session_without_connections_expires_and_gives_all_back() {
 
 #[test]
 fn a_session_expires_also_when_nobody_else_is_connected() {
-    let served = Setup::new("alone").top("session_keep = \"1s\"").start();
+    let served = Setup::new("alone").top("session_timeout = \"1s\"").start();
     let mut client = with_lock(&served);
     let path = served.data().join("f");
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -235,7 +235,7 @@ fn a_session_expires_also_when_nobody_else_is_connected() {
 
 #[test]
 fn a_session_with_a_connection_does_not_expire() {
-    let served = Setup::new("kept").top("session_keep = \"1s\"").start();
+    let served = Setup::new("kept").top("session_timeout = \"1s\"").start();
     let mut zero = with_lock(&served);
     let mut gone = served.client();
     gone.create(1, "g");

@@ -35,7 +35,7 @@ pub(crate) fn proxy(test: &str, node: &str, url: &str) -> Proxy {
 pub(crate) fn proxy_with(test: &str, node: &str, url: &str, more: &str) -> Proxy {
     let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
                   [[target]]\nname = \"fs\"\n";
-    let top = format!("controller = \"{url}\"\nnode = \"{node}\"\n{more}");
+    let top = format!("controller = \"{url}\"\nproxy_name = \"{node}\"\n{more}");
     Setup::new(&format!("{test}-{node}")).top(&top).tables(tables).api().start()
 }
 

@@ -5,7 +5,7 @@
 //!                                         └─ not within WINDOW: forgotten
 //! ```
 //!
-//! Only decays with `behaviour` are checked. The state is in memory only: after a restart the next
+//! Only decays with `pattern_factors` are checked. The state is in memory only: after a restart the next
 //! hundred requests show the same pattern again.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl RecentPatterns {
                 return false;
             };
             let shown = seen.patterns().find_map(|pattern| {
-                decay.behaviour.iter().find(|(named, _)| *named == pattern).copied()
+                decay.pattern_factors.iter().find(|(named, _)| *named == pattern).copied()
             });
             if let Some((pattern, factor_ppm)) = shown {
                 decays.set_behaviour(scope, factor_ppm, pattern.name(), now);
@@ -69,8 +69,8 @@ mod tests {
 
     fn rules(behaviour: &str) -> Arc<RuleSet> {
         let text = format!(
-            "[[decay]]\nname = \"w\"\nper = [\"uid\"]\nresource = \"write\"\nentitled = \"1MB/s\"\n\
-             floor = \"1kB/s\"\nmode = \"step\"\nperiod = \"1h\"\nbehaviour = {behaviour}\n"
+            "[[decay]]\nname = \"w\"\nper = [\"uid\"]\nresource = \"write\"\nentitlement = \"1MB/s\"\n\
+             floor = \"1kB/s\"\nmode = \"period\"\nperiod = \"1h\"\npattern_factors = {behaviour}\n"
         );
         Arc::new(RuleSet::parse(&text).unwrap_or_else(|error| panic!("{error}")))
     }
@@ -97,7 +97,10 @@ mod tests {
         recent.see(&scope(3), &writes([99, 0, 0, 0]), at(1));
         recent.judge(&rules, &mut decays, at(1));
         let known = |decays: &DecayAccounts| -> Vec<_> {
-            decays.reports().map(|r| r.behaviour.map(|(p, ppm)| (p.to_string(), ppm))).collect()
+            decays
+                .reports()
+                .map(|r| r.pattern_factor.map(|(p, ppm)| (p.to_string(), ppm)))
+                .collect()
         };
         let of = |pattern: &str, ppm| Some((pattern.to_string(), ppm));
         let wanted = [of("small-writes", 500_000), of("sequential", 1_200_000), None];

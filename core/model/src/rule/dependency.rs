@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   limit = "500MB/s"
-//!   parent = { rule = "checkpoint", follow = "50%",         min = "10MB/s" }   half of its limit
-//!   parent = { rule = "checkpoint", complement = "1GB/s",   min = "10MB/s" }   the remainder of that
-//!   parent = { rule = "checkpoint", gate = "500ms",         min = "10MB/s" }   min while it is active
+//!   depends_on = { rule = "checkpoint", follow = "50%",         min = "10MB/s" }   half of its limit
+//!   depends_on = { rule = "checkpoint", remainder_of = "1GB/s",   min = "10MB/s" }   the remainder of that
+//!   depends_on = { rule = "checkpoint", when_idle = "500ms",         min = "10MB/s" }   min while it is active
 //! ```
 //!
 //! The effective limit is between `min` and the rule's own `limit`. Dependent rules are those of
@@ -22,15 +22,15 @@ const PARENTS_MAX: usize = 32;
 /// The longest chain of rules that depend on one another.
 const DEPTH_MAX: usize = 8;
 
-/// Reads the value of `parent`, of a rule with these limits.
-pub(super) fn parent(
+/// Reads the value of `depends_on`, of a rule with these limits.
+pub(super) fn dependency(
     entry: SectionEntry<'_>,
     limits: &[super::Limit],
 ) -> Result<RuleDependency, RuleFault> {
     let [limit] = limits else {
         return Err(entry.fault(RuleProblem::ParentLimit { limits: limits.len() }));
     };
-    let section = Section::new("parent", entry.table(WANT)?, entry.at(), &KEYS)?;
+    let section = Section::new("depends_on", entry.table(WANT)?, entry.at(), &KEYS)?;
     let rule = section.need("rule")?.text("a rule's name")?.into();
     let min = same_unit(section.need("min")?, limit.rate)?;
     if min.per_sec() > limit.rate.per_sec() {
@@ -38,7 +38,7 @@ pub(super) fn parent(
             RuleProblem::ParentMin { min: min.to_string(), limit: limit.rate.to_string() };
         return Err(section.need("min")?.fault(problem));
     }
-    let kinds = [section.get("follow"), section.get("complement"), section.get("gate")];
+    let kinds = [section.get("follow"), section.get("remainder_of"), section.get("when_idle")];
     let kind = match kinds {
         [Some(part), None, None] => {
             DependencyKind::Follow { part_ppm: part_of(part, PercentRange::OfAny)? }
@@ -63,7 +63,7 @@ pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleF
     let mut parents: Vec<&str> = Vec::new();
     let place = |rule: &str| rules.iter().position(|known| known.name == rule);
     for (rule, at) in rules.iter().zip(places) {
-        let Some(parent) = &rule.parent else { continue };
+        let Some(parent) = &rule.depends_on else { continue };
         let fault = |problem| RuleFault::new(problem, at.clone());
         let Some(found) = place(&parent.rule) else {
             let problem =
@@ -99,7 +99,7 @@ pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleF
                     max: DEPTH_MAX,
                 }));
             }
-            next = rules[index].parent.as_ref().and_then(|parent| place(&parent.rule));
+            next = rules[index].depends_on.as_ref().and_then(|parent| place(&parent.rule));
         }
     }
     Ok(())
@@ -149,7 +149,7 @@ fn ppm_of(number: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(rest)
 }
 
-const KEYS: [&str; 5] = ["rule", "follow", "complement", "gate", "min"];
+const KEYS: [&str; 5] = ["rule", "follow", "remainder_of", "when_idle", "min"];
 const WANT: &str = "a table such as { rule = \"a\", follow = \"50%\", min = \"1MB/s\" }";
 const WANT_PART: &str = "a text such as \"50%\"";
 const WANT_TIME: &str = "a text such as \"500ms\"";
