@@ -21,7 +21,7 @@ pub(crate) enum Want {
     Nothing,
     /// This share is enough.
     UpTo(Share),
-    /// Requests wait there.
+    /// Requests wait at the proxy: it takes whatever share it can get.
     More,
 }
 

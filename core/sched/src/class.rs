@@ -108,7 +108,7 @@ pub(crate) struct ClassQueue {
     pub(crate) at: u8,
     /// The place of its last meter or cap among its class's wait causes.
     pub(crate) by: u8,
-    /// Requests in it.
+    /// Number of requests in the queue.
     pub(crate) len: u32,
     /// When the time of its requests was added up last.
     pub(crate) mark: Time,
@@ -122,7 +122,7 @@ pub(crate) struct ClassQueue {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct QueuedRequest {
-    /// Arrival number.
+    /// Number of the arrival, which orders requests with equal tags.
     pub(crate) number: u64,
     /// Charged cost in ns.
     pub(crate) cost: u64,

@@ -79,7 +79,7 @@ impl Heap {
         }
     }
 
-    /// Takes everything out.
+    /// Removes all items and their positions.
     pub(crate) fn clear(&mut self, places: &mut HeapPositions) {
         for entry in self.entries.drain(..) {
             places.0[entry.item as usize] = NOWHERE;

@@ -30,7 +30,7 @@ pub(crate) struct LaneState {
     pub(crate) kept: u32,
     /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
     lag_max: u64,
-    /// Virtual time.
+    /// Virtual time of the lane, from which start tags are made.
     pub(crate) v: VirtualTime,
     /// The class that was served last, and when; then the last other one.
     served: [(u32, Time); 2],

@@ -95,9 +95,9 @@ pub(crate) struct MeterKey {
 pub(crate) enum MeterOwner {
     /// The n-th limit of a rule with these kinds and this unit.
     Rule { name: String, kinds: Vec<model::OpKind>, nth: usize },
-    /// A `[[meter]]`.
+    /// A `[[meter]]` section of the rules.
     Meter { name: String },
-    /// A `[[decay]]`.
+    /// A `[[decay]]` section of the rules.
     Decay { name: String },
 }
 

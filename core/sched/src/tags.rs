@@ -23,7 +23,7 @@ pub(crate) struct VirtualTime(u128);
 pub(crate) struct EffectiveWeight(u64);
 
 impl EffectiveWeight {
-    /// Weight 1, undivided.
+    /// Weight 1 of a class that is not divided over proxies.
     pub(crate) const ONE: EffectiveWeight = EffectiveWeight(1 << PHI_BITS);
 
     /// The weight of a class with a share of it, for a number of proxies: with equal shares it is

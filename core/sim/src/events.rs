@@ -39,7 +39,7 @@ pub(crate) enum SimEvent {
     Begin { copy: u32 },
     /// A copy of a job ends.
     End { copy: u32 },
-    /// A fault begins.
+    /// A fault of the scenario begins.
     Fault { fault: u32 },
     /// A fault is over.
     Mended { fault: u32 },
@@ -57,7 +57,7 @@ pub(crate) enum SimEvent {
     Look,
 }
 
-/// All future events.
+/// The future events of a run, in order of time and then of insertion.
 #[derive(Debug, Default)]
 pub(crate) struct SimEvents {
     heap: BinaryHeap<SimEventEntry>,

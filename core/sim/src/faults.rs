@@ -47,7 +47,7 @@ pub(crate) enum FaultKind {
 /// The timeout after which a client sends again.
 pub(crate) const RESEND: Nanos = Nanos::from_millis(500);
 
-/// Faults of scenarios.
+/// Generator of random faults for scenarios.
 pub(crate) struct Faults;
 
 impl Faults {

@@ -32,7 +32,7 @@ pub struct Recording {
 #[derive(Debug)]
 pub(crate) struct RecordedSubject {
     pub(crate) who: Arc<TraceSubject>,
-    /// By arrival.
+    /// Its requests in the order of arrival.
     pub(crate) requests: Vec<RecordedRequest>,
 }
 

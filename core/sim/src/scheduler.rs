@@ -98,7 +98,7 @@ pub(crate) struct SimArrival {
     pub(crate) token: u32,
 }
 
-/// A dispatched request.
+/// A request that the scheduler has dispatched, with its lane and slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimDispatch {
     pub(crate) id: u64,

@@ -108,7 +108,7 @@ impl TargetSpec {
 /// A request at the target: its index in the world's table, and its stamp.
 pub(crate) type ServiceId = (u32, u32);
 
-/// One active target.
+/// The simulated backend of one proxy at one target.
 #[derive(Debug)]
 pub(crate) struct SimDevice {
     spec: Arc<TargetSpec>,

@@ -42,7 +42,7 @@ pub struct ParseRoleError {
 pub struct NewToken {
     /// Its name: 1 to 63 letters, digits, `_`, `-` and `.`, unique among the tokens.
     pub name: String,
-    /// Its role.
+    /// Its role: the calls that it allows.
     pub role: Role,
     /// The user whose usage it sees: required by role `user`, refused by others.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct NewToken {
     pub expires_s: Option<u64>,
 }
 
-/// A new token.
+/// A new token with its secret, which is shown only once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeToken {
     /// The token itself: returned this once and not stored.
@@ -64,9 +64,9 @@ pub struct MadeToken {
 /// The record of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenReport {
-    /// Its name.
+    /// Its name, unique among the tokens.
     pub name: String,
-    /// Its role.
+    /// Its role: the calls that it allows.
     pub role: Role,
     /// The user whose usage it sees, with role `user`.
     pub user: Option<u32>,
@@ -102,7 +102,7 @@ pub struct AuditLine {
     pub after: Option<String>,
 }
 
-/// Changes, oldest first.
+/// Accepted changes from the audit log, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditLines {
     /// The newest of the requested changes.

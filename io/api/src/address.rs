@@ -25,7 +25,7 @@ pub enum ParseAddressError {
     /// Neither of the two forms.
     #[error("{text:?} is not an address such as tcp://127.0.0.1:5640 or unix:///run/sluice.sock")]
     Form {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
     /// More than the kernel's `sun_path` holds.
@@ -34,7 +34,7 @@ pub enum ParseAddressError {
         ServerAddress::UNIX_LEN_MAX
     )]
     TooLong {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
 }

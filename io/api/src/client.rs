@@ -59,7 +59,7 @@ pub enum ClientError {
     /// An address that is not a Unix socket.
     #[error("{address} is not a control socket; give unix:///path as in sluice proxy --api")]
     NotUnix {
-        /// What was given.
+        /// The address that was given.
         address: ServerAddress,
     },
     /// The client itself could not be set up.
@@ -71,9 +71,9 @@ pub enum ClientError {
     /// A connection that could not be opened.
     #[error("cannot connect to {}{}", .at.name(), hint(.at, .source))]
     Connect {
-        /// The place.
+        /// The endpoint to connect to.
         at: Endpoint,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -83,15 +83,15 @@ pub enum ClientError {
     /// A reply that was not complete within the time limit.
     #[error("{} did not reply within {} s", .at.name(), .limit.as_secs_f32())]
     TimedOut {
-        /// The place.
+        /// The endpoint that did not reply.
         at: Endpoint,
-        /// The time limit.
+        /// The time limit of the call.
         limit: Duration,
     },
     /// A call that the server refused.
     #[error("{message}")]
     Refused {
-        /// The HTTP status.
+        /// The HTTP status of the reply.
         status: u16,
         /// The reason, for people.
         message: String,
@@ -107,15 +107,15 @@ pub enum ClientError {
     /// An exchange that broke off or was not HTTP.
     #[error("the exchange with {} failed: {reason}", .at.name())]
     Exchange {
-        /// The place.
+        /// The endpoint of the exchange.
         at: Endpoint,
-        /// What broke.
+        /// The step that failed and its error.
         reason: String,
     },
     /// A reply that is not what this version expects.
     #[error("{} sent an unexpected reply to {path}", .at.name())]
     Decode {
-        /// The place.
+        /// The endpoint that sent the reply.
         at: Endpoint,
         /// The path of the call.
         path: String,
@@ -315,7 +315,7 @@ impl ApiClient {
         self.get(path::TOKENS)
     }
 
-    /// Creates a token.
+    /// Creates a token; its secret is only in this reply.
     pub fn make_token(&self, new: &NewToken) -> Result<MadeToken, ClientError> {
         let body = serde_json::to_string(new).expect("a token's record is plain data");
         self.call(Method::POST, path::TOKENS, body, None)

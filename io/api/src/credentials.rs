@@ -37,7 +37,7 @@ pub struct Credentials {
     pub token: Option<String>,
     /// The caller's certificate, PEM.
     pub cert: Option<PathBuf>,
-    /// Its key, PEM.
+    /// The file with the certificate's private key, PEM.
     pub key: Option<PathBuf>,
 }
 
@@ -47,9 +47,9 @@ pub enum CredentialsError {
     /// A file that cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -59,9 +59,9 @@ pub enum CredentialsError {
         path.display()
     )]
     Exposed {
-        /// The file.
+        /// The file that others can read.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits, as in chmod(2).
         mode: u32,
     },
     /// A secret that another user could have written.
@@ -70,9 +70,9 @@ pub enum CredentialsError {
     /// A file without the expected content.
     #[error("{} contains no {what}", path.display())]
     Nothing {
-        /// The file.
+        /// The file without the content.
         path: PathBuf,
-        /// The expected content.
+        /// The expected content, such as `private key as PEM`.
         what: &'static str,
     },
     /// Text that cannot be a token.
@@ -90,30 +90,30 @@ pub enum CredentialsError {
          --ca FILE or SLUICE_CA"
     )]
     NoAuthority {
-        /// The place.
+        /// The endpoint to connect to.
         at: String,
     },
     /// A token that would be sent to another machine unencrypted.
     #[error("the token would be sent to {at} unencrypted; use https://{at}")]
     Clear {
-        /// The place.
+        /// The endpoint as host and port.
         at: String,
     },
     /// A certificate and a key that do not match or are not valid.
     #[error("{} and its key are not a valid certificate and private key", path.display())]
     Tls {
-        /// The certificate's file.
+        /// The file with the certificate.
         path: PathBuf,
-        /// Why.
+        /// The error of the TLS library.
         #[source]
         source: rustls::Error,
     },
     /// Certificates that are not valid as CA certificates.
     #[error("{} is not a valid CA certificate: PEM is expected", path.display())]
     Authority {
-        /// The file.
+        /// The file with the CA certificates.
         path: PathBuf,
-        /// Why.
+        /// The error of the TLS library.
         #[source]
         source: rustls::Error,
     },

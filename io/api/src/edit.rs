@@ -22,9 +22,9 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleChange {
-    /// The action.
+    /// The action on the rule.
     pub action: RuleAction,
-    /// The rule's name.
+    /// The name of the rule to change.
     pub name: String,
     /// For `start` and `change`: values by key, as `sluice rule` takes them; `none` removes a
     /// key. Other keys do not change.
@@ -39,11 +39,11 @@ pub struct RuleChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
-    /// Adds a rule.
+    /// Adds a rule at a position.
     Start,
     /// Sets or removes some of its keys.
     Change,
-    /// Removes the rule.
+    /// Removes the rule from the list.
     Stop,
     /// Moves the rule to another position.
     Rank,
@@ -53,7 +53,7 @@ pub enum RuleAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireRulePosition {
-    /// Before all others.
+    /// Before all other rules.
     #[default]
     First,
     /// After all others except `default`.

@@ -18,17 +18,17 @@ pub enum Endpoint {
     Http {
         /// As it was written, without brackets.
         host: String,
-        /// The port.
+        /// The TCP port, 0 to 65535.
         port: u16,
     },
     /// `https://HOST:PORT`, the same over TLS.
     Https {
         /// As it was written, without brackets: what its certificate must name.
         host: String,
-        /// The port.
+        /// The TCP port, 0 to 65535.
         port: u16,
     },
-    /// `unix:///path`, absolute.
+    /// `unix:///path`: a Unix socket by its absolute path.
     Unix(PathBuf),
 }
 

@@ -38,14 +38,14 @@ pub enum EventKind {
     Rules,
 }
 
-/// One event.
+/// One event that a controller has published.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerEvent {
     /// Its number: greater than that of each event before it. Numbers may be skipped.
     pub sequence: u64,
     /// The time, in nanoseconds since 1970.
     pub at_ns: u64,
-    /// The kind.
+    /// The kind of the event.
     pub kind: EventKind,
     /// The subject: a decay's key such as `uid=1000`, a proxy, a controller, or the version of the
     /// rules.
@@ -79,7 +79,7 @@ pub struct DecayChange {
 /// Events in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ControllerEvents {
-    /// The events.
+    /// The events, by increasing number.
     pub events: Vec<ControllerEvent>,
     /// The number to continue from: the next `since`.
     pub next: u64,
@@ -97,7 +97,7 @@ pub struct WireDecayAccounts {
     pub decays: Vec<DecayAccountTable>,
 }
 
-/// One `[[decay]]`.
+/// One `[[decay]]` section with the accounts of its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecayAccountTable {
     /// The decay as it is written.

@@ -30,9 +30,9 @@ pub enum PrivateFileError {
         path.display()
     )]
     Owner {
-        /// The file.
+        /// The file that another user owns.
         path: PathBuf,
-        /// The owner.
+        /// The user id of its owner.
         uid: u32,
     },
     /// A file that another user could have changed.
@@ -42,23 +42,23 @@ pub enum PrivateFileError {
         path.display()
     )]
     Writable {
-        /// The file.
+        /// The file that others may write.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits, as in chmod(2).
         mode: u32,
     },
     /// A file that others may read, and whose mode this user may not change.
     #[error("{} has mode {mode:04o}, so others may read it; chmod 600 it", path.display())]
     Readable {
-        /// The file.
+        /// The file that others may read.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits, as in chmod(2).
         mode: u32,
     },
     /// A file whose attributes cannot be read.
     #[error("cannot read the attributes of {}", path.display())]
     System {
-        /// The file.
+        /// The file whose attributes were requested.
         path: PathBuf,
         /// The error of the system.
         #[source]

@@ -91,18 +91,18 @@ pub use why::{
 pub mod path {
     /// [`ProxyStatus`](crate::ProxyStatus), of a controller [`ControllerStatus`](crate::ControllerStatus).
     pub const STATUS: &str = "/v1/status";
-    /// [`WireClasses`](crate::WireClasses).
+    /// GET the classes of a proxy: [`WireClasses`](crate::WireClasses).
     pub const CLASSES: &str = "/v1/classes";
-    /// [`WireSubjects`](crate::WireSubjects).
+    /// GET the subjects of a proxy: [`WireSubjects`](crate::WireSubjects).
     pub const SUBJECTS: &str = "/v1/subjects";
     /// [`WireRules`](crate::WireRules) by GET; a new rule file's TOML text by PUT, with `If-Match`
     /// only over the version that it names, with `?save=true` into the proxy's rule file too.
     pub const RULES: &str = "/v1/rules";
     /// POST a [`RuleChange`](crate::RuleChange), get the [`WireRules`](crate::WireRules) as they are then.
     pub const RULE_EDITS: &str = "/v1/rules/edits";
-    /// [`Connections`](crate::Connections).
+    /// GET the open connections of a proxy: [`Connections`](crate::Connections).
     pub const CONNECTIONS: &str = "/v1/connections";
-    /// [`Proxies`](crate::Proxies).
+    /// GET the proxies of a controller and their shares: [`Proxies`](crate::Proxies).
     pub const PROXIES: &str = "/v1/proxies";
     /// One proxy: DELETE removes it.
     pub const PROXY: &str = "/v1/proxies/{name}";
@@ -110,15 +110,15 @@ pub mod path {
     pub const REPORT: &str = "/v1/proxies/{name}/report";
     /// [`Why`](crate::Why), a proxy's and a controller's.
     pub const WHY: &str = "/v1/why";
-    /// [`DelayTable`](crate::DelayTable).
+    /// GET the subjects that limits delayed longest: [`DelayTable`](crate::DelayTable).
     pub const WHY_TOP: &str = "/v1/why/top";
-    /// [`WireJobReport`](crate::WireJobReport).
+    /// GET the report of one job: [`WireJobReport`](crate::WireJobReport).
     pub const JOB_REPORT: &str = "/v1/report";
-    /// [`LiveUsage`](crate::LiveUsage).
+    /// GET the current activity of all proxies: [`LiveUsage`](crate::LiveUsage).
     pub const LIVE: &str = "/v1/live";
-    /// [`UsageTable`](crate::UsageTable).
+    /// GET the usage in a span of time: [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
-    /// [`WireDecayAccounts`](crate::WireDecayAccounts).
+    /// GET the accounts of all decays: [`WireDecayAccounts`](crate::WireDecayAccounts).
     pub const DECAYS: &str = "/v1/decays";
     /// [`ControllerEvents`](crate::ControllerEvents), or a stream of them with `Accept: text/event-stream`.
     pub const EVENTS: &str = "/v1/events";
@@ -138,7 +138,7 @@ pub mod path {
     pub const TOKENS: &str = "/v1/tokens";
     /// One token: DELETE revokes it.
     pub const TOKEN: &str = "/v1/tokens/{name}";
-    /// [`AuditLines`](crate::AuditLines).
+    /// GET the audit log of a controller: [`AuditLines`](crate::AuditLines).
     pub const AUDIT: &str = "/v1/audit";
 
     /// [`TOKEN`] of a name.

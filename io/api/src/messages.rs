@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 pub struct ProxyStatus {
     /// The version of the program.
     pub version: String,
-    /// Its process id.
+    /// The process id of the proxy.
     pub pid: u32,
     /// Nanoseconds since it started.
     pub t_ns: u64,
@@ -28,7 +28,7 @@ pub struct ProxyStatus {
     pub exports: Vec<ExportReport>,
     /// The schedulers, one for each target.
     pub targets: Vec<TargetReport>,
-    /// Open connections.
+    /// The number of open connections of clients.
     pub connections: u64,
     /// Totals since the start, over open and closed connections.
     pub totals: ProxyTotals,
@@ -67,9 +67,9 @@ pub struct ControllerLink {
 pub struct ProxyTotals {
     /// Requests answered, including attaches and requests refused on arrival.
     pub requests: u64,
-    /// Payload read.
+    /// Payload bytes that were read.
     pub read_bytes: u64,
-    /// Payload written.
+    /// Payload bytes that were written.
     pub written_bytes: u64,
     /// Backend operations; an entry listed with its attributes is one.
     pub ops: u64,
@@ -84,7 +84,7 @@ pub struct ProxyTotals {
 pub struct Threads {
     /// The number of threads.
     pub started: u32,
-    /// Their maximum.
+    /// The maximum number of threads.
     pub max: u32,
 }
 
@@ -93,7 +93,7 @@ pub struct Threads {
 pub struct ExportReport {
     /// The name that clients attach to.
     pub name: String,
-    /// The directory.
+    /// The directory that is served.
     pub dir: String,
     /// Whether it refuses every change.
     pub readonly: bool,
@@ -108,7 +108,7 @@ pub struct TargetReport {
     pub name: String,
     /// Device slots: D of SFQ(D), as it is now; 0 while nothing is scheduled.
     pub slots_max: u32,
-    /// Requests waiting now.
+    /// The number of requests that wait now.
     pub queued: u64,
     /// The part of the reserved rates that could not be served in the last second, in parts per
     /// million: above 0 if the reservations exceed what the target can do.
@@ -131,18 +131,18 @@ pub struct TargetReport {
 /// The cost of a request of one size to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CostPoint {
-    /// The size.
+    /// The size of the request.
     pub bytes: u64,
-    /// The device's time.
+    /// The time that the device needs for it.
     pub cost_ns: u64,
 }
 
 /// The service of a class or subject since the proxy started, and its requests now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireUsage {
-    /// Payload read.
+    /// Payload bytes that were read.
     pub read_bytes: u64,
-    /// Payload written.
+    /// Payload bytes that were written.
     pub written_bytes: u64,
     /// Backend operations; an entry listed with its attributes is one.
     pub ops: u64,
@@ -157,7 +157,7 @@ pub struct WireUsage {
     /// The cost here of its service from other proxies, as reported by its mounts.
     #[serde(default)]
     pub elsewhere_ns: u64,
-    /// Requests waiting now.
+    /// The number of requests that wait now.
     pub queued: u64,
     /// Requests at the backend now.
     pub running: u64,
@@ -190,7 +190,7 @@ pub struct WireClass {
     pub key: String,
     /// Its weight against other classes.
     pub weight: u32,
-    /// Its service.
+    /// Its service and its requests.
     pub usage: WireUsage,
 }
 
@@ -213,17 +213,17 @@ pub struct WireSubject {
     pub target: String,
     /// The batch job; empty when there is none.
     pub job: String,
-    /// The user.
+    /// The user id of the caller.
     pub uid: u32,
-    /// The user's group.
+    /// The primary group id of the user.
     pub gid: u32,
     /// The node's network name.
     pub nid: String,
-    /// Its service.
+    /// Its service and its requests.
     pub usage: WireUsage,
 }
 
-/// All open connections.
+/// The open connections of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Connections {
     /// When the figures were read, in nanoseconds since the proxy started.
@@ -246,9 +246,9 @@ pub struct ConnectionInfo {
     pub attaches: Vec<Attach>,
     /// The agreed largest message.
     pub msize_bytes: u32,
-    /// Fids in use.
+    /// The number of fids in use.
     pub fids: u64,
-    /// Requests in flight.
+    /// The number of requests in flight.
     pub tags: u64,
     /// Payload of those requests.
     pub in_flight_bytes: u64,
@@ -266,11 +266,11 @@ pub struct Attach {
     pub uname: Option<String>,
     /// The user for which the proxy acts.
     pub uid: u32,
-    /// The user's group.
+    /// The primary group id of the user.
     pub gid: u32,
     /// The batch job; empty if there is none.
     pub job: String,
-    /// The export.
+    /// The name of the attached export.
     pub export: String,
 }
 

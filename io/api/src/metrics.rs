@@ -28,7 +28,7 @@ pub enum MetricKind {
 pub enum MetricUnit {
     /// A number of things, which the metric names.
     Count,
-    /// Bytes.
+    /// An amount of data in bytes.
     Bytes,
     /// Seconds; pages take nanoseconds.
     Seconds,
@@ -39,7 +39,7 @@ pub enum MetricUnit {
 /// One metric without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The whole name.
+    /// The whole name, as scrapes show it.
     pub name: &'static str,
     /// The behaviour of its value.
     pub kind: MetricKind,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct MountStatus {
     /// The version of the program.
     pub version: String,
-    /// Its process id.
+    /// The process id of the mount.
     pub pid: u32,
     /// Files that programs have open.
     pub open_files: u64,

@@ -87,7 +87,7 @@ pub struct WireMembership {
 pub struct WireHoldings {
     /// The share of scopes that are not listed.
     pub unlisted: u32,
-    /// The fallback share.
+    /// The share to fall back to when the lease expires: 1/N.
     pub fallback: u32,
     /// The shares of single scopes.
     pub listed: Vec<WireWaits>,
@@ -97,7 +97,7 @@ pub struct WireHoldings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireScopeUsage {
-    /// The scope.
+    /// The scope that was used.
     #[serde(with = "compact::apart")]
     pub scope: WireScope,
     /// The usage in billionths of the whole limit; absent if only the weight is divided.
@@ -110,9 +110,9 @@ pub struct WireScopeUsage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireScopeService {
-    /// The class.
+    /// The scope of the class.
     pub scope: WireScope,
-    /// The sum.
+    /// The total in the current generation.
     pub served: WireServiceTotal,
 }
 
@@ -120,7 +120,7 @@ pub struct WireScopeService {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireServiceTotal {
-    /// The generation.
+    /// The generation of the total.
     pub lap: u64,
     /// The total in it.
     pub cost_ns: u64,
@@ -149,7 +149,7 @@ pub struct UsageLine {
     /// The subject of the line.
     #[serde(with = "compact::apart")]
     pub payer: WireSubjectId,
-    /// The counters.
+    /// The usage of the subject, cumulative.
     pub counters: WireCounters,
 }
 
@@ -159,9 +159,9 @@ pub struct UsageLine {
 pub struct WireSubjectId {
     /// The job; empty if there is none.
     pub job: String,
-    /// The user.
+    /// The user id of the subject.
     pub uid: u32,
-    /// The user's group.
+    /// The primary group id of the user.
     pub gid: u32,
     /// The project quota id, if any.
     pub project: Option<u32>,
@@ -179,12 +179,12 @@ pub struct WireSubjectId {
     pub export: String,
 }
 
-/// Amounts and operations.
+/// The cumulative amounts and operations of a subject or a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireCounters {
-    /// Payload read.
+    /// Payload bytes that were read.
     pub read_bytes: u64,
-    /// Payload written.
+    /// Payload bytes that were written.
     pub written_bytes: u64,
     /// The cost of the requests to their targets.
     pub cost_ns: u64,
@@ -194,7 +194,7 @@ pub struct WireCounters {
     /// The time that these waited, summed up.
     #[serde(default)]
     pub delayed_ns: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     #[serde(default)]
     pub delayed_bytes: u64,
     /// Operations by kind; kinds that are absent have none.
@@ -213,7 +213,7 @@ pub struct WireCounters {
 pub struct ControllerReply {
     /// The term of the controller; another term means another leader.
     pub term: u64,
-    /// Assignments by target.
+    /// The assignments by name of the target.
     pub targets: BTreeMap<String, WireTargetAssignment>,
     /// The rules, if the proxy has another version.
     pub rules: Option<RulesText>,
@@ -257,7 +257,7 @@ pub struct WireTargetAssignment {
 /// The service of one class by all other proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRemoteService {
-    /// The class.
+    /// The scope of the class.
     pub scope: WireScope,
     /// The service by the others.
     pub elsewhere: WireServiceTotal,
@@ -268,7 +268,7 @@ pub struct WireRemoteService {
 /// The rules that a controller sends to its proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RulesText {
-    /// Identifies this text.
+    /// The version, which identifies this text.
     pub version: String,
     /// The text of the rule file.
     pub text: String,
@@ -279,7 +279,7 @@ pub struct RulesText {
 pub struct ControllerStatus {
     /// The version of the program.
     pub version: String,
-    /// Its process id.
+    /// The process id of the controller.
     pub pid: u32,
     /// Nanoseconds since it started.
     pub t_ns: u64,
@@ -317,9 +317,9 @@ pub struct Proxies {
 pub struct WireProxyStatus {
     /// The name of the proxy.
     pub name: String,
-    /// The target.
+    /// The name of the target.
     pub target: String,
-    /// Its epoch.
+    /// The epoch of the proxy, which increases with each start.
     pub epoch: u64,
     /// How long ago its last report came.
     pub heard_ns_ago: u64,
@@ -356,7 +356,7 @@ pub struct UsageTable {
 pub struct UsageRow {
     /// The job, user, …; `(other)` if there were too many.
     pub name: String,
-    /// The counters.
+    /// The usage in the span of time.
     #[serde(flatten)]
     pub counters: WireCounters,
 }

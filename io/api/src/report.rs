@@ -67,7 +67,7 @@ pub struct JobDelayCause {
     pub now: bool,
     /// Requests that it delayed.
     pub requests: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     pub bytes: u64,
     /// The time that they waited, summed up over requests.
     pub wait_ns: u64,
@@ -89,17 +89,17 @@ pub struct ConcurrentJob {
 pub struct JobPoint {
     /// Its start, in seconds since 1970.
     pub at_s: u64,
-    /// Its length.
+    /// The length of the span, in seconds.
     pub span_s: u64,
-    /// Payload read.
+    /// Payload bytes that were read.
     pub read_bytes: u64,
-    /// Payload written.
+    /// Payload bytes that were written.
     pub written_bytes: u64,
-    /// Operations.
+    /// Backend operations in the span.
     pub ops: u64,
     /// Requests that a limit or a cap on slots delayed.
     pub delayed: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     pub delayed_bytes: u64,
     /// The time that they waited, summed up.
     pub delayed_ns: u64,

@@ -48,7 +48,7 @@ pub struct WireRules {
 pub struct ExportProjects {
     /// The name of the export.
     pub export: String,
-    /// The files.
+    /// The files whose project quota id is known.
     pub known: ProjectsKnown,
 }
 
@@ -56,7 +56,7 @@ pub struct ExportProjects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectsKnown {
-    /// All files.
+    /// All files, open or not.
     Files,
     /// Open files only: the proxy's kernel cannot read it of other files without an open.
     OpenFiles,
@@ -109,7 +109,7 @@ pub struct WireRule {
 /// The dependency of a rule's limit, which moves between `min` and the limit itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireRuleDependency {
-    /// The other rule.
+    /// The name of the other rule.
     pub rule: String,
     /// `follow`, `remainder_of` or `when_idle`.
     pub kind: String,
@@ -122,13 +122,13 @@ pub struct WireRuleDependency {
 /// The current state of one rule on one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RuleLoad {
-    /// The target.
+    /// The name of the target.
     pub target: String,
     /// The current limit, if it depends on another rule; absent otherwise.
     pub effective_limit: Option<String>,
     /// Its classes, including recently idle ones.
     pub classes: u64,
-    /// Its waiting requests.
+    /// The number of requests that wait.
     pub queued: u64,
     /// Its requests at the backend.
     pub running: u64,
@@ -162,11 +162,11 @@ pub struct DecayRuleReport {
     pub per: Vec<String>,
     /// `read`, `write` or `metadata`.
     pub resource: String,
-    /// `decay` or `period`.
+    /// `decay` or `period`: by half-life, or by period.
     pub mode: String,
     /// The half-life or the period.
     pub span_ns: u64,
-    /// The mean rate to which each key is entitlement, as `70MB/s`.
+    /// The mean rate to which each key is entitled, as `70MB/s`.
     pub entitlement: String,
     /// The rate at which each key is limited in any case.
     pub max: Option<String>,

@@ -54,9 +54,9 @@ pub enum MetricsError {
     /// A port that cannot be bound.
     #[error("cannot listen for scrapes at http://{address}")]
     Port {
-        /// Where.
+        /// The address that was to be bound.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },

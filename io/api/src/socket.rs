@@ -37,30 +37,30 @@ pub enum SocketError {
     /// Another process listens there.
     #[error("{} is in use by a running process", .path.display())]
     InUse {
-        /// The name.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// The name is not a socket and is not removed.
     #[error("{} exists and is not a socket", .path.display())]
     Foreign {
-        /// The name.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The directory does not exist and cannot be created.
     #[error("cannot create the directory of {}", .path.display())]
     Folder {
-        /// The name.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused to create the socket.
     #[error("cannot listen at {}", .path.display())]
     Refused {
-        /// The name.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub enum ListenerError {
         .path.display()
     )]
     Stranger {
-        /// The name.
+        /// The path of the socket.
         path: PathBuf,
         /// The user that listens.
         uid: u32,
@@ -84,9 +84,9 @@ pub enum ListenerError {
     /// The kernel does not name the user.
     #[error("cannot find the user that listens at {}", .path.display())]
     Unknown {
-        /// The name.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -114,12 +114,12 @@ impl Listening {
         Ok(Listening { listener, path: path.into(), name: (metadata.dev(), metadata.ino()) })
     }
 
-    /// Returns its name.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the socket.
+    /// Returns the socket that accepts connections.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }

@@ -39,7 +39,7 @@ pub struct WhyQuery {
 pub struct Why {
     /// When it was read, in nanoseconds since the proxy or controller started.
     pub t_ns: u64,
-    /// The query.
+    /// The query that this replies to.
     pub asked: WhyQuery,
     /// False if a proxy does not schedule requests (`--no-schedule`): nothing is delayed there.
     pub scheduling: bool,
@@ -63,17 +63,17 @@ pub struct WhySubject {
     /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
-    /// The target.
+    /// The name of the target.
     pub target: String,
     /// The job; empty if there is none.
     pub job: String,
-    /// The user.
+    /// The user id of the subject.
     pub uid: u32,
-    /// The node.
+    /// The network name of the node.
     pub nid: String,
-    /// Requests completed.
+    /// The number of completed requests.
     pub requests: u64,
-    /// Their payload.
+    /// The payload bytes of the completed requests.
     pub bytes: u64,
     /// Backend operations of these.
     pub ops: u64,
@@ -83,7 +83,7 @@ pub struct WhySubject {
     pub delayed: u64,
     /// How long these waited.
     pub delayed_ns: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     pub delayed_bytes: u64,
     /// The limits that apply to its requests.
     pub limits: Vec<LimitState>,
@@ -94,7 +94,7 @@ pub struct WhySubject {
 pub struct LimitState {
     /// `rule`, `meter` or `decay`.
     pub section: String,
-    /// Its name.
+    /// The name of the section.
     pub name: String,
     /// Its key, such as `jobid=dd.500 uid=500`; empty: one limit for all.
     pub key: String,
@@ -121,7 +121,7 @@ pub struct LimitState {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum WireWaitKind {
-    /// A limit.
+    /// A limit of a rule, a meter or a decay.
     Limit,
     /// The rule's cap on slots.
     Slots,
@@ -142,7 +142,7 @@ pub struct WireWait {
     /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
-    /// The target.
+    /// The name of the target.
     pub target: String,
     /// The rule that makes the class; `default` where none matches.
     pub rule: String,
@@ -166,7 +166,7 @@ pub struct WireWait {
     pub span_ns: u64,
     /// Requests that it delayed.
     pub requests: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     pub bytes: u64,
     /// Requests of the class that wait now, for any cause.
     pub queued: u64,
@@ -179,7 +179,7 @@ pub struct WireDonation {
     /// The proxy; empty in the reply of one proxy.
     #[serde(default)]
     pub proxy: String,
-    /// The target.
+    /// The name of the target.
     pub target: String,
     /// The writer's job; empty if there is none.
     pub writer_job: String,
@@ -196,7 +196,7 @@ pub struct WireDonation {
     pub limit: Option<LimitState>,
     /// Writes that were waited for.
     pub requests: u64,
-    /// Their payload.
+    /// The payload bytes of these writes.
     pub bytes: u64,
     /// Writes that were scheduled as requests of the waiter.
     pub donated: u64,
@@ -213,9 +213,9 @@ pub struct DelayTable {
     pub by: String,
     /// The span's begin, in seconds since 1970.
     pub from_s: u64,
-    /// Its end.
+    /// The span's end, in seconds since 1970.
     pub to_s: u64,
-    /// The subjects.
+    /// The listed subjects, longest delay first.
     pub rows: Vec<DelayRow>,
     /// Further subjects that are not listed.
     pub left_out: u64,
@@ -230,7 +230,7 @@ pub struct DelayRow {
     pub delayed: u64,
     /// How long they waited, summed up.
     pub delayed_ns: u64,
-    /// Their payload.
+    /// The payload bytes of the delayed requests.
     pub delayed_bytes: u64,
     /// Payload that the subject read and wrote in all.
     pub bytes: u64,
@@ -255,9 +255,9 @@ pub struct LiveSample {
 pub struct LiveUsage {
     /// When the replies were complete, in nanoseconds since the controller started.
     pub t_ns: u64,
-    /// Its version.
+    /// The version of the controller's program.
     pub version: String,
-    /// Its process id.
+    /// The process id of the controller.
     pub pid: u32,
     /// A sample of each proxy that replied.
     pub samples: Vec<LiveSample>,
@@ -290,7 +290,7 @@ pub enum QueryKind {
 pub struct ProxyReply {
     /// The number of the query.
     pub number: u64,
-    /// The reply.
+    /// The content of the reply.
     pub what: QueryReply,
 }
 

@@ -20,9 +20,9 @@ pub use jobs::{JobSeries, job_chart};
 
 /// A chart of horizontal bars in groups.
 pub struct BarChart {
-    /// The heading.
+    /// The heading above the chart.
     pub title: String,
-    /// Smaller, below it.
+    /// A smaller line below the heading.
     pub subtitle: String,
     /// Written behind each value.
     pub unit: String,
@@ -40,7 +40,7 @@ pub struct BarGroup {
     pub bars: Vec<Bar>,
 }
 
-/// One value.
+/// One bar: a value of a group.
 pub struct Bar {
     /// Which of the legend.
     pub series: usize,
@@ -52,9 +52,9 @@ pub struct Bar {
 
 /// Panels of lines above each other with one time axis.
 pub struct LineChart {
-    /// The heading.
+    /// The heading above the panels.
     pub title: String,
-    /// Smaller, below it.
+    /// A smaller line below the heading.
     pub subtitle: String,
     /// The legend; a line's `series` is an index into it.
     pub series: Vec<String>,
@@ -70,7 +70,7 @@ pub struct ChartPanel {
     pub title: String,
     /// A logarithmic scale, for values that differ by powers of ten; none may be below 0.
     pub logarithmic: bool,
-    /// What is drawn.
+    /// The lines of the panel.
     pub lines: Vec<ChartLine>,
 }
 
@@ -96,7 +96,7 @@ pub enum ChartError {
     /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// The file that was to be written.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,

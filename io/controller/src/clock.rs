@@ -17,7 +17,7 @@ use model::Time;
 /// The clock of a controller's accounts.
 #[derive(Clone, Debug, Default)]
 pub enum WallClock {
-    /// The system's.
+    /// The clock of the system.
     #[default]
     System,
     /// Nanoseconds since 1970, moved by another holder; never back.
@@ -25,7 +25,7 @@ pub enum WallClock {
 }
 
 impl WallClock {
-    /// Now, since 1970.
+    /// Returns the time since 1970.
     pub fn now(&self) -> Time {
         match self {
             WallClock::System => system_time(),

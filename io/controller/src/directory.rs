@@ -32,7 +32,7 @@ pub enum DirectoryError {
         path.display()
     )]
     InUse {
-        /// The directory.
+        /// The data directory in use.
         path: PathBuf,
         /// The process that its lock file names.
         holder: String,
@@ -82,7 +82,7 @@ impl DataDirectory {
         Ok(DataDirectory { path: path.into(), _lock: lock })
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

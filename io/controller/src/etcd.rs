@@ -35,9 +35,9 @@ pub enum EtcdError {
     /// A configuration that is not valid.
     #[error("{value:?} is not {want}")]
     Config {
-        /// The given value.
+        /// The value that was given.
         value: String,
-        /// The expected form.
+        /// The expected form, with an example.
         want: &'static str,
     },
     /// No member replied in time.
@@ -46,11 +46,11 @@ pub enum EtcdError {
         waited.as_millis()
     )]
     Silent {
-        /// The endpoints.
+        /// The endpoints and the prefix of keys.
         place: String,
-        /// The call.
+        /// The call as a verb phrase, such as `read the leader`.
         what: &'static str,
-        /// The time waited.
+        /// The time that was waited.
         waited: Duration,
         /// The error of the last attempt.
         last: String,
@@ -58,9 +58,9 @@ pub enum EtcdError {
     /// A member refused, and so would the others.
     #[error("{place}: cannot {what}: {source}")]
     Refused {
-        /// The endpoint.
+        /// The endpoint that refused.
         place: String,
-        /// The call.
+        /// The call as a verb phrase.
         what: &'static str,
         /// The error of etcd.
         #[source]
@@ -120,7 +120,7 @@ impl EtcdMembers {
         Ok(EtcdMembers { etcd: etcd.checked()?, at: 0, client: None })
     }
 
-    /// Returns the configuration.
+    /// Returns the endpoints and the prefix of keys.
     pub(crate) fn etcd(&self) -> &EtcdClient {
         &self.etcd
     }

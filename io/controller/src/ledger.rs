@@ -67,9 +67,9 @@ pub struct Ledger {
 /// Sums of one point of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerPoint {
-    /// Its start.
+    /// The start of the span.
     pub at: Time,
-    /// Its length.
+    /// The length of the span.
     pub span: Nanos,
     /// The usage in it.
     pub sums: Counters,
@@ -78,11 +78,11 @@ pub struct LedgerPoint {
 /// The current sizes of a ledger in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerStats {
-    /// Proxies.
+    /// The number of known proxies.
     pub proxies: usize,
     /// Lines of all proxies.
     pub lines: usize,
-    /// Subjects.
+    /// The number of subjects in memory.
     pub subjects: usize,
 }
 
@@ -95,7 +95,7 @@ pub enum LedgerError {
     /// A file that this program did not write.
     #[error("{}: {source}; move the file away or restore a copy of it", path.display())]
     Damaged {
-        /// The file.
+        /// The file that is damaged.
         path: PathBuf,
         /// The part that is not valid.
         #[source]
@@ -112,7 +112,7 @@ pub enum LedgerError {
     TooManyProxies {
         /// The proxy that was rejected.
         name: String,
-        /// The bound.
+        /// The maximum number of proxies.
         proxies_max: usize,
     },
     /// A copy that does not follow the state here: copy the whole file.

@@ -71,7 +71,7 @@ pub use standby::StandbyController;
 /// The settings of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// The state directory.
+    /// The state directory, one per controller.
     pub data: PathBuf,
     /// The store of rules, tokens and proxies; everything else is in `data` in any case.
     pub store: StorePlace,
@@ -119,7 +119,7 @@ pub struct Controller {
 /// An error at the start of a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerStartError {
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// The election among several.
@@ -131,19 +131,19 @@ pub enum ControllerStartError {
     /// The stored rules: perhaps of a later version of this program.
     #[error("cannot read the stored rules: {}", .0.in_file("rules"))]
     Rules(RuleFileError),
-    /// The ledger.
+    /// The ledger cannot be opened.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// The file of events.
     #[error(transparent)]
     Events(#[from] SqliteError),
-    /// Its Unix socket.
+    /// The controller cannot listen at its Unix socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Its TCP port.
+    /// The controller cannot listen at a TCP port.
     #[error("cannot listen on {endpoint}: {source}")]
     Listen {
-        /// The place.
+        /// The endpoint as it was given.
         endpoint: Endpoint,
         /// The error of the system.
         #[source]
@@ -152,34 +152,34 @@ pub enum ControllerStartError {
     /// An endpoint that other machines could reach.
     #[error("{endpoint} can be reached by other machines, and {lacks}\n{commands}")]
     Open {
-        /// The place.
+        /// The endpoint as it was given.
         endpoint: Endpoint,
-        /// What is missing.
+        /// The missing protection, and what to do about it.
         lacks: &'static str,
-        /// What makes it.
+        /// The commands that create it.
         commands: String,
     },
     /// An `https://` endpoint without a certificate.
     #[error("{endpoint} requires a certificate; add --tls-cert FILE --tls-key FILE\n{commands}")]
     NoCertificate {
-        /// The place.
+        /// The endpoint as it was given.
         endpoint: Endpoint,
-        /// What makes one.
+        /// The commands that create a certificate.
         commands: String,
     },
     /// An endpoint to which other controllers cannot connect.
     #[error("other controllers cannot connect to {endpoint}; add --advertise https://NAME:PORT")]
     Nameless {
-        /// The place.
+        /// The endpoint as it was given.
         endpoint: Endpoint,
     },
     /// The certificate, or the credentials at the leader.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// Its audit log.
+    /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// No endpoint.
+    /// No endpoint was given.
     #[error("no address to listen at; add --listen http://127.0.0.1:PORT or unix:///path")]
     Nowhere,
     /// A thread or its means.

@@ -33,9 +33,9 @@ pub enum SqliteError {
     /// SQLite failed at it.
     #[error("{}: {source}; put the {what} on a writable file system with free space", path.display())]
     Failed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The expected kind.
+        /// The expected kind of file, such as a ledger.
         what: &'static str,
         /// The error of SQLite.
         #[source]
@@ -47,7 +47,7 @@ pub enum SqliteError {
     /// It cannot be created.
     #[error("cannot create {}", path.display())]
     Make {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the system.
         #[source]
@@ -59,11 +59,11 @@ pub enum SqliteError {
         path.display()
     )]
     NotOurs {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The expected kind.
+        /// The expected kind of file, such as a ledger.
         what: &'static str,
-        /// The expected format.
+        /// The number of the expected format.
         format: i32,
         /// The kind that the file names.
         found_id: i32,

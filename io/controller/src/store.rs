@@ -89,7 +89,7 @@ pub enum StoreError {
         place: String,
         /// The revision that the caller expected.
         expected: Revision,
-        /// The newest revision.
+        /// The newest revision in the store.
         newest: Revision,
     },
     /// The caller has lost leadership. Nothing was stored.
@@ -97,9 +97,9 @@ pub enum StoreError {
         "{place}: {leader} is the leader, not the controller of term {term}; stop deciding and campaign again"
     )]
     Deposed {
-        /// The endpoints.
+        /// The endpoints of the store.
         place: String,
-        /// The current leader.
+        /// The endpoint of the current leader.
         leader: String,
         /// The caller's term, which is over.
         term: u64,
@@ -107,7 +107,7 @@ pub enum StoreError {
     /// The connection was lost in between: the record was stored or not. Load to find out.
     #[error("{place}: unknown whether revision {revision} was stored: {source}")]
     Uncertain {
-        /// The endpoints.
+        /// The endpoints of the store.
         place: String,
         /// The revision of the record.
         revision: Revision,
@@ -122,9 +122,9 @@ pub enum StoreError {
         place: String,
         /// A record or a snapshot.
         what: &'static str,
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
-        /// The maximum.
+        /// The maximum size in bytes.
         bytes_max: usize,
     },
     /// Content that this program did not write.
@@ -146,12 +146,12 @@ pub enum StoreError {
         path.parent().unwrap_or(path).display()
     )]
     Lost {
-        /// The file.
+        /// The path of the missing file.
         path: PathBuf,
         /// The files beside it.
         beside: Vec<&'static str>,
     },
-    /// The file failed.
+    /// The file of the store failed.
     #[error(transparent)]
     Sqlite(#[from] SqliteError),
     /// No member of etcd executed the call.
@@ -175,7 +175,7 @@ impl Revision {
         Revision(number)
     }
 
-    /// Returns its number.
+    /// Returns the number of the revision.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -31,7 +31,7 @@ pub struct TlsFiles {
 /// The identity of a client by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate {
-    /// The proxy.
+    /// The name of the proxy that the certificate is for.
     pub(crate) node: String,
     /// Its expiry, in seconds since 1970: a connection may live for longer.
     pub(crate) ends_s: u64,

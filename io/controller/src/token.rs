@@ -54,23 +54,23 @@ pub enum TokenRefused {
     /// A name that another token has.
     #[error("token {name} exists already; revoke it first or choose another name")]
     Taken {
-        /// The name.
+        /// The name of the existing token.
         name: String,
     },
     /// A role that requires a user, or that refuses one.
     #[error("a token of role {role} {}: role user requires --user, other roles refuse it", .user.map_or("without a user".into(), |user| format!("with user {user}")))]
     User {
-        /// The role.
+        /// The role that was given.
         role: Role,
-        /// The user.
+        /// The user that was given, if any.
         user: Option<u32>,
     },
     /// An expiry in the past.
     #[error("expires = {expires_s} s is in the past: now is {now_s} s since 1970")]
     Expired {
-        /// The given expiry.
+        /// The given expiry, in seconds since 1970.
         expires_s: u64,
-        /// The current time.
+        /// The current time, in seconds since 1970.
         now_s: u64,
     },
     /// A first token that could not create others.
@@ -83,7 +83,7 @@ pub enum TokenRefused {
         "cannot revoke {name}, the last token of role admin without expiry; create another first"
     )]
     Last {
-        /// The name.
+        /// The name of the token.
         name: String,
     },
     /// The last token of a controller that other machines reach.
@@ -92,7 +92,7 @@ pub enum TokenRefused {
          then change rules; create another first"
     )]
     Open {
-        /// The name.
+        /// The name of the token.
         name: String,
     },
     /// A token that does not exist.

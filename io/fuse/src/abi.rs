@@ -129,7 +129,7 @@ pub(crate) struct InHeader {
     /// Bytes of the whole request, this header included. Over a ring, what it would
     /// have been over /dev/fuse.
     pub(crate) len: u32,
-    /// See [`Opcode`].
+    /// The operation as the kernel sends it; see [`Opcode`].
     pub(crate) opcode: u32,
     /// Identity of the caller, and the inode.
     pub(crate) request: FuseRequest,

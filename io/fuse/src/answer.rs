@@ -30,7 +30,7 @@ pub(crate) mod sealed {
 pub struct Attributes {
     /// Number of the inode, as programs see it.
     pub number: u64,
-    /// Length in bytes.
+    /// Length of the content in bytes.
     pub size: u64,
     /// Space that is occupied, in units of 512 bytes.
     pub blocks: u64,
@@ -44,9 +44,9 @@ pub struct Attributes {
     pub mode: u32,
     /// How many names it has.
     pub links: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the owning group.
     pub gid: u32,
     /// Device number of a device file.
     pub device: DeviceNumber,
@@ -57,7 +57,7 @@ pub struct Attributes {
 /// The reply with an inode's attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// The attributes.
+    /// The attributes that the kernel may cache.
     pub attributes: Attributes,
     /// How long it may be believed.
     pub ttl: Duration,
@@ -111,9 +111,9 @@ pub struct OpenedFile {
 /// A new file that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
-    /// Its name's inode.
+    /// The inode of the new name.
     pub entry: InodeEntry,
-    /// The open file.
+    /// The handle and flags of the open file.
     pub opened: OpenedFile,
 }
 

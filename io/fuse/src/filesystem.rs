@@ -87,7 +87,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Create a directory.
+    /// Create a directory in the request's directory.
     fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
@@ -126,7 +126,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Open a file.
+    /// Open the request's file; by default with handle 0.
     fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OpenedFile::default());
     }
@@ -153,7 +153,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Write.
+    /// Write bytes at an offset, and reply with their number.
     fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         reply.error(Errno::NOSYS);
     }
@@ -174,7 +174,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.ok(&());
     }
 
-    /// Open a directory.
+    /// Open the request's directory; by default with handle 0.
     fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OpenedFile::default());
     }

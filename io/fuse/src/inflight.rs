@@ -127,7 +127,7 @@ impl FuseInFlight {
         waiting.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// It is answered.
+    /// Removes a request that was answered.
     pub(crate) fn finish(&self, id: FuseRequestId) {
         let live = self.shard(id).live.remove(&id.0);
         debug_assert!(live.is_some(), "{id:?} is answered without having begun");

@@ -26,7 +26,7 @@ pub enum FuseMountError {
     Place {
         /// Where it should be mounted.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         error: Errno,
     },
     /// A mount is there whose process is gone.
@@ -38,12 +38,12 @@ pub enum FuseMountError {
     /// /dev/fuse cannot be opened.
     #[error("cannot open /dev/fuse: {0}")]
     Device(Errno),
-    /// mount(2) was refused.
+    /// The kernel refused mount(2).
     #[error("the kernel refused to mount at {}: {error}{}", path.display(), hint(*error))]
     Refused {
         /// Where it should be mounted.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         error: Errno,
     },
     /// Kernel and file system did not come to terms.

@@ -23,7 +23,7 @@ use std::io::IoSlice;
 pub struct FuseConnection {
     /// Minor version of the protocol (7.x) that is spoken.
     pub minor: u32,
-    /// The active features.
+    /// The features that both sides use.
     pub capabilities: Capabilities,
     /// The features that the kernel offered.
     pub offered: Capabilities,

@@ -57,7 +57,7 @@ pub struct Timestamp {
 pub enum SetTime {
     /// The time of the file system's clock.
     Now,
-    /// This time.
+    /// The given time since 1970.
     To(Timestamp),
 }
 
@@ -88,9 +88,9 @@ pub struct NewFile {
     /// Type and permissions, as in `st_mode`. The umask is applied, except with
     /// [`Capabilities::DONT_MASK`](crate::Capabilities::DONT_MASK).
     pub mode: u32,
-    /// The caller's umask.
+    /// The umask of the calling process.
     pub umask: u32,
-    /// For devices.
+    /// The device number, if `mode` is of a device file.
     pub device: DeviceNumber,
 }
 
@@ -106,7 +106,7 @@ pub struct FuseOpen {
 /// Arguments of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseRead {
-    /// The open file.
+    /// The handle of the open file.
     pub handle: Handle,
     /// From which byte; of a directory, the `offset` of an entry that was listed, or 0.
     pub offset: u64,
@@ -125,7 +125,7 @@ pub struct FuseWrite<'a> {
     pub handle: Handle,
     /// Offset of the first byte.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes to be written.
     pub data: &'a [u8],
     /// The file's flags, which fcntl may have changed since it was opened.
     pub flags: u32,
@@ -142,9 +142,9 @@ pub struct FuseWrite<'a> {
 pub struct SetAttributes {
     /// Permissions, with set-id and sticky bits.
     pub mode: Option<u32>,
-    /// Owner.
+    /// User id of the new owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id of the new owning group.
     pub gid: Option<u32>,
     /// Length in bytes: truncated or extended with zeros.
     pub size: Option<u64>,
@@ -154,7 +154,7 @@ pub struct SetAttributes {
     pub modified: Option<SetTime>,
     /// The open file through which it is changed, if it is.
     pub handle: Option<Handle>,
-    /// Whose locks count.
+    /// Owner whose locks allow the change, where mandatory locks are known.
     pub lock_owner: Option<LockOwner>,
     /// Take the set-id bits away.
     pub kill_set_id: bool,
@@ -165,7 +165,7 @@ pub struct SetAttributes {
 pub struct Release {
     /// The open file, which has no descriptor left.
     pub handle: Handle,
-    /// The file's flags.
+    /// The file's flags, as for open(2).
     pub flags: u32,
     /// Its flock locks end now.
     pub unlock_flock: Option<LockOwner>,
@@ -176,7 +176,7 @@ pub struct Release {
 pub struct Lock {
     /// Shared, exclusive or none.
     pub kind: LockKind,
-    /// The first byte.
+    /// The first byte of the range.
     pub start: u64,
     /// The last byte, `i64::MAX` for "to the end".
     pub end: u64,
@@ -187,9 +187,9 @@ pub struct Lock {
 /// Kinds of lock, by what they forbid to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Locking for writing.
+    /// A shared lock: others may read-lock, not write-lock.
     Read,
-    /// Any locking.
+    /// An exclusive lock: others may not lock at all.
     Write,
     /// Nothing: the range is or becomes free.
     None,
@@ -198,7 +198,7 @@ pub enum LockKind {
 /// Arguments of a lock operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
-    /// The open file.
+    /// The handle of the open file.
     pub handle: Handle,
     /// Owner of the lock.
     pub owner: LockOwner,
@@ -210,16 +210,16 @@ pub struct LockRequest {
     pub wait: bool,
 }
 
-/// Arguments of fallocate(2).
+/// Arguments of a call of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocate {
-    /// The open file.
+    /// The handle of the open file.
     pub handle: Handle,
-    /// The first byte.
+    /// The first byte of the range.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes from there.
     pub len: u64,
-    /// As for fallocate(2).
+    /// Flags as for fallocate(2); 0 allocates and may extend the file.
     pub mode: u32,
 }
 
@@ -228,24 +228,24 @@ pub struct Allocate {
 pub struct CopyRange {
     /// The open file to read, of the request's inode.
     pub from: Handle,
-    /// Its first byte.
+    /// The first byte to read.
     pub from_offset: u64,
     /// The inode to write.
     pub to_inode: InodeId,
     /// The open file to write.
     pub to: Handle,
-    /// Its first byte.
+    /// The offset of the first byte to write.
     pub to_offset: u64,
-    /// How many bytes.
+    /// The number of bytes to copy.
     pub len: u64,
 }
 
 /// Arguments of setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetXattr<'a> {
-    /// Its name.
+    /// The name with its prefix, such as `user.comment`.
     pub name: &'a CStr,
-    /// Its value.
+    /// The value as raw bytes.
     pub value: &'a [u8],
     /// XATTR_CREATE, XATTR_REPLACE or 0.
     pub flags: u32,

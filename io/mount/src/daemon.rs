@@ -43,9 +43,9 @@ pub enum MountError {
     Proxy {
         /// The address of the proxy.
         address: ServerAddress,
-        /// The export's name.
+        /// The name of the export.
         export: String,
-        /// The error.
+        /// The error of the connection, as text.
         why: String,
     },
     /// The sources of jobs of processes cannot be read.

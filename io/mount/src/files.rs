@@ -171,7 +171,7 @@ impl OpenFile {
         written_back || self.written.load(Ordering::SeqCst)
     }
 
-    /// Whether writes append.
+    /// Whether writes go to the file's end (O_APPEND).
     pub(crate) fn appends(&self) -> bool {
         self.flags & open::APPEND != 0
     }

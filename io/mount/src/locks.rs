@@ -62,7 +62,7 @@ pub(crate) struct GivingBack {
     inode: InodeId,
 }
 
-/// Whose locks.
+/// The owner of a lock, by kind: flock and fcntl locks do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MountLockOwner {
     pub(crate) owner: LockOwner,

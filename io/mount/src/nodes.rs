@@ -97,7 +97,7 @@ struct NodePlace {
 /// A place in the form of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WirePlace {
-    /// The directory's handle.
+    /// The proxy's handle of the directory.
     pub(crate) directory: Arc<[u8]>,
     pub(crate) name: Arc<[u8]>,
 }

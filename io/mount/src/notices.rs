@@ -45,7 +45,7 @@ struct NoticeState {
 type Notice = Box<dyn FnOnce() + Send>;
 
 impl Notices {
-    /// No thread yet.
+    /// Makes a queue without threads: the first notice starts one.
     pub(crate) fn new() -> Notices {
         Notices(Arc::default())
     }

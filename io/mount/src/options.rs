@@ -74,7 +74,7 @@ pub enum MountSettingsError {
     /// The source is none, or its host has no address.
     #[error("the source {text:?} {fault}")]
     Source {
-        /// The given text.
+        /// The text that was given.
         text: String,
         /// The error, and the right form.
         fault: String,

@@ -57,7 +57,7 @@ struct ExpectedRetry {
 pub(crate) enum RetriedCall {
     /// A file was to be opened or changed: that comes once more, and ends the call.
     OfFile,
-    /// Anything else.
+    /// Any other call of the thread.
     Other,
 }
 

@@ -76,7 +76,7 @@ struct WritesInFlight {
 /// Changes of a file since its attributes were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitingSince {
-    /// No change.
+    /// This mount did not change the file.
     Same,
     /// The file was written by this mount, at least to this length.
     Longer(u64),
@@ -123,7 +123,7 @@ pub(crate) struct WriteWaiter {
     pub(crate) then: OnReady,
 }
 
-/// Reason of waiting.
+/// The condition that a caller waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitUntil {
     /// Earlier writes must be executed.

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// One whole message as it came from the peer.
 pub(crate) enum FrameBuffer {
-    /// Short: no allocation.
+    /// A short message of at most 56 bytes, kept without an allocation.
     Small { bytes: [u8; INLINE], len: u8 },
     /// Long, most often a write with its payload.
     Large(PooledBuffer),
@@ -29,7 +29,7 @@ pub(crate) struct PooledBuffer {
 }
 
 impl FrameBuffer {
-    /// No message.
+    /// A buffer without a message.
     pub(crate) const EMPTY: FrameBuffer = FrameBuffer::Small { bytes: [0; INLINE], len: 0 };
 
     /// Keeps a copy of a message.

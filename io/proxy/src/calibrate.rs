@@ -44,13 +44,13 @@ use crate::writes::Backing;
 /// Results of a calibration, and settings that follow from them.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// The directory.
+    /// The directory that was measured.
     pub dir: PathBuf,
     /// Write capabilities of the backend.
     pub backing: Backing,
     /// Costs for the dispatcher.
     pub costs: Costs,
-    /// D.
+    /// Device slots to use: D of SFQ(D).
     pub slots_max: u32,
     /// The write mode to use; `None` is what is best for the size of each write.
     pub write_mode: Option<WriteMode>,
@@ -73,7 +73,7 @@ pub struct SizeFigures {
     pub write: bool,
     /// The page cache answered, or else the device.
     pub cached: bool,
-    /// Of each request.
+    /// Size of each request.
     pub size: Bytes,
     /// Requests per second with one outstanding.
     pub single_per_sec: f64,
@@ -94,15 +94,15 @@ pub enum CalibrateError {
     /// The directory cannot be used.
     #[error("{}: cannot create a scratch directory", .path.display())]
     Directory {
-        /// The directory.
+        /// The directory that was given.
         path: PathBuf,
-        /// The kernel's error.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// Too little space for a file that says anything about a device.
     #[error("{}: {free} are free, a calibration needs 256MiB", .path.display())]
     Space {
-        /// The directory.
+        /// The directory that was given.
         path: PathBuf,
         /// Free space of its file system.
         free: Bytes,

@@ -30,7 +30,7 @@ use crate::server::Server;
 use crate::sessions::Protocol;
 use crate::tally::ReplyTally;
 
-/// One client's connection.
+/// One connection of a client.
 pub(crate) struct Connection {
     /// Number of the connection, unique while the proxy runs.
     pub(crate) id: u64,
@@ -134,7 +134,7 @@ enum SendChunk {
     Pipe(PipeLoad),
 }
 
-/// Result of sending.
+/// The result of sending replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
     /// All replies were sent, or wait for the socket.
@@ -201,7 +201,7 @@ impl Connection {
         Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
     }
 
-    /// Notes a read.
+    /// Notes the time of a read from the socket.
     pub(crate) fn used_at(&self, now: Time) {
         self.used.store(now.as_nanos(), Ordering::Relaxed);
     }

@@ -47,19 +47,19 @@ pub struct ControllerClient {
 /// Why a proxy cannot be a controller's.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerClientError {
-    /// Its name.
+    /// The proxy's name is not valid.
     #[error(
         "the machine's name {name:?} is not letters, digits, '_', '-' and '.'; set the proxy's \
          name with --name NAME"
     )]
     Name {
-        /// The name.
+        /// The name that was given.
         name: String,
     },
-    /// Its client.
+    /// The client of the controller's API cannot be made.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Its threads.
+    /// A thread cannot be started.
     #[error("cannot start the controller thread")]
     Thread(#[source] io::Error),
 }

@@ -44,15 +44,15 @@ pub enum CostsFileError {
     /// It cannot be read.
     #[error("{}: {source}", .path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The kernel's error.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// It is not TOML, or a key is unknown, missing or of the wrong type.
     #[error("{}: {source}", .path.display())]
     Parse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Where and what, with the line.
         source: Box<toml::de::Error>,
@@ -60,17 +60,17 @@ pub enum CostsFileError {
     /// The points of one list make no curve.
     #[error("{}: {curve}: {source}", .path.display())]
     Curve {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// Which list, such as `device.read`.
         curve: &'static str,
-        /// Why not.
+        /// The reason why the points are not a curve.
         source: CurveError,
     },
     /// A number of slots that no target has.
     #[error("{}: slots_max = {value} is not between 1 and {SLOTS_LIMIT}", .path.display())]
     Slots {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The value in the file.
         value: u32,
@@ -78,11 +78,11 @@ pub enum CostsFileError {
     /// A key under `operations` that is not a kind, or a cost of zero.
     #[error("{}: {lane}.operations: {text}", .path.display())]
     Operation {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// `device` or `cached`.
+        /// The lane: `device` or `cached`.
         lane: &'static str,
-        /// The error.
+        /// The error, with the key and its value.
         text: String,
     },
 }

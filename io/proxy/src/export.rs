@@ -22,7 +22,7 @@ use crate::hard_links::{FileKey, HardLinkTable};
 use crate::sys::{self, Project};
 use crate::target::Target;
 
-/// One `[[export]]`.
+/// One `[[export]]` section of the configuration, opened.
 pub(crate) struct Export {
     pub(crate) name: Arc<str>,
     pub(crate) dir: std::path::PathBuf,

@@ -55,7 +55,7 @@ pub(crate) struct FidEntry {
 pub(crate) enum FidState {
     /// Walked to, not opened.
     Path,
-    /// An open file.
+    /// A file opened for reading or writing.
     File {
         flags: OFlags,
         writing: WriteFile,
@@ -172,7 +172,7 @@ impl ReadMisses {
         self.0.store((now + ReadMisses::MISS).min(ReadMisses::MOST), Ordering::Relaxed);
     }
 
-    /// A read hit.
+    /// Notes a read that the page cache served: eight make up for a miss.
     pub(crate) fn make_up(&self) {
         let now = self.0.load(Ordering::Relaxed);
         if now != 0 {

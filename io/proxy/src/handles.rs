@@ -54,7 +54,7 @@ pub(crate) enum KeyError {
         path.display(), if *bytes == KEY_LEN { ", all 0" } else { "" }
     )]
     NoKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// How long it is.
         bytes: usize,
@@ -62,9 +62,9 @@ pub(crate) enum KeyError {
     /// It can be neither read nor made.
     #[error("cannot read or create {}", path.display())]
     System {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },

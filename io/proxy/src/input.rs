@@ -46,7 +46,7 @@ pub(crate) struct Round<'a> {
     end: usize,
 }
 
-/// One whole message.
+/// One whole message of a client.
 pub(crate) enum IncomingMessage<'a> {
     /// Among others in the scratch buffer.
     Borrowed(&'a [u8]),

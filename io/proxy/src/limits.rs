@@ -15,7 +15,7 @@ use crate::config::ProxyConfig;
 pub(crate) struct DescriptorLimits {
     /// Connections at a time.
     pub(crate) connections: usize,
-    /// Sessions of mounts.
+    /// Sessions of mounts at a time.
     pub(crate) sessions: usize,
     /// Descriptors of fids and of owners of locks.
     pub(crate) open_files: u64,

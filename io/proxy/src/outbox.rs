@@ -116,7 +116,7 @@ impl ReplyBatch {
         ReplyBatch { path, bytes, pipes, answered, enough, tally }
     }
 
-    /// Adds a reply.
+    /// Adds a reply, encoded in the connection's protocol.
     pub(crate) fn reply<'r>(&mut self, tag: Tag, reply: impl Into<AnyReply<'r>>) {
         match (self.path.form.header(), reply.into()) {
             (Some(header), reply) => dialect::encode_reply(tag, header, &reply, &mut self.bytes),
@@ -125,7 +125,7 @@ impl ReplyBatch {
         }
     }
 
-    /// Adds an error.
+    /// Adds an error reply with the errno of `error`.
     pub(crate) fn error(&mut self, tag: Tag, error: &io::Error) {
         self.reply(tag, Reply::Error { ecode: errno_of(error) });
     }

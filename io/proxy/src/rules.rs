@@ -48,7 +48,7 @@ pub enum RuleUpdateError {
          --controller {controller}"
     )]
     Governed {
-        /// Where it answers.
+        /// The endpoint of the controller.
         controller: String,
     },
     /// The proxy has no rule file.
@@ -60,15 +60,15 @@ pub enum RuleUpdateError {
         .file.display()
     )]
     Edited {
-        /// The rule file.
+        /// The path of the rule file.
         file: PathBuf,
     },
     /// The file cannot be written.
     #[error("cannot save the rules in {}: {source}", .file.display())]
     Save {
-        /// The rule file.
+        /// The path of the rule file.
         file: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: std::io::Error,
     },
 }

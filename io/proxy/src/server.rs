@@ -108,9 +108,9 @@ pub enum ProxyStartError {
     /// A system call failed.
     #[error("{what}")]
     System {
-        /// The failed action.
+        /// The failed action, as a clause.
         what: String,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -501,7 +501,7 @@ impl Server {
         }
     }
 
-    /// Wakes the leader.
+    /// Wakes the leading thread from its wait for sockets.
     pub(crate) fn poke(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }

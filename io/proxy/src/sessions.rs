@@ -42,7 +42,7 @@ use crate::server::Server;
 /// Protocol of a connection, by its last Tversion.
 #[derive(Clone)]
 pub(crate) enum Protocol {
-    /// 9P2000.L.
+    /// Base 9P2000.L, with a session of one connection.
     Base(Arc<PlainSession>),
     /// The dialect; no session yet.
     Unbound,
@@ -92,7 +92,7 @@ pub(crate) struct PendingBind {
     resumed: bool,
 }
 
-/// Fields of Rsession.
+/// Fields of an Rsession message, and its destination.
 pub(crate) struct BoundChannel {
     /// Destination of its answer: in the protocol of the session from here on.
     pub(crate) to: ReplyTo,
@@ -126,7 +126,7 @@ struct EnteredSession {
     files: Vec<Arc<OpenFid>>,
 }
 
-/// Parameters of Tsession.
+/// Parameters of a Tsession message.
 #[derive(Clone, Copy)]
 pub(crate) struct SessionParams {
     pub(crate) id: u128,
@@ -378,7 +378,7 @@ impl SessionTable {
         self.sessions.lock().expect("not poisoned").is_empty()
     }
 
-    /// Returns all sessions.
+    /// Returns all mount sessions of the proxy.
     pub(crate) fn all(&self) -> Vec<Arc<MountSession>> {
         self.sessions.lock().expect("not poisoned").values().cloned().collect()
     }

@@ -68,7 +68,7 @@ pub(crate) struct PendingRequest {
     pub(crate) to: ReplyTo,
     pub(crate) file: RequestFile,
     pub(crate) frame: FrameBuffer,
-    /// Its reply slot.
+    /// Its reply slot and sequence, if it must be executed only once.
     pub(crate) once: Option<IdempotencyKey>,
     /// Another request that waits for it.
     pub(crate) donor: Option<Box<Donor>>,
@@ -128,7 +128,7 @@ pub(crate) struct RunningRequest {
     pub(crate) operation: PendingRequest,
     pub(crate) asked: RequestMeta,
     token: usize,
-    /// `None` without scheduling.
+    /// Its id at the dispatcher; `None` without scheduling.
     pub(crate) id: Option<RequestId>,
     pub(crate) class: Option<ClassId>,
     pub(crate) write_mode: Option<WriteMode>,
@@ -253,7 +253,7 @@ impl RunningRequest {
         (self.started, self.called) = (now, now);
     }
 
-    /// Notes its end.
+    /// Makes the completion record of a request that has ended.
     pub(crate) fn finished(&self, served: Amount) -> Completion {
         let call = (!self.quick).then(|| self.asked.call());
         let RunningRequest { asked, queued, started, called, token, id, .. } = *self;

@@ -35,7 +35,7 @@ const AFTER_HELP: &str = concat!(
     "\n\nExample:\n  sluice audit --since 1h\n\ndocs/ACCESS.md lists what is recorded."
 );
 
-/// Runs `sluice audit`.
+/// Runs `sluice audit`: prints the changes that a controller accepted.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let since = args.since.map_or_else(|| "0".into(), |since| since.parameter());
     let lines = args.controller.client()?.audit(&format!("since={since}&limit={}", args.limit))?;

@@ -40,7 +40,7 @@ pub(crate) struct Args {
 const TIME_MIN: Nanos = Nanos::from_secs(1);
 const TIME_MAX: Nanos = Nanos::from_secs(3600);
 
-/// Runs `sluice calibrate`.
+/// Runs `sluice calibrate`: measures a directory and writes the file of costs.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args { dir, out, time, json } = args;
     ensure!((TIME_MIN..=TIME_MAX).contains(&time), "\"{time}\" is not a --time from 1s to 1h");

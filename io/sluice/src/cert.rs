@@ -70,7 +70,7 @@ enum CertAction {
     },
 }
 
-/// Runs `sluice cert`.
+/// Runs `sluice cert`: makes an authority, or a certificate signed by it.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let made = match args.action {
         CertAction::Ca { dir, expires } => authority(&dir, &expires)?,

@@ -40,7 +40,7 @@ enum DecayAction {
     List,
 }
 
-/// Runs `sluice decay`.
+/// Runs `sluice decay`: prints the accounts of all decays.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let DecayAction::List = args.action;
     let client = args.controller.client()?;

@@ -27,7 +27,7 @@ enum MadeDocument {
     },
 }
 
-/// Prints the document.
+/// Prints the generated document to standard output.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.document {
         MadeDocument::Config => proxy::config::markdown(),

@@ -38,7 +38,7 @@ const AFTER_HELP: &str = concat!(
   sluice events --follow"
 );
 
-/// Runs `sluice events`.
+/// Runs `sluice events`: prints past events, and follows new ones.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let client = args.controller.client()?;
     let client = client.with_time_limit(WAIT + ApiClient::TIME_LIMIT);

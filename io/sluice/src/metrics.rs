@@ -102,7 +102,7 @@ struct PushInterval {
     once: bool,
 }
 
-/// Runs `sluice metrics`.
+/// Runs `sluice metrics`: prints metrics, or sends them to InfluxDB.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let asked =
         |from: &Endpoint| ApiClient::at(from)?.with(&args.credentials.credentials_for(from));

@@ -80,7 +80,7 @@ enum StartupStatus {
     Failed(String),
 }
 
-/// Runs `sluice mount`.
+/// Runs `sluice mount`: mounts an export in the background or in this process.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
     let settings = MountSettings::new(&args.source, &place, &args.options.join(","))?;

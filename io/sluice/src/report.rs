@@ -51,7 +51,7 @@ const AFTER_HELP: &str = concat!(
   sluice report --job 1234 --since 30d --svg 1234.svg"
 );
 
-/// Runs `sluice report`.
+/// Runs `sluice report`: prints or draws the report of one job.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let query = format!("from={}", args.since.parameter());
     let report = args.controller.client()?.job_report(&args.job, &query)?;

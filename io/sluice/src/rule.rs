@@ -189,7 +189,7 @@ struct RuleWriteArgs {
     json: bool,
 }
 
-/// Runs `sluice rule`.
+/// Runs `sluice rule`: prints, tests or changes rules.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
         RuleSubcommand::List { source, json } => {

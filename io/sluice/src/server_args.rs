@@ -30,9 +30,9 @@ pub(crate) struct ServerArgs {
 
 /// The server that answers a command.
 pub(crate) enum ApiServer {
-    /// One proxy.
+    /// One proxy, by its control socket.
     Proxy(ApiClient),
-    /// A controller.
+    /// A controller, by its URL.
     Controller(ApiClient),
 }
 

@@ -101,7 +101,7 @@ enum SimInput {
     Replay(Box<SimReplay>),
 }
 
-/// Runs `sluice sim`.
+/// Runs `sluice sim`: simulates scenarios or a trace, and checks expectations.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let input = match SimInput::read(&args) {
         Ok(input) => input,

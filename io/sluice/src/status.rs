@@ -53,7 +53,7 @@ struct ShownProcess {
     problems: Vec<String>,
 }
 
-/// Runs `sluice status`.
+/// Runs `sluice status`: prints processes and problems; fails if there are problems.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mounts = match args.place.is_named() {
         true => Vec::new(),

@@ -93,7 +93,7 @@ struct TokenStoreArgs {
     controller: ControllerArgs,
 }
 
-/// Runs `sluice token`.
+/// Runs `sluice token`: creates, lists or revokes tokens.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
         TokenAction::Create { name, role, user, expires, place, accept_lost_records, json } => {

@@ -89,7 +89,7 @@ pub(crate) struct TopReport {
     status: ProxyStatus,
 }
 
-/// Runs `sluice top`.
+/// Runs `sluice top`: shows the table on the terminal, or prints tables or JSON.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut watch = TopWatch::new(&args)?;
     if args.json || args.once {

@@ -63,7 +63,7 @@ struct TraceSummary {
     rows: Vec<TraceRow>,
 }
 
-/// Runs `sluice trace`.
+/// Runs `sluice trace`: prints the requests of a trace, or sums of them.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.file.display().to_string();
     let mut reader = TraceReader::open(&args.file).context(name.clone())?;

@@ -52,7 +52,7 @@ const AFTER_HELP: &str = concat!(
   sluice usage --by class --since yesterday --until today --json"
 );
 
-/// Runs `sluice usage`.
+/// Runs `sluice usage`: prints the usage in a span of time.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args { by, since, until, .. } = &args;
     if until.is_before(since) {

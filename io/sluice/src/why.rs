@@ -66,7 +66,7 @@ const AFTER_HELP: &str = concat!(
 docs/WHY.md explains each cause."
 );
 
-/// Runs `sluice why`.
+/// Runs `sluice why`: prints the causes of delay of a job or user.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let answerer = args.place.answerer()?;
     let query = args.query()?;

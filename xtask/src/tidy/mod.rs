@@ -1,7 +1,8 @@
 //! Tidiness: what a reader would stumble over, by file and line.
 //!
 //!   Rust files ┬► code: long files and functions, leftovers, dead files, banned words
-//!              └► types: names that more than one type has
+//!              ├► types: names that more than one type has
+//!              └► short_docs: doc comments too short to say anything
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
 //!               ├► names: names of files that do not exist
 //!               ├► links: Markdown links whose file or heading does not exist
@@ -15,6 +16,7 @@ mod code;
 mod links;
 mod markdown;
 mod names;
+mod short_docs;
 mod tracked;
 mod tree;
 mod types;
@@ -38,6 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut findings = Findings::default();
     code::check(root, &mut findings)?;
     findings.to_mend.extend(types::check(root)?);
+    findings.to_mend.extend(short_docs::check(root)?);
     match TidyTree::read(root)? {
         Some(tree) => {
             for check in [tracked::check, names::check, links::check, cited::check, words::check] {

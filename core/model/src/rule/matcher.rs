@@ -29,7 +29,7 @@ use crate::{Identity, KindSet, OpKind};
 /// with; on its own, it accepts no path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Empty: everything.
+    /// Alternatives of which one must hold; if empty, every request matches.
     pub(super) any_of: Vec<Conjunction>,
 }
 

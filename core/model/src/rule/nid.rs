@@ -11,9 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A set of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NidPattern {
-    /// `*`
+    /// Every node: `*` without a network.
     Any,
-    /// `ADDRESS@NETWORK`
+    /// Nodes of one network, as in `ADDRESS@NETWORK`.
     On { address: AddressPattern, network: Box<str> },
 }
 

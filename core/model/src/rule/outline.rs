@@ -28,7 +28,7 @@ pub(super) struct Outline {
 #[derive(Debug)]
 pub(super) struct OutlinePiece {
     pub(super) name: String,
-    /// Whole lines.
+    /// Byte range of the section in the file, rounded to whole lines.
     pub(super) lines: Range<usize>,
     pub(super) keys: Vec<OutlineKey>,
     /// From the head's first byte to the last value's last one.

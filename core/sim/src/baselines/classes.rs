@@ -22,7 +22,7 @@ pub(crate) struct BaselineGrant {
     pub(crate) realtime: bool,
 }
 
-/// Subjects and classes.
+/// The subjects and classes of a baseline scheduler, by the rules.
 #[derive(Debug)]
 pub(crate) struct BaselineClasses {
     rules: Arc<RuleSet>,

@@ -29,7 +29,7 @@ use super::classes::{BaselineClasses, BaselineGrant};
 use super::heap::TagHeap;
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
 
-/// dmClock.
+/// The dmClock scheduler as Ceph implements it.
 #[derive(Debug)]
 pub(crate) struct DmClock {
     slots_max: u32,

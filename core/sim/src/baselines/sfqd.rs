@@ -52,7 +52,7 @@ struct SfqItem {
 }
 
 impl SfqD {
-    /// D counts requests.
+    /// Makes the SFQ(D) scheduler, in which D counts requests.
     pub(crate) fn by_count(target: TargetParams, rules: Arc<RuleSet>) -> SfqD {
         SfqD {
             target,

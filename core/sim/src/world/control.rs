@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Crashes the controllers.
+    /// Crashes the controllers of all targets.
     pub(super) fn lose_leader(&mut self) {
         self.controls.iter_mut().for_each(|control| control.away += 1);
     }

@@ -30,35 +30,35 @@ pub struct CheckedReport {
     pub rules: Option<String>,
     /// The reports of its targets.
     pub targets: Vec<(Arc<str>, ShareReport)>,
-    /// The usage.
+    /// The usage of its subjects, if the report has it.
     pub usage: Option<CheckedUsage>,
     /// Whether requests of several classes wait for one another at any target.
     pub contended: bool,
-    /// Replies to queries.
+    /// Replies to pending queries of the controller.
     pub answers: Vec<ProxyReply>,
 }
 
-/// A checked [`UsageReport`].
+/// A [`UsageReport`] with checked values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedUsage {
     /// The number of the usage report, which grows in an epoch.
     pub sequence: u64,
     /// Total service, with and without a line.
     pub total: WireCounters,
-    /// Lines that changed.
+    /// The lines that changed since the last report.
     pub lines: Vec<CheckedLine>,
     /// Lines that it has dropped.
     pub gone: Vec<u64>,
 }
 
-/// A checked [`UsageLine`].
+/// A [`UsageLine`] with a checked subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedLine {
     /// The number of the line at the proxy.
     pub id: u64,
     /// The subject of the line.
     pub payer: Arc<WireSubjectId>,
-    /// The counters.
+    /// The cumulative counters of the line.
     pub counters: WireCounters,
 }
 

@@ -32,7 +32,7 @@ pub struct WrongMessage {
 pub struct WireScope {
     /// `rule`, `meter` or `decay`.
     pub section: String,
-    /// Its name.
+    /// The name of the section.
     pub name: String,
     /// The values of its `per`, in order.
     pub key: Vec<WireKey>,
@@ -42,15 +42,15 @@ pub struct WireScope {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireKey {
-    /// The batch job.
+    /// The id of the batch job.
     Jobid(String),
-    /// The user.
+    /// The user id of the caller.
     Uid(u32),
-    /// The group.
+    /// The primary group id of the caller.
     Gid(u32),
     /// The project, or none.
     Projid(Option<u32>),
-    /// The node.
+    /// The network name of the node.
     Nid(String),
     /// The kind of request.
     Opcode(String),
@@ -60,16 +60,16 @@ pub enum WireKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireWaits {
-    /// The scope.
+    /// The scope that is divided.
     pub scope: WireScope,
-    /// The share.
+    /// The share in billionths of the whole.
     pub part: u32,
 }
 
 /// The grant of a scope; with neither share nor rate it is no longer listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireScopeGrant {
-    /// The scope.
+    /// The scope of the grant.
     pub scope: WireScope,
     /// The share, in billionths.
     pub part: Option<u32>,
@@ -81,9 +81,9 @@ pub struct WireScopeGrant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireRate {
-    /// Bytes per second.
+    /// A rate in bytes per second.
     Bytes(u64),
-    /// Operations per second.
+    /// A rate in operations per second.
     Ops(u64),
 }
 

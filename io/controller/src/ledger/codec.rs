@@ -14,11 +14,11 @@ use super::counters::{Counters, FIELDS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{want} is cut off or makes no sense at byte {at} of {length}")]
 pub struct CodecError {
-    /// The expected item.
+    /// The item that was expected.
     pub want: &'static str,
-    /// Its position.
+    /// The byte at which it was expected.
     pub at: usize,
-    /// The whole length.
+    /// The length of the whole input in bytes.
     pub length: usize,
 }
 

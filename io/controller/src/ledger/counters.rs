@@ -11,9 +11,9 @@ use model::{Accesses, OpKind};
 /// Amounts and operations: cumulative in a report, sums everywhere else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Payload read.
+    /// Payload bytes that were read.
     pub read_bytes: u64,
-    /// Payload written.
+    /// Payload bytes that were written.
     pub written_bytes: u64,
     /// The cost of the requests to their targets.
     pub cost_ns: u64,

@@ -32,16 +32,16 @@ pub(crate) struct LedgerFile {
     at: WrittenRows,
 }
 
-/// The last commit.
+/// The last commit of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WrittenRows {
     /// When the ledger was created, in nanoseconds since 1970.
     pub(crate) born_ns: u64,
-    /// Its number.
+    /// The number of the commit.
     pub(crate) commit: u64,
     /// The term that wrote it.
     pub(crate) term: u64,
-    /// Its minute.
+    /// The minute that it completed.
     pub(crate) minute: Minute,
 }
 

@@ -52,7 +52,7 @@ pub struct LedgerReportLine {
     pub id: u64,
     /// Its subject; may be omitted once a report with it was acknowledged.
     pub payer: Option<Arc<WireSubjectId>>,
-    /// Cumulative counters.
+    /// The counters, cumulative since the epoch began.
     pub counters: Counters,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct ProxyCounters {
     bounds: LedgerBounds,
 }
 
-/// One proxy.
+/// One proxy in its current epoch, with its lines.
 pub(crate) struct ProxyEpoch {
     pub(crate) name: String,
     pub(crate) subject: SlotId,

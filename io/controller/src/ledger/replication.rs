@@ -27,7 +27,7 @@ use super::{Ledger, LedgerError, MEMBER_IN_MEMORY, states};
 pub struct ReplicationCursor {
     /// When the copied ledger was created, in nanoseconds since 1970.
     pub born_ns: u64,
-    /// The last commit.
+    /// The number of the last copied commit.
     pub commit: u64,
     /// The term that wrote it.
     pub term: u64,

@@ -93,7 +93,7 @@ pub(crate) struct LedgerSubjects {
     slots_max: usize,
 }
 
-/// One subject.
+/// One subject in memory, with sums that are not yet in the file.
 pub(crate) struct SubjectSlot {
     pub(crate) kind: SubjectKind,
     pub(crate) name: Arc<str>,

@@ -66,7 +66,7 @@ impl AccessControl {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the tokens.
+    /// Replaces the tokens; calls that have begun keep the old ones.
     pub(crate) fn set_tokens(&self, tokens: TokenSet) {
         *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
     }
@@ -152,7 +152,7 @@ impl ApiCaller {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     system_time().as_nanos() / 1_000_000_000
 }

@@ -198,7 +198,7 @@ impl DecayAccounting {
         self.recent.judge(&rules.set, &mut self.decays, now);
     }
 
-    /// Takes changed rules.
+    /// Applies changed rules; new decays start with the usage in the ledger.
     pub(crate) fn set_rules(&mut self, rules: Arc<PublishedRules>, ledger: &mut Ledger, now: Time) {
         let old = std::mem::replace(&mut self.rules, rules);
         self.decays.set_rules(self.rules.set.clone(), now);

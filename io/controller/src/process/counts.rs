@@ -39,7 +39,7 @@ pub(crate) struct Counts {
     pub(crate) ledger_proxies: Count,
     pub(crate) ledger_lines: Count,
     pub(crate) ledger_subjects: Count,
-    /// Published events.
+    /// Events published since the process started.
     pub(crate) events: Count,
     /// Events dropped at a full queue.
     pub(crate) events_lost: Count,
@@ -82,7 +82,7 @@ impl Counts {
 }
 
 impl Count {
-    /// Adds one.
+    /// Adds a number to the count.
     pub(crate) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }

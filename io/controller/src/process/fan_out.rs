@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use api::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
 use tokio::sync::oneshot;
 
-/// The pending queries.
+/// Queries to all proxies that are not complete.
 #[derive(Default)]
 pub(super) struct FanOut {
     last: u64,

@@ -106,7 +106,7 @@ impl BoundListener {
         &self.bounds
     }
 
-    /// Starts to serve.
+    /// Starts the thread that serves the endpoints; dropping the result ends it.
     pub(super) fn serve(self, router: Router) -> Result<Serving, ControllerStartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControllerStartError::Thread)?;

@@ -39,7 +39,7 @@ pub enum OfflineError {
     /// Another controller of this etcd leads.
     #[error("the controller at {leader} is the leader; use --controller {leader}")]
     Led {
-        /// Where it is.
+        /// The endpoint of the leader.
         leader: String,
     },
     /// An election without a result.

@@ -15,7 +15,7 @@ use std::sync::mpsc::{
 };
 use std::time::Duration;
 
-/// The sender.
+/// The sending end of a bounded queue.
 #[derive(Debug)]
 pub(crate) struct MsgQueue<T> {
     sender: SyncSender<T>,
@@ -23,7 +23,7 @@ pub(crate) struct MsgQueue<T> {
     most: usize,
 }
 
-/// The receiver.
+/// The receiving end of a bounded queue.
 #[derive(Debug)]
 pub(crate) struct MsgInbox<T> {
     receiver: Receiver<T>,

@@ -173,7 +173,7 @@ impl Records {
         TokenSet::of(&self.state.tokens)
     }
 
-    /// Creates a token.
+    /// Creates a token, stores it and writes it to the audit log.
     pub(crate) fn make_token(
         &mut self,
         new: &NewToken,

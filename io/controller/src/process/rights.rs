@@ -147,7 +147,7 @@ fn refusal(status: StatusCode, message: String) -> (StatusCode, Json<ErrorReport
     (status, Json(ErrorReport { message, controller: None }))
 }
 
-/// docs/ACCESS.md.
+/// Returns the text of docs/ACCESS.md, with the table of rights.
 pub fn markdown() -> String {
     let mut table = String::from("| call | user | read | operate | admin | proxy | |\n");
     table += "|---|---|---|---|---|---|---|\n";

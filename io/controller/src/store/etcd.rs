@@ -33,7 +33,7 @@ use super::{
 use crate::election::FencingToken;
 use crate::etcd::{EtcdClient, EtcdError, EtcdMembers, runtime, wait_for};
 
-/// Records in etcd.
+/// The store of records in etcd.
 pub struct EtcdStore {
     runtime: Runtime,
     members: EtcdMembers,

@@ -42,7 +42,7 @@ pub(super) enum GatewayTarget {
 pub(super) type GatewayReply = Result<Vec<u8>, UpstreamError>;
 
 impl GatewayCall<'_> {
-    /// Does it.
+    /// Performs the request at the upstream and returns the whole reply message.
     pub(super) fn perform(&self, request: AnyRequest<'_>) -> GatewayReply {
         self.is_in_place()?;
         match request {
@@ -72,7 +72,7 @@ impl GatewayCall<'_> {
         Ok(())
     }
 
-    /// The reply.
+    /// Encodes the reply in the mount's protocol.
     pub(super) fn reply<'r>(&self, reply: impl Into<AnyReply<'r>>) -> GatewayReply {
         let mut out = Vec::new();
         encode_reply(self.tag, self.life.header(), &reply.into(), &mut out);

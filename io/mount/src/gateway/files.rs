@@ -104,7 +104,7 @@ impl UpstreamFiles {
         UpstreamFiles { root: UpstreamFile::new(ROOT, root, handle), table: Mutex::new(table) }
     }
 
-    /// The export's root.
+    /// The root directory of the export.
     pub(super) fn root(&self) -> &UpstreamFile {
         &self.root
     }

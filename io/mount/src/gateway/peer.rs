@@ -120,7 +120,7 @@ impl UpstreamOp {
 }
 
 impl UpstreamReply {
-    /// Decodes the reply.
+    /// Decodes the reply; an error reply becomes its errno.
     pub(super) fn reply(&self) -> Result<Reply<'_>, Errno> {
         if self.0.is_empty() {
             return Err(Errno::INTR);

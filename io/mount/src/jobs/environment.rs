@@ -32,11 +32,11 @@ pub(super) struct EnvironReaders(Arc<ReaderPool>);
 
 /// A query for a variable of a thread's process.
 pub(super) struct EnvironQuery {
-    /// The thread.
+    /// The thread whose process is read.
     pub(super) task: Arc<TaskId>,
     /// The number of its process.
     pub(super) process: u32,
-    /// The variable's name.
+    /// The name of the variable.
     pub(super) variable: Arc<str>,
     /// Callback with the value; `None` if the variable is not set, or could not be read in time.
     pub(super) then: OnEnviron,

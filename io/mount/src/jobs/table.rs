@@ -38,7 +38,7 @@ impl<V> JobTable<V> {
         Some(out)
     }
 
-    /// The thread's value.
+    /// Returns the value of the thread, if the table has it.
     pub(super) fn get(&self, thread: u32) -> Option<&V> {
         self.place_of.get(&thread).map(|place| &self.places[*place].1)
     }

@@ -22,12 +22,12 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(super) struct TaskId(OwnedFd);
 
-/// Fields of `status`.
+/// Fields of `/proc/PID/status` that a mount needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TaskStatus {
     /// The number of the thread's process.
     pub(super) process: u32,
-    /// Supplementary groups.
+    /// Supplementary groups of the thread.
     pub(super) groups: Arc<[u32]>,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct ServerCall {
 /// The waiter of a call, which may be interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallWaiter {
-    /// The kernel's request.
+    /// The kernel's request that waits for the reply.
     pub(crate) request: FuseRequestId,
     /// The thread that made it; 0 if it cannot be named here.
     pub(crate) thread: u32,

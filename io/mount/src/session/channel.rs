@@ -106,13 +106,13 @@ enum CallInFlight {
 /// Action for a received message.
 #[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
 pub(crate) enum ChannelNews<'a> {
-    /// Nothing.
+    /// Nothing is to be done.
     Nothing,
     /// Call this. With what was written and its number, if that is to be kept.
     Done { done: OnReply, answer: CallReply<'a>, written: Option<(u64, SentWrite)> },
     /// This identity may be used now, or not at all.
     Identity(Arc<SessionIdentity>),
-    /// Events.
+    /// Encoded events of the session, in one message.
     Events(&'a [u8]),
 }
 
@@ -211,7 +211,7 @@ impl LinkChannel {
         }
     }
 
-    /// Something came.
+    /// Notes the time at which a message arrived.
     pub(crate) fn hear(&mut self, now: Instant) {
         self.heard = now;
     }
@@ -433,7 +433,7 @@ impl LinkChannel {
         self.tally.connected += 1;
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the channel.
     pub(crate) fn tally(&self) -> ChannelStats {
         ChannelStats { lost: matches!(self.phase, ChannelPhase::Lost(_)).into(), ..self.tally }
     }

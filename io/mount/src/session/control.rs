@@ -17,7 +17,7 @@ pub(crate) enum SessionControl {
     Flush(Tag),
     /// Another identity waits for the write with that tag.
     Donate(Tag, Fid, Arc<SessionIdentity>),
-    /// Sent then.
+    /// A ping with the time at which it was sent.
     Ping(Instant),
     Wait,
 }

@@ -40,7 +40,7 @@ pub(crate) struct Handshake {
     pub(super) is_gateway: bool,
 }
 
-/// Reply to Tsession.
+/// Fields of the Rsession that the proxy replied.
 #[derive(Clone, Debug)]
 pub(crate) struct NegotiatedSession {
     pub(crate) slots: u16,
@@ -54,7 +54,7 @@ pub(crate) enum HandshakeError {
     /// The proxy cannot be connected to.
     #[error("{0}")]
     Connect(std::io::Error),
-    /// It broke.
+    /// The connection broke during the handshake.
     #[error(transparent)]
     Broken(#[from] Broken),
     /// The peer does not know the dialect, and is not one that can be used without.

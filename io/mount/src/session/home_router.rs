@@ -43,7 +43,7 @@ pub(crate) struct HomeRouter {
 /// How a mount's links begin.
 #[derive(Debug)]
 pub(crate) struct RouterSettings<'a> {
-    /// At least one.
+    /// The proxies that the mount names, at least one.
     pub(crate) sources: &'a [MountSource],
     pub(crate) threads: usize,
     pub(crate) soft: Option<Duration>,

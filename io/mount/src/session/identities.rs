@@ -208,7 +208,7 @@ impl SessionIdentity {
         self.service.as_ref().map_or(0, RemoteOps::count)
     }
 
-    /// The user.
+    /// Returns the user id of the identity.
     pub(crate) fn uid(&self) -> u32 {
         self.key.uid
     }

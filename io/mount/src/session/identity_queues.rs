@@ -39,7 +39,7 @@ struct IdentityQueue {
 }
 
 impl IdentityQueues {
-    /// A call comes.
+    /// Appends a call to the queue of its identity, or to the calls that need no window.
     pub(crate) fn push(&mut self, call: ServerCall) {
         self.count(&call);
         if call.ask.free {

@@ -34,7 +34,7 @@ pub struct SlotLoss {
     pub slots_max: u32,
     /// The part of its saturated rate that the size loses, in percent.
     pub loss_percent: f64,
-    /// The request size.
+    /// The size of the requests.
     pub size_bytes: u64,
     /// Whether its writes lose that, rather than its reads.
     pub write: bool,

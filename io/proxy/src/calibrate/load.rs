@@ -24,7 +24,7 @@ use super::CalibrateError;
 pub(super) struct LoadWindow<'a> {
     /// Before anything counts, at least.
     pub(super) warm: Duration,
-    /// While it counts.
+    /// Duration of the measurement, after the warm-up.
     pub(super) span: Duration,
     /// Set from outside, on Ctrl-C.
     pub(super) stop: &'a AtomicBool,

@@ -36,7 +36,7 @@ pub struct ModeFigures {
     pub median: Nanos,
     /// 99 of 100 did.
     pub p99: Nanos,
-    /// The longest.
+    /// Longest of the victim's syncs.
     pub longest: Nanos,
 }
 

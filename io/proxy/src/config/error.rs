@@ -12,9 +12,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -24,17 +24,17 @@ pub enum ConfigError {
     /// A value without a line is wrong: it came from a flag, or from a flag and the file.
     #[error("{message}")]
     Value {
-        /// The error.
+        /// The error, with the value and the right form.
         message: String,
     },
     /// An exported directory cannot be read.
     #[error("export {name:?}: cannot use the directory {}", .dir.display())]
     ExportDir {
-        /// The export.
+        /// The name of the export.
         name: String,
-        /// Its directory.
+        /// The directory that cannot be read.
         dir: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -51,7 +51,7 @@ pub enum ConfigError {
 pub struct ConfigLocation {
     /// The file, as the user named it.
     pub file: String,
-    /// The error.
+    /// The error without its position.
     pub message: String,
     /// Where it is wrong.
     pub excerpt: Excerpt,

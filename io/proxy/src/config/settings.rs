@@ -14,7 +14,7 @@
 /// One key of the configuration, as docs/CONFIG.md shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfigKey {
-    /// The key.
+    /// The name of the key.
     pub(crate) name: &'static str,
     /// The form of its values, in words.
     pub(crate) form: &'static str,

@@ -67,11 +67,11 @@ macro_rules! text_form {
 choices! {
     /// Users of clients that are replaced by the squash user.
     pub enum Squash ("root, all, none") {
-        /// Only root.
+        /// Only root, uid 0, is replaced.
         Root = "root",
-        /// Every user.
+        /// Every user is replaced.
         All = "all",
-        /// No user.
+        /// No user is replaced.
         None = "none",
     }
 }
@@ -91,7 +91,7 @@ choices! {
     pub enum ControllerUnreachable ("equal, keep, lift") {
         /// 1/N of each limit, with N proxies.
         Equal = "equal",
-        /// The last assignment.
+        /// The limits of the last assignment.
         Keep = "keep",
         /// The whole of each limit.
         Full = "full",
@@ -114,7 +114,7 @@ pub enum ApiSocket {
     /// [`ApiSocket::DEFAULT_PATH`], if this process can create the socket and no other proxy
     /// uses it; otherwise no API, with a warning.
     Auto,
-    /// No control API.
+    /// No control API at all.
     Off,
     /// This address; if it cannot be used, the proxy does not start.
     At(ServerAddress),
@@ -141,7 +141,7 @@ pub enum ParseApiSocketError {
     /// Control over TCP would need authentication that the proxy does not have.
     #[error("{text:?} is not unix:///path, auto or off: the control API does not listen on TCP")]
     Tcp {
-        /// The given text.
+        /// The text that was given.
         text: String,
     },
     /// The text is not an address.

@@ -40,7 +40,7 @@ impl Grace {
         Grace { until }
     }
 
-    /// Whether it lasts.
+    /// Whether the time for reclaiming locks still runs.
     pub(super) fn lasts(&self, now: Time) -> bool {
         now < self.until
     }

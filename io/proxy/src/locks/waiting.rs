@@ -61,7 +61,7 @@ pub(crate) enum LockOutcome {
 /// One of a bounded number of places, free again when it is dropped.
 pub(super) struct WaitPermit(Arc<AtomicUsize>);
 
-/// All waiters.
+/// All lock requests that wait, by file.
 #[derive(Default)]
 pub(super) struct LockWaiters {
     list: Mutex<WaiterList>,
@@ -199,7 +199,7 @@ impl LockWaiters {
         all.map(|waiter| waiter.answer(LockOutcome::Status(LockStatus::Blocked))).collect()
     }
 
-    /// Whether anybody waits.
+    /// Whether any lock request waits.
     pub(super) fn any(&self) -> bool {
         self.all.load(Ordering::SeqCst) > 0
     }

@@ -93,7 +93,7 @@ pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> 
 /// Assumed memory of an identity, with its groups and its subjects.
 const IDENTITY_BYTES: u64 = 1 << 10;
 
-/// Fields of Tidentity.
+/// Fields of a Tidentity message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewIdentity<'a> {
     pub(crate) identity: u32,

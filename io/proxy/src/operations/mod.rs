@@ -43,7 +43,7 @@ use reached::Reached;
 pub(crate) enum Ending {
     /// Its reply is in the outbox.
     Answered {
-        /// The real amount.
+        /// The amount that was really moved.
         served: Amount,
         /// 0, or the errno of its reply.
         errno: u32,

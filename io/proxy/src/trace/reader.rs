@@ -21,9 +21,9 @@ pub enum TraceError {
     /// The file cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// The file.
+        /// The path of the trace.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system cannot read the file.
@@ -31,7 +31,7 @@ pub enum TraceError {
     Read {
         /// The byte at which the unread chunk begins.
         offset: u64,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// Its bytes make no sense.

@@ -23,7 +23,7 @@ use crate::target::Target;
 /// Caller of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum TraceCaller<'a> {
-    /// An attached user.
+    /// A user with an attach.
     User(&'a ProxyUser),
     /// A caller at this connection without an attach.
     Peer(&'a Connection),

@@ -23,7 +23,7 @@ const SWEEP: Duration = Duration::from_millis(500);
 pub(super) enum TraceWriterMsg {
     /// A chunk is full.
     Chunk(Chunk),
-    /// The proxy ends.
+    /// The proxy ends: write what is left.
     End,
 }
 

@@ -20,7 +20,7 @@ use crate::sys::{SyncRange, sync_file_range};
 pub struct Backing {
     /// RWF_DONTCACHE is accepted (kernel 6.14 or later, and the file system takes part).
     pub dontcache: bool,
-    /// sync_file_range works.
+    /// The file system accepts sync_file_range(2), which paced writes need.
     pub paced: bool,
     /// Alignment that O_DIRECT requires; `None` where it is refused.
     pub direct: Option<Alignment>,

@@ -119,7 +119,7 @@ impl OtherMount {
         self.file.metadata().is_ok_and(|data| data.len() == 0)
     }
 
-    /// Kills the process.
+    /// Kills the process with SIGKILL, if it still runs.
     pub(crate) fn kill(&self) {
         // The lock shows that the process lives, so the number is not reused.
         if let Some(pid) = Pid::from_raw(self.about.pid).filter(|_| self.lives()) {

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs `sluice umount`.
+/// Runs `sluice umount`: unmounts and waits for the end of the mount's process.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mounted = MountEntry::at(&place)?.filter(MountEntry::is_sluice);

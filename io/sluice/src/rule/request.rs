@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::list::{effective, percent};
 use crate::top::table;
 
-/// A hypothetical request.
+/// A hypothetical request, for which the rules are tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestSpec {
     who: Identity,

@@ -41,7 +41,7 @@ pub(super) struct RuleSource {
 const TRIES_MAX: usize = 100;
 
 impl RuleSource {
-    /// Reads the rules.
+    /// Reads the rules from the file, or from the proxy or controller.
     pub(super) fn read(&self) -> anyhow::Result<WireRules> {
         match &self.file {
             Some(file) => parse(&file.display().to_string(), &read_text(file)?),

@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TopBy {
-    /// A batch job.
+    /// One row per batch job.
     Job,
-    /// A user.
+    /// One row per user id.
     User,
     /// A class of the rules.
     Class,
-    /// A client node.
+    /// One row per client node.
     Client,
 }
 
 /// The order of the rows, largest first; names in alphabetical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TopSort {
-    /// The name.
+    /// The name of the row.
     Name,
     /// Bytes read per second.
     Read,
     /// Bytes written per second.
     Written,
-    /// Operations per second.
+    /// Backend operations per second.
     Ops,
     /// Time in the queue.
     Queue,
-    /// Latency.
+    /// Mean latency, including the queue.
     Latency,
-    /// Slots in use.
+    /// Mean number of slots in use.
     Slots,
     /// Bytes read and written per second, then operations per second.
     Load,
@@ -66,7 +66,7 @@ pub(crate) struct TopRow {
     pub(crate) queue_ns_mean: Option<u64>,
     /// Mean time from a request's arrival to its reply, including the queue.
     pub(crate) latency_ns_mean: Option<u64>,
-    /// Requests waiting now.
+    /// The number of requests that wait now.
     pub(crate) queued: Option<u64>,
     /// Requests at the backend now; without a scheduler, all requests without a reply.
     pub(crate) running: u64,

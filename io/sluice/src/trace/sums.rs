@@ -16,15 +16,15 @@ use crate::top::table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TraceBy {
-    /// A batch job.
+    /// One row per batch job.
     Job,
-    /// A user.
+    /// One row per user id.
     User,
     /// A class of the rules.
     Class,
-    /// A client node.
+    /// One row per client node.
     Client,
-    /// An export.
+    /// One row per export.
     Export,
 }
 

@@ -87,7 +87,7 @@ impl fmt::Display for Webhook {
 }
 
 impl EventDelivery {
-    /// Starts to deliver.
+    /// Starts one thread for the command and one for the webhook, if they are configured.
     pub(crate) fn start(
         command: Option<&str>,
         webhook: Option<&Webhook>,

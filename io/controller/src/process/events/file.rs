@@ -14,7 +14,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use super::EventsSince;
 use crate::sqlite::{FileKind, SqliteError};
 
-/// Events on disk.
+/// The file of published events.
 pub(crate) struct EventFile {
     path: PathBuf,
     connection: Connection,

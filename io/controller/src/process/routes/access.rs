@@ -113,7 +113,7 @@ pub(super) async fn audit(
     lines.map(Json).map_err(failed)
 }
 
-/// The query parameters.
+/// The query parameters of the audit log.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {

@@ -93,7 +93,7 @@ pub(super) async fn of_job(
     Ok(Json(made))
 }
 
-/// The query parameters.
+/// The query parameters of a job's report.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JobReportQuery {
