@@ -26,7 +26,7 @@ pub(crate) struct Raw<'a> {
     pub(crate) time: Duration,
 }
 
-/// Operations per second.
+/// Returns the operations per second of all threads together.
 pub(crate) fn run(raw: &Raw<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<f64> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let counts: anyhow::Result<Vec<u64>> = std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ impl RunDir {
         Ok(RunDir(path))
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -25,7 +25,7 @@ pub(crate) struct PeerPlan {
     /// Largest message; it bounds --size to 24 bytes less
     #[arg(long, default_value = "64KiB")]
     pub(crate) msize: Bytes,
-    /// What to measure
+    /// Operation to measure, or a mix
     #[arg(long, value_enum, default_value = "randread")]
     pub(crate) op: WorkOp,
     /// Payload of a read or write [default: 4KiB, or all that the msize lets through for read and write]
@@ -37,7 +37,7 @@ pub(crate) struct PeerPlan {
     /// Read this file of the export instead of a new one; it must have been made by this program
     #[arg(long, value_name = "NAME")]
     pub(crate) file: Option<String>,
-    /// Connections
+    /// Number of connections to open
     #[arg(long, short = 'c', default_value_t = 1)]
     pub(crate) connections: usize,
     /// Requests in flight on each connection

@@ -19,7 +19,7 @@ pub(crate) fn find_sluice(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// This program.
+/// Returns the path of this program.
 pub(crate) fn own() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
 }

@@ -17,7 +17,7 @@ use super::rows::{PeerBound, PeerContender, PeerGoal, PeerRow};
 use super::servers::{ServerDirs, ServerKind};
 use chart::{Bar, BarChart, BarGroup, bar_chart};
 
-/// One run.
+/// Figures of one run against one server.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PeerSample {
     pub(crate) ops_per_sec: f64,

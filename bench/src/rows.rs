@@ -17,7 +17,7 @@ pub(crate) struct PeerRow {
     pub(crate) goals: Vec<PeerGoal>,
 }
 
-/// The load itself.
+/// The load of a row, without its contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerShape {
     pub(crate) op: WorkOp,
@@ -35,7 +35,7 @@ pub(crate) struct PeerShape {
 /// Who runs a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PeerContender {
-    /// A server.
+    /// A server of this kind.
     Server(ServerKind),
     /// The same work by system calls, without any server.
     Backend,
@@ -70,7 +70,7 @@ impl PeerContender {
     }
 }
 
-/// All rows.
+/// Returns the rows of the whole comparison.
 pub(crate) fn table() -> Vec<PeerRow> {
     let mut rows = small().to_vec();
     rows.extend(large());

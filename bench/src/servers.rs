@@ -28,11 +28,11 @@ pub(crate) enum ServerKind {
     Ruled,
     /// The proxy with writes left in the page cache, as the other servers leave theirs.
     Cached,
-    /// diod.
+    /// The 9P server diod.
     Diod,
-    /// NFS-Ganesha.
+    /// The NFS and 9P server NFS-Ganesha.
     Ganesha,
-    /// Request → splice → reply.
+    /// Request → splice → reply: the least that serves a file.
     Bare,
     /// Request → reply from memory: the raw socket.
     Memory,
@@ -42,13 +42,13 @@ pub(crate) enum ServerKind {
 pub(crate) struct ServerDirs {
     /// Everything is in here.
     pub(crate) dir: PathBuf,
-    /// The product's program.
+    /// The path of the `sluice` program.
     pub(crate) sluice: PathBuf,
-    /// This program.
+    /// The path of this program.
     pub(crate) own: PathBuf,
 }
 
-/// A running server.
+/// A server process with its addresses; dropping it ends the process.
 pub(crate) struct BenchServer {
     pub(crate) kind: ServerKind,
     pub(crate) tcp: BenchAddress,

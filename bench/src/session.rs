@@ -19,7 +19,7 @@ pub(crate) struct BenchSession {
     frame: Vec<u8>,
 }
 
-/// Who attaches where.
+/// The user that attaches, by name and id.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchIdentity {
     pub(crate) uname: String,
@@ -129,7 +129,7 @@ impl BenchSession {
         Ok(())
     }
 
-    /// Frees `fid`.
+    /// Clunks a fid, which may then be used for another file.
     pub(crate) fn clunk(&mut self, fid: Fid) -> anyhow::Result<()> {
         self.call(&Request::Clunk { fid })?;
         Ok(())

@@ -9,7 +9,7 @@
 
 use ninep::{Fid, NameList, Request, Tag, getattr, open};
 
-/// What to measure.
+/// An operation, or a cycle or mix of operations, to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WorkOp {

@@ -25,7 +25,7 @@ impl Dice {
         &all[self.below(all.len() as u64) as usize]
     }
 
-    /// So many bytes.
+    /// Returns `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.below(256) as u8).collect()
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct TestFolder(PathBuf);
 
 impl TestFolder {
-    /// Makes it.
+    /// Makes a folder below the system's temporary one.
     #[expect(clippy::new_without_default, reason = "it is made, not a value that is like another")]
     pub fn new() -> TestFolder {
         TestFolder::below(&std::env::temp_dir())
@@ -32,7 +32,7 @@ impl TestFolder {
         TestFolder(path)
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -32,11 +32,11 @@ pub(crate) enum DemoJob {
 pub(crate) struct Interval {
     /// Its length in seconds.
     pub(crate) seconds: f64,
-    /// Operations finished.
+    /// Operations finished in the interval.
     pub(crate) ops: u64,
-    /// Payload moved.
+    /// Payload bytes read and written.
     pub(crate) bytes: u64,
-    /// Operations that failed.
+    /// Operations that failed in the interval.
     pub(crate) errors: u64,
     /// Latencies in nanoseconds, and how many operations had each; within one percent.
     pub(crate) latency_ns: Vec<(u64, u64)>,

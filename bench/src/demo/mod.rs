@@ -93,7 +93,7 @@ struct DemoScale {
     sizes: Sizes,
 }
 
-/// Runs the demo.
+/// Runs the demo until its end or Ctrl-C.
 pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = crate::stop_on_signals()?;
     let picture = args.out.as_deref();

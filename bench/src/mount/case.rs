@@ -16,7 +16,7 @@ pub(crate) struct MountCase {
     pub(crate) figures: Vec<MountFigure>,
 }
 
-/// What is done.
+/// A load on a mounted directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountLoad {
     Fio {
@@ -117,7 +117,7 @@ impl MountGoal {
     }
 }
 
-/// All of it.
+/// Returns all cases in the order of the report.
 pub(crate) fn table(amounts: MountAmounts) -> Vec<MountCase> {
     let mut cases = Vec::new();
     for (random, writes, buffered) in [

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::tool::MountTools;
 
-/// What fio does.
+/// A job description for fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FioShape {
     /// Small, or large and in order.

@@ -19,7 +19,7 @@ use chart::{Bar, BarChart, BarGroup, bar_chart};
 /// Everything that was measured, and what to say about it.
 pub(crate) struct MountBenchReport {
     machine: String,
-    /// Who took part.
+    /// The servers that were measured.
     pub(crate) who: Vec<ServerUnderTest>,
     pub(crate) command: String,
     pub(crate) rounds: usize,

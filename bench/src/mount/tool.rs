@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Runs programs.
+/// Settings for running the programs of a load.
 pub(crate) struct MountTools<'a> {
-    /// Ctrl-C was pressed.
+    /// Set when Ctrl-C was pressed: running programs are killed.
     pub(crate) stop: &'a Arc<AtomicBool>,
     /// Programs share processor 0 with whatever they ask.
     pub(crate) one_cpu: bool,

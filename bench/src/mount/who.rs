@@ -29,10 +29,10 @@ use super::super::servers::DATA;
 use super::super::socket::BenchAddress;
 use super::peers;
 
-/// Who is measured.
+/// A server whose mount is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum ServerUnderTest {
-    /// The directory itself
+    /// The directory itself, without a mount
     Native,
     /// `sluice mount` of a proxy at a Unix socket
     SluiceUnix,
@@ -48,13 +48,13 @@ pub(crate) enum ServerUnderTest {
     Glusterfs,
 }
 
-/// Where everything is.
+/// The directories and programs of a run.
 pub(crate) struct BenchDirs {
     /// On the file system that is measured.
     pub(crate) dir: PathBuf,
-    /// The product's program.
+    /// The path of the `sluice` program.
     pub(crate) sluice: PathBuf,
-    /// This program.
+    /// The path of this program.
     pub(crate) own: PathBuf,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct QosProxy {
     pub(crate) api: api::ApiClient,
     /// Its time and memory.
     pub(crate) process: BenchProcess,
-    /// Where it listens.
+    /// The address that clients connect to.
     pub(crate) address: BenchAddress,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct QosSetup<'a> {
     pub(crate) top: &'a str,
     /// Keys of the `[[target]]`, as TOML lines.
     pub(crate) target: &'a str,
-    /// The rule file.
+    /// The text of the rule file.
     pub(crate) rules: &'a str,
     /// Serve requests as they come.
     pub(crate) no_schedule: bool,
@@ -76,7 +76,7 @@ impl QosTestBed {
         self.dir.path().join("x")
     }
 
-    /// The product's program.
+    /// Returns the path of the `sluice` program.
     pub(crate) fn sluice(&self) -> String {
         self.sluice.display().to_string()
     }

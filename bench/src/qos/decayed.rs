@@ -25,7 +25,7 @@ use super::table::{QosRow, QosTable, figures};
 use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 use user::{DecayedUser, DecayedWork};
 
-/// Measures both modes.
+/// Measures decays with a period and with a half-life, and draws them.
 pub(crate) fn measure(
     run: &QosRun<'_>,
     table: &mut QosTable,

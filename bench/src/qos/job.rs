@@ -32,7 +32,7 @@ pub(crate) struct QosJobPart {
     pub(crate) data: String,
 }
 
-/// A running job.
+/// A job that runs in a thread of its own.
 pub(crate) struct QosJob {
     shared: Arc<QosJobState>,
     cuts: Receiver<Cut>,
@@ -234,7 +234,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Megabytes per second.
+    /// Returns the throughput in megabytes (10⁶ bytes) per second.
     pub(crate) fn mb_per_sec(&self) -> f64 {
         self.score.bytes as f64 / 1e6 / self.span.as_secs_f64()
     }

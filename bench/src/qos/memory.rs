@@ -18,7 +18,7 @@ use super::QosRun;
 use super::bed::{QosProxy, QosSetup};
 use super::table::{QosRow, QosTable, figures};
 
-/// Measures both.
+/// Measures the memory of idle connections, and its growth with uptime.
 pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
     bed.file("data", Bytes::mib(1))?;

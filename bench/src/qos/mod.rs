@@ -91,7 +91,7 @@ pub(crate) enum QosPromise {
 /// What a measurement is given.
 pub(crate) struct QosRun<'a> {
     args: &'a Args,
-    /// The directory.
+    /// The directory and program that are measured.
     pub(crate) bed: QosTestBed,
 }
 

@@ -163,9 +163,9 @@ impl QosFioResult {
 /// What a latency is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QosLatency {
-    /// Reads.
+    /// Completion latency of reads.
     Read,
-    /// fsync and fdatasync.
+    /// Duration of fsync and fdatasync.
     Sync,
 }
 

@@ -17,7 +17,7 @@ mod weights;
 use super::QosRun;
 use super::table::QosTable;
 
-/// Measures all four.
+/// Measures neighbour, return, victim and weights on mounts.
 pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     neighbour::measure(run, table)?;
     returns::measure(run, table)?;

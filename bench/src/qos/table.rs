@@ -19,11 +19,11 @@ pub(crate) struct QosTable {
     rows: Vec<QosRow>,
 }
 
-/// One case.
+/// One measured case of a promise.
 pub(crate) struct QosRow {
-    /// What was done.
+    /// The load and its setting.
     pub(crate) case: String,
-    /// What was promised.
+    /// The promised value, as text.
     pub(crate) target: String,
     /// What came of it.
     pub(crate) reached: String,

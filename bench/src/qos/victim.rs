@@ -42,7 +42,7 @@ struct VictimSetup {
     limited: bool,
 }
 
-/// One run's figures.
+/// Figures of the victim and its bully in one run.
 pub(super) struct QosSample {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,

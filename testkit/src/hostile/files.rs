@@ -15,7 +15,7 @@ use crate::Dice;
 #[derive(Clone, Debug)]
 pub struct FilesVictim(pub PathBuf);
 
-/// All of them.
+/// The attacks on a mounted directory.
 pub const ALL: &[Attack<FilesVictim>] = &[
     Attack { name: "opens", round: opens },
     Attack { name: "names", round: names },

@@ -11,7 +11,7 @@ use crate::Dice;
 /// Whom the attacks are against.
 #[derive(Clone, Debug)]
 pub struct HttpVictim {
-    /// Where it listens.
+    /// The address that it listens at.
     pub address: SocketAddr,
     /// A token with which it takes reports of proxies.
     pub proxy: String,
@@ -19,7 +19,7 @@ pub struct HttpVictim {
     pub reader: String,
 }
 
-/// All of them.
+/// The attacks on a server of HTTP.
 pub const ALL: &[Attack<HttpVictim>] = &[
     Attack { name: "connections", round: connections },
     Attack { name: "half heads", round: halves },

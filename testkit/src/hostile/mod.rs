@@ -30,7 +30,7 @@ use crate::p9::{P9Address, P9Frame, P9Wire};
 /// A proxy that the attacks are against.
 #[derive(Clone, Debug)]
 pub struct NinepVictim {
-    /// Where it listens.
+    /// The address that it listens at.
     pub address: SocketAddr,
     /// The export, with the file `f` of some MiB in it that the attackers may read.
     pub aname: String,

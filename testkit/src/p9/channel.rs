@@ -30,7 +30,7 @@ pub struct P9Channel {
     pub door: P9Address,
     /// The identity in the header of what is sent.
     pub identity: u32,
-    /// The export's root.
+    /// The handle of the export's root.
     pub root: Vec<u8>,
     /// The header of the last reply that was read.
     pub head: ReplyHeader,
@@ -40,7 +40,7 @@ pub struct P9Channel {
     calls: CallTable<Vec<u8>>,
 }
 
-/// What Rsession says.
+/// Fields of an Rsession message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P9Session {
     pub slots: u16,

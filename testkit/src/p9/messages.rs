@@ -16,7 +16,7 @@ pub struct P9File {
     pub attributes: Attributes,
 }
 
-/// What Ropen says.
+/// A file with what Ropen says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P9Opened {
     pub file: P9File,

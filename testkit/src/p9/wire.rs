@@ -29,7 +29,7 @@ pub enum P9Address {
     Tcp(SocketAddr),
     /// From an address of this machine.
     From(Ipv4Addr, SocketAddr),
-    /// As this process.
+    /// To a Unix socket, as the user of this process.
     Unix(PathBuf),
     /// As a user; others than oneself need root.
     UnixAs(PathBuf, u32),

@@ -10,7 +10,7 @@ pub(crate) struct Size {
     usual: &'static str,
 }
 
-/// Every size.
+/// The sizes that the environment may change.
 pub(crate) const ALL: &[Size] = &[
     Size { variable: "PROPTEST_CASES", what: "cases of each property", usual: "256" },
     Size { variable: "SLUICE_SEEDS", what: "seeds of scenarios and fleets by chance", usual: "50" },

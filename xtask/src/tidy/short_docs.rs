@@ -14,7 +14,7 @@ use super::code::without_tests;
 use crate::source::{blank, comments, find_word, read, rust_files};
 
 /// Folders whose crates are judged, by what is in `src`.
-const FOLDERS: &[&str] = &["core", "io"];
+const FOLDERS: &[&str] = &["core", "io", "testkit", "bench", "xtask"];
 /// Words that a doc comment has at least.
 const WORDS_MIN: usize = 4;
 

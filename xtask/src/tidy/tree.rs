@@ -14,14 +14,14 @@ use anyhow::{Context, Result};
 const NOT_READ: &[&str] =
     &["json", "svg", "png", "lock", "expected", "proptest-regressions", "LICENSE"];
 
-/// The project's files.
+/// The files of the project, by path from its root.
 #[derive(Debug, Default)]
 pub(super) struct TidyTree {
-    /// What git tracks.
+    /// The files that git tracks.
     pub(super) tracked: Vec<String>,
     /// What is there: tracked, or new and not ignored.
     pub(super) files: BTreeSet<String>,
-    /// Folders of `files`.
+    /// The folders that contain `files`.
     pub(super) folders: BTreeSet<String>,
     /// Texts that people write and read.
     pub(super) texts: BTreeMap<String, String>,
