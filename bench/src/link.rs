@@ -2,7 +2,7 @@
 //!
 //!   slots ─encode─► heads + pieces ─sendmsg─► server ─recv─► input ─► slot by tag ─► next step
 //!
-//! Of a reply only its first bytes are looked at; the rest is skipped where it lies.
+//! Of a reply only its first bytes are read; the rest is skipped in the buffer.
 //! A reply counts when its last byte has arrived, or large replies would overlap
 //! their successors and the depth would not be what was asked for.
 //!

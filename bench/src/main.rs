@@ -10,7 +10,7 @@
 //!
 //! The generator must cost less than what it measures, so requests leave and
 //! replies are taken in batches, nothing is allocated per request, and of a reply
-//! only the first bytes are looked at.
+//! only the first bytes are read.
 //!
 //! No part of the product: it starts the product's program, [`programs::find_sluice`], as a
 //! user would. Errors go to stderr as `sluice-bench: what: why`, with exit status 1.

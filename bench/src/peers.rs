@@ -308,7 +308,7 @@ fn nanos(span: Duration) -> Nanos {
     Nanos::new(span.as_nanos() as u64)
 }
 
-/// What is written is filled anew for each run, so it is smaller.
+/// Size of the file: smaller for writes, because it is filled again for each run.
 fn file_size(op: WorkOp) -> Bytes {
     if op.writes() { Bytes::mib(64) } else { FILE_SIZE }
 }

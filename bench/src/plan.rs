@@ -46,7 +46,7 @@ pub(crate) struct PeerPlan {
     /// Threads, which share the connections
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
-    /// Attach so many times on each connection, as NAME?job=bench0, NAME?job=bench1, … (Sluice only)
+    /// Number of attaches on each connection, as NAME?job=bench0, NAME?job=bench1, … (Sluice only)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) jobs: usize,
     /// How long to measure

@@ -1,8 +1,8 @@
 //! The servers of a comparison: started on one directory, stopped with their guard.
 //!
 //! Each gets what reference manuals and measurements say it runs best with, the same
-//! directory, and a port and a socket of its own. Whoever holds a [`BenchServer`] may drop
-//! it at any time; the process is gone when drop returns.
+//! directory, and a port and a socket of its own. A [`BenchServer`] may be dropped
+//! at any time; its process has ended when drop returns.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

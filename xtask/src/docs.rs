@@ -20,7 +20,7 @@ const DOCUMENTS: &[(&str, &[&str])] = &[
     ("docs/ACCESS.md", &["docs", "access"]),
 ];
 
-/// Writes every document anew; true unless a command failed.
+/// Writes every document again; true unless a command failed.
 pub(crate) fn write(root: &Path) -> Result<bool> {
     let sluice = build(root)?;
     for (path, words) in DOCUMENTS {

@@ -1,4 +1,4 @@
-//! Layering: a crate depends on strictly lower layers only, and core stays told.
+//! Layering: a crate depends on strictly lower layers only, and core stays pure.
 //!
 //!   L4  sluice
 //!   L3  proxy  mount  controller  lustre  capi

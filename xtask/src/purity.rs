@@ -1,4 +1,4 @@
-//! Core stays told: finds where a file under `core/*/src` names the world.
+//! Core stays pure: finds where a file under `core/*/src` names the world.
 //!
 //!   text ─► blanked code ─► words (`Instant`, `async`, `f64`, …)            ─┐
 //!                    └────► `use` trees written out, `std::…` paths ─ prefixes ─┴─► violations

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::job::{DemoJob, Interval, latencies};
 
-/// Everything that the jobs have told so far.
+/// All intervals that the jobs have reported so far.
 #[derive(Debug, Default)]
 pub(super) struct DemoSamples {
     intervals: Vec<(DemoJob, f64, Interval)>,
@@ -42,7 +42,7 @@ pub(super) struct DemoFigures {
 }
 
 impl DemoSamples {
-    /// Adds what `job` told at second `at`.
+    /// Adds the interval that `job` reported at second `at`.
     pub(super) fn add(&mut self, job: DemoJob, at: f64, interval: Interval) {
         self.intervals.push((job, at, interval));
     }
@@ -85,7 +85,7 @@ impl DemoSamples {
         ends.filter_map(point).collect()
     }
 
-    /// As [`DemoSamples::figures`], of the intervals that were told within `span`.
+    /// As [`DemoSamples::figures`], of the intervals that were reported within `span`.
     fn figures_told(&self, job: DemoJob, span: DemoSpan) -> Option<DemoFigures> {
         let told = self.intervals.iter();
         let told = told.filter(|(of, at, _)| *of == job && *at > span.from && *at <= span.to);

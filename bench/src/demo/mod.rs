@@ -8,8 +8,8 @@
 //!   Demo ─► Stage (processes, files)      jobs ─► Record ─► Screen, table, JSON, picture
 //! ```
 //!
-//! Both jobs run through from one phase to the next, so that all that differs is what
-//! the proxy was told. A moment after each change belongs to no phase: what was under
+//! Both jobs run through from one phase to the next, so that only the
+//! proxy's rules differ. A moment after each change belongs to no phase: what was under
 //! way before has to end first. The victim is slowed by its neighbour in what it shares
 //! with it, the device and the processors; alone it shows what there is to win.
 
@@ -314,7 +314,7 @@ impl Demo {
     fn figures(&self, phase: DemoPhase, job: DemoJob) -> anyhow::Result<DemoFigures> {
         let span = self.phases.iter().find(|(of, _)| *of == phase).map(|(_, span)| *span);
         let figures = span.and_then(|span| self.record.figures(job, span));
-        figures.with_context(|| format!("the {} told nothing {}", job.name(), phase.name()))
+        figures.with_context(|| format!("the {} reported nothing {}", job.name(), phase.name()))
     }
 
     fn mark(&mut self, what: &str) {
@@ -379,5 +379,5 @@ const START_MAX: Duration = Duration::from_secs(120);
 /// threads has ended a call, and on a slow machine the bully's limit makes some seconds of each.
 const LATE_MAX_S: f64 = 120.0;
 /// The live view shows what the last second brought, and a little more: an interval
-/// that is told late must not be missing.
+/// that is reported late must not be missing.
 const LIVE_S: f64 = 1.1;

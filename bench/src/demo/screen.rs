@@ -1,5 +1,5 @@
 //! What a person sees: a table drawn in place while the demo runs, or plain lines
-//! where stdout is no terminal, and the same table with its conclusions at the end.
+//! where stdout is not a terminal, and the same table with its conclusions at the end.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::figures::DemoFigures;
 use super::job::DemoJob;
 use super::summary::DemoSummary;
 
-/// Draws on stdout; a stdout that has gone away is no reason to stop.
+/// Draws on stdout; the demo goes on if stdout is closed.
 pub(super) struct DemoScreen {
     kind: ScreenKind,
     /// Lines of the table on the screen, to be drawn over.

@@ -7,7 +7,7 @@
 //!          └─ Place  ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
 //! ```
 //!
-//! Whoever drops a [`DemoStage`] has nothing left of it when drop returns: the jobs end
+//! When the drop of a [`DemoStage`] returns, nothing of it is left: the jobs end
 //! first, then the mount, then the proxy, then the directories go. A demo that is killed
 //! takes its processes with it by the parent-death signal; only its directories stay then,
 //! with a dead mount.
@@ -42,7 +42,7 @@ pub(super) struct DemoStage {
     sizes: Sizes,
 }
 
-/// What one of the processes has told; none when it tells no more.
+/// A line that one of the processes has written; none at the end of its output.
 pub(super) enum DemoNews {
     /// A line of the proxy's.
     Proxy(Option<String>),

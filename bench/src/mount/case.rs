@@ -24,13 +24,13 @@ pub(crate) enum MountLoad {
         /// Server, mount and fio share one processor.
         one_cpu: bool,
     },
-    /// Files made, looked at, read, renamed, removed.
+    /// Create, stat, read, rename and unlink of many files.
     Metadata,
-    /// find over a tree, with a mount made anew.
+    /// find over a tree, with a new mount.
     Find,
-    /// ls -l of one directory, with a mount made anew.
+    /// ls -l of one directory, with a new mount.
     List,
-    /// An archive unpacked, and each file looked at five times.
+    /// An archive unpacked, and five stat(2) of each file.
     Source,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct MountGoal {
     pub(crate) who: ServerUnderTest,
     /// Beside whom; of several the fastest counts.
     pub(crate) beside: &'static [ServerUnderTest],
-    /// At least so many times as fast.
+    /// The least factor of its speed over theirs.
     pub(crate) times: f64,
 }
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MountAmounts {
-    /// Files made, looked at, read, renamed and removed.
+    /// Number of files that are created, read, renamed and removed.
     pub(crate) metadata: usize,
     /// Files of the tree that find walks.
     pub(crate) tree: usize,

@@ -135,7 +135,7 @@ fn arguments(shape: FioShape, file: &Path, time: Duration, direct: bool) -> Vec<
 fn parse(said: &str, writes: bool) -> anyhow::Result<FioResult> {
     // Warnings come first.
     let json = said.find('{').map_or(said, |start| &said[start..]);
-    let whole: Value = serde_json::from_str(json).context("what it says is no JSON")?;
+    let whole: Value = serde_json::from_str(json).context("its output is not JSON")?;
     let job = &whole["jobs"][0];
     ensure!(job["error"] == 0, "error {}", job["error"]);
     let figures = &job[if writes { "write" } else { "read" }];

@@ -1,5 +1,5 @@
-//! What programs do with names: many small files made, looked at, renamed, removed, listed,
-//! unpacked.
+//! What programs do with names: create, stat, rename, remove, list and unpack many small
+//! files.
 //!
 //! ```text
 //!   metadata  create ─► stat ─► open, read 4 KiB, close ─► rename ─► unlink   each kind timed

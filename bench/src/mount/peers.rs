@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 
 use super::who::{BenchDirs, ServerUnderTest};
 
-/// The command of an sshd that serves files to whoever has the bench's key.
+/// The command of an sshd that serves files to clients with the bench's key.
 pub(crate) fn sshd(place: &BenchDirs, port: u16) -> anyhow::Result<Vec<String>> {
     let program = find_program("sshd")?;
     // Both at once, or a half of the pair would be a note about the wrong one.

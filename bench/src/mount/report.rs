@@ -45,7 +45,7 @@ impl MountBenchReport {
         }
     }
 
-    /// Something that the reader should know; told once.
+    /// Adds a note for the reader, unless it was added before.
     pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             eprintln!("\nsluice-bench: {note}");

@@ -127,7 +127,7 @@ impl MountContender {
         ready
     }
 
-    /// Mounts anew: a client that knows nothing.
+    /// Mounts again, so that the client has nothing cached.
     pub(crate) fn remount(&mut self, place: &BenchDirs) -> anyhow::Result<()> {
         if self.client.is_none() {
             return Ok(());

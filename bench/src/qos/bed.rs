@@ -1,7 +1,7 @@
 //! What one promise is measured on: a directory on a real disk and a proxy of its own.
 //!
 //!   Bed: DIR ─┬─ x/            the export, with a directory for each job
-//!             ├─ NAME.toml     what the proxy NAME is told
+//!             ├─ NAME.toml     the configuration of proxy NAME
 //!             ├─ NAME.rules
 //!             └─ NAME.sock, NAME.api, NAME.log
 //!

@@ -1,4 +1,4 @@
-//! A job: connections that keep a load on the proxy until they are told to stop.
+//! A job: connections that keep a load on the proxy until the job is dropped.
 //!
 //!   start ─► connected and loaded ─► cut ─► span ─► cut ─► … ─► drop: sockets close
 //!

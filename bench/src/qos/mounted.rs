@@ -132,7 +132,7 @@ impl QosFioResult {
     fn parse(said: &str) -> anyhow::Result<QosFioResult> {
         // Warnings come first.
         let json = said.find('{').map_or(said, |start| &said[start..]);
-        let whole: Value = serde_json::from_str(json).context("what fio says is no JSON")?;
+        let whole: Value = serde_json::from_str(json).context("the output of fio is not JSON")?;
         let job = whole["jobs"][0].clone();
         ensure!(job["error"] == 0, "fio: error {}", job["error"]);
         Ok(QosFioResult(job))

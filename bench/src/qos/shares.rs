@@ -3,8 +3,8 @@
 //!   rules: a has weight w, b has 1 ─► watch: usage, sampled ─► Seen ─► row: w : 1, within 1 %
 //!
 //! Weights promise a division of the service only while both sides ask for more than they get.
-//! So what is queued at the dispatcher is looked at all through the span, and the least that
-//! was seen stands beside the result.
+//! So the length of the dispatcher's queue is sampled all through the span, and the least
+//! sample is reported beside the result.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ fn usage(proxy: &QosProxy) -> anyhow::Result<[WireUsage; 2]> {
 }
 
 impl SharesSample {
-    /// What came of `weight` : 1 at a target with so many slots.
+    /// The row of the table for `weight` : 1 at a target with this number of slots.
     pub(crate) fn row(&self, name: &str, shared: SharesResult, weight: u32, slots: u64) -> QosRow {
         let [a, b] = self.usage.map(|usage| shared.of(&usage));
         let ratio = a / b.max(1.0);

@@ -2,8 +2,8 @@
 //!
 //! Weights promise a division of the service only while both sides ask for more than
 //! they get, so each job keeps far more in flight than the slots can hold, and what is
-//! queued at the dispatcher is looked at all through the span: the least that was seen
-//! stands beside the result. The share is that of the charged cost, or of the bytes
+//! queued at the dispatcher is sampled all through the span: the least sample is reported
+//! beside the result. The share is that of the charged cost, or of the bytes
 //! where `cost = "bytes"`, as the control API counts them.
 
 use std::fs::File;

@@ -141,7 +141,7 @@ fn unread(victim: &HttpVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Is told events as they come, as often as it may, and reads none.
+/// Opens as many streams of events as it may, and reads none.
 fn streams(victim: &HttpVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut all = Vec::new();
     let head = head(victim, "GET /v1/events?since=0", Some(&victim.reader));
@@ -236,5 +236,5 @@ fn drain(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whoever answers later is left.
+/// Time to wait for an answer before the connection is closed.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
 //! Clients that mean harm: each attack takes what it can get, or says what nobody
-//! understands, again and again until it is told to stop.
+//! understands, again and again until the test ends it.
 //!
 //! ```text
 //!   victim ─► attack: round, round, … until stop ─► how many rounds
@@ -9,8 +9,8 @@
 //!               files.rs    by the files of a mount
 //! ```
 //!
-//! That they are refused, closed or not answered in time is what an attacker expects: it begins
-//! anew. What the attacks must not do to others is for the test to look at.
+//! That they are refused, closed or not answered in time is what an attacker expects: it
+//! starts again. The test checks what the attacks must not do to others.
 
 pub mod files;
 pub mod http;

@@ -205,8 +205,8 @@ impl P9Channel {
         }
     }
 
-    /// Spends so much of a job that a rule of one metadata operation a second holds back that its next
-    /// metadata request waits for longer than [`PATIENCE`](crate::PATIENCE).
+    /// Spends more than the burst of a job that a rule limits to one metadata operation a second,
+    /// so that its next metadata request waits for longer than [`PATIENCE`](crate::PATIENCE).
     pub fn owe(&mut self) {
         let handle = self.root.clone();
         let mut walk = |newfid| {
@@ -374,7 +374,7 @@ impl P9Channel {
         }
     }
 
-    /// Whether a reply is there, or the end, or comes within so many milliseconds.
+    /// Whether a reply is there, or the end, or comes within `ms` milliseconds.
     pub fn readable(&self, ms: i64) -> bool {
         self.wire.readable(ms)
     }

@@ -128,7 +128,7 @@ impl P9Client {
         }
     }
 
-    /// Whether a reply is there or comes within so many milliseconds.
+    /// Whether a reply is there or comes within `ms` milliseconds.
     pub fn readable(&self, ms: i64) -> bool {
         self.wire.readable(ms)
     }

@@ -5,7 +5,7 @@
 //!         └─► Channel  the mounts' dialect: handles, slots, sessions that outlive connections
 //! ```
 //!
-//! Both say exactly what they are told to, and fail the test where the connection does. An error
+//! Both send exactly the given messages, and fail the test where the connection does. An error
 //! of a server is the plain errno, so that a test can name it.
 
 mod channel;

@@ -160,7 +160,7 @@ impl P9Wire {
         self.early.contains_key(&tag.0)
     }
 
-    /// Whether a reply is there, or the end, or comes within so many milliseconds.
+    /// Whether a reply is there, or the end, or comes within `ms` milliseconds.
     pub fn readable(&self, ms: i64) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let time = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };

@@ -1,6 +1,6 @@
 //! Markdown links: the file is there, and so is the heading.
 //!
-//!   [text](target#anchor) ─┬─ https:, mailto: ─► not looked at
+//!   [text](target#anchor) ─┬─ https:, mailto: ─► not checked
 //!                          ├─ target: a file or folder, as seen from the document's folder
 //!                          └─ anchor: a heading of that document, as GitHub names it
 

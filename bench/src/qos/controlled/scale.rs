@@ -95,7 +95,7 @@ impl ScaleState {
     }
 }
 
-/// One proxy: reports once a second until it is told to stop.
+/// One proxy: reports once a second until `stop` is set.
 fn proxy(
     name: &str,
     url: &str,

@@ -16,8 +16,8 @@ use super::super::super::socket::BenchAddress;
 /// What a user does, until it is ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DecayedWork {
-    /// Writes a file of [`FILE`] again and again, block by block; so many blocks a second, or all
-    /// that it gets.
+    /// Writes a file of [`FILE`] again and again, block by block; `per_sec` blocks a second, or as
+    /// fast as it can.
     Write { per_sec: Option<u32> },
     /// Creates a file and removes it.
     Names,
