@@ -414,7 +414,7 @@ impl ClientSession {
                 }
             }
         }
-        self.seat(on).say(SessionControl::Wait);
+        self.seat(on).say(SessionControl::Events);
         for other in 0..self.seats.len() {
             self.wake(other);
         }

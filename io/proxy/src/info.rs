@@ -1,8 +1,8 @@
-//! Ttell: a text for a mount's user about the user's own requests.
+//! Tinfo: a text for a mount's user about the user's own requests.
 //!
 //! ```text
-//!   Ttell ─► its identity ─► turns of each user ─► a thread of its own: Why of the job ─► text
-//!   Rtell ◄──────── the leader ◄──────────────────────────────────────────────────────────────┘
+//!   Tinfo ─► its identity ─► turns of each user ─► a thread of its own: Why of the job ─► text
+//!   Rinfo ◄──────── the leader ◄──────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! It waits in no queue of the dispatcher, because the queue is its subject. A user learns nothing
@@ -34,7 +34,7 @@ pub(crate) struct InfoQueue {
 /// A user at a node.
 type InfoCaller = (Nid, u32);
 
-/// A Ttell that was taken in.
+/// A Tinfo that was taken in.
 struct InfoQuery {
     to: ReplyTo,
     who: Arc<ProxyUser>,
@@ -76,7 +76,7 @@ impl Server {
         std::thread::Builder::new().name("sluice-tell".into()).spawn(api::critical(run)).map(drop)
     }
 
-    /// Takes a Ttell in that was put aside; false if it is another message.
+    /// Takes a Tinfo in that was put aside; false if it is another message.
     pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut ReplyOutbox) -> bool {
         if ninep::frame_kind(frame) != Some(TELL) || to.path.form.binding().is_none() {
             return false;
@@ -104,7 +104,7 @@ impl Server {
         for InfoReply { to, text } in told {
             let batch = outbox.batch(&to);
             match &text {
-                Ok(text) => batch.reply(to.tag, ExtReply::Tell { data: text.as_bytes() }),
+                Ok(text) => batch.reply(to.tag, ExtReply::Info { data: text.as_bytes() }),
                 Err(error) => batch.error(to.tag, error),
             }
         }
@@ -156,7 +156,7 @@ impl Server {
 
 fn question(to: &ReplyTo, frame: &[u8]) -> Result<InfoQuery, Errno> {
     let decoded = dialect::decode_request(frame).ok();
-    let Some((_, header, AnyRequest::Ext(ExtRequest::Tell { what, count }))) = decoded else {
+    let Some((_, header, AnyRequest::Ext(ExtRequest::Info { what, count }))) = decoded else {
         return Err(Errno::INVAL);
     };
     let who = to.path.form.binding().and_then(|binding| binding.session.user(header.identity));

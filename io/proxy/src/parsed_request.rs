@@ -103,7 +103,7 @@ impl ParsedRequest {
             }
             ExtRequest::Open { fid, .. } => about(fid, OpKind::Open),
             ExtRequest::List { fid, .. } => about(fid, OpKind::Readdir),
-            ExtRequest::Make { fid, mode, .. } => about(
+            ExtRequest::Mknode { fid, mode, .. } => about(
                 fid,
                 match FileType::from_raw_mode(mode) {
                     FileType::Directory => OpKind::Mkdir,
@@ -131,9 +131,9 @@ impl ParsedRequest {
             | ExtRequest::Identity { .. }
             | ExtRequest::Retire { .. }
             | ExtRequest::Ping
-            | ExtRequest::Tell { .. }
+            | ExtRequest::Info { .. }
             | ExtRequest::Donate { .. }
-            | ExtRequest::Wait => return None,
+            | ExtRequest::Events => return None,
             ExtRequest::Commit { fid } => about(fid, OpKind::Fsync),
         })
     }

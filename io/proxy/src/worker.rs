@@ -210,7 +210,7 @@ impl Worker {
     }
 
     /// Handles a message that names an identity: Tattach, or Tsession or Tidentity of the dialect.
-    /// A Ttell, which waits in no queue either, is handed on.
+    /// A Tinfo, which waits in no queue either, is handed on.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
         if self.server.ask(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
             return;

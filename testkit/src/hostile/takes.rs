@@ -211,7 +211,7 @@ pub(super) fn tells(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io
     one.wire.wait(Tag(2))?;
     let header = RequestHeader { identity: 7, handles: HandleList::NONE, ..RequestHeader::SESSION };
     for tag in 10..200 {
-        own(&mut one, Tag(tag), &header, ExtRequest::Tell { what: 0, count: 1 << 16 }.into())?;
+        own(&mut one, Tag(tag), &header, ExtRequest::Info { what: 0, count: 1 << 16 }.into())?;
     }
     one.drain(over)?;
     let ping = ExtRequest::Commit { fid: handle_fid(0) };

@@ -84,9 +84,9 @@ impl P9Channel {
         (mode, rdev, target): (u32, u64, &str),
     ) -> Result<P9File, u32> {
         let (fid, name, target) = (handle_fid(FIRST), name.as_bytes(), target.as_bytes());
-        let request = ExtRequest::Make { fid, name, mode, rdev, target };
+        let request = ExtRequest::Mknode { fid, name, mode, rdev, target };
         match self.call(HandleList::one(dir), request).own()? {
-            ExtReply::Make { handle, attributes } => Ok(file(handle, attributes)),
+            ExtReply::Mknode { handle, attributes } => Ok(file(handle, attributes)),
             other => panic!("{other:?}"),
         }
     }

@@ -43,7 +43,7 @@ pub enum SessionEvent {
     },
 }
 
-/// The events of a Wait's `data`, in order; ends after the first error. Unknown kinds are skipped,
+/// The events of an Events reply's `data`, in order; ends after the first error. Unknown kinds are skipped,
 /// so that a newer server can send more.
 #[derive(Clone, Debug)]
 pub struct SessionEvents<'a> {
@@ -105,7 +105,7 @@ impl<'a> Iterator for ListEntries<'a> {
 }
 
 impl SessionEvent {
-    /// Appends the event to a Wait's data.
+    /// Appends the event to an Events reply's data.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let SessionEvent::Window { identity, requests, bytes } = *self;
         let mut body = Vec::with_capacity(16);
@@ -133,7 +133,7 @@ impl SessionEvent {
 }
 
 impl<'a> SessionEvents<'a> {
-    /// The events in `data`, the whole payload of one Wait.
+    /// The events in `data`, the whole payload of one Events reply.
     pub fn new(data: &'a [u8]) -> SessionEvents<'a> {
         SessionEvents { data }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   T: identity[4] slot[2] sequence[4] elsewhere[4] n[1] n × handle[s] m[1] m × (handle[s] name[s])
-//!   R: verifier[8] committed[8]
+//!   R: verifier[8] commit_watermark[8]
 //! ```
 
 use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT, PLACES_MAX};

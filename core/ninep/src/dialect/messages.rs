@@ -52,7 +52,7 @@ messages! {
         count: u32 = u32, "How many bytes of entries at most.";
     }
     /// Creates a directory, a special file or a symbolic link.
-    212 Make {
+    212 Mknode {
         fid: Fid = fid, "The directory.";
         name: &'a [u8] = name, "The new name.";
         mode: u32 = u32, "Type and permission bits.";
@@ -119,13 +119,13 @@ messages! {
     /// Tests the connection: answered at once, before anything that is queued.
     232 Ping
     /// Waits for events: answered when there are any. At most one is in flight, on channel 0.
-    234 Wait
+    234 Events
     /// Makes durable what the session has written so far, to any file.
     236 Commit {
         fid: Fid = fid, "A file of the export, such as its root.";
     }
     /// Reads a text about the header's identity.
-    238 Tell {
+    238 Info {
         what: u8 = u8, "0: its wait causes, 1: its usage, 2: its limits.";
         count: u32 = u32, "How many bytes at most.";
     }
@@ -171,7 +171,7 @@ messages! {
         data: &'a [u8] = data, "Whole entries, for `Entries`.";
     }
     /// The file is created.
-    213 Make {
+    213 Mknode {
         handle: &'a [u8] = handle, "The new file.";
         attributes: Attributes = attributes, "Its attributes.";
     }
@@ -214,14 +214,14 @@ messages! {
     /// The writes are durable, up to the reply's `committed`.
     237 Commit
     /// The events since the last reply.
-    235 Wait {
+    235 Events {
         data: &'a [u8] = data, "Whole events, for `Events`.";
     }
     /// The donation is accepted. The reply does not contain whether the write still waited and now
     /// goes sooner.
     241 Donate
     /// The text, in whole lines.
-    239 Tell {
+    239 Info {
         data: &'a [u8] = data, "The text, UTF-8.";
     }
 }

@@ -390,7 +390,7 @@ pub fn percent(part: u64, whole: u64) -> String {
 pub fn span(nanos: u64) -> String {
     let seconds = nanos / 1_000_000_000;
     match nanos {
-        0..1_000_000_000 => scaled_by(nanos, 1_000, &["ns", "us", "ms"]),
+        0..1_000_000_000 => scaled_by(nanos, 1_000, &["ns", "µs", "ms"]),
         1_000_000_000..60_000_000_000 => scaled_by(nanos / 1_000_000, 1_000, &["ms", "s"]),
         60_000_000_000..3_600_000_000_000 => format!("{} min {:02} s", seconds / 60, seconds % 60),
         3_600_000_000_000..86_400_000_000_000 => {
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(amounts, ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "20.0 MB"]);
         let spans =
             [0, 999, 1_500, 61_000_000_000, 3_600_000_000_000, 90_000_000_000_000].map(span);
-        assert_eq!(spans, ["0 ns", "999 ns", "1.50 us", "1 min 01 s", "1 h 00 min", "1 d 01 h"]);
+        assert_eq!(spans, ["0 ns", "999 ns", "1.50 µs", "1 min 01 s", "1 h 00 min", "1 d 01 h"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // Figures with units; the same units as the commands print.
 
 const BYTES = ["B", "kB", "MB", "GB", "TB", "PB"];
-const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
 const three = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 

@@ -147,7 +147,7 @@ impl GatewayCall<'_> {
                 self.open((fid, name), newfid, flags, mode)
             }
             ExtRequest::List { fid, offset, count } => self.list(fid, offset, count),
-            ExtRequest::Make { fid, name, mode, rdev, target } => {
+            ExtRequest::Mknode { fid, name, mode, rdev, target } => {
                 self.make((fid, name), mode, rdev, target)
             }
             ExtRequest::Change { fid, set } => self.change(fid, set),

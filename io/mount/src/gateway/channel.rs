@@ -2,7 +2,7 @@
 //! network.
 //!
 //! ```text
-//!   link ─► socket ─► reader ─┬─ Tping: answered        Twait: held     Tsession: bound
+//!   link ─► socket ─► reader ─┬─ Tping: answered        Tevents: held     Tsession: bound
 //!                             ├─ Tflush: taken out, or flushed at the peer
 //!                             └─ queue ─► workers ─► Asked ─► peer
 //!   link ◄──────────────────────────────── replies, in any order
@@ -119,7 +119,7 @@ impl GatewayChannel {
                     self.send(&self.reply(tag, &ExtReply::Ping.into()))?;
                 }
                 // There never is any news.
-                AnyRequest::Ext(ExtRequest::Wait) => {}
+                AnyRequest::Ext(ExtRequest::Events) => {}
                 AnyRequest::Base(Request::Flush { oldtag }) => self.flush(tag, oldtag)?,
                 _ => self.queue(tag, frame)?,
             }

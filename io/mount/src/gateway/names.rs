@@ -68,7 +68,7 @@ impl GatewayCall<'_> {
                 .then_some(())
         })?;
         let (file, attributes) = self.look_up(&directory, who, name)?;
-        self.reply(ExtReply::Make { handle: &file.handle, attributes })
+        self.reply(ExtReply::Mknode { handle: &file.handle, attributes })
     }
 
     pub(super) fn unlinkat(&self, dirfid: Fid, name: &[u8], flags: u32) -> GatewayReply {

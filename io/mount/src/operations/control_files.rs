@@ -2,7 +2,7 @@
 //! how the mount stands with its proxies.
 //!
 //! ```text
-//!   MOUNT/.sluice/why ─ open, as the caller ─► Ttell to each proxy ─► text, kept while it is open
+//!   MOUNT/.sluice/why ─ open, as the caller ─► Tinfo to each proxy ─► text, kept while it is open
 //!        │        └ not listed in MOUNT: a walk of the tree does not come here
 //!        └─ status ─ open ─► the state of the links, without a request
 //! ```
@@ -149,12 +149,12 @@ fn ask(
         text += &format!("{}:\n", links[at].name());
     }
     let what = (request.inode.0 - DIRECTORY.0 - 1) as u8;
-    let message = ExtRequest::Tell { what, count: export.payload.min(TEXT_BYTES) };
+    let message = ExtRequest::Info { what, count: export.payload.min(TEXT_BYTES) };
     let one = CallSpec::new(HandleList::NONE, message);
     let one = if line == QueryOrdering::Past { one.freely() } else { one };
     export.as_caller_at(at, &request, one, reply, move |export, _, answer, reply| {
         match answer {
-            Ok(AnyReply::Ext(ExtReply::Tell { data })) => text += &String::from_utf8_lossy(data),
+            Ok(AnyReply::Ext(ExtReply::Info { data })) => text += &String::from_utf8_lossy(data),
             Err(Errno::OPNOTSUPP) => text += CANNOT_TELL,
             Err(Errno::INVAL) if line == QueryOrdering::Past => {
                 return ask(export, request, (at, QueryOrdering::Behind), text, reply);

@@ -135,7 +135,7 @@ fn make_now(
     reply: Reply<InodeEntry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
-    let message = ExtRequest::Make {
+    let message = ExtRequest::Mknode {
         fid: handle_fid(0),
         name: name.to_bytes(),
         mode: new.mode,
@@ -151,7 +151,7 @@ fn make_now(
         ask,
         reply,
         move |export, _, answer| match answer {
-            Ok(AnyReply::Ext(ExtReply::Make { handle, attributes })) => {
+            Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 let known = KnownSize { told: attributes, last: true };
                 Ok(export.entry((directory.id, name.to_bytes()), &node, &known))

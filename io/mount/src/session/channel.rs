@@ -255,7 +255,7 @@ impl LinkChannel {
             CallInFlight::Flushed { .. } => Err(unasked()),
             CallInFlight::Control(control) => {
                 self.end(tag, false);
-                self.waits -= usize::from(matches!(control, SessionControl::Wait));
+                self.waits -= usize::from(matches!(control, SessionControl::Events));
                 self.answered(control, reply)
             }
         }
@@ -415,7 +415,7 @@ impl LinkChannel {
         }
         // Flushes and waits of the old session are gone with it.
         let outlives = |control: &SessionControl| {
-            matches!(control, SessionControl::Identity(_) | SessionControl::Wait)
+            matches!(control, SessionControl::Identity(_) | SessionControl::Events)
         };
         self.control.retain(outlives);
         given_up
@@ -553,7 +553,7 @@ impl LinkChannel {
             }
         }
         let ticket = self.calls.begin(false, ()).expect("a tag was free");
-        self.waits += usize::from(matches!(control, SessionControl::Wait));
+        self.waits += usize::from(matches!(control, SessionControl::Events));
         self.out.push(&control.frame(ticket));
         self.under_way[usize::from(ticket.tag.0)] = Some(CallInFlight::Control(control));
     }
@@ -593,7 +593,7 @@ impl LinkChannel {
                 }
                 Ok(ChannelNews::Identity(payer))
             }
-            (SessionControl::Wait, Ok(AnyReply::Ext(ExtReply::Wait { data }))) => {
+            (SessionControl::Events, Ok(AnyReply::Ext(ExtReply::Events { data }))) => {
                 Ok(ChannelNews::Events(data))
             }
             (SessionControl::Ping(at), _) => {
@@ -601,9 +601,10 @@ impl LinkChannel {
                 Ok(ChannelNews::Nothing)
             }
             // A proxy that does not know it leaves them in the writer's lane.
-            (SessionControl::Donate(..) | SessionControl::Wait | SessionControl::Retire(_), _) => {
-                Ok(ChannelNews::Nothing)
-            }
+            (
+                SessionControl::Donate(..) | SessionControl::Events | SessionControl::Retire(_),
+                _,
+            ) => Ok(ChannelNews::Nothing),
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) enum SessionControl {
     Donate(Tag, Fid, Arc<SessionIdentity>),
     /// A ping with the time at which it was sent.
     Ping(Instant),
-    Wait,
+    Events,
 }
 
 impl SessionControl {
@@ -40,7 +40,7 @@ impl SessionControl {
                 CallFrame::new(HandleList::NONE, ExtRequest::Donate { fid: *fid, oldtag: *oldtag })
             }
             SessionControl::Ping(_) => CallFrame::new(HandleList::NONE, ExtRequest::Ping),
-            SessionControl::Wait => CallFrame::new(HandleList::NONE, ExtRequest::Wait),
+            SessionControl::Events => CallFrame::new(HandleList::NONE, ExtRequest::Events),
         };
         let identity = match self {
             SessionControl::Donate(_, _, donor) => donor.number,

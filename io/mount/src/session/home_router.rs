@@ -123,7 +123,7 @@ impl HomeRouter {
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
             });
-            link.seat(0).say(SessionControl::Wait);
+            link.seat(0).say(SessionControl::Events);
             if let Some(root) = &root {
                 link.root.set(root.clone()).expect("it is set once");
             }

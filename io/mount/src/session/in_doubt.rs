@@ -75,7 +75,7 @@ impl InDoubtOutcome {
             InDoubtOutcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
             InDoubtOutcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
             InDoubtOutcome::Made(handle, attributes) => {
-                (call.done)(Ok(ExtReply::Make { handle: &handle, attributes }.into()));
+                (call.done)(Ok(ExtReply::Mknode { handle: &handle, attributes }.into()));
             }
             InDoubtOutcome::Opened(handle, attributes) => {
                 let reply = ExtReply::Open { handle: &handle, created: 1, attributes };
@@ -98,7 +98,7 @@ fn look(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName
     let header = RequestHeader { slot: NOSLOT, sequence: 0, places: HandlePlaces::NONE, ..header };
     let mut looker = InDoubtResolver { talk, header, call };
     match request {
-        AnyRequest::Ext(ExtRequest::Make { fid, name, mode, target, .. }) => {
+        AnyRequest::Ext(ExtRequest::Mknode { fid, name, mode, target, .. }) => {
             looker.made(fid, name, mode, target)
         }
         AnyRequest::Ext(ExtRequest::Open { fid, newfid, name, flags, .. })

@@ -138,7 +138,7 @@ fn one(name: &'static str, file: There) -> Directory {
 
 fn make(mode: u32, directory: Directory) -> InDoubtOutcome {
     let (fid, name, target) = (handle_fid(0), b"name", b"target");
-    let message = ExtRequest::Make { fid, name, mode, rdev: 0, target };
+    let message = ExtRequest::Mknode { fid, name, mode, rdev: 0, target };
     settled(directory, HandleList::one(b"dir"), message).0
 }
 

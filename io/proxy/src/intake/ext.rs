@@ -60,7 +60,7 @@ impl Server {
                     arrivals.attaches.push((to, incoming.into_frame()));
                     Ok(())
                 }
-                AnyRequest::Ext(ExtRequest::Tell { count, .. }) => {
+                AnyRequest::Ext(ExtRequest::Info { count, .. }) => {
                     if !session.has_room(count as usize) {
                         return self.answer(session, &to, Err(Errno::INVAL), outbox);
                     }
@@ -80,7 +80,7 @@ impl Server {
                     let donated = self.donate(session, &binding, &header, (fid, oldtag));
                     self.answer(session, &to, donated.map(|()| ExtReply::Donate), outbox)
                 }
-                AnyRequest::Ext(ExtRequest::Wait) => {
+                AnyRequest::Ext(ExtRequest::Events) => {
                     self.admit(session, tag, None, 0)?;
                     session.waits.push(tag);
                     Ok(())
@@ -183,7 +183,7 @@ impl Server {
             drop(session);
             let mut outbox = ReplyOutbox::default();
             for to in to {
-                outbox.batch(&to).reply(to.tag, ExtReply::Wait { data: &[] });
+                outbox.batch(&to).reply(to.tag, ExtReply::Events { data: &[] });
             }
             while let Some(mut batch) = outbox.take() {
                 connection.send(&mut batch, &self.poll, self.bounds());

@@ -368,7 +368,7 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
             open::open_in_one(cx, newfid, name, (flags, mode))
         }
         ExtRequest::List { offset, count, .. } => directory::list(cx, offset, count),
-        ExtRequest::Make { name, mode, rdev, target, .. } => {
+        ExtRequest::Mknode { name, mode, rdev, target, .. } => {
             names::make(cx, name, (mode, rdev), target)
         }
         ExtRequest::Change { set, .. } => cx.answer_own(attributes::change(cx, &set)),
@@ -391,9 +391,9 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
         | ExtRequest::Identity { .. }
         | ExtRequest::Retire { .. }
         | ExtRequest::Ping
-        | ExtRequest::Tell { .. }
+        | ExtRequest::Info { .. }
         | ExtRequest::Donate { .. }
-        | ExtRequest::Wait => unreachable!("never handed to a dispatcher"),
+        | ExtRequest::Events => unreachable!("never handed to a dispatcher"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Making, renaming and removing names: Tmkdir, Tsymlink, Tmknod, Tlink, Trename,
-//! Trenameat, Tunlinkat, Tremove; and Treadlink. Of the dialect: Tlookup, Tmake.
+//! Trenameat, Tunlinkat, Tremove; and Treadlink. Of the dialect: Tlookup, Tmknode.
 
 use std::io;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub(super) fn make(
     let made = make_node(cx, name, (mode, rdev), target);
     let path = if made.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: true };
-    cx.answer_file(made, how, |handle, attributes| ExtReply::Make { handle, attributes })
+    cx.answer_file(made, how, |handle, attributes| ExtReply::Mknode { handle, attributes })
 }
 
 fn make_node(

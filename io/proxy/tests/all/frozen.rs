@@ -128,7 +128,7 @@ fn on_image(test: &str, name: &str, body: impl FnOnce(&Image, &Served, P9Channel
 
 fn mkdir(name: &str) -> ExtRequest<'_> {
     let (fid, name) = (handle_fid(0), name.as_bytes());
-    ExtRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
+    ExtRequest::Mknode { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
 }
 
 #[test]

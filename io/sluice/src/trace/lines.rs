@@ -121,7 +121,7 @@ fn errno_name(number: u32) -> String {
 
 /// Formats a span with three digits, in the unit that makes it 1 to 1000.
 pub(crate) fn span(ns: f64) -> String {
-    let units = [("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", f64::INFINITY)];
+    let units = [("ns", 1e3), ("µs", 1e6), ("ms", 1e9), ("s", f64::INFINITY)];
     // A value that would be rounded to 1000 belongs to the next unit.
     let fits = |above: f64| ns < above * 0.9995;
     let (unit, above) = units.into_iter().find(|(_, above)| fits(*above)).unwrap_or(units[3]);
@@ -148,9 +148,9 @@ mod tests {
         let cases = [
             (0, "0ns"),
             (999, "999ns"),
-            (1_000, "1.00us"),
-            (12_345, "12.3us"),
-            (999_400, "999us"),
+            (1_000, "1.00µs"),
+            (12_345, "12.3µs"),
+            (999_400, "999µs"),
             (999_600, "1.00ms"),
             (5_000_000_000, "5.00s"),
             (86_400_000_000_000, "86400s"),

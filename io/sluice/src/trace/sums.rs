@@ -415,14 +415,14 @@ mod tests {
         assert_eq!(
             tables(&summary(TraceBy::Job, None)),
             "JOB  REQUESTS  READ MB  WRITTEN MB  OPS    SPAN    MB/s  OPS/s  QUEUE mean    p50    p99  SERVICE mean    p50    p99  ERRORS  CANCELLED\n\
-             dd          6      4.0         0.5    6  1.00ms  4500.0   6000       100us  100us  100us         300us  301us  301us       0          1\n\
-             -           1      0.0         0.0    1   400us     0.0   2500       100us  100us  100us         300us  301us  301us       1          0\n\
+             dd          6      4.0         0.5    6  1.00ms  4500.0   6000       100µs  100µs  100µs         300µs  301µs  301µs       0          1\n\
+             -           1      0.0         0.0    1   400µs     0.0   2500       100µs  100µs  100µs         300µs  301µs  301µs       1          0\n\
              \n\
              JOB  KIND   REQUESTS   MB  OPS  SERVICE mean  SEQUENTIAL  ERRORS  CANCELLED\n\
-             dd   read          4  4.0    4         300us        100%       0          0\n\
-             dd   write         1  0.5    1         300us        100%       0          0\n\
-             dd   fsync         1  0.0    1         300us                   0          1\n\
-             -    open          1  0.0    1         300us                   1          0\n\
+             dd   read          4  4.0    4         300µs        100%       0          0\n\
+             dd   write         1  0.5    1         300µs        100%       0          0\n\
+             dd   fsync         1  0.0    1         300µs                   0          1\n\
+             -    open          1  0.0    1         300µs                   1          0\n\
              \n\
              3 requests were not recorded\n\
              \n\

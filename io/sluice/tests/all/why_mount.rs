@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   job ─► MOUNT ─► proxy ─ limit of the job's rule
-//!   cat ─► MOUNT/.sluice/why ─► Ttell ─► of the caller's own job and user
+//!   cat ─► MOUNT/.sluice/why ─► Tinfo ─► of the caller's own job and user
 //! ```
 
 #![allow(clippy::unwrap_used)]

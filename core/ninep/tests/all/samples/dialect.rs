@@ -26,7 +26,7 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(ExtRequest<'_>)) {
     each(ExtRequest::Lookup { fid, name });
     each(ExtRequest::Open { fid, newfid, name, flags: word, mode: !word });
     each(ExtRequest::List { fid, offset: long, count: word });
-    each(ExtRequest::Make { fid, name, mode: word, rdev: long, target: text });
+    each(ExtRequest::Mknode { fid, name, mode: word, rdev: long, target: text });
     each(ExtRequest::Change { fid, set: values.set_attributes() });
     each(ExtRequest::Write { fid, offset: long, flags: word, data });
     each(ExtRequest::Append { fid, flags: word, data });
@@ -37,9 +37,9 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(ExtRequest<'_>)) {
     each(ExtRequest::Setxattr { fid, name: text, flags: word, data });
     each(ExtRequest::Removexattr { fid, name: text });
     each(ExtRequest::Ping);
-    each(ExtRequest::Wait);
+    each(ExtRequest::Events);
     each(ExtRequest::Commit { fid });
-    each(ExtRequest::Tell { what: values.word as u8, count: word });
+    each(ExtRequest::Info { what: values.word as u8, count: word });
     each(ExtRequest::Donate { fid, oldtag: Tag(short) });
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(ExtReply<'_>)) {
     each(ExtReply::Lookup { handle, attributes });
     each(ExtReply::Open { handle, created: word as u8, attributes });
     each(ExtReply::List { data: &list(values, handle) });
-    each(ExtReply::Make { handle, attributes });
+    each(ExtReply::Mknode { handle, attributes });
     each(ExtReply::Change { attributes });
     each(ExtReply::Write { count: word, number: long });
     each(ExtReply::Append { offset: long, number: !long });
@@ -70,9 +70,9 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(ExtReply<'_>)) {
     each(ExtReply::Ping);
     let mut events = Vec::new();
     SessionEvent::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
-    each(ExtReply::Wait { data: &events });
+    each(ExtReply::Events { data: &events });
     each(ExtReply::Commit);
-    each(ExtReply::Tell { data });
+    each(ExtReply::Info { data });
     each(ExtReply::Donate);
 }
 

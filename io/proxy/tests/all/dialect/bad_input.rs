@@ -51,7 +51,7 @@ fn a_fid_that_names_a_handle_which_the_header_lacks_is_ebadf() {
             ExtRequest::Lookup { fid, name },
             ExtRequest::Open { fid, newfid, name, flags: open::RDONLY, mode: 0 },
             ExtRequest::List { fid, offset: 0, count: 4096 },
-            ExtRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
+            ExtRequest::Mknode { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
             ExtRequest::Change { fid, set },
             ExtRequest::Write { fid, offset: 0, flags: 0, data: b"x" },
             ExtRequest::Append { fid, flags: 0, data: b"x" },

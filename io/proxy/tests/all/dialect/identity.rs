@@ -271,7 +271,7 @@ fn every_own_message_waits_for_its_job() {
         ExtRequest::Lookup { fid, name },
         open_request(3, "f", (open::RDWR, 0)),
         ExtRequest::List { fid: Fid(2), offset: 0, count: 4096 },
-        ExtRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
+        ExtRequest::Mknode { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
         ExtRequest::Change { fid: file, set: ninep::SetAttributes::default() },
         ExtRequest::Allocate { fid: file, mode: 0, offset: 0, length: 10 },
         ExtRequest::Getxattr { fid: file, name: b"user.a", count: 0 },

@@ -27,7 +27,7 @@ const OTHER_TAG: Tag = Tag(5000);
 
 fn mkdir_request(name: &str) -> ExtRequest<'_> {
     let (fid, name) = (handle_fid(0), name.as_bytes());
-    ExtRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
+    ExtRequest::Mknode { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
 }
 
 /// A call whose reply is lost on its way, and what it answers when it comes again over
@@ -76,7 +76,7 @@ fn a_mkdir_a_symlink_and_a_link_whose_replies_were_lost_have_made_one_each() {
     assert!(!at("dir").exists());
 
     let (fid, name, target) = (handle_fid(0), b"link", b"target");
-    let symlink = ExtRequest::Make { fid, name, mode: 0o120_777, rdev: 0, target };
+    let symlink = ExtRequest::Mknode { fid, name, mode: 0o120_777, rdev: 0, target };
     let ticket = client.send_once(HandleList::one(&root), symlink);
     let undo = || fs::remove_file(at("link")).unwrap();
     lose_reply(&mut client, ticket, || at("link").is_symlink(), undo).done().unwrap();
@@ -398,7 +398,7 @@ fn what_is_about_the_session_and_what_is_too_much_to_remember_has_no_slot() {
     let fid = Fid(1);
     let own = [
         ExtRequest::Ping,
-        ExtRequest::Wait,
+        ExtRequest::Events,
         ExtRequest::Retire { identity: 1 },
         ExtRequest::List { fid, offset: 0, count: 4096 },
         ExtRequest::Getxattr { fid, name: b"", count: 4096 },

@@ -45,7 +45,7 @@ fn anything_but_a_session_after_the_version_ends_the_connection() {
     let (fid, afid, uname, aname, n_uname) = (Fid(0), NOFID, &b""[..], &b"x"[..], USER);
     let requests = [
         ExtRequest::Ping.into(),
-        ExtRequest::Wait.into(),
+        ExtRequest::Events.into(),
         ExtRequest::Retire { identity: 1 }.into(),
         ExtRequest::Lookup { fid: handle_fid(0), name: b"f" }.into(),
         Request::Attach { fid, afid, uname, aname, n_uname }.into(),
@@ -317,7 +317,7 @@ fn a_ping_is_answered_before_what_is_queued() {
     client.owe();
     let (fid, name) = (handle_fid(0), b"d");
     let root = client.root.clone();
-    let mkdir = ExtRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" };
+    let mkdir = ExtRequest::Mknode { fid, name, mode: 0o040_755, rdev: 0, target: b"" };
     let tag = client.send(HandleList::one(&root), mkdir);
     for _ in 0..10 {
         client.ping();
@@ -334,12 +334,12 @@ fn a_wait_without_news_is_not_answered_and_can_be_flushed() {
     let mut client = served.client();
     client.identity = NOBODY;
     for _ in 0..3 {
-        let tag = client.send(HandleList::NONE, ExtRequest::Wait);
+        let tag = client.send(HandleList::NONE, ExtRequest::Events);
         client.ping();
         assert!(!client.came(tag));
         assert!(client.flush(tag), "it was not answered");
     }
-    let tag = client.send(HandleList::NONE, ExtRequest::Wait);
+    let tag = client.send(HandleList::NONE, ExtRequest::Events);
     client.ping();
     assert!(!client.came(tag), "and neither by the end of the one before");
     assert!(client.reconnect().resumed, "nor is it in the way of another connection");
@@ -352,10 +352,10 @@ fn a_wait_ends_with_the_server() {
     let mut served = Served::plain("drain");
     let mut client = served.client();
     client.identity = NOBODY;
-    let tag = client.send(HandleList::NONE, ExtRequest::Wait);
+    let tag = client.send(HandleList::NONE, ExtRequest::Events);
     client.ping();
     served.stop();
-    assert_eq!(client.wait(tag).own(), Ok(ExtReply::Wait { data: b"" }));
+    assert_eq!(client.wait(tag).own(), Ok(ExtReply::Events { data: b"" }));
     client.expect_closed();
 }
 

@@ -1,4 +1,4 @@
-//! Ttell: who is told what, before anything that is queued.
+//! Tinfo: who is told what, before anything that is queued.
 
 use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 
@@ -15,9 +15,9 @@ limit = \"1ops/s\"
 ";
 
 fn tell(client: &mut P9Channel, what: u8, count: u32) -> Result<String, u32> {
-    let frame = client.call(HandleList::NONE, ExtRequest::Tell { what, count });
+    let frame = client.call(HandleList::NONE, ExtRequest::Info { what, count });
     let told = match frame.own()? {
-        ExtReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),
+        ExtReply::Info { data } => String::from_utf8(data.to_vec()).unwrap(),
         other => panic!("{other:?}"),
     };
     Ok(told)
@@ -101,14 +101,14 @@ fn who_asks_without_end_is_told_to_come_again_and_keeps_nobody_else_from_asking(
     let served = Setup::new("tell-flood").rules(RULES).start();
     let mut flood = served.client_of("x", USER, "dd.1");
     let mut other = served.client_of("x", USER + 1, "dd.2");
-    let message = || ExtRequest::Tell { what: 0, count: 4096 };
+    let message = || ExtRequest::Info { what: 0, count: 4096 };
     let tags: Vec<_> = (0..500).map(|_| flood.send(HandleList::NONE, message())).collect();
     let told = tell(&mut other, 1, 4096);
     assert!(told.is_ok(), "{told:?}");
     let mut answers = [0, 0];
     for tag in tags {
         match flood.wait(tag).own() {
-            Ok(ExtReply::Tell { .. }) => answers[0] += 1,
+            Ok(ExtReply::Info { .. }) => answers[0] += 1,
             Err(EAGAIN) => answers[1] += 1,
             answer => panic!("{answer:?}"),
         }
