@@ -201,12 +201,7 @@ mod tests {
     }
 
     /// Statistics of reads, writes, opens, attribute lookups and bytes.
-    fn seen(
-        reads: Accesses,
-        writes: Accesses,
-        (opens, looks): (u64, u64),
-        bytes: u64,
-    ) -> AccessStats {
+    fn seen(reads: Accesses, writes: Accesses, opens: u64, looks: u64, bytes: u64) -> AccessStats {
         let mut seen = AccessStats { bytes, reads, writes, ..AccessStats::default() };
         let ops = [
             (OpKind::Read, reads.all()),
@@ -226,48 +221,44 @@ mod tests {
             ("nothing", AccessStats::default(), &[]),
             (
                 "99 small writes are too few",
-                seen(none, accesses([99, 0, 0, 0], 0), (1, 0), 9_900),
+                seen(none, accesses([99, 0, 0, 0], 0), 1, 0, 9_900),
                 &[],
             ),
             (
                 "small writes",
-                seen(none, accesses([75, 0, 25, 0], 0), (1, 0), 25 << 17),
+                seen(none, accesses([75, 0, 25, 0], 0), 1, 0, 25 << 17),
                 &["small-writes"],
             ),
             (
                 "a part below three quarters",
-                seen(none, accesses([74, 0, 26, 0], 0), (1, 0), 26 << 17),
+                seen(none, accesses([74, 0, 26, 0], 0), 1, 0, 26 << 17),
                 &[],
             ),
             (
                 "small random reads",
-                seen(accesses([0, 100, 0, 0], 51), none, (1, 0), 100 << 14),
+                seen(accesses([0, 100, 0, 0], 51), none, 1, 0, 100 << 14),
                 &["small-random-reads", "small-reads"],
             ),
             (
                 "small reads, half of them random",
-                seen(accesses([0, 100, 0, 0], 50), none, (1, 0), 100 << 14),
+                seen(accesses([0, 100, 0, 0], 50), none, 1, 0, 100 << 14),
                 &["small-reads"],
             ),
-            (
-                "large random reads",
-                seen(accesses([0, 0, 0, 100], 100), none, (1, 0), 100 << 20),
-                &[],
-            ),
+            ("large random reads", seen(accesses([0, 0, 0, 100], 100), none, 1, 0, 100 << 20), &[]),
             (
                 "small random writes",
-                seen(none, accesses([100, 0, 0, 0], 100), (1, 0), 100 << 10),
+                seen(none, accesses([100, 0, 0, 0], 100), 1, 0, 100 << 10),
                 &["small-writes", "random-writes"],
             ),
             (
                 "a file for each read",
-                seen(accesses([0, 0, 100, 0], 0), none, (100, 0), 100 << 18),
+                seen(accesses([0, 0, 100, 0], 0), none, 100, 0, 100 << 18),
                 &["open-per-access"],
             ),
-            ("looking only", seen(none, none, (0, 100), 0), &["stat-storm", "metadata-storm"]),
+            ("looking only", seen(none, none, 0, 100, 0), &["stat-storm", "metadata-storm"]),
             (
                 "a stream",
-                seen(accesses([0, 0, 0, 60], 2), accesses([0, 0, 60, 0], 0), (2, 9), 120 << 20),
+                seen(accesses([0, 0, 0, 60], 2), accesses([0, 0, 60, 0], 0), 2, 9, 120 << 20),
                 &["sequential"],
             ),
         ];

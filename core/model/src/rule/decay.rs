@@ -104,7 +104,9 @@ impl Resource {
 pub(super) fn decay(
     section: &Section<'_>,
     name: String,
-    (matcher, exempt, per): (Match, Option<Match>, Vec<KeyField>),
+    matcher: Match,
+    exempt: Option<Match>,
+    per: Vec<KeyField>,
 ) -> Result<DecayRule, RuleFault> {
     if let Some(field) = per.iter().find(|field| matches!(field, KeyField::Nid | KeyField::Opcode))
     {

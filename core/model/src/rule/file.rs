@@ -136,7 +136,7 @@ impl<'t> RuleFileReader<'t> {
 
     fn decay(&mut self, section: &Section<'t>, name: String) -> Result<DecayRule, RuleFault> {
         let exempt = section.get("exempt").map(|entry| self.condition(entry)).transpose()?;
-        decay::decay(section, name, (self.matcher(section)?, exempt, per(section)?))
+        decay::decay(section, name, self.matcher(section)?, exempt, per(section)?)
     }
 
     fn matcher(&mut self, section: &Section<'t>) -> Result<Match, RuleFault> {
