@@ -50,7 +50,7 @@ pub fn reclaim(places: &[ReclaimPlace], newcomer: &Holder, most: usize, now: Tim
     idle.sort_by_key(|place| (place.worth, place.used, place.id));
     let mut taken = Vec::new();
     while taken.len() < most {
-        let Some(at) = next(&idle, &counts, (newcomer, own)) else { break };
+        let Some(at) = next(&idle, &counts, newcomer, own) else { break };
         let place = idle.remove(at);
         let costs = place.worth != Some(Worth::Nothing);
         if costs && !taken.is_empty() {
@@ -72,7 +72,8 @@ pub fn reclaim(places: &[ReclaimPlace], newcomer: &Holder, most: usize, now: Tim
 fn next(
     idle: &[&ReclaimPlace],
     counts: &BTreeMap<&Holder, usize>,
-    (newcomer, own): (&Holder, usize),
+    newcomer: &Holder,
+    own: usize,
 ) -> Option<usize> {
     let may_lose = |place: &ReclaimPlace| match place.holder == *newcomer {
         true => place.worth == Some(Worth::Nothing),
