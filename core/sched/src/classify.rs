@@ -230,7 +230,7 @@ impl Dispatcher {
         let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
         let class = self.class_for(rule, &who, kind);
         let key = self.classes[class].key.clone();
-        let limits = self.limits_for(rule, &key, (&who, kind, paths));
+        let limits = self.limits_for(rule, &key, &who, kind, paths);
         let meters = limits.into_iter().map(|(limit, key)| self.meter_for(&limit, key));
         let meters: Vec<u32> = meters.collect();
         debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
@@ -249,7 +249,9 @@ impl Dispatcher {
         &self,
         rule: Option<&Rule>,
         class: &ClassKey,
-        (who, kind, paths): (&Identity, OpKind, PathSet),
+        who: &Identity,
+        kind: OpKind,
+        paths: PathSet,
     ) -> Vec<(Limit, MeterKey)> {
         let rules = &self.rules;
         let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));

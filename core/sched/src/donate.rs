@@ -128,7 +128,7 @@ impl Dispatcher {
         if request.has(PAID) || request.stage == RequestStage::Urgent {
             return Some(Donated { id, token, subject: writer });
         }
-        let subject = self.donated((writer, waiter), (kind, amount), file, now);
+        let subject = self.donated(writer, waiter, kind, amount, file, now);
         if subject == writer {
             return Some(Donated { id, token, subject: writer });
         }
@@ -144,8 +144,10 @@ impl Dispatcher {
     /// If one of them was released as often as it was taken.
     pub fn donated(
         &mut self,
-        (writer, waiter): (SubjectId, SubjectId),
-        (kind, amount): (OpKind, Amount),
+        writer: SubjectId,
+        waiter: SubjectId,
+        kind: OpKind,
+        amount: Amount,
         file: &Arc<str>,
         now: Time,
     ) -> SubjectId {

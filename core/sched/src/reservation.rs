@@ -48,6 +48,14 @@ pub(crate) struct ReservationTerms {
     pub(crate) account: Share,
 }
 
+/// A request's charge: its amount for the rate, its device cost for the account.
+#[derive(Clone, Copy, Debug)]
+struct ReservationCharge {
+    amount: Amount,
+    /// The bytes that the device cost would read.
+    as_bytes: u64,
+}
+
 impl Reservation {
     /// A reservation with nothing owed.
     pub(crate) fn new(terms: ReservationTerms) -> Reservation {
@@ -99,18 +107,17 @@ impl Reservation {
         Some(due.max(self.rate.due()))
     }
 
-    /// Charges a request; `as_bytes` is what its device cost would read.
-    fn charge(&mut self, amount: Amount, as_bytes: u64, now: Time) {
-        match (self.rate().units_of(amount), &mut self.account) {
-            (0, Some(account)) => account.charge(as_bytes, Some(CATCH_UP_NS), now),
+    /// Charges a request.
+    fn charge(&mut self, charge: ReservationCharge, now: Time) {
+        match (self.rate().units_of(charge.amount), &mut self.account) {
+            (0, Some(account)) => account.charge(charge.as_bytes, Some(CATCH_UP_NS), now),
             (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
         }
     }
 
-    /// Moves the charge for what a request asked for to what it was served, each with the bytes
-    /// that its device cost would read.
-    fn correct(&mut self, asked: (Amount, u64), served: (Amount, u64), now: Time) {
-        let (old, new) = (self.rate().units_of(asked.0), self.rate().units_of(served.0));
+    /// Moves the charge for what a request asked for to what it was served.
+    fn correct(&mut self, asked: ReservationCharge, served: ReservationCharge, now: Time) {
+        let (old, new) = (self.rate().units_of(asked.amount), self.rate().units_of(served.amount));
         if new > old {
             self.rate.charge_late(new - old, CATCH_UP_NS, now);
         } else {
@@ -120,9 +127,9 @@ impl Reservation {
             return;
         }
         let Some(account) = &mut self.account else { return };
-        match served.1 >= asked.1 {
-            true => account.charge(served.1 - asked.1, Some(CATCH_UP_NS), now),
-            false => account.refund(asked.1 - served.1),
+        match served.as_bytes >= asked.as_bytes {
+            true => account.charge(served.as_bytes - asked.as_bytes, Some(CATCH_UP_NS), now),
+            false => account.refund(asked.as_bytes - served.as_bytes),
         }
     }
 }
@@ -214,7 +221,7 @@ impl Dispatcher {
             true => 0,
             false => self.target.costs.device_bytes(kind, amount),
         };
-        reservation.charge(amount, as_bytes, self.promises.at(self.now));
+        reservation.charge(ReservationCharge { amount, as_bytes }, self.promises.at(self.now));
         self.refresh_reserve(class, 1 - lane);
     }
 
@@ -223,11 +230,11 @@ impl Dispatcher {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
         let Some(reservation) = &mut self.classes[class].reservation else { return };
         let costs = &self.target.costs;
-        let with_bytes = |amount: Amount| match amount == Amount::default() {
-            true => (amount, 0),
-            false => (amount, costs.device_bytes(kind, amount)),
+        let charge_of = |amount: Amount| match amount == Amount::default() {
+            true => ReservationCharge { amount, as_bytes: 0 },
+            false => ReservationCharge { amount, as_bytes: costs.device_bytes(kind, amount) },
         };
-        reservation.correct(with_bytes(amount), with_bytes(served), self.promises.at(self.now));
+        reservation.correct(charge_of(amount), charge_of(served), self.promises.at(self.now));
         for lane in 0..LANES.len() {
             self.refresh_reserve(class, lane);
         }
@@ -276,6 +283,10 @@ mod tests {
         Time::from_nanos(count * 1_000_000)
     }
 
+    const fn charge(amount: Amount, as_bytes: u64) -> ReservationCharge {
+        ReservationCharge { amount, as_bytes }
+    }
+
     /// A reservation of 1000 bytes a second, and a part of it in percent for the account.
     fn reserved(percent: u64) -> Reservation {
         let rate = Rate::bytes_per_sec(1_000).unwrap();
@@ -287,23 +298,23 @@ mod tests {
     fn an_open_costs_the_account_and_not_the_rate() {
         let mut own = reserved(10);
         // 50 bytes are half a second of 100 a second, beside half a second that was saved.
-        own.charge(OPEN, 50, ms(10_000));
+        own.charge(charge(OPEN, 50), ms(10_000));
         assert_eq!((own.due(OPEN), own.due(DATA)), (Some(ms(10_000)), Some(ms(0))));
-        own.charge(OPEN, 50, ms(10_000));
+        own.charge(charge(OPEN, 50), ms(10_000));
         assert_eq!((own.due(OPEN), own.due(DATA)), (Some(ms(10_500)), Some(ms(0))));
-        own.correct((OPEN, 50), (Amount::new(0, 3), 150), ms(10_000));
+        own.correct(charge(OPEN, 50), charge(Amount::new(0, 3), 150), ms(10_000));
         assert_eq!(own.due(OPEN), Some(ms(11_500)), "it was three operations");
-        own.correct((OPEN, 150), (Amount::default(), 0), ms(10_000));
+        own.correct(charge(OPEN, 150), charge(Amount::default(), 0), ms(10_000));
         assert_eq!(own.due(OPEN), Some(ms(10_000)), "it missed the cache");
     }
 
     #[test]
     fn an_open_waits_while_the_rate_is_served_more_than_half_a_second_ahead() {
         let mut own = reserved(10);
-        own.charge(DATA, 0, ms(10_000));
+        own.charge(charge(DATA, 0), ms(10_000));
         assert_eq!((own.due(DATA), own.due(OPEN)), (Some(ms(10_500 - 1_000)), Some(ms(9_000))));
-        own.charge(DATA, 0, ms(10_000));
-        own.charge(DATA, 0, ms(10_000));
+        own.charge(charge(DATA, 0), ms(10_000));
+        own.charge(charge(DATA, 0), ms(10_000));
         assert_eq!((own.due(DATA), own.due(OPEN)), (Some(ms(11_500)), Some(ms(11_000))));
         assert_eq!(own.late_since(OPEN), Some(ms(11_500)), "not before its bytes are due");
     }
@@ -314,14 +325,14 @@ mod tests {
         let rate = Rate::ops_per_sec(10).unwrap();
         let terms = ReservationTerms { rate, part: Share::WHOLE, account: Share::WHOLE };
         let mut counts_all = Reservation::new(terms);
-        counts_all.charge(OPEN, 4096, ms(10_000));
+        counts_all.charge(charge(OPEN, 4096), ms(10_000));
         assert_eq!(counts_all.due(OPEN), Some(ms(9_500)), "it is one of ten a second");
     }
 
     #[test]
     fn a_change_of_terms_keeps_what_the_account_owes() {
         let mut own = reserved(10);
-        own.charge(OPEN, 150, ms(10_000));
+        own.charge(charge(OPEN, 150), ms(10_000));
         own.set(ReservationTerms { account: Share::ratio(20, 100), ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), Some(ms(10_500)), "100 bytes of 200 a second");
         own.set(ReservationTerms { part: Share::ratio(1, 2), ..own.terms() }, ms(10_000));
@@ -343,7 +354,7 @@ mod tests {
             for (pause, bytes) in steps {
                 now = now + Nanos::from_millis(pause);
                 if own.due(OPEN).unwrap() <= now {
-                    own.charge(OPEN, bytes, now);
+                    own.charge(charge(OPEN, bytes), now);
                     given.push((now, bytes));
                 }
             }

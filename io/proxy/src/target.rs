@@ -395,8 +395,8 @@ impl Target {
                     }
                     let subject = match donor {
                         Some(donor) => {
-                            let pair = (subject, donor.subject);
-                            dispatcher.donated(pair, (kind, amount), &donor.file, now)
+                            let waiter = donor.subject;
+                            dispatcher.donated(subject, waiter, kind, amount, &donor.file, now)
                         }
                         None => subject,
                     };

@@ -219,7 +219,7 @@ impl Dispatcher {
         for kind in OpKind::ALL.iter().copied() {
             let rule = self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at]);
             let class = self.class_key_for(rule, who, kind);
-            for (limit, key) in self.limits_for(rule, &class, (who, kind, paths)) {
+            for (limit, key) in self.limits_for(rule, &class, who, kind, paths) {
                 found.entry(key).or_insert(limit);
             }
         }

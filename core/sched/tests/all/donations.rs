@@ -128,12 +128,13 @@ fn nobody_donates_to_a_limit_that_both_pay() {
 #[test]
 fn what_is_remembered_is_bounded_and_the_last_is_told_first() {
     let mut pair = Pair::new(rules(vec![limited("writer", 1)], vec![]));
-    let kinds = (OpKind::Write, Amount::new(UNIT_BYTES, 1));
+    let (kind, amount) = (OpKind::Write, Amount::new(UNIT_BYTES, 1));
     for number in 0..200 {
         let file = format!("fs:/{number}").into();
-        pair.sched.donated((pair.writer, pair.waiter), kinds, &file, ms(number));
+        pair.sched.donated(pair.writer, pair.waiter, kind, amount, &file, ms(number));
     }
-    let own = pair.sched.donated((pair.writer, pair.writer), kinds, &"fs:/own".into(), ms(300));
+    let file = "fs:/own".into();
+    let own = pair.sched.donated(pair.writer, pair.writer, kind, amount, &file, ms(300));
     assert_eq!(own, pair.writer, "nobody waits for himself");
     let told = pair.sched.donations(ms(300), |_, _| true);
     assert_eq!((told.len(), &*told[0].file, &*told[63].file), (64, "fs:/199", "fs:/136"));
