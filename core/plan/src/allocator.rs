@@ -137,7 +137,7 @@ impl ShareAllocator {
         }
         if self.members.get(id).is_present() {
             if let Some(uses) = &report.uses {
-                self.take_uses(id, report.sequence, uses);
+                self.take_uses(id, uses);
             }
             self.metadata.take(id, &report.served, self.now);
         }
@@ -166,7 +166,7 @@ impl ShareAllocator {
     pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
         self.advance(now);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        self.parts.set_rate((scope, rate), &mut self.members, bounds, self.now);
+        self.parts.set_rate(scope, rate, &mut self.members, bounds, self.now);
         self.divide();
     }
 
@@ -208,7 +208,7 @@ impl ShareAllocator {
         let barred = self.bars_division().unwrap_or(self.next_division);
         let division = self.parts.is_stale().then_some(self.next_division);
         let sweep = (self.parts.count() > 0).then_some(self.next_sweep);
-        let look = self.members.next_look((silent, hold, forget), self.now);
+        let look = self.members.next_look(silent, hold, forget, self.now);
         let division = division.map(|at| at.max(barred));
         [division, sweep, look].into_iter().flatten().min()
     }
@@ -236,7 +236,7 @@ impl ShareAllocator {
                 self.drop_member(&name);
             }
             // A proxy with a fresh lease is searched for later than this.
-            self.next_look = self.members.next_look((silent, hold, forget), self.now);
+            self.next_look = self.members.next_look(silent, hold, forget, self.now);
         }
         if self.now >= self.next_sweep {
             self.next_sweep = self.now + SWEEP;
@@ -270,13 +270,10 @@ impl ShareAllocator {
         self.parts.go_on(&freed, &mut self.members, may_raise);
     }
 
-    fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, ScopeUsage)]) {
+    fn take_uses(&mut self, id: u32, uses: &[(Scope, ScopeUsage)]) {
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        let before = std::mem::take(&mut self.members.get_mut(id).active);
-        let times = (self.settings.idle, self.now);
-        let said = (id, sequence, uses);
-        let active = self.parts.take_uses(said, &before, (&self.members, bounds), times);
-        self.members.get_mut(id).active = active;
+        let idle = self.settings.idle;
+        self.parts.take_uses(id, uses, &mut self.members, bounds, idle, self.now);
     }
 
     /// Until when nothing is divided. Proxies report each second, and three of their reports are

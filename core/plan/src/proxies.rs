@@ -225,10 +225,10 @@ impl ProxyProgress {
         (self.unlisted, self.fallback) = (InUseBound::new(unlisted), InUseBound::new(fallback));
     }
 
-    fn new(report: (&Arc<str>, u64), term: Membership, now: Time) -> ProxyProgress {
+    fn new(name: &Arc<str>, epoch: u64, term: Membership, now: Time) -> ProxyProgress {
         ProxyProgress {
-            name: report.0.clone(),
-            epoch: report.1,
+            name: name.clone(),
+            epoch,
             term,
             contact: Liveness::Learning,
             told: false,
@@ -277,7 +277,7 @@ impl ProxyTable {
         if report.epoch > member.epoch {
             let term = self.next_term(term);
             let member = self.get_mut(id);
-            *member = ProxyProgress::new((&report.from, report.epoch), term, now);
+            *member = ProxyProgress::new(&report.from, report.epoch, term, now);
             member.origin = ProxyOrigin::Restarted;
             member.sequence = report.sequence;
             return ProxyEntry::New(id);
@@ -289,7 +289,7 @@ impl ProxyTable {
     fn insert(&mut self, name: &Arc<str>, epoch: u64, term: u64, now: Time) -> u32 {
         let id = (1..).find(|id| !self.by_id.contains_key(id)).expect("fewer proxies than numbers");
         let term = self.next_term(term);
-        self.by_id.insert(id, ProxyProgress::new((name, epoch), term, now));
+        self.by_id.insert(id, ProxyProgress::new(name, epoch, term, now));
         self.by_name.insert(name.clone(), id);
         id
     }
@@ -340,7 +340,9 @@ impl ProxyTable {
     /// When a proxy may become unreachable or is to be forgotten.
     pub(crate) fn next_look(
         &self,
-        (span, hold, forget): (Nanos, Nanos, Nanos),
+        span: Nanos,
+        hold: Nanos,
+        forget: Nanos,
         now: Time,
     ) -> Option<Time> {
         let when = |member: &ProxyProgress| {

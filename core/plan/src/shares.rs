@@ -87,15 +87,19 @@ struct ShareRow {
 }
 
 impl ShareTable {
-    /// Handles the usage of a report: `before` are the scopes that the proxy used until now.
-    /// Returns those that it uses now. New scopes are listed, if there is room.
+    /// Handles the usage of a proxy's last report: replaces the scopes that the proxy uses. New
+    /// scopes are listed, if there is room.
     pub(crate) fn take_uses(
         &mut self,
-        (id, sequence, uses): (u32, u64, &[(Scope, ScopeUsage)]),
-        before: &[ScopeIndex],
-        (members, bounds): (&ProxyTable, ShareBounds<'_>),
-        (idle, now): (Nanos, Time),
-    ) -> Vec<ScopeIndex> {
+        id: u32,
+        uses: &[(Scope, ScopeUsage)],
+        members: &mut ProxyTable,
+        bounds: ShareBounds<'_>,
+        idle: Nanos,
+        now: Time,
+    ) {
+        let member = members.get_mut(id);
+        let (report, before) = (member.sequence, std::mem::take(&mut member.active));
         let mut active = Vec::with_capacity(uses.len());
         let mut expected = 0;
         for (scope, what) in uses {
@@ -112,16 +116,16 @@ impl ShareTable {
                     None => continue,
                 },
             };
-            if self.used(id, place, what, (sequence, now)) {
+            if self.used(id, place, what, report, now) {
                 active.push(place);
             }
         }
         for place in before {
-            if !self.is_idle(id, *place, (sequence, idle), now) {
-                active.push(*place);
+            if !self.is_idle(id, place, report, idle, now) {
+                active.push(place);
             }
         }
-        active
+        members.get_mut(id).active = active;
     }
 
     /// Notes that a proxy used a scope: true if the report had not named it already.
@@ -130,7 +134,8 @@ impl ShareTable {
         id: u32,
         place: ScopeIndex,
         what: &ScopeUsage,
-        (report, now): (u64, Time),
+        report: u64,
+        now: Time,
     ) -> bool {
         let Some(listed) = self.get_mut(place) else { return false };
         listed.used = now;
@@ -147,13 +152,7 @@ impl ShareTable {
 
     /// Whether a proxy has not used a scope for so long that it is idle there now. False if the
     /// report named it: that is noted.
-    fn is_idle(
-        &mut self,
-        id: u32,
-        place: ScopeIndex,
-        (report, idle): (u64, Nanos),
-        now: Time,
-    ) -> bool {
+    fn is_idle(&mut self, id: u32, place: ScopeIndex, report: u64, idle: Nanos, now: Time) -> bool {
         let share = self.get_mut(place).and_then(|listed| listed.shares.get_mut(id));
         let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
@@ -170,7 +169,8 @@ impl ShareTable {
     /// Sets or removes the rate that a decay limits a scope to.
     pub(crate) fn set_rate(
         &mut self,
-        (scope, rate): (&Scope, Option<Rate>),
+        scope: &Scope,
+        rate: Option<Rate>,
         members: &mut ProxyTable,
         bounds: ShareBounds<'_>,
         now: Time,

@@ -68,18 +68,18 @@ impl DecayAccount {
         if minute <= self.minute {
             return None;
         }
-        let closed = (self.minute, std::mem::take(&mut self.sum));
+        let (closed, sum) = (self.minute, std::mem::take(&mut self.sum));
         self.minute = minute;
-        (closed.1 > 0).then(|| {
-            self.fold(closed, mode);
-            closed
+        (sum > 0).then(|| {
+            self.fold(closed, sum, mode);
+            (closed, sum)
         })
     }
 
     /// Adds a minute of the ledger, later than all before.
     pub(crate) fn restore(&mut self, minute: u64, sum: u64, mode: &DecayMode) {
         if minute >= self.minute && sum > 0 {
-            self.fold((minute, sum), mode);
+            self.fold(minute, sum, mode);
             self.minute = minute + 1;
         }
     }
@@ -116,7 +116,7 @@ impl DecayAccount {
         self.sum == 0 && self.used(mode, now) == 0
     }
 
-    fn fold(&mut self, (minute, sum): (u64, u64), mode: &DecayMode) {
+    fn fold(&mut self, minute: u64, sum: u64, mode: &DecayMode) {
         match (&mut self.past, mode) {
             (PastUsage::HalfLife { used, minute: at }, DecayMode::HalfLife { half_life, .. }) => {
                 let past = decayed(*used, (minute + 1 - *at).saturating_mul(MINUTE), *half_life);

@@ -308,16 +308,16 @@ impl DecayAccounts {
             if let Some((minute, used)) = key.account.close(&decay.mode, self.now) {
                 self.ledger.push_back(UsageMinute { scope: scope.clone(), minute, used });
             }
-            let before = (key.stage, key.limit);
+            let (stage, limit) = (key.stage, key.limit);
             key.look(decay, held_back, self.now);
             if self.now < self.settles {
-                key.stay(before);
+                key.stay(stage, limit);
             }
-            if before.1 != key.limit {
+            if limit != key.limit {
                 self.rates.insert(scope.clone(), key.limit);
             }
-            if before.0 != key.stage {
-                self.events.push_back(key.event(scope, decay, before.0, self.now));
+            if stage != key.stage {
+                self.events.push_back(key.event(scope, decay, stage, self.now));
             }
             if key.is_idle(decay, self.now) {
                 empty.push(scope.clone());
@@ -361,7 +361,7 @@ impl DecayKey {
     }
 
     /// Withholds a change that would raise the limit.
-    fn stay(&mut self, (stage, limit): (DecayLevel, Option<Rate>)) {
+    fn stay(&mut self, stage: DecayLevel, limit: Option<Rate>) {
         let lower = |limit: Rate| self.limit.is_some_and(|now| now.per_sec() <= limit.per_sec());
         if limit.is_some_and(|limit| !lower(limit)) {
             (self.stage, self.limit) = (stage, limit);
