@@ -105,8 +105,14 @@ impl TargetSpec {
     }
 }
 
-/// A request at the target: its index in the world's table, and its stamp.
-pub(crate) type ServiceId = (u32, u32);
+/// A request, or a piece that is written back, at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ServiceId {
+    /// Its index in the world's table, or [`FLUSH`].
+    pub(crate) request: u32,
+    /// Its stamp; of a piece that is written back, the life of the device.
+    pub(crate) stamp: u32,
+}
 
 /// The simulated backend of one proxy at one target.
 #[derive(Debug)]
@@ -322,10 +328,12 @@ impl SimDevice {
         }
     }
 
-    fn served(&self, (request, stamp): ServiceId) -> SimEvent {
-        match request {
-            FLUSH => SimEvent::Flushed { proxy: self.proxy, life: stamp },
-            _ => SimEvent::Served { request, stamp },
+    fn served(&self, ticket: ServiceId) -> SimEvent {
+        match ticket {
+            ServiceId { request: FLUSH, stamp } => {
+                SimEvent::Flushed { proxy: self.proxy, life: stamp }
+            }
+            ServiceId { request, stamp } => SimEvent::Served { request, stamp },
         }
     }
 
@@ -358,7 +366,8 @@ impl SimDevice {
             self.flushing += 1;
             let time = self.spec.device.write.at(Bytes::new(FLUSH_PIECE)).get();
             let width = self.width(time);
-            self.occupy((FLUSH, self.lives), time, width, now, events);
+            let ticket = ServiceId { request: FLUSH, stamp: self.lives };
+            self.occupy(ticket, time, width, now, events);
         }
     }
 }
@@ -408,7 +417,8 @@ mod tests {
         let mut events = SimEvents::default();
         for (request, units) in units.iter().enumerate() {
             let amount = Amount::new(units * 4096, 1);
-            device.serve((request as u32, 0), OpKind::Read, amount, 0, Time::ZERO, &mut events);
+            let ticket = ServiceId { request: request as u32, stamp: 0 };
+            device.serve(ticket, OpKind::Read, amount, 0, Time::ZERO, &mut events);
         }
         let mut ends = Vec::new();
         while let Some((now, event)) = events.pop(Time::MAX) {
@@ -418,7 +428,7 @@ mod tests {
                     device.ended(now, &mut events);
                 }
                 SimEvent::Tick { epoch, .. } if device.is_current(epoch) => {
-                    while let Some((request, _)) = device.next_served(now) {
+                    while let Some(ServiceId { request, .. }) = device.next_served(now) {
                         ends.push((request, now.as_nanos()));
                     }
                     device.arm(now, &mut events);

@@ -80,13 +80,13 @@ impl LustreTbf {
         let (grant, generation) = (&self.classes.grants[class], self.classes.generation);
         match self.buckets.get_mut(class) {
             // Classes are numbered as they come, so this is the next one.
-            None => self.buckets.push(Bucket::new(terms(grant), generation, now)),
+            None => self.buckets.push(Bucket::new(grant, generation, now)),
             Some(own) if own.generation != generation => {
                 own.generation = generation;
                 if (own.rate, own.realtime) != terms(grant) {
                     // A change gives each class a full bucket: a quirk.
                     let (fifo, deadline) = (std::mem::take(&mut own.fifo), own.deadline);
-                    *own = Bucket { fifo, deadline, ..Bucket::new(terms(grant), generation, now) };
+                    *own = Bucket { fifo, deadline, ..Bucket::new(grant, generation, now) };
                 }
             }
             Some(_) => {}
@@ -136,7 +136,8 @@ impl LustreTbf {
 }
 
 impl Bucket {
-    fn new((rate, realtime): (u64, bool), generation: u32, now: Time) -> Bucket {
+    fn new(grant: &BaselineGrant, generation: u32, now: Time) -> Bucket {
+        let (rate, realtime) = terms(grant);
         Bucket {
             fifo: VecDeque::new(),
             rate,

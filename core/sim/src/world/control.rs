@@ -56,9 +56,9 @@ pub(super) struct MessagesInTransit {
 }
 
 impl MessagesInTransit {
-    fn seal(&mut self, letter: (u32, ControlMsg)) -> u32 {
+    fn seal(&mut self, proxy: u32, letter: ControlMsg) -> u32 {
         self.last = self.last.wrapping_add(1);
-        self.under_way.insert(self.last, letter);
+        self.under_way.insert(self.last, (proxy, letter));
         self.last
     }
 
@@ -230,7 +230,7 @@ impl World {
             MessageFate::Twice => (at, 2),
         };
         for _ in 0..copies {
-            let number = self.letters.seal((proxy, letter.clone()));
+            let number = self.letters.seal(proxy, letter.clone());
             self.events.push(at, SimEvent::Letter { letter: number });
         }
     }

@@ -17,7 +17,7 @@ use super::{AdvertisedService, SimOwner, World, WorldState};
 use crate::events::SimEvent;
 use crate::network::{Nic, NicDirection};
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
-use crate::targets::{FLUSH, SimDevice, TargetSpec};
+use crate::targets::{FLUSH, ServiceId, SimDevice, TargetSpec};
 
 /// One proxy of the world.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl World {
         }
         debug_assert_eq!(chosen.lane, r.lane);
         let own = &mut self.proxies[proxy as usize];
-        let ticket = (request, r.stamp);
+        let ticket = ServiceId { request, stamp: r.stamp };
         if r.lane == Lane::Cached {
             if r.recorded || own.device.hits() {
                 let (kind, amount) = (r.kind, r.amount);
@@ -205,8 +205,8 @@ impl World {
         if !self.proxies[proxy as usize].device.is_current(epoch) {
             return;
         }
-        while let Some((request, stamp)) = self.proxies[proxy as usize].device.next_served(self.now)
-        {
+        while let Some(served) = self.proxies[proxy as usize].device.next_served(self.now) {
+            let ServiceId { request, stamp } = served;
             if request == FLUSH {
                 let device = &mut self.proxies[proxy as usize].device;
                 device.flushed(stamp, self.now, &mut self.events);
