@@ -323,7 +323,7 @@ impl Ledger {
         mut each: impl FnMut(&str, Minute, u32, &Counters),
     ) -> Result<(), LedgerError> {
         let (from, to) = (Minute::of(from), ceiling(to));
-        self.file.points(kind, name, (from, to), &mut each)?;
+        self.file.points(kind, name, from, to, &mut each)?;
         let open = self.clock.unwrap_or_default().max(self.file.at().minute);
         if open < from || open >= to {
             return Ok(());

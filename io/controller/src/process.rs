@@ -261,7 +261,7 @@ impl Controller {
         };
         let now = clock.now();
         let accounts =
-            DecayAccounting::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
+            DecayAccounting::begin(&mut ledger, rules.clone(), standings, known, links, now)?;
         let desk = plan_actor::PlanActor::new(
             term,
             rules,
@@ -286,7 +286,7 @@ impl Controller {
             records::run(records, &store_asked, &to, &in_force, &access);
         })?;
         controller.spawn("usage", move || {
-            usage::run((ledger, accounts), &clock, &usage_asked, &taken, &counts);
+            usage::run(ledger, accounts, &clock, &usage_asked, &taken, &counts);
         })?;
         let (file, counts) = (with.events, shared.counts.clone());
         controller.spawn("events", move || {

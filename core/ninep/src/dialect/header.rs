@@ -1,7 +1,8 @@
 //! The header that every message of the dialect has between its tag and its body.
 //!
 //! ```text
-//!   T: identity[4] reply_slot[2] sequence[4] remote_ops[4] n[1] n × handle[s] m[1] m × (handle[s] name[s])
+//!   T: identity[4] reply_slot[2] sequence[4] remote_ops[4] n[1] n × handle[s]
+//!      m[1] m × (handle[s] name[s])
 //!   R: verifier[8] commit_watermark[8]
 //! ```
 

@@ -50,7 +50,8 @@ pub(crate) fn points(
     transaction: &Transaction<'_>,
     ages: &Retention,
     subject: i64,
-    (from, to): (Minute, Minute),
+    from: Minute,
+    to: Minute,
     mut each: impl FnMut(Minute, u32, &Counters),
 ) -> Result<(), FileError> {
     for age in 0..ages.count() {

@@ -246,7 +246,8 @@ impl LedgerFile {
         &mut self,
         kind: SubjectKind,
         name: Option<&str>,
-        (from, to): (Minute, Minute),
+        from: Minute,
+        to: Minute,
         mut each: impl FnMut(&str, Minute, u32, &Counters),
     ) -> Result<(), LedgerError> {
         self.transaction(|transaction, ages| {
@@ -257,7 +258,7 @@ impl LedgerFile {
                 .query_map(params![kind as u8, name], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
             for (id, name) in &names {
-                chunks::points(transaction, ages, *id, (from, to), |at, span, sums| {
+                chunks::points(transaction, ages, *id, from, to, |at, span, sums| {
                     each(name, at, span, sums);
                 })?;
             }

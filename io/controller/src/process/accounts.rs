@@ -125,7 +125,8 @@ impl DecayAccounting {
     pub(crate) fn begin(
         ledger: &mut Ledger,
         rules: Arc<PublishedRules>,
-        (standings, known): (ThrottledKeys, RestoredLevels),
+        standings: ThrottledKeys,
+        known: RestoredLevels,
         to: AccountOutputs,
         now: Time,
     ) -> Result<DecayAccounting, LedgerError> {
@@ -306,7 +307,7 @@ impl DecayAccounting {
                 return None;
             }
             let to = at.plus(WINDOW_MINUTES).min(current.plus(1));
-            let rows = rows(ledger, &set, &from, (at, to));
+            let rows = rows(ledger, &set, &from, at, to);
             at = to;
             let (rows, of_now) = rows
                 .map_err(|error| failed = Some(error))

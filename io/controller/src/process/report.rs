@@ -64,7 +64,8 @@ impl JobOwners {
 pub(super) fn read(
     ledger: &mut Ledger,
     job: &str,
-    (from, to): (Time, Time),
+    from: Time,
+    to: Time,
 ) -> Result<FoundOwners, LedgerError> {
     let points = ledger.series(SubjectKind::Job, job, from, to)?;
     let points: Vec<_> = points.into_iter().filter(|point| !point.sums.is_zero()).collect();
@@ -120,7 +121,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         coverage_ppm: part_ppm(bytes, everybody),
         points: shown(points, &length),
         patterns: seen.patterns().map(JobPattern::from).collect(),
-        doubts: doubts(found, (active_s, at_s)),
+        doubts: doubts(found, active_s, at_s),
         ..WireJobReport::default()
     }
 }
@@ -181,7 +182,7 @@ fn shown(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<J
     points.chunks(together).map(one).collect()
 }
 
-fn doubts(found: &FoundOwners, (active_s, at_s): (u64, u64)) -> Vec<String> {
+fn doubts(found: &FoundOwners, active_s: u64, at_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
         return doubts;

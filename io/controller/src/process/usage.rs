@@ -44,7 +44,8 @@ pub(crate) enum UsageMsg {
     /// Reads the usage of one job in a span.
     Job {
         job: String,
-        span: (Time, Time),
+        from: Time,
+        to: Time,
         answer: oneshot::Sender<Result<FoundOwners, LedgerError>>,
     },
     /// The rules in force have changed.
@@ -102,7 +103,8 @@ impl UsageUpdate {
         proxy: &Arc<str>,
         epoch: u64,
         usage: CheckedUsage,
-        (rules, contended): (Option<String>, bool),
+        rules: Option<String>,
+        contended: bool,
     ) -> UsageUpdate {
         let line = |line: CheckedLine| LedgerReportLine {
             id: line.id,
@@ -129,7 +131,8 @@ impl UsageUpdate {
 
 /// Runs the thread until it is stopped.
 pub(crate) fn run(
-    (mut ledger, mut accounts): (Ledger, DecayAccounting),
+    mut ledger: Ledger,
+    mut accounts: DecayAccounting,
     clock: &WallClock,
     asked: &MsgInbox<UsageMsg>,
     taken: &UsageAcks,
@@ -154,9 +157,11 @@ pub(crate) fn run(
             Ok(UsageMsg::Report(counted)) => {
                 count(
                     &mut ledger,
-                    (&mut accounts, &mut owners),
+                    &mut accounts,
+                    &mut owners,
                     &counted,
-                    (taken, counts),
+                    taken,
+                    counts,
                     clock.now(),
                 );
                 accounts.pass_on(now);
@@ -171,8 +176,8 @@ pub(crate) fn run(
             Ok(UsageMsg::Table { by, from, to, answer }) => {
                 drop(answer.send(ledger.by(by, from, to)))
             }
-            Ok(UsageMsg::Job { job, span, answer }) => {
-                drop(answer.send(report::read(&mut ledger, &job, span)));
+            Ok(UsageMsg::Job { job, from, to, answer }) => {
+                drop(answer.send(report::read(&mut ledger, &job, from, to)));
             }
             Ok(UsageMsg::Changes { since, answer }) => drop(answer.send(ledger.copy_since(&since))),
             Ok(UsageMsg::Whole { path, answer }) => drop(answer.send(ledger.save_to(&path))),
@@ -198,9 +203,11 @@ fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
 
 fn count(
     ledger: &mut Ledger,
-    (accounts, owners): (&mut DecayAccounting, &mut JobOwners),
+    accounts: &mut DecayAccounting,
+    owners: &mut JobOwners,
     counted: &UsageUpdate,
-    (taken, counts): (&UsageAcks, &Counts),
+    taken: &UsageAcks,
+    counts: &Counts,
     now: Time,
 ) {
     let report = LedgerReport {

@@ -17,12 +17,13 @@ use model::{
 
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind};
 
-/// Returns minutes of the ledger, oldest first, of decays from their first minutes on.
+/// Returns minutes of the ledger in `[at, to)`, oldest first, of each decay from `from` on.
 pub(super) fn rows(
     ledger: &mut Ledger,
     set: &RuleSet,
     from: &[Option<Minute>],
-    (at, to): (Minute, Minute),
+    at: Minute,
+    to: Minute,
 ) -> Result<Vec<plan::UsageMinute>, LedgerError> {
     let mut known: BTreeMap<String, Option<(Scope, usize)>> = BTreeMap::new();
     let mut sums: BTreeMap<(Minute, Scope), u64> = BTreeMap::new();

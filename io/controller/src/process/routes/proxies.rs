@@ -127,8 +127,8 @@ pub(super) async fn report(
         return Err(wrong(format!("{:?} is not a name of a target: 1 to 255 bytes", cut(target))));
     }
     if let Some(usage) = body.usage {
-        let about = (body.rules.clone(), body.contended);
-        let counted = UsageUpdate::new(&name, body.epoch, usage, about);
+        let rules = body.rules.clone();
+        let counted = UsageUpdate::new(&name, body.epoch, usage, rules, body.contended);
         // If the queue of the ledger is full, the proxy reports the usage again.
         if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);

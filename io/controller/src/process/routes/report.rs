@@ -54,7 +54,7 @@ pub(super) async fn of_job(
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
     let (answer, found) = oneshot::channel();
-    let ask = usage::UsageMsg::Job { job: job.clone(), span: (from, to), answer };
+    let ask = usage::UsageMsg::Job { job: job.clone(), from, to, answer };
     submit(&shared.usage, ask)?;
     let found = found.await.map_err(|_| shutting_down())?;
     let found =
