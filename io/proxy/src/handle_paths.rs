@@ -36,7 +36,16 @@ const EVICT_AT_ONCE: usize = 64;
 /// The names of all clients.
 pub(crate) struct PathTable {
     clients: Mutex<PathClients>,
-    bounds: (usize, usize),
+    bounds: PathTableBounds,
+}
+
+/// Bounds on the bytes that names take.
+#[derive(Clone, Copy)]
+struct PathTableBounds {
+    /// Of one client.
+    client_max: usize,
+    /// Of all clients.
+    total_max: usize,
 }
 
 /// One client's part of it; its names end with it.
@@ -87,8 +96,9 @@ impl PathTable {
         PathTable::bounded(CLIENT_BYTES_MAX, TOTAL_BYTES_MAX)
     }
 
-    fn bounded(client: usize, total: usize) -> Arc<PathTable> {
-        Arc::new(PathTable { clients: Mutex::default(), bounds: (client, total) })
+    fn bounded(client_max: usize, total_max: usize) -> Arc<PathTable> {
+        let bounds = PathTableBounds { client_max, total_max };
+        Arc::new(PathTable { clients: Mutex::default(), bounds })
     }
 
     /// A client without names.
@@ -104,7 +114,7 @@ impl ClientPaths {
     pub(crate) fn learn(&self, handle: &[u8], known: KnownFile) {
         let Some(key) = key_of(handle) else { return };
         let clients = &mut *self.table.clients.lock().expect("not poisoned");
-        clients.learn((self.client, key), known, self.table.bounds);
+        clients.learn(self.client, key, known, self.table.bounds);
     }
 
     /// Whether a handle's file is known.
@@ -154,12 +164,7 @@ impl PathClients {
         Some(file)
     }
 
-    fn learn(
-        &mut self,
-        (client, key): (u64, NameKey),
-        known: KnownFile,
-        (client_max, total_max): (usize, usize),
-    ) {
+    fn learn(&mut self, client: u64, key: NameKey, known: KnownFile, bounds: PathTableBounds) {
         self.used += 1;
         let bytes = ENTRY_BYTES + known.path.len();
         // Of rules that never are: it is compared when it is looked for.
@@ -170,9 +175,9 @@ impl PathClients {
             names.bytes -= old.bytes();
         }
         names.bytes += bytes;
-        while names.bytes > client_max && names.evict() {}
+        while names.bytes > bounds.client_max && names.evict() {}
         self.bytes = self.bytes - before + names.bytes;
-        while self.bytes > total_max && self.evict() {}
+        while self.bytes > bounds.total_max && self.evict() {}
     }
 
     /// Takes some names of the client whose last use is the longest ago.

@@ -41,7 +41,15 @@ pub(crate) struct HardLinkTable {
     files: Mutex<LinkedFiles>,
     /// Number of files, readable without the lock.
     count: AtomicUsize,
-    bounds: (usize, usize),
+    bounds: HardLinkBounds,
+}
+
+/// Bounds of a table, above which entries are evicted.
+#[derive(Clone, Copy)]
+struct HardLinkBounds {
+    files_max: usize,
+    /// Bytes of all names.
+    bytes_max: usize,
 }
 
 struct LinkedFiles {
@@ -66,12 +74,12 @@ impl Default for HardLinkTable {
 }
 
 impl HardLinkTable {
-    fn bounded(files: usize, bytes: usize) -> HardLinkTable {
+    fn bounded(files_max: usize, bytes_max: usize) -> HardLinkTable {
         let names = LruCache::unbounded();
         HardLinkTable {
             files: Mutex::new(LinkedFiles { names, bytes: 0 }),
             count: AtomicUsize::new(0),
-            bounds: (files, bytes),
+            bounds: HardLinkBounds { files_max, bytes_max },
         }
     }
 
@@ -90,7 +98,8 @@ impl HardLinkTable {
     pub(crate) fn add_link(
         &self,
         key: FileKey,
-        (name, link): (&[u8], &[u8]),
+        name: &[u8],
+        link: &[u8],
         rules: &NumberedRules,
     ) -> bool {
         self.with(|files, bounds| {
@@ -124,7 +133,7 @@ impl HardLinkTable {
         });
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut LinkedFiles, (usize, usize)) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut LinkedFiles, HardLinkBounds) -> R) -> R {
         let files = &mut *self.files.lock().expect("not poisoned");
         let result = f(files, self.bounds);
         self.count.store(files.names.len(), Ordering::Relaxed);
@@ -139,13 +148,13 @@ impl LinkedFiles {
         key: FileKey,
         name: &[u8],
         rules: &NumberedRules,
-        (files_max, bytes_max): (usize, usize),
+        bounds: HardLinkBounds,
     ) -> (bool, PathSet) {
         let mut file = self.remove(key).unwrap_or_default();
         file.in_rules(rules);
         file.add(name, rules);
         let (paths, bytes) = (file.paths, file.bytes());
-        while self.names.len() >= files_max || self.bytes + bytes > bytes_max {
+        while self.names.len() >= bounds.files_max || self.bytes + bytes > bounds.bytes_max {
             if !self.evict() {
                 // What was remembered of it stays, whatever the bound: it may not escape.
                 let known = file.names.len() > 1;
@@ -246,7 +255,7 @@ mod tests {
     #[test]
     fn names_are_compared_anew_when_the_rules_change() {
         let (table, before) = (HardLinkTable::default(), rules(1, ""));
-        assert!(table.add_link((1, 1), (b"/dir/in", b"/out"), &before));
+        assert!(table.add_link((1, 1), b"/dir/in", b"/out", &before));
         assert_eq!(table.paths((1, 1), &before), Some(PathSet(0)));
         assert_eq!(table.paths((1, 1), &rules(2, RULES)), Some(PathSet(1)));
         assert_eq!(table.paths((1, 1), &rules(3, "")), Some(PathSet(0)));
@@ -260,20 +269,20 @@ mod tests {
         }
         assert_eq!(table.count.load(Ordering::Relaxed), 4);
         for file in 0..4 {
-            assert!(table.add_link((2, file), (b"/dir/in", b"/out"), &rules));
+            assert!(table.add_link((2, file), b"/dir/in", b"/out", &rules));
         }
         for file in 0..100 {
             table.add((3, file), b"/dir/in", &rules);
-            assert!(!table.add_link((4, file), (b"/dir/in", b"/out"), &rules), "it would escape");
-            assert!(table.add_link((5, file), (b"/dir/in", b"/dir/also"), &rules));
-            assert!(table.add_link((6, file), (b"/out", b"/dir/in"), &rules));
+            assert!(!table.add_link((4, file), b"/dir/in", b"/out", &rules), "it would escape");
+            assert!(table.add_link((5, file), b"/dir/in", b"/dir/also", &rules));
+            assert!(table.add_link((6, file), b"/out", b"/dir/in", &rules));
         }
         assert_eq!(table.count.load(Ordering::Relaxed), 4);
         for file in 0..4 {
             assert_eq!(table.paths((2, file), &rules), Some(PathSet(1)));
         }
         table.forget((2, 0), || true);
-        assert!(table.add_link((4, 0), (b"/dir/in", b"/out"), &rules), "there is room again");
+        assert!(table.add_link((4, 0), b"/dir/in", b"/out", &rules), "there is room again");
     }
 
     #[test]

@@ -8,11 +8,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Bytes, OpKind, Time};
+use model::{Amount, Bytes, Time};
 use ninep::{FrameError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
-use trace::Access;
 
 use crate::buffers::FrameBuffer;
 use crate::connection::{Connection, NinepSession, ReplyTo, TaggedRequest};
@@ -24,7 +23,7 @@ use crate::parsed_request::{ParsedRequest, kind_of_type};
 use crate::server::Server;
 use crate::sessions::Protocol;
 use crate::target::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
-use crate::trace::TraceCaller;
+use crate::trace::{RefusedRequest, TraceCaller};
 
 /// Type of Tversion, whose form is always that of 9P2000.L.
 const TVERSION: u8 = 100;
@@ -96,14 +95,14 @@ impl Server {
         }
         let (tag, request) = match Request::decode(bytes) {
             Ok(decoded) => decoded,
-            Err(error) => return self.misread(connection, session, (bytes, error), outbox),
+            Err(error) => return self.misread(connection, session, bytes, error, outbox),
         };
         let to = |session: &mut NinepSession| session.reply_to(connection, tag);
         match request {
             Request::Version { msize, version } => {
                 // What came in the same reading must be in the queue to be taken out of it.
                 self.hand_over(session, arrivals);
-                let leaving = self.begin(connection, session, (tag, msize, version), outbox)?;
+                let leaving = self.begin(connection, session, tag, msize, version, outbox)?;
                 arrivals.leaving.push(leaving);
                 return Ok(());
             }
@@ -111,7 +110,8 @@ impl Server {
                 return Err(ProtocolError::NoVersion(ninep::frame_kind(bytes).unwrap_or(0)));
             }
             Request::Flush { oldtag } => {
-                return self.take_flush((connection, session), (tag, oldtag), arrivals, outbox);
+                let to = to(session);
+                return self.take_flush(session, to, oldtag, arrivals, outbox);
             }
             Request::Auth { .. } => {
                 self.admit(session, tag, None, 0)?;
@@ -129,9 +129,13 @@ impl Server {
         let about = ParsedRequest::of(&request).expect("what is about the session was acted on");
         let to = to(session);
         let Some(fid) = session.fid(about.fid) else {
-            let what = (about.kind, about.amount.bytes, None);
-            let who = TraceCaller::Peer(connection);
-            return self.refuse(session, (who, what), &to, Errno::BADF, outbox);
+            let refused = RefusedRequest {
+                caller: TraceCaller::Peer(connection),
+                kind: about.kind,
+                asked: about.amount.bytes,
+                access: None,
+            };
+            return self.refuse(session, refused, &to, Errno::BADF, outbox);
         };
         let file = RequestFile::Fid(fid);
         let asked = about.ask(&file, Location::default());
@@ -140,9 +144,13 @@ impl Server {
         let operation =
             PendingRequest { to, file, frame: FrameBuffer::EMPTY, once: None, donor: None, looked };
         if !session.has_room(expected) {
-            let what = (asked.kind, asked.amount.bytes, asked.access);
-            let who = TraceCaller::User(operation.user());
-            return self.refuse(session, (who, what), &operation.to, Errno::INVAL, outbox);
+            let refused = RefusedRequest {
+                caller: TraceCaller::User(operation.user()),
+                kind: asked.kind,
+                asked: asked.amount.bytes,
+                access: asked.access,
+            };
+            return self.refuse(session, refused, &operation.to, Errno::INVAL, outbox);
         }
         self.admit(session, tag, None, bytes.len() + expected)?;
         let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
@@ -153,15 +161,15 @@ impl Server {
     /// Tflush. What came in the same reading must be in the queue to be taken out of it.
     pub(crate) fn take_flush(
         &self,
-        (connection, session): (&Arc<Connection>, &mut NinepSession),
-        (tag, oldtag): (Tag, Tag),
+        session: &mut NinepSession,
+        to: ReplyTo,
+        oldtag: Tag,
         arrivals: &mut IntakeBatch,
         outbox: &mut ReplyOutbox,
     ) -> Result<(), ProtocolError> {
-        self.admit(session, tag, None, 0)?;
+        self.admit(session, to.tag, None, 0)?;
         self.hand_over(session, arrivals);
-        let to = session.reply_to(connection, tag);
-        let cancelled = self.flush(connection, session, oldtag, to, outbox);
+        let cancelled = self.flush(session, oldtag, to, outbox);
         arrivals.leaving.extend(cancelled.map(DeferredClose::operation));
         Ok(())
     }
@@ -202,7 +210,8 @@ impl Server {
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
-        (bytes, error): (&[u8], FrameError),
+        bytes: &[u8],
+        error: FrameError,
         outbox: &mut ReplyOutbox,
     ) -> Result<(), ProtocolError> {
         let (Some(tag), true) = (error.tag(), session.agreed) else {
@@ -213,8 +222,9 @@ impl Server {
         let errno = Errno::from_raw_os_error(error.errno() as i32);
         match ninep::frame_kind(bytes).and_then(kind_of_type) {
             Some(kind) => {
-                let who = (TraceCaller::Peer(connection), (kind, Bytes::ZERO, None));
-                self.refuse(session, who, &to, errno, outbox)
+                let caller = TraceCaller::Peer(connection);
+                let refused = RefusedRequest { caller, kind, asked: Bytes::ZERO, access: None };
+                self.refuse(session, refused, &to, errno, outbox)
             }
             None => {
                 self.admit(session, tag, None, 0)?;
@@ -228,7 +238,7 @@ impl Server {
     pub(crate) fn refuse(
         &self,
         session: &mut NinepSession,
-        (who, what): (TraceCaller<'_>, (OpKind, Bytes, Option<Access>)),
+        refused: RefusedRequest<'_>,
         to: &ReplyTo,
         errno: Errno,
         outbox: &mut ReplyOutbox,
@@ -236,9 +246,9 @@ impl Server {
         self.admit(session, to.tag, None, 0)?;
         let batch = outbox.batch(to);
         batch.error(to.tag, &errno.into());
-        batch.tally.count(what.0, Amount::default(), errno.raw_os_error() as u32);
+        batch.tally.count(refused.kind, Amount::default(), errno.raw_os_error() as u32);
         if let Some(recorder) = self.recorder() {
-            recorder.refused(who, what, errno.raw_os_error() as u32, self.clock.now());
+            recorder.refused(refused, errno.raw_os_error() as u32, self.clock.now());
         }
         Ok(())
     }
@@ -248,7 +258,9 @@ impl Server {
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
-        (tag, msize, version): (Tag, u32, &[u8]),
+        tag: Tag,
+        msize: u32,
+        version: &[u8],
         outbox: &mut ReplyOutbox,
     ) -> Result<DeferredClose, ProtocolError> {
         if msize < ninep::MSIZE_MIN {
@@ -340,7 +352,6 @@ impl Server {
     /// executed is answered first. Returns what was taken out of a queue.
     fn flush(
         &self,
-        connection: &Arc<Connection>,
         session: &mut NinepSession,
         old: Tag,
         to: ReplyTo,
@@ -349,7 +360,7 @@ impl Server {
         let known = old != to.tag && session.tags.contains_key(&old.0);
         let request = session.tags.get(&old.0).and_then(|known| known.request);
         let operation = request.and_then(|(target, id)| self.cancel(target, id));
-        let waiter = if known { self.locks.cancel(connection, old) } else { None };
+        let waiter = if known { self.locks.cancel(&to.path.connection, old) } else { None };
         waiter.iter().for_each(|waiter| self.note_held(waiter));
         let waited = session.waits.iter().position(|tag| known && *tag == old);
         waited.map(|at| session.waits.swap_remove(at));

@@ -191,8 +191,9 @@ impl LockTable {
             let charge = |what, amount| asked.bounds.charge(what, asked.holder.clone(), amount);
             // Locking calls know no ENFILE.
             let open_file = charge(SharedBound::OpenFiles, 1).map_err(|_| Errno::NOLCK)?;
-            let charges = (charge(SharedBound::Locks, 0)?, open_file);
-            fresh = Some(OwnerLocks::new(place, charges, open_for_locks(asked.node)?));
+            let locks = charge(SharedBound::Locks, 0)?;
+            let file = open_for_locks(asked.node)?;
+            fresh = Some(OwnerLocks::new(place, locks, open_file, file));
         }
     }
 
@@ -374,7 +375,7 @@ enum LockAttempt {
 }
 
 impl OwnerLocks {
-    fn new(place: WaitPermit, (charge, open_file): (Charge, Charge), file: OwnedFd) -> OwnerLocks {
+    fn new(place: WaitPermit, charge: Charge, open_file: Charge, file: OwnedFd) -> OwnerLocks {
         let (ranges, through, waiters) = (LockedRanges::default(), Vec::new(), Arc::default());
         OwnerLocks { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
     }

@@ -163,12 +163,8 @@ impl Server {
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
         let LoadedHandleKey { key, is_old } = setup::load_key(&config)?;
-        let (exports, targets) = setup::open_exports(
-            &config,
-            &rules.set,
-            (clock, &key, limits.directories),
-            (&[], &[]),
-        )?;
+        let (exports, targets) =
+            setup::open_exports(&config, &rules.set, clock, &key, limits.directories, &[], &[])?;
         let mounts = SessionTable::new().map_err(system("cannot read random numbers"))?;
         let recorder = match &config.trace {
             None => None,
@@ -252,8 +248,11 @@ impl Server {
         let (exports, targets) = setup::open_exports(
             &config,
             &rules.set,
-            (self.clock, &self.key, limits.directories),
-            (&old, &exported),
+            self.clock,
+            &self.key,
+            limits.directories,
+            &old,
+            &exported,
         )?;
         for target in &targets {
             setup::apply(&config, target)?;

@@ -75,8 +75,11 @@ pub(crate) fn load_rules(config: &ProxyConfig) -> Result<ActiveRules, ProxyStart
 pub(crate) fn open_exports(
     config: &ProxyConfig,
     rules: &Arc<RuleSet>,
-    (clock, key, directories): (ProxyClock, &HandleKey, usize),
-    (old, exported): (&[Arc<Target>], &[Arc<Export>]),
+    clock: ProxyClock,
+    key: &HandleKey,
+    directories: usize,
+    old: &[Arc<Target>],
+    exported: &[Arc<Export>],
 ) -> Result<(Exports, Vec<Arc<Target>>), ProxyStartError> {
     let layout = config.layout()?;
     let mut targets = old.to_vec();
@@ -94,7 +97,7 @@ pub(crate) fn open_exports(
             Some(target) => target.clone(),
             None => {
                 let index = targets.len();
-                let target = make_target(config, known, &dir, (rules, clock, index))?;
+                let target = make_target(config, known, &dir, rules, clock, index)?;
                 targets.push(Arc::new(target));
                 targets[index].clone()
             }
@@ -137,7 +140,9 @@ fn make_target(
     config: &ProxyConfig,
     known: &config::TargetConfig,
     dir: &OwnedFd,
-    (rules, clock, index): (&Arc<RuleSet>, ProxyClock, usize),
+    rules: &Arc<RuleSet>,
+    clock: ProxyClock,
+    index: usize,
 ) -> Result<Target, ProxyStartError> {
     let what = |what: &str| ProxyStartError::system(format!("target {}: {what}", known.name));
     let backing = Backing::probe(dir.as_fd()).map_err(what("cannot probe its directory"))?;

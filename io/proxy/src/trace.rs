@@ -38,7 +38,7 @@ use subjects::DefinitionBatch;
 use writer::{TraceWriter, TraceWriterMsg};
 
 pub(crate) use access::LastAccess;
-pub(crate) use notes::TraceDraft;
+pub(crate) use notes::{RefusedRequest, TraceDraft};
 pub use reader::{TraceError, TraceReader};
 pub(crate) use subjects::TraceCaller;
 

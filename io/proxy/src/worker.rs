@@ -227,7 +227,7 @@ impl Worker {
             Err(error) => (TraceCaller::Peer(&to.path.connection), errno_of(error)),
         };
         if let Some(recorder) = self.server.recorder() {
-            recorder.attached(who, (arrived, started), errno, self.server.clock.now());
+            recorder.attached(who, arrived, started, errno, self.server.clock.now());
         }
         match result {
             Ok(greeted) => greeted.into_iter().for_each(|(_, it)| self.answer_greeting(to, it)),

@@ -180,8 +180,8 @@ impl Writes {
         }
     }
 
-    /// Bytes were appended through the page cache, `done` of them from `start` on: counts
-    /// them, and waits for what is above the account's budget, as [`Writes::write`] does.
+    /// Counts data that was appended through the page cache, all of it, and waits for what is
+    /// above the account's budget, as [`Writes::write`] does.
     ///
     /// # Errors
     /// As there.
@@ -189,14 +189,13 @@ impl Writes {
         &self,
         file: BorrowedFd<'_>,
         side: &WriteFile,
-        (account, mode): (DirtyAccount, Option<WriteMode>),
-        (start, done): (u64, usize),
+        request: WriteRequest<'_>,
     ) -> io::Result<()> {
-        let mode = mode.unwrap_or_else(|| self.default_mode(done as u64));
+        let done = request.data.len();
+        let mode = request.mode.unwrap_or_else(|| self.default_mode(done as u64));
         if side.allowed(mode) == WriteMode::Cached {
             return Ok(());
         }
-        let request = WriteRequest { account, mode: Some(mode), offset: start, data: &[] };
         match self.settle(file, side, request, done, false) {
             Err(error) if refuses(WriteMode::Paced, &error) => {
                 self.refuse(WriteMode::Paced, side, &error);

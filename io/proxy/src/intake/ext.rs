@@ -20,7 +20,7 @@ use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{self, ChannelBinding, IdempotencyKey};
 use crate::target::{Donor, PendingRequest, RequestFile};
-use crate::trace::TraceCaller;
+use crate::trace::{RefusedRequest, TraceCaller};
 
 impl Server {
     /// Takes in one message of a connection that speaks the dialect.
@@ -35,7 +35,7 @@ impl Server {
         let bytes = incoming.bytes();
         let (tag, header, request) = match dialect::decode_request(bytes) {
             Ok(decoded) => decoded,
-            Err(error) => return self.misread(connection, session, (bytes, error), outbox),
+            Err(error) => return self.misread(connection, session, bytes, error, outbox),
         };
         let to = session.reply_to(connection, tag);
         let kind = ninep::frame_kind(bytes).unwrap_or(0);
@@ -53,7 +53,7 @@ impl Server {
             }
             return match request {
                 AnyRequest::Base(Request::Flush { oldtag }) => {
-                    self.take_flush((connection, session), (tag, oldtag), arrivals, outbox)
+                    self.take_flush(session, to, oldtag, arrivals, outbox)
                 }
                 AnyRequest::Ext(ExtRequest::Identity { .. }) => {
                     self.admit(session, tag, None, bytes.len())?;
@@ -77,7 +77,7 @@ impl Server {
                 }
                 AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
                     self.hand_over(session, arrivals);
-                    let donated = self.donate(session, &binding, &header, (fid, oldtag));
+                    let donated = self.donate(session, &binding, &header, fid, oldtag);
                     self.answer(session, &to, donated.map(|()| ExtReply::Donate), outbox)
                 }
                 AnyRequest::Ext(ExtRequest::Events) => {
@@ -112,10 +112,14 @@ impl Server {
         let file = match file {
             Ok(file) => file,
             Err(errno) => {
-                let what =
-                    (about.kind, about.amount.bytes.min(Bytes::new(bytes.len() as u64)), None);
+                let refused = RefusedRequest {
+                    caller: TraceCaller::Peer(connection),
+                    kind: about.kind,
+                    asked: about.amount.bytes.min(Bytes::new(bytes.len() as u64)),
+                    access: None,
+                };
                 let start = outbox.batch_len(&to);
-                self.refuse(session, (TraceCaller::Peer(connection), what), &to, errno, outbox)?;
+                self.refuse(session, refused, &to, errno, outbox)?;
                 if let Some(once) = once {
                     binding.end(once, outbox.written_since(&to, start));
                 }
@@ -143,7 +147,8 @@ impl Server {
         session: &mut NinepSession,
         binding: &ChannelBinding,
         header: &RequestHeader<'_>,
-        (fid, oldtag): (ninep::Fid, ninep::Tag),
+        fid: ninep::Fid,
+        oldtag: ninep::Tag,
     ) -> Result<(), Errno> {
         let user = binding.session.user(header.identity).ok_or(Errno::INVAL)?;
         let fid = session.fid(fid).ok_or(Errno::BADF)?;

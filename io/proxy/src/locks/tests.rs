@@ -5,6 +5,7 @@ use std::sync::Weak;
 
 use super::*;
 use model::{Nid, Time};
+use ninep::{LOCK_BLOCK, LOCK_RECLAIM};
 
 use crate::connection::{ConnectionPeer, TaggedRequest};
 use crate::limits::DescriptorLimits;
@@ -65,24 +66,29 @@ impl LockBed {
         wanted: WantedRange,
         waits: bool,
     ) -> io::Result<Option<LockOutcome>> {
-        self.ask_of(&self.node, fid, (proc_id, wanted, waits))
+        self.ask_of(&self.node, fid, proc_id, wanted, waits)
     }
 
     fn ask_of(
         &self,
         node: &ExportNode,
         through: &Arc<FidLocks>,
-        (proc_id, wanted, waits): (u32, WantedRange, bool),
+        proc_id: u32,
+        wanted: WantedRange,
+        waits: bool,
     ) -> io::Result<Option<LockOutcome>> {
-        self.ask_at(node, through, (proc_id, wanted, waits), (false, Time::ZERO))
+        let flags = if waits { LOCK_BLOCK } else { 0 };
+        self.ask_at(node, through, proc_id, wanted, flags, Time::ZERO)
     }
 
     fn ask_at(
         &self,
         node: &ExportNode,
         through: &Arc<FidLocks>,
-        (proc_id, wanted, waits): (u32, WantedRange, bool),
-        (reclaims, now): (bool, Time),
+        proc_id: u32,
+        wanted: WantedRange,
+        flags: u32,
+        now: Time,
     ) -> io::Result<Option<LockOutcome>> {
         let mut session = self.connection.session.lock().unwrap();
         let to = session.reply_to(&self.connection, Tag(proc_id as u16));
@@ -93,8 +99,8 @@ impl LockBed {
             through,
             owner: TlockOwner::new(node, b"node", proc_id).unwrap(),
             wanted,
-            waits,
-            reclaims,
+            waits: flags & LOCK_BLOCK != 0,
+            reclaims: flags & LOCK_RECLAIM != 0,
             waiters_max: self.waiters_max,
             owners_max: self.owners_max,
             bounds: &self.bounds,
@@ -378,7 +384,7 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     let (other, fid) = (nameless_file(), Arc::default());
     let local = open_for_locks(&other).unwrap();
     sys::ofd_lock(local.as_fd(), wanted(Write, ALL).to_kernel()).unwrap();
-    assert_eq!(bed.ask_of(&other, &fid, (3, wanted(Write, ALL), true)).unwrap(), WAITS);
+    assert_eq!(bed.ask_of(&other, &fid, 3, wanted(Write, ALL), true).unwrap(), WAITS);
     drop(local);
     // As by a thread that is in a call to the backend.
     let file = bed.locks.files().get(&file_id(&bed.node)).cloned().unwrap();
@@ -402,32 +408,30 @@ fn in_grace() -> LockBed {
 }
 
 impl LockBed {
-    /// Asks for a lock of the whole file.
-    fn lock_at(
-        &self,
-        proc_id: u32,
-        (waits, reclaims): (bool, bool),
-        ns: u64,
-    ) -> Option<LockOutcome> {
-        let asked = (proc_id, wanted(Write, ALL), waits);
-        self.ask_at(&self.node, &self.fid, asked, (reclaims, Time::from_nanos(ns))).unwrap()
+    /// Asks for a lock of the whole file; `flags` are those of Tlock.
+    fn lock_at(&self, proc_id: u32, flags: u32, ns: u64) -> Option<LockOutcome> {
+        let (wanted, now) = (wanted(Write, ALL), Time::from_nanos(ns));
+        self.ask_at(&self.node, &self.fid, proc_id, wanted, flags, now).unwrap()
     }
 }
 
 #[test]
 fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
     let bed = in_grace();
-    assert_eq!(bed.lock_at(1, (false, false), 0), WAITS);
-    assert_eq!(bed.lock_at(2, (true, false), 0), WAITS);
-    assert_eq!(bed.lock_at(3, (false, true), 1), GRANTED);
+    assert_eq!(bed.lock_at(1, 0, 0), WAITS);
+    assert_eq!(bed.lock_at(2, LOCK_BLOCK, 0), WAITS);
+    assert_eq!(bed.lock_at(3, LOCK_RECLAIM, 1), GRANTED);
     // Even the owner itself waits for what it has not had before.
-    assert_eq!(bed.lock_at(3, (false, false), 1), WAITS);
+    assert_eq!(bed.lock_at(3, 0, 1), WAITS);
     // A client that reclaims a lock does not wait for it.
-    assert_eq!(bed.lock_at(4, (true, true), 4), BLOCKED);
+    assert_eq!(bed.lock_at(4, LOCK_BLOCK | LOCK_RECLAIM, 4), BLOCKED);
     assert_eq!(bed.retry_at(Time::from_nanos(4)), []);
     let blocked = |tag| (tag, LockOutcome::Status(LockStatus::Blocked));
     assert_eq!(bed.retry_at(Time::from_nanos(5)), [blocked(1), success(3)]);
-    assert_eq!(bed.lock_at(5, (true, true), 5), Some(LockOutcome::Status(LockStatus::Error)));
+    assert_eq!(
+        bed.lock_at(5, LOCK_BLOCK | LOCK_RECLAIM, 5),
+        Some(LockOutcome::Status(LockStatus::Error))
+    );
     bed.set(3, Unlock, ALL);
     assert_eq!(bed.retry_at(Time::from_nanos(5)), [success(2)]);
     bed.close(&bed.fid);
@@ -437,9 +441,9 @@ fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
 #[test]
 fn what_waits_for_the_end_of_the_grace_is_given_up_as_any_other_waiting() {
     let bed = LockBed { waiters_max: 2, ..in_grace() };
-    assert_eq!(bed.lock_at(1, (false, false), 0), WAITS);
-    assert_eq!(bed.lock_at(2, (false, false), 0), WAITS);
-    assert_eq!(bed.lock_at(3, (false, false), 0), BLOCKED);
+    assert_eq!(bed.lock_at(1, 0, 0), WAITS);
+    assert_eq!(bed.lock_at(2, 0, 0), WAITS);
+    assert_eq!(bed.lock_at(3, 0, 0), BLOCKED);
     assert!(bed.locks.cancel(&bed.connection, Tag(1)).is_some());
     // Unlocking never waits.
     assert_eq!(bed.set(1, Unlock, ALL), GRANTED);

@@ -20,14 +20,15 @@ use crate::trace::TraceDraft;
 /// A request that must wait is not answered until the lock is granted, or the grace is over.
 pub(super) fn lock(
     cx: &Context<'_>,
-    range: (LockKind, u64, u64),
-    owner: (&[u8], u32),
+    wanted: WantedRange,
+    client_id: &[u8],
+    proc_id: u32,
     flags: u32,
 ) -> Ending {
-    match try_lock(cx, range, owner, flags) {
+    match try_lock(cx, wanted, client_id, proc_id, flags) {
         Ok(Some(LockOutcome::Status(status))) => {
             let ending = cx.answer(Ok(Reply::Lock { status }));
-            if range.0 != LockKind::Write && status == LockStatus::Success {
+            if wanted.kind != LockKind::Write && status == LockStatus::Success {
                 // Given back, or shared from now on: somebody may have waited for that.
                 cx.server.retry_file(cx.fid(), cx.outbox);
             }
@@ -45,8 +46,9 @@ pub(super) fn lock(
 
 fn try_lock(
     cx: &Context<'_>,
-    (kind, start, length): (LockKind, u64, u64),
-    (client_id, proc_id): (&[u8], u32),
+    wanted: WantedRange,
+    client_id: &[u8],
+    proc_id: u32,
     flags: u32,
 ) -> io::Result<Option<LockOutcome>> {
     let fid = cx.fid();
@@ -54,7 +56,7 @@ fn try_lock(
         return Err(Errno::BADF.into());
     };
     let access = *opened & OFlags::RWMODE;
-    let refused = match kind {
+    let refused = match wanted.kind {
         LockKind::Read => access == OFlags::WRONLY,
         LockKind::Write => access == OFlags::RDONLY,
         LockKind::Unlock => false,
@@ -67,7 +69,7 @@ fn try_lock(
         node: &fid.node,
         through: locks,
         owner: TlockOwner::new(&fid.node, client_id, proc_id)?,
-        wanted: WantedRange { kind, start, len: length },
+        wanted,
         waits: flags & LOCK_BLOCK != 0,
         reclaims: flags & LOCK_RECLAIM != 0,
         waiters_max: cx.server.bounds().lock_waiters_max(),
@@ -86,20 +88,21 @@ fn record(cx: &Context<'_>) -> Option<TraceDraft> {
 
 pub(super) fn getlock(
     cx: &Context<'_>,
-    (kind, start, length): (LockKind, u64, u64),
-    (client_id, proc_id): (&[u8], u32),
+    wanted: WantedRange,
+    client_id: &[u8],
+    proc_id: u32,
 ) -> Ending {
     let fid = cx.fid();
     if !matches!(fid.role, FidState::File { .. }) {
         return cx.answer(Err(Errno::BADF.into()));
     }
     // v9fs asks with "unlock": what would stand in the way of a write lock is any lock.
-    let asked = if kind == LockKind::Unlock { LockKind::Write } else { kind };
-    let wanted = WantedRange { kind: asked, start, len: length };
+    let kind = if wanted.kind == LockKind::Unlock { LockKind::Write } else { wanted.kind };
+    let wanted = WantedRange { kind, ..wanted };
     let owner = TlockOwner::new(&fid.node, client_id, proc_id);
     match owner.and_then(|owner| cx.server.locks.test(&fid.node, &owner, wanted)) {
         Ok(None) => {
-            let kind = LockKind::Unlock;
+            let (kind, start, length) = (LockKind::Unlock, wanted.start, wanted.len);
             cx.answer(Ok(Reply::Getlock { kind, start, length, proc_id, client_id }))
         }
         Ok(Some((found, name))) => {

@@ -31,6 +31,7 @@ use crate::connection::ReplyTo;
 use crate::credentials::{self, FsCredentials};
 use crate::export::ExportNode;
 use crate::fids::{FidState, FidTable, OpenFid, ProxyUser};
+use crate::locks::WantedRange;
 use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
@@ -336,7 +337,7 @@ const DECODED: &str = "decoded once when it was taken in";
 /// A fid for one operation on the file that a handle means.
 fn resolve(on: &On<'_>, user: &Arc<ProxyUser>, handle: &[u8]) -> io::Result<OpenFid> {
     let node = user.export.handles.resolve(handle, &user.export)?;
-    on.learn_unknown((handle, &node), &user.export);
+    on.learn_unknown(handle, &node, &user.export);
     // It pays for nothing: the payer was known when the message was taken in.
     Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.asked.subject))
 }
@@ -365,11 +366,11 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
     match request {
         ExtRequest::Lookup { name, .. } => names::lookup(cx, name),
         ExtRequest::Open { newfid, name, flags, mode, .. } => {
-            open::open_in_one(cx, newfid, name, (flags, mode))
+            open::open_in_one(cx, newfid, name, flags, mode)
         }
         ExtRequest::List { offset, count, .. } => directory::list(cx, offset, count),
         ExtRequest::Mknode { name, mode, rdev, target, .. } => {
-            names::make(cx, name, (mode, rdev), target)
+            names::make(cx, name, mode, rdev, target)
         }
         ExtRequest::Change { set, .. } => cx.answer_own(attributes::change(cx, &set)),
         ExtRequest::Write { offset, flags, data, .. } => own::write(cx, offset, flags, data),
@@ -379,7 +380,7 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
         }
         ExtRequest::Seek { offset, whence, .. } => cx.answer_own(own::seek(cx, offset, whence)),
         ExtRequest::Copy { offset, tofid, tooffset, length, .. } => {
-            own::copy(cx, offset, (tofid, tooffset), length)
+            own::copy(cx, offset, tofid, tooffset, length)
         }
         ExtRequest::Getxattr { name, count, .. } => xattr::get(cx, name, count),
         ExtRequest::Setxattr { name, flags, data, .. } => {
@@ -407,7 +408,7 @@ fn perform_plain(cx: &Context<'_>, request: Request<'_>) -> Ending {
         Request::Clunk { fid } => cx.answer(walk::clunk(cx, fid)),
         Request::Lopen { fid, flags } => cx.answer(open::open(cx, fid, flags)),
         Request::Lcreate { fid, name, flags, mode, gid } => {
-            cx.answer(open::create(cx, fid, name, (flags, mode, gid)))
+            cx.answer(open::create(cx, fid, name, flags, mode, gid))
         }
         Request::Readdir { offset, count, .. } => directory::readdir(cx, offset, count),
         Request::Fsync { datasync, .. } => cx.answer(data::fsync(cx, datasync != 0)),
@@ -419,16 +420,18 @@ fn perform_plain(cx: &Context<'_>, request: Request<'_>) -> Ending {
             cx.answer(xattr::create(cx, fid, name, size, flags))
         }
         Request::Lock { kind, flags, start, length, proc_id, client_id, .. } => {
-            locking::lock(cx, (kind, start, length), (client_id, proc_id), flags)
+            let wanted = WantedRange { kind, start, len: length };
+            locking::lock(cx, wanted, client_id, proc_id, flags)
         }
         Request::Getlock { kind, start, length, proc_id, client_id, .. } => {
-            locking::getlock(cx, (kind, start, length), (client_id, proc_id))
+            let wanted = WantedRange { kind, start, len: length };
+            locking::getlock(cx, wanted, client_id, proc_id)
         }
         Request::Symlink { name, target, gid, .. } => {
             cx.answer(names::symlink(cx, name, target, gid))
         }
         Request::Mknod { name, mode, major, minor, gid, .. } => {
-            cx.answer(names::mknod(cx, name, mode, (major, minor), gid))
+            cx.answer(names::mknod(cx, name, mode, major, minor, gid))
         }
         Request::Link { fid, name, .. } => cx.answer(names::link(cx, fid, name)),
         Request::Mkdir { name, mode, gid, .. } => cx.answer(names::mkdir(cx, name, mode, gid)),

@@ -43,7 +43,8 @@ pub(super) fn mknod<'r>(
     cx: &Context<'_>,
     name: &[u8],
     mode: u32,
-    (major, minor): (u32, u32),
+    major: u32,
+    minor: u32,
     gid: u32,
 ) -> io::Result<Reply<'r>> {
     let dir = directory(cx, name)?;
@@ -70,7 +71,7 @@ pub(super) fn link<'r>(cx: &Context<'_>, number: ninep::Fid, name: &[u8]) -> io:
     let from = file.node.proc_path();
     let (from, to) = (from.as_c_str(), &dir.fd);
     rustix::fs::linkat(rustix::fs::CWD, from, to, name, AtFlags::SYMLINK_FOLLOW)?;
-    if let Err(errno) = cx.learn_link((&file, number), name) {
+    if let Err(errno) = cx.learn_link(&file, number, name) {
         // Root may remove a name that its creator may not.
         credentials::become_root();
         rustix::fs::unlinkat(to, name, AtFlags::empty())?;
@@ -93,13 +94,8 @@ fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<ExportNode>> {
 }
 
 /// Makes a directory, a symbolic link or a special file, by the type in `mode`.
-pub(super) fn make(
-    cx: &Context<'_>,
-    name: &[u8],
-    (mode, rdev): (u32, u64),
-    target: &[u8],
-) -> Ending {
-    let made = make_node(cx, name, (mode, rdev), target);
+pub(super) fn make(cx: &Context<'_>, name: &[u8], mode: u32, rdev: u64, target: &[u8]) -> Ending {
+    let made = make_node(cx, name, mode, rdev, target);
     let path = if made.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: true };
     cx.answer_file(made, how, |handle, attributes| ExtReply::Mknode { handle, attributes })
@@ -108,7 +104,8 @@ pub(super) fn make(
 fn make_node(
     cx: &Context<'_>,
     name: &[u8],
-    (mode, rdev): (u32, u64),
+    mode: u32,
+    rdev: u64,
     target: &[u8],
 ) -> io::Result<Arc<ExportNode>> {
     let dir = directory(cx, name)?;

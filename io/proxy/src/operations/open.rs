@@ -48,11 +48,12 @@ pub(super) fn open_in_one(
     cx: &Context<'_>,
     newfid: ninep::Fid,
     name: &[u8],
-    (flags, mode): (u32, u32),
+    flags: u32,
+    mode: u32,
 ) -> Ending {
     let mut made = false;
     let path = cx.path_to(name);
-    let opened = open_named(cx, newfid, (name, path.as_deref()), (flags, mode), &mut made);
+    let opened = open_named(cx, newfid, name, path.as_deref(), flags, mode, &mut made);
     let created = made.into();
     // What was opened by its handle may have another name by now.
     let how = Reached { path: path.as_deref().filter(|_| !name.is_empty()), made };
@@ -62,8 +63,10 @@ pub(super) fn open_in_one(
 fn open_named(
     cx: &Context<'_>,
     newfid: ninep::Fid,
-    (name, path): (&[u8], Option<&[u8]>),
-    (wire, mode): (u32, u32),
+    name: &[u8],
+    path: Option<&[u8]>,
+    wire: u32,
+    mode: u32,
     made: &mut bool,
 ) -> io::Result<Arc<ExportNode>> {
     let fid = cx.fid();
@@ -105,7 +108,9 @@ pub(super) fn create<'r>(
     cx: &Context<'_>,
     number: ninep::Fid,
     name: &[u8],
-    (flags, mode, gid): (u32, u32, u32),
+    flags: u32,
+    mode: u32,
+    gid: u32,
 ) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
     if fid.is_open() {

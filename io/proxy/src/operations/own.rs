@@ -16,7 +16,7 @@ use crate::export::ExportNode;
 use crate::fids::{FidState, OpenFid};
 use crate::parsed_request::COPY_MAX;
 use crate::sys;
-use crate::writes::DirtyAccount;
+use crate::writes::{DirtyAccount, WriteRequest};
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, flags: u32, bytes: &[u8]) -> Ending {
     let written = check_write_flags(flags).and_then(|()| data::write_file(cx, offset, bytes));
@@ -55,8 +55,8 @@ fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
     }
     let account = DirtyAccount(cx.running.class.map_or(0, |class| class.to_bits()));
     let writes = &cx.fid().user.export.target.writes;
-    let mode = cx.running.write_mode;
-    if writes.written_behind(file, side, (account, mode), (offset, written)).is_err() {
+    let request = WriteRequest { account, mode: cx.running.write_mode, offset, data: bytes };
+    if writes.written_behind(file, side, request).is_err() {
         // The data is in the file and must not be appended again; its possible loss is reported as
         // such.
         cx.mount().inspect(|mount| mount.lost_writes());
@@ -90,10 +90,11 @@ pub(super) fn seek<'r>(cx: &Context<'_>, offset: u64, whence: u32) -> io::Result
 pub(super) fn copy(
     cx: &Context<'_>,
     offset: u64,
-    (to, to_offset): (ninep::Fid, u64),
+    to: ninep::Fid,
+    to_offset: u64,
     length: u64,
 ) -> Ending {
-    let copied = copy_range(cx, offset, (to, to_offset), length);
+    let copied = copy_range(cx, offset, to, to_offset, length);
     let count = *copied.as_ref().map_or(&0, |(count, _)| count);
     let result = copied.map(|(count, number)| ExtReply::Copy { count, number });
     cx.answer_served(result, Amount::new(count, 1))
@@ -103,7 +104,8 @@ pub(super) fn copy(
 fn copy_range(
     cx: &Context<'_>,
     mut offset: u64,
-    (to, mut to_offset): (ninep::Fid, u64),
+    to: ninep::Fid,
+    mut to_offset: u64,
     length: u64,
 ) -> io::Result<(u64, u64)> {
     let to = cx.other_in_export(to)?;

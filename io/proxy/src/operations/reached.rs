@@ -25,18 +25,20 @@ impl On<'_> {
     /// Notes the location of the file behind a handle, if rules need it.
     pub(super) fn learn(
         &self,
-        (handle, node): (&[u8], &ExportNode),
+        handle: &[u8],
+        node: &ExportNode,
         export: &Export,
         how: Reached<'_>,
     ) {
-        self.learn_in(None, (handle, node), export, how);
+        self.learn_in(None, handle, node, export, how);
     }
 
     /// Learns about a file that was made in a directory whose project may be its own.
     fn learn_in(
         &self,
         dir: Option<&[u8]>,
-        (handle, node): (&[u8], &ExportNode),
+        handle: &[u8],
+        node: &ExportNode,
         export: &Export,
         how: Reached<'_>,
     ) {
@@ -75,12 +77,12 @@ impl On<'_> {
     }
 
     /// Looks up the unknown location of a handle's file, for the messages that follow.
-    pub(super) fn learn_unknown(&self, (handle, node): (&[u8], &ExportNode), export: &Export) {
+    pub(super) fn learn_unknown(&self, handle: &[u8], node: &ExportNode, export: &Export) {
         let Some(mount) = self.mount().filter(|_| export.target.wanted().anything()) else {
             return;
         };
         if !mount.names.has(handle) {
-            self.learn((handle, node), export, Reached::default());
+            self.learn(handle, node, export, Reached::default());
         }
     }
 }
@@ -114,7 +116,7 @@ impl Context<'_> {
 
     /// Notes where a file lies that this message reached or made.
     pub(super) fn learn_reached(&self, handle: &[u8], node: &ExportNode, how: Reached<'_>) {
-        self.learn_in(self.handle, (handle, node), &self.fid().user.export, how);
+        self.learn_in(self.handle, handle, node, &self.fid().user.export, how);
     }
 
     /// Notes a renamed file: requests by handle count at the new name.
@@ -138,7 +140,8 @@ impl Context<'_> {
     /// name: the link must be undone.
     pub(super) fn learn_link(
         &self,
-        (file, named): (&Arc<OpenFid>, ninep::Fid),
+        file: &Arc<OpenFid>,
+        named: ninep::Fid,
         name: &[u8],
     ) -> Result<(), Errno> {
         let export = &file.user.export;
@@ -156,7 +159,7 @@ impl Context<'_> {
         }
         // Which of them is right is not asked: one that is not adds a directory at most.
         for known in [looked_up.as_deref(), kernel.as_deref()].into_iter().flatten() {
-            if !export.links.add_link(key, (known, &link), &rules) {
+            if !export.links.add_link(key, known, &link, &rules) {
                 return Err(Errno::XDEV);
             }
         }

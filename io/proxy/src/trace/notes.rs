@@ -25,6 +25,17 @@ pub(crate) struct TraceDraft {
     started: Time,
 }
 
+/// A request that is answered with an error before it reaches a dispatcher.
+#[derive(Clone, Copy)]
+pub(crate) struct RefusedRequest<'a> {
+    pub(crate) caller: TraceCaller<'a>,
+    pub(crate) kind: OpKind,
+    /// Bytes that it asked for.
+    pub(crate) asked: Bytes,
+    /// Where it is known.
+    pub(crate) access: Option<Access>,
+}
+
 impl TraceRecorder {
     /// Takes down a request that was answered with `errno` (0: with success) at `now`.
     pub(crate) fn answered(&self, running: &RunningRequest, served: Amount, errno: u32, now: Time) {
@@ -63,19 +74,12 @@ impl TraceRecorder {
     }
 
     /// Takes down a request that was answered with `errno` as soon as it was read.
-    pub(crate) fn refused(
-        &self,
-        who: TraceCaller<'_>,
-        (kind, asked, access): (OpKind, Bytes, Option<Access>),
-        errno: u32,
-        now: Time,
-    ) {
-        let outcome = TraceOutcome::of(errno);
-        self.take(who, now, |subject| TraceRequest {
-            access,
-            asked,
-            outcome,
-            ..untouched(subject, kind, now)
+    pub(crate) fn refused(&self, request: RefusedRequest<'_>, errno: u32, now: Time) {
+        self.take(request.caller, now, |subject| TraceRequest {
+            access: request.access,
+            asked: request.asked,
+            outcome: TraceOutcome::of(errno),
+            ..untouched(subject, request.kind, now)
         });
     }
 
@@ -83,7 +87,8 @@ impl TraceRecorder {
     pub(crate) fn attached(
         &self,
         who: TraceCaller<'_>,
-        (arrived, started): (Time, Time),
+        arrived: Time,
+        started: Time,
         errno: u32,
         now: Time,
     ) {
