@@ -136,7 +136,7 @@ impl MountFs {
     ) {
         let (on, thread) = (here(), request.thread);
         self.caller_at(home, request, move |export, payer| match payer {
-            Ok(payer) => export.send((on, thread), payer, ask, reply, then),
+            Ok(payer) => export.send(on, thread, payer, ask, reply, then),
             Err(error) => reply.error(error),
         });
     }
@@ -180,8 +180,8 @@ impl MountFs {
         then: impl FnOnce(&MountFs, CallReply<'_>, Reply<T>) + Send + 'static,
     ) {
         let (payer, file) = (file.payer.clone(), file.clone());
-        let from = (here(), request.thread);
-        self.send(from, payer, ask, reply, move |export, _, answer, reply| match answer {
+        let (on, thread) = (here(), request.thread);
+        self.send(on, thread, payer, ask, reply, move |export, _, answer, reply| match answer {
             // The fid went with a session, and the file could not be opened again.
             Err(Errno::BADF) if file.is_stale() => then(export, Err(Errno::STALE), reply),
             answer => then(export, answer, reply),
@@ -212,7 +212,8 @@ impl MountFs {
 
     fn send<T: 'static>(
         &self,
-        (on, thread): (usize, u32),
+        on: usize,
+        thread: u32,
         payer: Arc<SessionIdentity>,
         ask: CallSpec,
         reply: Reply<T>,
@@ -228,11 +229,12 @@ impl MountFs {
     /// name as long as the attributes, unless there are more names than can be kept.
     pub(crate) fn entry(
         &self,
-        place: (InodeId, &[u8]),
+        directory: InodeId,
+        name: &[u8],
         node: &MountNode,
         known: &KnownSize,
     ) -> InodeEntry {
-        let kept = self.nodes.placed(node, place.0, place.1);
+        let kept = self.nodes.placed(node, directory, name);
         InodeEntry {
             inode: node.id,
             generation: known.told.generation,

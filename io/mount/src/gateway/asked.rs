@@ -144,11 +144,11 @@ impl GatewayCall<'_> {
             }
             ExtRequest::Lookup { fid, name } => self.lookup(fid, name),
             ExtRequest::Open { fid, newfid, name, flags, mode } => {
-                self.open((fid, name), newfid, flags, mode)
+                self.open(fid, name, newfid, flags, mode)
             }
             ExtRequest::List { fid, offset, count } => self.list(fid, offset, count),
             ExtRequest::Mknode { fid, name, mode, rdev, target } => {
-                self.make((fid, name), mode, rdev, target)
+                self.make(fid, name, mode, rdev, target)
             }
             ExtRequest::Change { fid, set } => self.change(fid, set),
             ExtRequest::Write { fid, offset, data, .. } => self.write(fid, offset, data),

@@ -53,7 +53,8 @@ impl GatewayCall<'_> {
     /// Opens a file, or a name in a directory, or makes it.
     pub(super) fn open(
         &self,
-        (fid, name): (Fid, &[u8]),
+        fid: Fid,
+        name: &[u8],
         newfid: Fid,
         flags: u32,
         mode: u32,

@@ -46,7 +46,8 @@ impl GatewayCall<'_> {
     /// Makes a directory, a special file or a symbolic link.
     pub(super) fn make(
         &self,
-        (fid, name): (Fid, &[u8]),
+        fid: Fid,
+        name: &[u8],
         mode: u32,
         rdev: u64,
         target: &[u8],

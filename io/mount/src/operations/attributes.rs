@@ -15,8 +15,9 @@ use fuse::{Attr, Errno, FuseRequest, Handle, Reply, SetAttributes, Statfs};
 use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::{Fid, getattr};
 
+use super::behind::{self, FetchedAttributes};
+use super::or_error;
 use super::stale::FileWalk;
-use super::{behind, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
 use crate::nodes::MountNode;
@@ -35,12 +36,13 @@ pub(crate) fn get(
     let (who, asked) = (*request, export.shared().behind.now());
     let about = AttributeTarget { node: node.clone(), by_name: false, message };
     by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
-        let told = match answer {
-            Ok(AnyReply::Base(ninep::Reply::Getattr(told))) => told,
+        let attributes = match answer {
+            Ok(AnyReply::Base(ninep::Reply::Getattr(attributes))) => attributes,
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         };
-        behind::as_written(export, &who, (node, told, asked), reply, |export, node, known| {
+        let fetched = FetchedAttributes { node, attributes, requested_at: asked };
+        behind::as_written(export, &who, fetched, reply, |export, node, known| {
             Ok(export.attr(node, &known?))
         });
     });

@@ -42,8 +42,8 @@ pub(super) fn write(
             let until = WaitUntil::Room(data.len() as u64);
             let (file, write) = (file.clone(), WaitingWrite::of(write));
             let opened = file.clone();
-            let who = (&opened.node, Some(&opened.payer));
-            hold(export, who, until, request, reply, move |export, who, reply| {
+            let (node, opener) = (&opened.node, Some(&opened.payer));
+            hold(export, node, opener, until, request, reply, move |export, who, reply| {
                 self::write(export, who, &file, &write.as_write(), reply);
             });
         }
@@ -105,7 +105,7 @@ pub(super) fn after<T: 'static>(
     if node.behind.is_idle() {
         return then(export, request, reply);
     }
-    hold(export, (node, None), WaitUntil::Executed, request, reply, then);
+    hold(export, node, None, WaitUntil::Executed, request, reply, then);
 }
 
 /// Like `after`, on behalf of the opener of a file.
@@ -119,8 +119,8 @@ pub(super) fn after_opener<T: 'static>(
     if file.node.behind.is_idle() {
         return then(export, request, reply);
     }
-    let who = (&file.node, Some(&file.payer));
-    hold(export, who, WaitUntil::Executed, request, reply, then);
+    let opener = Some(&file.payer);
+    hold(export, &file.node, opener, WaitUntil::Executed, request, reply, then);
 }
 
 /// As [`after_opener`], of what was written to a part of the file before.
@@ -135,8 +135,8 @@ pub(super) fn after_part<T: 'static>(
     if file.node.behind.is_idle() {
         return then(export, request, reply);
     }
-    let who = (&file.node, Some(&file.payer));
-    hold(export, who, WaitUntil::Read(place), request, reply, then);
+    let opener = Some(&file.payer);
+    hold(export, &file.node, opener, WaitUntil::Read(place), request, reply, then);
 }
 
 /// Goes on once what killed processes of a file's opener have left behind is over.
@@ -178,20 +178,29 @@ pub(super) fn all_over(
     }
 }
 
-/// Replies with a file's attributes at `asked`, and the writes of this mount since: else the kernel
+/// Attributes of a file as a proxy replied.
+pub(super) struct FetchedAttributes {
+    pub(super) node: Arc<MountNode>,
+    pub(super) attributes: Attributes,
+    /// `WriteBehind::now` when they were requested.
+    pub(super) requested_at: u64,
+}
+
+/// Replies with a file's fetched attributes, and the writes of this mount since: else the kernel
 /// would take back the size that it knows. No reply waits for these writes.
 pub(super) fn as_written<T: FuseAnswer + 'static>(
     export: &MountFs,
     request: &FuseRequest,
-    (node, told, asked): (Arc<MountNode>, Attributes, u64),
+    fetched: FetchedAttributes,
     reply: Reply<T>,
     then: impl FnOnce(&MountFs, &MountNode, Result<KnownSize, Errno>) -> Result<T, Errno>
     + Send
     + 'static,
 ) {
-    match node.behind.since(asked) {
+    let FetchedAttributes { node, attributes, requested_at } = fetched;
+    match node.behind.since(requested_at) {
         WaitingSince::Changed => told_again(export, request, node, reply, then),
-        since => reply.send(then(export, &node, Ok(since.applied_to(told)))),
+        since => reply.send(then(export, &node, Ok(since.applied_to(attributes)))),
     }
 }
 
@@ -241,7 +250,8 @@ pub(super) fn after_all(
 /// Keeps a waiter for a file's writes: the opener, or the calling process.
 fn hold<T: 'static>(
     export: &MountFs,
-    (node, opener): (&Arc<MountNode>, Option<&Arc<SessionIdentity>>),
+    node: &Arc<MountNode>,
+    opener: Option<&Arc<SessionIdentity>>,
     until: WaitUntil,
     request: &FuseRequest,
     reply: Reply<T>,
@@ -304,7 +314,7 @@ fn pump(export: &MountFs, node: &MountNode) {
         let (later, pays) = (export.clone(), payer.clone());
         let done = move |answer: CallReply<'_>| {
             let written = whole(file.as_deref(), &place, answer);
-            executed(&later, &node, &pays, (number, &place), written);
+            executed(&later, &node, &pays, number, &place, written);
         };
         let mut call = ServerCall::new(payer.clone(), ask, None, done);
         // The payers of one proxy are not those of another.
@@ -319,7 +329,8 @@ fn executed(
     export: &MountFs,
     node: &MountNode,
     payer: &SessionIdentity,
-    (number, place): (u64, &Range<u64>),
+    number: u64,
+    place: &Range<u64>,
     written: Result<(), Errno>,
 ) {
     if let Err(error) = written {

@@ -98,7 +98,7 @@ pub(crate) fn open(
     if request.inode == file_inode(STATUS) {
         return opened(export, status(export).text(), reply);
     }
-    ask(export, *request, (0, QueryOrdering::Past), String::new(), reply);
+    ask(export, *request, 0, QueryOrdering::Past, String::new(), reply);
 }
 
 /// How the mount stands with its proxies, whether they answer or not.
@@ -137,7 +137,8 @@ enum QueryOrdering {
 fn ask(
     export: &MountFs,
     request: FuseRequest,
-    (at, line): (usize, QueryOrdering),
+    at: usize,
+    ordering: QueryOrdering,
     mut text: String,
     reply: Reply<OpenedFile>,
 ) {
@@ -145,24 +146,24 @@ fn ask(
     if at == links.len() {
         return opened(export, text, reply);
     }
-    if links.len() > 1 && line == QueryOrdering::Past {
+    if links.len() > 1 && ordering == QueryOrdering::Past {
         text += &format!("{}:\n", links[at].name());
     }
     let what = (request.inode.0 - DIRECTORY.0 - 1) as u8;
     let message = ExtRequest::Info { what, count: export.payload.min(TEXT_BYTES) };
     let one = CallSpec::new(HandleList::NONE, message);
-    let one = if line == QueryOrdering::Past { one.freely() } else { one };
+    let one = if ordering == QueryOrdering::Past { one.freely() } else { one };
     export.as_caller_at(at, &request, one, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Ext(ExtReply::Info { data })) => text += &String::from_utf8_lossy(data),
             Err(Errno::OPNOTSUPP) => text += CANNOT_TELL,
-            Err(Errno::INVAL) if line == QueryOrdering::Past => {
-                return ask(export, request, (at, QueryOrdering::Behind), text, reply);
+            Err(Errno::INVAL) if ordering == QueryOrdering::Past => {
+                return ask(export, request, at, QueryOrdering::Behind, text, reply);
             }
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         }
-        ask(export, request, (at + 1, QueryOrdering::Past), text, reply);
+        ask(export, request, at + 1, QueryOrdering::Past, text, reply);
     });
 }
 

@@ -24,8 +24,9 @@ use fuse::{
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
 
+use super::behind::{self, FetchedAttributes};
 use super::stale::{FileWalk, NameWalk};
-use super::{behind, locks, names, or_error};
+use super::{locks, names, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
 use crate::nodes::MountNode;
@@ -44,17 +45,18 @@ pub(crate) fn open(
     // The kernel has followed links and has made what was to be made.
     let flags = open_flags(open.flags) & !(bits::CREATE | bits::EXCL | bits::NOFOLLOW);
     if flags & bits::TRUNC == 0 {
-        return open_now(export, request, (node, newfid), flags, reply);
+        return open_now(export, request, node, newfid, flags, reply);
     }
     behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        open_now(export, who, (node, newfid), flags, reply);
+        open_now(export, who, node, newfid, flags, reply);
     });
 }
 
 fn open_now(
     export: &MountFs,
     request: &FuseRequest,
-    (node, newfid): (Arc<MountNode>, Fid),
+    node: Arc<MountNode>,
+    newfid: Fid,
     flags: u32,
     reply: Reply<OpenedFile>,
 ) {
@@ -96,14 +98,15 @@ pub(crate) fn create(
     let (who, name) = (*request, name.to_owned());
     let flags = open_flags(open.flags) | bits::CREATE;
     names::masked(export, request, &directory.clone(), new, reply, move |export, mode, reply| {
-        create_now(export, &who, (directory, name), flags, mode & 0o7777, reply);
+        create_now(export, &who, directory, name, flags, mode & 0o7777, reply);
     });
 }
 
 fn create_now(
     export: &MountFs,
     request: &FuseRequest,
-    (directory, called): (Arc<MountNode>, CString),
+    directory: Arc<MountNode>,
+    called: CString,
     flags: u32,
     mode: u32,
     reply: Reply<Created>,
@@ -126,14 +129,14 @@ fn create_now(
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
         // It may have been there, known to this mount by another name.
         let payer = payer.clone();
-        let found = (node, told, asked);
-        behind::as_written(export, &who, found, reply, move |export, node, known| {
+        let fetched = FetchedAttributes { node, attributes: told, requested_at: asked };
+        behind::as_written(export, &who, fetched, reply, move |export, node, known| {
             let known = known.inspect_err(|_| {
                 export.nodes.forget(node.id, 1);
                 export.files().close(opened.handle);
                 clunk(export, newfid, &payer);
             })?;
-            let entry = export.entry((directory.id, called.to_bytes()), node, &known);
+            let entry = export.entry(directory.id, called.to_bytes(), node, &known);
             Ok(Created { entry, opened })
         });
     });

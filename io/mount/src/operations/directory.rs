@@ -84,7 +84,7 @@ pub(crate) fn list_plus(
                     return out.add_name(&name);
                 }
                 let known = since.applied_to(*told);
-                let mut known = export.entry((directory, entry.name), &node, &known);
+                let mut known = export.entry(directory, entry.name, &node, &known);
                 known.ttl = known.ttl.saturating_sub(age);
                 known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
                 let added = out.add(&known, &name);

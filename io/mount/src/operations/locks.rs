@@ -102,7 +102,8 @@ fn pages_dropped(export: &MountFs, inode: InodeId, then: impl FnOnce(&MountFs) +
 fn granted(
     export: &MountFs,
     file: &Arc<OpenFile>,
-    (owner, lock): (MountLockOwner, Lock),
+    owner: MountLockOwner,
+    lock: Lock,
     reply: Reply<()>,
 ) {
     export.shared().locks.set(file, owner, lock);
@@ -128,7 +129,7 @@ fn try_lock(
     let thread = request.thread;
     export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
         match status(answer) {
-            Ok(LockStatus::Success) => granted(export, &locked, (owner, asked.lock), reply),
+            Ok(LockStatus::Success) => granted(export, &locked, owner, asked.lock, reply),
             // One that waits is only refused for lack of room.
             Ok(LockStatus::Blocked) if asked.wait => later(export, thread, &locked, asked, reply),
             Ok(LockStatus::Blocked) => reply.error(Errno::AGAIN),
@@ -151,7 +152,7 @@ fn later(
     let waiter = CallWaiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
     let done = move |answer: CallReply<'_>| match status(answer) {
-        Ok(LockStatus::Success) => granted(&again, &locked, (owner, asked.lock), reply),
+        Ok(LockStatus::Success) => granted(&again, &locked, owner, asked.lock, reply),
         Ok(LockStatus::Blocked) => later(&again, thread, &locked, asked, reply),
         Ok(LockStatus::Error | LockStatus::Grace) => reply.error(Errno::NOLCK),
         Err(error) => reply.error(error),

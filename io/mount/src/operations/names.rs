@@ -9,11 +9,11 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fuse::{DataReply, Errno, FuseRequest, InodeEntry, InodeId, NewFile, Reply};
-use ninep::Attributes;
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
+use super::behind::{self, FetchedAttributes};
+use super::or_error;
 use super::stale::NameWalk;
-use super::{behind, or_error};
 use crate::filesystem::MountFs;
 use crate::nodes::MountNode;
 use crate::session::CallSpec;
@@ -38,7 +38,8 @@ pub(crate) fn lookup(
             Ok(AnyReply::Ext(ExtReply::Lookup { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 walk.found(export, &node);
-                entry(export, &who, (node, attributes, asked), name, reply);
+                let fetched = FetchedAttributes { node, attributes, requested_at: asked };
+                entry(export, &who, fetched, name, reply);
             }
             Ok(_) => reply.error(Errno::PROTO),
             // Where the kernel has a file of this name it asks whether that is still so, and takes any error
@@ -61,16 +62,16 @@ pub(crate) fn lookup(
 fn entry(
     export: &MountFs,
     request: &FuseRequest,
-    (node, told, asked): (Arc<MountNode>, Attributes, u64),
+    fetched: FetchedAttributes,
     name: CString,
     reply: Reply<InodeEntry>,
 ) {
     let directory = request.inode;
-    behind::as_written(export, request, (node, told, asked), reply, move |export, node, known| {
+    behind::as_written(export, request, fetched, reply, move |export, node, known| {
         // Without them the kernel does not receive the look-up.
         let known = known.inspect_err(|_| export.nodes.forget(node.id, 1))?;
         export.nodes.told(node, &known.told);
-        Ok(export.entry((directory, name.to_bytes()), node, &known))
+        Ok(export.entry(directory, name.to_bytes(), node, &known))
     });
 }
 
@@ -154,7 +155,7 @@ fn make_now(
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 let known = KnownSize { told: attributes, last: true };
-                Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
+                Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
             }
             Ok(_) => Err(Errno::PROTO),
             Err(Errno::STALE) => Err(walk.gone(export, &[&directory])),
@@ -257,7 +258,7 @@ pub(crate) fn link(
             behind::told_again(export, &who, file, reply, move |export, node, known| {
                 let known = known?;
                 let node = export.nodes.look_up(&node.handle, &known.told);
-                Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
+                Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
             });
         },
     );

@@ -43,7 +43,7 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, set: SetXattr<'_>, re
     let walk = FileWalk::to_use(export, request, &node);
     let (ask, named) = export.ask_by_name(&node, walk.found, message);
     let ask = if flags == 0 { ask } else { ask.only_once() };
-    change(export, request, (node, walk, named), ask, reply);
+    change(export, request, node, walk, named, ask, reply);
 }
 
 pub(crate) fn remove(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
@@ -51,13 +51,15 @@ pub(crate) fn remove(export: &MountFs, request: &FuseRequest, name: &CStr, reply
     let message = ExtRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let walk = FileWalk::to_use(export, request, &node);
     let (ask, named) = export.ask_by_name(&node, walk.found, message);
-    change(export, request, (node, walk, named), ask.only_once(), reply);
+    change(export, request, node, walk, named, ask.only_once(), reply);
 }
 
 fn change(
     export: &MountFs,
     request: &FuseRequest,
-    (node, walk, named): (Arc<MountNode>, FileWalk, bool),
+    node: Arc<MountNode>,
+    walk: FileWalk,
+    named: bool,
     ask: CallSpec,
     reply: Reply<()>,
 ) {
@@ -71,7 +73,7 @@ fn change(
         match named && export.means_this_file(&node, who.thread) {
             true => {
                 export.doubt_names(&node);
-                change(export, &who, (node, walk, false), again.anywhere(), reply);
+                change(export, &who, node, walk, false, again.anywhere(), reply);
             }
             false => reply.error(walk.gone(export, &node)),
         }

@@ -47,7 +47,7 @@ impl ClientSession {
         let mut root = Vec::new();
         for on in 0..self.seats.len() {
             let from = lock(&self.life).at;
-            root = self.attach(on, (from, at), &Outage::default(), self.talk_to(at)?)?;
+            root = self.attach(on, from, at, &Outage::default(), self.talk_to(at)?)?;
         }
         Ok(root)
     }
@@ -94,7 +94,7 @@ impl ClientSession {
                     break;
                 }
                 let attached =
-                    self.talk_to(at).and_then(|talk| self.attach(on, (from, at), &gone, talk));
+                    self.talk_to(at).and_then(|talk| self.attach(on, from, at, &gone, talk));
                 let proxy = &self.sources[at].address;
                 match attached {
                     Ok(_) => {
@@ -120,7 +120,8 @@ impl ClientSession {
     fn attach(
         &self,
         on: usize,
-        (from, at): (usize, usize),
+        from: usize,
+        at: usize,
         gone: &Outage,
         mut talk: Handshake,
     ) -> Result<Vec<u8>, HandshakeError> {

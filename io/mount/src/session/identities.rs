@@ -100,7 +100,7 @@ impl IdentityTable {
             false => Some(table.retire().ok_or(Errno::USERS)?),
         };
         let service = self.services.as_ref().map(|services| services.of(&key));
-        let payer = SessionIdentity::new((self.home, table.numbers), key.clone(), now);
+        let payer = SessionIdentity::new(self.home, table.numbers, key.clone(), now);
         let payer = Arc::new(SessionIdentity { service, ..payer });
         table.numbers += 1;
         table.by_number.insert(payer.number, payer.clone());
@@ -140,7 +140,7 @@ impl IdentityMap {
 }
 
 impl SessionIdentity {
-    fn new((home, number): (usize, u32), key: IdentityKey, now: u64) -> SessionIdentity {
+    fn new(home: usize, number: u32, key: IdentityKey, now: u64) -> SessionIdentity {
         SessionIdentity {
             number,
             home,
@@ -215,7 +215,7 @@ impl SessionIdentity {
 
     #[cfg(test)]
     pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<SessionIdentity> {
-        let payer = SessionIdentity::new((0, number), IdentityKey::of_user(1), 0);
+        let payer = SessionIdentity::new(0, number, IdentityKey::of_user(1), 0);
         payer.begin_asking();
         payer.set_window(requests, bytes);
         Arc::new(payer)
