@@ -273,12 +273,13 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     fn run(needs: &'static [(&'static str, &'static str)], script: &str) -> SuiteOutcome {
-        run_for((LONG, LONG), needs, script)
+        run_for(LONG, LONG, needs, script)
     }
 
     /// With so much time in all, and for silence.
     fn run_for(
-        (all, silence): (Duration, Duration),
+        all: Duration,
+        silence: Duration,
         needs: &'static [(&'static str, &'static str)],
         script: &str,
     ) -> SuiteOutcome {
@@ -318,7 +319,7 @@ mod tests {
     fn a_suite_that_says_nothing_is_ended_with_everything_below_it() {
         let script = "sleep 1000 & echo pid $! >&2; wait";
         for script in [script, "exec >&- 2>&-; sleep 1000"] {
-            let outcome = run_for((LONG, Duration::from_secs(1)), &[], script);
+            let outcome = run_for(LONG, Duration::from_secs(1), &[], script);
             assert_eq!(outcome.verdict, SuiteVerdict::Failed("it said nothing for 1 s".into()));
             assert!(outcome.seconds < 600.0, "{}", outcome.seconds);
         }
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn no_flood_of_output_hides_the_end_of_the_run() {
-        let outcome = run_for((Duration::from_secs(1), LONG), &[], "while :; do echo; done");
+        let outcome = run_for(Duration::from_secs(1), LONG, &[], "while :; do echo; done");
         let over = SuiteVerdict::Failed("the time of the whole run is over".into());
         assert_eq!(outcome.verdict, over);
     }

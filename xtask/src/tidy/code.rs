@@ -15,10 +15,16 @@ use anyhow::Result;
 use super::Findings;
 use crate::source::{blank, find_word, is_word, line_of, read, rust_files};
 
-/// Lines of code from which a file is listed, and from which it must be cut.
-const FILE_LINES: (usize, usize) = (500, 700);
-/// Lines of code from which a function is listed, and from which it must be cut.
-const FUNCTION_LINES: (usize, usize) = (70, 120);
+/// Lines of code above which a file or a function is reported.
+#[derive(Clone, Copy)]
+struct LengthLimits {
+    listed: usize,
+    /// It must be cut.
+    to_mend: usize,
+}
+
+const FILE_LINES: LengthLimits = LengthLimits { listed: 500, to_mend: 700 };
+const FUNCTION_LINES: LengthLimits = LengthLimits { listed: 70, to_mend: 120 };
 /// Macros that mark unfinished or forgotten work.
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 /// Folders whose Rust files are the project's.
@@ -83,12 +89,8 @@ fn judge_file(name: &str, text: &str, findings: &mut Findings) {
     }
 }
 
-fn judge_length(
-    what: String,
-    lines: usize,
-    (listed, to_mend): (usize, usize),
-    findings: &mut Findings,
-) {
+fn judge_length(what: String, lines: usize, limits: LengthLimits, findings: &mut Findings) {
+    let LengthLimits { listed, to_mend } = limits;
     if lines > to_mend {
         findings.to_mend.push(format!("{what} has {lines} lines of code, more than {to_mend}"));
     } else if lines > listed {

@@ -51,7 +51,7 @@ pub(super) fn check(tree: &TidyTree) -> Vec<String> {
         let names = names_in(name, text);
         let near: BTreeSet<&str> = names.iter().map(|(_, word)| folder_of(word)).collect();
         for (at, word) in names {
-            if let Err(why) = resolve(tree, (name, &near), word) {
+            if let Err(why) = resolve(tree, name, &near, word) {
                 found.push(format!("{name}:{}: {word}: {why}", line_of(text, at)));
             }
         }
@@ -113,11 +113,7 @@ fn is_judged(word: &str) -> bool {
 }
 
 /// Finds the file that a word in the file `from` names, which names files of the folders `near`.
-fn resolve(
-    tree: &TidyTree,
-    (from, near): (&str, &BTreeSet<&str>),
-    word: &str,
-) -> Result<(), String> {
+fn resolve(tree: &TidyTree, from: &str, near: &BTreeSet<&str>, word: &str) -> Result<(), String> {
     if EXAMPLES.iter().any(|(name, _)| *name == word) {
         return Ok(());
     }
