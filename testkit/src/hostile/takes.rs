@@ -129,7 +129,7 @@ pub(super) fn ranges(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> i
                 return Ok(());
             }
             let start = dice.below(1 << 40) + at;
-            one.answer(&lock((LockKind::Read, 0), start, owner))?;
+            one.answer(&lock(LockKind::Read, 0, start, owner))?;
         }
     }
     Ok(())
@@ -145,14 +145,14 @@ pub(super) fn waiting_locks(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) 
     let mut hostile = Hostile::attached(victim, MSIZE)?;
     hostile.walk(0, 1, &name)?;
     hostile.ask(&Request::Lopen { fid: Fid(1), flags: 2 })?;
-    hostile.answer(&lock((LockKind::Write, 0), 0, 1))?;
+    hostile.answer(&lock(LockKind::Write, 0, 0, 1))?;
     for owner in 2..1000 {
-        hostile.send(&lock((LockKind::Write, LOCK_BLOCK), 0, owner))?;
+        hostile.send(&lock(LockKind::Write, LOCK_BLOCK, 0, owner))?;
     }
     hostile.drain(over)
 }
 
-fn lock((kind, flags): (LockKind, u32), start: u64, proc_id: u32) -> Request<'static> {
+fn lock(kind: LockKind, flags: u32, start: u64, proc_id: u32) -> Request<'static> {
     Request::Lock { fid: Fid(1), kind, flags, start, length: 1, proc_id, client_id: b"hostile" }
 }
 

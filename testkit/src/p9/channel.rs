@@ -181,13 +181,15 @@ impl P9Channel {
 
     /// Says who a number is, and uses it from now on; the window.
     pub fn identify(&mut self, number: u32, uid: u32, job: &str) -> Result<(u32, u64), u32> {
-        self.identify_with(number, (uid, uid, &[]), job.as_bytes())
+        self.identify_with(number, uid, uid, &[], job.as_bytes())
     }
 
     pub fn identify_with(
         &mut self,
         number: u32,
-        (uid, gid, groups): (u32, u32, &[u32]),
+        uid: u32,
+        gid: u32,
+        groups: &[u32],
         job: &[u8],
     ) -> Result<(u32, u64), u32> {
         let mut space = Vec::new();

@@ -61,14 +61,15 @@ impl P9Channel {
         handle: &[u8],
         newfid: u32,
         name: &str,
-        (flags, mode): (u32, u32),
+        flags: u32,
+        mode: u32,
     ) -> Result<P9Opened, u32> {
-        opened(&self.call(HandleList::one(handle), open_request(newfid, name, (flags, mode))))
+        opened(&self.call(HandleList::one(handle), open_request(newfid, name, flags, mode)))
     }
 
     /// Opens a name of the export's root.
     pub fn open_name(&mut self, newfid: u32, name: &str, flags: u32) -> Result<P9Opened, u32> {
-        self.open(&self.root.clone(), newfid, name, (flags, 0o644))
+        self.open(&self.root.clone(), newfid, name, flags, 0o644)
     }
 
     /// Makes a file in the export's root, open for reading and writing.
@@ -81,7 +82,9 @@ impl P9Channel {
         &mut self,
         dir: &[u8],
         name: &str,
-        (mode, rdev, target): (u32, u64, &str),
+        mode: u32,
+        rdev: u64,
+        target: &str,
     ) -> Result<P9File, u32> {
         let (fid, name, target) = (handle_fid(FIRST), name.as_bytes(), target.as_bytes());
         let request = ExtRequest::Mknode { fid, name, mode, rdev, target };
@@ -93,7 +96,7 @@ impl P9Channel {
 
     /// Makes a directory in the export's root.
     pub fn mkdir(&mut self, name: &str) -> Result<P9File, u32> {
-        self.make(&self.root.clone(), name, (0o040_755, 0, ""))
+        self.make(&self.root.clone(), name, 0o040_755, 0, "")
     }
 
     pub fn link(&mut self, handle: &[u8], dir: &[u8], name: &str) -> Result<(), u32> {
@@ -191,7 +194,8 @@ impl P9Channel {
         &mut self,
         handle: &[u8],
         name: &str,
-        (flags, data): (u32, &[u8]),
+        flags: u32,
+        data: &[u8],
     ) -> Result<(), u32> {
         let (fid, name) = (handle_fid(FIRST), name.as_bytes());
         self.call(HandleList::one(handle), ExtRequest::Setxattr { fid, name, flags, data }).done()
@@ -251,12 +255,7 @@ impl P9Channel {
         appended(&self.once(HandleList::NONE, request))
     }
 
-    pub fn allocate(
-        &mut self,
-        fid: u32,
-        mode: u32,
-        (offset, length): (u64, u64),
-    ) -> Result<(), u32> {
+    pub fn allocate(&mut self, fid: u32, mode: u32, offset: u64, length: u64) -> Result<(), u32> {
         let request = ExtRequest::Allocate { fid: Fid(fid), mode, offset, length };
         self.call(HandleList::NONE, request).done()
     }
@@ -309,7 +308,7 @@ impl P9Channel {
     }
 }
 
-pub fn open_request(newfid: u32, name: &str, (flags, mode): (u32, u32)) -> ExtRequest<'_> {
+pub fn open_request(newfid: u32, name: &str, flags: u32, mode: u32) -> ExtRequest<'_> {
     let (fid, newfid, name) = (handle_fid(FIRST), Fid(newfid), name.as_bytes());
     ExtRequest::Open { fid, newfid, name, flags, mode }
 }

@@ -55,11 +55,11 @@ fn twenty_thousand_lookups_hold_no_descriptor_and_their_handles_can_be_used() {
             let last = look_up_all(&mut client);
             let after = descriptors();
             assert!(after <= before + 16, "{before} descriptors before, {after} after");
-            client.open(&last, 2, "", (open::RDONLY, 0)).unwrap();
+            client.open(&last, 2, "", open::RDONLY, 0).unwrap();
             assert_eq!(client.read(2, 0, 10).unwrap(), format!("{}", NAMES - 1).into_bytes());
             // Open files do hold one each: the count would have told.
             for fid in 100..200 {
-                client.open(&last, fid, "", (open::RDONLY, 0)).unwrap();
+                client.open(&last, fid, "", open::RDONLY, 0).unwrap();
             }
             assert!(descriptors() >= after + 100);
             for fid in 100..200 {

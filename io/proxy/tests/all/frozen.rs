@@ -216,7 +216,7 @@ fn a_create_that_was_executing_when_its_connection_was_lost_has_its_fid() {
             client.write(1, 0, b"content").unwrap();
             let root = client.root.clone();
             let flags = open::RDWR | open::CREATE | open::EXCL;
-            let create = open_request(2, "f", (flags, 0o644));
+            let create = open_request(2, "f", flags, 0o644);
             let create = image.hangs(&mut client, HandleList::one(&root), create);
             client.lose();
             // The server has seen the end of a connection once it serves another that came later.
@@ -241,7 +241,7 @@ fn a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_don
         |image, served, mut client| {
             let root = client.root.clone();
             client.create(1, "f");
-            client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+            client.open(&root, 2, "", open::RDONLY, 0).unwrap();
             // The directory by one fid, the file by another of the session's.
             let link = Request::Link { dfid: Fid(2), fid: Fid(1), name: b"second" };
             let link = image.hangs(&mut client, HandleList::NONE, link);

@@ -96,7 +96,7 @@ impl Job {
     fn open(&mut self, name: &str) {
         self.fids += 1;
         let root = self.client.root.clone();
-        let request = open_request(self.fids, name, (open::WRONLY, 0));
+        let request = open_request(self.fids, name, open::WRONLY, 0);
         self.sent.push(self.client.send(HandleList::one(&root), request));
     }
 

@@ -72,7 +72,7 @@ fn a_fid_that_names_a_handle_which_the_header_lacks_is_ebadf() {
         let answer = client.call(HandleList::one(&root), request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
-    client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+    client.open(&root, 2, "", open::RDONLY, 0).unwrap();
     let names = NameList::default();
     let plain = [
         Request::Walk { fid: first, newfid, names },
@@ -134,7 +134,7 @@ fn no_fid_is_made_or_freed_under_the_numbers_that_stand_for_handles() {
     let root = client.root.clone();
     let f = client.create(1, "f").handle;
     for newfid in [handle_fid(0), handle_fid(1), NOFID] {
-        let open = client.open(&f, newfid.0, "", (open::RDONLY, 0));
+        let open = client.open(&f, newfid.0, "", open::RDONLY, 0);
         assert!([Err(EBADF), Err(EINVAL)].contains(&open), "open as {newfid}: {open:?}");
         let names = NameList::default();
         let walk = Request::Walk { fid: Fid(1), newfid, names };
@@ -154,13 +154,13 @@ fn an_open_that_cannot_have_its_fid_does_nothing() {
     write_as_user(&served.data().join("f"), b"content");
     let mut client = served.client();
     let (root, f) = (client.root.clone(), client.find("f").unwrap().handle);
-    client.open(&f, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&f, 1, "", open::RDONLY, 0).unwrap();
     let create = open::RDWR | open::CREATE;
     for newfid in [Fid(1), handle_fid(0), NOFID] {
-        let made = client.open(&root, newfid.0, "new", (create, 0o644));
+        let made = client.open(&root, newfid.0, "new", create, 0o644);
         assert!([Err(EBADF), Err(EINVAL)].contains(&made), "{newfid}: {made:?}");
         assert!(!served.data().join("new").exists(), "{newfid}");
-        let cut = client.open(&f, newfid.0, "", (open::RDWR | open::TRUNC, 0));
+        let cut = client.open(&f, newfid.0, "", open::RDWR | open::TRUNC, 0);
         assert!([Err(EBADF), Err(EINVAL)].contains(&cut), "{newfid}: {cut:?}");
         assert_eq!(fs::read(served.data().join("f")).unwrap(), b"content", "{newfid}");
     }
@@ -259,7 +259,7 @@ fn counts_that_no_reply_could_hold_are_einval() {
         small.identity = IDENTITY;
         small.create(1, "f");
         small.write(1, 0, &[7; 7000]).unwrap();
-        small.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+        small.open(&root, 2, "", open::RDONLY, 0).unwrap();
         // Header, verifier, committed and the count of what follows.
         let most = 8192 - 7 - 16 - 4;
         assert_eq!(small.read(1, 0, most).unwrap(), [7; 7000]);

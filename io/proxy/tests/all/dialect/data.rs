@@ -236,7 +236,7 @@ fn appends_of_two_clients_never_overlap() {
     let served = Served::plain("append");
     let (mut one, mut two) = (served.client(), served.client());
     let f = one.create(1, "f").handle;
-    two.open(&f, 1, "", (open::WRONLY, 0)).unwrap();
+    two.open(&f, 1, "", open::WRONLY, 0).unwrap();
     let block = |client: usize, nth: usize| pattern(1 + nth * 37 % 5000, client * 1000 + nth);
     let mut told = Vec::new();
     for round in 0..40 {
@@ -391,14 +391,14 @@ fn space_is_taken_and_given_back_as_the_kernel_does_it() {
     for (mode, (offset, length)) in steps {
         let flags = FallocateFlags::from_bits_retain(mode);
         let kernels = fallocate(&twins.twin, flags, offset, length).map_err(number);
-        let own = twins.client.allocate(1, mode, (offset, length));
+        let own = twins.client.allocate(1, mode, offset, length);
         let what = format!("mode {mode:#x}, {length} bytes at {offset}");
         assert_eq!(own, kernels, "{what}");
         twins.assert_same(&what);
     }
     twins.client.open_name(2, "f", open::RDONLY).unwrap();
-    assert_eq!(twins.client.allocate(2, 0, (0, 4096)), Err(EBADF));
-    assert_eq!(twins.client.allocate(3, 0, (0, 4096)), Err(EBADF));
+    assert_eq!(twins.client.allocate(2, 0, 0, 4096), Err(EBADF));
+    assert_eq!(twins.client.allocate(3, 0, 0, 4096), Err(EBADF));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_handle_of_another_export_or_another_server_is_stale() {
     let (x_root, y_root) = (x.root.clone(), y.root.clone());
     for (client, handle) in [(&mut x, &of_y), (&mut y, &of_x)] {
         assert_eq!(stat(client, handle), Err(ESTALE));
-        assert_eq!(client.open(handle, 1, "", (open::RDONLY, 0)), Err(ESTALE));
+        assert_eq!(client.open(handle, 1, "", open::RDONLY, 0), Err(ESTALE));
     }
     assert_eq!(x.lookup(&y_root, "f").map(drop), Err(ESTALE));
     let rename = rename_request("f", "g");
@@ -104,7 +104,7 @@ fn handles_stay_valid_when_the_server_is_started_again() {
     let mut served = Served::plain("restart");
     let mut client = served.client();
     let dir = client.mkdir("d").unwrap().handle;
-    let f = client.open(&dir, 1, "f", (open::RDWR | open::CREATE, 0o644)).unwrap().file.handle;
+    let f = client.open(&dir, 1, "f", open::RDWR | open::CREATE, 0o644).unwrap().file.handle;
     client.write(1, 0, b"content").unwrap();
     let key = served.dir.join("key");
     let kept = fs::metadata(&key).unwrap();
@@ -116,7 +116,7 @@ fn handles_stay_valid_when_the_server_is_started_again() {
         assert!(!client.reconnect().resumed);
         client.identify(IDENTITY, USER, "").unwrap();
         assert_eq!(client.root, root);
-        client.open(&f, 1, "", (open::RDONLY, 0)).unwrap();
+        client.open(&f, 1, "", open::RDONLY, 0).unwrap();
         assert_eq!(client.read(1, 0, 100).unwrap(), b"content");
         assert_eq!(client.lookup(&dir, "f").unwrap().handle, f);
     }
@@ -150,7 +150,7 @@ fn a_handle_follows_its_file_and_is_stale_once_that_is_gone() {
     let f = client.find("f").unwrap().handle;
     fs::rename(data.join("f"), data.join("d/g")).unwrap();
     write_as_user(&data.join("f"), b"another");
-    client.open(&f, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&f, 1, "", open::RDONLY, 0).unwrap();
     assert_eq!(client.read(1, 0, 100).unwrap(), b"the file");
     assert_ne!(client.find("f").unwrap().handle, f);
     client.clunk(1).unwrap();
@@ -172,7 +172,7 @@ fn the_handle_of_a_removed_directory_is_stale() {
     fs::remove_dir(served.data().join("d")).unwrap();
     until_stale(&mut client, &d);
     assert!(client.lookup(&d, "x").is_err());
-    assert!(client.make(&d, "x", (0o040_755, 0, "")).is_err());
+    assert!(client.make(&d, "x", 0o040_755, 0, "").is_err());
 }
 
 #[test]
@@ -230,14 +230,14 @@ fn files_of_another_file_system_below_the_export_have_handles_that_last() {
     let dir = client.find("below").unwrap();
     crate::peer::assert_as_stat_elsewhere(&dir.attributes, &below.0);
     let flags = open::RDWR | open::CREATE | open::EXCL;
-    let sub = client.make(&dir.handle, "sub", (0o040_755, 0, "")).unwrap().handle;
-    let f = client.open(&sub, 1, "f", (flags, 0o644)).unwrap().file;
+    let sub = client.make(&dir.handle, "sub", 0o040_755, 0, "").unwrap().handle;
+    let f = client.open(&sub, 1, "f", flags, 0o644).unwrap().file;
     client.write(1, 0, b"content").unwrap();
     // It knows of no reads that do not wait.
     assert_eq!(client.read(1, 0, 100).unwrap(), b"content");
     assert_eq!(client.lookup(&sub, "f").unwrap().handle, f.handle);
     assert_eq!(client.lookup(&sub, "..").unwrap().handle, dir.handle);
-    client.open(&sub, 2, "", (open::RDONLY, 0)).unwrap();
+    client.open(&sub, 2, "", open::RDONLY, 0).unwrap();
     let listed = client.list_all(2, 0, 4096);
     let listed = listed.iter().find(|entry| entry.name == "f").unwrap().file.as_ref().unwrap();
     assert_eq!((&listed.handle, listed.attributes.size), (&f.handle, 7));
@@ -245,7 +245,7 @@ fn files_of_another_file_system_below_the_export_have_handles_that_last() {
     client.door = served.tcp();
     client.reconnect();
     client.identify(IDENTITY, USER, "").unwrap();
-    client.open(&f.handle, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&f.handle, 1, "", open::RDONLY, 0).unwrap();
     assert_eq!(client.stat_fid(1).unwrap().size, 7);
     // Another file under the name is not the one that was meant.
     fs::rename(below.0.join("sub/f"), below.0.join("sub/g")).unwrap();
@@ -272,7 +272,7 @@ fn a_path_that_no_handle_has_room_for_is_enametoolong() {
     let name = "n".repeat(250);
     let mut depth = 0;
     let refused = loop {
-        match client.make(&dir, &name, (0o040_755, 0, "")) {
+        match client.make(&dir, &name, 0o040_755, 0, "") {
             Ok(made) => dir = made.handle,
             Err(errno) => break errno,
         }
@@ -281,7 +281,7 @@ fn a_path_that_no_handle_has_room_for_is_enametoolong() {
     };
     assert_eq!((refused, depth), (ENAMETOOLONG, 16));
     // What is there already is listed, without a handle.
-    client.open(&dir, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&dir, 1, "", open::RDONLY, 0).unwrap();
     let listed = client.list_all(1, 0, 4096);
     let deepest = listed.iter().find(|entry| entry.name == name);
     assert!(deepest.is_none_or(|entry| entry.file.is_none()), "{deepest:?}");
@@ -294,7 +294,7 @@ fn lists_and_lookups_and_opens_give_the_same_handle() {
     let root = client.root.clone();
     let made = client.create(1, "f").handle;
     client.link(&made, &root, "g").unwrap();
-    client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+    client.open(&root, 2, "", open::RDONLY, 0).unwrap();
     let frame =
         client.call(HandleList::NONE, ExtRequest::List { fid: Fid(2), offset: 0, count: 4096 });
     let Ok(ExtReply::List { data }) = frame.own() else { panic!("{frame:?}") };

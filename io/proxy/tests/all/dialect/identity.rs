@@ -104,7 +104,7 @@ fn a_number_given_anew_is_somebody_else_and_open_files_stay_their_openers() {
     let mut client = served.client();
     let root = client.root.clone();
     let flags = open::RDWR | open::CREATE;
-    client.open(&root, 1, "f", (flags, 0o600)).unwrap();
+    client.open(&root, 1, "f", flags, 0o600).unwrap();
     client.identify(IDENTITY, USER + 1, "").unwrap();
     assert_eq!(client.open_name(2, "f", open::RDONLY), Err(EACCES));
     client.write(1, 0, b"by its opener").unwrap();
@@ -122,12 +122,12 @@ fn groups_are_believed_from_trusted_addresses_and_from_no_others() {
         let served = Setup::new("groups").top(top).start();
         for_the_group(&served);
         let mut client = served.client();
-        client.identify_with(2, (USER, GROUP + 1, &[7, GROUP, 9]), b"").unwrap();
+        client.identify_with(2, USER, GROUP + 1, &[7, GROUP, 9], b"").unwrap();
         let opened = client.open_name(1, "group", open::RDONLY).map(drop);
         assert_eq!(opened, expected, "{top:?}");
         let group = if expected.is_ok() { GROUP + 1 } else { USER };
         assert_eq!(makes(&served, &mut client, "d"), (USER, group), "{top:?}");
-        client.identify_with(3, (USER, USER, &[7, 9]), b"").unwrap();
+        client.identify_with(3, USER, USER, &[7, 9], b"").unwrap();
         assert_eq!(client.open_name(2, "group", open::RDONLY), Err(EACCES), "without it");
     }
 }
@@ -141,7 +141,7 @@ fn nobody_keeps_his_groups_as_any_user_does_where_nobody_is_squashed() {
         let served = Setup::new("nobody").top(TRUSTED).top("squash = \"none\"").start();
         for_the_group(&served);
         let mut client = served.client();
-        client.identify_with(2, (uid, GROUP + 1, &[7, GROUP]), b"").unwrap();
+        client.identify_with(2, uid, GROUP + 1, &[7, GROUP], b"").unwrap();
         assert_eq!(makes(&served, &mut client, "d"), (uid, GROUP + 1));
         client.open_name(1, "group", open::RDONLY).unwrap();
         let dir = client.find("d").unwrap().handle;
@@ -153,7 +153,7 @@ fn nobody_keeps_his_groups_as_any_user_does_where_nobody_is_squashed() {
     let served = Setup::new("squashed-nobody").top(TRUSTED).start();
     for_the_group(&served);
     let mut client = served.client();
-    client.identify_with(2, (NOBODY, GROUP + 1, &[7, GROUP]), b"").unwrap();
+    client.identify_with(2, NOBODY, GROUP + 1, &[7, GROUP], b"").unwrap();
     assert_eq!(client.open_name(1, "group", open::RDONLY), Err(EACCES));
 }
 
@@ -166,7 +166,7 @@ fn an_address_that_is_not_trusted_is_not_believed_where_another_is() {
     let served = Setup::new("untrusted").top(top).start();
     for_the_group(&served);
     let mut client = served.client();
-    client.identify_with(2, (USER, GROUP, &[GROUP]), b"").unwrap();
+    client.identify_with(2, USER, GROUP, &[GROUP], b"").unwrap();
     assert_eq!(client.open_name(1, "group", open::RDONLY), Err(EACCES));
     assert_eq!(makes(&served, &mut client, "d"), (USER, USER));
 }
@@ -180,7 +180,7 @@ fn over_a_unix_socket_roots_word_about_groups_counts_and_a_users_does_not() {
     for_the_group(&served);
     for (uid, expected) in [(0, Ok(())), (USER, Err(EACCES))] {
         let mut client = local(&served, uid);
-        client.identify_with(2, (USER, GROUP, &[GROUP]), b"").unwrap();
+        client.identify_with(2, USER, GROUP, &[GROUP], b"").unwrap();
         assert_eq!(client.open_name(1, "group", open::RDONLY).map(drop), expected, "{uid}");
         let group = if uid == 0 { GROUP } else { USER };
         assert_eq!(makes(&served, &mut client, &format!("by-{uid}")), (USER, group));
@@ -197,7 +197,7 @@ fn as_many_groups_as_a_message_can_have_all_count() {
     let mut client = served.client();
     let mut groups: Vec<u32> = (10_000..).take(GROUPS_MAX).collect();
     groups[GROUPS_MAX - 1] = GROUP;
-    client.identify_with(2, (USER, USER, &groups), b"").unwrap();
+    client.identify_with(2, USER, USER, &groups, b"").unwrap();
     client.open_name(1, "group", open::RDONLY).unwrap();
 }
 
@@ -209,7 +209,7 @@ fn a_squashed_user_has_no_groups_of_its_own_choice() {
     let served = Setup::new("squashed").top(TRUSTED).start();
     for_the_group(&served);
     let mut client = served.client();
-    client.identify_with(2, (0, GROUP, &[GROUP, 0]), b"").unwrap();
+    client.identify_with(2, 0, GROUP, &[GROUP, 0], b"").unwrap();
     assert_eq!(client.open_name(1, "group", open::RDONLY), Err(EACCES));
     assert_eq!(makes(&served, &mut client, "d"), (NOBODY, NOBODY));
 }
@@ -222,12 +222,12 @@ fn a_job_that_cannot_be_one_is_refused() {
     let mut client = served.client();
     let long = [b'j'; 300];
     for job in [&b"a\nb"[..], b"\xff", &long] {
-        assert_eq!(client.identify_with(2, (USER, USER, &[]), job), Err(EINVAL), "{job:?}");
+        assert_eq!(client.identify_with(2, USER, USER, &[], job), Err(EINVAL), "{job:?}");
         client.identity = 2;
         assert_eq!(client.find("x"), Err(EINVAL), "it made no identity");
         client.identity = IDENTITY;
     }
-    client.identify_with(2, (USER, USER, &[]), b"dd.500").unwrap();
+    client.identify_with(2, USER, USER, &[], b"dd.500").unwrap();
     // Neither can these be anybody.
     assert_eq!(client.identify(ninep::dialect::NOBODY, USER, ""), Err(EINVAL));
     assert_eq!(client.identify(3, u32::MAX, ""), Err(EINVAL));
@@ -239,7 +239,7 @@ fn a_message_on_a_handle_is_paid_by_its_identity_and_one_on_a_fid_by_who_opened_
     let mut client = served.client_of("x", USER, "slow");
     let f = client.create(1, "f").handle;
     client.identify(2, USER, "quick").unwrap();
-    client.open(&f, 2, "", (open::RDWR, 0)).unwrap();
+    client.open(&f, 2, "", open::RDWR, 0).unwrap();
     client.identity = IDENTITY;
     client.owe();
     let stat = |fid| Request::Getattr { fid, mask: getattr::ALL };
@@ -264,12 +264,12 @@ fn every_own_message_waits_for_its_job() {
     let mut client = served.client_of("x", USER, "slow");
     let root = client.root.clone();
     client.create(1, "f");
-    client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+    client.open(&root, 2, "", open::RDONLY, 0).unwrap();
     client.owe();
     let (fid, name, file) = (handle_fid(0), b"f", Fid(1));
     let requests = [
         ExtRequest::Lookup { fid, name },
-        open_request(3, "f", (open::RDWR, 0)),
+        open_request(3, "f", open::RDWR, 0),
         ExtRequest::List { fid: Fid(2), offset: 0, count: 4096 },
         ExtRequest::Mknode { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
         ExtRequest::Change { fid: file, set: ninep::SetAttributes::default() },

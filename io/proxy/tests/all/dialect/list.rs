@@ -21,7 +21,7 @@ const DT_LNK: u8 = 10;
 
 /// Opens the export's root as a directory.
 fn open_root(client: &mut P9Channel, fid: u32) {
-    client.open(&client.root.clone(), fid, "", (DIR, 0)).unwrap();
+    client.open(&client.root.clone(), fid, "", DIR, 0).unwrap();
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn ten_thousand_entries_come_once_each_with_handles_that_can_be_used() {
             assert_as_stat(&file.attributes, &path);
             assert_as_stat(&client.stat(&file.handle).unwrap(), &path);
             assert_eq!(client.find(&entry.name).unwrap(), *file);
-            client.open(&file.handle, 2, "", (open::RDONLY, 0)).unwrap();
+            client.open(&file.handle, 2, "", open::RDONLY, 0).unwrap();
             assert_eq!(client.read(2, 0, 100).unwrap(), fs::read(&path).unwrap());
             client.clunk(2).unwrap();
         }
@@ -181,13 +181,13 @@ fn files_with_neither_acl_nor_attributes_are_said_to_be_plain_and_no_others() {
     // It follows what happens to the file, here and by others.
     let late = client.find("late").unwrap().handle;
     let plain = |client: &mut P9Channel| client.stat(&late).unwrap().valid & PLAIN_FILE != 0;
-    client.setxattr(&late, "user.b", (0, b"2")).unwrap();
+    client.setxattr(&late, "user.b", 0, b"2").unwrap();
     assert!(!plain(&mut client));
     client.removexattr(&late, "user.b").unwrap();
     assert!(plain(&mut client));
     set(&at("late"), "user.c", b"");
     assert!(!plain(&mut client));
-    let opened = client.open(&late, 2, "", (open::RDWR, 0)).unwrap();
+    let opened = client.open(&late, 2, "", open::RDWR, 0).unwrap();
     assert_eq!(opened.file.attributes.valid & PLAIN_FILE, 0);
     assert_eq!(client.stat_fid(2).unwrap().valid & PLAIN_FILE, 0);
     assert_ne!(client.create(3, "new").attributes.valid & PLAIN_FILE, 0);

@@ -68,7 +68,7 @@ fn handle(client: &mut P9Channel, path: &str) -> Vec<u8> {
 /// How many bytes of a write through a newly opened fid count to `dir`.
 fn written(served: &Served, client: &mut P9Channel, handle: &[u8]) -> u64 {
     let (counted, ()) = counted(served, || {
-        client.open(handle, 9, "", (open::RDWR, 0)).unwrap();
+        client.open(handle, 9, "", open::RDWR, 0).unwrap();
         client.write(9, 0, &[1; 1000]).unwrap();
         client.clunk(9).unwrap();
     });
@@ -89,7 +89,7 @@ fn metadata_by_handle_counts_in_the_directory_that_was_looked_up() {
         client.lookup(&dir, "f").unwrap();
         assert_eq!(client.lookup(&dir, "absent"), Err(ENOENT));
         client.getxattr(&file, "user.none", 0).unwrap_err();
-        client.open(&dir, 1, "new", (open::RDWR | open::CREATE, 0o644)).unwrap();
+        client.open(&dir, 1, "new", open::RDWR | open::CREATE, 0o644).unwrap();
         client.clunk(1).unwrap();
         client.unlink(&dir, "new", 0).unwrap();
     });
@@ -110,12 +110,12 @@ fn metadata_of_what_was_only_listed_or_just_made_counts_too() {
     }
     let (served, mut client) = with_file("listed", DIRECTORY);
     let dir = handle(&mut client, "dir");
-    client.open(&dir, 1, "", (open::RDONLY | open::DIRECTORY, 0)).unwrap();
+    client.open(&dir, 1, "", open::RDONLY | open::DIRECTORY, 0).unwrap();
     let listed = client.list_all(1, 0, 4096);
     let file = listed.into_iter().find(|entry| entry.name == "f").unwrap().file.unwrap().handle;
     assert_eq!(counted(&served, || client.stat(&file).unwrap()).0.0, 1);
-    let made = client.make(&dir, "sub", (0o040_755, 0, "")).unwrap().handle;
-    let created = client.open(&made, 2, "deep", (open::RDWR | open::CREATE, 0o644)).unwrap();
+    let made = client.make(&dir, "sub", 0o040_755, 0, "").unwrap().handle;
+    let created = client.open(&made, 2, "deep", open::RDWR | open::CREATE, 0o644).unwrap();
     let both = || (client.stat(&made).unwrap(), client.stat(&created.file.handle).unwrap());
     assert_eq!(counted(&served, both).0.0, 2);
 }
@@ -327,7 +327,7 @@ fn the_project_is_the_files_own_and_that_of_the_directory_for_what_is_made() {
     let seven = client.lookup(&root, "seven").unwrap().handle;
     assert_eq!(written(&served, &mut client, &free), 0);
     let (inside, ()) = counted(&served, || {
-        client.open(&seven, 1, "f", (open::RDWR | open::CREATE, 0o644)).unwrap();
+        client.open(&seven, 1, "f", open::RDWR | open::CREATE, 0o644).unwrap();
         client.write(1, 0, &[1; 500]).unwrap();
         client.clunk(1).unwrap();
     });
@@ -356,13 +356,13 @@ fn a_file_that_is_only_looked_up_is_of_its_project_or_of_none_that_is_known() {
     let (inside, _) = counted(&served, || client.stat(&file).unwrap());
     assert_eq!((inside.0 == 1, served_to(&served, "unknown").0 - before == 0), (known, known));
     // What the open tells is known from then on.
-    client.open(&file, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&file, 1, "", open::RDONLY, 0).unwrap();
     assert_eq!(counted(&served, || client.stat(&file).unwrap()).0.0, 1);
     handle(&mut client, "seven/f");
     assert_eq!(counted(&served, || client.stat(&file).unwrap()).0.0, 1, "looked up again");
     // A special file cannot be opened for it: it has what its directory hands on.
     let seven = handle(&mut client, "seven");
-    client.open(&seven, 2, "", (open::RDONLY | open::DIRECTORY, 0)).unwrap();
-    let made = client.make(&seven, "sub", (0o040_755, 0, "")).unwrap().handle;
+    client.open(&seven, 2, "", open::RDONLY | open::DIRECTORY, 0).unwrap();
+    let made = client.make(&seven, "sub", 0o040_755, 0, "").unwrap().handle;
     assert_eq!(counted(&served, || client.stat(&made).unwrap()).0.0, 1);
 }

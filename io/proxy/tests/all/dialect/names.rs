@@ -31,7 +31,7 @@ fn a_lookup_answers_with_a_handle_and_all_that_stat_tells() {
     fs::create_dir(data.join("dir")).unwrap();
     symlink("nowhere", data.join("link")).unwrap();
     let mut client = served.client();
-    client.make(&client.root.clone(), "fifo", (FIFO, 0, "")).unwrap();
+    client.make(&client.root.clone(), "fifo", FIFO, 0, "").unwrap();
     for name in ["file", "dir", "link", "fifo"] {
         let found = client.find(name).unwrap();
         assert_as_stat(&found.attributes, &data.join(name));
@@ -83,17 +83,17 @@ fn open_makes_a_file_only_with_create_and_says_whether_it_did() {
     let mut client = served.client();
     let root = client.root.clone();
     assert_eq!(client.open_name(1, "f", open::RDWR), Err(ENOENT));
-    let made = client.open(&root, 1, "f", (open::RDWR | open::CREATE, 0o640)).unwrap();
+    let made = client.open(&root, 1, "f", open::RDWR | open::CREATE, 0o640).unwrap();
     assert!(made.created);
     assert_as_stat(&made.file.attributes, &path);
     assert_eq!(owned(&path), (USER, USER, 0o640));
     client.write(1, 0, b"kept").unwrap();
-    let there = client.open(&root, 2, "f", (open::RDWR | open::CREATE, 0o600)).unwrap();
+    let there = client.open(&root, 2, "f", open::RDWR | open::CREATE, 0o600).unwrap();
     assert_eq!((there.created, &there.file.handle), (false, &made.file.handle));
     assert_eq!((there.file.attributes.size, owned(&path).2), (4, 0o640));
     assert_eq!(client.read(2, 0, 100).unwrap(), b"kept");
     let both = open::RDWR | open::CREATE | open::EXCL;
-    assert_eq!(client.open(&root, 3, "f", (both, 0o600)), Err(EEXIST));
+    assert_eq!(client.open(&root, 3, "f", both, 0o600), Err(EEXIST));
     assert_eq!(client.stat_fid(3), Err(EBADF), "what failed has made no fid");
     assert_eq!(fs::read(&path).unwrap(), b"kept");
     let cut = client.open_name(3, "f", open::WRONLY | open::TRUNC).unwrap();
@@ -107,16 +107,16 @@ fn open_without_a_name_opens_the_handle_itself_for_what_its_flags_say() {
     write_as_user(&served.data().join("f"), b"content");
     let mut client = served.client();
     let (root, f) = (client.root.clone(), client.find("f").unwrap());
-    let opened = client.open(&f.handle, 1, "", (open::RDONLY, 0)).unwrap();
+    let opened = client.open(&f.handle, 1, "", open::RDONLY, 0).unwrap();
     assert_eq!((opened.created, opened.file.handle), (false, f.handle.clone()));
     assert_eq!(client.read(1, 3, 100).unwrap(), b"tent");
     assert_eq!(client.write(1, 0, b"x"), Err(EBADF));
-    client.open(&f.handle, 2, "", (open::WRONLY, 0)).unwrap();
+    client.open(&f.handle, 2, "", open::WRONLY, 0).unwrap();
     assert_eq!(client.read(2, 0, 1), Err(EBADF));
-    assert_eq!(client.open(&f.handle, 2, "", (open::RDONLY, 0)), Err(EBADF), "a fid in use");
-    client.open(&root, 3, "", (open::RDONLY | open::DIRECTORY, 0)).unwrap();
-    assert_eq!(client.open(&f.handle, 4, "", (open::RDONLY | open::DIRECTORY, 0)), Err(ENOTDIR));
-    assert_eq!(client.open(&root, 4, "", (open::WRONLY, 0)), Err(EISDIR));
+    assert_eq!(client.open(&f.handle, 2, "", open::RDONLY, 0), Err(EBADF), "a fid in use");
+    client.open(&root, 3, "", open::RDONLY | open::DIRECTORY, 0).unwrap();
+    assert_eq!(client.open(&f.handle, 4, "", open::RDONLY | open::DIRECTORY, 0), Err(ENOTDIR));
+    assert_eq!(client.open(&root, 4, "", open::WRONLY, 0), Err(EISDIR));
     // A file that has lost its last name is still there for who has it open.
     fs::remove_file(served.data().join("f")).unwrap();
     assert_eq!(client.read(1, 0, 7).unwrap(), b"content");
@@ -127,13 +127,13 @@ fn links_and_special_files_are_not_opened() {
     let served = Served::plain("special");
     symlink("/etc/passwd", served.data().join("link")).unwrap();
     let mut client = served.client();
-    client.make(&client.root.clone(), "fifo", (FIFO, 0, "")).unwrap();
+    client.make(&client.root.clone(), "fifo", FIFO, 0, "").unwrap();
     for flags in [open::RDONLY, open::RDONLY | open::CREATE] {
         assert_eq!(client.open_name(1, "link", flags), Err(ELOOP));
         assert_eq!(client.open_name(1, "fifo", flags), Err(ENXIO));
     }
     let fifo = client.find("fifo").unwrap().handle;
-    assert_eq!(client.open(&fifo, 1, "", (open::RDWR, 0)), Err(ENXIO));
+    assert_eq!(client.open(&fifo, 1, "", open::RDWR, 0), Err(ENXIO));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn of_two_that_create_at_a_time_one_has_made_the_file() {
     let (loose, exclusive) = (open::RDWR | open::CREATE, open::EXCL);
     for nth in 0..100 {
         let (flags, name) = (loose | if nth % 2 == 0 { exclusive } else { 0 }, format!("f{nth}"));
-        let request = open_request(nth + 1, &name, (flags, 0o644));
+        let request = open_request(nth + 1, &name, flags, 0o644);
         let tags = [&mut one, &mut two].map(|c| c.send_once(HandleList::one(&root), request).tag);
         let answers = [opened(&one.wait(tags[0])), opened(&two.wait(tags[1]))];
         let made = answers.iter().filter(|a| a.as_ref().is_ok_and(|o| o.created)).count();
@@ -162,12 +162,12 @@ fn make_makes_directories_links_and_special_files() {
     let mut client = served.client();
     let root = client.root.clone();
     let at = |name: &str| served.data().join(name);
-    let dir = client.make(&root, "dir", (0o040_750, 0, "")).unwrap();
+    let dir = client.make(&root, "dir", 0o040_750, 0, "").unwrap();
     assert!(at("dir").is_dir());
     assert_eq!(owned(&at("dir")), (USER, USER, 0o750));
-    let link = client.make(&dir.handle, "link", (SYMLINK, 0, "/any/where")).unwrap();
+    let link = client.make(&dir.handle, "link", SYMLINK, 0, "/any/where").unwrap();
     assert_eq!(fs::read_link(at("dir/link")).unwrap(), Path::new("/any/where"));
-    let fifo = client.make(&root, "fifo", (FIFO, 0, "")).unwrap();
+    let fifo = client.make(&root, "fifo", FIFO, 0, "").unwrap();
     assert!(fs::metadata(at("fifo")).unwrap().file_type().is_fifo());
     assert_eq!(owned(&at("fifo")), (USER, USER, 0o644));
     for (name, made) in [("dir", &dir), ("dir/link", &link), ("fifo", &fifo)] {
@@ -176,13 +176,13 @@ fn make_makes_directories_links_and_special_files() {
     }
     assert_as_stat(&fifo.attributes, &at("fifo"));
     for name in ["dir", "fifo"] {
-        assert_eq!(client.make(&root, name, (0o040_750, 0, "")), Err(EEXIST));
+        assert_eq!(client.make(&root, name, 0o040_750, 0, ""), Err(EEXIST));
     }
     for name in [".", ".."] {
-        assert_eq!(client.make(&root, name, (0o040_750, 0, "")), Err(EINVAL));
-        assert_eq!(client.open(&root, 9, name, (open::RDWR | open::CREATE, 0o644)), Err(EINVAL));
+        assert_eq!(client.make(&root, name, 0o040_750, 0, ""), Err(EINVAL));
+        assert_eq!(client.open(&root, 9, name, open::RDWR | open::CREATE, 0o644), Err(EINVAL));
     }
-    assert_eq!(client.make(&root, "", (0o040_750, 0, "")), Err(ENOENT));
+    assert_eq!(client.make(&root, "", 0o040_750, 0, ""), Err(ENOENT));
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn a_mode_that_is_no_type_to_make_is_refused_and_makes_nothing() {
     let mut client = served.client();
     let root = client.root.clone();
     for mode in [0o170_644, 0o030_644, u32::MAX] {
-        assert_eq!(client.make(&root, "x", (mode, 0, "")), Err(EINVAL), "{mode:o}");
+        assert_eq!(client.make(&root, "x", mode, 0, ""), Err(EINVAL), "{mode:o}");
     }
     // Nobody but root makes devices.
-    assert_eq!(client.make(&root, "x", (0o020_666, 0x103, "")), Err(EPERM));
+    assert_eq!(client.make(&root, "x", 0o020_666, 0x103, ""), Err(EPERM));
     assert_eq!(fs::read_dir(served.data()).unwrap().count(), 0);
 }
 
@@ -216,7 +216,7 @@ fn messages_of_9p2000_l_work_on_handles() {
     client.unlink(&dir, "moved", 0).unwrap();
     client.unlink(&root, "dir", REMOVE_DIR).unwrap();
     assert!(!at("dir").exists());
-    let link = client.make(&root, "link", (SYMLINK, 0, "target")).unwrap().handle;
+    let link = client.make(&root, "link", SYMLINK, 0, "target").unwrap().handle;
     let readlink = Request::Readlink { fid: handle_fid(0) };
     let frame = client.call(HandleList::one(&link), readlink);
     assert_eq!(frame.plain(), Ok(Reply::Readlink { target: b"target" }));
@@ -278,9 +278,9 @@ fn a_handle_has_the_rights_of_the_headers_identity_and_a_fid_of_who_opened_it() 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut client = served.client();
     let own = client.find("own").unwrap().handle;
-    client.open(&own, 1, "", (open::RDWR, 0)).unwrap();
+    client.open(&own, 1, "", open::RDWR, 0).unwrap();
     client.identify(2, USER + 1, "").unwrap();
-    assert_eq!(client.open(&own, 2, "", (open::RDONLY, 0)), Err(EACCES));
+    assert_eq!(client.open(&own, 2, "", open::RDONLY, 0), Err(EACCES));
     let mode = SetAttributes { valid: setattr::MODE, mode: 0o666, ..SetAttributes::default() };
     assert_eq!(client.change(&own, mode), Err(EPERM));
     assert_eq!(client.change_of(HandleList::NONE, Fid(1), mode).unwrap().mode & MODE, 0o666);
@@ -306,20 +306,20 @@ fn a_read_only_export_refuses_every_change() {
     let mut client = served.client();
     let root = client.root.clone();
     let (f, dir) = (client.find("f").unwrap().handle, client.find("dir").unwrap().handle);
-    client.open(&f, 1, "", (open::RDONLY, 0)).unwrap();
+    client.open(&f, 1, "", open::RDONLY, 0).unwrap();
     for flags in [open::WRONLY, open::RDWR, open::RDONLY | open::TRUNC] {
-        assert_eq!(client.open(&f, 2, "", (flags, 0)), Err(EROFS), "{flags:o}");
+        assert_eq!(client.open(&f, 2, "", flags, 0), Err(EROFS), "{flags:o}");
     }
     let create = open::RDONLY | open::CREATE;
-    assert_eq!(client.open(&root, 2, "new", (create, 0o644)), Err(EROFS));
+    assert_eq!(client.open(&root, 2, "new", create, 0o644), Err(EROFS));
     for (mode, target) in [(0o040_755, ""), (FIFO, ""), (SYMLINK, "target")] {
-        assert_eq!(client.make(&root, "new", (mode, 0, target)), Err(EROFS), "{mode:o}");
+        assert_eq!(client.make(&root, "new", mode, 0, target), Err(EROFS), "{mode:o}");
     }
     let none = SetAttributes::default();
     for valid in [setattr::MODE, setattr::SIZE, setattr::MTIME, setattr::UID] {
         assert_eq!(client.change(&f, SetAttributes { valid, ..none }), Err(EROFS), "{valid}");
     }
-    assert_eq!(client.setxattr(&f, "user.x", (0, b"1")), Err(EROFS));
+    assert_eq!(client.setxattr(&f, "user.x", 0, b"1"), Err(EROFS));
     assert_eq!(client.removexattr(&f, "user.x"), Err(EROFS));
     assert_eq!(client.link(&f, &dir, "new"), Err(EROFS));
     assert_eq!(client.rename((&root, "f"), (&dir, "new")), Err(EROFS));

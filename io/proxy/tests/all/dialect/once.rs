@@ -21,7 +21,7 @@ use crate::peer::{
     opened, rename_request, write_as_user,
 };
 
-const EXCLUSIVE: (u32, u32) = (open::RDWR | open::CREATE | open::EXCL, 0o644);
+const EXCLUSIVE: u32 = open::RDWR | open::CREATE | open::EXCL;
 /// A tag that [`P9Channel`] never takes by itself.
 const OTHER_TAG: Tag = Tag(5000);
 
@@ -54,7 +54,7 @@ fn an_exclusive_create_whose_reply_was_lost_has_made_the_file_once() {
     let path = served.data().join("f");
     let mut client = served.client();
     let root = client.root.clone();
-    let ticket = client.send_once(HandleList::one(&root), open_request(1, "f", EXCLUSIVE));
+    let ticket = client.send_once(HandleList::one(&root), open_request(1, "f", EXCLUSIVE, 0o644));
     let gone = || fs::remove_file(&path).unwrap();
     let answer = opened(&lose_reply(&mut client, ticket, || path.exists(), gone)).unwrap();
     assert!(answer.created && !path.exists());
@@ -161,7 +161,7 @@ fn an_error_is_remembered_as_well_as_success() {
     write_as_user(&path, b"");
     let mut client = served.client();
     let root = client.root.clone();
-    let ticket = client.send_once(HandleList::one(&root), open_request(1, "f", EXCLUSIVE));
+    let ticket = client.send_once(HandleList::one(&root), open_request(1, "f", EXCLUSIVE, 0o644));
     let gone = || fs::remove_file(&path).unwrap();
     let answer = lose_reply(&mut client, ticket, || path.exists(), gone);
     assert_eq!(answer.done(), Err(EEXIST));
@@ -295,7 +295,7 @@ fn work_over_breaking_connections(mut client: P9Channel, worker: u64, files: u32
     for nth in 0..files {
         let (new, done) = (format!("new-{worker}-{nth}"), format!("done-{worker}-{nth}"));
         let fid = 10 + worker as u32;
-        let create = open_request(fid, &new, EXCLUSIVE);
+        let create = open_request(fid, &new, EXCLUSIVE, 0o644);
         let create = client.send_once(HandleList::one(&root), create);
         assert!(opened(&answer(&mut client, create)).unwrap().created, "{new}");
         let line = format!("{worker}-{nth:04}\n");
@@ -377,7 +377,8 @@ fn a_wrong_sequence_slot_or_type_is_einval_and_nothing_is_executed() {
     // Another message under the number of the last.
     let ticket = CallId { tag: OTHER_TAG, slot: 0, sequence: 1 };
     let root = client.root.clone();
-    let other = client.call_as(ticket, HandleList::one(&root), open_request(1, "d", EXCLUSIVE));
+    let other =
+        client.call_as(ticket, HandleList::one(&root), open_request(1, "d", EXCLUSIVE, 0o644));
     assert_eq!(other.done(), Err(EINVAL));
     assert!(none());
     assert_eq!(client.stat_fid(1), Err(EBADF));

@@ -23,18 +23,18 @@ fn a_value_is_set_replaced_read_and_removed() {
     let mut client = served.client();
     let f = client.create(1, "f").handle;
     assert_eq!(client.getxattr(&f, "user.a", 100), Err(ENODATA));
-    assert_eq!(client.setxattr(&f, "user.a", (XATTR_REPLACE, b"1")), Err(ENODATA));
-    client.setxattr(&f, "user.a", (XATTR_CREATE, b"first")).unwrap();
+    assert_eq!(client.setxattr(&f, "user.a", XATTR_REPLACE, b"1"), Err(ENODATA));
+    client.setxattr(&f, "user.a", XATTR_CREATE, b"first").unwrap();
     assert_eq!(value(&path, "user.a").unwrap(), b"first");
-    assert_eq!(client.setxattr(&f, "user.a", (XATTR_CREATE, b"2")), Err(EEXIST));
-    client.setxattr(&f, "user.a", (XATTR_REPLACE, b"second")).unwrap();
+    assert_eq!(client.setxattr(&f, "user.a", XATTR_CREATE, b"2"), Err(EEXIST));
+    client.setxattr(&f, "user.a", XATTR_REPLACE, b"second").unwrap();
     assert_eq!(value(&path, "user.a").unwrap(), b"second");
     assert_eq!(client.getxattr(&f, "user.a", 100), Ok((6, b"second".to_vec())));
     // One message says what 9P2000.L cannot: an empty value that replaces another.
-    client.setxattr(&f, "user.a", (XATTR_REPLACE, b"")).unwrap();
+    client.setxattr(&f, "user.a", XATTR_REPLACE, b"").unwrap();
     assert_eq!(value(&path, "user.a"), Ok(vec![]));
     assert_eq!(client.getxattr(&f, "user.a", 100), Ok((0, vec![])));
-    client.setxattr(&f, "user.a", (0, b"third")).unwrap();
+    client.setxattr(&f, "user.a", 0, b"third").unwrap();
     client.removexattr(&f, "user.a").unwrap();
     assert_eq!(value(&path, "user.a"), Err(ENODATA));
     assert_eq!(client.removexattr(&f, "user.a"), Err(ENODATA));
@@ -67,7 +67,7 @@ fn a_count_of_0_asks_for_the_length_and_one_too_small_is_erange() {
     let f = client.create(1, "f").handle;
     // As much as ext4 keeps in one block besides what it needs itself.
     let long: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
-    client.setxattr(&f, "user.long", (0, &long)).unwrap();
+    client.setxattr(&f, "user.long", 0, &long).unwrap();
     assert_eq!(client.getxattr(&f, "user.long", 0), Ok((3000, vec![])));
     for count in [1, 2999] {
         assert_eq!(client.getxattr(&f, "user.long", count), Err(ERANGE), "{count}");
@@ -83,13 +83,13 @@ fn what_cannot_be_a_name_a_flag_or_a_value_is_refused() {
     let mut client = served.client();
     let f = client.create(1, "f").handle;
     let long = format!("user.{}", "n".repeat(251));
-    assert_eq!(client.setxattr(&f, &long, (0, b"1")), Err(ERANGE), "256 bytes");
+    assert_eq!(client.setxattr(&f, &long, 0, b"1"), Err(ERANGE), "256 bytes");
     assert_eq!(client.getxattr(&f, &long, 100), Err(ERANGE));
-    assert_eq!(client.setxattr(&f, "", (0, b"1")), Err(EINVAL));
+    assert_eq!(client.setxattr(&f, "", 0, b"1"), Err(EINVAL));
     assert_eq!(client.removexattr(&f, ""), Err(ERANGE), "as the kernel says");
-    assert_eq!(client.setxattr(&f, "user.a", (4, b"1")), Err(EINVAL));
-    assert_eq!(client.setxattr(&f, "user.a", (0, &[0; 65_537])), Err(E2BIG));
-    assert_eq!(client.setxattr(&f, "nothing", (0, b"1")), Err(EOPNOTSUPP), "no name space");
+    assert_eq!(client.setxattr(&f, "user.a", 4, b"1"), Err(EINVAL));
+    assert_eq!(client.setxattr(&f, "user.a", 0, &[0; 65_537]), Err(E2BIG));
+    assert_eq!(client.setxattr(&f, "nothing", 0, b"1"), Err(EOPNOTSUPP), "no name space");
     assert_eq!(client.getxattr(&f, "", 100), Ok((0, vec![])), "nothing was set");
 }
 
@@ -102,11 +102,11 @@ fn attributes_of_a_file_are_there_for_those_who_may_read_it() {
     let mut client = served.client();
     let create = ninep::open::RDWR | ninep::open::CREATE;
     let root = client.root.clone();
-    let f = client.open(&root, 1, "f", (create, 0o600)).unwrap().file.handle;
-    client.setxattr(&f, "user.a", (0, b"private")).unwrap();
+    let f = client.open(&root, 1, "f", create, 0o600).unwrap().file.handle;
+    client.setxattr(&f, "user.a", 0, b"private").unwrap();
     client.identify(2, crate::peer::USER + 1, "").unwrap();
     assert_eq!(client.getxattr(&f, "user.a", 100), Err(EACCES));
-    assert_eq!(client.setxattr(&f, "user.a", (0, b"changed")), Err(EACCES));
+    assert_eq!(client.setxattr(&f, "user.a", 0, b"changed"), Err(EACCES));
     assert_eq!(client.removexattr(&f, "user.a"), Err(EACCES));
     assert_eq!(value(&served.data().join("f"), "user.a").unwrap(), b"private");
 }
@@ -119,7 +119,7 @@ fn capabilities_of_a_file_are_not_a_users_to_set_or_remove() {
     let mut client = served.client();
     let f = client.create(1, "f").handle;
     let name = "security.capability";
-    assert_eq!(client.setxattr(&f, name, (0, &CHOWN_CAPABILITY)), Err(EPERM));
+    assert_eq!(client.setxattr(&f, name, 0, &CHOWN_CAPABILITY), Err(EPERM));
     if lsetxattr(&path, name, &CHOWN_CAPABILITY, XattrFlags::empty()).is_ok() {
         assert_eq!(client.removexattr(&f, name), Err(EPERM));
         assert_eq!(value(&path, name).unwrap(), CHOWN_CAPABILITY);
