@@ -129,12 +129,7 @@ impl Server {
         let about = ParsedRequest::of(&request).expect("what is about the session was acted on");
         let to = to(session);
         let Some(fid) = session.fid(about.fid) else {
-            let refused = RefusedRequest {
-                caller: TraceCaller::Peer(connection),
-                kind: about.kind,
-                asked: about.amount.bytes,
-                access: None,
-            };
+            let refused = RefusedRequest::of_peer(connection, about.kind, about.amount.bytes);
             return self.refuse(session, refused, &to, Errno::BADF, outbox);
         };
         let file = RequestFile::Fid(fid);
@@ -222,8 +217,7 @@ impl Server {
         let errno = Errno::from_raw_os_error(error.errno() as i32);
         match ninep::frame_kind(bytes).and_then(kind_of_type) {
             Some(kind) => {
-                let caller = TraceCaller::Peer(connection);
-                let refused = RefusedRequest { caller, kind, asked: Bytes::ZERO, access: None };
+                let refused = RefusedRequest::of_peer(connection, kind, Bytes::ZERO);
                 self.refuse(session, refused, &to, errno, outbox)
             }
             None => {

@@ -20,7 +20,7 @@ use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{self, ChannelBinding, IdempotencyKey};
 use crate::target::{Donor, PendingRequest, RequestFile};
-use crate::trace::{RefusedRequest, TraceCaller};
+use crate::trace::RefusedRequest;
 
 impl Server {
     /// Takes in one message of a connection that speaks the dialect.
@@ -112,12 +112,8 @@ impl Server {
         let file = match file {
             Ok(file) => file,
             Err(errno) => {
-                let refused = RefusedRequest {
-                    caller: TraceCaller::Peer(connection),
-                    kind: about.kind,
-                    asked: about.amount.bytes.min(Bytes::new(bytes.len() as u64)),
-                    access: None,
-                };
+                let asked = about.amount.bytes.min(Bytes::new(bytes.len() as u64));
+                let refused = RefusedRequest::of_peer(connection, about.kind, asked);
                 let start = outbox.batch_len(&to);
                 self.refuse(session, refused, &to, errno, outbox)?;
                 if let Some(once) = once {

@@ -15,6 +15,7 @@ use trace::{Access, TraceOutcome, TraceRequest};
 
 use super::subjects::TraceCaller;
 use super::{Filling, TraceRecorder};
+use crate::connection::Connection;
 use crate::fids::ProxyUser;
 use crate::target::{RequestMeta, RunningRequest};
 
@@ -34,6 +35,13 @@ pub(crate) struct RefusedRequest<'a> {
     pub(crate) asked: Bytes,
     /// Where it is known.
     pub(crate) access: Option<Access>,
+}
+
+impl<'a> RefusedRequest<'a> {
+    /// A request of no attached user.
+    pub(crate) fn of_peer(peer: &'a Connection, kind: OpKind, asked: Bytes) -> RefusedRequest<'a> {
+        RefusedRequest { caller: TraceCaller::Peer(peer), kind, asked, access: None }
+    }
 }
 
 impl TraceRecorder {
