@@ -189,7 +189,7 @@ fn start<F: FileSystem>(
     let serve = Arc::new(serve);
     let threads = match connection.transport {
         Transport::Device => serve_devices(server, device, options.threads, serve)?,
-        Transport::Ring => serve_rings(server, device, (&connection, options.ring_depth), serve)?,
+        Transport::Ring => serve_rings(server, device, &connection, options.ring_depth, serve)?,
     };
     point.set_readahead(connection.max_readahead);
     Ok((connection, notifier, threads))
@@ -221,7 +221,8 @@ fn serve_devices<F: FileSystem>(
 fn serve_rings<F: FileSystem>(
     server: Arc<FuseServer<F>>,
     device: Arc<FuseDevice>,
-    (connection, depth): (&FuseConnection, u16),
+    connection: &FuseConnection,
+    depth: u16,
     serve: Arc<impl Fn(usize, RequestReceiver) + Send + Sync + 'static>,
 ) -> Result<Vec<JoinHandle<()>>, FuseMountError> {
     let queues = uring::queues()?;
