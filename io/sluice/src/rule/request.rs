@@ -158,7 +158,7 @@ impl FromStr for RequestSpec {
 impl RuleGrant {
     /// Computes the grant of a rule set for a request; `rules` has the load of a proxy.
     pub(super) fn of(asked: &RequestSpec, set: &RuleSet, rules: &WireRules) -> RuleGrant {
-        let RequestSpec { who, kind, path, amount } = asked;
+        let RequestSpec { who, kind, path, .. } = asked;
         let path = path.as_deref().unwrap_or_default();
         let paths =
             if path.is_empty() { Default::default() } else { set.path_set(path.as_bytes()) };
@@ -174,18 +174,18 @@ impl RuleGrant {
         let limits = rule.into_iter().flat_map(Rule::ceilings);
         let own = limits.filter(|limit| limit.kinds.contains(*kind)).map(|limit| {
             let name = rule.map_or(String::new(), |rule| rule.name.clone());
-            Payment::of("rule", name, class.clone(), limit, (*kind, *amount))
+            Payment::of("rule", name, class.clone(), limit, asked)
         });
         let meters = set.meters_for(who, *kind, paths).map(|at| &set.meters[at]);
         let others = meters.map(|meter| {
             let (name, key) = (meter.name.clone(), key(&meter.per));
-            Payment::of("meter", name, key, &meter.limit, (*kind, *amount))
+            Payment::of("meter", name, key, &meter.limit, asked)
         });
         let decays = set.decays_for(who, *kind, paths).map(|at| &set.decays[at]);
         let held = decays.filter_map(|decay| {
             let (name, key) = (decay.name.clone(), key(&decay.per));
             let limit = Limit { kinds: decay.resource.kinds(), rate: decay.max?, burst: None };
-            Some(Payment::of("decay", name, key, &limit, (*kind, *amount)))
+            Some(Payment::of("decay", name, key, &limit, asked))
         });
         let now = taken.map(|at| effective(&rules.rules[at].targets));
         RuleGrant {
@@ -213,13 +213,13 @@ impl Payment {
         name: String,
         key: String,
         limit: &Limit,
-        (kind, amount): (OpKind, Amount),
+        asked: &RequestSpec,
     ) -> Payment {
         let units = |units: u64| match limit.rate {
             Rate::Bytes(_) => Bytes::new(units).to_string(),
             Rate::Ops(_) => Ops::new(units).to_string(),
         };
-        let pays = units(limit.units_of(kind, amount));
+        let pays = units(limit.units_of(asked.kind, asked.amount));
         let (rate, burst) = (limit.rate.to_string(), limit.burst.map(units));
         Payment { of, name, key, rate, burst, units: pays }
     }
