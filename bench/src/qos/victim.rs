@@ -77,7 +77,7 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
         proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
         if way.no_schedule && way.bully {
             table.progress("the bully's rate without scheduling");
-            let sample = one(run, (way, &proxies[index]), QosVictim::CachedRead, &warm, &cold)?;
+            let sample = one(run, way, &proxies[index], QosVictim::CachedRead, &warm, &cold)?;
             let rate = sample.bully_mb_per_sec.round().max(1.0);
             limit = format!("limit = {{ write = \"{rate}MB/s\" }}\n");
             table.note(format!("the limit is the bully's rate without scheduling: {rate} MB/s"));
@@ -98,7 +98,7 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
                 }
                 table.progress(&format!("round {round}: {}, {}", victim.name(), WAYS[w].name));
                 bully.set_len(0).and_then(|()| bully.sync_all()).context("flushing")?;
-                let sample = one(run, (&WAYS[w], &proxies[w]), victim, &warm, &cold)?;
+                let sample = one(run, &WAYS[w], &proxies[w], victim, &warm, &cold)?;
                 samples[v * WAYS.len() + w].push(sample);
             }
         }
@@ -117,7 +117,8 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
 
 fn one(
     run: &QosRun<'_>,
-    (way, proxy): (&VictimSetup, &QosProxy),
+    way: &VictimSetup,
+    proxy: &QosProxy,
     victim: QosVictim,
     warm: &File,
     cold: &File,

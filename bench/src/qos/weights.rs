@@ -104,7 +104,7 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
                 continue;
             }
         };
-        measure_case(run, case, &proxy, (&warm, &cold), table).context(case.name)?;
+        measure_case(run, case, &proxy, &warm, &cold, table).context(case.name)?;
     }
     Ok(())
 }
@@ -113,7 +113,8 @@ fn measure_case(
     run: &QosRun<'_>,
     case: &WeightsCase,
     proxy: &QosProxy,
-    (warm, cold): (&File, &File),
+    warm: &File,
+    cold: &File,
     table: &mut QosTable,
 ) -> anyhow::Result<()> {
     let slots = match case.load {

@@ -54,7 +54,7 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
         let (shared, proxies) = (&shared, &proxies);
         (0..SERVERS * DEPTH).map(move |at| {
             let server = at % SERVERS;
-            ask(&proxies[server].address, name, (job, server), shared)
+            ask(&proxies[server].address, name, job, server, shared)
         })
     });
     let askers: Vec<Asker> = askers.collect();
@@ -127,7 +127,8 @@ struct Asker(JoinHandle<anyhow::Result<()>>);
 fn ask(
     at: &BenchAddress,
     name: &'static str,
-    (job, server): (usize, usize),
+    job: usize,
+    server: usize,
     shared: &Arc<MetadataState>,
 ) -> Asker {
     let (at, shared) = (at.clone(), shared.clone());
