@@ -30,10 +30,10 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     AuditLines, COMPACT_REPORT, Connections, ControllerEvents, ControllerReply, ControllerStatus,
-    Credentials, CredentialsError, DelayTable, Endpoint, Endpoints, ErrorReport, ListenerError,
-    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, ServerAddress, Tokens,
-    UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
-    WireSubjects, path,
+    Credentials, CredentialsError, DelayTable, Endpoint, Endpoints, ErrorCode, ErrorReport,
+    ListenerError, LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus,
+    ServerAddress, Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts,
+    WireJobReport, WireRules, WireSubjects, path,
 };
 use exchange::Connected;
 
@@ -93,8 +93,12 @@ pub enum ClientError {
     Refused {
         /// The HTTP status of the reply.
         status: u16,
+        /// The reason, for programs; from the status if the reply has none.
+        code: ErrorCode,
         /// The reason, for people.
         message: String,
+        /// The parameter, field or position at fault, if the server named it.
+        at: Option<String>,
     },
     /// Rules that cannot be changed at the proxy, because they come from its controller.
     #[error("{message}")]
@@ -128,12 +132,36 @@ pub enum ClientError {
 impl ClientError {
     /// Returns whether the rules were changed in between; read them again.
     pub fn is_stale(&self) -> bool {
-        matches!(self, ClientError::Refused { status: 409, .. })
+        self.code() == ErrorCode::VersionConflict
     }
 
     /// Returns whether the server is a standby controller.
     pub fn stands_by(&self) -> bool {
-        matches!(self, ClientError::Refused { status: 421, .. })
+        matches!(self.code(), ErrorCode::NotLeader | ErrorCode::NoLeader)
+    }
+
+    /// Returns the kind of the error: the code of a refusal, or one of this machine's.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            ClientError::Refused { code, .. } => *code,
+            ClientError::Governed { .. } => ErrorCode::RulesManaged,
+            ClientError::NotUnix { .. } => ErrorCode::InvalidArgument,
+            ClientError::Connect { .. } | ClientError::Exchange { .. } => ErrorCode::Unreachable,
+            ClientError::TimedOut { .. } => ErrorCode::Timeout,
+            ClientError::Credentials(CredentialsError::Read { .. }) => ErrorCode::Io,
+            ClientError::Credentials(_) => ErrorCode::InvalidArgument,
+            ClientError::Setup(_) | ClientError::Listener(_) | ClientError::Decode { .. } => {
+                ErrorCode::Failed
+            }
+        }
+    }
+
+    /// Returns what a refusal names as being at fault: a parameter, a field, `line:column`.
+    pub fn at(&self) -> Option<&str> {
+        match self {
+            ClientError::Refused { at, .. } => at.as_deref(),
+            _ => None,
+        }
     }
 }
 
@@ -295,7 +323,7 @@ impl ApiClient {
         if let Some(compact) = compact {
             match self.answer(&call(COMPACT_REPORT, compact.into())) {
                 // A controller that has another message.
-                Err(ClientError::Refused { status: 415, .. }) => {
+                Err(error) if error.code() == ErrorCode::UnsupportedMediaType => {
                     self.says_json.store(true, Ordering::Relaxed);
                 }
                 answer => return answer,
@@ -531,21 +559,21 @@ impl<'a> HttpCall<'a> {
     }
 }
 
-/// Makes the error of a refusal from its body, if it has one.
 /// The content type of a body, unless the call sets another.
 const JSON: &str = "application/json";
 
+/// Makes the error of a refusal from its body, if it has one.
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
-    match serde_json::from_slice::<ErrorReport>(body) {
-        Ok(ErrorReport { message, controller: Some(controller) })
-            if status != StatusCode::MISDIRECTED_REQUEST =>
-        {
-            ClientError::Governed { controller, message }
-        }
-        Ok(report) => ClientError::Refused { status: status.as_u16(), message: report.message },
-        Err(_) => {
-            let message = format!("the server refused: {status}");
-            ClientError::Refused { status: status.as_u16(), message }
+    let report = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let code = ErrorCode::of_status(status.as_u16());
+        ErrorReport::new(code, format!("the server refused: {status}"))
+    });
+    match report {
+        ErrorReport {
+            code: ErrorCode::RulesManaged, message, leader: Some(controller), ..
+        } => ClientError::Governed { controller, message },
+        ErrorReport { code, message, at, .. } => {
+            ClientError::Refused { status: status.as_u16(), code, message, at }
         }
     }
 }
@@ -622,10 +650,11 @@ mod tests {
     fn a_refusal_is_told_in_its_own_words() {
         let (client, server) = answer_once(
             "refused",
-            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 23\r\n\r\n{\"message\":\"rules:1:1\"} ",
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 57\r\n\r\n\
+              {\"code\":\"invalid_rules\",\"message\":\"rules:1:1\",\"at\":\"1:1\"}",
         );
         let error = client.set_rules("x").unwrap_err();
-        assert!(matches!(&error, ClientError::Refused { status: 400, .. }));
+        assert_eq!((error.code(), error.at()), (ErrorCode::InvalidRules, Some("1:1")));
         assert_eq!(error.to_string(), "rules:1:1");
         server.join().unwrap();
     }
@@ -634,13 +663,24 @@ mod tests {
     fn what_replaces_a_version_names_it_and_hears_when_it_is_stale() {
         let (client, server) = answer_once(
             "stale",
-            b"HTTP/1.1 409 Conflict\r\ncontent-length: 18\r\n\r\n{\"message\":\"late\"}",
+            b"HTTP/1.1 409 Conflict\r\ncontent-length: 44\r\n\r\n\
+              {\"code\":\"version_conflict\",\"message\":\"late\"}",
         );
         let error = client.replace_rules("x", Some("0a"), true).unwrap_err();
         assert!(error.is_stale());
         let head = server.join().unwrap();
         assert!(head.starts_with("PUT /v1/rules?save=true HTTP/1.1\r\n"), "{head}");
         assert!(head.contains("\r\nif-match: \"0a\"\r\n"), "{head}");
+    }
+
+    #[test]
+    fn a_refusal_without_a_report_has_the_code_of_its_status() {
+        let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
+        let (client, server) = answer_once("busy", answer);
+        let error = client.status().unwrap_err();
+        assert!(matches!(&error, ClientError::Refused { status: 503, .. }), "{error}");
+        assert_eq!(error.code(), ErrorCode::Overloaded);
+        server.join().unwrap();
     }
 
     #[test]
@@ -703,7 +743,8 @@ mod tests {
     fn a_refusal_that_names_a_controller_is_no_reason_to_try_again() {
         let (client, server) = answer_once(
             "governed",
-            b"HTTP/1.1 409 Conflict\r\ncontent-length: 42\r\n\r\n{\"message\":\"no\",\"controller\":\"http://c:1\"}",
+            b"HTTP/1.1 409 Conflict\r\ncontent-length: 61\r\n\r\n\
+              {\"code\":\"rules_managed\",\"message\":\"no\",\"leader\":\"http://c:1\"}",
         );
         let error = client.set_rules("x").unwrap_err();
         assert!(!error.is_stale());

@@ -5,27 +5,38 @@
 //!                        └► u32 and u64 with their greatest value
 //! ```
 //!
-//! Handlers describe their own replies; those of the layers before them (rights, time and size
+//! Handlers list their own codes; those of the layers before them (rights, time and size
 //! limits) are the same for all calls.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-/// A status and its meaning.
-pub type AnyReplyBody = (u16, &'static str);
+use crate::ErrorCode;
 
-/// Adds to a description the replies `any` of each call and `with_body` of each call with a body,
-/// unless the call describes them itself. Each has an [`ErrorReport`](crate::ErrorReport) as its
-/// body.
-pub fn described(description: OpenApi, any: &[AnyReplyBody], with_body: &[AnyReplyBody]) -> Value {
+/// Adds to a description the error replies of each call: those with the codes that the call itself
+/// lists in [`CODES`], the codes `any` of all calls, and the codes `with_body` of each call with a
+/// body. The list of a call then has all of its codes. The body of each reply is an
+/// [`ErrorReport`](crate::ErrorReport).
+pub fn described(description: OpenApi, any: &[ErrorCode], with_body: &[ErrorCode]) -> Value {
     let mut all = serde_json::to_value(description).expect("a description is plain data");
     for call in calls(&mut all) {
+        let own = call.remove(CODES).map(serde_json::from_value::<Vec<ErrorCode>>);
+        let own = own.transpose().expect("a call lists codes by name").unwrap_or_default();
         let more = if call.contains_key("requestBody") { with_body } else { &[] };
-        let answers = call.entry("responses").or_insert_with(|| json!({}));
-        for (status, means) in any.iter().chain(more) {
-            let answers = answers.as_object_mut().expect("answers are by status");
-            answers.entry(status.to_string()).or_insert_with(|| refusal(means));
+        let codes: BTreeSet<_> = own.iter().chain(any).chain(more).copied().collect();
+        let mut replies: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        for code in &codes {
+            let text = format!("`{code}`: {}", code.meaning());
+            replies.entry(code.status()).or_default().push(text);
         }
+        let answers = call.entry("responses").or_insert_with(|| json!({}));
+        let answers = answers.as_object_mut().expect("answers are by status");
+        for (status, texts) in replies {
+            answers.insert(status.to_string(), refusal(&texts.join(" ")));
+        }
+        call.insert(CODES.into(), json!(codes));
     }
     bound(&mut all);
     all
@@ -48,6 +59,9 @@ fn refusal(means: &str) -> Value {
     let body = json!({ "schema": { "$ref": "#/components/schemas/ErrorReport" } });
     json!({ "description": means, "content": { "application/json": body } })
 }
+
+/// The extension of a described call with its error codes.
+const CODES: &str = "x-error-codes";
 
 /// `int32` and `int64` are signed by definition; ours that begin at 0 are not.
 fn bound(value: &mut Value) {
@@ -81,7 +95,8 @@ mod tests {
         path = "/x",
         params(("user" = Option<u32>, Query), ("name" = String, Header)),
         request_body = String,
-        responses((status = 413, description = "of its own")),
+        responses((status = 200, description = "done")),
+        extensions(("x-error-codes" = json!(["no_rule_file"]))),
     )]
     #[allow(dead_code, reason = "only its description is wanted")]
     fn put() {}
@@ -91,12 +106,19 @@ mod tests {
     struct Small;
 
     #[test]
-    fn each_call_has_what_any_may_answer_and_keeps_its_own() {
-        let all = described(Small::openapi(), &[(401, "who?")], &[(413, "much"), (415, "kind")]);
-        let answers = &all["paths"]["/x"]["put"]["responses"];
-        assert_eq!(answers["401"]["description"], "who?");
-        assert_eq!(answers["413"]["description"], "of its own");
-        let schema = &answers["415"]["content"]["application/json"]["schema"]["$ref"];
+    fn each_call_has_the_replies_of_its_own_codes_and_of_those_of_any() {
+        let any = [ErrorCode::Unauthenticated];
+        let with_body = [ErrorCode::InvalidMessage, ErrorCode::TooLarge];
+        let all = described(Small::openapi(), &any, &with_body);
+        let put = &all["paths"]["/x"]["put"];
+        let codes = ["unauthenticated", "too_large", "invalid_message", "no_rule_file"];
+        assert_eq!(put["x-error-codes"], json!(codes));
+        let replies = &put["responses"];
+        assert_eq!(replies.as_object().unwrap().len(), 4, "{replies}");
+        assert_eq!(replies["200"]["description"], "done");
+        let both = replies["422"]["description"].as_str().unwrap();
+        assert!(both.starts_with("`invalid_message`: ") && both.contains(" `no_rule_file`: "));
+        let schema = &replies["401"]["content"]["application/json"]["schema"]["$ref"];
         assert_eq!(schema, "#/components/schemas/ErrorReport");
     }
 

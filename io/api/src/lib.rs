@@ -23,6 +23,7 @@ mod describe;
 mod descriptors;
 mod edit;
 mod endpoint;
+mod error;
 mod events;
 mod files;
 mod hosts;
@@ -46,10 +47,11 @@ pub use address::{ParseAddressError, ServerAddress};
 pub use client::{ApiClient, ClientError};
 pub use credentials::{Credentials, CredentialsError};
 pub use critical::critical;
-pub use describe::{AnyReplyBody, described, query_names};
+pub use describe::{described, query_names};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use edit::{RuleAction, RuleChange, WireRulePosition, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
+pub use error::{ErrorCode, ErrorReport};
 pub use events::{
     ControllerEvent, ControllerEvents, DecayAccountTable, DecayChange, EventKind, WireDecayAccount,
     WireDecayAccounts,
@@ -59,9 +61,9 @@ pub use files::{
 };
 pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use messages::{
-    Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ErrorReport, ExportReport,
-    ProxyStatus, ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject,
-    WireSubjects, WireUsage,
+    Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ExportReport, ProxyStatus,
+    ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject, WireSubjects,
+    WireUsage,
 };
 pub use mounts::{MountLink, MountStatus};
 pub use page::{MetricFamily, MetricsPage};

@@ -274,16 +274,6 @@ pub struct Attach {
     pub export: String,
 }
 
-/// The reason why a call was refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErrorReport {
-    /// One or more lines for people, with the place in the file where there is one.
-    pub message: String,
-    /// The endpoint of the controller to call instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub controller: Option<String>,
-}
-
 impl WireUsage {
     /// Adds `other`: counters and present figures sum up, throttled if either is.
     pub fn add(&mut self, other: &WireUsage) {

@@ -30,6 +30,7 @@ mod queue;
 mod records;
 mod report;
 mod rights;
+mod route_error;
 mod routes;
 mod standby;
 mod usage;

@@ -25,15 +25,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ProxyReply, ProxyReport,
-    RulesText, WireTargetReport, is_name,
+    ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ErrorCode, ProxyReply,
+    ProxyReport, RulesText, WireTargetReport, is_name,
 };
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
 
 use crate::config::ControllerUnreachable;
 use crate::server::Server;
 use crate::target::Target;
-use state::{GONE, refusal};
+use state::refusal;
 use usage_reporter::UsageReporter;
 
 pub(crate) use state::ControllerClientState;
@@ -340,9 +340,9 @@ impl ReportLoop {
     /// A call was not answered, or refused.
     fn lose(&mut self, error: &ClientError) {
         self.server.link.failed(error);
-        let Some(status) = refusal(error) else { return };
+        let Some(code) = refusal(error) else { return };
         self.paused = Some(Instant::now() + REFUSED_PAUSE);
-        if status == GONE {
+        if code == ErrorCode::EpochSuperseded {
             // Another one had this name and has ended: what it was given is given to this one.
             self.epoch = since_1970().max(self.epoch + 1);
             self.members.clear();

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use api::why::span;
-use api::{ClientError, ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
+use api::{ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
 use serde::Serialize;
 
 use crate::server_args::{ApiServer, ServerArgs};
@@ -81,7 +81,7 @@ fn ask(place: &ServerArgs) -> anyhow::Result<ShownProcess> {
             let status = client.controller_status()?;
             let proxies = match client.proxies() {
                 // A standby has no list of proxies.
-                Err(ClientError::Refused { status: 421, .. }) => Proxies::default(),
+                Err(error) if error.stands_by() => Proxies::default(),
                 proxies => proxies?,
             };
             ShownProcess::of_controller(status, proxies.proxies)

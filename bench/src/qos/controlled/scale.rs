@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::{
-    ApiClient, ClientError, Endpoints, ProxyReport, UsageLine, UsageReport, WireCounters,
-    WireScope, WireScopeUsage, WireSubjectId, WireTargetReport,
+    ApiClient, Endpoints, ErrorCode, ProxyReport, UsageLine, UsageReport, WireCounters, WireScope,
+    WireScopeUsage, WireSubjectId, WireTargetReport,
 };
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{ControllerSession, SessionSettings};
@@ -144,13 +144,8 @@ fn proxy(
         }
         let order = match client.report(name, &report) {
             Ok(order) => order,
-            // Too much to do: it comes again.
-            Err(
-                ClientError::Refused { status: 503, .. }
-                | ClientError::Connect { .. }
-                | ClientError::TimedOut { .. }
-                | ClientError::Exchange { .. },
-            ) => continue,
+            // The controller is overloaded: retry.
+            Err(error) if RETRIED.contains(&error.code()) => continue,
             Err(error) => return Err(error.into()),
         };
         shared.answered.fetch_add(1, Ordering::Relaxed);
@@ -207,5 +202,8 @@ fn other_rule(at: u32) -> String {
 
 /// How often a proxy tells what was used.
 const TELL: Duration = Duration::from_secs(5);
+/// The errors of a controller with too many calls.
+const RETRIED: [ErrorCode; 4] =
+    [ErrorCode::Overloaded, ErrorCode::ShuttingDown, ErrorCode::Unreachable, ErrorCode::Timeout];
 const RULES: u32 = 10_000;
 const LAST_RULE: &str = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\nlimit = \"100MB/s\"\n";

@@ -390,6 +390,11 @@ impl RuleFileError {
     pub fn in_file(&self, name: impl fmt::Display) -> String {
         format!("{name}:{self}")
     }
+
+    /// The position at fault as `line:column`, for programs.
+    pub fn position(&self) -> String {
+        format!("{}:{}", self.excerpt.line, self.excerpt.column)
+    }
 }
 
 impl RuleFault {

@@ -12,16 +12,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::ErrorReport;
-use axum::Json;
+use api::ErrorCode;
 use axum::body::HttpBody;
 use axum::extract::{Extension, Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bounds::{FairBound, Holder};
 
 use super::access::CallerPeer;
+use super::route_error::RouteError;
 
 /// A resource that is bounded for all callers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +120,7 @@ pub(super) async fn hold_body(
     }
     let Some(_part) = bounds.take(Bounded::BodyBytes, &peer.holder, expected) else {
         let message = "too many long bodies of this address or user are in transfer; retry in 1 s";
-        let report = ErrorReport { message: message.into(), controller: None };
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(report)).into_response();
+        return RouteError::new(ErrorCode::Overloaded, message).into_response();
     };
     next.run(request).await
 }

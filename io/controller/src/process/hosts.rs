@@ -3,15 +3,14 @@
 
 use std::sync::Arc;
 
-use api::{AllowedHosts, Endpoint, ErrorReport, HostName, HostRefused};
-use axum::Json;
+use api::{AllowedHosts, Endpoint, ErrorCode, HostName, HostRefused};
 use axum::extract::{Extension, Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::ControllerSettings;
 use super::access::CallerPeer;
+use super::route_error::RouteError;
 
 /// Under which names a controller answers on loopback: those that it was given, and those by
 /// which others are to find it.
@@ -36,6 +35,9 @@ pub(super) async fn check(
             format!("{refused}; allow another with --allowed-host NAME of the controller")
         }
     };
-    let report = ErrorReport { message, controller: None };
-    (StatusCode::FORBIDDEN, Json(report)).into_response()
+    let at = match &refused {
+        HostRefused::Count { .. } | HostRefused::Host { .. } => "Host",
+        HostRefused::Origin { .. } => "Origin",
+    };
+    RouteError::new(ErrorCode::WrongHost, message).at(at).into_response()
 }

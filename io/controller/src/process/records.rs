@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::{EventKind, MadeToken, NewToken, WireRules};
+use api::{ErrorCode, ErrorReport, EventKind, MadeToken, NewToken, WireRules};
 use model::{RuleFileError, RuleSet, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -98,6 +98,27 @@ pub enum TokenFailed {
     /// The change cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl TokenFailed {
+    /// Makes the report for the caller.
+    pub fn report(&self) -> ErrorReport {
+        let (code, at) = match self {
+            TokenFailed::Store(_) => (ErrorCode::StoreFailed, None),
+            TokenFailed::Refused(refused) => match refused {
+                TokenRefused::Name { .. } => (ErrorCode::InvalidArgument, Some("name")),
+                TokenRefused::User { .. } => (ErrorCode::InvalidArgument, Some("user")),
+                TokenRefused::Expired { .. } => (ErrorCode::InvalidArgument, Some("expires_s")),
+                TokenRefused::Taken { .. } => (ErrorCode::AlreadyExists, Some("name")),
+                TokenRefused::Unknown { .. } => (ErrorCode::NotFound, Some("name")),
+                TokenRefused::First | TokenRefused::Last { .. } | TokenRefused::Open { .. } => {
+                    (ErrorCode::TokenRequired, None)
+                }
+                TokenRefused::TooMany => (ErrorCode::LimitReached, None),
+            },
+        };
+        ErrorReport { at: at.map(str::to_owned), ..ErrorReport::new(code, self.to_string()) }
+    }
 }
 
 /// The record of one proxy at a target.

@@ -10,17 +10,18 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use api::{ErrorReport, Role, path};
+use api::{ErrorCode, Role, path};
+use axum::Router;
 use axum::extract::{Extension, MatchedPath, Request, State};
+use axum::http::Method;
 use axum::http::header::WWW_AUTHENTICATE;
-use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
-use axum::{Json, Router};
 
 use super::ApiState;
 use super::access::{ApiCaller, CallerPeer};
+use super::route_error::RouteError;
 
 /// Who may do one thing.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ pub(super) async fn check(
     let caller = match shared.access.identify(&peer, request.headers()) {
         Ok(caller) => caller,
         Err(why) => {
-            let answer = refusal(StatusCode::UNAUTHORIZED, why);
+            let answer = RouteError::new(ErrorCode::Unauthenticated, why).at("Authorization");
             return ([(WWW_AUTHENTICATE, "Bearer")], answer).into_response();
         }
     };
@@ -115,12 +116,12 @@ pub(super) async fn check(
             Some(row) if row.allows(caller.role) => {}
             Some(row) => {
                 let message = row.refuse(request.uri().path(), &caller);
-                return refusal(StatusCode::FORBIDDEN, message).into_response();
+                return RouteError::new(ErrorCode::PermissionDenied, message).into_response();
             }
             None => {
                 let message =
                     format!("{method} is not for {}; see {}", matched.as_str(), path::OPENAPI);
-                return refusal(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
+                return RouteError::new(ErrorCode::MethodNotAllowed, message).into_response();
             }
         }
     }
@@ -141,10 +142,6 @@ impl Right {
             self.method, self.least, caller.name, caller.role
         )
     }
-}
-
-fn refusal(status: StatusCode, message: String) -> (StatusCode, Json<ErrorReport>) {
-    (status, Json(ErrorReport { message, controller: None }))
 }
 
 /// Returns the text of docs/ACCESS.md, with the table of rights.

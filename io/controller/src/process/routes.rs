@@ -21,11 +21,11 @@ use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::{ControllerStatus, ErrorReport, UsageRow, UsageTable, WireRules, path};
+use api::{ControllerStatus, ErrorCode, ErrorReport, UsageRow, UsageTable, WireRules, path};
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
 use axum::http::header::{ETAG, IF_MATCH};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{delete, get, post};
@@ -38,13 +38,13 @@ use super::access::ApiCaller;
 use super::queue::MsgQueue;
 use super::records::{PublishedRules, RulePublishError};
 use super::rights::{self, Routes};
+use super::route_error::RouteError;
 use super::usage;
 use super::{ApiState, plan_actor, records};
 use crate::ledger::{Counters, SubjectKind};
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
 type RouteQuery = State<Arc<ApiState>>;
-type RouteError = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
 type TaggedRules = ([(HeaderName, String); 1], Json<WireRules>);
 
@@ -94,6 +94,7 @@ pub fn openapi() -> String {
         title = "Sluice controller API",
         description = "One controller for all proxies: curl http://127.0.0.1:5650/v1/status.",
     ),
+    components(schemas(ErrorReport)),
     paths(
         status,
         rules,
@@ -164,12 +165,8 @@ async fn rules(State(shared): RouteQuery) -> TaggedRules {
     request_body(content = String, content_type = "application/toml"),
     responses(
         (status = 200, description = "the rules now in force", body = WireRules),
-        (status = 400, description = "an error in the rules, with its line and a caret", body = ErrorReport),
-        (status = 409, description = "that version is no longer in force", body = ErrorReport),
-        (status = 413, description = "the rules are too long for a record", body = ErrorReport),
-        (status = 500, description = "the rules cannot be stored", body = ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["invalid_rules", "version_conflict"]))),
 )]
 async fn set_rules(
     State(shared): RouteQuery,
@@ -178,10 +175,10 @@ async fn set_rules(
     headers: HeaderMap,
     text: Result<String, StringRejection>,
 ) -> Result<TaggedRules, RouteError> {
-    saving.map_err(|why| refusal(why.status(), why.body_text()))?;
+    saving?;
     described::is_text(&headers)?;
     let over = version_to_match(&headers)?.map(str::to_owned);
-    let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let text = text?;
     match put_in_force(&shared, text, over, by).await? {
         Ok(()) => Ok(tagged(&in_force(&shared))),
         Err(why) => Err(refusal_of(&why)),
@@ -201,13 +198,15 @@ async fn put_in_force(
 }
 
 fn refusal_of(why: &RulePublishError) -> RouteError {
-    let status = match why {
-        RulePublishError::Wrong(_) => StatusCode::BAD_REQUEST,
-        RulePublishError::Stale { .. } => StatusCode::CONFLICT,
-        RulePublishError::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-        RulePublishError::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    let code = match why {
+        RulePublishError::Wrong(error) => return ErrorReport::of_rules(error).into(),
+        RulePublishError::Stale { .. } => {
+            return RouteError::new(ErrorCode::VersionConflict, why.to_string()).at("If-Match");
+        }
+        RulePublishError::Store(StoreError::TooLarge { .. }) => ErrorCode::TooLarge,
+        RulePublishError::Store(_) => ErrorCode::StoreFailed,
     };
-    refusal(status, why.to_string())
+    RouteError::new(code, why.to_string())
 }
 
 /// The query parameters of a PUT.
@@ -233,9 +232,6 @@ struct PutRulesQuery {
     ),
     responses(
         (status = 200, body = UsageTable),
-        (status = 400, description = "invalid parameter; the message names it", body = ErrorReport),
-        (status = 403, description = "the usage of others", body = ErrorReport),
-        (status = 500, description = "the ledger cannot be read", body = ErrorReport),
     )
 )]
 async fn used(
@@ -243,7 +239,7 @@ async fn used(
     Extension(caller): Extension<ApiCaller>,
     span: Result<Query<UsageQuery>, QueryRejection>,
 ) -> Result<Json<UsageTable>, RouteError> {
-    let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(span) = span?;
     let now = shared.clock.now();
     let by = span.by.as_deref().unwrap_or("job");
     let kind = kind_of(by)?;
@@ -253,7 +249,7 @@ async fn used(
     if from > to {
         let seconds = |time: Time| time.as_nanos() / 1_000_000_000;
         let message = format!("from {} is after to {}", seconds(from), seconds(to));
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
+        return Err(invalid("from", message));
     }
     let table = sums_by(&shared, kind, from, to).await?;
     let asked = |name: &str| user.as_deref().is_none_or(|user| name == user);
@@ -292,7 +288,7 @@ fn user_asked_for(
 ) -> Result<Option<String>, RouteError> {
     if span.user.is_some() && by != SubjectKind::User {
         let message = format!("user is valid with by=user only, not with by={}", by.name());
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
+        return Err(invalid("user", message));
     }
     let own = caller.user.filter(|_| by == SubjectKind::User);
     let user = span.user.or(own);
@@ -302,7 +298,7 @@ fn user_asked_for(
             caller.name,
             caller.user.map_or("?".into(), |user| user.to_string())
         );
-        return Err(refusal(StatusCode::FORBIDDEN, message));
+        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
     }
     Ok(user.map(|user| user.to_string()))
 }
@@ -313,7 +309,7 @@ fn kind_of(by: &str) -> Result<SubjectKind, RouteError> {
     BY.iter().find(|kind| kind.name() == by).copied().ok_or_else(|| {
         let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
         let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
-        refusal(StatusCode::BAD_REQUEST, message)
+        invalid("by", message)
     })
 }
 
@@ -327,7 +323,7 @@ async fn sums_by(
     let (answer, table) = oneshot::channel();
     submit(&shared.usage, usage::UsageMsg::Table { by, from, to, answer })?;
     let table = table.await.map_err(|_| shutting_down())?;
-    table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
+    table.map_err(|why| RouteError::new(ErrorCode::StoreFailed, why.to_string()))
 }
 
 async fn look(shared: &ApiState) -> Result<plan_actor::PlanView, RouteError> {
@@ -349,7 +345,7 @@ fn tagged(in_force: &PublishedRules) -> TaggedRules {
 fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let named = WireRules::version_named(value.to_str().unwrap_or_default());
-    named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
+    named.map_err(|message| invalid("If-Match", message))
 }
 
 /// Parses a point of time. The caller may be in another time zone, so a date must name its
@@ -363,7 +359,7 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
             }
             why => why.to_string(),
         };
-        refusal(StatusCode::BAD_REQUEST, format!("{key}: {:?}: {why}", cut(text)))
+        invalid(key, format!("{key}: {:?}: {why}", cut(text)))
     })
 }
 
@@ -371,15 +367,14 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
 fn submit<T>(to: &MsgQueue<T>, ask: T) -> Result<(), RouteError> {
     to.try_send(ask).map_err(|why| match why {
         TrySendError::Full(_) => {
-            let message = "the controller is overloaded; retry in 1 s";
-            refusal(StatusCode::SERVICE_UNAVAILABLE, message.into())
+            RouteError::new(ErrorCode::Overloaded, "the controller is overloaded; retry in 1 s")
         }
         TrySendError::Disconnected(_) => shutting_down(),
     })
 }
 
 fn shutting_down() -> RouteError {
-    refusal(StatusCode::SERVICE_UNAVAILABLE, "the controller is shutting down".into())
+    RouteError::new(ErrorCode::ShuttingDown, "the controller is shutting down")
 }
 
 /// Ends an exchange that takes too long, such as one whose body does not arrive.
@@ -393,24 +388,25 @@ async fn in_time(request: Request, next: Next) -> Result<Response, RouteError> {
         Err(_) => {
             let message =
                 format!("the request was not complete within {} s", EXCHANGE_TIME_MAX.as_secs());
-            Err(refusal(StatusCode::REQUEST_TIMEOUT, message))
+            Err(RouteError::new(ErrorCode::Timeout, message))
         }
     }
 }
 
 async fn not_found(uri: axum::http::Uri) -> RouteError {
     let message = format!("{:?} not found; see {}", cut(uri.path()), path::OPENAPI);
-    refusal(StatusCode::NOT_FOUND, message)
+    RouteError::new(ErrorCode::NotFound, message)
 }
 
 async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
     let message =
         format!("method {method} is not allowed at {:?}; see {}", cut(uri.path()), path::OPENAPI);
-    refusal(StatusCode::METHOD_NOT_ALLOWED, message)
+    RouteError::new(ErrorCode::MethodNotAllowed, message)
 }
 
-fn refusal(status: StatusCode, message: String) -> RouteError {
-    (status, Json(ErrorReport { message, controller: None }))
+/// The refusal of one parameter, header, name in the path or field.
+fn invalid(at: &str, message: String) -> RouteError {
+    RouteError::new(ErrorCode::InvalidArgument, message).at(at)
 }
 
 /// Cuts a wrong value to the length that a message repeats.

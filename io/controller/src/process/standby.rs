@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use api::{ApiClient, ControllerStatus, Endpoints, ErrorReport, path};
+use api::{ApiClient, ControllerStatus, Endpoints, ErrorCode, ErrorReport, path};
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 
 use super::events::EventFile;
 use super::listen::{self, BoundListener};
 use super::offline::{decided_path, open_store};
+use super::route_error::RouteError;
 use super::{
     Controller, ControllerSettings, ControllerStartError, StorePlace, hosts, listen_policy,
 };
@@ -219,7 +219,7 @@ impl StandbyController {
             );
             let outcome = match client.ledger_changes(&query) {
                 Ok(changes) => ledger.apply(&changes).map_err(|error| error.to_string()),
-                Err(api::ClientError::Refused { status: 410, message }) => Err(message),
+                Err(why) if why.code() == ErrorCode::CursorExpired => Err(said(&why)),
                 Err(error) => {
                     self.ledger = Some(ledger);
                     return Err(said(&error));
@@ -319,13 +319,14 @@ async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
     })
 }
 
-async fn not_me(State(told): State<Arc<StandbyApi>>) -> (StatusCode, Json<ErrorReport>) {
-    let controller = told.now().leader;
-    let message = match &controller {
-        Some(leader) => format!("this controller is a standby; the leader is {leader}"),
-        None => "this controller is a standby and no leader is elected; retry in 5 s".into(),
+async fn not_me(State(told): State<Arc<StandbyApi>>) -> RouteError {
+    let Some(leader) = told.now().leader else {
+        let message = "this controller is a standby and no leader is elected; retry in 5 s";
+        return RouteError::new(ErrorCode::NoLeader, message);
     };
-    (StatusCode::MISDIRECTED_REQUEST, Json(ErrorReport { message, controller }))
+    let message = format!("this controller is a standby; the leader is {leader}");
+    let report = ErrorReport::new(ErrorCode::NotLeader, message);
+    ErrorReport { leader: Some(leader), ..report }.into()
 }
 
 /// The numbers of events that a new leader skips.

@@ -14,6 +14,7 @@
 //! proxy's own user and root.
 
 mod figures;
+mod route_error;
 mod routes;
 mod why;
 

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use api::{
-    Connections, ErrorReport, MetricsPage, ProxyStatus, WireClasses, WireRules, WireSubjects, path,
+    Connections, ErrorCode, ErrorReport, MetricsPage, ProxyStatus, WireClasses, WireRules,
+    WireSubjects, path,
 };
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName};
 use axum::routing::get;
 use axum::{Json, Router};
 use utoipa::OpenApi;
 
 use super::ProxyControl;
+use super::route_error::RouteError;
 use crate::rules::RuleUpdateError;
 
 type ControlState = State<Arc<dyn ProxyControl>>;
-type RouteError = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
 type ActiveRulesText = ([(HeaderName, String); 1], Json<WireRules>);
 
@@ -47,7 +48,7 @@ pub fn openapi() -> String {
 }
 
 fn described() -> serde_json::Value {
-    api::described(Description::openapi(), &[], &[(413, "more text than a rule file may have")])
+    api::described(Description::openapi(), &[], &[ErrorCode::TooLarge])
 }
 
 #[derive(OpenApi)]
@@ -58,6 +59,7 @@ fn described() -> serde_json::Value {
                        http://sluice/v1/status. Counters never fall while the proxy runs. \
                        Two samples and the difference of their t_ns give rates.",
     ),
+    components(schemas(ErrorReport)),
     paths(status, classes, subjects, connections, super::why::why, rules, set_rules, metrics)
 )]
 struct Description;
@@ -119,20 +121,16 @@ async fn rules(State(control): ControlState) -> ActiveRulesText {
     request_body(content = String, content_type = "application/toml"),
     responses(
         (status = 200, description = "the active rules", body = WireRules),
-        (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
-        (
-            status = 409,
-            description = "that version is no longer active, or a controller, which is \
-                           named, publishes the rules",
-            body = ErrorReport,
-        ),
-        (
-            status = 422,
-            description = "there is no rule file, or it was edited since the proxy read it",
-            body = ErrorReport,
-        ),
-        (status = 500, description = "the rule file cannot be written", body = ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!([
+        "invalid_argument",
+        "invalid_rules",
+        "version_conflict",
+        "rules_managed",
+        "no_rule_file",
+        "rule_file_edited",
+        "store_failed"
+    ]))),
 )]
 async fn set_rules(
     State(control): ControlState,
@@ -140,29 +138,31 @@ async fn set_rules(
     headers: HeaderMap,
     text: Result<String, StringRejection>,
 ) -> Result<ActiveRulesText, RouteError> {
-    let Query(SaveQuery { save }) = saving.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(SaveQuery { save }) = saving?;
+    let text = text?;
     let over = version_to_match(&headers)?;
     match control.set_rules(&text, over, save) {
         Ok(()) => Ok(tagged(control.rules())),
-        Err(why) => {
-            let status = match &why {
-                RuleUpdateError::Wrong(_) => StatusCode::BAD_REQUEST,
-                RuleUpdateError::Stale { .. } | RuleUpdateError::Governed { .. } => {
-                    StatusCode::CONFLICT
-                }
-                RuleUpdateError::NoFile | RuleUpdateError::Edited { .. } => {
-                    StatusCode::UNPROCESSABLE_ENTITY
-                }
-                RuleUpdateError::Save { .. } => StatusCode::INTERNAL_SERVER_ERROR,
-            };
-            let (_, Json(report)) = refusal(status, why.to_string());
-            let controller = match why {
-                RuleUpdateError::Governed { controller } => Some(controller),
-                _ => None,
-            };
-            Err((status, Json(ErrorReport { controller, ..report })))
+        Err(why) => Err(refusal_of(why).into()),
+    }
+}
+
+fn refusal_of(why: RuleUpdateError) -> ErrorReport {
+    let message = why.to_string();
+    match why {
+        RuleUpdateError::Wrong(error) => ErrorReport::of_rules(&error),
+        RuleUpdateError::Stale { .. } => {
+            ErrorReport::new(ErrorCode::VersionConflict, message).at("If-Match")
         }
+        RuleUpdateError::Governed { controller } => {
+            let report = ErrorReport::new(ErrorCode::RulesManaged, message);
+            ErrorReport { leader: Some(controller), ..report }
+        }
+        RuleUpdateError::NoFile => ErrorReport::new(ErrorCode::NoRuleFile, message).at("save"),
+        RuleUpdateError::Edited { .. } => {
+            ErrorReport::new(ErrorCode::RuleFileEdited, message).at("save")
+        }
+        RuleUpdateError::Save { .. } => ErrorReport::new(ErrorCode::StoreFailed, message),
     }
 }
 
@@ -182,20 +182,18 @@ fn tagged(rules: WireRules) -> ActiveRulesText {
 fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let named = WireRules::version_named(value.to_str().unwrap_or_default());
-    named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
+    named.map_err(|message| {
+        ErrorReport::new(ErrorCode::InvalidArgument, message).at("If-Match").into()
+    })
 }
 
 async fn nothing_here(uri: axum::http::Uri) -> RouteError {
     let message = format!("no resource at {:?}; see {}", uri.path(), path::OPENAPI);
-    refusal(StatusCode::NOT_FOUND, message)
+    RouteError::new(ErrorCode::NotFound, message)
 }
 
 async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
     let message =
         format!("method {method} is not allowed for {:?}; see {}", uri.path(), path::OPENAPI);
-    refusal(StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-pub(super) fn refusal(status: StatusCode, message: String) -> RouteError {
-    (status, Json(ErrorReport { message, controller: None }))
+    RouteError::new(ErrorCode::MethodNotAllowed, message)
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as Stream;
 use std::sync::Mutex;
 
-use api::{ApiClient, ClientError};
+use api::{ApiClient, ClientError, ErrorCode};
 use model::RuleSet;
 
 use super::*;
@@ -71,7 +71,7 @@ fn each_path_answers_with_its_message() {
     let query = api::WhyQuery { job: Some("a b".into()), user: Some(7), limit: None };
     assert_eq!(client.why(&query).unwrap().asked, query);
     let wrong = client.get::<api::Why>("/v1/why?user=x").unwrap_err();
-    assert!(matches!(wrong, ClientError::Refused { status: 400, .. }), "{wrong}");
+    assert_eq!((wrong.code(), wrong.at()), (ErrorCode::InvalidArgument, Some("user")), "{wrong}");
     assert_eq!(client.rules().unwrap().rules, []);
     drop(server);
     assert!(matches!(client.status().unwrap_err(), ClientError::Connect { .. }));
@@ -94,7 +94,7 @@ fn a_rule_file_with_an_error_is_refused_with_its_line_and_changes_nothing() {
     let (_server, client) = serve("refused");
     client.set_rules("[[rule]]\nname = \"old\"\n").unwrap();
     let error = client.set_rules("[[rule]]\nname = \"new\"\nlimit = \"50 MB\"\n").unwrap_err();
-    assert!(matches!(error, ClientError::Refused { status: 400, .. }));
+    assert_eq!((error.code(), error.at()), (ErrorCode::InvalidRules, Some("3:9")));
     let lines: Vec<_> = error.to_string().lines().map(String::from).collect();
     assert!(lines[0].starts_with("rules:3:9: \"50 MB\" is not"), "{lines:?}");
     assert_eq!(lines[1..], ["  3 | limit = \"50 MB\"", "    |         ^^^^^^^"]);
@@ -108,8 +108,7 @@ fn rules_take_the_place_of_the_version_that_they_were_made_from_and_of_no_other(
     let second = client.replace_rules("[[rule]]\nname = \"a\"\n", Some(&first), false).unwrap();
     assert_ne!(second.version, first);
     let late = client.replace_rules("", Some(&first), false).unwrap_err();
-    assert!(late.is_stale());
-    assert!(late.to_string().contains("the rules were changed"), "{late}");
+    assert_eq!((late.code(), late.at()), (ErrorCode::VersionConflict, Some("If-Match")));
     assert_eq!(client.rules().unwrap(), second);
     assert_eq!(client.replace_rules("", Some(&second.version), false).unwrap().rules, []);
 }
@@ -144,7 +143,7 @@ fn saving_without_a_file_is_refused_and_changes_nothing() {
     let (_server, client) = serve("save");
     let error = client.replace_rules("[[rule]]\nname = \"a\"\n", None, true).unwrap_err();
     assert!(matches!(&error, ClientError::Refused { status: 422, .. }), "{error}");
-    assert!(error.to_string().contains("with --rules FILE"), "{error}");
+    assert_eq!((error.code(), error.at()), (ErrorCode::NoRuleFile, Some("save")));
     assert_eq!(client.rules().unwrap().rules, []);
 }
 
@@ -162,8 +161,9 @@ fn metrics_are_text_that_prometheus_knows() {
 #[test]
 fn an_unknown_path_is_refused_and_points_to_the_description() {
     let (_server, client) = serve("unknown");
-    let error = client.get::<api::ProxyStatus>("/v2/status").unwrap_err().to_string();
-    assert_eq!(error, "no resource at \"/v2/status\"; see /openapi.json");
+    let error = client.get::<api::ProxyStatus>("/v2/status").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    assert_eq!(error.to_string(), "no resource at \"/v2/status\"; see /openapi.json");
 }
 
 #[test]
@@ -176,6 +176,9 @@ fn the_description_names_every_path_and_message() {
     known.sort();
     assert_eq!(paths, known);
     assert!(description["paths"][RULES]["put"].is_object());
+    let codes = &description["paths"][RULES]["put"]["x-error-codes"];
+    assert!(codes.as_array().unwrap().contains(&ErrorCode::NoRuleFile.name().into()), "{codes}");
+    assert!(description["components"]["schemas"]["ErrorReport"].is_object());
     let usage = &description["components"]["schemas"]["WireUsage"]["properties"];
     assert_eq!(usage["queue_ns"]["type"], "integer");
     assert!(usage["queue_ns"]["description"].as_str().unwrap().contains("waited"));

@@ -17,13 +17,13 @@ use api::{
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use model::{Identity, JobId, KeyValue, PathSet, Time};
 use sched::{
     DonationReport, MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
 use super::ProxyControl;
+use super::route_error::RouteError;
 use crate::server::Server;
 use crate::target::Target;
 
@@ -36,21 +36,14 @@ use crate::target::Target;
         ("user" = Option<u32>, Query, description = "the user's uid"),
         ("limit" = Option<String>, Query, description = "the rule, meter or decay"),
     ),
-    responses(
-        (status = 200, body = Why),
-        (
-            status = 400,
-            description = "invalid parameter; the message names it",
-            body = api::ErrorReport,
-        ),
-    ),
+    responses((status = 200, body = Why)),
+    extensions(("x-error-codes" = json!(["invalid_argument"]))),
 )]
 pub(super) async fn why(
     State(control): State<Arc<dyn ProxyControl>>,
     query: Result<Query<WhyQuery>, QueryRejection>,
-) -> Result<Json<Why>, (StatusCode, Json<api::ErrorReport>)> {
-    let Query(query) =
-        query.map_err(|wrong| super::routes::refusal(wrong.status(), wrong.body_text()))?;
+) -> Result<Json<Why>, RouteError> {
+    let Query(query) = query?;
     Ok(Json(control.why(&query)))
 }
 

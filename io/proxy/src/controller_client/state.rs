@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{ClientError, ControllerLink, ControllerReply};
+use api::{ClientError, ControllerLink, ControllerReply, ErrorCode};
 use model::Time;
 
 /// State of the controller's connection; empty for a proxy without a controller.
@@ -28,8 +28,7 @@ enum ReportCall {
     /// None has ended yet.
     Never,
     Answered,
-    /// The HTTP status.
-    Refused(u16),
+    Refused(ErrorCode),
     Unanswered,
 }
 
@@ -83,7 +82,7 @@ impl ControllerClientState {
             _ => link.refused += 1,
         }
         (link.problem, link.duplicate) =
-            (Some(error.to_string()), call == ReportCall::Refused(CONFLICT));
+            (Some(error.to_string()), call == ReportCall::Refused(ErrorCode::DuplicateName));
         *last = call;
     }
 
@@ -106,23 +105,22 @@ impl ControllerClientState {
     }
 }
 
-/// The HTTP status with which a controller refused; `None` where none did: one that stands by says only
-/// that another decides, or that none does yet.
-pub(super) fn refusal(error: &ClientError) -> Option<u16> {
+/// The code with which a controller refused; `None` if none did: a standby reports only that another
+/// controller decides, or that none does yet.
+pub(super) fn refusal(error: &ClientError) -> Option<ErrorCode> {
     match error {
-        ClientError::Refused { status, .. } if !error.stands_by() => Some(*status),
+        ClientError::Refused { code, .. } if !error.stands_by() => Some(*code),
         _ => None,
     }
 }
 
-/// The HTTP status of a proxy whose name another one has.
-const CONFLICT: u16 = 409;
-/// That one is not heard any more.
-pub(super) const GONE: u16 = 410;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused(code: ErrorCode, message: &str) -> ClientError {
+        ClientError::Refused { status: code.status(), code, message: message.into(), at: None }
+    }
 
     #[test]
     fn the_last_call_and_the_last_order_are_told_apart() {
@@ -132,8 +130,7 @@ mod tests {
         assert!(!state.is_heard());
         state.answered(&ControllerReply::default(), Time::from_nanos(5));
         assert!(state.is_heard());
-        let refused = ClientError::Refused { status: CONFLICT, message: "taken".into() };
-        state.failed(&refused);
+        state.failed(&refused(ErrorCode::DuplicateName, "taken"));
         let told = state.report(Time::from_nanos(9)).unwrap();
         assert_eq!((told.connected, told.order_ns_ago), (false, Some(4)));
         assert_eq!((told.problem.as_deref(), told.duplicate), (Some("taken"), true));
@@ -150,8 +147,7 @@ mod tests {
     fn a_controller_that_stands_by_refuses_nobody() {
         let state = ControllerClientState::default();
         state.begin("http://c:1".into(), "a");
-        let stands_by = ClientError::Refused { status: 421, message: "it stands by".into() };
-        state.failed(&stands_by);
+        state.failed(&refused(ErrorCode::NotLeader, "it stands by"));
         let told = state.report(Time::ZERO).unwrap();
         assert_eq!((told.connected, told.refused, told.unanswered), (false, 0, 1));
     }

@@ -10,7 +10,7 @@
 
 use std::process::Command;
 
-use api::{ApiClient, ClientError, Endpoint};
+use api::{ApiClient, ClientError, Endpoint, ErrorCode};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
@@ -68,7 +68,7 @@ fn other_rules_reach_every_proxy_and_take_the_place_of_its_file() {
         matches!(&error, ClientError::Governed { controller: at, .. } if *at == controller.url)
     );
     assert!(error.to_string().contains(&controller.url), "{error}");
-    assert!(!error.is_stale(), "nobody is to try again");
+    assert_eq!(error.code(), ErrorCode::RulesManaged, "nobody is to try again");
 }
 
 #[test]

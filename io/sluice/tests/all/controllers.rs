@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use api::{ApiClient, Endpoints, WireRules};
+use api::{ApiClient, Endpoints, ErrorCode, WireRules};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};
@@ -149,7 +149,9 @@ fn one_that_stands_by_says_who_leads_and_nothing_else() {
         let refused = client.set_rules(&limited(LIMIT)).err();
         !status.leads
             && status.leader.as_deref() == Some(url)
-            && refused.is_some_and(|error| error.stands_by() && error.to_string().contains(url))
+            && refused.is_some_and(|error| {
+                error.code() == ErrorCode::NotLeader && error.to_string().contains(url)
+            })
     });
     // With all places one finds it by itself.
     set(&controllers.client(), &limited(LIMIT));
@@ -162,5 +164,5 @@ fn one_that_stands_by_says_who_leads_and_nothing_else() {
     });
     controllers.all.iter_mut().for_each(Controller::kill);
     let none = controllers.client().rules().unwrap_err();
-    assert!(matches!(none, api::ClientError::Connect { .. }), "{none}");
+    assert_eq!(none.code(), ErrorCode::Unreachable, "{none}");
 }

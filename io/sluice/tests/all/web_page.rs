@@ -68,7 +68,8 @@ fn a_web_page_of_elsewhere_cannot_drive_a_controller_without_tokens() {
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(!head.to_lowercase().contains("access-control-allow"), "{head}");
             if !call.starts_with("HEAD") {
-                serde_json::from_str::<api::ErrorReport>(body).unwrap();
+                let report: api::ErrorReport = serde_json::from_str(body).unwrap();
+                assert_eq!(report.code, api::ErrorCode::WrongHost, "{call} {head}: {body}");
             }
         }
     }

@@ -5,18 +5,16 @@
 //!   GET /v1/audit ─► audit.log, on a thread that may block
 //! ```
 
-use api::{AuditLines, MadeToken, NewToken, Tokens};
+use api::{AuditLines, ErrorCode, MadeToken, NewToken, Tokens};
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
-use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::{RouteError, RouteQuery, refusal, shutting_down, submit, time_of};
+use super::{RouteError, RouteQuery, invalid, shutting_down, submit, time_of};
 use crate::clock::system_time;
 use crate::process::access::ApiCaller;
-use crate::process::records::{self, TokenFailed};
-use crate::token::TokenRefused;
+use crate::process::records;
 
 /// The tokens on record: names and roles, never the tokens themselves.
 #[utoipa::path(get, path = "/v1/tokens", responses((status = 200, body = Tokens)))]
@@ -33,22 +31,18 @@ pub(super) async fn tokens(State(shared): RouteQuery) -> Json<Tokens> {
     request_body = NewToken,
     responses(
         (status = 200, body = MadeToken),
-        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
-        (status = 409, description = "a token of that name exists", body = api::ErrorReport),
-        (status = 422, description = "not a token to create", body = api::ErrorReport),
-        (status = 500, description = "the token cannot be stored", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["already_exists", "token_required", "limit_reached"]))),
 )]
 pub(super) async fn make_token(
     State(shared): RouteQuery,
     Extension(by): Extension<ApiCaller>,
     new: Result<Json<NewToken>, JsonRejection>,
 ) -> Result<Json<MadeToken>, RouteError> {
-    let Json(new) = new.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Json(new) = new?;
     let (answer, outcome) = oneshot::channel();
     submit(&shared.store, records::StoreMsg::MakeToken { new, by, answer })?;
-    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
+    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(|why| why.report().into())
 }
 
 /// Revokes a token: it is not valid from now on.
@@ -58,11 +52,8 @@ pub(super) async fn make_token(
     params(("name" = String, Path, description = "the token")),
     responses(
         (status = 200, description = "the remaining tokens", body = Tokens),
-        (status = 404, description = "no token of that name", body = api::ErrorReport),
-        (status = 409, description = "it is the last token that can create others", body = api::ErrorReport),
-        (status = 500, description = "the change cannot be stored", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["not_found", "token_required"]))),
 )]
 pub(super) async fn revoke_token(
     State(shared): RouteQuery,
@@ -71,7 +62,7 @@ pub(super) async fn revoke_token(
 ) -> Result<Json<Tokens>, RouteError> {
     let (answer, outcome) = oneshot::channel();
     submit(&shared.store, records::StoreMsg::RevokeToken { name, by, answer })?;
-    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
+    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(|why| why.report().into())
 }
 
 /// The audit log, oldest first: changes that this controller accepted while it was the leader.
@@ -87,28 +78,25 @@ pub(super) async fn revoke_token(
     ),
     responses(
         (status = 200, body = AuditLines),
-        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
-        (status = 500, description = "the audit log cannot be read", body = api::ErrorReport),
     )
 )]
 pub(super) async fn audit(
     State(shared): RouteQuery,
     span: Result<Query<AuditQuery>, QueryRejection>,
 ) -> Result<Json<AuditLines>, RouteError> {
-    let Query(AuditQuery { since, limit }) =
-        span.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(AuditQuery { since, limit }) = span?;
     let since = time_of("since", since.as_deref().unwrap_or("0"), system_time())?;
     let limit = limit.unwrap_or(LINES_MAX);
     if !(1..=LINES_MAX).contains(&limit) {
         let message = format!("limit: {limit} is not between 1 and {LINES_MAX}");
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
+        return Err(invalid("limit", message));
     }
     let since_s = since.as_nanos().div_ceil(1_000_000_000);
     let read = move || shared.access.audit.read(since_s, limit);
     let lines = tokio::task::spawn_blocking(read).await.map_err(|_| shutting_down())?;
     let failed = |why| {
         let message = format!("cannot read the audit log: {why}");
-        refusal(StatusCode::INTERNAL_SERVER_ERROR, message)
+        RouteError::new(ErrorCode::StoreFailed, message)
     };
     lines.map(Json).map_err(failed)
 }
@@ -119,22 +107,6 @@ pub(super) async fn audit(
 pub(super) struct AuditQuery {
     since: Option<String>,
     limit: Option<usize>,
-}
-
-fn refused(why: TokenFailed) -> RouteError {
-    let status = match &why {
-        TokenFailed::Refused(TokenRefused::Unknown { .. }) => StatusCode::NOT_FOUND,
-        TokenFailed::Refused(
-            TokenRefused::Taken { .. }
-            | TokenRefused::First
-            | TokenRefused::Last { .. }
-            | TokenRefused::Open { .. }
-            | TokenRefused::TooMany,
-        ) => StatusCode::CONFLICT,
-        TokenFailed::Refused(_) => StatusCode::BAD_REQUEST,
-        TokenFailed::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    refusal(status, why.to_string())
 }
 
 /// The most lines of one reply.

@@ -7,16 +7,15 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use api::{AnyReplyBody, path};
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use api::{ErrorCode, path};
 use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{Description, RouteError, cut, refusal};
+use super::{Description, RouteError, cut, invalid};
 
 /// The description of all calls.
 pub(super) fn description() -> &'static Value {
@@ -35,10 +34,9 @@ pub(super) fn description() -> &'static Value {
 pub(super) async fn check(request: Request, next: Next) -> Result<Response, RouteError> {
     let (mut parts, body) = request.into_parts();
     let names = Path::<BTreeMap<String, String>>::from_request_parts(&mut parts, &()).await;
-    names.map_err(|why: PathRejection| refusal(why.status(), why.body_text()))?;
+    names.map_err(|why| RouteError::from(why).at("name"))?;
     if let Some(matched) = parts.extensions.get::<MatchedPath>() {
-        let wrong = |why: QueryRejection| refusal(why.status(), why.body_text());
-        let asked = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(wrong)?;
+        let asked = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)?;
         let known = names_of(&parts.method, matched.as_str());
         if let Some((name, _)) = asked.0.iter().find(|(name, _)| !known.contains(name)) {
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
@@ -48,7 +46,7 @@ pub(super) async fn check(request: Request, next: Next) -> Result<Response, Rout
                 parts.method,
                 matched.as_str()
             );
-            return Err(refusal(StatusCode::BAD_REQUEST, message));
+            return Err(invalid(cut(name), message));
         }
     }
     Ok(next.run(Request::from_parts(parts, body)).await)
@@ -74,22 +72,26 @@ pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
         cut(kind),
         path::RULES
     );
-    Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+    Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))
 }
 
 const TOML: [&str; 3] =
     ["application/toml", "application/octet-stream", "application/x-www-form-urlencoded"];
 
 /// The errors of any call.
-const ANY: [AnyReplyBody; 7] = [
-    (400, "unknown path or invalid parameter; the message names it"),
-    (401, "a token is required, or this one is not known"),
-    (403, "the call requires another role, or a web page of another origin sends it"),
-    (408, "the request was not complete within 30 s"),
-    (421, "this controller is a standby; the message names the leader"),
-    (500, "the controller failed"),
-    (503, "the controller is overloaded or shutting down; retry in 1 s"),
+const ANY: [ErrorCode; 11] = [
+    ErrorCode::InvalidArgument,
+    ErrorCode::Unauthenticated,
+    ErrorCode::PermissionDenied,
+    ErrorCode::WrongHost,
+    ErrorCode::Timeout,
+    ErrorCode::NotLeader,
+    ErrorCode::NoLeader,
+    ErrorCode::Internal,
+    ErrorCode::StoreFailed,
+    ErrorCode::Overloaded,
+    ErrorCode::ShuttingDown,
 ];
 /// The errors of any call with a body.
-const WITH_BODY: [AnyReplyBody; 3] =
-    [(413, "the body is too long"), (415, "wrong content type"), (422, "not a valid message")];
+const WITH_BODY: [ErrorCode; 3] =
+    [ErrorCode::TooLarge, ErrorCode::UnsupportedMediaType, ErrorCode::InvalidMessage];

@@ -10,20 +10,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ControllerEvent, ControllerEvents, ErrorReport, WireDecayAccounts};
+use api::{ControllerEvent, ControllerEvents, ErrorCode, WireDecayAccounts};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
+use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use model::Nanos;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
-use super::{RouteError, RouteQuery, cut, refusal, shutting_down, submit, time_of};
+use super::{RouteError, RouteQuery, cut, invalid, shutting_down, submit, time_of};
 use crate::process::access::{ApiCaller, CallerPeer};
 use crate::process::bounds::Bounded;
 use crate::process::events::{EventMsg, EventsSince};
@@ -63,9 +63,6 @@ pub(super) struct DecayQuery {
     ),
     responses(
         (status = 200, body = ControllerEvents),
-        (status = 400, description = "invalid parameter; the message names it", body = ErrorReport),
-        (status = 500, description = "the file of events cannot be read", body = ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn events(
@@ -74,10 +71,13 @@ pub(super) async fn events(
     wanted: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, RouteError> {
-    let Query(wanted) = wanted.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(wanted) = wanted?;
     let most = wanted.limit.unwrap_or(PAGE);
     if !(1..=PAGE_MAX).contains(&most) {
-        return Err(wrong(format!("limit: {most} is not a number from 1 to {PAGE_MAX}")));
+        return Err(invalid(
+            "limit",
+            format!("limit: {most} is not a number from 1 to {PAGE_MAX}"),
+        ));
     }
     let since =
         wanted.since.as_deref().map(|text| since_of(text, shared.clock.now())).transpose()?;
@@ -99,8 +99,6 @@ pub(super) async fn events(
     params(("subject" = Option<String>, Query, description = "one account only, such as uid=1000")),
     responses(
         (status = 200, body = WireDecayAccounts),
-        (status = 403, description = "the account of another user", body = ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
     )
 )]
 pub(super) async fn decays(
@@ -108,15 +106,14 @@ pub(super) async fn decays(
     Extension(caller): Extension<ApiCaller>,
     whose: Result<Query<DecayQuery>, QueryRejection>,
 ) -> Result<Json<WireDecayAccounts>, RouteError> {
-    let Query(DecayQuery { subject }) =
-        whose.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(DecayQuery { subject }) = whose?;
     let own = caller.user.map(|user| format!("uid={user}"));
     if let (Some(own), Some(subject)) = (&own, &subject)
         && own != subject
     {
         let message =
             format!("{} has role user and sees {own} only, not {}", caller.name, cut(subject));
-        return Err(refusal(StatusCode::FORBIDDEN, message));
+        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("subject"));
     }
     let subject = own.or(subject);
     let (answer, decays) = oneshot::channel();
@@ -163,7 +160,7 @@ async fn read(
     let (answer, page) = oneshot::channel();
     submit(&shared.events, EventMsg::Page { since, most, answer })?;
     let page = page.await.map_err(|_| shutting_down())?;
-    page.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
+    page.map_err(|why| RouteError::new(ErrorCode::StoreFailed, why.to_string()))
 }
 
 // ---- as they come ----
@@ -179,7 +176,7 @@ fn stream(
     let place = shared.bounds.take(Bounded::EventStreams, &peer.holder, 1);
     let Some(place) = place else {
         let message = "too many event streams of this address or user; use wait=30s instead";
-        return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message.into()));
+        return Err(RouteError::new(ErrorCode::Overloaded, message));
     };
     let (body, out) = tokio::io::duplex(STREAM_BYTES);
     let shared = shared.clone();
@@ -219,7 +216,10 @@ fn last_event(headers: &HeaderMap) -> Result<Option<EventsSince>, RouteError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let number = text.parse().map(|number| Some(EventsSince::Sequence(number)));
-    number.map_err(|_| wrong(format!("Last-Event-ID: {:?} is not a number of an event", cut(text))))
+    number.map_err(|_| {
+        let message = format!("Last-Event-ID: {:?} is not a number of an event", cut(text));
+        invalid("Last-Event-ID", message)
+    })
 }
 
 /// Parses a number of an event, or a point of time.
@@ -232,12 +232,9 @@ fn since_of(text: &str, now: model::Time) -> Result<EventsSince, RouteError> {
 
 fn wait_of(text: &str) -> Result<Duration, RouteError> {
     let span = text.parse::<Nanos>().ok().filter(|span| *span <= WAIT_MAX);
-    span.map(Nanos::to_duration)
-        .ok_or_else(|| wrong(format!("wait: {:?} is not a time from 0s to 60s", cut(text))))
-}
-
-fn wrong(message: String) -> RouteError {
-    refusal(StatusCode::BAD_REQUEST, message)
+    span.map(Nanos::to_duration).ok_or_else(|| {
+        invalid("wait", format!("wait: {:?} is not a time from 0s to 60s", cut(text)))
+    })
 }
 
 /// The default number of events in one reply.

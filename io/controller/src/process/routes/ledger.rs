@@ -8,15 +8,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use api::ErrorCode;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, StatusCode};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
-use super::{RouteError, RouteQuery, refusal, shutting_down, submit};
+use super::{RouteError, RouteQuery, shutting_down, submit};
 use crate::ledger::{ReplicationBatch, ReplicationCursor};
 use crate::process::usage;
 
@@ -45,16 +46,14 @@ pub(super) struct CursorQuery {
     ),
     responses(
         (status = 200, description = "the changes", content_type = "application/octet-stream"),
-        (status = 400, description = "not a cursor", body = api::ErrorReport),
-        (status = 410, description = "too far behind; copy the whole ledger", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["cursor_expired"]))),
 )]
 pub(super) async fn changes(
     State(shared): RouteQuery,
     since: Result<Query<CursorQuery>, QueryRejection>,
 ) -> Result<Vec<u8>, RouteError> {
-    let Query(since) = since.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Query(since) = since?;
     let CursorQuery { born_ns, commit, term, boot, generation } = since;
     let since = ReplicationCursor { born_ns, commit, term, boot, generation };
     let (answer, copied) = oneshot::channel();
@@ -65,9 +64,9 @@ pub(super) async fn changes(
             let message = format!(
                 "commit {commit} of term {term} is not in this ledger; copy the whole ledger"
             );
-            Err(refusal(StatusCode::GONE, message))
+            Err(RouteError::new(ErrorCode::CursorExpired, message))
         }
-        Err(why) => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())),
+        Err(why) => Err(RouteError::new(ErrorCode::StoreFailed, why.to_string())),
     }
 }
 
@@ -77,14 +76,12 @@ pub(super) async fn changes(
     path = "/v1/ledger/file",
     responses(
         (status = 200, description = "the file", content_type = "application/octet-stream"),
-        (status = 500, description = "a copy cannot be made", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn file(State(shared): RouteQuery) -> Result<ReplicationBytes, RouteError> {
     let number = COPIES.fetch_add(1, Ordering::Relaxed);
     let path = shared.data.join(format!("copy-{}-{number}.db", std::process::id()));
-    let failed = |why: String| refusal(StatusCode::INTERNAL_SERVER_ERROR, why);
+    let failed = |why: String| RouteError::new(ErrorCode::StoreFailed, why);
     let (answer, saved) = oneshot::channel();
     submit(&shared.usage, usage::UsageMsg::Whole { path: path.clone(), answer })?;
     saved.await.map_err(|_| shutting_down())?.map_err(|why| failed(why.to_string()))?;

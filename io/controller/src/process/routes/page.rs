@@ -8,16 +8,17 @@
 
 use std::sync::Arc;
 
+use api::ErrorCode;
 use axum::Router;
 use axum::extract::Path;
+use axum::http::HeaderName;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderName, StatusCode};
 use axum::routing::get;
 
-use super::{ApiState, RouteError, cut, refusal};
+use super::{ApiState, RouteError, cut};
 
 /// A file's headers and its text.
 type ServedFile = ([(HeaderName, &'static str); 6], &'static str);
@@ -32,7 +33,7 @@ pub(super) fn router() -> Router<Arc<ApiState>> {
 async fn file(Path(name): Path<String>) -> Result<ServedFile, RouteError> {
     let found = FILES.iter().find(|(known, ..)| *known == name);
     found.map(|(_, kind, text)| served(kind, text)).ok_or_else(|| {
-        refusal(StatusCode::NOT_FOUND, format!("/page/{} not found; see /", cut(&name)))
+        RouteError::new(ErrorCode::NotFound, format!("/page/{} not found; see /", cut(&name)))
     })
 }
 

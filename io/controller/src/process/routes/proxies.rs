@@ -8,15 +8,15 @@
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    COMPACT_REPORT, CheckedReport, ControllerReply, ErrorReport, Proxies, ProxyReport,
+    COMPACT_REPORT, CheckedReport, ControllerReply, ErrorCode, ErrorReport, Proxies, ProxyReport,
     WireProxyStatus, WrongMessage, is_name,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, State};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
 use super::super::ApiState;
@@ -24,7 +24,7 @@ use super::super::access::ApiCaller;
 use super::super::bounds::BODY_MAX;
 use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
-use super::{RouteError, RouteQuery, cut, look, refusal, shutting_down, submit};
+use super::{RouteError, RouteQuery, cut, invalid, look, shutting_down, submit};
 
 /// The known proxies, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
@@ -40,8 +40,8 @@ pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, 
     params(("name" = String, Path, description = "the proxy")),
     responses(
         (status = 200, description = "the remaining proxies", body = Proxies),
-        (status = 404, description = "no proxy of that name", body = ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["not_found"]))),
 )]
 pub(super) async fn forget(
     State(shared): RouteQuery,
@@ -53,7 +53,7 @@ pub(super) async fn forget(
     if !outcome.await.map_err(|_| shutting_down())? {
         let message =
             format!("proxy {:?} not found; list proxies with GET /v1/proxies", cut(&name));
-        return Err(refusal(StatusCode::NOT_FOUND, message));
+        return Err(RouteError::new(ErrorCode::NotFound, message).at("name"));
     }
     let (line, of) =
         (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
@@ -77,15 +77,8 @@ pub(super) async fn forget(
     ),
     responses(
         (status = 200, body = ControllerReply),
-        (status = 400, description = "invalid name or value; the message names it", body = ErrorReport),
-        (status = 403, description = "another proxy's certificate", body = ErrorReport),
-        (status = 409, description = "another process of this name started later", body = ErrorReport),
-        (status = 410, description = "it did and has ended; start a new epoch", body = ErrorReport),
-        (status = 413, description = "the report is too long", body = ErrorReport),
-        (status = 415, description = "neither of these content types", body = ErrorReport),
-        (status = 422, description = "not a report", body = ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["duplicate_name", "epoch_superseded"]))),
 )]
 pub(super) async fn report(
     State(shared): RouteQuery,
@@ -100,31 +93,27 @@ pub(super) async fn report(
              with a letter or digit",
             cut(&name)
         );
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
+        return Err(invalid("name", message));
     }
     if !by.may_be(&name) {
         let message = format!("the certificate of {} may not report for proxy {name}", by.name);
-        return Err(refusal(StatusCode::FORBIDDEN, message));
+        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("name"));
     }
-    let body = body.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let body = body?;
     let name: Arc<str> = name.into();
     let body = taken(&shared, &name, &headers, &body)?;
-    let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
     if body.answers.len() > ANSWERS_MAX {
-        return Err(wrong(format!(
-            "{} replies; {ANSWERS_MAX} are the maximum",
-            body.answers.len()
-        )));
+        let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.answers.len());
+        return Err(invalid("answers", message));
     }
     if body.targets.len() > TARGETS_MAX {
-        return Err(wrong(format!(
-            "{} targets; {TARGETS_MAX} are the maximum",
-            body.targets.len()
-        )));
+        let message = format!("{} targets; {TARGETS_MAX} are the maximum", body.targets.len());
+        return Err(invalid("targets", message));
     }
     let fits = |target: &str| !target.is_empty() && target.len() <= TARGET_BYTES_MAX;
     if let Some((target, _)) = body.targets.iter().find(|(target, _)| !fits(target)) {
-        return Err(wrong(format!("{:?} is not a name of a target: 1 to 255 bytes", cut(target))));
+        let message = format!("{:?} is not a name of a target: 1 to 255 bytes", cut(target));
+        return Err(invalid("targets", message));
     }
     if let Some(usage) = body.usage {
         let rules = body.rules.clone();
@@ -141,18 +130,18 @@ pub(super) async fn report(
     let order = order.await.map_err(|_| {
         let message =
             format!("proxy {name} rejected: too many proxies, or the controller is shutting down");
-        refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+        RouteError::new(ErrorCode::Overloaded, message)
     })?;
     let mut order = order.map_err(|superseded| match superseded.again {
         false => {
             let message = format!(
                 "another proxy reports as {name} and started later; rename one of them with --name"
             );
-            refusal(StatusCode::CONFLICT, message)
+            RouteError::new(ErrorCode::DuplicateName, message).at("name")
         }
         true => {
             let message = format!("another proxy named {name} started later and has ended");
-            refusal(StatusCode::GONE, message)
+            RouteError::new(ErrorCode::EpochSuperseded, message).at("epoch")
         }
     })?;
     order.usage_taken = shared.taken.of(&name, epoch);
@@ -183,23 +172,20 @@ fn taken(
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<CheckedReport, RouteError> {
-    let wrong = |why: WrongMessage| refusal(StatusCode::BAD_REQUEST, why.to_string());
+    let wrong = |why: WrongMessage| RouteError::new(ErrorCode::InvalidArgument, why.to_string());
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
         "application/json" => {
             let said = serde_json::from_slice(body).map_err(|why| {
-                let status = match why.is_data() {
-                    true => StatusCode::UNPROCESSABLE_ENTITY,
-                    false => StatusCode::BAD_REQUEST,
-                };
-                refusal(status, format!("not a report: {why}"))
+                let status = if why.is_data() { 422 } else { 400 };
+                ErrorReport::of_rejection(status, format!("not a report: {why}"), &why)
             })?;
             CheckedReport::new(name, said).map_err(wrong)
         }
         COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
             let message =
                 format!("a report of {} bytes; {COMPACT_BYTES_MAX} are the maximum", body.len());
-            Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
+            Err(RouteError::new(ErrorCode::TooLarge, message))
         }
         COMPACT_REPORT => {
             let mut named = shared.named.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +196,7 @@ fn taken(
                 "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
                 cut(other)
             );
-            Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+            Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))
         }
     }
 }

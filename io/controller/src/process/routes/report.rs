@@ -5,14 +5,13 @@
 //!                                                                  └─► JobReport ◄──┘
 //! ```
 
-use api::{QueryKind, QueryReply, Why, WhyQuery, WireJobReport};
+use api::{ErrorCode, QueryKind, QueryReply, Why, WhyQuery, WireJobReport};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
-use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::{RouteError, RouteQuery, cut, refusal, shutting_down, submit, time_of, why};
+use super::{RouteError, RouteQuery, cut, invalid, shutting_down, submit, time_of, why};
 use crate::process::access::ApiCaller;
 use crate::process::{report, usage};
 
@@ -32,39 +31,35 @@ use crate::process::{report, usage};
     ),
     responses(
         (status = 200, body = WireJobReport),
-        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
-        (status = 403, description = "another user's job", body = api::ErrorReport),
-        (status = 404, description = "the job had no requests in the span", body = api::ErrorReport),
-        (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
-    )
+    ),
+    extensions(("x-error-codes" = json!(["not_found"]))),
 )]
 pub(super) async fn of_job(
     State(shared): RouteQuery,
     Extension(caller): Extension<ApiCaller>,
     asked: Result<Query<JobReportQuery>, QueryRejection>,
 ) -> Result<Json<WireJobReport>, RouteError> {
-    let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    let Query(asked) = asked?;
     let (job, now) = (asked.job, shared.clock.now());
     let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
     let to = time_of("to", asked.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
         let seconds = |time: model::Time| time.as_nanos() / 1_000_000_000;
         let message = format!("from {} is after to {}", seconds(from), seconds(to));
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
+        return Err(invalid("from", message));
     }
     let (answer, found) = oneshot::channel();
     let ask = usage::UsageMsg::Job { job: job.clone(), from, to, answer };
     submit(&shared.usage, ask)?;
     let found = found.await.map_err(|_| shutting_down())?;
     let found =
-        found.map_err(|wrong| refusal(StatusCode::INTERNAL_SERVER_ERROR, wrong.to_string()))?;
+        found.map_err(|wrong| RouteError::new(ErrorCode::StoreFailed, wrong.to_string()))?;
     if found.points.is_empty() {
         let message = format!(
             "job {:?} had no requests in this time; GET /v1/usage?by=job lists those that had",
             cut(&job)
         );
-        return Err(refusal(StatusCode::NOT_FOUND, message));
+        return Err(RouteError::new(ErrorCode::NotFound, message).at("job"));
     }
     let owner = match found.users[..] {
         [user] => Some(user),
@@ -76,7 +71,7 @@ pub(super) async fn of_job(
             caller.name,
             cut(&job)
         );
-        return Err(refusal(StatusCode::FORBIDDEN, message));
+        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("job"));
     }
     let mut made = report::summary(&job, &found, now);
     if made.counters.delayed > 0 {

@@ -7,16 +7,14 @@
 
 use std::cmp::Reverse;
 
-use api::{DelayRow, DelayTable, LiveUsage, QueryKind, QueryReply, Why, WhyQuery};
+use api::{DelayRow, DelayTable, ErrorCode, LiveUsage, QueryKind, QueryReply, Why, WhyQuery};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
-use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
 use super::{
-    ApiState, RouteError, RouteQuery, kind_of, plan_actor, refusal, shutting_down, submit, sums_by,
-    time_of,
+    ApiState, RouteError, RouteQuery, kind_of, plan_actor, shutting_down, submit, sums_by, time_of,
 };
 use crate::process::access::ApiCaller;
 use crate::process::fan_out::QueryReplies;
@@ -33,9 +31,6 @@ use crate::process::fan_out::QueryReplies;
     ),
     responses(
         (status = 200, body = Why),
-        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
-        (status = 403, description = "another user's jobs", body = api::ErrorReport),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn why(
@@ -43,11 +38,11 @@ pub(super) async fn why(
     Extension(caller): Extension<ApiCaller>,
     query: Result<Query<WhyQuery>, QueryRejection>,
 ) -> Result<Json<Why>, RouteError> {
-    let Query(mut query) = query.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    let Query(mut query) = query?;
     query.user = query.user.or(caller.user);
     if !caller.may_see(query.user) {
         let message = format!("{} has role user and sees its own jobs only", caller.name);
-        return Err(refusal(StatusCode::FORBIDDEN, message));
+        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
     }
     let heard = ask(&shared, QueryKind::Why(query.clone())).await?;
     let t_ns = uptime(&shared);
@@ -74,16 +69,13 @@ pub(super) async fn why(
     ),
     responses(
         (status = 200, body = DelayTable),
-        (status = 400, description = "invalid parameter; the message names it", body = api::ErrorReport),
-        (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
     )
 )]
 pub(super) async fn top(
     State(shared): RouteQuery,
     span: Result<Query<DelayQuery>, QueryRejection>,
 ) -> Result<Json<DelayTable>, RouteError> {
-    let Query(DelayQuery { by, since }) =
-        span.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    let Query(DelayQuery { by, since }) = span?;
     let by = by.unwrap_or_else(|| "job".into());
     let kind = kind_of(&by)?;
     let to = shared.clock.now();
@@ -110,7 +102,6 @@ pub(super) async fn top(
     path = "/v1/live",
     responses(
         (status = 200, body = LiveUsage),
-        (status = 503, description = "the controller is overloaded; retry in 1 s", body = api::ErrorReport),
     )
 )]
 pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, RouteError> {

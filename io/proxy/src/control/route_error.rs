@@ -1,0 +1,44 @@
+//! The error of a handler: its code decides the HTTP status, the report is the body.
+
+use api::{ErrorCode, ErrorReport};
+use axum::Json;
+use axum::extract::rejection::{QueryRejection, StringRejection};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// A refused call.
+#[derive(Debug)]
+pub(super) struct RouteError(ErrorReport);
+
+impl RouteError {
+    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> RouteError {
+        ErrorReport::new(code, message).into()
+    }
+}
+
+impl IntoResponse for RouteError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.code.status());
+        (status.expect("each code has an HTTP status"), Json(self.0)).into_response()
+    }
+}
+
+impl From<ErrorReport> for RouteError {
+    fn from(report: ErrorReport) -> RouteError {
+        RouteError(report)
+    }
+}
+
+/// What axum refuses, each by its status.
+macro_rules! rejections {
+    ($($rejection:ty)*) => {
+        $(impl From<$rejection> for RouteError {
+            fn from(why: $rejection) -> RouteError {
+                let (status, text) = (why.status().as_u16(), why.body_text());
+                ErrorReport::of_rejection(status, text, &why).into()
+            }
+        })*
+    };
+}
+
+rejections! { QueryRejection StringRejection }
