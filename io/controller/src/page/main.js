@@ -29,7 +29,7 @@ function part(ids, path, ms, use) {
     for (const id of ids) refuse(at(id), "");
     use(answer, asked);
   }, (refusal) => {
-    if (refusal.status === 403) for (const id of ids) refuse(at(id), refusal.message);
+    if (refusal.code === "permission_denied") for (const id of ids) refuse(at(id), refusal.message);
   });
 }
 

@@ -2,7 +2,7 @@
 //
 //   every(path, ms, use) ─► one call at a time ─► use(reply)       failures add to the age
 //   listen(use, fail)    ─► a long poll, without end
-//   401 ─► a dialog asks for the token once; it is stored for this tab only
+//   unauthenticated ─► a dialog asks for the token once; it is stored for this tab only
 
 const KEY = "sluice-token";
 const TIME_LIMIT_MS = 15_000;
@@ -12,11 +12,17 @@ let asking = null;
 let heard = performance.now();
 let trouble = "";
 
-/** A refusal or a failed call; `status` is 0 if there was no reply. */
+/** The codes of docs/CONTROLLER.md that mean that the controller, and not this call, is at fault. */
+const TROUBLES = [
+  "unreachable", "unknown", "not_leader", "no_leader", "internal", "store_failed", "overloaded", "contended",
+  "shutting_down",
+];
+
+/** A refusal or a failed call; `code` is unreachable if there was no reply. */
 export class Refused extends Error {
-  constructor(status, message) {
+  constructor(code, message) {
     super(message);
-    this.status = status;
+    this.code = code;
   }
 }
 
@@ -38,7 +44,7 @@ export async function call(method, path, body, limit = TIME_LIMIT_MS) {
       if (body !== undefined) options.body = JSON.stringify(body);
       response = await fetch(path, options);
     } catch {
-      throw failed(new Refused(0, "the controller does not reply"));
+      throw failed(new Refused("unreachable", "the controller does not reply"));
     }
     const answer = await response.json().catch(() => ({}));
     if (response.ok) {
@@ -46,15 +52,15 @@ export async function call(method, path, body, limit = TIME_LIMIT_MS) {
       trouble = "";
       return answer;
     }
-    const refusal = new Refused(response.status, answer.message || `status ${response.status}`);
-    if (response.status !== 401) throw failed(refusal);
+    const refusal = new Refused(answer.code || "unknown", answer.message || `status ${response.status}`);
+    if (refusal.code !== "unauthenticated") throw failed(refusal);
     // Another call may have got a new token in the meantime.
     if (token === shown) await askForToken(shown ? refusal.message : "");
   }
 }
 
 function failed(refusal) {
-  if (refusal.status === 0 || refusal.status >= 500 || refusal.status === 421) trouble = refusal.message;
+  if (TROUBLES.includes(refusal.code)) trouble = refusal.message;
   return refusal;
 }
 
@@ -68,7 +74,7 @@ export async function every(path, ms, use, fail = () => {}) {
       } catch (refusal) {
         fail(refusal);
         // The rights of a caller rarely change: wait longer.
-        if (refusal.status === 403) await pause(30_000);
+        if (refusal.code === "permission_denied") await pause(30_000);
       }
     }
     await pause(ms);
@@ -85,7 +91,7 @@ export async function listen(use, fail) {
       since = page.next;
       if (page.events.length) use(page.events);
     } catch (refusal) {
-      if (refusal.status === 403) return fail(refusal);
+      if (refusal.code === "permission_denied") return fail(refusal);
       await pause(5_000);
     }
   }
