@@ -9,8 +9,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::{ApiClient, Credentials, Endpoint, Endpoints};
+
+use crate::failure::CommandError;
 
 /// The caller's credentials, and the authority that the controller's certificate must be from.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -96,7 +98,7 @@ pub(crate) fn named_controller() -> anyhow::Result<Option<Endpoints>> {
     match std::env::var(VARIABLE) {
         Ok(text) => Ok(Some(text.parse().context(VARIABLE)?)),
         Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(error) => bail!("{VARIABLE}: {error}"),
+        Err(error) => Err(CommandError::argument(VARIABLE, format!("{VARIABLE}: {error}")).into()),
     }
 }
 

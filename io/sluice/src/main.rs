@@ -1,7 +1,8 @@
 //! The `sluice` binary: parses the command line and runs the module of the subcommand.
 //!
-//! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim`: 2 for wrong
-//! input); a reader that closes stdout early (`| head`) is not an error.
+//! Errors go to stderr as `sluice: what: why`, or with `--json` as a line of JSON with a code, with
+//! exit status 1 (`sluice sim`: 2 for wrong input); a reader that closes stdout early (`| head`) is
+//! not an error.
 
 // They panic if the stream cannot be written.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
@@ -14,6 +15,7 @@ mod credentials;
 mod decay;
 mod docs;
 mod events;
+mod failure;
 mod log;
 mod metrics;
 mod mount;
@@ -33,7 +35,7 @@ mod why;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// I/O quality of service for shared storage: weights, limits and reservations per job
 #[derive(Debug, Parser)]
@@ -75,13 +77,15 @@ fn main() -> ExitCode {
         log::start();
         return mount::run_for_mount8();
     }
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches);
+    let cli = cli.unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log::start();
     let status = match run(cli.command) {
         Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            log::say(&format!("sluice: {error:#}"));
+            failure::say(&error, failure::wants_json(&matches));
             ExitCode::FAILURE
         }
     };
@@ -123,8 +127,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -18,7 +18,6 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
 use api::WireRules;
 use clap::Subcommand;
 use model::{RuleEdit, RulePosition, RuleSet};
@@ -26,6 +25,8 @@ use serde_json::json;
 
 use keys::RuleKeyArgs;
 use source::RuleSource;
+
+use crate::failure::CommandError;
 
 /// Show, test and change rules, of a running proxy or in a rule file
 #[derive(Debug, clap::Args)]
@@ -212,7 +213,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         RuleSubcommand::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
         RuleSubcommand::Rank { name, position, writing } => {
             let place = position.place();
-            let place = place.context("no position; give --before RULE, --first or --last")?;
+            let none = "no position; give --before RULE, --first or --last";
+            let place = place.ok_or_else(|| CommandError::argument("--before", none))?;
             writing.change(&RuleEdit::Rank { name, place })?
         }
         RuleSubcommand::Import { from, writing } => writing.import(&from)?,
@@ -227,10 +229,11 @@ fn start(
     keys: &RuleKeyArgs,
     place: Option<RulePosition>,
 ) -> anyhow::Result<RuleEdit> {
-    ensure!(
-        keys.has_condition() || name == RuleSet::DEFAULT,
-        "no condition; give --match 'jobid={{dd.*}}', or --match '*' for all requests that reach it"
-    );
+    if !keys.has_condition() && name != RuleSet::DEFAULT {
+        let message = "no condition; give --match 'jobid={dd.*}', or --match '*' for all requests \
+                       that reach it";
+        return Err(CommandError::argument("--match", message).into());
+    }
     Ok(RuleEdit::Start { name, keys: keys.edits(), place: place.unwrap_or_default() })
 }
 

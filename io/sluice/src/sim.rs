@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use ::sim::Policy;
 
-use crate::log;
+use crate::failure;
 use replay::SimReplay;
 use runs::SimProgress;
 use scenarios::Planned;
@@ -106,14 +106,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let input = match SimInput::read(&args) {
         Ok(input) => input,
         Err(wrong) => {
-            wrong.iter().for_each(|error| log::say(&format!("sluice: {error:#}")));
+            wrong.iter().for_each(|error| failure::say(error, args.json));
             return Ok(ExitCode::from(WRONG_INPUT));
         }
     };
     if let Some(out) = &args.out
         && let Err(error) = std::fs::create_dir_all(out)
     {
-        log::say(&format!("sluice: cannot make {}: {error}", out.display()));
+        let error = anyhow::Error::new(error).context(format!("cannot make {}", out.display()));
+        failure::say(&error, args.json);
         return Ok(ExitCode::from(WRONG_INPUT));
     }
     let holds = match input {

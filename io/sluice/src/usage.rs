@@ -6,12 +6,12 @@
 
 use std::io::Write as _;
 
-use anyhow::bail;
 use api::UsageTable;
 use api::why::{amount, span};
 use model::{Direction, OpKind};
 
 use crate::credentials::ControllerArgs;
+use crate::failure::CommandError;
 use crate::top::table;
 use crate::when::{self, MomentArg, forms_of_time};
 
@@ -56,7 +56,8 @@ const AFTER_HELP: &str = concat!(
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args { by, since, until, .. } = &args;
     if until.is_before(since) {
-        bail!("--until {:?} is before --since {:?}", until.text(), since.text());
+        let message = format!("--until {:?} is before --since {:?}", until.text(), since.text());
+        return Err(CommandError::argument("--until", message).into());
     }
     let query = format!("by={by}&from={}&to={}", since.parameter(), until.parameter());
     let used = args.controller.client()?.usage(&query)?;

@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::why::{amount, percent, span};
 use api::{DelayRow, DelayTable, Why, WhyQuery, WhySubject};
 use model::Nanos;
 use nix::unistd::User;
 
+use crate::failure::CommandError;
 use crate::server_args::{ApiServer, ServerArgs};
 use crate::top::table;
 use crate::when::{self, MomentArg, forms_of_time};
@@ -115,7 +116,8 @@ fn top(answerer: &ApiServer, args: &Args) -> anyhow::Result<DelayTable> {
             Ok(client.why_top(&format!("by={}&since={since}", args.by))?)
         }
         ApiServer::Proxy(_) if args.since.is_some() => {
-            bail!("a proxy has no history; give --controller URL or omit --since")
+            let message = "a proxy has no history; give --controller URL or omit --since";
+            Err(CommandError::argument("--since", message).into())
         }
         ApiServer::Proxy(client) => {
             let why = client.why(&WhyQuery::default())?;
@@ -129,7 +131,11 @@ fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
     let name_of = match by {
         "job" => |subject: &WhySubject| subject.job.clone(),
         "user" => |subject: &WhySubject| subject.uid.to_string(),
-        other => bail!("a proxy ranks by job or user, not by {other:?}; give --controller URL"),
+        other => {
+            let message =
+                format!("a proxy ranks by job or user, not by {other:?}; give --controller URL");
+            return Err(CommandError::argument("--by", message).into());
+        }
     };
     let mut rows: BTreeMap<String, DelayRow> = BTreeMap::new();
     for subject in &why.subjects {

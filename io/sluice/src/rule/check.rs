@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::list::{never_matches, shadowed};
 use super::request::{RequestSpec, RuleGrant};
 use super::source::read_text;
+use crate::failure::CommandError;
 
 /// The flags of `sluice rule check`.
 #[derive(Debug, clap::Args)]
@@ -83,7 +84,7 @@ impl RuleCheck {
                     });
                     writeln!(std::io::stdout(), "{answer:#}")?;
                 }
-                anyhow::bail!("{}", error.in_file(file.display()))
+                Err(CommandError::rules(&error, file.display()).into())
             }
         }
     }

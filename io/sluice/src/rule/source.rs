@@ -11,12 +11,13 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use api::{ApiClient, Endpoints, ServerAddress, WireRules};
 use model::{RuleEditError, RuleSet};
 use proxy::SavedRuleFile;
 
 use crate::credentials::{CredentialArgs, named_controller};
+use crate::failure::CommandError;
 
 /// The proxy, controller or file with the rules.
 #[derive(Debug, clap::Args)]
@@ -138,14 +139,11 @@ pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
 
 /// Parses the rules of a text; an error names the file and shows the line.
 pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<WireRules> {
-    let set = RuleSet::parse(text).map_err(|error| anyhow!(error.in_file(name)))?;
+    let set = RuleSet::parse(text).map_err(|error| CommandError::rules(&error, name))?;
     Ok(WireRules::of(text, &set))
 }
 
 /// Adds the file's name to an error of an edit.
 fn in_file(name: &str, outcome: Result<String, RuleEditError>) -> anyhow::Result<String> {
-    outcome.map_err(|error| match error {
-        RuleEditError::Before(error) => anyhow!(error.in_file(name)),
-        error => anyhow!("{name}: {error}"),
-    })
+    Ok(outcome.map_err(|error| CommandError::edit(&error, name))?)
 }

@@ -21,6 +21,7 @@ use model::RuleSet;
 use super::Args;
 use super::compare::{RunOf, SimComparison, TargetComparison};
 use super::runs::{self, SimProgress, SimRun};
+use crate::failure::CommandError;
 
 /// A trace and the rules for its replay.
 pub(super) struct SimReplay {
@@ -157,7 +158,7 @@ impl ReplayRuleFile {
     fn read(file: &Path) -> anyhow::Result<ReplayRuleFile> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
-        let set = RuleSet::parse(&text).map_err(|error| anyhow!(error.in_file(&name)))?;
+        let set = RuleSet::parse(&text).map_err(|error| CommandError::rules(&error, &name))?;
         Ok(ReplayRuleFile { name, set: Arc::new(set) })
     }
 }

@@ -17,7 +17,7 @@ use api::{
 };
 use serde_json::Value;
 
-use crate::common::{Controller, until};
+use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, limited};
 use crate::entrusted::{ask, client, first_token, showing, status, token};
 use testkit::TestFolder;
@@ -427,4 +427,56 @@ fn not_refused(url: &str, tokens: &[(Role, String)], case: &Case) -> Option<Stri
     let shown: String = call.chars().take(80).collect();
     let told = format!("{:?} {shown}: {} {:?} expected: {answer}", case.wrong, case.code, case.at);
     (!is_refusal(&answer, case.code, case.at)).then_some(told)
+}
+
+/// The stderr of a command that fails with status 1 and `--json`: one line, its code and what it
+/// names. Its stdout is empty.
+fn failure(words: &[&str]) -> (ErrorCode, Option<String>) {
+    let output = std::process::Command::new(SLUICE).args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+    assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
+    let report: ErrorReport = serde_json::from_str(&stderr).unwrap();
+    assert!(!report.message.is_empty(), "{words:?}");
+    (report.code, report.at)
+}
+
+#[test]
+fn a_command_that_fails_with_json_prints_the_code_on_one_line() {
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+    let at = ["--controller", &controller.url];
+    let with = |words: &[&str]| failure(&[words, &at].concat());
+    let named = |code, at: &str| (code, Some(at.to_owned()));
+
+    let nobody = ["status", "--json", "--controller", "http://127.0.0.1:1"];
+    assert_eq!(failure(&nobody), (ErrorCode::Unreachable, None));
+    let missing = ["rule", "list", "--json", "--api", "unix:///nonexistent/api"];
+    assert_eq!(failure(&missing), (ErrorCode::Unreachable, None));
+    assert_eq!(
+        with(&["token", "create", "a b", "--role", "admin", "--json"]),
+        named(InvalidArgument, "name")
+    );
+    assert_eq!(
+        with(&["usage", "--json", "--since", "1h", "--until", "yesterday"]),
+        named(InvalidArgument, "--until")
+    );
+    assert_eq!(with(&["report", "--json", "--job", "nobody"]), named(NotFound, "job"));
+    let stop = ["rule", "stop", "nobody", "--json"];
+    assert_eq!(with(&stop), named(NotFound, "name"));
+
+    let rules = data.path().join("wrong.toml");
+    std::fs::write(&rules, "[[rule]]\nname = 3\n").unwrap();
+    let rules = rules.to_str().unwrap();
+    assert_eq!(with(&["rule", "import", rules, "--json"]), named(InvalidRules, "2:8"));
+    let file = ["rule", "list", "--json", "--file", rules];
+    assert_eq!(failure(&file), named(InvalidRules, "2:8"));
+    let file = ["rule", "list", "--json", "--file", "/nonexistent/rules"];
+    assert_eq!(failure(&file), (ErrorCode::Io, None));
+
+    // Without --json the message is for people.
+    let words = ["usage", "--controller", "http://127.0.0.1:1"];
+    let output = std::process::Command::new(SLUICE).args(words).output().unwrap();
+    assert!(output.stderr.starts_with(b"sluice: cannot connect to "), "{output:?}");
 }
