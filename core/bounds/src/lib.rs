@@ -79,7 +79,7 @@ impl FairBound {
     ///
     /// # Errors
     /// If a bound would be passed; nothing is taken then.
-    pub fn take(&mut self, holder: &Holder, amount: u64) -> Result<(), AtBound> {
+    pub fn acquire(&mut self, holder: &Holder, amount: u64) -> Result<(), AtBound> {
         if let Err(bound) = self.check(holder, amount) {
             self.refused += 1;
             return Err(bound);
@@ -96,7 +96,7 @@ impl FairBound {
     ///
     /// # Panics
     /// If the holder has fewer units.
-    pub fn give_back(&mut self, holder: &Holder, amount: u64) {
+    pub fn release(&mut self, holder: &Holder, amount: u64) {
         if amount == 0 {
             return;
         }
@@ -166,7 +166,7 @@ mod tests {
 
     /// Takes units one at a time for as long as there are any; returns how many, and what ended it.
     fn take_all(bound: &mut FairBound, holder: &Holder) -> (u64, AtBound) {
-        (0..).find_map(|taken| bound.take(holder, 1).err().map(|end| (taken, end))).unwrap()
+        (0..).find_map(|taken| bound.acquire(holder, 1).err().map(|end| (taken, end))).unwrap()
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         let mut bound = FairBound::new(9);
         let (a, b) = (holder(1, 1), holder(2, 1));
         assert_eq!(take_all(&mut bound, &a).0, 3);
-        bound.give_back(&a, 3);
+        bound.release(&a, 3);
         assert!(bound.peers.is_empty() && bound.used() == 0);
         assert_eq!(take_all(&mut bound, &b).0, 3);
     }
@@ -204,22 +204,22 @@ mod tests {
     fn a_lower_bound_takes_nothing_away_and_gives_nothing() {
         let mut bound = FairBound::new(9);
         let a = holder(1, 1);
-        bound.take(&a, 3).unwrap();
+        bound.acquire(&a, 3).unwrap();
         bound.set_max(2);
-        assert_eq!(bound.take(&a, 1), Err(AtBound::All));
-        bound.give_back(&a, 3);
-        assert_eq!(bound.take(&a, 1), Ok(()));
+        assert_eq!(bound.acquire(&a, 1), Err(AtBound::All));
+        bound.release(&a, 3);
+        assert_eq!(bound.acquire(&a, 1), Ok(()));
     }
 
     #[test]
     fn large_amounts_count_as_many_small_ones() {
         let mut bound = FairBound::new(100);
-        assert_eq!(bound.take(&holder(1, 1), 101), Err(AtBound::All));
-        assert_eq!(bound.take(&holder(1, 1), 60), Ok(()));
-        assert_eq!(bound.take(&holder(1, 2), 1), Err(AtBound::Peer));
+        assert_eq!(bound.acquire(&holder(1, 1), 101), Err(AtBound::All));
+        assert_eq!(bound.acquire(&holder(1, 1), 60), Ok(()));
+        assert_eq!(bound.acquire(&holder(1, 2), 1), Err(AtBound::Peer));
         // A peer that holds nothing may have whatever is free.
-        assert_eq!(bound.take(&holder(2, 2), 40), Ok(()));
-        assert_eq!(bound.take(&holder(3, 2), 1), Err(AtBound::All));
+        assert_eq!(bound.acquire(&holder(2, 2), 40), Ok(()));
+        assert_eq!(bound.acquire(&holder(3, 2), 1), Err(AtBound::All));
         assert_eq!(bound.used(), 100);
     }
 }

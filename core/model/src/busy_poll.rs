@@ -32,7 +32,7 @@ impl BusyPoll {
     }
 
     /// Notes that work came after a wait of this length.
-    pub fn came_after(&mut self, gap: Nanos) {
+    pub fn record_wait(&mut self, gap: Nanos) {
         let gap = gap.get().min(self.most * LONG);
         self.mean = self.mean - self.mean / SMOOTH + gap / SMOOTH;
     }
@@ -57,19 +57,19 @@ mod tests {
     fn who_has_work_soon_looks_for_it_and_who_has_not_sleeps() {
         let mut busy_poll = BusyPoll::new(MOST);
         assert_eq!(busy_poll.span(), Nanos::ZERO, "nothing is known yet");
-        (0..20).for_each(|_| busy_poll.came_after(Nanos::from_micros(150)));
+        (0..20).for_each(|_| busy_poll.record_wait(Nanos::from_micros(150)));
         assert_eq!(busy_poll.span(), MOST);
         // One pause changes nothing; a slow trickle does.
-        busy_poll.came_after(Nanos::from_secs(10));
+        busy_poll.record_wait(Nanos::from_secs(10));
         assert_eq!(busy_poll.span(), MOST);
-        (0..5).for_each(|_| busy_poll.came_after(Nanos::from_millis(5)));
+        (0..5).for_each(|_| busy_poll.record_wait(Nanos::from_millis(5)));
         assert_eq!(busy_poll.span(), Nanos::ZERO);
     }
 
     #[test]
     fn zero_is_never() {
         let mut busy_poll = BusyPoll::new(Nanos::ZERO);
-        (0..100).for_each(|_| busy_poll.came_after(Nanos::ZERO));
+        (0..100).for_each(|_| busy_poll.record_wait(Nanos::ZERO));
         assert_eq!(busy_poll.span(), Nanos::ZERO);
     }
 }

@@ -24,11 +24,11 @@ pub struct CivilTime {
 /// The clocks of a place.
 pub trait Zone {
     /// The date and time that they show at a point of time, counted from 1970.
-    fn shows(&self, at: Time) -> CivilTime;
+    fn civil_time_at(&self, at: Time) -> CivilTime;
 
     /// The point of time, counted from 1970, at which they show this; `None` before 1970 and where
     /// [`Time`] ends.
-    fn point(&self, shown: CivilTime) -> Option<Time>;
+    fn time_of(&self, shown: CivilTime) -> Option<Time>;
 }
 
 /// A zone with a constant offset to Greenwich's time.
@@ -91,20 +91,20 @@ impl FixedZone {
     pub const UTC: FixedZone = FixedZone { seconds_east: 0 };
 
     /// A zone `seconds` east of Greenwich, less than a day; `None` if it is more.
-    pub const fn east(seconds: i32) -> Option<FixedZone> {
+    pub const fn east_of_utc(seconds: i32) -> Option<FixedZone> {
         let within_a_day = seconds > -(DAY_S as i32) && seconds < DAY_S as i32;
         if within_a_day { Some(FixedZone { seconds_east: seconds }) } else { None }
     }
 }
 
 impl Zone for FixedZone {
-    fn shows(&self, at: Time) -> CivilTime {
+    fn civil_time_at(&self, at: Time) -> CivilTime {
         // Whole seconds of 64-bit nanoseconds are far below what an i64 holds.
         let seconds = (at.as_nanos() / SECOND_NS) as i64 + i64::from(self.seconds_east);
         on_day(seconds.div_euclid(DAY_S), seconds.rem_euclid(DAY_S) as u32)
     }
 
-    fn point(&self, shown: CivilTime) -> Option<Time> {
+    fn time_of(&self, shown: CivilTime) -> Option<Time> {
         let seconds = u64::try_from(shown.seconds() - i64::from(self.seconds_east)).ok()?;
         seconds.checked_mul(SECOND_NS).map(Time::from_nanos)
     }
@@ -165,21 +165,21 @@ mod tests {
             (u64::MAX / SECOND_NS, "2554-07-21T23:34:33"),
         ] {
             let at = Time::from_nanos(seconds * SECOND_NS);
-            let shown = FixedZone::UTC.shows(at);
+            let shown = FixedZone::UTC.civil_time_at(at);
             assert_eq!(shown.to_string(), text);
-            assert_eq!(FixedZone::UTC.point(shown), Some(at));
+            assert_eq!(FixedZone::UTC.time_of(shown), Some(at));
         }
     }
 
     #[test]
     fn a_zone_in_the_east_shows_a_time_earlier() {
-        let tokyo = FixedZone::east(9 * 3_600).unwrap();
+        let tokyo = FixedZone::east_of_utc(9 * 3_600).unwrap();
         let new_year = CivilTime::new([2026, 1, 1], [0, 0, 0]).unwrap();
-        let at = tokyo.point(new_year).unwrap();
-        assert_eq!(FixedZone::UTC.shows(at).to_string(), "2025-12-31T15:00:00");
-        assert_eq!(tokyo.shows(at), new_year);
-        assert_eq!(tokyo.point(CivilTime::new([1970, 1, 1], [8, 59, 59]).unwrap()), None);
-        assert_eq!(FixedZone::east(86_400), None);
+        let at = tokyo.time_of(new_year).unwrap();
+        assert_eq!(FixedZone::UTC.civil_time_at(at).to_string(), "2025-12-31T15:00:00");
+        assert_eq!(tokyo.civil_time_at(at), new_year);
+        assert_eq!(tokyo.time_of(CivilTime::new([1970, 1, 1], [8, 59, 59]).unwrap()), None);
+        assert_eq!(FixedZone::east_of_utc(86_400), None);
     }
 
     #[test]

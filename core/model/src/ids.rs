@@ -35,7 +35,7 @@ impl JobId {
 
     /// A job's name; `None` if it is too long or holds characters that a terminal obeys.
     pub fn new(name: &str) -> Option<JobId> {
-        let fits = name.len() <= JobId::MAX_LEN && !name.chars().any(is_obeyed);
+        let fits = name.len() <= JobId::MAX_LEN && !name.chars().any(is_control);
         fits.then(|| JobId(name.into()))
     }
 
@@ -52,7 +52,7 @@ impl Nid {
     /// A name that another process of ours made; `None` if it is empty, too long or holds
     /// characters that a terminal obeys.
     pub fn new(name: &str) -> Option<Nid> {
-        let fits = (1..=Nid::MAX_LEN).contains(&name.len()) && !name.chars().any(is_obeyed);
+        let fits = (1..=Nid::MAX_LEN).contains(&name.len()) && !name.chars().any(is_control);
         fits.then(|| Nid(name.into()))
     }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Nid {
 
 /// Whether a terminal or a page obeys a character instead of showing it: controls, ends of lines,
 /// and what Unicode calls `Bidi_Control`, by which a name can imitate another one.
-fn is_obeyed(character: char) -> bool {
+fn is_control(character: char) -> bool {
     let directs = matches!(character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     character.is_control() || directs || matches!(character, '\u{2028}' | '\u{2029}')

@@ -68,7 +68,7 @@ impl Moment {
     ///
     /// # Errors
     /// If it is later than `now`, or earlier than 1970.
-    pub fn back(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+    pub fn resolve_past(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         let at = self.resolve(Some(zone), now)?;
         if at > now { Err(MomentError::Future) } else { Ok(at) }
     }
@@ -77,7 +77,7 @@ impl Moment {
     ///
     /// # Errors
     /// If it is earlier than 1970, or too late for [`Time`].
-    pub fn at(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+    pub fn resolve_any(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         self.resolve(Some(zone), now)
     }
 
@@ -85,7 +85,7 @@ impl Moment {
     ///
     /// # Errors
     /// If it is not later than `now`, or too late for [`Time`].
-    pub fn ahead(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+    pub fn resolve_future(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
         let at = match self {
             Moment::Span { span, minus: false } => {
                 let nanos = now.as_nanos().checked_add(span.get());
@@ -100,7 +100,7 @@ impl Moment {
     ///
     /// # Errors
     /// If it means a different point in each zone, as a date without a zone does.
-    pub fn without_zone(self, now: Time) -> Result<Time, MomentError> {
+    pub fn resolve_without_zone(self, now: Time) -> Result<Time, MomentError> {
         self.resolve(None::<&FixedZone>, now)
     }
 
@@ -110,15 +110,15 @@ impl Moment {
             Moment::Now => return Ok(now),
             Moment::Unix(at) => return Ok(at),
             Moment::Span { span, .. } => return Ok(now.before(span)),
-            Moment::Civil(shown, Some(zone)) => zone.point(shown),
-            Moment::Civil(shown, None) => zone?.point(shown),
+            Moment::Civil(shown, Some(zone)) => zone.time_of(shown),
+            Moment::Civil(shown, None) => zone?.time_of(shown),
             Moment::Today => {
                 let zone = zone?;
-                zone.point(zone.shows(now).midnight())
+                zone.time_of(zone.civil_time_at(now).midnight())
             }
             Moment::Yesterday => {
                 let zone = zone?;
-                zone.point(zone.shows(now).midnight().day_before())
+                zone.time_of(zone.civil_time_at(now).midnight().day_before())
             }
         };
         point.ok_or(MomentError::OutOfRange)
@@ -193,7 +193,7 @@ fn offset(text: &str) -> Option<FixedZone> {
         _ => numbers(digits, ':', [2, 2])?,
     };
     let seconds = i32::from(hours) * 3_600 + i32::from(minutes) * 60;
-    FixedZone::east(sign * seconds).filter(|_| minutes < 60)
+    FixedZone::east_of_utc(sign * seconds).filter(|_| minutes < 60)
 }
 
 /// Reads numbers of a given number of digits each, with a mark between them.

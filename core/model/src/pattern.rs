@@ -73,7 +73,7 @@ macro_rules! patterns {
 
 patterns! {
     SmallWrites = "small-writes", true,
-        |seen| most(seen.writes.small(), seen.writes.all()),
+        |seen| is_dominant(seen.writes.small(), seen.writes.all()),
         "Most writes move less than 64 KiB.",
         "Write in blocks of 1 MiB or more: gather records in memory, give stdio or the library a \
          larger buffer, use collective buffering (MPI-IO) or chunks (HDF5).",
@@ -81,7 +81,7 @@ patterns! {
     RandomReads = "small-random-reads", true,
         |seen| {
             let reads = &seen.reads;
-            most(reads.small(), reads.all()) && 2 * u128::from(reads.random) > reads.all().into()
+            is_dominant(reads.small(), reads.all()) && 2 * u128::from(reads.random) > reads.all().into()
         },
         "Most reads move less than 64 KiB, and most do not begin where the last one ended.",
         "Read larger pieces in the order of the file, or copy the file into memory or onto the \
@@ -91,14 +91,14 @@ patterns! {
         |seen| {
             let writes = &seen.writes;
             2 * u128::from(writes.random) > writes.all().into()
-                && most(writes.small(), writes.all())
+                && is_dominant(writes.small(), writes.all())
         },
         "Most writes move less than 64 KiB, and most do not begin where the last one ended.",
         "Sort writes by their offset in the file, or let one process of a node gather them; a \
          file for each process and a later merge may be faster.",
         "scattered small writes contend for blocks and locks of the file";
     SmallReads = "small-reads", true,
-        |seen| most(seen.reads.small(), seen.reads.all()),
+        |seen| is_dominant(seen.reads.small(), seen.reads.all()),
         "Most reads move less than 64 KiB.",
         "Read in blocks of 1 MiB or more; many small files are better packed into one (tar, HDF5, \
          a database).",
@@ -115,7 +115,7 @@ patterns! {
     StatStorm = "stat-storm", true,
         |seen| {
             let looks = seen.ops(OpKind::Getattr).saturating_add(seen.ops(OpKind::Walk));
-            most(looks, seen.all_ops())
+            is_dominant(looks, seen.all_ops())
         },
         "Most operations only look up names and attributes.",
         "Look at each file once and remember the answer; do not poll for files to appear; list a \
@@ -137,7 +137,7 @@ patterns! {
             let all = reads.all().saturating_add(writes.all());
             let random = reads.random.saturating_add(writes.random);
             let large = all.saturating_sub(reads.small()).saturating_sub(writes.small());
-            most(large, all) && most(all.saturating_sub(random), all)
+            is_dominant(large, all) && is_dominant(all.saturating_sub(random), all)
                 && !Pattern::ALL.iter().any(|pattern| pattern.is_slow() && pattern.is(seen))
         },
         "Large reads and writes, each where the last one ended.",
@@ -185,7 +185,7 @@ impl AccessStats {
 }
 
 /// Whether a part is three quarters or more of a sufficient whole.
-fn most(part: u64, of: u64) -> bool {
+fn is_dominant(part: u64, of: u64) -> bool {
     of >= ENOUGH && 4 * u128::from(part) >= 3 * u128::from(of)
 }
 

@@ -30,7 +30,7 @@ pub struct Grant {
 pub struct Grants {
     /// The number of proxies. A class's weight is multiplied by its share and by this, so that
     /// equal shares leave weights as the rules have them. At least 1.
-    pub members: u32,
+    pub proxies: u32,
     /// The share of each unlisted scope.
     pub unlisted: Share,
     /// The scopes whose grant changed; an empty grant ends the listing of its scope.

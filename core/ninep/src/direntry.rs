@@ -74,7 +74,7 @@ impl<'a> DirEntries<'a> {
         DirEntries { data, at: 0 }
     }
 
-    fn take(&mut self) -> Result<DirEntry<'a>, DirEntryError> {
+    fn read_entry(&mut self) -> Result<DirEntry<'a>, DirEntryError> {
         let at = self.at;
         let short = DirEntryError::Truncated { at };
         let (fixed, rest) =
@@ -98,7 +98,7 @@ impl<'a> Iterator for DirEntries<'a> {
         if self.at == self.data.len() {
             return None;
         }
-        let entry = self.take();
+        let entry = self.read_entry();
         if entry.is_err() {
             self.at = self.data.len();
         }

@@ -35,7 +35,7 @@ pub enum FrameError {
         kind: u8,
     },
     /// The body ends within a field, or the length of a field exceeds the body.
-    #[error("message with tag {tag}: {field} needs {need} bytes, {have} are left")]
+    #[error("message with tag {tag}: {field} needs {need} bytes, {available} are left")]
     Truncated {
         /// The tag of the message.
         tag: Tag,
@@ -44,7 +44,7 @@ pub enum FrameError {
         /// Bytes that it needs.
         need: usize,
         /// Bytes that are left.
-        have: usize,
+        available: usize,
     },
     /// The body continues after the last field.
     #[error("message with tag {tag}: {extra} bytes follow its last field")]

@@ -116,7 +116,7 @@ impl<'a> FrameReader<'a> {
 
     #[cold]
     fn truncated(&self, field: &'static str, need: usize) -> FrameError {
-        FrameError::Truncated { tag: self.tag, field, need, have: self.body.len() }
+        FrameError::Truncated { tag: self.tag, field, need, available: self.body.len() }
     }
 
     #[inline]

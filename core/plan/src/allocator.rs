@@ -28,15 +28,15 @@ pub struct AllocatorSettings {
     pub tick: Nanos,
     /// A proxy that has not received an assignment for this time is unreachable. It is at most half
     /// of `hold`: others must make room for the proxy's fallback before it takes effect.
-    pub silent: Nanos,
+    pub unreachable_after: Nanos,
     /// The share lease: how long proxies keep their assignments without receiving anything.
-    pub hold: Nanos,
+    pub lease: Nanos,
     /// A proxy that is unreachable for this time is forgotten.
-    pub forget: Nanos,
+    pub forget_after: Nanos,
     /// A proxy that does not use a scope for this time is idle there.
     pub idle: Nanos,
     /// A scope that no proxy uses for this time leaves the list.
-    pub keep: Nanos,
+    pub scope_idle_timeout: Nanos,
     /// The most scopes that are listed. Of each scope beyond it every proxy has an equal share.
     pub scopes_max: usize,
 }
@@ -48,26 +48,26 @@ pub struct ShareAllocator {
     term: u64,
     now: Time,
     rules: Arc<RuleSet>,
-    members: ProxyTable,
-    parts: ShareTable,
+    proxies: ProxyTable,
+    shares: ShareTable,
     metadata: TotalService,
     /// When shares may be divided next.
     next_division: Time,
     /// When unused scopes are searched for next.
     next_sweep: Time,
     /// When a proxy may have become unreachable, at the earliest; `None`: search now.
-    next_look: Option<Time>,
+    next_liveness_check: Option<Time>,
 }
 
 impl Default for AllocatorSettings {
     fn default() -> AllocatorSettings {
         AllocatorSettings {
             tick: Nanos::from_millis(100),
-            silent: Nanos::from_secs(5),
-            hold: Nanos::from_secs(10),
-            forget: Nanos::from_secs(300),
+            unreachable_after: Nanos::from_secs(5),
+            lease: Nanos::from_secs(10),
+            forget_after: Nanos::from_secs(300),
             idle: Nanos::from_secs(1),
-            keep: Nanos::from_secs(60),
+            scope_idle_timeout: Nanos::from_secs(60),
             scopes_max: 65_536,
         }
     }
@@ -94,52 +94,52 @@ impl ShareAllocator {
             term,
             now,
             rules,
-            members,
-            parts: ShareTable::default(),
+            proxies: members,
+            shares: ShareTable::default(),
             metadata: TotalService::default(),
             next_division: now,
             next_sweep: now + SWEEP,
-            next_look: None,
+            next_liveness_check: None,
         }
     }
 
     /// Handles a report of a proxy.
     pub fn report(&mut self, report: &ShareReport, now: Time) {
         self.advance(now);
-        let (id, new) = match self.members.enter(report, self.term, self.now) {
+        let (id, new) = match self.proxies.register(report, self.term, self.now) {
             ProxyEntry::Stale => return,
             ProxyEntry::Known(id) => (id, false),
             ProxyEntry::New(id) => (id, true),
         };
-        if new || report.lapsed || report.holdings.is_some() {
-            self.next_look = None;
+        if new || report.lease_expired || report.holdings.is_some() {
+            self.next_liveness_check = None;
         }
         if new {
-            self.parts.leave(id, false, self.now);
-            self.metadata.leave(id);
+            self.shares.remove_proxy(id, false, self.now);
+            self.metadata.remove_proxy(id);
         }
-        let member = self.members.get_mut(id);
+        let member = self.proxies.get_mut(id);
         member.due = true;
         if report.term != member.term {
             return;
         }
-        if report.lapsed {
-            self.members.lapse(id, self.term, self.now);
-            self.parts.all_stale();
+        if report.lease_expired {
+            self.proxies.register_expired(id, self.term, self.now);
+            self.shares.all_stale();
             return;
         }
-        member.echo(report.heard);
-        let heard = member.has_heard(self.settings.silent, self.now);
+        member.acknowledge_assignment(report.last_assignment);
+        let heard = member.has_received(self.settings.unreachable_after, self.now);
         match &report.holdings {
-            _ if !member.is_to_tell() => self.listen(id, report.revision, heard),
+            _ if !member.must_report() => self.acknowledge(id, report.revision, heard),
             Some(held) if heard && report.revision == 0 => self.adopt(id, held),
             _ => {}
         }
-        if self.members.get(id).is_present() {
+        if self.proxies.get(id).is_present() {
             if let Some(uses) = &report.uses {
-                self.take_uses(id, uses);
+                self.record_usage(id, uses);
             }
-            self.metadata.take(id, &report.served, self.now);
+            self.metadata.receive(id, &report.served, self.now);
         }
         self.divide();
     }
@@ -148,7 +148,7 @@ impl ShareAllocator {
     /// gone. Returns false if no proxy has that name.
     pub fn forget(&mut self, name: &str, now: Time) -> bool {
         self.advance(now);
-        let known = self.drop_member(name);
+        let known = self.drop_proxy(name);
         self.divide();
         known
     }
@@ -157,7 +157,7 @@ impl ShareAllocator {
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
         self.rules = rules;
-        self.parts.set_rules(&self.rules);
+        self.shares.set_rules(&self.rules);
         self.divide();
     }
 
@@ -166,132 +166,141 @@ impl ShareAllocator {
     pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
         self.advance(now);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        self.parts.set_rate(scope, rate, &mut self.members, bounds, self.now);
+        self.shares.set_rate(scope, rate, &mut self.proxies, bounds, self.now);
         self.divide();
     }
 
     /// The next assignment to be sent; poll until there is none.
-    pub fn poll_order(&mut self, now: Time) -> Option<Assignment> {
+    pub fn poll_assignment(&mut self, now: Time) -> Option<Assignment> {
         self.advance(now);
         self.divide();
-        let (id, _) = self.members.iter().find(|(_, member)| member.due)?;
-        let members = self.members.count();
-        let barred = self.bars_division().is_some();
-        let member = self.members.get_mut(id);
-        if member.is_to_tell() {
-            return Some(member.stay(members, self.now));
+        let (id, _) = self.proxies.iter().find(|(_, member)| member.due)?;
+        let members = self.proxies.count();
+        let barred = self.division_barred_until().is_some();
+        let member = self.proxies.get_mut(id);
+        if member.must_report() {
+            return Some(member.learning_assignment(members, self.now));
         }
         member.seal();
-        let number = member.number_order(self.now);
+        let number = member.next_assignment_number(self.now);
         let grants = member.unacknowledged.keys();
-        let grants = grants.map(|scope| (scope.clone(), self.parts.grant_of(id, scope)));
+        let grants = grants.map(|scope| (scope.clone(), self.shares.grant_of(id, scope)));
         Some(Assignment {
             to: member.name.clone(),
             epoch: member.epoch,
-            answers: member.sequence,
+            in_reply_to: member.sequence,
             term: member.term,
             number,
-            stay: barred,
+            learning: barred,
             base: member.acknowledged,
             revision: member.revision,
-            members,
+            proxies: members,
             unlisted: member.unlisted.sent(),
             fallback: member.fallback.sent(),
             grants: grants.collect(),
-            elsewhere: self.metadata.told(id),
+            remote_service: self.metadata.remote_service(id),
         })
     }
 
     /// When to poll again even though no report arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        let AllocatorSettings { silent, hold, forget, .. } = self.settings;
-        let barred = self.bars_division().unwrap_or(self.next_division);
-        let division = self.parts.is_stale().then_some(self.next_division);
-        let sweep = (self.parts.count() > 0).then_some(self.next_sweep);
-        let look = self.members.next_look(silent, hold, forget, self.now);
+        let AllocatorSettings {
+            unreachable_after: silent, lease: hold, forget_after: forget, ..
+        } = self.settings;
+        let barred = self.division_barred_until().unwrap_or(self.next_division);
+        let division = self.shares.is_stale().then_some(self.next_division);
+        let sweep = (self.shares.count() > 0).then_some(self.next_sweep);
+        let look = self.proxies.next_liveness_check(silent, hold, forget, self.now);
         let division = division.map(|at| at.max(barred));
         [division, sweep, look].into_iter().flatten().min()
     }
 
     /// The proxies, in the order of their numbers.
-    pub fn members(&self) -> impl Iterator<Item = ProxySnapshot> {
-        self.members.reports()
+    pub fn proxies(&self) -> impl Iterator<Item = ProxySnapshot> {
+        self.proxies.reports()
     }
 
     /// How many scopes are listed: those in use, and some that were.
     pub fn scopes(&self) -> usize {
-        self.parts.count()
+        self.shares.count()
     }
 
     // ---- the steps that calls share ----
 
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        let AllocatorSettings { silent, hold, forget, keep, .. } = self.settings;
-        if self.next_look.is_none_or(|at| self.now >= at) {
-            if self.members.mark_silent(silent, hold, self.now) {
-                self.parts.all_stale();
+        let AllocatorSettings {
+            unreachable_after: silent,
+            lease: hold,
+            forget_after: forget,
+            scope_idle_timeout: keep,
+            ..
+        } = self.settings;
+        if self.next_liveness_check.is_none_or(|at| self.now >= at) {
+            if self.proxies.mark_unreachable(silent, hold, self.now) {
+                self.shares.all_stale();
             }
-            for name in self.members.unheard(forget, self.now) {
-                self.drop_member(&name);
+            for name in self.proxies.without_report(forget, self.now) {
+                self.drop_proxy(&name);
             }
             // A proxy with a fresh lease is searched for later than this.
-            self.next_look = self.members.next_look(silent, hold, forget, self.now);
+            self.next_liveness_check =
+                self.proxies.next_liveness_check(silent, hold, forget, self.now);
         }
         if self.now >= self.next_sweep {
             self.next_sweep = self.now + SWEEP;
-            self.parts.drop_unused(&mut self.members, keep, self.now);
+            self.shares.drop_unused(&mut self.proxies, keep, self.now);
             self.metadata.drop_unused(keep, self.now);
         }
     }
 
-    fn drop_member(&mut self, name: &str) -> bool {
-        let Some(id) = self.members.forget(name) else { return false };
-        self.parts.leave(id, true, self.now);
-        self.metadata.leave(id);
+    fn drop_proxy(&mut self, name: &str) -> bool {
+        let Some(id) = self.proxies.forget(name) else { return false };
+        self.shares.remove_proxy(id, true, self.now);
+        self.metadata.remove_proxy(id);
         true
     }
 
     /// Handles a report in which a proxy names what it holds.
     fn adopt(&mut self, id: u32, held: &Holdings) {
-        self.members.get_mut(id).adopt(held.unlisted, held.fallback);
+        self.proxies.get_mut(id).adopt(held.unlisted, held.fallback);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        self.parts.adopt(id, &held.listed, &mut self.members, bounds, self.now);
+        self.shares.adopt(id, &held.listed, &mut self.proxies, bounds, self.now);
     }
 
     /// Handles a report in which a proxy acknowledges a revision.
-    fn listen(&mut self, id: u32, revision: u64, heard: bool) {
-        if heard && self.members.get_mut(id).come_back() {
-            self.next_look = None;
-            self.parts.all_stale();
+    fn acknowledge(&mut self, id: u32, revision: u64, heard: bool) {
+        if heard && self.proxies.get_mut(id).mark_reachable() {
+            self.next_liveness_check = None;
+            self.shares.all_stale();
         }
-        let freed = self.parts.acknowledge(id, &mut self.members, revision);
-        let may_raise = !self.members.bars_raising();
-        self.parts.go_on(&freed, &mut self.members, may_raise);
+        let freed = self.shares.acknowledge(id, &mut self.proxies, revision);
+        let may_raise = !self.proxies.is_learning();
+        self.shares.raise_waiting(&freed, &mut self.proxies, may_raise);
     }
 
-    fn take_uses(&mut self, id: u32, uses: &[(Scope, ScopeUsage)]) {
+    fn record_usage(&mut self, id: u32, uses: &[(Scope, ScopeUsage)]) {
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let idle = self.settings.idle;
-        self.parts.take_uses(id, uses, &mut self.members, bounds, idle, self.now);
+        self.shares.record_usage(id, uses, &mut self.proxies, bounds, idle, self.now);
     }
 
     /// Until when nothing is divided. Proxies report each second, and three of their reports are
     /// enough.
-    fn bars_division(&self) -> Option<Time> {
-        let span = Nanos::new(self.settings.silent.get() / 2);
-        self.members.bars_division(span, self.now)
+    fn division_barred_until(&self) -> Option<Time> {
+        let span = Nanos::new(self.settings.unreachable_after.get() / 2);
+        self.proxies.division_barred_until(span, self.now)
     }
 
     /// Divides what changed, at most once a tick.
     fn divide(&mut self) {
-        let bars = self.bars_division().is_some();
-        if bars || !self.parts.is_stale() || self.now < self.next_division {
+        let bars = self.division_barred_until().is_some();
+        if bars || !self.shares.is_stale() || self.now < self.next_division {
             return;
         }
         self.next_division = self.now + self.settings.tick;
-        let may_raise = !self.members.bars_raising();
-        self.parts.divide(&mut self.members, may_raise);
+        let may_raise = !self.proxies.is_learning();
+        self.shares.divide(&mut self.proxies, may_raise);
     }
 }
 

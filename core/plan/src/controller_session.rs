@@ -39,14 +39,14 @@ pub enum LeaseExpiry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSettings {
     /// The share lease: how long assignments hold without renewal; the same as the controller's.
-    pub hold: Nanos,
+    pub lease: Nanos,
     /// The behaviour after the lease has expired.
-    pub silence: LeaseExpiry,
+    pub lease_expiry: LeaseExpiry,
     /// How often an idle proxy reports; well below the controller's `silent`.
-    pub rest: Nanos,
+    pub idle_report_interval: Nanos,
     /// The share of everything if no controller answered within `hold` of the start. Until then
     /// limited requests wait, since other proxies may be giving all of it.
-    pub alone: Share,
+    pub share_without_controller: Share,
 }
 
 /// A proxy's session with its controller.
@@ -61,7 +61,7 @@ pub struct ControllerSession {
     order: u64,
     revision: u64,
     /// What was assigned.
-    members: u32,
+    proxies: u32,
     unlisted: Share,
     fallback: Option<Share>,
     listed: BTreeMap<Scope, Grant>,
@@ -73,14 +73,14 @@ pub struct ControllerSession {
     /// When there was usage to report last.
     busy: Time,
     /// Whether the lease expired, so that its assignments are no longer in force.
-    lapsed: bool,
+    lease_expired: bool,
     /// Whether there is something to acknowledge.
-    news: bool,
+    ack_due: bool,
     /// When the report was sent that was answered last.
-    heard: Time,
+    last_answered_sent: Time,
     /// The clock that does not jump, and its value at that time: raising follows this clock.
     steady: Nanos,
-    heard_steady: Nanos,
+    last_answered_steady: Nanos,
     mode: SessionMode,
     /// What the dispatcher has not received yet.
     due: BTreeSet<Scope>,
@@ -93,11 +93,11 @@ pub struct ControllerSession {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionMode {
     /// The assignments. Before the first one nothing is granted.
-    Ordered,
+    Assigned,
     /// The assignments, but nothing above the fallback.
     Lowered,
     /// The fallback.
-    Fallen,
+    Fallback,
     /// Nothing: each limit is given whole.
     Lifted,
 }
@@ -105,10 +105,10 @@ enum SessionMode {
 impl Default for SessionSettings {
     fn default() -> SessionSettings {
         SessionSettings {
-            hold: Nanos::from_secs(10),
-            silence: LeaseExpiry::Equal,
-            rest: Nanos::from_secs(1),
-            alone: Share::WHOLE,
+            lease: Nanos::from_secs(10),
+            lease_expiry: LeaseExpiry::Equal,
+            idle_report_interval: Nanos::from_secs(1),
+            share_without_controller: Share::WHOLE,
         }
     }
 }
@@ -124,7 +124,7 @@ impl ControllerSession {
             term: Membership::default(),
             order: 0,
             revision: 0,
-            members: 1,
+            proxies: 1,
             unlisted: Share::ZERO,
             fallback: None,
             listed: BTreeMap::new(),
@@ -132,12 +132,12 @@ impl ControllerSession {
             sequence: 0,
             reported: Time::ZERO,
             busy: Time::ZERO,
-            lapsed: false,
-            news: true,
-            heard: now,
+            lease_expired: false,
+            ack_due: true,
+            last_answered_sent: now,
             steady: Nanos::ZERO,
-            heard_steady: Nanos::ZERO,
-            mode: SessionMode::Ordered,
+            last_answered_steady: Nanos::ZERO,
+            mode: SessionMode::Assigned,
             due: BTreeSet::new(),
             due_all: true,
             service: LocalService::default(),
@@ -155,24 +155,24 @@ impl ControllerSession {
     ) -> Option<ShareReport> {
         self.advance(now);
         if let Some(uses) = uses {
-            self.uses.take(uses, self.now);
+            self.uses.add(uses, self.now);
         }
         let served = self.service.report(self.now);
         if !self.uses.is_idle() || !served.is_empty() {
             self.busy = self.now;
         }
-        let rest = self.settings.rest;
+        let rest = self.settings.idle_report_interval;
         // A little longer than that, so that it is seen to be idle.
         let idle = self.busy == Time::ZERO || self.now.since(self.busy) > rest + rest;
         let steady = served.is_empty() && self.uses.is_steady(rest, self.now);
         // What is not answered soon may be lost.
         let lost = self.sent.front().is_some_and(|(_, at, _)| self.now.since(*at) > rest);
         let wait = if lost { rest.get() / 4 } else { rest.get() };
-        let can_wait = (idle || steady) && !self.news;
+        let can_wait = (idle || steady) && !self.ack_due;
         if can_wait && self.now.since(self.reported).get() < wait {
             return None;
         }
-        self.news = false;
+        self.ack_due = false;
         self.reported = self.now;
         self.sequence += 1;
         self.sent.push_back((self.sequence, self.now, self.steady));
@@ -184,10 +184,10 @@ impl ControllerSession {
             epoch: self.epoch,
             sequence: self.sequence,
             term: self.term,
-            heard: self.order,
+            last_assignment: self.order,
             revision: self.revision,
-            lapsed: self.lapsed,
-            holdings: (self.revision == 0 && !self.lapsed).then(|| self.holdings()),
+            lease_expired: self.lease_expired,
+            holdings: (self.revision == 0 && !self.lease_expired).then(|| self.holdings()),
             uses: self.uses.report(),
             served,
         })
@@ -195,7 +195,7 @@ impl ControllerSession {
 
     /// Handles an assignment. Returns true if it asks for a report at once. Poll for grants
     /// afterwards.
-    pub fn hear(&mut self, order: &Assignment, now: Time) -> bool {
+    pub fn receive(&mut self, order: &Assignment, now: Time) -> bool {
         self.advance(now);
         if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
             return false;
@@ -203,20 +203,23 @@ impl ControllerSession {
         let joins = order.term > self.term;
         if joins {
             // The proxy keeps what it holds, and names it in its next report.
-            self.settle();
+            self.adopt_effective_grants();
             (self.term, self.order, self.revision) = (order.term, 0, 0);
-            self.service.begin_anew();
-        } else if !self.lapsed && order.base <= self.revision && order.revision > self.revision {
-            self.obey(order);
-            self.news = true;
+            self.service.reset();
+        } else if !self.lease_expired
+            && order.base <= self.revision
+            && order.revision > self.revision
+        {
+            self.apply_assignment(order);
+            self.ack_due = true;
         }
         // Until the first revision, each assignment is answered at once.
-        self.news |= self.revision == 0 && order.number > self.order;
+        self.ack_due |= self.revision == 0 && order.number > self.order;
         self.order = self.order.max(order.number);
-        self.service.hear(&order.elsewhere);
-        self.answered(order);
-        self.look();
-        self.news
+        self.service.receive(&order.remote_service);
+        self.note_reply(order);
+        self.update_mode();
+        self.ack_due
     }
 
     /// Takes what changed for the dispatcher since the last call; `None` if nothing did.
@@ -235,7 +238,7 @@ impl ControllerSession {
         });
         let listed = listed.collect();
         let unlisted = self.effective_part(self.unlisted);
-        Some(Grants { members: self.members, unlisted, listed })
+        Some(Grants { proxies: self.proxies, unlisted, listed })
     }
 
     /// Counts metadata service of this cost to a class, for a client that is not a mount.
@@ -245,21 +248,21 @@ impl ControllerSession {
     }
 
     /// Takes remote service of a class that was not given to the dispatcher yet.
-    pub fn poll_elsewhere(&mut self) -> Option<(Scope, Nanos)> {
+    pub fn poll_remote_service(&mut self) -> Option<(Scope, Nanos)> {
         self.service.poll()
     }
 
     /// When to poll again even though nothing is received.
     pub fn next_deadline(&self) -> Time {
-        let report = self.reported + self.settings.rest;
-        let lower = self.heard + self.settings.hold;
+        let report = self.reported + self.settings.idle_report_interval;
+        let lower = self.last_answered_sent + self.settings.lease;
         let fall = self.now + self.step();
         report.min(if lower > self.now { lower } else { fall })
     }
 
     /// Whether the controller's assignments are in force.
-    pub fn is_ordered(&self) -> bool {
-        self.mode == SessionMode::Ordered && self.revision > 0
+    pub fn is_assigned(&self) -> bool {
+        self.mode == SessionMode::Assigned && self.revision > 0
     }
 
     /// The share of a scope that the proxy gives now.
@@ -274,49 +277,50 @@ impl ControllerSession {
         let passed = now.since(self.now).min(self.step());
         self.now = self.now.max(now);
         self.steady += passed;
-        self.look();
+        self.update_mode();
     }
 
     /// How much of the time between two polls counts for raising.
     fn step(&self) -> Nanos {
-        Nanos::new(self.settings.hold.get() / 4)
+        Nanos::new(self.settings.lease.get() / 4)
     }
 
     /// Updates the mode from the age of the last assignment.
-    fn look(&mut self) {
-        let SessionSettings { hold, silence, .. } = self.settings;
-        let silent = self.now.since(self.heard) >= hold;
+    fn update_mode(&mut self) {
+        let SessionSettings { lease: hold, lease_expiry: silence, .. } = self.settings;
+        let silent = self.now.since(self.last_answered_sent) >= hold;
         // Without any assignment there is nothing to lower, and no other proxy makes room.
         let patience = if self.fallback.is_none() { hold } else { hold + hold };
         let mode = match silence {
             // Others may not have made room yet for an earlier assignment.
-            _ if !silent && self.lapsed => self.mode,
-            _ if !silent => SessionMode::Ordered,
-            LeaseExpiry::KeepLast if self.fallback.is_some() => SessionMode::Ordered,
+            _ if !silent && self.lease_expired => self.mode,
+            _ if !silent => SessionMode::Assigned,
+            LeaseExpiry::KeepLast if self.fallback.is_some() => SessionMode::Assigned,
             LeaseExpiry::Full => SessionMode::Lifted,
-            _ if self.steady - self.heard_steady >= patience => SessionMode::Fallen,
+            _ if self.steady - self.last_answered_steady >= patience => SessionMode::Fallback,
             _ => SessionMode::Lowered,
         };
         if self.mode != mode {
-            if self.mode == SessionMode::Ordered {
+            if self.mode == SessionMode::Assigned {
                 // The controller may forget its sums before it answers again.
-                self.service.begin_anew();
+                self.service.reset();
             }
-            self.news |= mode == SessionMode::Ordered;
+            self.ack_due |= mode == SessionMode::Assigned;
             self.mode = mode;
             // While the proxy is being registered, its reported holdings are the most that it has,
             // until it raises.
             let leaves = mode == SessionMode::Lowered && self.revision > 0;
-            self.lapsed |= leaves || (mode == SessionMode::Fallen && self.fallback.is_some());
+            self.lease_expired |=
+                leaves || (mode == SessionMode::Fallback && self.fallback.is_some());
             self.due_all = true;
         }
     }
 
-    fn obey(&mut self, order: &Assignment) {
+    fn apply_assignment(&mut self, order: &Assignment) {
         self.revision = order.revision;
-        let base = (order.members.max(1), order.unlisted, Some(order.fallback));
-        if (self.members, self.unlisted, self.fallback) != base {
-            (self.members, self.unlisted, self.fallback) = base;
+        let base = (order.proxies.max(1), order.unlisted, Some(order.fallback));
+        if (self.proxies, self.unlisted, self.fallback) != base {
+            (self.proxies, self.unlisted, self.fallback) = base;
             self.due_all = true;
         }
         for (scope, grant) in &order.grants {
@@ -329,30 +333,30 @@ impl ControllerSession {
     }
 
     /// Makes what is in force the holdings.
-    fn settle(&mut self) {
-        if !std::mem::take(&mut self.lapsed) {
+    fn adopt_effective_grants(&mut self) {
+        if !std::mem::take(&mut self.lease_expired) {
             return;
         }
         for (scope, grant) in &mut self.listed {
             grant.part = match self.mode {
-                SessionMode::Fallen => None,
+                SessionMode::Fallback => None,
                 _ => grant.part.map(|part| part.min(self.fallback.unwrap_or(part))),
             };
             self.due.insert(scope.clone());
         }
         self.listed.retain(|_, grant| !grant.is_empty());
         self.unlisted = self.effective_part(self.unlisted);
-        self.mode = SessionMode::Ordered;
+        self.mode = SessionMode::Assigned;
         self.due_all = true;
     }
 
-    fn answered(&mut self, order: &Assignment) {
-        let answered = self.sent.iter().find(|(of, ..)| *of == order.answers).copied();
+    fn note_reply(&mut self, order: &Assignment) {
+        let answered = self.sent.iter().find(|(of, ..)| *of == order.in_reply_to).copied();
         let Some((_, sent, steady)) = answered else { return };
-        self.heard_steady = self.heard_steady.max(steady);
-        if !order.stay {
-            self.sent.retain(|(of, ..)| *of > order.answers);
-            self.heard = self.heard.max(sent);
+        self.last_answered_steady = self.last_answered_steady.max(steady);
+        if !order.learning {
+            self.sent.retain(|(of, ..)| *of > order.in_reply_to);
+            self.last_answered_sent = self.last_answered_sent.max(sent);
         }
     }
 
@@ -370,7 +374,7 @@ impl ControllerSession {
     }
 
     fn fallback(&self) -> Share {
-        self.fallback.unwrap_or(self.settings.alone)
+        self.fallback.unwrap_or(self.settings.share_without_controller)
     }
 
     fn effective(&self, grant: Grant) -> Grant {
@@ -381,9 +385,9 @@ impl ControllerSession {
 
     fn effective_part(&self, ordered: Share) -> Share {
         match self.mode {
-            SessionMode::Ordered => ordered,
+            SessionMode::Assigned => ordered,
             SessionMode::Lowered => ordered.min(self.fallback()),
-            SessionMode::Fallen => self.fallback(),
+            SessionMode::Fallback => self.fallback(),
             SessionMode::Lifted => Share::WHOLE,
         }
     }
@@ -416,15 +420,15 @@ mod tests {
             epoch: 1,
             term: Membership { controller: 1, joined: 1 },
             number: revision + 1,
-            answers: standing.sequence,
-            stay: false,
+            in_reply_to: standing.sequence,
+            learning: false,
             base,
             revision,
-            members: 2,
+            proxies: 2,
             unlisted: part(parts.0),
             fallback: part(50),
             grants: vec![(scope(), Grant::part(part(parts.1)))],
-            elsewhere: vec![],
+            remote_service: vec![],
         }
     }
 
@@ -432,9 +436,9 @@ mod tests {
     fn ordered(percent: u64, settings: SessionSettings) -> ControllerSession {
         let mut standing = ControllerSession::new("a", 1, settings, Time::ZERO);
         standing.report(Some(vec![]), Time::ZERO);
-        standing.hear(&order(&standing, 0, 0, (0, 0)), Time::ZERO);
+        standing.receive(&order(&standing, 0, 0, (0, 0)), Time::ZERO);
         standing.report(Some(vec![]), Time::ZERO);
-        assert!(standing.hear(&order(&standing, 0, 1, (50, percent)), Time::ZERO));
+        assert!(standing.receive(&order(&standing, 0, 1, (50, percent)), Time::ZERO));
         standing
     }
 
@@ -454,9 +458,9 @@ mod tests {
         let mut standing = ordered(30, SessionSettings::default());
         let (decay, rate) = (Scope::decay("d", &[]), Rate::ops_per_sec(3));
         let grants = vec![(decay.clone(), Grant { part: None, rate })];
-        standing.hear(&Assignment { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
+        standing.receive(&Assignment { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
         let term = Membership { controller: 2, joined: 1 };
-        standing.hear(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
+        standing.receive(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
         let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
         let listed = held.expect("it reports what it holds").listed;
         assert!(listed.contains(&(decay, Share::ratio(50, 100))), "{listed:?}");
@@ -466,16 +470,16 @@ mod tests {
     fn an_older_order_and_one_of_another_life_change_nothing() {
         let mut standing = ordered(30, SessionSettings::default());
         standing.poll_grants(Time::ZERO);
-        assert!(standing.hear(&order(&standing, 1, 3, (50, 20)), Time::ZERO));
+        assert!(standing.receive(&order(&standing, 1, 3, (50, 20)), Time::ZERO));
         standing.report(Some(vec![]), Time::ZERO);
         let gap = Assignment { base: 4, ..order(&standing, 4, 5, (50, 90)) };
         let other = Assignment { epoch: 2, ..order(&standing, 1, 9, (50, 90)) };
         for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
-            assert!(!standing.hear(&late, Time::ZERO));
+            assert!(!standing.receive(&late, Time::ZERO));
         }
         let listed = vec![(scope(), Grant::part(Share::ratio(20, 100)))];
         let unlisted = Share::ratio(50, 100);
-        assert_eq!(standing.poll_grants(Time::ZERO), Some(Grants { members: 2, unlisted, listed }));
+        assert_eq!(standing.poll_grants(Time::ZERO), Some(Grants { proxies: 2, unlisted, listed }));
         assert_eq!(standing.poll_grants(Time::ZERO), None);
     }
 
@@ -494,16 +498,17 @@ mod tests {
             (40..60)
                 .for_each(|second| assert!(part(&mut standing, second) == Share::ratio(50, 100)));
             let again = standing.report(Some(vec![]), secs(60)).unwrap();
-            assert!(again.lapsed);
+            assert!(again.lease_expired);
             let late = order(&standing, 0, 9, (90, 90));
-            standing.hear(&late, secs(60));
+            standing.receive(&late, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "others may not know");
             let term = Membership { controller: 1, joined: 2 };
-            standing.hear(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
+            standing.receive(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "it keeps what it has");
             let told = standing.report(Some(vec![]), secs(60)).unwrap().holdings.unwrap();
             assert_eq!((told.unlisted, told.listed), (Share::ratio(50, 100), vec![]));
-            standing.hear(&Assignment { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
+            standing
+                .receive(&Assignment { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(percent, 100));
         }
     }
@@ -523,12 +528,12 @@ mod tests {
         let mut standing = ordered(99, SessionSettings::default());
         standing.report(Some(vec![]), secs(2));
         let late = order(&standing, 1, 1, (50, 99));
-        standing.hear(&late, secs(9));
+        standing.receive(&late, secs(9));
         standing.poll_grants(secs(11));
         assert_eq!(standing.part_of(&scope()), Share::ratio(99, 100), "2 s + 10 s");
         standing.poll_grants(secs(12));
         assert_eq!(standing.part_of(&scope()), Share::ratio(50, 100));
-        standing.hear(&late, secs(13));
+        standing.receive(&late, secs(13));
         assert_eq!(standing.part_of(&scope()), Share::ratio(50, 100));
     }
 
@@ -538,8 +543,8 @@ mod tests {
         let term = Membership { controller: 2, joined: 1 };
         let part = |standing: &mut ControllerSession, second| {
             standing.report(Some(vec![]), secs(second));
-            let stay = Assignment { term, stay: true, ..order(standing, 0, 0, (0, 0)) };
-            standing.hear(&stay, secs(second));
+            let stay = Assignment { term, learning: true, ..order(standing, 0, 0, (0, 0)) };
+            standing.receive(&stay, secs(second));
             standing.part_of(&scope())
         };
         assert_eq!(part(&mut standing, 9), Share::ratio(99, 100));
@@ -552,7 +557,8 @@ mod tests {
 
     #[test]
     fn silence_may_keep_the_orders_or_lift_them() {
-        let with = |silence| SessionSettings { silence, ..SessionSettings::default() };
+        let with =
+            |silence| SessionSettings { lease_expiry: silence, ..SessionSettings::default() };
         for (silence, part) in [(LeaseExpiry::KeepLast, 99), (LeaseExpiry::Full, 100)] {
             let mut standing = ordered(99, with(silence));
             for second in 1..60 {
@@ -572,7 +578,7 @@ mod tests {
                 if standing.report(Some(vec![]), tick(at)).is_some() {
                     reports.push(at);
                     let order = order(&standing, 1, 1, (50, 50));
-                    assert!(!answers || !standing.hear(&order, tick(at)));
+                    assert!(!answers || !standing.receive(&order, tick(at)));
                 }
             }
             assert_eq!(reports, expected, "the first acknowledges");
@@ -591,7 +597,7 @@ mod tests {
             if let Some(report) = standing.report(Some(uses), tick(at)) {
                 reports.push((at, report.uses));
                 let order = order(&standing, 1, 1, (50, 50));
-                standing.hear(&order, tick(at));
+                standing.receive(&order, tick(at));
             }
         }
         let at: Vec<_> = reports.iter().map(|(at, _)| *at).collect();

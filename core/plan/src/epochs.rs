@@ -27,9 +27,9 @@ pub struct ProxyEpochs {
 struct KnownEpoch {
     epoch: u64,
     began: Time,
-    heard: Time,
+    last_report: Time,
     /// When an older epoch that is alive reported last.
-    other: Option<Time>,
+    older_reported: Option<Time>,
 }
 
 /// The result of checking a report's epoch.
@@ -43,9 +43,9 @@ pub enum EpochCheck {
     /// A newer epoch has the name: this report is to be rejected.
     Superseded {
         /// The newer one no longer reports: this one may start a new epoch.
-        again: bool,
+        may_restart: bool,
         /// Whether this is the first sign in a while that the older process is alive.
-        news: bool,
+        first_sign: bool,
     },
 }
 
@@ -57,29 +57,29 @@ impl ProxyEpochs {
 
     /// Checks a report's epoch; `None` if its name does not fit. O(log names), or O(names)
     /// where a new name finds no room.
-    pub fn hear(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<EpochCheck> {
+    pub fn check(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<EpochCheck> {
         if self.by_name.len() >= self.most && !self.by_name.contains_key(name) {
-            self.by_name.retain(|_, life| now.since(life.heard) < GONE);
+            self.by_name.retain(|_, life| now.since(life.last_report) < DEAD_AFTER);
             if self.by_name.len() >= self.most {
                 return None;
             }
         }
-        let new = KnownEpoch { epoch, began: now, heard: now, other: None };
+        let new = KnownEpoch { epoch, began: now, last_report: now, older_reported: None };
         let life = self.by_name.entry(name.clone()).or_insert(new);
         if epoch > life.epoch {
             *life = new;
         }
         if epoch == life.epoch {
-            life.heard = now;
+            life.last_report = now;
             return Some(EpochCheck::Current { duplicate: life.has_duplicate(now) });
         }
         let alive = now.since(life.began) >= LATE;
-        let again = now.since(life.heard) >= GONE;
+        let again = now.since(life.last_report) >= DEAD_AFTER;
         let news = alive && !again && !life.has_duplicate(now);
         if alive && !again {
-            life.other = Some(now);
+            life.older_reported = Some(now);
         }
-        Some(EpochCheck::Superseded { again, news })
+        Some(EpochCheck::Superseded { may_restart: again, first_sign: news })
     }
 
     /// Whether two processes report under a name.
@@ -95,14 +95,14 @@ impl ProxyEpochs {
 
 impl KnownEpoch {
     fn has_duplicate(&self, now: Time) -> bool {
-        self.other.is_some_and(|other| now.since(other) < GONE)
+        self.older_reported.is_some_and(|other| now.since(other) < DEAD_AFTER)
     }
 }
 
 /// How long reports of an ended epoch may arrive.
 const LATE: Nanos = Nanos::from_secs(5);
 /// A proxy without a report for this time is gone: proxies report at least once a second.
-const GONE: Nanos = Nanos::from_secs(10);
+const DEAD_AFTER: Nanos = Nanos::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -115,54 +115,54 @@ mod tests {
     }
 
     fn superseded(again: bool, news: bool) -> Option<EpochCheck> {
-        Some(EpochCheck::Superseded { again, news })
+        Some(EpochCheck::Superseded { may_restart: again, first_sign: news })
     }
 
     #[test]
     fn a_proxy_that_was_started_again_takes_its_own_place_and_late_reports_say_nothing() {
         let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
-        assert_eq!(lives.hear(&a, 1, at(0)), ONLY);
-        assert_eq!(lives.hear(&a, 1, at(1)), ONLY);
-        assert_eq!(lives.hear(&a, 2, at(1)), ONLY);
-        assert_eq!(lives.hear(&a, 1, at(2)), superseded(false, false));
-        assert_eq!(lives.hear(&a, 2, at(2)), ONLY);
+        assert_eq!(lives.check(&a, 1, at(0)), ONLY);
+        assert_eq!(lives.check(&a, 1, at(1)), ONLY);
+        assert_eq!(lives.check(&a, 2, at(1)), ONLY);
+        assert_eq!(lives.check(&a, 1, at(2)), superseded(false, false));
+        assert_eq!(lives.check(&a, 2, at(2)), ONLY);
     }
 
     #[test]
     fn of_two_that_speak_both_are_told_and_the_newer_one_counts() {
         let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
-        lives.hear(&a, 1, at(0));
-        lives.hear(&a, 2, at(10));
-        assert_eq!(lives.hear(&a, 1, at(14)), superseded(false, false));
-        assert_eq!(lives.hear(&a, 1, at(15)), superseded(false, true));
-        assert_eq!(lives.hear(&a, 1, at(16)), superseded(false, false), "reported once");
-        assert_eq!(lives.hear(&a, 2, at(16)), Some(EpochCheck::Current { duplicate: true }));
+        lives.check(&a, 1, at(0));
+        lives.check(&a, 2, at(10));
+        assert_eq!(lives.check(&a, 1, at(14)), superseded(false, false));
+        assert_eq!(lives.check(&a, 1, at(15)), superseded(false, true));
+        assert_eq!(lives.check(&a, 1, at(16)), superseded(false, false), "reported once");
+        assert_eq!(lives.check(&a, 2, at(16)), Some(EpochCheck::Current { duplicate: true }));
         assert!(lives.has_duplicate("a", at(16)) && !lives.has_duplicate("b", at(16)));
-        assert_eq!(lives.hear(&a, 2, at(26)), ONLY, "the older one has another name now");
-        assert_eq!(lives.hear(&a, 1, at(27)), superseded(false, true), "again");
+        assert_eq!(lives.check(&a, 2, at(26)), ONLY, "the older one has another name now");
+        assert_eq!(lives.check(&a, 1, at(27)), superseded(false, true), "again");
     }
 
     #[test]
     fn the_older_one_may_begin_anew_once_the_newer_is_gone() {
         let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
-        lives.hear(&a, 1, at(0));
-        lives.hear(&a, 2, at(10));
-        lives.hear(&a, 1, at(19));
-        assert_eq!(lives.hear(&a, 1, at(20)), superseded(true, false));
-        assert_eq!(lives.hear(&a, 3, at(20)), ONLY);
+        lives.check(&a, 1, at(0));
+        lives.check(&a, 2, at(10));
+        lives.check(&a, 1, at(19));
+        assert_eq!(lives.check(&a, 1, at(20)), superseded(true, false));
+        assert_eq!(lives.check(&a, 3, at(20)), ONLY);
         lives.forget("a");
-        assert_eq!(lives.hear(&a, 1, at(21)), ONLY, "no epoch is known");
+        assert_eq!(lives.check(&a, 1, at(21)), ONLY, "no epoch is known");
     }
 
     #[test]
     fn names_are_bounded_and_who_is_gone_gives_way() {
         let mut lives = ProxyEpochs::new(2);
         let [a, b, c] = ["a", "b", "c"].map(Arc::from);
-        lives.hear(&a, 1, at(0));
-        lives.hear(&b, 1, at(5));
-        assert_eq!(lives.hear(&c, 1, at(9)), None);
-        assert_eq!(lives.hear(&b, 1, at(9)), ONLY);
-        assert_eq!(lives.hear(&c, 1, at(10)), ONLY);
-        assert_eq!(lives.hear(&a, 1, at(10)), None);
+        lives.check(&a, 1, at(0));
+        lives.check(&b, 1, at(5));
+        assert_eq!(lives.check(&c, 1, at(9)), None);
+        assert_eq!(lives.check(&b, 1, at(9)), ONLY);
+        assert_eq!(lives.check(&c, 1, at(10)), ONLY);
+        assert_eq!(lives.check(&a, 1, at(10)), None);
     }
 }

@@ -38,12 +38,12 @@ pub struct ShareReport {
     /// The membership of the last assignment that was received; the default if there was none.
     pub term: Membership,
     /// The number of the last assignment that was received in this term, 0 for none.
-    pub heard: u64,
+    pub last_assignment: u64,
     /// The revision in force, 0 if none of this term is.
     pub revision: u64,
     /// Whether the share lease expired: its assignments are no longer in force, and the proxy is to
     /// be registered again.
-    pub lapsed: bool,
+    pub lease_expired: bool,
     /// What the proxy holds, while no revision of this term is in force.
     pub holdings: Option<Holdings>,
     /// The usage since the last report. Scopes without usage are left out. `None`: usage was not
@@ -76,16 +76,16 @@ pub struct Assignment {
     /// The assignment's number in this membership, from 1.
     pub number: u64,
     /// The number of the last report that the controller received.
-    pub answers: u64,
+    pub in_reply_to: u64,
     /// Whether the controller is still learning what there is to divide. Such an assignment renews
     /// no lease, but it postpones raising.
-    pub stay: bool,
+    pub learning: bool,
     /// The revision since which it contains all changes.
     pub base: u64,
     /// The revision that it puts in force; 0 changes nothing: keep what you hold and report it.
     pub revision: u64,
     /// The number of proxies.
-    pub members: u32,
+    pub proxies: u32,
     /// The share of unlisted scopes.
     pub unlisted: Share,
     /// The share of everything after the lease has expired.
@@ -93,14 +93,14 @@ pub struct Assignment {
     /// The grants of single scopes; an empty one ends the listing of its scope.
     pub grants: Vec<(Scope, Grant)>,
     /// Metadata service that the proxy's classes had from other proxies.
-    pub elsewhere: Vec<(Scope, RemoteService)>,
+    pub remote_service: Vec<(Scope, RemoteService)>,
 }
 
 /// A cumulative total of service by one proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceTotal {
     /// The generation: a greater one counts from zero.
-    pub lap: u64,
+    pub generation: u64,
     /// The total cost since the generation began.
     pub cost: Nanos,
 }
@@ -109,7 +109,7 @@ pub struct ServiceTotal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteService {
     /// What other proxies served, in generations of the controller's.
-    pub elsewhere: ServiceTotal,
+    pub total: ServiceTotal,
     /// What the controller knows of the proxy's own service.
     pub own: ServiceTotal,
 }

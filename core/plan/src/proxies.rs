@@ -36,9 +36,9 @@ pub struct ProxySnapshot {
     /// The epoch of its process.
     pub epoch: u64,
     /// When its last report arrived.
-    pub heard: Time,
+    pub last_report: Time,
     /// Whether it is unreachable, so that it counts for what it may be using.
-    pub silent: bool,
+    pub unreachable: bool,
     /// The share that it may be falling back to.
     pub fallback: Share,
     /// The revision that it was sent last, and the one that it acknowledged.
@@ -51,22 +51,22 @@ pub(crate) struct ProxyProgress {
     pub(crate) name: Arc<str>,
     pub(crate) epoch: u64,
     pub(crate) term: Membership,
-    pub(crate) contact: Liveness,
+    pub(crate) liveness: Liveness,
     /// Whether it has reported what it holds.
-    told: bool,
+    has_reported: bool,
     origin: ProxyOrigin,
     /// When its last report arrived.
-    pub(crate) heard: Time,
+    pub(crate) last_report: Time,
     /// Assignments that it may be receiving: number, when it was sent, and when the report that it
     /// answers was sent at the earliest.
     sent: VecDeque<(u64, Time, Option<Time>)>,
     numbers: u64,
     /// When the last assignment was sent that it acknowledged as received.
-    echoed: Option<Time>,
+    last_acked_sent: Option<Time>,
     /// When it sent, at the earliest, the report that its last received assignment answers.
     lease: Option<Time>,
     /// When it registered.
-    entered: Time,
+    registered: Time,
     /// The number of its last report.
     pub(crate) sequence: u64,
     /// The revision that the next assignment brings.
@@ -103,7 +103,7 @@ enum ProxyOrigin {
     /// A new epoch of a known proxy: it holds nothing.
     Restarted,
     /// Its lease expired: it holds what it held, or its fallback.
-    Lapsed,
+    LeaseExpired,
 }
 
 /// All proxies, by a number of their own: the smallest that is free, so tables by it are short.
@@ -149,27 +149,27 @@ impl ProxyProgress {
     }
 
     /// The assignment for a proxy that has not reported what it holds: to keep it.
-    pub(crate) fn stay(&mut self, members: u32, now: Time) -> Assignment {
+    pub(crate) fn learning_assignment(&mut self, members: u32, now: Time) -> Assignment {
         self.due = false;
         Assignment {
-            number: self.number_order(now),
-            stay: true,
+            number: self.next_assignment_number(now),
+            learning: true,
             to: self.name.clone(),
             epoch: self.epoch,
-            answers: self.sequence,
+            in_reply_to: self.sequence,
             term: self.term,
             base: 0,
             revision: 0,
-            members,
+            proxies: members,
             unlisted: Share::ZERO,
             fallback: Share::ZERO,
             grants: Vec::new(),
-            elsewhere: Vec::new(),
+            remote_service: Vec::new(),
         }
     }
 
     pub(crate) fn is_present(&self) -> bool {
-        self.contact == Liveness::Present
+        self.liveness == Liveness::Present
     }
 
     /// The least that it counts for: its fallback, unless it is present and can be lowered.
@@ -178,39 +178,39 @@ impl ProxyProgress {
     }
 
     /// Handles the number of the assignment that it received last.
-    pub(crate) fn echo(&mut self, number: u64) {
+    pub(crate) fn acknowledge_assignment(&mut self, number: u64) {
         let Some((_, sent, bound)) = self.sent.iter().find(|(of, ..)| *of == number).copied()
         else {
             return;
         };
         self.sent.retain(|(of, ..)| *of > number);
-        self.echoed = self.echoed.max(Some(sent));
+        self.last_acked_sent = self.last_acked_sent.max(Some(sent));
         self.lease = self.lease.max(bound);
     }
 
     /// Whether it has received the controller's messages within `span`.
-    pub(crate) fn has_heard(&self, span: Nanos, now: Time) -> bool {
+    pub(crate) fn has_received(&self, span: Nanos, now: Time) -> bool {
         self.lease.is_some_and(|lease| now.since(lease) < span)
     }
 
     /// Makes an unreachable proxy present again. Returns true if that is a change.
-    pub(crate) fn come_back(&mut self) -> bool {
-        let again = self.contact == Liveness::Unreachable && self.told;
+    pub(crate) fn mark_reachable(&mut self) -> bool {
+        let again = self.liveness == Liveness::Unreachable && self.has_reported;
         if again {
-            self.contact = Liveness::Present;
+            self.liveness = Liveness::Present;
         }
         again
     }
 
     /// Whether a report with what it holds is expected.
-    pub(crate) fn is_to_tell(&self) -> bool {
-        !self.told
+    pub(crate) fn must_report(&self) -> bool {
+        !self.has_reported
     }
 
     /// The number of an assignment that is sent now.
-    pub(crate) fn number_order(&mut self, now: Time) -> u64 {
+    pub(crate) fn next_assignment_number(&mut self, now: Time) -> u64 {
         self.numbers += 1;
-        self.sent.push_back((self.numbers, now, self.echoed));
+        self.sent.push_back((self.numbers, now, self.last_acked_sent));
         if self.sent.len() > SENT_MAX {
             self.sent.pop_front();
         }
@@ -219,7 +219,7 @@ impl ProxyProgress {
 
     /// Restarts it at revision 0 with these shares in force.
     pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
-        (self.contact, self.told) = (Liveness::Present, true);
+        (self.liveness, self.has_reported) = (Liveness::Present, true);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
         self.unacknowledged.clear();
         (self.unlisted, self.fallback) = (InUseBound::new(unlisted), InUseBound::new(fallback));
@@ -230,15 +230,15 @@ impl ProxyProgress {
             name: name.clone(),
             epoch,
             term,
-            contact: Liveness::Learning,
-            told: false,
+            liveness: Liveness::Learning,
+            has_reported: false,
             origin: ProxyOrigin::New,
-            heard: now,
+            last_report: now,
             sent: VecDeque::new(),
             numbers: 0,
-            echoed: None,
+            last_acked_sent: None,
             lease: None,
-            entered: now,
+            registered: now,
             sequence: 0,
             revision: 0,
             sealed: true,
@@ -264,7 +264,7 @@ impl ProxyTable {
     }
 
     /// Finds the proxy of a report, and registers a new one.
-    pub(crate) fn enter(&mut self, report: &ShareReport, term: u64, now: Time) -> ProxyEntry {
+    pub(crate) fn register(&mut self, report: &ShareReport, term: u64, now: Time) -> ProxyEntry {
         let Some(&id) = self.by_name.get(&report.from) else {
             let id = self.insert(&report.from, report.epoch, term, now);
             self.get_mut(id).sequence = report.sequence;
@@ -282,7 +282,7 @@ impl ProxyTable {
             member.sequence = report.sequence;
             return ProxyEntry::New(id);
         }
-        (member.sequence, member.heard) = (report.sequence, now);
+        (member.sequence, member.last_report) = (report.sequence, now);
         ProxyEntry::Known(id)
     }
 
@@ -301,12 +301,12 @@ impl ProxyTable {
 
     /// Registers a proxy again whose lease expired. It counts for what it held or falls back to
     /// until it has reported what it holds.
-    pub(crate) fn lapse(&mut self, id: u32, controller: u64, now: Time) {
+    pub(crate) fn register_expired(&mut self, id: u32, controller: u64, now: Time) {
         let term = self.next_term(controller);
         let member = self.get_mut(id);
-        (member.term, member.contact, member.told) = (term, Liveness::Learning, false);
-        (member.origin, member.entered) = (ProxyOrigin::Lapsed, now);
-        (member.lease, member.echoed) = (None, None);
+        (member.term, member.liveness, member.has_reported) = (term, Liveness::Learning, false);
+        (member.origin, member.registered) = (ProxyOrigin::LeaseExpired, now);
+        (member.lease, member.last_acked_sent) = (None, None);
         member.sent.clear();
         member.unacknowledged.clear();
     }
@@ -321,16 +321,16 @@ impl ProxyTable {
     /// Marks proxies as unreachable that have not received the controller's messages for `span`, or
     /// have not reported what they hold for so long that they are at their fallback. True if any is
     /// new.
-    pub(crate) fn mark_silent(&mut self, span: Nanos, hold: Nanos, now: Time) -> bool {
+    pub(crate) fn mark_unreachable(&mut self, span: Nanos, hold: Nanos, now: Time) -> bool {
         let mut found = false;
         for member in self.by_id.values_mut() {
-            let silent = match member.contact {
-                Liveness::Learning => now.since(member.entered) >= hold + span,
-                Liveness::Present => !member.has_heard(span, now),
+            let silent = match member.liveness {
+                Liveness::Learning => now.since(member.registered) >= hold + span,
+                Liveness::Present => !member.has_received(span, now),
                 Liveness::Unreachable => false,
             };
             if silent {
-                member.contact = Liveness::Unreachable;
+                member.liveness = Liveness::Unreachable;
                 found = true;
             }
         }
@@ -338,7 +338,7 @@ impl ProxyTable {
     }
 
     /// When a proxy may become unreachable or is to be forgotten.
-    pub(crate) fn next_look(
+    pub(crate) fn next_liveness_check(
         &self,
         span: Nanos,
         hold: Nanos,
@@ -346,9 +346,9 @@ impl ProxyTable {
         now: Time,
     ) -> Option<Time> {
         let when = |member: &ProxyProgress| {
-            let forgotten = member.heard + forget;
-            match member.contact {
-                Liveness::Learning => forgotten.min(member.entered + hold + span),
+            let forgotten = member.last_report + forget;
+            match member.liveness {
+                Liveness::Learning => forgotten.min(member.registered + hold + span),
                 Liveness::Present => forgotten.min(member.lease.unwrap_or(now) + span),
                 Liveness::Unreachable => forgotten,
             }
@@ -357,15 +357,15 @@ impl ProxyTable {
     }
 
     /// The names of proxies without a report for `span`.
-    pub(crate) fn unheard(&self, span: Nanos, now: Time) -> Vec<Arc<str>> {
-        let gone = self.by_id.values().filter(|member| now.since(member.heard) >= span);
+    pub(crate) fn without_report(&self, span: Nanos, now: Time) -> Vec<Arc<str>> {
+        let gone = self.by_id.values().filter(|member| now.since(member.last_report) >= span);
         gone.map(|member| member.name.clone()).collect()
     }
 
     /// Whether no share may be raised, since a proxy has not reported yet what it holds.
-    pub(crate) fn bars_raising(&self) -> bool {
+    pub(crate) fn is_learning(&self) -> bool {
         let bars = |m: &ProxyProgress| {
-            m.contact == Liveness::Learning
+            m.liveness == Liveness::Learning
                 && matches!(m.origin, ProxyOrigin::New | ProxyOrigin::Restored)
         };
         self.by_id.values().any(bars)
@@ -373,11 +373,11 @@ impl ProxyTable {
 
     /// Until when shares stay as they are. An earlier controller divided them, and proxies need
     /// this time to report how.
-    pub(crate) fn bars_division(&self, span: Nanos, now: Time) -> Option<Time> {
+    pub(crate) fn division_barred_until(&self, span: Nanos, now: Time) -> Option<Time> {
         let bars = |m: &&ProxyProgress| {
-            m.contact == Liveness::Learning && m.origin == ProxyOrigin::Restored
+            m.liveness == Liveness::Learning && m.origin == ProxyOrigin::Restored
         };
-        let until = self.by_id.values().filter(bars).map(|m| m.entered + span).max();
+        let until = self.by_id.values().filter(bars).map(|m| m.registered + span).max();
         until.filter(|until| *until > now)
     }
 
@@ -406,8 +406,8 @@ impl ProxyTable {
         self.by_id.values().map(|member| ProxySnapshot {
             name: member.name.clone(),
             epoch: member.epoch,
-            heard: member.heard,
-            silent: member.contact == Liveness::Unreachable,
+            last_report: member.last_report,
+            unreachable: member.liveness == Liveness::Unreachable,
             fallback: member.fallback.most(),
             revisions: (member.revision, member.acknowledged),
         })

@@ -24,7 +24,7 @@ use crate::split::{Want, split};
 pub(crate) struct ShareTable {
     /// An index is used again once its scope leaves the list.
     listed: Vec<Option<ListedScope>>,
-    places: BTreeMap<Scope, ScopeIndex>,
+    indices: BTreeMap<Scope, ScopeIndex>,
     free: Vec<ScopeIndex>,
     /// Scopes to be divided again, and the index from which the search goes on.
     stale: BTreeSet<ScopeIndex>,
@@ -42,7 +42,7 @@ pub(crate) type ScopeIndex = u32;
 /// Where an acknowledgement makes room.
 #[derive(Debug, Default)]
 pub(crate) struct FreedShare {
-    places: Vec<ScopeIndex>,
+    scopes: Vec<ScopeIndex>,
     unlisted: bool,
 }
 
@@ -65,7 +65,7 @@ struct ProxyShares(Vec<Option<ProxyShare>>);
 /// One proxy's share of one scope.
 #[derive(Debug)]
 struct ProxyShare {
-    held: InUseBound,
+    in_use: InUseBound,
     /// Whether the proxy has the scope listed.
     explicit: bool,
     want: Want,
@@ -89,7 +89,7 @@ struct ShareRow {
 impl ShareTable {
     /// Handles the usage of a proxy's last report: replaces the scopes that the proxy uses. New
     /// scopes are listed, if there is room.
-    pub(crate) fn take_uses(
+    pub(crate) fn record_usage(
         &mut self,
         id: u32,
         uses: &[(Scope, ScopeUsage)],
@@ -156,14 +156,14 @@ impl ShareTable {
         let share = self.get_mut(place).and_then(|listed| listed.shares.get_mut(id));
         let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
-            span if span >= idle => Want::Nothing,
+            span if span >= idle => Want::Idle,
             _ => wanted(&ScopeUsage { used: Some(Share::ZERO), waiting: false }, share, 1),
         };
         if share.want != want {
             share.want = want;
             self.stale.insert(place);
         }
-        want == Want::Nothing
+        want == Want::Idle
     }
 
     /// Sets or removes the rate that a decay limits a scope to.
@@ -177,7 +177,7 @@ impl ShareTable {
     ) {
         let place = match rate {
             Some(_) => self.list(scope, members, bounds, now),
-            None => self.places.get(scope).copied(),
+            None => self.indices.get(scope).copied(),
         };
         let listed = place.and_then(|place| self.get_mut(place));
         let Some(listed) = listed.filter(|listed| listed.rate != rate) else { return };
@@ -201,18 +201,23 @@ impl ShareTable {
             self.stale.remove(&place);
             self.next = place + 1;
             if let Some(listed) = self.get_mut(place) {
-                listed.aim(members);
+                listed.set_targets(members);
                 self.grant(place, members, may_raise);
             }
         }
     }
 
     /// Raises what waited for the room that was freed.
-    pub(crate) fn go_on(&mut self, freed: &FreedShare, members: &mut ProxyTable, may_raise: bool) {
+    pub(crate) fn raise_waiting(
+        &mut self,
+        freed: &FreedShare,
+        members: &mut ProxyTable,
+        may_raise: bool,
+    ) {
         if freed.unlisted && self.unlisted_moves {
             self.grant_unlisted(members, may_raise);
         }
-        for place in &freed.places {
+        for place in &freed.scopes {
             if self.moving.remove(place) {
                 self.grant(*place, members, may_raise);
             }
@@ -239,11 +244,11 @@ impl ShareTable {
             member.unacknowledged.iter().filter(reached).map(|(scope, _)| scope.clone()).collect();
         // A scope whose last change is later may have come down a step nevertheless.
         for scope in member.unacknowledged.keys() {
-            let Some(place) = self.places.get(scope) else { continue };
+            let Some(place) = self.indices.get(scope) else { continue };
             let listed = self.listed[*place as usize].as_mut();
             let share = listed.and_then(|listed| listed.shares.get_mut(id));
-            if share.is_some_and(|share| share.held.acknowledge(revision)) {
-                freed.places.push(*place);
+            if share.is_some_and(|share| share.in_use.acknowledge(revision)) {
+                freed.scopes.push(*place);
             }
         }
         for scope in scopes {
@@ -276,7 +281,7 @@ impl ShareTable {
             let listed = self.get_mut(place).expect("it was listed just now");
             // Until it reports otherwise, it needs what it has.
             let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
-            share.want = Want::UpTo(*part);
+            share.want = Want::AtMost(*part);
             listed.shares.insert(id, share);
             // It may hold a rate that has ended.
             if scope.section == SectionKind::Decay {
@@ -291,7 +296,7 @@ impl ShareTable {
     }
 
     /// Handles that a proxy was restarted, or is forgotten and `gone`.
-    pub(crate) fn leave(&mut self, id: u32, gone: bool, now: Time) {
+    pub(crate) fn remove_proxy(&mut self, id: u32, gone: bool, now: Time) {
         for listed in self.listed.iter_mut().flatten() {
             match gone {
                 true => listed.shares.remove(id),
@@ -307,7 +312,7 @@ impl ShareTable {
 
     /// Marks everything to be divided again, after a change of the proxies or the rules.
     pub(crate) fn all_stale(&mut self) {
-        self.stale.extend(self.places.values());
+        self.stale.extend(self.indices.values());
         self.unlisted_stale = true;
     }
 
@@ -329,10 +334,10 @@ impl ShareTable {
             let listed = self.get(**place);
             listed.is_some_and(|of| now.since(of.used) >= keep && of.is_as_unlisted(members))
         };
-        let unused: Vec<ScopeIndex> = self.places.values().filter(unused).copied().collect();
+        let unused: Vec<ScopeIndex> = self.indices.values().filter(unused).copied().collect();
         for place in unused {
             let Some(listed) = self.listed[place as usize].take() else { continue };
-            self.places.remove(&listed.scope);
+            self.indices.remove(&listed.scope);
             self.stale.remove(&place);
             self.moving.remove(&place);
             self.free.push(place);
@@ -344,10 +349,10 @@ impl ShareTable {
 
     /// What a proxy is granted of a scope.
     pub(crate) fn grant_of(&self, id: u32, scope: &Scope) -> Grant {
-        let listed = self.places.get(scope).and_then(|place| self.get(*place));
+        let listed = self.indices.get(scope).and_then(|place| self.get(*place));
         let Some(listed) = listed else { return Grant::default() };
         let share = listed.shares.get(id).filter(|share| share.explicit);
-        Grant { part: share.map(|share| share.held.sent()), rate: listed.rate }
+        Grant { part: share.map(|share| share.in_use.sent()), rate: listed.rate }
     }
 
     /// Whether something is to be divided again.
@@ -357,7 +362,7 @@ impl ShareTable {
 
     /// How many scopes are listed.
     pub(crate) fn count(&self) -> usize {
-        self.places.len()
+        self.indices.len()
     }
 
     fn get(&self, place: ScopeIndex) -> Option<&ListedScope> {
@@ -376,10 +381,10 @@ impl ShareTable {
         bounds: ShareBounds<'_>,
         now: Time,
     ) -> Option<ScopeIndex> {
-        if let Some(place) = self.places.get(scope) {
+        if let Some(place) = self.indices.get(scope) {
             return Some(*place);
         }
-        if self.places.len() >= bounds.scopes_max {
+        if self.indices.len() >= bounds.scopes_max {
             return None;
         }
         let mut shares = ProxyShares::default();
@@ -393,7 +398,7 @@ impl ShareTable {
             (self.listed.len() - 1) as ScopeIndex
         });
         self.listed[place as usize] = Some(listed);
-        self.places.insert(scope.clone(), place);
+        self.indices.insert(scope.clone(), place);
         self.stale.insert(place);
         Some(place)
     }
@@ -405,7 +410,7 @@ impl ShareTable {
         let row = |(id, share): (u32, &ProxyShare)| {
             let member = members.get(id);
             let target = member.is_present().then_some(share.target);
-            let (most, sent) = (share.held.most(), share.held.sent());
+            let (most, sent) = (share.in_use.most(), share.in_use.sent());
             (id, ShareRow { most, sent, floor: member.floor(), target })
         };
         let (ids, rows): (Vec<u32>, Vec<ShareRow>) = listed.shares.iter().map(row).unzip();
@@ -413,13 +418,13 @@ impl ShareTable {
         for (at, part) in changes {
             let revision = members.get_mut(ids[at]).change_scope(&listed.scope);
             let share = listed.shares.get_mut(ids[at]).expect("its number is of this table");
-            share.held.send(revision, part);
+            share.in_use.send(revision, part);
             share.explicit = true;
         }
         for id in ids {
             let member = members.get_mut(id);
             if member.is_present() {
-                listed.say(id, member);
+                listed.list_explicitly(id, member);
             }
         }
         if waits {
@@ -452,7 +457,7 @@ impl ShareTable {
             let revision = member.change();
             member.unlisted.send(revision, part);
             for listed in self.listed.iter_mut().flatten() {
-                listed.say(ids[at], member);
+                listed.list_explicitly(ids[at], member);
             }
         }
         for (at, part) in fallback {
@@ -473,13 +478,13 @@ pub(crate) struct ShareBounds<'b> {
 
 impl ListedScope {
     /// Sets the target of each proxy.
-    fn aim(&mut self, members: &ProxyTable) {
+    fn set_targets(&mut self, members: &ProxyTable) {
         let (mut pool, mut wants) = (Share::WHOLE, Vec::new());
         for (id, share) in self.shares.iter() {
             let member = members.get(id);
             match member.is_present() {
                 true => wants.push(share.want),
-                false => pool = pool.less(share.held.most().max(member.floor())),
+                false => pool = pool.less(share.in_use.most().max(member.floor())),
             }
         }
         let mut parts = split(pool, self.least, &wants).into_iter();
@@ -492,7 +497,7 @@ impl ListedScope {
 
     /// Makes a proxy list the scope with the share that it holds. Otherwise a change of the share
     /// of unlisted scopes would change this one too.
-    fn say(&mut self, id: u32, member: &mut ProxyProgress) {
+    fn list_explicitly(&mut self, id: u32, member: &mut ProxyProgress) {
         let share = self.shares.get_mut(id).expect("each proxy has a share of each listed scope");
         if !share.explicit {
             share.explicit = true;
@@ -504,8 +509,8 @@ impl ListedScope {
     fn is_as_unlisted(&self, members: &ProxyTable) -> bool {
         let same = |(id, share): (u32, &ProxyShare)| {
             let unlisted = &members.get(id).unlisted;
-            let settled = share.held.is_settled() && unlisted.is_settled();
-            settled && share.want == Want::Nothing && share.held.most() == unlisted.most()
+            let settled = share.in_use.is_settled() && unlisted.is_settled();
+            settled && share.want == Want::Idle && share.in_use.most() == unlisted.most()
         };
         self.rate.is_none() && self.shares.iter().all(same)
     }
@@ -546,7 +551,7 @@ impl ProxyShares {
 impl ProxyShare {
     fn new(held: InUseBound, explicit: bool, now: Time) -> ProxyShare {
         let target = held.sent();
-        ProxyShare { held, explicit, want: Want::Nothing, used: now, sequence: 0, target }
+        ProxyShare { in_use: held, explicit, want: Want::Idle, used: now, sequence: 0, target }
     }
 }
 
@@ -579,21 +584,21 @@ fn steps(rows: &[ShareRow], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
 /// report covers, so that a short pause gives nothing away. It is a whole number of 64ths, or a
 /// power of two below, so that small changes move no shares.
 fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
-    let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::More };
-    let held = u64::from(share.held.sent().billionths());
+    let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::Unbounded };
+    let held = u64::from(share.in_use.sent().billionths());
     let used = u64::from(used.billionths());
     if used > 0 && used * 8 >= held * 7 {
-        return Want::More;
+        return Want::Unbounded;
     }
     let before = match share.want {
-        Want::Nothing => 0,
-        Want::UpTo(part) => u64::from(part.billionths()),
-        Want::More => held,
+        Want::Idle => 0,
+        Want::AtMost(part) => u64::from(part.billionths()),
+        Want::Unbounded => held,
     };
     let before = (0..ticks.clamp(1, 10)).fold(before, |part, _| part * 3 / 4);
     let need = before.max(used + used / 4);
     let need = if need < STEP { need.next_power_of_two() } else { need.div_ceil(STEP) * STEP };
-    Want::UpTo(Share::ratio(need, 64 * STEP))
+    Want::AtMost(Share::ratio(need, 64 * STEP))
 }
 
 /// Shares that are divided in a tick: a tenth of its time. Of more, as when a proxy joins a

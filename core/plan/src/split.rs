@@ -18,18 +18,18 @@ use model::Share;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// The proxy moved nothing and has no queue.
-    Nothing,
+    Idle,
     /// This share is enough.
-    UpTo(Share),
+    AtMost(Share),
     /// Requests wait at the proxy: it takes whatever share it can get.
-    More,
+    Unbounded,
 }
 
 /// Computes the share of each proxy, in the order of `wants`: together at most `pool`. `least` is
 /// the least share of an idle proxy, one unit a second, while that is less than an equal share.
 pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
     let members = wants.len() as u32;
-    let active = wants.iter().filter(|want| **want != Want::Nothing).count() as u32;
+    let active = wants.iter().filter(|want| **want != Want::Idle).count() as u32;
     let idle = members - active;
     let equal = pool.shared_by(members);
     if active == 0 {
@@ -39,7 +39,7 @@ pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
     let rest = if idle == 0 { pool } else { pool.less(each_idle.times(idle)) };
     let mut parts = fill(rest, active, each_idle, wants);
     for (part, want) in parts.iter_mut().zip(wants) {
-        if *want == Want::Nothing {
+        if *want == Want::Idle {
             *part = each_idle;
         }
     }
@@ -49,9 +49,9 @@ pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
 /// Divides by max-min: the least need first. What remains in the end is divided equally.
 fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     let need = |want: &Want| match want {
-        Want::Nothing => None,
-        Want::UpTo(part) => Some((*part).max(floor)),
-        Want::More => Some(Share::WHOLE),
+        Want::Idle => None,
+        Want::AtMost(part) => Some((*part).max(floor)),
+        Want::Unbounded => Some(Share::WHOLE),
     };
     let mut order: Vec<(Share, usize)> = wants
         .iter()
@@ -94,15 +94,15 @@ mod tests {
     }
 
     fn of(percent: u64) -> Want {
-        Want::UpTo(Share::ratio(percent, 100))
+        Want::AtMost(Share::ratio(percent, 100))
     }
 
     #[test]
     fn the_trace_of_the_source_is_divided_as_printed() {
-        use Want::{More, Nothing};
-        assert_eq!(rates(200, &[Nothing, Nothing]), [100, 100]);
-        assert_eq!(rates(200, &[More, More]), [100, 100]);
-        assert_eq!(rates(200, &[Nothing, More]), [1, 199]);
+        use Want::{Idle, Unbounded};
+        assert_eq!(rates(200, &[Idle, Idle]), [100, 100]);
+        assert_eq!(rates(200, &[Unbounded, Unbounded]), [100, 100]);
+        assert_eq!(rates(200, &[Idle, Unbounded]), [1, 199]);
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
             for active in 0..=members {
                 for rate in [100u64, 200, 1_000, 6_000, 1_000_000] {
                     let wants: Vec<Want> = (0..members)
-                        .map(|at| if at < active { Want::More } else { Want::Nothing })
+                        .map(|at| if at < active { Want::Unbounded } else { Want::Idle })
                         .collect();
                     let idle = members - active;
                     // In billionths of the rate, as printed but for K = 0 and K = N.
@@ -139,18 +139,18 @@ mod tests {
 
     #[test]
     fn who_needs_less_leaves_the_rest_to_the_others() {
-        use Want::{More, Nothing};
-        assert_eq!(rates(1000, &[of(10), More, More]), [100, 450, 450]);
-        assert_eq!(rates(1000, &[of(10), of(20), More]), [100, 200, 700]);
-        assert_eq!(rates(1000, &[of(50), of(40), More]), [333, 333, 333]);
-        assert_eq!(rates(1000, &[of(10), More, Nothing]), [100, 895, 5]);
+        use Want::{Idle, Unbounded};
+        assert_eq!(rates(1000, &[of(10), Unbounded, Unbounded]), [100, 450, 450]);
+        assert_eq!(rates(1000, &[of(10), of(20), Unbounded]), [100, 200, 700]);
+        assert_eq!(rates(1000, &[of(50), of(40), Unbounded]), [333, 333, 333]);
+        assert_eq!(rates(1000, &[of(10), Unbounded, Idle]), [100, 895, 5]);
         assert_eq!(rates(1000, &[of(10), of(30)]), [400, 600], "what no proxy needs is divided");
     }
 
     #[test]
     fn a_limit_smaller_than_the_members_is_never_exceeded() {
-        use Want::{More, Nothing};
-        let wants = [&[More][..], &[Nothing; 9]].concat();
+        use Want::{Idle, Unbounded};
+        let wants = [&[Unbounded][..], &[Idle; 9]].concat();
         let parts = split(Share::WHOLE, Share::ratio(1, 5), &wants);
         assert_eq!(parts, [Share::equal(10); 10]);
     }

@@ -23,7 +23,7 @@ use crate::messages::{RemoteService, ServiceTotal};
 #[derive(Debug, Default)]
 pub(crate) struct TotalService {
     classes: BTreeMap<Scope, ClassService>,
-    laps: u64,
+    generations: u64,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct ClassService {
     total: u64,
     accounts: BTreeMap<u32, ServiceAccount>,
     /// When a proxy reported it last.
-    mentioned: Time,
+    last_reported: Time,
 }
 
 /// One proxy's account with one class.
@@ -41,7 +41,7 @@ struct ServiceAccount {
     /// The latest known total of the proxy's own service.
     own: ServiceTotal,
     /// The generation in which remote service is sent to it.
-    lap: u64,
+    generation: u64,
     /// The others' service when that generation began, and its own since.
     began: u64,
     served: u64,
@@ -49,19 +49,19 @@ struct ServiceAccount {
 
 impl TotalService {
     /// Handles what a proxy reports to have served in total.
-    pub(crate) fn take(&mut self, id: u32, served: &[(Scope, ServiceTotal)], now: Time) {
+    pub(crate) fn receive(&mut self, id: u32, served: &[(Scope, ServiceTotal)], now: Time) {
         for (scope, sum) in served {
             let room = self.classes.len() < CLASSES_MAX;
             if !room && !self.classes.contains_key(scope) {
                 continue;
             }
             let class = self.classes.entry(scope.clone()).or_default();
-            class.mentioned = now;
+            class.last_reported = now;
             let account = class.accounts.entry(id).or_insert_with(|| {
-                self.laps += 1;
+                self.generations += 1;
                 ServiceAccount {
                     own: ServiceTotal::default(),
-                    lap: self.laps,
+                    generation: self.generations,
                     began: class.total,
                     served: 0,
                 }
@@ -73,18 +73,19 @@ impl TotalService {
     }
 
     /// The remote service to send to a proxy, of each class that it reported.
-    pub(crate) fn told(&self, id: u32) -> Vec<(Scope, RemoteService)> {
+    pub(crate) fn remote_service(&self, id: u32) -> Vec<(Scope, RemoteService)> {
         let of = |(scope, class): (&Scope, &ClassService)| {
             let account = class.accounts.get(&id)?;
             let others = class.total - account.began - account.served;
-            let elsewhere = ServiceTotal { lap: account.lap, cost: Nanos::new(others) };
-            Some((scope.clone(), RemoteService { elsewhere, own: account.own }))
+            let elsewhere =
+                ServiceTotal { generation: account.generation, cost: Nanos::new(others) };
+            Some((scope.clone(), RemoteService { total: elsewhere, own: account.own }))
         };
         self.classes.iter().filter_map(of).collect()
     }
 
     /// Handles that a proxy is gone or was restarted; what it served stays counted.
-    pub(crate) fn leave(&mut self, id: u32) {
+    pub(crate) fn remove_proxy(&mut self, id: u32) {
         for class in self.classes.values_mut() {
             class.accounts.remove(&id);
         }
@@ -92,7 +93,7 @@ impl TotalService {
 
     /// Forgets classes that no proxy has reported for a time.
     pub(crate) fn drop_unused(&mut self, keep: Nanos, now: Time) {
-        self.classes.retain(|_, class| now.since(class.mentioned) < keep);
+        self.classes.retain(|_, class| now.since(class.last_reported) < keep);
     }
 }
 
@@ -100,7 +101,7 @@ impl TotalService {
 #[derive(Debug, Default)]
 pub(crate) struct LocalService {
     classes: BTreeMap<Scope, LocalClass>,
-    laps: u64,
+    generations: u64,
     /// Remote service that is to be applied here.
     due: BTreeMap<Scope, Nanos>,
 }
@@ -110,7 +111,7 @@ struct LocalClass {
     served: ServiceTotal,
     /// What the controller has acknowledged.
     known: ServiceTotal,
-    told: ServiceTotal,
+    remote: ServiceTotal,
     used: Time,
 }
 
@@ -121,11 +122,11 @@ impl LocalService {
             if self.classes.len() >= CLASSES_MAX {
                 return;
             }
-            self.laps += 1;
-            let served = ServiceTotal { lap: self.laps, cost: Nanos::ZERO };
+            self.generations += 1;
+            let served = ServiceTotal { generation: self.generations, cost: Nanos::ZERO };
             let none = ServiceTotal::default();
             self.classes
-                .insert(scope.clone(), LocalClass { served, known: none, told: none, used: now });
+                .insert(scope.clone(), LocalClass { served, known: none, remote: none, used: now });
         }
         if let Some(class) = self.classes.get_mut(scope) {
             class.served.cost += cost;
@@ -135,18 +136,19 @@ impl LocalService {
 
     /// The totals for a report. Forgets what is acknowledged and was not used for long.
     pub(crate) fn report(&mut self, now: Time) -> Vec<(Scope, ServiceTotal)> {
-        let keeps =
-            |class: &LocalClass| class.known != class.served || now.since(class.used) < KEEP;
+        let keeps = |class: &LocalClass| {
+            class.known != class.served || now.since(class.used) < REPORT_IDLE_MAX
+        };
         self.classes.retain(|_, class| keeps(class));
         self.classes.iter().map(|(scope, class)| (scope.clone(), class.served)).collect()
     }
 
     /// Handles the remote service of an assignment.
-    pub(crate) fn hear(&mut self, told: &[(Scope, RemoteService)]) {
-        for (scope, RemoteService { elsewhere, own }) in told {
+    pub(crate) fn receive(&mut self, told: &[(Scope, RemoteService)]) {
+        for (scope, RemoteService { total: elsewhere, own }) in told {
             let Some(class) = self.classes.get_mut(scope) else { continue };
             class.known = class.known.max(*own);
-            let more = class.told.advance(*elsewhere);
+            let more = class.remote.advance(*elsewhere);
             if more > Nanos::ZERO {
                 *self.due.entry(scope.clone()).or_default() += more;
             }
@@ -159,7 +161,7 @@ impl LocalService {
     }
 
     /// Restarts the remote totals for another controller, which counts from zero.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.classes.clear();
     }
 }
@@ -170,7 +172,7 @@ impl ServiceTotal {
         if sum <= *self {
             return Nanos::ZERO;
         }
-        let before = if sum.lap == self.lap { self.cost } else { Nanos::ZERO };
+        let before = if sum.generation == self.generation { self.cost } else { Nanos::ZERO };
         *self = sum;
         sum.cost - before
     }
@@ -179,7 +181,7 @@ impl ServiceTotal {
 /// How many classes are accounted for at once.
 const CLASSES_MAX: usize = 65_536;
 /// A class that was not served for this time is not reported. Less than the controller keeps it.
-const KEEP: Nanos = Nanos::from_secs(30);
+const REPORT_IDLE_MAX: Nanos = Nanos::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -203,24 +205,24 @@ mod tests {
             (TotalService::default(), LocalService::default(), LocalService::default());
         a.serve(&class(), Nanos::new(10), Time::ZERO);
         b.serve(&class(), Nanos::new(1), Time::ZERO);
-        all.take(1, &sums(&mut a), Time::ZERO);
-        all.take(2, &sums(&mut b), Time::ZERO);
+        all.receive(1, &sums(&mut a), Time::ZERO);
+        all.receive(2, &sums(&mut b), Time::ZERO);
         a.serve(&class(), Nanos::new(20), Time::ZERO);
         let lost = sums(&mut a);
         a.serve(&class(), Nanos::new(30), Time::ZERO);
         for report in [sums(&mut a), lost, sums(&mut a)] {
-            all.take(1, &report, Time::ZERO);
+            all.receive(1, &report, Time::ZERO);
         }
-        let old = all.told(2);
-        b.hear(&old);
+        let old = all.remote_service(2);
+        b.receive(&old);
         a.serve(&class(), Nanos::new(40), Time::ZERO);
-        all.take(1, &sums(&mut a), Time::ZERO);
-        for told in [all.told(2), old, all.told(2)] {
-            b.hear(&told);
+        all.receive(1, &sums(&mut a), Time::ZERO);
+        for told in [all.remote_service(2), old, all.remote_service(2)] {
+            b.receive(&told);
         }
         // The 10 were before b reported the class: it had no request to be delayed then.
         assert_eq!((due(&mut b), due(&mut b)), (20 + 30 + 40, 0));
-        a.hear(&all.told(1));
+        a.receive(&all.remote_service(1));
         assert_eq!(due(&mut a), 1);
     }
 
@@ -230,29 +232,29 @@ mod tests {
             (TotalService::default(), LocalService::default(), LocalService::default());
         a.serve(&class(), Nanos::new(5), Time::ZERO);
         b.serve(&class(), Nanos::new(5), Time::ZERO);
-        all.take(1, &sums(&mut a), Time::ZERO);
-        all.take(2, &sums(&mut b), Time::ZERO);
-        all.leave(1);
+        all.receive(1, &sums(&mut a), Time::ZERO);
+        all.receive(2, &sums(&mut b), Time::ZERO);
+        all.remove_proxy(1);
         let mut a = LocalService::default();
         a.serve(&class(), Nanos::new(7), Time::ZERO);
-        all.take(1, &sums(&mut a), Time::ZERO);
-        a.hear(&all.told(1));
-        b.hear(&all.told(2));
+        all.receive(1, &sums(&mut a), Time::ZERO);
+        a.receive(&all.remote_service(1));
+        b.receive(&all.remote_service(2));
         assert_eq!((due(&mut a), due(&mut b)), (0, 7));
     }
 
     #[test]
     fn a_class_that_rests_is_spoken_of_until_the_controller_knows_it() {
         let (mut all, mut a) = (TotalService::default(), LocalService::default());
-        let late = Time::ZERO + KEEP;
+        let late = Time::ZERO + REPORT_IDLE_MAX;
         a.serve(&class(), Nanos::new(5), Time::ZERO);
         let report = a.report(late);
         assert_eq!(report.len(), 1);
-        all.take(1, &report, late);
-        a.hear(&all.told(1));
+        all.receive(1, &report, late);
+        a.receive(&all.remote_service(1));
         assert_eq!(a.report(late), []);
         a.serve(&class(), Nanos::new(3), late);
-        all.take(1, &a.report(late), late);
+        all.receive(1, &a.report(late), late);
         assert_eq!(all.classes[&class()].total, 8, "a new lap is not taken for an old sum");
     }
 }

@@ -33,7 +33,7 @@ struct UsageSum {
 
 impl UnreportedUsage {
     /// Adds what was used in a tick.
-    pub(crate) fn take(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
+    pub(crate) fn add(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
         let same = uses.len() == self.last.len()
             && uses.iter().zip(&self.last).all(|((scope, what), (before, waiting))| {
                 what.waiting == *waiting && scope == before
@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn what_goes_on_is_told_as_a_mean() {
         let mut uses = UnreportedUsage::default();
-        (0..10).for_each(|at| uses.take(using(100 + 10 * at, false), tick(at.into())));
-        uses.take(Vec::new(), tick(10));
+        (0..10).for_each(|at| uses.add(using(100 + 10 * at, false), tick(at.into())));
+        uses.add(Vec::new(), tick(10));
         assert_eq!(uses.report(), Some(using(145 * 10 / 11, false)));
         assert_eq!(uses.report(), None);
-        uses.take(Vec::new(), tick(11));
+        uses.add(Vec::new(), tick(11));
         assert_eq!(uses.report(), Some(vec![]));
     }
 
@@ -103,11 +103,11 @@ mod tests {
     fn it_is_steady_until_another_scope_is_used_or_somebody_waits() {
         let second = Nanos::from_secs(1);
         let mut uses = UnreportedUsage::default();
-        (0..30).for_each(|at| uses.take(using(at, false), tick(at.into())));
+        (0..30).for_each(|at| uses.add(using(at, false), tick(at.into())));
         assert!(uses.is_steady(second, tick(30)));
-        uses.take(using(7, true), tick(31));
+        uses.add(using(7, true), tick(31));
         assert!(!uses.is_steady(second, tick(41)) && uses.is_steady(second, tick(42)));
-        uses.take(Vec::new(), tick(50));
+        uses.add(Vec::new(), tick(50));
         assert!(!uses.is_steady(second, tick(50)), "it stopped");
     }
 }

@@ -35,12 +35,12 @@ use crate::tags::{VirtualTime, time_key};
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
     pub(crate) fn admit(&mut self, class: u32, lane: usize, queue: usize) {
-        let fifo = &self.classes[class].standings[lane].queues[queue];
+        let fifo = &self.classes[class].lanes[lane].queues[queue];
         let visited = fifo.passed | fifo.tried;
         let now = self.now;
-        let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.nobody_in_line();
-        match self.blocking(fifo.head, visited, blocks) {
-            Some(at) => self.wait(class, lane, queue, at),
+        let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.has_no_waiters();
+        match self.blocking_meter(fifo.head, visited, blocks) {
+            Some(at) => self.wait_at_meter(class, lane, queue, at),
             None => self.make_ready(class, lane, queue),
         }
     }
@@ -48,33 +48,33 @@ impl Dispatcher {
     /// Whether the ready head of a queue may be dispatched now. If a meter that it has no right to
     /// pass fell into debt, it goes back in line there.
     pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
-        let fifo = &self.classes[class].standings[lane].queues[queue];
+        let fifo = &self.classes[class].lanes[lane].queues[queue];
         let now = self.now;
-        let debtor = self.blocking(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
+        let debtor = self.blocking_meter(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
         if let Some(at) = debtor {
-            self.send_back(class, lane, queue, at);
+            self.requeue_at_meter(class, lane, queue, at);
         }
         debtor.is_none()
     }
 
     /// Releases every waiter whose meter lets it; to be called whenever time or meters moved.
     #[inline]
-    pub(crate) fn pump(&mut self) {
+    pub(crate) fn admit_ready(&mut self) {
         while let Some(meter) = self.lanes.iter().find_map(|state| state.due_meter(self.now)) {
-            self.release(meter);
+            self.release_first_waiter(meter);
         }
     }
 
     /// Removes the head of a queue from where its meters had let it come.
     pub(crate) fn withdraw(&mut self, class: u32, lane: usize, queue: usize) {
-        let standing = &self.classes[class].standings[lane];
+        let standing = &self.classes[class].lanes[lane];
         if standing.waiting >> queue & 1 == 1 {
-            self.leave(class, lane, queue, true);
+            self.leave_meter(class, lane, queue, true);
         } else {
             self.count_ready(class, lane, queue);
             self.unready(class, lane, queue);
         }
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         (fifo.passed, fifo.tried) = (0, 0);
     }
 
@@ -120,9 +120,9 @@ impl Dispatcher {
         for (lane, state) in self.lanes.iter_mut().enumerate() {
             if !meter.waiting[lane].is_empty() {
                 let key = time_key(meter.release_at(lane), u64::from(index));
-                state.deadlines.put(key, index, &mut state.deadline_places);
-            } else if state.deadline_places.holds(index) {
-                state.deadlines.remove(index, &mut state.deadline_places);
+                state.deadlines.put(key, index, &mut state.deadline_positions);
+            } else if state.deadline_positions.holds(index) {
+                state.deadlines.remove(index, &mut state.deadline_positions);
             }
         }
     }
@@ -130,17 +130,22 @@ impl Dispatcher {
     /// Of a request's meters that it pays and that are not in `visited`, the position in its chain
     /// of the one that is due last among those that block it. The others are likely to be due by
     /// then.
-    fn blocking(&self, index: u32, visited: u8, blocks: impl Fn(&Meter) -> bool) -> Option<usize> {
+    fn blocking_meter(
+        &self,
+        index: u32,
+        visited: u8,
+        blocks: impl Fn(&Meter) -> bool,
+    ) -> Option<usize> {
         let request = &self.requests[index];
         match request.route == NONE || request.has(PAID) {
             true => None,
-            false => self.blocking_on(request, visited, blocks),
+            false => self.blocking_meter_of(request, visited, blocks),
         }
     }
 
     /// Apart, so that a request without meters does not pay for what it does not need.
     #[inline(never)]
-    fn blocking_on(
+    fn blocking_meter_of(
         &self,
         request: &QueuedRequest,
         visited: u8,
@@ -157,18 +162,18 @@ impl Dispatcher {
     /// Lets the first waiter of a meter go on, from either lane. It has passed if it was its turn,
     /// and may try if the meter has its whole burst.
     #[inline(never)]
-    fn release(&mut self, index: u32) {
+    fn release_first_waiter(&mut self, index: u32) {
         let meter = &self.meters[index];
         let open = (0..LANES.len()).filter(|lane| meter.release_at(*lane) <= self.now);
         let firsts = open.filter_map(|lane| meter.waiting[lane].first().map(|first| (first, lane)));
         let ((_, item), lane) = firsts.min().expect("a meter with a deadline has a waiter");
         let (class, queue) = (item / QUEUES as u32, item as usize % QUEUES);
-        let in_turn = meter.holds_none(lane);
+        let in_turn = meter.no_passed_heads(lane);
         if !in_turn {
             self.meters[index].count_try(self.now);
         }
-        self.leave(class, lane, queue, !in_turn);
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        self.leave_meter(class, lane, queue, !in_turn);
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         match in_turn {
             true => fifo.passed |= 1 << fifo.at,
             false => fifo.tried |= 1 << fifo.at,
@@ -178,45 +183,45 @@ impl Dispatcher {
     }
 
     /// Puts a ready head back in line at a meter of its chain.
-    fn send_back(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
+    fn requeue_at_meter(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
         self.unready(class, lane, queue);
-        self.classes[class].standings[lane].queues[queue].tried = 0;
-        self.wait(class, lane, queue, at);
+        self.classes[class].lanes[lane].queues[queue].tried = 0;
+        self.wait_at_meter(class, lane, queue, at);
         self.refresh(class, lane);
     }
 
-    fn wait(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
+    fn wait_at_meter(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
         self.count_ready(class, lane, queue);
         let own = &mut self.classes[class];
-        let standing = &mut own.standings[lane];
+        let standing = &mut own.lanes[lane];
         standing.waiting |= 1 << queue;
         standing.queues[queue].at = at as u8;
         let request = &self.requests[standing.queues[queue].head];
         let link = &mut self.links[self.routes[request.route].links[at]];
         let index = link.meter;
         let meter = &mut self.meters[index];
-        let start = link.take_turn(meter.v, request.cost, own.phi);
-        let places = &mut self.lanes[lane].waiting_places;
-        meter.waiting[lane].put(start.key(request.number), waiter(class, queue), places);
+        let start = link.reserve_turn(meter.v, request.cost, own.phi);
+        let places = &mut self.lanes[lane].waiting_positions;
+        meter.waiting[lane].put(start.key(request.number), waiter_id(class, queue), places);
         self.sync_meter(index);
     }
 
     /// Takes a waiting head out of its meter's heap; `unserved` gives its turn back.
-    fn leave(&mut self, class: u32, lane: usize, queue: usize, unserved: bool) {
+    fn leave_meter(&mut self, class: u32, lane: usize, queue: usize, unserved: bool) {
         self.count_metered(class, lane, queue);
         let own = &mut self.classes[class];
-        own.standings[lane].waiting &= !(1 << queue);
-        let fifo = &own.standings[lane].queues[queue];
+        own.lanes[lane].waiting &= !(1 << queue);
+        let fifo = &own.lanes[lane].queues[queue];
         let request = &self.requests[fifo.head];
         let link = &mut self.links[self.routes[request.route].links[usize::from(fifo.at)]];
         let index = link.meter;
         let meter = &mut self.meters[index];
-        let item = waiter(class, queue);
-        let places = &mut self.lanes[lane].waiting_places;
+        let item = waiter_id(class, queue);
+        let places = &mut self.lanes[lane].waiting_positions;
         let start = VirtualTime::of_key(meter.waiting[lane].key_of(item, places));
         meter.waiting[lane].remove(item, places);
         match unserved {
-            true => link.give_back(start, request.cost, own.phi),
+            true => link.refund_turn(start, request.cost, own.phi),
             false => meter.v = meter.v.max(start),
         }
         self.sync_meter(index);
@@ -224,29 +229,29 @@ impl Dispatcher {
 
     /// Marks a head ready; the meters that let it go in its turn make others wait until it went.
     fn make_ready(&mut self, class: u32, lane: usize, queue: usize) {
-        let standing = &mut self.classes[class].standings[lane];
+        let standing = &mut self.classes[class].lanes[lane];
         standing.ready |= 1 << queue;
         if standing.queues[queue].passed != 0 {
-            self.count_held(class, lane, queue, 1);
+            self.count_passed_heads(class, lane, queue, 1);
         }
     }
 
     /// Marks a head that was ready as not ready.
     pub(crate) fn unready(&mut self, class: u32, lane: usize, queue: usize) {
-        let standing = &mut self.classes[class].standings[lane];
+        let standing = &mut self.classes[class].lanes[lane];
         standing.ready &= !(1 << queue);
         if standing.queues[queue].passed != 0 {
-            self.count_held(class, lane, queue, -1);
+            self.count_passed_heads(class, lane, queue, -1);
         }
     }
 
-    fn count_held(&mut self, class: u32, lane: usize, queue: usize, change: i32) {
-        let fifo = self.classes[class].standings[lane].queues[queue];
+    fn count_passed_heads(&mut self, class: u32, lane: usize, queue: usize, change: i32) {
+        let fifo = self.classes[class].lanes[lane].queues[queue];
         let route = self.routes[self.requests[fifo.head].route];
         for (at, link) in route.links().iter().enumerate() {
             if fifo.passed >> at & 1 == 1 {
                 let meter = self.links[*link].meter;
-                self.meters[meter].hold(lane, change);
+                self.meters[meter].count_passed_head(lane, change);
                 self.sync_meter(meter);
             }
         }
@@ -254,6 +259,6 @@ impl Dispatcher {
 }
 
 /// A queue's number among waiters.
-pub(crate) fn waiter(class: u32, queue: usize) -> u32 {
+pub(crate) fn waiter_id(class: u32, queue: usize) -> u32 {
     class * QUEUES as u32 + queue as u32
 }

@@ -31,8 +31,9 @@ impl Dispatcher {
     /// rules then in force. Take subjects again where `path={…}` is used.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
-        let waiting = self.take_all();
-        let kept: Vec<u32> = self.requests.indices().filter(|i| self.keeps_route(*i)).collect();
+        let waiting = self.take_waiting();
+        let kept: Vec<u32> =
+            self.requests.indices().filter(|i| self.must_retain_chain(*i)).collect();
         for index in kept {
             let request = &mut self.requests[index];
             request.flags |= OWN_ROUTE;
@@ -46,10 +47,10 @@ impl Dispatcher {
         self.rules = rules;
         self.reserved_slots();
         self.configure();
-        self.put_back(waiting);
+        self.requeue(waiting);
         self.recount_dependents();
-        self.rest_classes();
-        self.settle();
+        self.make_classes_dormant();
+        self.finish_call();
     }
 
     /// Replaces slots and costs: at once for what waits. O(everything). Poll afterwards.
@@ -57,17 +58,17 @@ impl Dispatcher {
         self.advance(now);
         self.lanes[0].slots_max = target.threads.max(1);
         self.lanes[DEVICE].slots_max = target.slots_max.max(1);
-        self.depth = SlotController::of(&target);
+        self.slot_controller = SlotController::of(&target);
         self.observed = Observed::default();
         self.target = target;
-        self.weigh_anew();
-        self.settle();
+        self.recompute_costs();
+        self.finish_call();
     }
 
     /// Puts waiting requests back in line with the current costs and sizes.
-    pub(crate) fn weigh_anew(&mut self) {
+    pub(crate) fn recompute_costs(&mut self) {
         self.set_units();
-        let waiting = self.take_all();
+        let waiting = self.take_waiting();
         for index in &waiting {
             let QueuedRequest { lane, kind, amount, .. } = self.requests[*index];
             let (cost, size) = self.weigh(usize::from(lane), kind, amount);
@@ -88,20 +89,20 @@ impl Dispatcher {
     /// The device slots that are reserved for reservations.
     pub(crate) fn reserved_slots(&mut self) {
         let kept = self.rules.rules.iter().filter_map(|rule| rule.reserved_slots);
-        self.lanes[DEVICE].kept = kept.fold(0, u32::saturating_add);
+        self.lanes[DEVICE].reserved_slots = kept.fold(0, u32::saturating_add);
     }
 
     /// Empties every queue and heap and returns what waited, in order of arrival.
-    fn take_all(&mut self) -> Vec<u32> {
+    fn take_waiting(&mut self) -> Vec<u32> {
         let classes: Vec<u32> = self.classes.indices().collect();
         for class in classes {
             for lane in 0..LANES.len() {
-                self.take_standing(class, lane);
+                self.clear_lane(class, lane);
             }
         }
         for state in &mut self.lanes {
             state.ready.clear();
-            state.reserved.clear(&mut state.reserved_places);
+            state.reserved.clear(&mut state.reserved_positions);
             state.urgent = ClassQueue::default();
         }
         self.queued = 0;
@@ -111,20 +112,20 @@ impl Dispatcher {
         waiting
     }
 
-    fn take_standing(&mut self, class: u32, lane: usize) {
+    fn clear_lane(&mut self, class: u32, lane: usize) {
         for queue in 0..QUEUES {
-            if !self.classes[class].standings[lane].queues[queue].is_empty() {
+            if !self.classes[class].lanes[lane].queues[queue].is_empty() {
                 self.withdraw(class, lane, queue);
             }
         }
         let own = &mut self.classes[class];
         own.queued = 0;
-        own.standings[lane].queues = [ClassQueue::default(); QUEUES];
-        own.standings[lane].size = NO_SIZE;
+        own.lanes[lane].queues = [ClassQueue::default(); QUEUES];
+        own.lanes[lane].size = NO_SIZE;
     }
 
     /// Whether a request was charged to meters that it must still find at its completion.
-    fn keeps_route(&self, index: u32) -> bool {
+    fn must_retain_chain(&self, index: u32) -> bool {
         let request = &self.requests[index];
         request.route != NONE && request.has(PAID) && !request.has(OWN_ROUTE)
     }
@@ -150,7 +151,7 @@ impl Dispatcher {
         for index in meters {
             let key = &self.meters[index].key;
             if let Some(limit) = key.limit_in(&self.rules) {
-                let rate = self.rate_now(key, limit.rate);
+                let rate = self.effective_rate(key, limit.rate);
                 self.meters[index].set_limit(&Limit { rate, ..limit }, self.now);
             }
         }
@@ -164,7 +165,7 @@ impl Dispatcher {
             let request = &mut self.requests[index];
             if request.has(RESERVED) {
                 request.flags &= !RESERVED;
-                self.lanes[usize::from(request.lane)].promised_held -= request.slots;
+                self.lanes[usize::from(request.lane)].reservation_slots_in_use -= request.slots;
             }
         }
     }
@@ -172,22 +173,22 @@ impl Dispatcher {
     /// Bounds the finish tags of a class whose weight changed by what its weight allows.
     pub(crate) fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
-        for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
+        for (standing, state) in own.lanes.iter_mut().zip(&self.lanes) {
             standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
         }
     }
 
     /// Makes classes dormant whose last request missed the cache under older rules and has moved to
     /// another class.
-    fn rest_classes(&mut self) {
+    fn make_classes_dormant(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
-        classes.into_iter().for_each(|class| self.rest_class(class));
+        classes.into_iter().for_each(|class| self.make_dormant(class));
     }
 
-    fn put_back(&mut self, waiting: Vec<u32>) {
+    fn requeue(&mut self, waiting: Vec<u32>) {
         for index in &waiting {
             let QueuedRequest { subject, kind, .. } = self.requests[*index];
-            let way = self.way(subject, kind);
+            let way = self.classification(subject, kind);
             let request = &mut self.requests[*index];
             request.class = way.class;
             if !request.has(PAID) {

@@ -41,31 +41,31 @@ impl Dispatcher {
         let state = &self.lanes[lane];
         let (size, head) = state.ready.first()?;
         if let Some((due, class)) = state.first_reserved()
-            && due <= self.promises.at(self.now)
+            && due <= self.reservation_clock.at(self.now)
         {
             let fits = self.slots_of_reservation(class, lane) <= state.free();
             return fits.then_some(Choice::Reservation { class });
         }
-        let free = state.free_for_shares();
+        let free = state.free_for_weights();
         if state.slots(size) <= free {
             return Some(Choice::Weight { class: head });
         }
-        if free == 0 || self.classes[head].standings[lane].overtaken >= state.slots_max {
+        if free == 0 || self.classes[head].lanes[lane].overtaken >= state.slots_max {
             return None;
         }
         let (_, class) = state.ready.first_up_to(free.ilog2() as u8)?;
-        self.may_lead(class, head, lane).then_some(Choice::Backfill { class, over: head })
+        self.may_overtake(class, head, lane).then_some(Choice::Backfill { class, over: head })
     }
 
     /// Whether a class is near enough to the head to overtake it: by no more than D of the smallest
     /// requests. A budget for each head alone would start again with the next head. Then a light
     /// class of small requests could overtake every single request of a heavy class of large ones.
     /// It would end up with more than the heavy class, whatever the weights.
-    fn may_lead(&self, class: u32, head: u32, lane: usize) -> bool {
+    fn may_overtake(&self, class: u32, head: u32, lane: usize) -> bool {
         let lead = self.target.costs.unit_cost().saturating_mul(self.lanes[lane].slots_max.into());
         let own = &self.classes[class];
-        let head_start = self.classes[head].standings[lane].start;
-        own.standings[lane].start <= head_start.after(lead, own.phi)
+        let head_start = self.classes[head].lanes[lane].start;
+        own.lanes[lane].start <= head_start.after(lead, own.phi)
     }
 
     /// Dispatches what [`Dispatcher::choose`] chose; the choice must still hold. `None` if a meter
@@ -84,30 +84,30 @@ impl Dispatcher {
             Choice::Weight { class } => (class, class),
             Choice::Backfill { class, over } => (class, over),
         };
-        let standing = &self.classes[class].standings[lane];
+        let standing = &self.classes[class].lanes[lane];
         let queue = standing.first(&self.requests).expect("a ready class lane has a head");
         if !self.confirm(class, lane, queue) {
             return None;
         }
-        self.move_v(class, least, lane);
+        self.advance_virtual_time(class, least, lane);
         Some(self.start_head(class, lane, queue))
     }
 
     /// Moves v to the least start tag, and counts what overtakes its class.
-    fn move_v(&mut self, class: u32, least: u32, lane: usize) {
-        let least_start = self.classes[least].standings[lane].start;
+    fn advance_virtual_time(&mut self, class: u32, least: u32, lane: usize) {
+        let least_start = self.classes[least].lanes[lane].start;
         let state = &mut self.lanes[lane];
         state.v = state.v.max(least_start);
         if least != class {
-            let passed = state.slots(self.classes[class].standings[lane].size);
-            let overtaken = &mut self.classes[least].standings[lane].overtaken;
+            let passed = state.slots(self.classes[class].lanes[lane].size);
+            let overtaken = &mut self.classes[least].lanes[lane].overtaken;
             *overtaken = overtaken.saturating_add(passed);
         }
     }
 
     /// Takes the head of a queue out, takes its slots, and moves its class on.
     fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
-        let index = self.classes[class].standings[lane].queues[queue].head;
+        let index = self.classes[class].lanes[lane].queues[queue].head;
         self.count_head(class, lane, queue);
         if self.requests[index].route != NONE {
             self.unready(class, lane, queue);
@@ -117,13 +117,13 @@ impl Dispatcher {
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
         let request = &mut requests[index];
         let phi = own.phi_of(request.kind);
-        let standing = &mut own.standings[lane];
+        let standing = &mut own.lanes[lane];
 
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
-        state.held += slots;
+        state.slots_in_use += slots;
         if request.has(RESERVED) {
-            state.promised_held += slots;
+            state.reservation_slots_in_use += slots;
         }
         request.slots = slots;
         state.note_served(class, self.now);
@@ -131,11 +131,11 @@ impl Dispatcher {
         standing.finish = standing.start.after(request.cost, phi).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
-        standing.put_off = false;
+        standing.moved_for_remote = false;
         if lane == DEVICE {
-            own.held += slots;
-            own.delay.begin_anew();
-            self.alone = (state.held == slots).then_some(index);
+            own.slots_in_use += slots;
+            own.delay.carry_over();
+            self.single_request = (state.slots_in_use == slots).then_some(index);
         }
         own.queued -= 1;
         standing.ready &= !(1 << queue);
@@ -158,7 +158,7 @@ impl Dispatcher {
         state.urgent.unlink(index, &mut self.requests, self.now);
         let QueuedRequest { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
-        self.alone = self.alone.filter(|_| lane != DEVICE);
+        self.single_request = self.single_request.filter(|_| lane != DEVICE);
         self.charge_tags(index, 0, cost);
         self.charge_meters(index);
         self.run(index)
@@ -193,20 +193,20 @@ impl Dispatcher {
 
     /// Updates the position of a class in a lane after its heads, cap or tags changed.
     pub(crate) fn refresh(&mut self, class: u32, lane: usize) {
-        if lane == DEVICE && self.classes[class].standings[lane].size == NO_SIZE {
+        if lane == DEVICE && self.classes[class].lanes[lane].size == NO_SIZE {
             self.apply_delay(class);
         }
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&classes[class], &lanes[lane]);
         let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
-        let head = own.standings[lane].first(requests);
-        let head = head.map(|queue| &requests[own.standings[lane].queues[queue].head]);
+        let head = own.lanes[lane].first(requests);
+        let head = head.map(|queue| &requests[own.lanes[lane].queues[queue].head]);
         let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
-        if own.slots_cap != u32::MAX && (own.standings[lane].size == NO_SIZE) != head.is_none() {
+        if own.slots_cap != u32::MAX && (own.lanes[lane].size == NO_SIZE) != head.is_none() {
             self.count_capped(class, lane);
         }
         let (own, state) = (&mut self.classes[class], &mut self.lanes[lane]);
-        let standing = &mut own.standings[lane];
+        let standing = &mut own.lanes[lane];
         match head {
             None if standing.size == NO_SIZE => {}
             None => {
@@ -235,7 +235,7 @@ impl Dispatcher {
         let lane = usize::from(lane);
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
         let phi = own.phi_of(kind);
-        let standing = &mut own.standings[lane];
+        let standing = &mut own.lanes[lane];
         if new >= old {
             let bound = state.lag_bound(new, phi);
             let finish = standing.finish.max(state.v).after(new - old, phi);

@@ -41,11 +41,11 @@ pub(crate) struct Class {
     /// The weight of its reads and writes: the rule's weight times the share granted here.
     pub(crate) phi: EffectiveWeight,
     /// The weight of its metadata: the rule's full weight, since remote service counts here.
-    pub(crate) undivided: EffectiveWeight,
+    pub(crate) full_weight: EffectiveWeight,
     /// The most device slots it may use; `u32::MAX` where the rule sets no cap.
     pub(crate) slots_cap: u32,
     /// Device slots in use by it.
-    pub(crate) held: u32,
+    pub(crate) slots_in_use: u32,
     pub(crate) queued: u32,
     pub(crate) running: u32,
     /// Kinds of subjects that lead here.
@@ -53,7 +53,7 @@ pub(crate) struct Class {
     pub(crate) write_mode: Option<WriteMode>,
     /// Whether `reservation` is set.
     pub(crate) reserved: bool,
-    pub(crate) standings: [ClassLane; 2],
+    pub(crate) lanes: [ClassLane; 2],
     pub(crate) reservation: Option<Reservation>,
     pub(crate) usage: Usage,
     /// Remote service that is not applied yet.
@@ -68,7 +68,7 @@ pub(crate) struct Class {
     /// As its rule says.
     pub(crate) weight: Weight,
     /// Its total cost when its usage was taken last.
-    pub(crate) taken: Nanos,
+    pub(crate) cost_reported: Nanos,
     pub(crate) key: Arc<ClassKey>,
 }
 
@@ -87,12 +87,12 @@ pub(crate) struct ClassLane {
     /// The size whose ready heap it is in, or [`NO_SIZE`].
     pub(crate) size: u8,
     /// Its tags were moved for remote service since its last dispatch.
-    pub(crate) put_off: bool,
+    pub(crate) moved_for_remote: bool,
     /// Slots dispatched past its head since that became the blocked head.
     pub(crate) overtaken: u32,
     /// Since when it has had a head that counts towards its reservation, by the reservations'
     /// clock; valid while it has one.
-    pub(crate) promised: Time,
+    pub(crate) reservation_since: Time,
 }
 
 /// A FIFO of requests.
@@ -168,11 +168,11 @@ pub(crate) const DELAYED: u8 = 8;
 impl Class {
     pub(crate) fn new(key: Arc<ClassKey>, id: ClassId) -> Class {
         Class {
-            standings: [ClassLane::EMPTY; 2],
+            lanes: [ClassLane::EMPTY; 2],
             phi: EffectiveWeight::ONE,
-            undivided: EffectiveWeight::ONE,
+            full_weight: EffectiveWeight::ONE,
             slots_cap: u32::MAX,
-            held: 0,
+            slots_in_use: 0,
             reserved: false,
             reservation: None,
             write_mode: None,
@@ -186,7 +186,7 @@ impl Class {
             watched: 0,
             id,
             weight: Weight::ONE,
-            taken: Nanos::ZERO,
+            cost_reported: Nanos::ZERO,
             key,
         }
     }
@@ -195,13 +195,13 @@ impl Class {
     pub(crate) fn set_weight(&mut self, weight: Weight, part: Share, members: u32) {
         self.weight = weight;
         self.phi = EffectiveWeight::of(weight, part, members);
-        self.undivided = EffectiveWeight::of(weight, Share::WHOLE, 1);
+        self.full_weight = EffectiveWeight::of(weight, Share::WHOLE, 1);
     }
 
     /// The weight for its requests of a kind.
     pub(crate) fn phi_of(&self, kind: OpKind) -> EffectiveWeight {
         match kind.direction() {
-            Direction::Metadata => self.undivided,
+            Direction::Metadata => self.full_weight,
             Direction::Read | Direction::Write => self.phi,
         }
     }
@@ -220,7 +220,7 @@ impl Class {
     /// Whether a head that needs `slots` of the device is within the cap. One that needs more than
     /// the cap may run alone; otherwise it could never run.
     pub(crate) fn cap_allows(&self, slots: u32) -> bool {
-        self.held == 0 || self.held.saturating_add(slots) <= self.slots_cap
+        self.slots_in_use == 0 || self.slots_in_use.saturating_add(slots) <= self.slots_cap
     }
 
     pub(crate) fn in_use(&self) -> bool {
@@ -236,9 +236,9 @@ impl ClassLane {
         ready: 0,
         waiting: 0,
         size: NO_SIZE,
-        put_off: false,
+        moved_for_remote: false,
         overtaken: 0,
-        promised: Time::ZERO,
+        reservation_since: Time::ZERO,
     };
 
     /// The queue whose ready head arrived first.
@@ -275,7 +275,7 @@ impl ClassQueue {
 
     /// Adds a request at the end.
     pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<QueuedRequest>, now: Time) {
-        self.pass(now);
+        self.add_elapsed(now);
         self.len += 1;
         requests[id].prev = self.tail;
         requests[id].next = NONE;
@@ -288,7 +288,7 @@ impl ClassQueue {
 
     /// Removes a request at any position.
     pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<QueuedRequest>, now: Time) {
-        self.pass(now);
+        self.add_elapsed(now);
         self.len -= 1;
         let QueuedRequest { prev, next, .. } = requests[id];
         match prev {

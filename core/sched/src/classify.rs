@@ -22,7 +22,7 @@ use model::{
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
-use crate::meter::{ClassMeter, Meter, MeterChain, MeterKey, ceilings, top_of};
+use crate::meter::{ClassMeter, Meter, MeterChain, MeterKey, ceilings, decay_ceiling};
 use crate::pattern::SubjectPattern;
 use crate::report::{Usage, metadata};
 use crate::reservation::ReservationTerms;
@@ -50,13 +50,13 @@ pub(crate) struct Subject {
     /// Operations by kind, in the order of [`OpKind::ALL`].
     pub(crate) ops: [Ops; OpKind::COUNT],
     /// None while it is idle.
-    pub(crate) ways: Option<Box<[Classification; OpKind::COUNT]>>,
+    pub(crate) classifications: Option<Box<[Classification; OpKind::COUNT]>>,
     /// None before its first read or write.
     pub(crate) pattern: SubjectPattern,
-    pub(crate) who: Arc<Identity>,
+    pub(crate) identity: Arc<Identity>,
     pub(crate) paths: PathSet,
     /// The export that it uses.
-    pub(crate) door: Arc<str>,
+    pub(crate) export: Arc<str>,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Registry {
     /// How many subjects there ever were.
     classes_made: u64,
     pub(crate) classes: BTreeMap<Arc<ClassKey>, u32>,
-    pub(crate) rested: BTreeMap<Arc<ClassKey>, u32>,
+    pub(crate) dormant: BTreeMap<Arc<ClassKey>, u32>,
     pub(crate) meters: BTreeMap<MeterKey, u32>,
     /// By class and meter.
     links: BTreeMap<(u32, u32), u32>,
@@ -121,11 +121,11 @@ impl Dispatcher {
     ) -> SubjectId {
         let of = self.names.subjects.get(who).into_iter().flatten();
         let mut known = of.filter(|(p, _)| *p == paths).map(|(_, index)| *index);
-        let known = known.find(|index| self.subjects[*index].door == *door);
+        let known = known.find(|index| self.subjects[*index].export == *door);
         let index = known.unwrap_or_else(|| self.new_subject(who, paths, door));
         let subject = &mut self.subjects[index];
         subject.refs += 1;
-        self.names.idle_subjects.leave(&mut subject.idle);
+        self.names.idle_subjects.remove(&mut subject.idle);
         SubjectId { index, generation: self.subjects.generation(index) }
     }
 
@@ -138,37 +138,37 @@ impl Dispatcher {
         let subject = &mut self.subjects[id.index];
         assert!(subject.refs > 0, "subject {id:?} was released already");
         subject.refs -= 1;
-        self.rest_subject(id.index);
+        self.make_subject_idle(id.index);
     }
 
     /// Class and meters of a subject's requests of one kind.
-    pub(crate) fn way(&mut self, subject: u32, kind: OpKind) -> Classification {
-        match &self.subjects[subject].ways {
+    pub(crate) fn classification(&mut self, subject: u32, kind: OpKind) -> Classification {
+        match &self.subjects[subject].classifications {
             Some(ways) if ways[kind as usize].class != NONE => ways[kind as usize],
             _ => self.classify(subject, kind),
         }
     }
 
     /// Counts a request of a subject out.
-    pub(crate) fn leave_subject(&mut self, index: u32) {
+    pub(crate) fn count_out(&mut self, index: u32) {
         self.subjects[index].outstanding -= 1;
-        self.rest_subject(index);
+        self.make_subject_idle(index);
     }
 
     /// Drops the classifications of a subject, since its rules changed or it is idle.
     pub(crate) fn drop_classifications(&mut self, index: u32) {
-        let Some(ways) = self.subjects[index].ways.take() else { return };
+        let Some(ways) = self.subjects[index].classifications.take() else { return };
         for way in ways.into_iter().filter(|way| way.class != NONE) {
             if way.route != NONE {
-                self.drop_route(way.route);
+                self.drop_chain(way.route);
             }
             self.classes[way.class].refs -= 1;
-            self.rest_class(way.class);
+            self.make_dormant(way.class);
         }
     }
 
     /// Drops one reference on a meter chain, and with the last one the chain.
-    pub(crate) fn drop_route(&mut self, index: u32) {
+    pub(crate) fn drop_chain(&mut self, index: u32) {
         self.routes[index].refs -= 1;
         if self.routes[index].refs > 0 {
             return;
@@ -180,7 +180,7 @@ impl Dispatcher {
         }
     }
 
-    fn rest_subject(&mut self, index: u32) {
+    fn make_subject_idle(&mut self, index: u32) {
         let subject = &self.subjects[index];
         if subject.refs > 0 || subject.outstanding > 0 || subject.idle != 0 {
             return;
@@ -195,12 +195,12 @@ impl Dispatcher {
     fn new_subject(&mut self, who: &Identity, paths: PathSet, door: &Arc<str>) -> u32 {
         let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
-            who: who.clone(),
+            identity: who.clone(),
             paths,
-            door: door.clone(),
+            export: door.clone(),
             refs: 0,
             outstanding: 0,
-            ways: None,
+            classifications: None,
             pattern: None,
             usage: Usage::default(),
             ops: [Ops::default(); OpKind::COUNT],
@@ -214,11 +214,11 @@ impl Dispatcher {
         let subject = &mut self.subjects[index];
         self.forgotten.0 += subject.usage;
         self.forgotten.1 += metadata(&subject.ops);
-        self.names.idle_subjects.leave(&mut subject.idle);
-        if let Some(of) = self.names.subjects.get_mut(&subject.who) {
+        self.names.idle_subjects.remove(&mut subject.idle);
+        if let Some(of) = self.names.subjects.get_mut(&subject.identity) {
             of.retain(|(_, i)| *i != index);
             if of.is_empty() {
-                self.names.subjects.remove(&subject.who);
+                self.names.subjects.remove(&subject.identity);
             }
         }
         self.subjects.remove(index);
@@ -226,7 +226,7 @@ impl Dispatcher {
 
     fn classify(&mut self, subject: u32, kind: OpKind) -> Classification {
         let rules = Arc::clone(&self.rules);
-        let (who, paths) = (self.subjects[subject].who.clone(), self.subjects[subject].paths);
+        let (who, paths) = (self.subjects[subject].identity.clone(), self.subjects[subject].paths);
         let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
         let class = self.class_for(rule, &who, kind);
         let key = self.classes[class].key.clone();
@@ -238,7 +238,7 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         own.refs += 1;
         let way = Classification { class, route };
-        let ways = &mut self.subjects[subject].ways;
+        let ways = &mut self.subjects[subject].classifications;
         ways.get_or_insert_with(|| Box::new([Classification::UNKNOWN; OpKind::COUNT]))
             [kind as usize] = way;
         way
@@ -264,10 +264,9 @@ impl Dispatcher {
             let key = key_of(&meter.per, who, kind);
             (meter.limit, MeterKey::of_meter(&meter.name, meter.limit.rate, key))
         });
-        let decays = rules
-            .decays_for(who, kind, paths)
-            .map(|i| &rules.decays[i])
-            .map(|decay| (top_of(decay), MeterKey::of_decay(decay, key_of(&decay.per, who, kind))));
+        let decays = rules.decays_for(who, kind, paths).map(|i| &rules.decays[i]).map(|decay| {
+            (decay_ceiling(decay), MeterKey::of_decay(decay, key_of(&decay.per, who, kind)))
+        });
         own.chain(meters).chain(decays).collect()
     }
 
@@ -283,7 +282,7 @@ impl Dispatcher {
         };
         let values = key_of(&rule.per, who, kind).into();
         let key = ClassKey { rule: rule.name.as_str().into(), values };
-        let known = self.names.classes.contains_key(&key) || self.names.rested.contains_key(&key);
+        let known = self.names.classes.contains_key(&key) || self.names.dormant.contains_key(&key);
         let classes = self.names.keyed.get(&*rule.name).copied().unwrap_or(0);
         let full = rule.max_classes.is_some_and(|most| classes >= most);
         if known || !full || self.idle_class_of(rule).is_some() {
@@ -295,7 +294,7 @@ impl Dispatcher {
     /// The class of a rule that is idle for longest.
     fn idle_class_of(&self, rule: &Rule) -> Option<u32> {
         let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
-        self.names.idle_classes.iter().find(|i| of_rule(&self.rested[*i].key))
+        self.names.idle_classes.iter().find(|i| of_rule(&self.dormant[*i].key))
     }
 
     fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: OpKind) -> u32 {
@@ -306,7 +305,7 @@ impl Dispatcher {
         let named = self.names.keyed.get_key_value(&*rule.name);
         let name = named.map_or_else(|| rule.name.as_str().into(), |(name, _)| Arc::clone(name));
         let key = ClassKey { rule: name, values: key_of(&rule.per, who, kind).into() };
-        let known = self.names.classes.contains_key(&key) || self.names.rested.contains_key(&key);
+        let known = self.names.classes.contains_key(&key) || self.names.dormant.contains_key(&key);
         if !known && !rule.per.is_empty() && !self.has_room(rule) {
             return self.class_named(ClassKey { values: Box::default(), ..key });
         }
@@ -321,7 +320,7 @@ impl Dispatcher {
         }
         let oldest = self.idle_class_of(rule);
         if let Some(oldest) = oldest {
-            self.drop_rested(oldest);
+            self.drop_dormant(oldest);
         }
         oldest.is_some()
     }
@@ -330,7 +329,7 @@ impl Dispatcher {
         if let Some(index) = self.names.classes.get(&key) {
             return *index;
         }
-        if let Some(index) = self.wake_class(&key) {
+        if let Some(index) = self.revive_class(&key) {
             return index;
         }
         if !key.values.is_empty() {
@@ -356,7 +355,7 @@ impl Dispatcher {
     /// Gives a class what the rule of its name grants now.
     pub(crate) fn configure_class(&mut self, index: u32) {
         let part = self.grants.part_of_class(&self.classes[index].key);
-        let members = self.grants.members();
+        let members = self.grants.proxies();
         let class = &mut self.classes[index];
         class.watched = self.dependents.watched(&class.key.rule);
         let Some(rule) = self.rules.rule(&class.key.rule) else {
@@ -368,17 +367,17 @@ impl Dispatcher {
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
-        class.set_weight(rule.share(), part, members);
+        class.set_weight(rule.effective_weight(), part, members);
         class.min_local_service_ppm = rule.min_local_service_ppm.unwrap_or(0);
         class.slots_cap = rule.slots.unwrap_or(u32::MAX);
         class.write_mode = rule.write_mode;
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
-        let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
+        let promised = rule.reserved_rate().map(|rate| effective.unwrap_or(rate));
         let account = Share::ratio(rule.reservation_metadata().unwrap_or(0).into(), 1_000_000);
         let promised = promised.filter(|_| !overflow);
         let terms = promised.map(|rate| ReservationTerms { rate, part, account });
-        class.set_reserve(terms, self.promises.at(self.now));
+        class.set_reserve(terms, self.reservation_clock.at(self.now));
     }
 
     fn meter_for(&mut self, limit: &Limit, key: MeterKey) -> u32 {
@@ -389,14 +388,14 @@ impl Dispatcher {
         let index = self.meters.insert(Meter::granted(limit, grant, key.clone()));
         self.names.meters.insert(key, index);
         for lane in &mut self.lanes {
-            lane.deadline_places.grow(self.meters.span());
+            lane.deadline_positions.grow(self.meters.span());
         }
         index
     }
 
     fn drop_meter(&mut self, index: u32) {
         let meter = &mut self.meters[index];
-        self.names.idle_meters.leave(&mut meter.idle);
+        self.names.idle_meters.remove(&mut meter.idle);
         self.names.meters.remove(&meter.key);
         self.meters.remove(index);
     }
@@ -407,7 +406,7 @@ impl Dispatcher {
             return NONE;
         }
         let links: Vec<u32> = meters.iter().map(|meter| self.link_for(class, *meter)).collect();
-        let ways = self.subjects[subject].ways.iter().flat_map(|ways| ways.iter());
+        let ways = self.subjects[subject].classifications.iter().flat_map(|ways| ways.iter());
         let ways = ways.filter(|way| way.route != NONE);
         let same = ways.map(|way| way.route).find(|route| self.routes[*route].links() == links);
         let index = same.unwrap_or_else(|| self.new_route(&links));
@@ -431,7 +430,7 @@ impl Dispatcher {
         self.names.links.insert((class, meter), index);
         let meter = &mut self.meters[meter];
         meter.refs += 1;
-        self.names.idle_meters.leave(&mut meter.idle);
+        self.names.idle_meters.remove(&mut meter.idle);
         index
     }
 
@@ -456,7 +455,7 @@ impl Dispatcher {
     fn forget_meters(&mut self) {
         for look in 0..DEBTORS_MAX {
             let Some(oldest) = self.names.idle_meters.iter().next() else { return };
-            if !self.meters[oldest].remembers(self.now) {
+            if !self.meters[oldest].has_state(self.now) {
                 self.drop_meter(oldest);
                 continue;
             }
@@ -464,7 +463,7 @@ impl Dispatcher {
                 return;
             }
             let meter = &mut self.meters[oldest];
-            self.names.idle_meters.leave(&mut meter.idle);
+            self.names.idle_meters.remove(&mut meter.idle);
             meter.idle = self.names.idle_meters.enter(oldest);
         }
     }
@@ -523,7 +522,7 @@ impl IdleList {
     }
 
     /// Takes an item out if it is in.
-    pub(crate) fn leave(&mut self, number: &mut u64) {
+    pub(crate) fn remove(&mut self, number: &mut u64) {
         if *number != 0 {
             self.order.remove(number);
             *number = 0;

@@ -80,7 +80,7 @@ impl Dependents {
             let on = on.unwrap_or_else(|| {
                 let fresh = || Watched::new(&parent.rule, in_bytes, now);
                 let known = before.parents.iter().find(watched);
-                new.parents.push(known.map_or_else(fresh, Watched::again));
+                new.parents.push(known.map_or_else(fresh, Watched::reset));
                 new.parents.len() - 1
             });
             let (own, known) = (own.rate, before.children.iter().find(|one| one.rule == rule.name));
@@ -90,7 +90,7 @@ impl Dependents {
                 Child { rule: rule.name.clone(), parent: parent.clone(), on, own, effective };
             new.children.push(child);
         }
-        new.children.sort_by_key(|child| depth(rules, &child.rule));
+        new.children.sort_by_key(|child| dependency_depth(rules, &child.rule));
         new
     }
 
@@ -118,7 +118,7 @@ impl Dependents {
     /// Counts requests that came (or went, below 0). True if that shuts a gate.
     fn count(&mut self, bits: u64, change: i64, now: Time) -> bool {
         let mut shuts = false;
-        for at in places(bits) {
+        for at in set_bits(bits) {
             let parent = &mut self.parents[at];
             let outstanding = i64::from(parent.outstanding) + change;
             parent.outstanding = u32::try_from(outstanding).expect("a request that goes has come");
@@ -134,7 +134,7 @@ impl Dependents {
 
     /// Counts a dispatched request.
     pub(crate) fn dispatched(&mut self, bits: u64, amount: model::Amount) {
-        for at in places(bits) {
+        for at in set_bits(bits) {
             let parent = &mut self.parents[at];
             let units = if parent.in_bytes { amount.bytes.get() } else { amount.ops.get() };
             parent.units = parent.units.saturating_add(units);
@@ -142,12 +142,12 @@ impl Dependents {
     }
 
     /// When it is to be computed next.
-    pub(crate) fn next_look(&self) -> Time {
+    pub(crate) fn next_update(&self) -> Time {
         Time::from_nanos(self.since.as_nanos().saturating_add(WINDOW_NS))
     }
 
     /// Ends windows that are over. Returns the rules whose limit changed, each with its new limit.
-    fn look(&mut self, rules: &RuleSet, now: Time) -> Vec<(String, Rate)> {
+    fn end_windows(&mut self, rules: &RuleSet, now: Time) -> Vec<(String, Rate)> {
         let span = now.since(self.since).get();
         if span >= WINDOW_NS {
             self.since = now;
@@ -208,15 +208,15 @@ impl Watched {
     }
 
     /// Replaces the dependents before all requests are counted again.
-    fn again(&self) -> Watched {
+    fn reset(&self) -> Watched {
         Watched { rule: self.rule.clone(), outstanding: 0, ..*self }
     }
 }
 
 impl Dispatcher {
     /// Brings limits that depend on other rules up to date.
-    pub(crate) fn look_at_dependents(&mut self) {
-        if self.dependents.is_empty() || self.now < self.dependents.next_look() {
+    pub(crate) fn update_dependents(&mut self) {
+        if self.dependents.is_empty() || self.now < self.dependents.next_update() {
             return;
         }
         self.apply_dependents();
@@ -225,7 +225,7 @@ impl Dispatcher {
     /// Updates the limits at once, after a change of rules.
     pub(crate) fn apply_dependents(&mut self) {
         let rules = self.rules.clone();
-        let changed = self.dependents.look(&rules, self.now);
+        let changed = self.dependents.end_windows(&rules, self.now);
         if changed.is_empty() {
             return;
         }
@@ -239,12 +239,12 @@ impl Dispatcher {
             }
         }
         for (rule, rate) in changed {
-            self.promise_anew(&rule, rate);
+            self.update_reservations(&rule, rate);
         }
     }
 
     /// Changes the reservations of a rule's classes, if its limit is a reservation.
-    fn promise_anew(&mut self, rule: &str, rate: Rate) {
+    fn update_reservations(&mut self, rule: &str, rate: Rate) {
         let found = self.rules.rule(rule);
         if found.is_none_or(|rule| rule.limit_mode != LimitMode::Realtime) {
             return;
@@ -255,7 +255,7 @@ impl Dispatcher {
         for index in classes {
             if let Some(reservation) = &mut self.classes[index].reservation {
                 let terms = ReservationTerms { rate, ..reservation.terms() };
-                reservation.set(terms, self.promises.at(self.now));
+                reservation.set(terms, self.reservation_clock.at(self.now));
             }
             for lane in 0..LANES.len() {
                 self.refresh_reserve(index, lane);
@@ -266,7 +266,7 @@ impl Dispatcher {
     /// When a limit may change by itself, if a request waits for that.
     pub(crate) fn dependents_deadline(&self) -> Option<Time> {
         let waits = !self.dependents.is_empty() && self.queued > 0;
-        waits.then(|| self.dependents.next_look().max(self.now))
+        waits.then(|| self.dependents.next_update().max(self.now))
     }
 
     /// Counts a class's request in or out where others depend on its rule.
@@ -291,13 +291,13 @@ impl Dispatcher {
 }
 
 /// How many rules a rule depends on, one after the other; the parser refuses circles.
-fn depth(rules: &RuleSet, rule: &str) -> usize {
+fn dependency_depth(rules: &RuleSet, rule: &str) -> usize {
     let found = rules.rule(rule);
     let parent = found.and_then(|rule| rule.depends_on.as_ref());
-    parent.map_or(0, |parent| 1 + depth(rules, &parent.rule))
+    parent.map_or(0, |parent| 1 + dependency_depth(rules, &parent.rule))
 }
 
-fn places(mut bits: u64) -> impl Iterator<Item = usize> {
+fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
         bits &= bits - 1;

@@ -103,19 +103,19 @@ pub struct Dispatcher {
     arrivals: u64,
     pub(crate) queued: usize,
     /// The lane that is tried first: the one that did not dispatch last.
-    turn: usize,
+    next_lane: usize,
     pub(crate) lanes: [LaneState; 2],
-    pub(crate) promises: ReservationClock,
+    pub(crate) reservation_clock: ReservationClock,
     pub(crate) dependents: Dependents,
     pub(crate) grants: GrantTable,
-    pub(crate) untold: UnreportedMetadata,
-    pub(crate) depth: Option<SlotController>,
+    pub(crate) unreported: UnreportedMetadata,
+    pub(crate) slot_controller: Option<SlotController>,
     pub(crate) observed: Observed,
     /// The request that was dispatched while all other device slots were free, while that is so.
-    pub(crate) alone: Option<u32>,
+    pub(crate) single_request: Option<u32>,
     pub(crate) requests: Slab<QueuedRequest>,
     pub(crate) classes: Slab<Class>,
-    pub(crate) rested: Slab<DormantClass>,
+    pub(crate) dormant: Slab<DormantClass>,
     pub(crate) meters: Slab<Meter>,
     pub(crate) links: Slab<ClassMeter>,
     pub(crate) routes: Slab<MeterChain>,
@@ -134,21 +134,21 @@ impl Dispatcher {
         let mut new = Dispatcher {
             lanes: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
             dependents: Dependents::of(&rules, &Dependents::default(), Time::ZERO),
-            depth: SlotController::of(&target),
+            slot_controller: SlotController::of(&target),
             observed: Observed::default(),
-            alone: None,
+            single_request: None,
             target,
             rules,
             now: Time::ZERO,
             arrivals: 0,
             queued: 0,
-            turn: 0,
-            promises: ReservationClock::new(),
+            next_lane: 0,
+            reservation_clock: ReservationClock::new(),
             grants: GrantTable::default(),
-            untold: UnreportedMetadata::default(),
+            unreported: UnreportedMetadata::default(),
             requests: Slab::default(),
             classes: Slab::default(),
-            rested: Slab::default(),
+            dormant: Slab::default(),
             meters: Slab::default(),
             links: Slab::default(),
             routes: Slab::default(),
@@ -172,7 +172,7 @@ impl Dispatcher {
         self.advance(now);
         let SubjectId { index: subject, generation } = arrival.subject;
         assert!(self.subjects.has(subject, generation), "subject {subject} is gone");
-        let way = self.way(subject, arrival.kind);
+        let way = self.classification(subject, arrival.kind);
         self.subjects[subject].outstanding += 1;
         let lane = arrival.lane as usize;
         let (cost, size) = self.weigh(lane, arrival.kind, arrival.amount);
@@ -200,7 +200,7 @@ impl Dispatcher {
         });
         self.queue_up(index);
         self.count_dependents(way.class, true);
-        self.settle();
+        self.finish_call();
         RequestId { index, generation: self.requests.generation(index) }
     }
 
@@ -210,18 +210,18 @@ impl Dispatcher {
     /// Then [`Dispatcher::next_deadline`] is now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
-        self.pump();
-        for _ in 0..SENT_BACK_MAX {
+        self.admit_ready();
+        for _ in 0..REQUEUED_MAX {
             let (lane, choice) = self.next_choice()?;
             let Some(dispatched) = self.start(lane, choice) else {
                 // A head that went back in line no longer delays others at its meters.
-                self.pump();
+                self.admit_ready();
                 continue;
             };
             if choice != Choice::Urgent {
-                self.turn = 1 - lane;
+                self.next_lane = 1 - lane;
             }
-            self.settle();
+            self.finish_call();
             return Some(dispatched);
         }
         None
@@ -254,15 +254,15 @@ impl Dispatcher {
         payer.ops[kind as usize] += served.ops;
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
-            self.drop_route(route);
+            self.drop_chain(route);
         }
-        self.leave_subject(subject);
-        self.rest_class(class);
+        self.count_out(subject);
+        self.make_dormant(class);
         if usize::from(lane) == DEVICE {
-            let alone = self.alone.take_if(|alone| *alone == index).is_some();
-            self.learn(kind, served, service, alone);
+            let alone = self.single_request.take_if(|alone| *alone == index).is_some();
+            self.record_completion(kind, served, service, alone);
         }
-        self.settle();
+        self.finish_call();
     }
 
     /// Moves a request that was dispatched in the cached lane to the device lane. It frees its
@@ -299,7 +299,7 @@ impl Dispatcher {
             (request.stage, request.queue) = (RequestStage::Queued, RETURNED as u8);
         }
         self.queue_up(index);
-        self.settle();
+        self.finish_call();
     }
 
     /// Removes a request that still waits and returns its token; `None` if it runs or is gone. What
@@ -324,11 +324,11 @@ impl Dispatcher {
         self.count_dependents(class, false);
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
-            self.drop_route(route);
+            self.drop_chain(route);
         }
-        self.leave_subject(subject);
-        self.rest_class(class);
-        self.settle();
+        self.count_out(subject);
+        self.make_dormant(class);
+        self.finish_call();
         Some(token)
     }
 
@@ -361,9 +361,9 @@ impl Dispatcher {
     /// The shortfall of reservations in the last second, in parts per million of the reserved
     /// rates. It is above 0 if more is reserved than the target gives, and if requests wait for a
     /// reservation and the target gives nothing. O(classes).
-    pub fn promises_cut_ppm(&self, now: Time) -> u64 {
+    pub fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
         let now = self.now.max(now);
-        self.promises.cut_ppm(self.promise_lag(now), now)
+        self.reservation_clock.cut_ppm(self.reservation_lag(now), now)
     }
 
     /// The current limits that depend on other rules, by rule.
@@ -390,13 +390,13 @@ impl Dispatcher {
 
     pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        self.promises.advance(self.now);
-        self.look_at_dependents();
+        self.reservation_clock.advance(self.now);
+        self.update_dependents();
     }
 
     /// Ends a call that changed something: no head is left waiting at a meter that is due.
-    pub(crate) fn settle(&mut self) {
-        self.pump();
+    pub(crate) fn finish_call(&mut self) {
+        self.admit_ready();
         #[cfg(debug_assertions)]
         {
             // Checked often while small, seldom later: a check costs O(everything).
@@ -408,7 +408,7 @@ impl Dispatcher {
     }
 
     fn next_choice(&self) -> Option<(usize, Choice)> {
-        let order = [self.turn, 1 - self.turn];
+        let order = [self.next_lane, 1 - self.next_lane];
         if let Some(lane) = order.into_iter().find(|lane| !self.lanes[*lane].urgent.is_empty()) {
             return Some((lane, Choice::Urgent));
         }
@@ -441,7 +441,7 @@ impl Dispatcher {
             self.lanes[lane].urgent.push(index, &mut self.requests, self.now);
             return;
         }
-        let fifo = &mut own.standings[lane].queues[queue];
+        let fifo = &mut own.lanes[lane].queues[queue];
         let was_empty = fifo.is_empty();
         fifo.push(index, &mut self.requests, self.now);
         if was_empty {
@@ -453,11 +453,11 @@ impl Dispatcher {
     fn unqueue(&mut self, index: u32) {
         let QueuedRequest { class, lane, queue, .. } = self.requests[index];
         let (lane, queue) = (usize::from(lane), usize::from(queue));
-        let is_head = self.classes[class].standings[lane].queues[queue].head == index;
+        let is_head = self.classes[class].lanes[lane].queues[queue].head == index;
         if is_head {
             self.withdraw(class, lane, queue);
         }
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         fifo.unlink(index, &mut self.requests, self.now);
         if !is_head {
             return;
@@ -485,15 +485,15 @@ impl Dispatcher {
     fn free_slots(&mut self, index: u32) {
         let QueuedRequest { class, lane, slots, .. } = self.requests[index];
         let lane = usize::from(lane);
-        self.lanes[lane].held -= slots;
+        self.lanes[lane].slots_in_use -= slots;
         if self.requests[index].has(RESERVED) {
-            self.lanes[lane].promised_held -= slots;
+            self.lanes[lane].reservation_slots_in_use -= slots;
         }
         if lane != DEVICE {
             return;
         }
         let own = &mut self.classes[class];
-        own.held -= slots;
+        own.slots_in_use -= slots;
         if own.slots_cap != u32::MAX {
             self.refresh(class, lane);
         }
@@ -513,4 +513,4 @@ impl Dispatcher {
 }
 
 /// How many heads one call sends back in line before it leaves the rest to the next.
-const SENT_BACK_MAX: usize = 64;
+const REQUEUED_MAX: usize = 64;

@@ -83,7 +83,7 @@ impl Donations {
             known.writer == new.writer && known.waiter == new.waiter && known.file == new.file
         };
         let known = self.0.iter().position(same).map(|at| self.0.remove(at));
-        if self.0.len() == KEPT_MAX {
+        if self.0.len() == DONATIONS_MAX {
             self.0.remove(0);
         }
         let new = match known {
@@ -128,7 +128,7 @@ impl Dispatcher {
         if request.has(PAID) || request.stage == RequestStage::Urgent {
             return Some(Donated { id, token, subject: writer });
         }
-        let subject = self.donated(writer, waiter, kind, amount, file, now);
+        let subject = self.subject_for_donation(writer, waiter, kind, amount, file, now);
         if subject == writer {
             return Some(Donated { id, token, subject: writer });
         }
@@ -142,7 +142,7 @@ impl Dispatcher {
     ///
     /// # Panics
     /// If one of them was released as often as it was taken.
-    pub fn donated(
+    pub fn subject_for_donation(
         &mut self,
         writer: SubjectId,
         waiter: SubjectId,
@@ -156,10 +156,10 @@ impl Dispatcher {
             let SubjectId { index, generation } = subject;
             assert!(self.subjects.has(index, generation), "subject {index} is gone");
         }
-        let who = [writer, waiter].map(|subject| self.subjects[subject.index].who.clone());
+        let who = [writer, waiter].map(|subject| self.subjects[subject.index].identity.clone());
         let [writer_is, waiter_is] = who;
         if writer_is == waiter_is {
-            self.settle();
+            self.finish_call();
             return writer;
         }
         let (own, by) = self.prospect(writer, kind, amount);
@@ -176,7 +176,7 @@ impl Dispatcher {
             since: self.now,
             last: self.now,
         });
-        self.settle();
+        self.finish_call();
         if goes { waiter } else { writer }
     }
 
@@ -216,7 +216,7 @@ impl Dispatcher {
         kind: OpKind,
         amount: Amount,
     ) -> ((u64, Reverse<EffectiveWeight>), Option<MeterKey>) {
-        let way = self.way(subject.index, kind);
+        let way = self.classification(subject.index, kind);
         let phi = self.classes[way.class].phi_of(kind);
         if way.route == NONE {
             return ((0, Reverse(phi)), None);
@@ -226,7 +226,7 @@ impl Dispatcher {
         let meters = links.map(|link| &self.meters[self.links[*link].meter]);
         let takes = meters.filter_map(|meter| {
             let units = meter.pacer.rate().units_of(amount);
-            let holds = units > 0 && (meter.pacer.due() > now || !meter.nobody_in_line());
+            let holds = units > 0 && (meter.pacer.due() > now || !meter.has_no_waiters());
             holds.then(|| (meter.pacer.time_of(units).0, &meter.key))
         });
         match takes.max_by_key(|(takes, _)| *takes) {
@@ -237,4 +237,4 @@ impl Dispatcher {
 }
 
 /// How many pairs of writer and waiter, with files, are remembered.
-const KEPT_MAX: usize = 64;
+const DONATIONS_MAX: usize = 64;

@@ -34,7 +34,7 @@ pub(crate) struct DormantClass {
 
 impl Dispatcher {
     /// Makes an unused class dormant, if that did not happen with the last of its subjects.
-    pub(crate) fn rest_class(&mut self, index: u32) {
+    pub(crate) fn make_dormant(&mut self, index: u32) {
         if !self.classes.lives(index) || self.classes[index].in_use() {
             return;
         }
@@ -42,7 +42,7 @@ impl Dispatcher {
         let rested = DormantClass {
             key: class.key.clone(),
             id: class.id,
-            finish: class.standings.map(|standing| standing.finish),
+            finish: class.lanes.map(|standing| standing.finish),
             reservation: class.reservation,
             usage: class.usage,
             causes: class.causes.take(),
@@ -51,24 +51,24 @@ impl Dispatcher {
         self.names.classes.remove(&rested.key);
         self.classes.remove(index);
         let key = rested.key.clone();
-        let index = self.rested.insert(rested);
-        self.rested[index].idle = self.names.idle_classes.enter(index);
-        self.names.rested.insert(key, index);
+        let index = self.dormant.insert(rested);
+        self.dormant[index].idle = self.names.idle_classes.enter(index);
+        self.names.dormant.insert(key, index);
         if let Some(oldest) = self.names.idle_classes.surplus(IDLE_MAX) {
-            self.drop_rested(oldest);
+            self.drop_dormant(oldest);
         }
     }
 
     /// Revives the dormant class of a key.
-    pub(crate) fn wake_class(&mut self, key: &ClassKey) -> Option<u32> {
-        let index = self.names.rested.remove(key)?;
-        self.names.idle_classes.leave(&mut self.rested[index].idle);
-        self.rested.remove(index);
-        let causes = self.rested[index].causes.take();
-        let DormantClass { key, id, finish, reservation, usage, .. } = &self.rested[index];
+    pub(crate) fn revive_class(&mut self, key: &ClassKey) -> Option<u32> {
+        let index = self.names.dormant.remove(key)?;
+        self.names.idle_classes.remove(&mut self.dormant[index].idle);
+        self.dormant.remove(index);
+        let causes = self.dormant[index].causes.take();
+        let DormantClass { key, id, finish, reservation, usage, .. } = &self.dormant[index];
         let mut class = Class::new(key.clone(), *id);
-        class.taken = usage.cost;
-        for (standing, finish) in class.standings.iter_mut().zip(finish) {
+        class.cost_reported = usage.cost;
+        for (standing, finish) in class.lanes.iter_mut().zip(finish) {
             standing.finish = *finish;
         }
         (class.reservation, class.usage, class.causes) = (*reservation, *usage, causes);
@@ -78,11 +78,11 @@ impl Dispatcher {
     }
 
     /// Forgets a dormant class.
-    pub(crate) fn drop_rested(&mut self, index: u32) {
-        self.names.idle_classes.leave(&mut self.rested[index].idle);
-        self.rested.remove(index);
-        let key = self.rested[index].key.clone();
-        self.names.rested.remove(&key);
+    pub(crate) fn drop_dormant(&mut self, index: u32) {
+        self.names.idle_classes.remove(&mut self.dormant[index].idle);
+        self.dormant.remove(index);
+        let key = self.dormant[index].key.clone();
+        self.names.dormant.remove(&key);
         self.names.uncount(&key);
     }
 }

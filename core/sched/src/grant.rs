@@ -25,11 +25,11 @@ use crate::reservation::ReservationTerms;
 /// The grants of this proxy.
 #[derive(Debug)]
 pub(crate) struct GrantTable {
-    members: u32,
+    proxies: u32,
     unlisted: Share,
     listed: BTreeMap<Scope, Grant>,
     /// When usage was taken last.
-    taken: Time,
+    usage_taken: Time,
 }
 
 /// The grant of one meter.
@@ -42,17 +42,17 @@ pub(crate) struct MeterGrant {
 impl Default for GrantTable {
     fn default() -> GrantTable {
         GrantTable {
-            members: 1,
+            proxies: 1,
             unlisted: Share::WHOLE,
             listed: BTreeMap::new(),
-            taken: Time::ZERO,
+            usage_taken: Time::ZERO,
         }
     }
 }
 
 impl GrantTable {
-    pub(crate) fn members(&self) -> u32 {
-        self.members
+    pub(crate) fn proxies(&self) -> u32 {
+        self.proxies
     }
 
     pub(crate) fn part_of_class(&self, key: &ClassKey) -> Share {
@@ -87,39 +87,39 @@ impl Dispatcher {
                 false => self.grants.listed.insert(scope.clone(), *grant),
             };
         }
-        let base = (grants.members.max(1), grants.unlisted);
-        if (self.grants.members, self.grants.unlisted) == base {
+        let base = (grants.proxies.max(1), grants.unlisted);
+        if (self.grants.proxies, self.grants.unlisted) == base {
             grants.listed.iter().for_each(|(scope, _)| self.apply_grant(scope));
         } else {
-            (self.grants.members, self.grants.unlisted) = base;
+            (self.grants.proxies, self.grants.unlisted) = base;
             self.apply_grants();
         }
-        self.settle();
+        self.finish_call();
     }
 
     /// Takes the usage of each rule's classes, meter and decay since the last call, for those that
     /// were used. O(classes + meters). Poll afterwards.
-    pub fn take_uses(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
+    pub fn take_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
-        let span = self.now.since(self.grants.taken);
-        self.grants.taken = self.now;
+        let span = self.now.since(self.grants.usage_taken);
+        self.grants.usage_taken = self.now;
         let mut uses: BTreeMap<Scope, ScopeUsage> = BTreeMap::new();
         let meters: Vec<u32> = self.meters.indices().collect();
         for index in meters {
             let meter = &mut self.meters[index];
-            let (moved, waiting) = (std::mem::take(&mut meter.moved), !meter.nobody_in_line());
+            let (moved, waiting) = (std::mem::take(&mut meter.moved), !meter.has_no_waiters());
             let rate = meter.pacer.rate();
             if (moved == 0 && !waiting) || rate.per_sec() == u64::MAX {
                 continue;
             }
-            let what = uses.entry(meter.key.scope()).or_insert(NOTHING);
+            let what = uses.entry(meter.key.scope()).or_insert(NO_USAGE);
             what.used = what.used.max(Some(part_used(moved, rate, span)));
             what.waiting |= waiting;
         }
         let classes: Vec<u32> = self.classes.indices().collect();
         for index in classes {
             let class = &mut self.classes[index];
-            let cost = std::mem::replace(&mut class.taken, class.usage.cost);
+            let cost = std::mem::replace(&mut class.cost_reported, class.usage.cost);
             if cost == class.usage.cost && class.queued == 0 && class.running == 0 {
                 continue;
             }
@@ -127,31 +127,31 @@ impl Dispatcher {
             let scope = Scope::rule(&class.key.rule, &class.key.values);
             uses.entry(scope).or_insert(ScopeUsage { used: None, waiting: class.queued > 0 });
         }
-        self.settle();
+        self.finish_call();
         uses.into_iter().collect()
     }
 
     /// Charges a class for metadata service of this cost at other proxies, for a controller that
     /// knows classes and no subjects. Poll afterwards.
-    pub fn class_served_elsewhere(&mut self, class: &Scope, cost: Nanos, now: Time) {
+    pub fn charge_class_remote_service(&mut self, class: &Scope, cost: Nanos, now: Time) {
         self.advance(now);
         let key = class_key(class);
         let Some(index) = self.names.classes.get(&key).copied() else { return };
         let own = &mut self.classes[index];
-        own.usage.elsewhere += cost;
-        own.delay.tell(cost);
-        if own.standings[DEVICE].size != NO_SIZE {
+        own.usage.remote += cost;
+        own.delay.add(cost);
+        if own.lanes[DEVICE].size != NO_SIZE {
             self.apply_delay(index);
             self.refresh(index, DEVICE);
         }
-        self.settle();
+        self.finish_call();
     }
 
     fn apply_grants(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
         classes.into_iter().for_each(|index| self.grant_class(index));
-        let rested: Vec<u32> = self.rested.indices().collect();
-        rested.into_iter().for_each(|index| self.grant_rested(index));
+        let rested: Vec<u32> = self.dormant.indices().collect();
+        rested.into_iter().for_each(|index| self.grant_dormant(index));
         let meters: Vec<u32> = self.meters.indices().collect();
         meters.into_iter().for_each(|index| self.grant_meter(index));
     }
@@ -162,8 +162,8 @@ impl Dispatcher {
             SectionKind::Rule => {
                 if let Some(index) = self.names.classes.get(&key).copied() {
                     self.grant_class(index);
-                } else if let Some(index) = self.names.rested.get(&key).copied() {
-                    self.grant_rested(index);
+                } else if let Some(index) = self.names.dormant.get(&key).copied() {
+                    self.grant_dormant(index);
                 }
                 limit_keys(&self.rules, &key)
             }
@@ -188,10 +188,10 @@ impl Dispatcher {
     fn grant_class(&mut self, index: u32) {
         let part = self.grants.part_of_class(&self.classes[index].key);
         let class = &mut self.classes[index];
-        class.set_weight(class.weight, part, self.grants.members);
+        class.set_weight(class.weight, part, self.grants.proxies);
         if let Some(reservation) = &mut class.reservation {
             let terms = ReservationTerms { part, ..reservation.terms() };
-            reservation.set(terms, self.promises.at(self.now));
+            reservation.set(terms, self.reservation_clock.at(self.now));
         }
         self.bound_lag(index);
         for lane in 0..LANES.len() {
@@ -199,17 +199,17 @@ impl Dispatcher {
         }
     }
 
-    fn grant_rested(&mut self, index: u32) {
-        let part = self.grants.part_of_class(&self.rested[index].key);
-        let now = self.promises.at(self.now);
-        if let Some(reservation) = &mut self.rested[index].reservation {
+    fn grant_dormant(&mut self, index: u32) {
+        let part = self.grants.part_of_class(&self.dormant[index].key);
+        let now = self.reservation_clock.at(self.now);
+        if let Some(reservation) = &mut self.dormant[index].reservation {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, now);
         }
     }
 
     /// The rate of a meter for which a rate is written in the rules. What its parent leaves goes
     /// before what is granted, and that before what is written.
-    pub(crate) fn rate_now(&self, key: &MeterKey, written: Rate) -> Rate {
+    pub(crate) fn effective_rate(&self, key: &MeterKey, written: Rate) -> Rate {
         let effective = key.rule().and_then(|rule| self.dependents.effective(rule));
         effective.or(self.grants.of_meter(key).rate).unwrap_or(written)
     }
@@ -218,7 +218,7 @@ impl Dispatcher {
         let key = &self.meters[index].key;
         let part = self.grants.of_meter(key).part;
         let written = key.limit_in(&self.rules).map(|limit| limit.rate);
-        let rate = self.rate_now(key, written.unwrap_or(self.meters[index].pacer.rate()));
+        let rate = self.effective_rate(key, written.unwrap_or(self.meters[index].pacer.rate()));
         let pacer = &mut self.meters[index].pacer;
         if (pacer.rate(), pacer.part()) != (rate, part) {
             pacer.set_pace(rate, part, self.now);
@@ -247,7 +247,7 @@ fn part_used(moved: u64, rate: Rate, span: Nanos) -> Share {
     }
 }
 
-const NOTHING: ScopeUsage = ScopeUsage { used: None, waiting: false };
+const NO_USAGE: ScopeUsage = ScopeUsage { used: None, waiting: false };
 /// Any amount that was moved counts as usage.
 const LEAST: Share = match Share::from_billionths(1) {
     Some(part) => part,

@@ -3,7 +3,7 @@
 //! Debug builds check them after a public call, often while little has happened and occasionally
 //! later; property tests check them after each step.
 
-use crate::admission::waiter;
+use crate::admission::waiter_id;
 use crate::class::{
     Class, ClassLane, ClassQueue, NO_SIZE, QUEUES, QueuedRequest, RESERVED, RequestStage,
 };
@@ -19,7 +19,7 @@ impl Dispatcher {
         for (index, class) in self.classes.iter() {
             self.check_counts(index, class);
             for lane in 0..LANES.len() {
-                self.check_standing(index, class, lane);
+                self.check_lane(index, class, lane);
             }
         }
         self.check_heaps();
@@ -40,10 +40,13 @@ impl Dispatcher {
             let here =
                 |r: &QueuedRequest| r.stage == RequestStage::Running && usize::from(r.lane) == lane;
             let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
-            assert_eq!(state.held, held, "slots in use in lane {lane}");
+            assert_eq!(state.slots_in_use, held, "slots in use in lane {lane}");
             let promised = |r: &QueuedRequest| here(r) && r.has(RESERVED);
             let promised: u32 = self.requests_where(promised).map(|r| r.slots).sum();
-            assert_eq!(state.promised_held, promised, "slots of reservations in lane {lane}");
+            assert_eq!(
+                state.reservation_slots_in_use, promised,
+                "slots of reservations in lane {lane}"
+            );
         }
         let waiting = self.requests_where(|r| r.stage != RequestStage::Running).count();
         assert_eq!(self.queued, waiting, "requests that wait");
@@ -60,14 +63,14 @@ impl Dispatcher {
             count += 1;
             slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
         }
-        assert_eq!((class.running, class.held), (count, slots), "running in {index}");
+        assert_eq!((class.running, class.slots_in_use), (count, slots), "running in {index}");
         assert!(class.in_use(), "class {index} is active and unused");
         assert_eq!(class.reserved, class.reservation.is_some(), "reservation of {index}");
     }
 
     /// Every head is ready or waits, and the class lane is where its ready heads put it.
-    fn check_standing(&self, index: u32, class: &Class, lane: usize) {
-        let standing = &class.standings[lane];
+    fn check_lane(&self, index: u32, class: &Class, lane: usize) {
+        let standing = &class.lanes[lane];
         for queue in 0..QUEUES {
             self.check_queue(index, standing, lane, queue);
         }
@@ -77,9 +80,9 @@ impl Dispatcher {
         let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));
         let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
         assert_eq!(standing.size, size, "class {index} stands in the wrong heap of lane {lane}");
-        assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
+        assert_eq!(state.ready.positions.holds(index), size != NO_SIZE);
         let promised = self.reserve_key(index, lane).is_some();
-        assert_eq!(state.reserved_places.holds(index), promised, "reservation of {index}");
+        assert_eq!(state.reserved_positions.holds(index), promised, "reservation of {index}");
         assert!(size == NO_SIZE || standing.start >= state.v, "class {index} starts before v");
     }
 
@@ -88,8 +91,8 @@ impl Dispatcher {
         let (ready, waits) = (standing.ready >> queue & 1 == 1, standing.waiting >> queue & 1 == 1);
         assert_eq!(ready ^ waits, !fifo.is_empty(), "head of {index}.{lane}.{queue} is nowhere");
         assert!(!(ready && waits));
-        let places = &self.lanes[lane].waiting_places;
-        assert_eq!(places.holds(waiter(index, queue)), waits);
+        let places = &self.lanes[lane].waiting_positions;
+        assert_eq!(places.holds(waiter_id(index, queue)), waits);
         let (mut prev, mut at, mut count) = (NONE, fifo.head, 0);
         while at != NONE {
             let request = &self.requests[at];
@@ -104,10 +107,10 @@ impl Dispatcher {
     fn check_heaps(&self) {
         for (lane, state) in self.lanes.iter().enumerate() {
             state.ready.check();
-            state.reserved.check(&state.reserved_places);
-            state.deadlines.check(&state.deadline_places);
+            state.reserved.check(&state.reserved_positions);
+            state.deadlines.check(&state.deadline_positions);
             for (size, key, class) in state.ready.iter() {
-                let standing = &self.classes[class].standings[lane];
+                let standing = &self.classes[class].lanes[lane];
                 let queue = standing.first(&self.requests).expect("a ready head");
                 let number = self.requests[standing.queues[queue].head].number;
                 assert_eq!((standing.size, standing.start.key(number)), (size, key));
@@ -115,7 +118,7 @@ impl Dispatcher {
             for (key, class) in state.reserved.iter() {
                 let now = self.reserve_key(class, lane);
                 assert_eq!(Some(key), now, "class {class} stands at an old R");
-                let size = self.classes[class].standings[lane].size;
+                let size = self.classes[class].lanes[lane].size;
                 assert!(size != NO_SIZE, "class {class} is reserved, not ready");
             }
         }
@@ -125,20 +128,24 @@ impl Dispatcher {
     fn check_meters(&self) {
         let mut held = vec![[0u32; 2]; self.meters.span()];
         for (_, class) in self.classes.iter() {
-            for (lane, standing) in class.standings.iter().enumerate() {
+            for (lane, standing) in class.lanes.iter().enumerate() {
                 let ready = (0..QUEUES).filter(|queue| standing.ready >> queue & 1 == 1);
                 ready.for_each(|queue| self.count_passed(&standing.queues[queue], lane, &mut held));
             }
         }
         for (index, meter) in self.meters.iter() {
-            assert_eq!(meter.held(), held[index as usize], "heads that meter {index} let go");
+            assert_eq!(
+                meter.passed_heads(),
+                held[index as usize],
+                "heads that meter {index} let go"
+            );
             for (lane, state) in self.lanes.iter().enumerate() {
-                meter.waiting[lane].check(&state.waiting_places);
+                meter.waiting[lane].check(&state.waiting_positions);
                 let wanted = !meter.waiting[lane].is_empty();
-                assert_eq!(state.deadline_places.holds(index), wanted, "deadline of {index}");
+                assert_eq!(state.deadline_positions.holds(index), wanted, "deadline of {index}");
                 if wanted {
                     let (key, at) = (
-                        state.deadlines.key_of(index, &state.deadline_places),
+                        state.deadlines.key_of(index, &state.deadline_positions),
                         meter.release_at(lane),
                     );
                     assert_eq!(key, time_key(at, u64::from(index)));
@@ -164,7 +171,12 @@ impl Dispatcher {
         let mut classes = vec![0u32; self.classes.span()];
         let mut routes = vec![0u32; self.routes.span()];
         for (_, subject) in self.subjects.iter() {
-            for way in subject.ways.iter().flat_map(|w| w.iter()).filter(|way| way.class != NONE) {
+            for way in subject
+                .classifications
+                .iter()
+                .flat_map(|w| w.iter())
+                .filter(|way| way.class != NONE)
+            {
                 classes[way.class as usize] += 1;
                 if way.route != NONE {
                     routes[way.route as usize] += 1;
@@ -191,8 +203,8 @@ impl Dispatcher {
             assert_eq!(meter.refs, meters[index as usize], "references on meter {index}");
             assert_eq!(meter.refs == 0, meter.idle != 0, "meter {index} idle and used");
         }
-        assert_eq!(self.names.idle_classes.iter().count(), self.rested.iter().count());
-        let at_rest = self.names.rested.values().all(|index| self.rested.lives(*index));
-        assert!(at_rest && self.names.rested.len() == self.rested.iter().count());
+        assert_eq!(self.names.idle_classes.iter().count(), self.dormant.iter().count());
+        let at_rest = self.names.dormant.values().all(|index| self.dormant.lives(*index));
+        assert!(at_rest && self.names.dormant.len() == self.dormant.iter().count());
     }
 }

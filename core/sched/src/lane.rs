@@ -23,11 +23,11 @@ use crate::tags::{EffectiveWeight, LAG_MAX_NS, VirtualTime};
 pub(crate) struct LaneState {
     pub(crate) slots_max: u32,
     /// Slots in use by running requests; above `slots_max` only after that was lowered.
-    pub(crate) held: u32,
+    pub(crate) slots_in_use: u32,
     /// Slots in use by requests that went by a reservation.
-    pub(crate) promised_held: u32,
+    pub(crate) reservation_slots_in_use: u32,
     /// Slots that shares leave free for reservations; below `slots_max`.
-    pub(crate) kept: u32,
+    pub(crate) reserved_slots: u32,
     /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
     lag_max: u64,
     /// Virtual time of the lane, from which start tags are made.
@@ -37,14 +37,14 @@ pub(crate) struct LaneState {
     pub(crate) ready: Ready,
     /// Classes with a reservation and a head that counts towards it, by R.
     pub(crate) reserved: Heap,
-    pub(crate) reserved_places: HeapPositions,
+    pub(crate) reserved_positions: HeapPositions,
     /// Requests that are never delayed.
     pub(crate) urgent: ClassQueue,
     /// Meters with waiters of this lane, by due time.
     pub(crate) deadlines: Heap,
-    pub(crate) deadline_places: HeapPositions,
+    pub(crate) deadline_positions: HeapPositions,
     /// The position of each queue (class × 4 + direction) among its meter's waiters.
-    pub(crate) waiting_places: HeapPositions,
+    pub(crate) waiting_positions: HeapPositions,
 }
 
 /// Classes with a ready head, by the size of that head.
@@ -53,7 +53,7 @@ pub(crate) struct Ready {
     heaps: [Heap; SIZES_MAX],
     /// Bit i: heap i is not empty.
     occupied: u64,
-    pub(crate) places: HeapPositions,
+    pub(crate) positions: HeapPositions,
 }
 
 /// The lanes, in the order of their indices.
@@ -65,35 +65,35 @@ impl LaneState {
     pub(crate) fn new(slots_max: u32) -> LaneState {
         LaneState {
             slots_max: slots_max.max(1),
-            held: 0,
-            promised_held: 0,
-            kept: 0,
+            slots_in_use: 0,
+            reservation_slots_in_use: 0,
+            reserved_slots: 0,
             lag_max: LAG_MAX_NS,
             v: VirtualTime::ZERO,
             served: [(NONE, Time::ZERO); 2],
             ready: Ready::default(),
             reserved: Heap::default(),
-            reserved_places: HeapPositions::default(),
+            reserved_positions: HeapPositions::default(),
             urgent: ClassQueue::default(),
             deadlines: Heap::default(),
-            deadline_places: HeapPositions::default(),
-            waiting_places: HeapPositions::default(),
+            deadline_positions: HeapPositions::default(),
+            waiting_positions: HeapPositions::default(),
         }
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.slots_max.saturating_sub(self.held)
+        self.slots_max.saturating_sub(self.slots_in_use)
     }
 
     /// The free slots that a request which goes by share may take. One that needs more than the
     /// slots that are not reserved runs when no other such request does; otherwise it could never
     /// run.
-    pub(crate) fn free_for_shares(&self) -> u32 {
-        let by_share = self.held.saturating_sub(self.promised_held);
+    pub(crate) fn free_for_weights(&self) -> u32 {
+        let by_share = self.slots_in_use.saturating_sub(self.reservation_slots_in_use);
         if by_share == 0 {
             return self.free();
         }
-        let kept = self.kept.min(self.slots_max.saturating_sub(1));
+        let kept = self.reserved_slots.min(self.slots_max.saturating_sub(1));
         self.free().min((self.slots_max - kept).saturating_sub(by_share))
     }
 
@@ -142,22 +142,22 @@ impl LaneState {
 
     /// Makes room for `classes` classes.
     pub(crate) fn grow_classes(&mut self, classes: usize) {
-        self.ready.places.grow(classes);
-        self.reserved_places.grow(classes);
-        self.waiting_places.grow(classes * crate::class::QUEUES);
+        self.ready.positions.grow(classes);
+        self.reserved_positions.grow(classes);
+        self.waiting_positions.grow(classes * crate::class::QUEUES);
     }
 }
 
 impl Ready {
     /// Puts a class into the heap of `size`; it must be in no other one.
     pub(crate) fn put(&mut self, size: u8, key: u128, class: u32) {
-        self.heaps[usize::from(size)].put(key, class, &mut self.places);
+        self.heaps[usize::from(size)].put(key, class, &mut self.positions);
         self.occupied |= 1 << size;
     }
 
     pub(crate) fn remove(&mut self, size: u8, class: u32) {
         let heap = &mut self.heaps[usize::from(size)];
-        heap.remove(class, &mut self.places);
+        heap.remove(class, &mut self.positions);
         if heap.is_empty() {
             self.occupied &= !(1 << size);
         }
@@ -182,7 +182,7 @@ impl Ready {
 
     pub(crate) fn clear(&mut self) {
         for heap in &mut self.heaps {
-            heap.clear(&mut self.places);
+            heap.clear(&mut self.positions);
         }
         self.occupied = 0;
     }
@@ -196,7 +196,7 @@ impl Ready {
     /// Panics unless the heaps are in order and the bits say which are empty.
     pub(crate) fn check(&self) {
         for (size, heap) in self.heaps.iter().enumerate() {
-            heap.check(&self.places);
+            heap.check(&self.positions);
             assert_eq!(self.occupied >> size & 1 == 0, heap.is_empty(), "size {size} mislabelled");
         }
     }
@@ -220,7 +220,7 @@ impl Default for Ready {
         Ready {
             heaps: std::array::from_fn(|_| Heap::default()),
             occupied: 0,
-            places: HeapPositions::default(),
+            positions: HeapPositions::default(),
         }
     }
 }

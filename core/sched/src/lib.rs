@@ -52,6 +52,6 @@ pub use dispatcher::{Arrival, Dispatched, Dispatcher, TargetParams};
 pub use donate::{Donated, DonationReport};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};
-pub use slots::slots_held;
+pub use slots::slots_needed;
 pub use turns::Turns;
 pub use wait::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};

@@ -68,7 +68,7 @@ pub(crate) struct Meter {
     /// Queues (class × 4 + direction) whose head waits here, by lane.
     pub(crate) waiting: [Heap; 2],
     /// Ready heads that it let go in their turn, by lane.
-    held: [u32; 2],
+    passed_heads: [u32; 2],
     /// Units charged since its usage was taken last.
     pub(crate) moved: u64,
     /// Units a second of the last complete second, units of the current second, and its begin.
@@ -245,7 +245,7 @@ impl Meter {
             burst: limit.burst,
             v: VirtualTime::default(),
             waiting: [Heap::default(), Heap::default()],
-            held: [0; 2],
+            passed_heads: [0; 2],
             moved: 0,
             passed: (0, 0, Time::ZERO),
             next_try: Time::ZERO,
@@ -270,20 +270,20 @@ impl Meter {
     }
 
     /// Whether a head that arrives now need not wait in line.
-    pub(crate) fn nobody_in_line(&self) -> bool {
-        self.waiting.iter().all(Heap::is_empty) && self.held == [0; 2]
+    pub(crate) fn has_no_waiters(&self) -> bool {
+        self.waiting.iter().all(Heap::is_empty) && self.passed_heads == [0; 2]
     }
 
     /// Whether no ready head of that lane passed it in turn.
-    pub(crate) fn holds_none(&self, lane: usize) -> bool {
-        self.held[lane] == 0
+    pub(crate) fn no_passed_heads(&self, lane: usize) -> bool {
+        self.passed_heads[lane] == 0
     }
 
     /// When it lets the next waiter of that lane go: as soon as nothing is owed. While a head that
     /// it let go is still to be dispatched, it waits until the whole burst is saved.
     pub(crate) fn release_at(&self, lane: usize) -> Time {
         let due = self.pacer.due();
-        if self.holds_none(lane) {
+        if self.no_passed_heads(lane) {
             return due;
         }
         let saved = due + Nanos::new(self.burst_span().max(TRY_AFTER_NS));
@@ -336,19 +336,19 @@ impl Meter {
     }
 
     /// Counts a ready head in (1) or out (-1).
-    pub(crate) fn hold(&mut self, lane: usize, change: i32) {
-        let held = self.held[lane].checked_add_signed(change);
-        self.held[lane] = held.expect("a head is counted out after it was counted in");
+    pub(crate) fn count_passed_head(&mut self, lane: usize, change: i32) {
+        let held = self.passed_heads[lane].checked_add_signed(change);
+        self.passed_heads[lane] = held.expect("a head is counted out after it was counted in");
     }
 
     /// Whether it differs from a new one: it owes something, or has not regained its burst.
-    pub(crate) fn remembers(&self, now: Time) -> bool {
+    pub(crate) fn has_state(&self, now: Time) -> bool {
         self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(self.burst_span())
     }
 
     /// Ready heads that it let go in their turn, by lane.
-    pub(crate) fn held(&self) -> [u32; 2] {
-        self.held
+    pub(crate) fn passed_heads(&self) -> [u32; 2] {
+        self.passed_heads
     }
 
     /// The time in which it saves its burst.
@@ -414,7 +414,7 @@ impl MeterKey {
             }
             MeterOwner::Decay { name } => {
                 let decay = rules.decays.iter().find(|decay| decay.name == *name)?;
-                Some(top_of(decay)).filter(same_unit)
+                Some(decay_ceiling(decay)).filter(same_unit)
             }
         }
     }
@@ -432,7 +432,7 @@ pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
 }
 
 /// The rate below which a decay never limits a key.
-pub(crate) fn top_of(decay: &DecayRule) -> Limit {
+pub(crate) fn decay_ceiling(decay: &DecayRule) -> Limit {
     let free = decay.entitlement.with_per_sec(u64::MAX).expect("it is above zero");
     Limit { kinds: decay.resource.kinds(), rate: decay.max.unwrap_or(free), burst: None }
 }
@@ -440,7 +440,7 @@ pub(crate) fn top_of(decay: &DecayRule) -> Limit {
 impl ClassMeter {
     /// Takes the next turn at a meter whose virtual time is `v`: the start tag of a request
     /// of that cost.
-    pub(crate) fn take_turn(
+    pub(crate) fn reserve_turn(
         &mut self,
         v: VirtualTime,
         cost: u64,
@@ -452,7 +452,7 @@ impl ClassMeter {
     }
 
     /// Gives a turn back, if no later one was taken.
-    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: EffectiveWeight) {
+    pub(crate) fn refund_turn(&mut self, start: VirtualTime, cost: u64, weight: EffectiveWeight) {
         if self.finish == start.after(cost, weight) {
             self.finish = start;
         }

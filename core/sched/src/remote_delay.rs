@@ -22,21 +22,21 @@ use crate::tags::LAG_MAX_NS;
 /// Remote service of a class since its last dispatch here, in ns of cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RemoteDelay {
-    told: u64,
+    reported: u64,
     /// How far its tags were moved for that.
     applied: u64,
 }
 
 impl RemoteDelay {
     /// Adds remote service of this cost.
-    pub(crate) fn tell(&mut self, cost: Nanos) {
-        self.told = self.told.saturating_add(cost.get());
+    pub(crate) fn add(&mut self, cost: Nanos) {
+        self.reported = self.reported.saturating_add(cost.get());
     }
 
     /// Handles a dispatch: the rest counts for the next requests, up to the bound of any lag.
-    pub(crate) fn begin_anew(&mut self) {
-        let told = self.told.saturating_sub(self.applied).min(LAG_MAX_NS);
-        *self = RemoteDelay { told, applied: 0 };
+    pub(crate) fn carry_over(&mut self) {
+        let told = self.reported.saturating_sub(self.applied).min(LAG_MAX_NS);
+        *self = RemoteDelay { reported: told, applied: 0 };
     }
 
     /// How much further the tags must move now that the next request costs `cost`.
@@ -48,7 +48,7 @@ impl RemoteDelay {
                 u64::try_from(u128::from(cost) * rest / u128::from(ppm)).unwrap_or(u64::MAX)
             }
         };
-        let due = self.told.min(most).saturating_sub(self.applied);
+        let due = self.reported.min(most).saturating_sub(self.applied);
         self.applied += due;
         due
     }
@@ -60,38 +60,44 @@ impl Dispatcher {
     ///
     /// # Panics
     /// If the subject was released as often as it was taken.
-    pub fn served_elsewhere(&mut self, subject: SubjectId, kind: OpKind, cost: Nanos, now: Time) {
+    pub fn charge_remote_service(
+        &mut self,
+        subject: SubjectId,
+        kind: OpKind,
+        cost: Nanos,
+        now: Time,
+    ) {
         self.advance(now);
         let SubjectId { index, generation } = subject;
         assert!(self.subjects.has(index, generation), "subject {index} is gone");
-        let class = self.way(index, kind).class;
-        self.subjects[index].usage.elsewhere += cost;
+        let class = self.classification(index, kind).class;
+        self.subjects[index].usage.remote += cost;
         let own = &mut self.classes[class];
-        own.usage.elsewhere += cost;
-        own.delay.tell(cost);
-        if self.classes[class].standings[DEVICE].size != NO_SIZE {
+        own.usage.remote += cost;
+        own.delay.add(cost);
+        if self.classes[class].lanes[DEVICE].size != NO_SIZE {
             self.apply_delay(class);
             self.refresh(class, DEVICE);
         }
-        self.settle();
+        self.finish_call();
     }
 
     /// Moves the tags of a class that has a ready head by the delay that is due.
     pub(crate) fn apply_delay(&mut self, class: u32) {
         let (own, state) = (&mut self.classes[class], &self.lanes[DEVICE]);
-        if own.delay.told == own.delay.applied {
+        if own.delay.reported == own.delay.applied {
             return;
         }
-        let standing = &mut own.standings[DEVICE];
+        let standing = &mut own.lanes[DEVICE];
         let Some(queue) = standing.first(&self.requests) else { return };
         let cost = self.requests[standing.queues[queue].head].cost;
         let due = own.delay.due(cost, own.min_local_service_ppm);
         if due > 0 {
-            let phi = own.undivided;
+            let phi = own.full_weight;
             let bound = state.lag_bound(cost, phi).max(standing.finish);
             standing.finish = standing.finish.after(due, phi).min(bound);
             standing.start = standing.start.max(standing.finish);
-            standing.put_off = true;
+            standing.moved_for_remote = true;
         }
     }
 }
@@ -102,11 +108,11 @@ mod tests {
 
     #[test]
     fn a_delay_is_applied_once_and_with_a_least_share_only_in_part() {
-        let mut delay = RemoteDelay { told: 700, applied: 0 };
+        let mut delay = RemoteDelay { reported: 700, applied: 0 };
         assert_eq!((delay.due(100, 0), delay.due(100, 0)), (700, 0));
-        let mut half = RemoteDelay { told: 700, applied: 0 };
+        let mut half = RemoteDelay { reported: 700, applied: 0 };
         assert_eq!((half.due(100, 500_000), half.due(100, 500_000)), (100, 0));
-        half.told += 100;
+        half.reported += 100;
         assert_eq!((half.due(100, 500_000), half.due(300, 500_000)), (0, 200));
     }
 }

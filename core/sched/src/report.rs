@@ -36,7 +36,7 @@ pub struct Usage {
     /// The number of completed requests.
     pub requests: u64,
     /// The cost of remote service, as far as it was reported.
-    pub elsewhere: Nanos,
+    pub remote: Nanos,
     /// Completed requests that a meter or a cap on slots had delayed.
     pub delayed: u64,
     /// The waiting time of the delayed requests.
@@ -51,11 +51,11 @@ pub struct SubjectReport {
     /// The id of the subject.
     pub id: SubjectId,
     /// The identity of the subject.
-    pub who: Identity,
+    pub identity: Identity,
     /// The rule directories that it works in.
     pub paths: PathSet,
     /// The export that it uses ([`Dispatcher::subject_through`]); empty for none.
-    pub door: Arc<str>,
+    pub export: Arc<str>,
     /// The sums of the subject.
     pub usage: Usage,
     /// Its backend operations by kind, in the order of [`OpKind::ALL`].
@@ -114,7 +114,7 @@ impl Usage {
             service_time: service,
             cost: Nanos::new(request.cost),
             requests: 1,
-            elsewhere: Nanos::ZERO,
+            remote: Nanos::ZERO,
             delayed: delayed.into(),
             delayed_time: Nanos::new(if_delayed(queue_time.get())),
             delayed_bytes: Bytes::new(if_delayed(served.bytes.get())),
@@ -131,7 +131,7 @@ impl AddAssign for Usage {
         self.service_time += other.service_time;
         self.cost += other.cost;
         self.requests += other.requests;
-        self.elsewhere += other.elsewhere;
+        self.remote += other.remote;
         self.delayed += other.delayed;
         self.delayed_time += other.delayed_time;
         self.delayed_bytes += other.delayed_bytes;
@@ -141,12 +141,12 @@ impl AddAssign for Usage {
 impl Dispatcher {
     /// The sums of forgotten subjects, and how many of their operations neither read nor wrote a
     /// file. With [`Dispatcher::sums`] of all places it is the service of all subjects.
-    pub fn forgotten(&self) -> (Usage, Ops) {
+    pub fn forgotten_usage(&self) -> (Usage, Ops) {
         self.forgotten
     }
 
     /// How many places [`Dispatcher::sums`] covers: all subjects are at places below it.
-    pub fn places(&self) -> usize {
+    pub fn subject_index_end(&self) -> usize {
         self.subjects.span()
     }
 
@@ -162,13 +162,13 @@ impl Dispatcher {
         places.filter(|place| self.subjects.lives(*place)).map(|index| {
             let subject = &self.subjects[index];
             let id = SubjectId { index, generation: self.subjects.generation(index) };
-            (id, &*subject.who, &subject.usage, metadata(&subject.ops))
+            (id, &*subject.identity, &subject.usage, metadata(&subject.ops))
         })
     }
 
     /// Device slots in use now.
-    pub fn slots_held(&self) -> u32 {
-        self.lanes[DEVICE].held
+    pub fn slots_in_use(&self) -> u32 {
+        self.lanes[DEVICE].slots_in_use
     }
 
     /// Whether requests wait for one another: those of some class for a slot and not for a meter,
@@ -177,7 +177,7 @@ impl Dispatcher {
         let (mut at_work, mut waits) = (0, false);
         for (_, class) in self.classes.iter() {
             at_work += u32::from(class.queued > 0 || class.running > 0);
-            let metered = class.standings.iter().any(|standing| standing.waiting != 0);
+            let metered = class.lanes.iter().any(|standing| standing.waiting != 0);
             waits |= class.queued > 0 && !metered;
         }
         waits && at_work > 1
@@ -196,8 +196,7 @@ impl Dispatcher {
                 RequestStage::Urgent => *queued += 1,
                 RequestStage::Queued => {
                     *queued += 1;
-                    let standing =
-                        &self.classes[request.class].standings[usize::from(request.lane)];
+                    let standing = &self.classes[request.class].lanes[usize::from(request.lane)];
                     *throttled |= standing.waiting >> request.queue & 1 == 1;
                 }
             }
@@ -207,9 +206,9 @@ impl Dispatcher {
             let (reads, writes) = pattern::of(&subject.pattern);
             SubjectReport {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
-                who: Identity::clone(&subject.who),
+                identity: Identity::clone(&subject.identity),
                 paths: subject.paths,
-                door: subject.door.clone(),
+                export: subject.export.clone(),
                 usage: subject.usage,
                 ops: subject.ops,
                 reads,
@@ -224,7 +223,7 @@ impl Dispatcher {
 
     /// Every active and dormant class; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
-        let at_rest = self.rested.iter().map(|(_, rested)| self.report_rested(rested));
+        let at_rest = self.dormant.iter().map(|(_, rested)| self.report_dormant(rested));
         let at_work = self.classes.iter().map(|(_, class)| ClassReport {
             id: class.id,
             rule: class.key.rule.to_string(),
@@ -233,19 +232,19 @@ impl Dispatcher {
             usage: class.usage,
             queued: class.queued,
             running: class.running,
-            slots: class.held,
-            throttled: class.standings.iter().any(|standing| standing.waiting != 0),
+            slots: class.slots_in_use,
+            throttled: class.lanes.iter().any(|standing| standing.waiting != 0),
         });
         at_work.chain(at_rest)
     }
 
-    fn report_rested(&self, rested: &DormantClass) -> ClassReport {
+    fn report_dormant(&self, rested: &DormantClass) -> ClassReport {
         let rule = self.rules.rule(&rested.key.rule);
         ClassReport {
             id: rested.id,
             rule: rested.key.rule.to_string(),
             key: rested.key.values.to_vec(),
-            weight: rule.map_or(Weight::ONE, Rule::share),
+            weight: rule.map_or(Weight::ONE, Rule::effective_weight),
             usage: rested.usage,
             queued: 0,
             running: 0,

@@ -150,13 +150,14 @@ impl Dispatcher {
     pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
         let (due, class) = self.lanes[lane].first_reserved()?;
         let fits = self.slots_of_reservation(class, lane) <= self.lanes[lane].free();
-        (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
+        (due > self.reservation_clock.at(self.now) && fits)
+            .then_some(self.reservation_clock.when(due))
     }
 
     /// Slots for the head of a class that goes first by its reservation.
     pub(crate) fn slots_of_reservation(&self, class: u32, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
-        let head = self.classes[class].standings[lane].queues[queue].head;
+        let head = self.classes[class].lanes[lane].queues[queue].head;
         self.lanes[lane].slots(self.requests[head].size)
     }
 
@@ -167,7 +168,7 @@ impl Dispatcher {
 
     fn reserved_head(&self, class: u32, lane: usize) -> Option<(u128, usize)> {
         let own = &self.classes[class];
-        let (reservation, standing) = (own.reservation.as_ref()?, &own.standings[lane]);
+        let (reservation, standing) = (own.reservation.as_ref()?, &own.lanes[lane]);
         let heads = standing.ready_queues().filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head];
             Some((time_key(reservation.due(head.amount)?, head.number), queue))
@@ -178,12 +179,12 @@ impl Dispatcher {
     /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
     pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
-        if own.standings[lane].size == NO_SIZE {
+        if own.lanes[lane].size == NO_SIZE {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
         }
         let (key, queue) = self.reserved_head(class, lane)?;
-        let head = &self.requests[own.standings[lane].queues[queue].head];
+        let head = &self.requests[own.lanes[lane].queues[queue].head];
         let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));
         fits.then_some(key)
     }
@@ -194,14 +195,14 @@ impl Dispatcher {
         let state = &mut self.lanes[lane];
         match key {
             Some(key) => {
-                if !state.reserved_places.holds(class) {
-                    let since = self.promises.at(self.now);
-                    self.classes[class].standings[lane].promised = since;
+                if !state.reserved_positions.holds(class) {
+                    let since = self.reservation_clock.at(self.now);
+                    self.classes[class].lanes[lane].reservation_since = since;
                 }
-                state.reserved.put(key, class, &mut state.reserved_places);
+                state.reserved.put(key, class, &mut state.reserved_positions);
             }
-            None if state.reserved_places.holds(class) => {
-                state.reserved.remove(class, &mut state.reserved_places);
+            None if state.reserved_positions.holds(class) => {
+                state.reserved.remove(class, &mut state.reserved_positions);
             }
             None => {}
         }
@@ -209,19 +210,20 @@ impl Dispatcher {
 
     /// Charges the head of a queue to its class's reservation, which both lanes follow.
     pub(crate) fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
-        let index = self.classes[class].standings[lane].queues[queue].head;
+        let index = self.classes[class].lanes[lane].queues[queue].head;
         self.requests[index].flags |= RESERVED;
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
         let Some(reservation) = &mut own.reservation else { return };
         if let Some(late) = reservation.late_since(amount) {
-            self.promises.dispatch(late.max(own.standings[lane].promised), self.now);
+            self.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), self.now);
         }
         let as_bytes = match reservation.counts(amount) {
             true => 0,
             false => self.target.costs.device_bytes(kind, amount),
         };
-        reservation.charge(ReservationCharge { amount, as_bytes }, self.promises.at(self.now));
+        reservation
+            .charge(ReservationCharge { amount, as_bytes }, self.reservation_clock.at(self.now));
         self.refresh_reserve(class, 1 - lane);
     }
 
@@ -234,7 +236,11 @@ impl Dispatcher {
             true => ReservationCharge { amount, as_bytes: 0 },
             false => ReservationCharge { amount, as_bytes: costs.device_bytes(kind, amount) },
         };
-        reservation.correct(charge_of(amount), charge_of(served), self.promises.at(self.now));
+        reservation.correct(
+            charge_of(amount),
+            charge_of(served),
+            self.reservation_clock.at(self.now),
+        );
         for lane in 0..LANES.len() {
             self.refresh_reserve(class, lane);
         }
@@ -243,8 +249,8 @@ impl Dispatcher {
     /// How far the most overdue head lags that waits for its reservation, in ns. All reserved heads
     /// are compared: the next one may have arrived late with credit, while others behind it have
     /// waited for long.
-    pub(crate) fn promise_lag(&self, now: Time) -> u64 {
-        let now = self.promises.at(now);
+    pub(crate) fn reservation_lag(&self, now: Time) -> u64 {
+        let now = self.reservation_clock.at(now);
         let lanes = self.lanes.iter().enumerate();
         let lags = lanes.flat_map(|(lane, state)| {
             let classes = state.reserved.iter();
@@ -256,12 +262,12 @@ impl Dispatcher {
     /// Since when the first of a class's heads is late that go by its reservation.
     fn late_since(&self, class: u32, lane: usize) -> Time {
         let own = &self.classes[class];
-        let standing = &own.standings[lane];
+        let standing = &own.lanes[lane];
         let heads = standing.ready_queues().filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head];
             own.reservation.as_ref()?.late_since(head.amount)
         });
-        heads.min().unwrap_or(Time::MAX).max(standing.promised)
+        heads.min().unwrap_or(Time::MAX).max(standing.reservation_since)
     }
 }
 

@@ -70,7 +70,7 @@ impl SlotController {
     }
 
     /// D for the next window, if this one is over and D changed.
-    fn look(&mut self, now: Time) -> Option<u32> {
+    fn update(&mut self, now: Time) -> Option<u32> {
         if now.since(self.since).get() < WINDOW_NS || self.samples < SAMPLES_MIN {
             return None;
         }
@@ -99,12 +99,18 @@ impl SlotController {
 
 impl Dispatcher {
     /// Passes a completed request of the device lane to the controller and the calibration.
-    pub(crate) fn learn(&mut self, kind: OpKind, served: Amount, service: Nanos, alone: bool) {
-        if let Some(control) = &mut self.depth {
+    pub(crate) fn record_completion(
+        &mut self,
+        kind: OpKind,
+        served: Amount,
+        service: Nanos,
+        alone: bool,
+    ) {
+        if let Some(control) = &mut self.slot_controller {
             let beyond = self.target.costs.beyond_smallest(kind, served);
             let waits = self.lanes[DEVICE].ready.first().is_some();
             control.completed(service.get(), beyond, waits);
-            if let Some(slots) = control.look(self.now) {
+            if let Some(slots) = control.update(self.now) {
                 self.set_slots(slots);
             }
         }
@@ -114,7 +120,7 @@ impl Dispatcher {
         let known = &self.target.costs.device;
         if let Some(device) = self.observed.sample(known, kind, served, service) {
             self.target.costs.device = device;
-            self.weigh_anew();
+            self.recompute_costs();
         }
     }
 
@@ -141,7 +147,7 @@ mod tests {
                 control.completed(u64::from(slots) * 100_000, 0, true);
             }
             let now = Time::from_nanos(window * WINDOW_NS);
-            slots = control.look(now).unwrap_or(slots);
+            slots = control.update(now).unwrap_or(slots);
         }
         slots
     }
@@ -167,7 +173,7 @@ mod tests {
         settle(&mut control, 64, 100);
         for window in 101..200 {
             (0..100).for_each(|_| control.completed(1_000, 0, false));
-            assert_eq!(control.look(Time::from_nanos(window * WINDOW_NS)), None);
+            assert_eq!(control.update(Time::from_nanos(window * WINDOW_NS)), None);
         }
     }
 }

@@ -17,7 +17,7 @@ use model::Nanos;
 ///
 /// `unit` is what the smallest read costs the device ([`Costs`](crate::Costs)); a unit of
 /// zero counts as one nanosecond. `slots_max` is at least 1.
-pub fn slots_held(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
+pub fn slots_needed(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
     slots_of(size_of(cost.get(), unit.get(), slots_max), slots_max)
 }
 
@@ -69,8 +69,8 @@ mod tests {
     fn a_request_holds_its_cost_in_units_as_a_power_of_two() {
         let unit = Nanos::from_micros(20);
         let held = [0, 1, 20, 21, 80, 81, 20_000];
-        let held = held.map(|us| slots_held(Nanos::from_micros(us), unit, 48));
+        let held = held.map(|us| slots_needed(Nanos::from_micros(us), unit, 48));
         assert_eq!(held, [1, 1, 1, 2, 4, 8, 48]);
-        assert_eq!(slots_held(Nanos::new(u64::MAX), Nanos::ZERO, 1), 1);
+        assert_eq!(slots_needed(Nanos::new(u64::MAX), Nanos::ZERO, 1), 1);
     }
 }

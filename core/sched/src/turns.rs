@@ -28,9 +28,9 @@ pub struct Turns<K, Q> {
     callers: BTreeMap<K, Allowance>,
     /// By due time, then by arrival.
     waiting: BTreeMap<(Time, u64), (K, Q)>,
-    asked: u64,
+    queries: u64,
     /// When callers were forgotten last.
-    swept: Time,
+    last_sweep: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +48,12 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         let span = |count: u32| Nanos::new(pacer.time_of(count.into()).0);
         let (interval, ahead) = (span(1), span(burst.saturating_sub(1)));
         let (callers, waiting) = (BTreeMap::new(), BTreeMap::new());
-        Turns { rate, interval, ahead, callers, waiting, asked: 0, swept: Time::ZERO }
+        Turns { rate, interval, ahead, callers, waiting, queries: 0, last_sweep: Time::ZERO }
     }
 
     /// Adds a query. It is returned if 16 of this caller or 1,024 of all wait, or if 4,096 callers
     /// have sent one recently.
-    pub fn ask(&mut self, caller: K, question: Q, now: Time) -> Result<(), Q> {
+    pub fn submit(&mut self, caller: K, question: Q, now: Time) -> Result<(), Q> {
         self.sweep(now);
         let known = self.callers.get(&caller).copied();
         let room = self.waiting.len() < ALL_MAX
@@ -70,8 +70,8 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         allowance.pacer.charge(1, Some(0), due);
         allowance.waiting += 1;
         self.callers.insert(caller.clone(), allowance);
-        self.asked += 1;
-        self.waiting.insert((due, self.asked), (caller, question));
+        self.queries += 1;
+        self.waiting.insert((due, self.queries), (caller, question));
         Ok(())
     }
 
@@ -94,10 +94,10 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
 
     /// Forgets callers without queries and with a full allowance, once an interval at most.
     fn sweep(&mut self, now: Time) {
-        if self.callers.len() < CALLERS_MAX / 2 || now.since(self.swept) < self.interval {
+        if self.callers.len() < CALLERS_MAX / 2 || now.since(self.last_sweep) < self.interval {
             return;
         }
-        self.swept = now;
+        self.last_sweep = now;
         self.callers.retain(|_, allowance| allowance.waiting > 0 || allowance.pacer.due() > now);
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_burst_is_answered_at_once_and_the_rest_evenly() {
         let mut turns = turns();
-        (0..6).for_each(|question| turns.ask(1, question, at(1_000)).unwrap());
+        (0..6).for_each(|question| turns.submit(1, question, at(1_000)).unwrap());
         let mut answered = Vec::new();
         for ms in 1_000..2_000 {
             answered
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn whoever_asks_much_keeps_nobody_else_waiting() {
         let mut turns = turns();
-        (0..16).for_each(|question| turns.ask(1, question, at(0)).unwrap());
-        turns.ask(2, 100, at(0)).unwrap();
+        (0..16).for_each(|question| turns.submit(1, question, at(0)).unwrap());
+        turns.submit(2, 100, at(0)).unwrap();
         let now: Vec<_> = std::iter::from_fn(|| turns.next(at(0))).collect();
         assert_eq!(now, [0, 1, 2, 3, 100]);
     }
@@ -147,24 +147,24 @@ mod tests {
     #[test]
     fn what_is_too_much_comes_back_and_later_there_is_room() {
         let mut turns = turns();
-        (0..WAITING_MAX as u32).for_each(|question| turns.ask(1, question, at(0)).unwrap());
-        assert_eq!(turns.ask(1, 99, at(0)), Err(99));
+        (0..WAITING_MAX as u32).for_each(|question| turns.submit(1, question, at(0)).unwrap());
+        assert_eq!(turns.submit(1, 99, at(0)), Err(99));
         assert_eq!(turns.next(at(0)), Some(0));
-        turns.ask(1, 99, at(0)).unwrap();
+        turns.submit(1, 99, at(0)).unwrap();
         let callers = (ALL_MAX - WAITING_MAX) as u32;
-        (0..callers).for_each(|caller| turns.ask(10 + caller, 0, at(0)).unwrap());
-        assert_eq!(turns.ask(9, 7, at(0)), Err(7), "all together");
+        (0..callers).for_each(|caller| turns.submit(10 + caller, 0, at(0)).unwrap());
+        assert_eq!(turns.submit(9, 7, at(0)), Err(7), "all together");
     }
 
     #[test]
     fn callers_are_bounded_and_forgotten_once_they_have_their_allowance() {
         let mut turns = turns();
         for caller in 0..CALLERS_MAX as u32 {
-            turns.ask(caller, 0, at(0)).unwrap();
+            turns.submit(caller, 0, at(0)).unwrap();
             turns.next(at(0)).unwrap();
         }
-        assert_eq!(turns.ask(u32::MAX, 7, at(50)), Err(7), "no caller has a full allowance yet");
-        turns.ask(u32::MAX, 7, at(100)).unwrap();
+        assert_eq!(turns.submit(u32::MAX, 7, at(50)), Err(7), "no caller has a full allowance yet");
+        turns.submit(u32::MAX, 7, at(100)).unwrap();
         assert_eq!(turns.callers.len(), 1);
     }
 }

@@ -26,9 +26,9 @@ impl Dispatcher {
     ///
     /// # Panics
     /// If the request is not running.
-    pub fn count_untold(&mut self, id: RequestId) {
+    pub fn count_unreported(&mut self, id: RequestId) {
         let index = self.running(id);
-        let Some(sums) = &mut self.untold.0 else { return };
+        let Some(sums) = &mut self.unreported.0 else { return };
         let request = &self.requests[index];
         let class = &self.classes[request.class];
         // Service beyond the bound is not reported: fairness over servers loses a little, nothing
@@ -40,8 +40,8 @@ impl Dispatcher {
     }
 
     /// Takes what [`Dispatcher::count_untold`] counted since the last call, by class.
-    pub fn take_untold(&mut self) -> Vec<(Scope, Nanos)> {
-        let sums = self.untold.0.replace(BTreeMap::new()).unwrap_or_default();
+    pub fn take_unreported(&mut self) -> Vec<(Scope, Nanos)> {
+        let sums = self.unreported.0.replace(BTreeMap::new()).unwrap_or_default();
         let scope = |key: &ClassKey| Scope::rule(&key.rule, &key.values);
         sums.into_values().map(|(key, sum)| (scope(&key), sum)).collect()
     }

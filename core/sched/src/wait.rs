@@ -44,7 +44,7 @@ struct WaitRecord {
     wait: u64,
     span: u64,
     /// The span since `since`.
-    held: u64,
+    active: u64,
     requests: u64,
     bytes: u64,
 }
@@ -53,10 +53,10 @@ struct WaitRecord {
 enum CauseKey {
     /// The place and generation of a meter, and its key for when it is gone.
     Meter(u32, u32, Box<MeterKey>),
-    Share,
+    Weight,
     Busy,
     Slots,
-    Elsewhere,
+    RemoteService,
     Other,
 }
 
@@ -83,7 +83,7 @@ impl WaitCauses {
         let at = oldest.expect("there are as many as may be");
         let gone = std::mem::replace(&mut self.causes[at], WaitRecord::new(by, now));
         let other = self.plain(CauseKey::Other, gone.since);
-        self.causes[other].take(&gone);
+        self.causes[other].merge(&gone);
         (at, true)
     }
 
@@ -95,30 +95,30 @@ impl WaitCauses {
 
 impl WaitRecord {
     fn new(by: CauseKey, now: Time) -> WaitRecord {
-        WaitRecord { by, since: now, last: now, wait: 0, span: 0, held: 0, requests: 0, bytes: 0 }
+        WaitRecord { by, since: now, last: now, wait: 0, span: 0, active: 0, requests: 0, bytes: 0 }
     }
 
     /// Adds that requests waited for `area` in all, from `began` to `now`.
     fn count(&mut self, area: u64, began: Time, now: Time) {
         let is_new = self.wait == 0;
         if is_new || began.since(self.last) > PAUSE_MAX {
-            (self.since, self.held) = (began, 0);
+            (self.since, self.active) = (began, 0);
         }
         self.wait = self.wait.saturating_add(area);
         let from = if is_new { began } else { began.max(self.last) };
         let held = now.since(from).get();
         self.span += held;
-        self.held += held;
+        self.active += held;
         self.last = self.last.max(now);
     }
 
     /// Whether the class waits for this cause now.
-    fn holds(&self, now: Time) -> bool {
+    fn is_current(&self, now: Time) -> bool {
         let since = now.since(self.since).max(PAUSE_MAX).get();
-        now.since(self.last) <= PAUSE_MAX && self.held.saturating_mul(20) >= since
+        now.since(self.last) <= PAUSE_MAX && self.active.saturating_mul(20) >= since
     }
 
-    fn take(&mut self, other: &WaitRecord) {
+    fn merge(&mut self, other: &WaitRecord) {
         self.wait = self.wait.saturating_add(other.wait);
         self.span += other.span;
         self.requests += other.requests;
@@ -130,7 +130,7 @@ impl WaitRecord {
 impl ClassQueue {
     /// Adds the time since the last call for every request that waited in it.
     #[inline]
-    pub(crate) fn pass(&mut self, now: Time) {
+    pub(crate) fn add_elapsed(&mut self, now: Time) {
         if self.area == 0 {
             self.began = self.mark;
         }
@@ -141,7 +141,7 @@ impl ClassQueue {
 
     /// The waiting since the last call: how long in all, and since when.
     fn take_area(&mut self, now: Time) -> Option<(u64, Time)> {
-        self.pass(now);
+        self.add_elapsed(now);
         let area = std::mem::take(&mut self.area);
         (area > 0).then_some((area, self.began))
     }
@@ -151,7 +151,7 @@ impl Dispatcher {
     /// Handles that the head of a queue is about to leave the meter that it waits at.
     pub(crate) fn count_metered(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         let Some((area, began)) = fifo.take_area(now) else { return };
         let index = self.meter_waited_for(class, lane, queue);
         let own = &mut self.classes[class];
@@ -160,15 +160,15 @@ impl Dispatcher {
         let (at, replaced) = held.meter(index, generation, &self.meters[index].key, now);
         held.causes[at].count(area, began, now);
         if replaced {
-            forget(own, at);
+            clear_cause(own, at);
         }
-        self.classes[class].standings[lane].queues[queue].by = at as u8;
+        self.classes[class].lanes[lane].queues[queue].by = at as u8;
     }
 
     /// Handles that a ready head of a queue is about to change state, or was ready for long.
     pub(crate) fn count_ready(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         let Some((area, began)) = fifo.take_area(now) else { return };
         let by = self.ready_cause(class, lane, began);
         let is_cap = by == CauseKey::Slots;
@@ -177,7 +177,7 @@ impl Dispatcher {
         let at = held.plain(by, now);
         held.causes[at].count(area, began, now);
         if is_cap {
-            own.standings[lane].queues[queue].by = at as u8;
+            own.lanes[lane].queues[queue].by = at as u8;
         }
     }
 
@@ -185,7 +185,7 @@ impl Dispatcher {
     /// heads.
     pub(crate) fn count_capped(&mut self, class: u32, lane: usize) {
         for queue in 0..QUEUES {
-            if self.classes[class].standings[lane].ready >> queue & 1 == 1 {
+            if self.classes[class].lanes[lane].ready >> queue & 1 == 1 {
                 self.count_ready(class, lane, queue);
             }
         }
@@ -195,28 +195,28 @@ impl Dispatcher {
     #[inline]
     pub(crate) fn count_head(&mut self, class: u32, lane: usize, queue: usize) {
         let now = self.now;
-        let fifo = &mut self.classes[class].standings[lane].queues[queue];
-        fifo.pass(now);
+        let fifo = &mut self.classes[class].lanes[lane].queues[queue];
+        fifo.add_elapsed(now);
         let waited = now.since(self.requests[fifo.head].arrived).get();
         let last = fifo.len == 1;
-        let area_min = if last { HELD_MIN_NS } else { AREA_MAX_NS };
-        if waited >= HELD_MIN_NS || fifo.area >= area_min {
-            self.count_held_head(class, lane, queue, waited);
+        let area_min = if last { WAIT_MIN_NS } else { AREA_MAX_NS };
+        if waited >= WAIT_MIN_NS || fifo.area >= area_min {
+            self.count_waiting_head(class, lane, queue, waited);
         } else if last {
             fifo.area = 0;
         }
     }
 
     #[inline(never)]
-    fn count_held_head(&mut self, class: u32, lane: usize, queue: usize, waited: u64) {
-        let fifo = self.classes[class].standings[lane].queues[queue];
+    fn count_waiting_head(&mut self, class: u32, lane: usize, queue: usize, waited: u64) {
+        let fifo = self.classes[class].lanes[lane].queues[queue];
         let request = &self.requests[fifo.head];
         let (arrived, bytes) = (request.arrived, request.amount.bytes.get());
         let by_ready = self.ready_cause(class, lane, arrived);
         if fifo.area >= AREA_MAX_NS || fifo.len == 1 {
             self.count_ready(class, lane, queue);
         }
-        if waited < HELD_MIN_NS {
+        if waited < WAIT_MIN_NS {
             return;
         }
         let now = self.now;
@@ -236,7 +236,7 @@ impl Dispatcher {
 
     /// The meter at which the head of a queue waits.
     fn meter_waited_for(&self, class: u32, lane: usize, queue: usize) -> u32 {
-        let fifo = &self.classes[class].standings[lane].queues[queue];
+        let fifo = &self.classes[class].lanes[lane].queues[queue];
         let route = self.requests[fifo.head].route;
         self.links[self.routes[route].links()[usize::from(fifo.at)]].meter
     }
@@ -244,28 +244,28 @@ impl Dispatcher {
     /// The cause for which a ready head waits, or waited since `began`.
     fn ready_cause(&self, class: u32, lane: usize, began: Time) -> CauseKey {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
-        let standing = &own.standings[lane];
+        let standing = &own.lanes[lane];
         if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
             return CauseKey::Slots;
         }
-        let held_by_it = if lane == DEVICE { own.held } else { own.running };
-        let others = state.held > held_by_it || state.others_served(class) >= Some(began);
-        match (others, standing.put_off) {
+        let held_by_it = if lane == DEVICE { own.slots_in_use } else { own.running };
+        let others = state.slots_in_use > held_by_it || state.others_served(class) >= Some(began);
+        match (others, standing.moved_for_remote) {
             (false, _) => CauseKey::Busy,
-            (true, true) => CauseKey::Elsewhere,
-            (true, false) => CauseKey::Share,
+            (true, true) => CauseKey::RemoteService,
+            (true, false) => CauseKey::Weight,
         }
     }
 }
 
 /// Handles that a place becomes free.
-fn forget(class: &mut Class, at: usize) {
-    let queues = class.standings.iter_mut().flat_map(|standing| &mut standing.queues);
+fn clear_cause(class: &mut Class, at: usize) {
+    let queues = class.lanes.iter_mut().flat_map(|standing| &mut standing.queues);
     queues.filter(|queue| usize::from(queue.by) == at).for_each(|queue| queue.by = NO_CAUSE);
 }
 
 /// A shorter wait is not counted as waiting.
-pub(crate) const HELD_MIN_NS: u64 = 100_000;
+pub(crate) const WAIT_MIN_NS: u64 = 100_000;
 /// A queue that is never empty passes on its waiting after this much request-time.
 const AREA_MAX_NS: u64 = 10_000_000;
 /// A cause that delayed nothing for longer starts a new span.

@@ -27,8 +27,8 @@ fn backlog(c: &mut Criterion) {
     for classes in [100, 1_000, 10_000] {
         let mut group = c.benchmark_group(format!("{classes} classes"));
         for (name, policy, meter) in [
-            ("ours", Policy::Ours, ample),
-            ("ours, meter short", Policy::Ours, short),
+            ("ours", Policy::Dispatcher, ample),
+            ("ours, meter short", Policy::Dispatcher, short),
             ("dmclock", Policy::Dmclock, None),
             ("tbf", Policy::Tbf, None),
         ] {

@@ -80,10 +80,10 @@ fn measure(name: &str, text: &str, policy: Policy) {
 }
 
 fn main() {
-    for policy in [Policy::Ours, Policy::Fifo, Policy::Sfqd] {
+    for policy in [Policy::Dispatcher, Policy::Fifo, Policy::Sfqd] {
         measure("small", SMALL, policy);
     }
     if std::env::args().any(|argument| argument == "spider") {
-        measure("spider", SPIDER, Policy::Ours);
+        measure("spider", SPIDER, Policy::Dispatcher);
     }
 }

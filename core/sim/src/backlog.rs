@@ -171,9 +171,11 @@ mod tests {
 
     #[test]
     fn ours_and_dmclock_keep_the_weights_of_a_backlog_and_lustre_gives_each_the_same() {
-        for (policy, wanted) in
-            [(Policy::Ours, [1, 2, 3]), (Policy::Dmclock, [1, 2, 3]), (Policy::Tbf, [1, 1, 1])]
-        {
+        for (policy, wanted) in [
+            (Policy::Dispatcher, [1, 2, 3]),
+            (Policy::Dmclock, [1, 2, 3]),
+            (Policy::Tbf, [1, 1, 1]),
+        ] {
             let (_, sums) = by_weight(policy, Rate::ops_per_sec(2 * CAPACITY));
             for (sum, wanted) in sums.iter().zip(wanted) {
                 let part = sum * 10 / sums[0];
@@ -186,7 +188,7 @@ mod tests {
     fn the_meter_that_everybody_pays_is_kept_by_ours_only() {
         let half = Rate::ops_per_sec(CAPACITY / 2);
         // A tenth of a second may come at once.
-        assert!((1_800..=2_000).contains(&by_weight(Policy::Ours, half).0));
+        assert!((1_800..=2_000).contains(&by_weight(Policy::Dispatcher, half).0));
         assert_eq!(by_weight(Policy::Tbf, half).0, 1_000);
     }
 }

@@ -42,19 +42,19 @@ pub(crate) enum SimEvent {
     /// A fault of the scenario begins.
     Fault { fault: u32 },
     /// A fault is over.
-    Mended { fault: u32 },
+    FaultEnd { fault: u32 },
     /// Other rules come into force.
     Change { change: u32 },
     /// A proxy reports its usage.
     Account { proxy: u32 },
     /// A control message between a proxy and a controller arrives.
-    Letter { letter: u32 },
+    ControlMsg { letter: u32 },
     /// A controller is to be polled.
     Decide { target: u32 },
     /// A second is over.
     Second,
     /// Waiting requests are sampled.
-    Look,
+    Sample,
 }
 
 /// The future events of a run, in order of time and then of insertion.

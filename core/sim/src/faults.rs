@@ -37,7 +37,7 @@ pub(crate) enum FaultKind {
     /// The controllers crash; after the span others begin with the proxies on record.
     Leader,
     /// Messages are lost, with a probability in millionths.
-    Lose { ppm: u64 },
+    Drop { ppm: u64 },
     /// Messages are delayed by a time, with a probability in millionths.
     Delay { ppm: u64, by: Nanos },
     /// Messages arrive twice, with a probability in millionths.
@@ -72,7 +72,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
             (FaultKind::Clock { ahead: prng.below(2) == 0, by }, proxy)
         }
         3 => (FaultKind::Leader, None),
-        4 => (FaultKind::Lose { ppm }, None),
+        4 => (FaultKind::Drop { ppm }, None),
         5 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
         _ => (FaultKind::Double { ppm }, None),
     };
@@ -83,7 +83,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFate {
     Arrives,
-    Lost,
+    Dropped,
     Late(Nanos),
     Twice,
 }
@@ -105,7 +105,7 @@ impl NetworkFaults {
         self.on.push((fault, what));
     }
 
-    pub(crate) fn mend(&mut self, fault: u32) {
+    pub(crate) fn end(&mut self, fault: u32) {
         self.on.retain(|(other, _)| *other != fault);
     }
 
@@ -116,7 +116,9 @@ impl NetworkFaults {
         }
         for (_, what) in &self.on {
             match *what {
-                FaultKind::Lose { ppm } if self.prng.chance_ppm(ppm) => return MessageFate::Lost,
+                FaultKind::Drop { ppm } if self.prng.chance_ppm(ppm) => {
+                    return MessageFate::Dropped;
+                }
                 FaultKind::Delay { ppm, by } if self.prng.chance_ppm(ppm) => {
                     return MessageFate::Late(by);
                 }

@@ -42,11 +42,11 @@ pub fn random_scenario(seed: u64) -> Scenario {
     Scenario {
         name: NAME.into(),
         from: "chance".into(),
-        about: "Rules, jobs and faults by chance.".into(),
+        description: "Rules, jobs and faults by chance.".into(),
         seed,
         duration,
         warmup: Nanos::from_secs(5),
-        policies: vec![Policy::Ours],
+        policies: vec![Policy::Dispatcher],
         targets,
         rules,
         delay: prng.below(3) == 0,
@@ -86,16 +86,16 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
         believed_write: None,
         recalibrate: false,
         latency_target: None,
-        believed: None,
+        assumed_costs: None,
         jitter_percent: prng.below(3) * 30,
         seek: Nanos::new(prng.below(2) * smallest / 4),
         hit_percent: if prng.below(3) == 0 { prng.below(100) } else { 0 },
         dirty: (prng.below(5) == 0).then(|| Bytes::mib(prng.between(1, 64))),
-        wire: wire(prng),
+        nic: nic(prng),
     }
 }
 
-fn wire(prng: &mut Prng) -> NicSpec {
+fn nic(prng: &mut Prng) -> NicSpec {
     if prng.below(2) == 0 {
         return NicSpec::default();
     }
@@ -118,7 +118,7 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
             line(&mut text, format!("weight = {weight}"));
             continue;
         }
-        promise(prng, &mut text, weight);
+        rate_keys(prng, &mut text, weight);
         if prng.below(8) == 0 {
             line(&mut text, format!("slots = {}", prng.between(1, 8)));
         }
@@ -131,7 +131,7 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
 }
 
 /// Weight, limit and reservation of a rule, in one of the valid combinations.
-fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
+fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) {
     let mode = prng.below(9);
     if mode != 8 {
         line(text, format!("weight = {weight}"));
@@ -177,7 +177,7 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
     let first_address = (prng.below(2) == 0).then_some(first);
     let target = prng.below(targets.len() as u64) as usize;
     JobSpec {
-        who: Identity {
+        identity: Identity {
             job: job_id(&name).expect("a short name"),
             uid: 1000 + number as u32,
             gid: 1000,
@@ -202,7 +202,7 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
         },
         steps: (0..prng.between(1, 3)).map(|number| step(prng, number == 0)).collect(),
         repeat: None,
-        wire: wire(prng),
+        nic: nic(prng),
     }
 }
 
@@ -210,7 +210,8 @@ fn step(prng: &mut Prng, works: bool) -> JobStep {
     if !works && prng.below(6) == 0 {
         return JobStep::Pause(Nanos::from_millis(prng.between(1, 3_000)));
     }
-    let requests: Vec<RequestShape> = (0..prng.between(1, 4)).map(|_| ask(prng)).collect();
+    let requests: Vec<RequestShape> =
+        (0..prng.between(1, 4)).map(|_| request_shape(prng)).collect();
     let pace = match prng.below(3) {
         0 => LoadModel::Open {
             gap: Nanos::new(prng.between(2_000_000, 200_000_000)),
@@ -232,7 +233,7 @@ fn step(prng: &mut Prng, works: bool) -> JobStep {
     }
 }
 
-fn ask(prng: &mut Prng) -> RequestShape {
+fn request_shape(prng: &mut Prng) -> RequestShape {
     let bytes = 1 << prng.between(9, 21);
     match prng.below(6) {
         0 | 1 => RequestShape { kind: OpKind::Write, amount: Amount::new(bytes, 1) },

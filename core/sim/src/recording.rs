@@ -31,7 +31,7 @@ pub struct Recording {
 /// A client of a target.
 #[derive(Debug)]
 pub(crate) struct RecordedSubject {
-    pub(crate) who: Arc<TraceSubject>,
+    pub(crate) subject: Arc<TraceSubject>,
     /// Its requests in the order of arrival.
     pub(crate) requests: Vec<RecordedRequest>,
 }
@@ -72,7 +72,7 @@ impl Recordings {
         let mut all = Recordings::default();
         let mut count = 0;
         for record in records {
-            let TraceRecord { who, request } = record?;
+            let TraceRecord { subject: who, request } = record?;
             if who.target.is_empty() || request.outcome == TraceOutcome::Cancelled {
                 all.left_out += 1;
                 continue;
@@ -83,7 +83,7 @@ impl Recordings {
             }
             count += 1;
             let target = all.targets.entry(who.target.clone()).or_default();
-            let fresh = || RecordedSubject { who, requests: Vec::new() };
+            let fresh = || RecordedSubject { subject: who, requests: Vec::new() };
             let subject = target.subjects.entry(request.subject).or_insert_with(fresh);
             subject.requests.push(RecordedRequest {
                 kind: request.kind,
@@ -117,13 +117,13 @@ impl Recordings {
 impl RecordedSubject {
     /// The name of its job in reports.
     pub(crate) fn job(&self) -> String {
-        Replayed::job_of(&self.who.who)
+        Replayed::job_of(&self.subject.identity)
     }
 
     /// Its identity, with each kind of request that it sent.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Identity, OpKind)> {
+    pub(crate) fn identity_and_kinds(&self) -> impl Iterator<Item = (&Identity, OpKind)> {
         let kinds: KindSet = self.requests.iter().map(|asked| asked.kind).collect();
-        kinds.iter().map(move |kind| (&self.who.who, kind))
+        kinds.iter().map(move |kind| (&self.subject.identity, kind))
     }
 }
 
@@ -155,7 +155,7 @@ impl Recording {
     }
 
     /// The recorded outcome of each job, by its name.
-    pub fn had(&self) -> BTreeMap<String, JobOutcome> {
+    pub fn recorded_outcomes(&self) -> BTreeMap<String, JobOutcome> {
         let mut jobs: BTreeMap<String, Vec<&RecordedRequest>> = BTreeMap::new();
         for subject in self.subjects() {
             jobs.entry(subject.job()).or_default().extend(&subject.requests);
@@ -164,7 +164,11 @@ impl Recording {
     }
 
     /// The outcome of each job in a run under `rules`, by its name.
-    pub fn had_in(&self, run: &RunResult, rules: &RuleSet) -> BTreeMap<String, JobOutcome> {
+    pub fn replayed_outcomes(
+        &self,
+        run: &RunResult,
+        rules: &RuleSet,
+    ) -> BTreeMap<String, JobOutcome> {
         let had = run.jobs.iter().map(|job| {
             let had = JobOutcome::replayed(job, rules, self, run);
             (job.job.clone(), had)
@@ -198,9 +202,11 @@ impl Recording {
     /// Its clients as closed loops.
     pub fn clients(&self) -> Vec<Replayed> {
         let of = |subject: &RecordedSubject| {
-            let who = subject.who.who.clone();
+            let who = subject.subject.identity.clone();
             let chains = chains(&subject.requests).into_iter();
-            chains.map(move |records| Replayed { who: who.clone(), records }).collect::<Vec<_>>()
+            chains
+                .map(move |records| Replayed { identity: who.clone(), records })
+                .collect::<Vec<_>>()
         };
         self.subjects.values().flat_map(of).collect()
     }
@@ -215,7 +221,7 @@ impl Recording {
         };
         let smallest = times.device.read.at(Bytes::ZERO);
         let slots_of = |asked: &RecordedRequest| {
-            sched::slots_held(time(&times.device, asked), smallest, SLOTS_MAX)
+            sched::slots_needed(time(&times.device, asked), smallest, SLOTS_MAX)
         };
         let slots = believed.as_ref().map(|(_, slots)| *slots);
         RecordedTarget {
@@ -385,7 +391,7 @@ mod tests {
     #[test]
     fn what_ends_makes_room_for_what_begins() {
         let who = TraceSubject {
-            who: model::Identity {
+            identity: model::Identity {
                 job: model::JobId::new("a").unwrap(),
                 uid: 1,
                 gid: 1,
@@ -396,7 +402,7 @@ mod tests {
             target: "t".into(),
         };
         let requests = vec![asked(0, 0, 10, 4096), asked(5, 5, 10, 4096), asked(10, 1, 2, 4096)];
-        let subject = RecordedSubject { who: Arc::new(who), requests };
+        let subject = RecordedSubject { subject: Arc::new(who), requests };
         let recording = Recording { subjects: BTreeMap::from([(1, subject)]) };
         let target = recording.target("t", None);
         assert_eq!((target.parallelism, target.slots, target.threads), (2, 2, 1));

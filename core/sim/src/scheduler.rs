@@ -25,7 +25,7 @@ use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Policy {
     /// The dispatcher of the proxy.
-    Ours,
+    Dispatcher,
     /// No scheduler: everything goes to the device at once.
     Fifo,
     /// Start-time fair queueing with D requests in flight.
@@ -40,13 +40,19 @@ pub enum Policy {
 
 impl Policy {
     /// Every scheduler, in order.
-    pub const ALL: [Policy; 6] =
-        [Policy::Ours, Policy::Fifo, Policy::Sfqd, Policy::SfqdSlots, Policy::Tbf, Policy::Dmclock];
+    pub const ALL: [Policy; 6] = [
+        Policy::Dispatcher,
+        Policy::Fifo,
+        Policy::Sfqd,
+        Policy::SfqdSlots,
+        Policy::Tbf,
+        Policy::Dmclock,
+    ];
 
     /// The name in scenarios and reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Policy::Ours => "ours",
+            Policy::Dispatcher => "ours",
             Policy::Fifo => "fifo",
             Policy::Sfqd => "sfqd",
             Policy::SfqdSlots => "sfqd-slots",
@@ -57,7 +63,7 @@ impl Policy {
 
     pub(crate) fn scheduler(self, target: TargetParams, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
         match self {
-            Policy::Ours => Box::new(Dispatcher::new(target, rules)),
+            Policy::Dispatcher => Box::new(Dispatcher::new(target, rules)),
             Policy::Fifo => Box::new(Fifo::default()),
             Policy::Sfqd => Box::new(SfqD::by_count(target, rules)),
             Policy::SfqdSlots => Box::new(SfqD::by_slots(target, rules)),
@@ -121,7 +127,7 @@ pub(crate) struct SimRemoteService {
 /// Requests of a subject that wait for their dispatch.
 #[derive(Clone, Debug)]
 pub(crate) struct SimBacklog {
-    pub(crate) who: Identity,
+    pub(crate) identity: Identity,
     pub(crate) requests: u32,
     /// Whether some wait behind one that waits for a limit or a meter.
     pub(crate) for_meter: bool,
@@ -142,7 +148,7 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
-    fn served_elsewhere(
+    fn charge_remote_service(
         &mut self,
         _subject: u64,
         _kind: OpKind,
@@ -153,11 +159,11 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     /// Applies the grants of a controller.
     fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
     /// The usage of each scope since the last call.
-    fn take_uses(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
+    fn take_usage(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
     fn queued(&self) -> usize;
-    fn promises_cut_ppm(&self, _now: Time) -> u64 {
+    fn reservation_shortfall_ppm(&self, _now: Time) -> u64 {
         0
     }
     /// The subjects of waiting requests, where the reason of waiting is known.
@@ -215,31 +221,43 @@ impl Scheduler for Dispatcher {
         Dispatcher::set_rules(self, rules, now);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, now: Time) {
-        Dispatcher::served_elsewhere(self, SubjectId::from_bits(subject), kind, what.cost, now);
+    fn charge_remote_service(
+        &mut self,
+        subject: u64,
+        kind: OpKind,
+        what: SimRemoteService,
+        now: Time,
+    ) {
+        Dispatcher::charge_remote_service(
+            self,
+            SubjectId::from_bits(subject),
+            kind,
+            what.cost,
+            now,
+        );
     }
 
     fn set_grants(&mut self, grants: &Grants, now: Time) {
         Dispatcher::set_grants(self, grants, now);
     }
 
-    fn take_uses(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
-        Dispatcher::take_uses(self, now)
+    fn take_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
+        Dispatcher::take_usage(self, now)
     }
 
     fn queued(&self) -> usize {
         Dispatcher::queued(self)
     }
 
-    fn promises_cut_ppm(&self, now: Time) -> u64 {
-        Dispatcher::promises_cut_ppm(self, now)
+    fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
+        Dispatcher::reservation_shortfall_ppm(self, now)
     }
 
     fn waiting(&self) -> Vec<SimBacklog> {
         self.subjects()
             .filter(|subject| subject.queued > 0)
             .map(|subject| SimBacklog {
-                who: subject.who,
+                identity: subject.identity,
                 requests: subject.queued,
                 for_meter: subject.throttled,
             })

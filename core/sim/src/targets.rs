@@ -50,7 +50,7 @@ pub(crate) struct TargetSpec {
     /// The latency target that its scheduler meets by D.
     pub(crate) latency_target: Option<Nanos>,
     /// The costs that its scheduler uses; the real ones if none.
-    pub(crate) believed: Option<Costs>,
+    pub(crate) assumed_costs: Option<Costs>,
     /// The relative bounds of random service times, shorter and longer.
     pub(crate) jitter_percent: u64,
     /// The additional time of a read or write after another client's.
@@ -59,7 +59,7 @@ pub(crate) struct TargetSpec {
     pub(crate) hit_percent: u64,
     /// Written bytes that the page cache takes before they are on the device.
     pub(crate) dirty: Option<Bytes>,
-    pub(crate) wire: NicSpec,
+    pub(crate) nic: NicSpec,
 }
 
 /// How requests at a target are served beside each other.
@@ -89,7 +89,7 @@ impl TargetSpec {
             name: self.name.clone(),
             slots_max: self.slots,
             threads: self.threads,
-            costs: self.believed.clone().unwrap_or(Costs {
+            costs: self.assumed_costs.clone().unwrap_or(Costs {
                 cached: self.cached.clone(),
                 device,
                 mode: self.mode,
@@ -201,7 +201,7 @@ impl SimDevice {
     ) -> bool {
         if kind == OpKind::Write && self.spec.dirty.is_some() {
             self.stalled.push_back((ticket, amount.bytes.get()));
-            self.take_dirty(now, events);
+            self.admit_writes(now, events);
             return false;
         }
         let mut time = time_of(&self.spec.device, kind, amount);
@@ -265,7 +265,7 @@ impl SimDevice {
         self.ended(now, events);
         self.flushing = self.flushing.saturating_sub(1);
         self.dirty = self.dirty.saturating_sub(FLUSH_PIECE);
-        self.take_dirty(now, events);
+        self.admit_writes(now, events);
     }
 
     /// Sets the slowdown of every request, in thousandths of its time.
@@ -350,7 +350,7 @@ impl SimDevice {
     }
 
     /// Lets writes into the page cache while there is room, and starts write-backs.
-    fn take_dirty(&mut self, now: Time, events: &mut SimEvents) {
+    fn admit_writes(&mut self, now: Time, events: &mut SimEvents) {
         let budget = self.spec.dirty.map_or(0, Bytes::get);
         while let Some((ticket, bytes)) = self.stalled.front().copied() {
             // A write larger than the whole budget goes when nothing is dirty.
@@ -402,12 +402,12 @@ mod tests {
             believed_write: None,
             recalibrate: false,
             latency_target: None,
-            believed: None,
+            assumed_costs: None,
             jitter_percent: 0,
             seek: Nanos::ZERO,
             hit_percent: 0,
             dirty: None,
-            wire: NicSpec::default(),
+            nic: NicSpec::default(),
         };
         SimDevice::new(Arc::new(spec), 0, 1)
     }

@@ -22,7 +22,7 @@ use crate::prng::Prng;
 pub(crate) struct JobSpec {
     /// The name in reports and expectations.
     pub(crate) name: String,
-    pub(crate) who: Identity,
+    pub(crate) identity: Identity,
     /// The directory of its files, for rules that name paths.
     pub(crate) path: Option<String>,
     /// The first node's address; each further node has the next one. Without it all its nodes are
@@ -42,7 +42,7 @@ pub(crate) struct JobSpec {
     pub(crate) steps: Arc<[JobStep]>,
     /// How often the steps are repeated.
     pub(crate) repeat: Option<u64>,
-    pub(crate) wire: NicSpec,
+    pub(crate) nic: NicSpec,
 }
 
 /// Which of a target's proxies a job's requests go to.
@@ -166,18 +166,18 @@ pub(crate) struct SimClient {
     pub(crate) busy: u32,
     pub(crate) rounds: u64,
     /// The number of requests that it has sent.
-    pub(crate) asked: u64,
+    pub(crate) requests_sent: u64,
     /// Bytes of a striped request that it has not sent, and their kind.
-    pub(crate) rest: Option<(OpKind, u64)>,
+    pub(crate) remaining: Option<(OpKind, u64)>,
     pub(crate) prng: Prng,
 }
 
 /// The progress of a client in a step that it begins or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepProgress {
-    Ask(RequestShape, Option<Lane>),
+    Send(RequestShape, Option<Lane>),
     /// The step is over.
-    Over,
+    End,
 }
 
 impl SimClient {
@@ -194,15 +194,15 @@ impl SimClient {
     }
 
     /// The next request of the step.
-    pub(crate) fn turn(&mut self, step: &JobStep, now: Time) -> StepProgress {
+    pub(crate) fn next_request(&mut self, step: &JobStep, now: Time) -> StepProgress {
         if !self.active || now >= self.until || self.left == 0 {
-            return StepProgress::Over;
+            return StepProgress::End;
         }
         let (ask, lane) = match step {
-            JobStep::Pause(_) => return StepProgress::Over,
+            JobStep::Pause(_) => return StepProgress::End,
             JobStep::Trace(records) => {
                 let Some(record) = records.get(self.next as usize) else {
-                    return StepProgress::Over;
+                    return StepProgress::End;
                 };
                 self.next += 1;
                 (RequestShape { kind: record.kind, amount: record.amount }, Some(record.lane))
@@ -217,28 +217,28 @@ impl SimClient {
                 (ask, None)
             }
         };
-        self.asked += 1;
-        StepProgress::Ask(ask, lane)
+        self.requests_sent += 1;
+        StepProgress::Send(ask, lane)
     }
 
     /// The next piece of a request that is cut into pieces.
     pub(crate) fn piece(&mut self, step: &JobStep, piece: Bytes, now: Time) -> StepProgress {
-        let (ask, lane) = match self.rest.take().filter(|_| self.active) {
+        let (ask, lane) = match self.remaining.take().filter(|_| self.active) {
             Some((kind, bytes)) => {
-                self.asked += 1;
+                self.requests_sent += 1;
                 (RequestShape { kind, amount: Amount::new(bytes, 1) }, None)
             }
-            None => match self.turn(step, now) {
-                StepProgress::Ask(ask, lane) => (ask, lane),
-                StepProgress::Over => return StepProgress::Over,
+            None => match self.next_request(step, now) {
+                StepProgress::Send(ask, lane) => (ask, lane),
+                StepProgress::End => return StepProgress::End,
             },
         };
         let bytes = ask.amount.bytes.get();
         if bytes <= piece.get() {
-            return StepProgress::Ask(ask, lane);
+            return StepProgress::Send(ask, lane);
         }
-        self.rest = Some((ask.kind, bytes - piece.get()));
-        StepProgress::Ask(
+        self.remaining = Some((ask.kind, bytes - piece.get()));
+        StepProgress::Send(
             RequestShape { kind: ask.kind, amount: Amount::new(piece.get(), 1) },
             lane,
         )

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use model::{Identity, OpKind, Time};
 
-use crate::definitions::{ID_UNKNOWN, take_subject};
+use crate::definitions::{ID_UNKNOWN, read_subject};
 use crate::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, TraceRequest};
 
 /// The requests of a trace, in the order in which they were recorded.
@@ -44,7 +44,7 @@ pub struct Decoder {
     left: u32,
     previous: Time,
     read: u64,
-    lost: u64,
+    dropped: u64,
 }
 
 /// The part of the trace that comes next.
@@ -72,7 +72,7 @@ enum Expected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
     /// The subject of the request.
-    pub who: Arc<TraceSubject>,
+    pub subject: Arc<TraceSubject>,
     /// The request, when it arrived and how it ended.
     pub request: TraceRequest,
 }
@@ -81,7 +81,7 @@ pub struct TraceRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSubject {
     /// The identity that pays.
-    pub who: Identity,
+    pub identity: Identity,
     /// The export's name; empty without an attach.
     pub export: String,
     /// The name of the target whose dispatcher it waited for; empty without an attach.
@@ -91,12 +91,12 @@ pub struct TraceSubject {
 impl TraceSubject {
     /// The user; `None` where there was no attach and the system does not know the peer.
     pub fn uid(&self) -> Option<u32> {
-        known(self.who.uid)
+        known(self.identity.uid)
     }
 
     /// The user's group; `None` in the same cases.
     pub fn gid(&self) -> Option<u32> {
-        known(self.who.gid)
+        known(self.identity.gid)
     }
 }
 
@@ -150,7 +150,7 @@ impl Decoder {
             left: 0,
             previous: Time::ZERO,
             read: 0,
-            lost: 0,
+            dropped: 0,
         }
     }
 
@@ -182,14 +182,14 @@ impl Decoder {
         self.offset += len as u64;
         let whole = len == self.buffer.len();
         let done = match self.expected {
-            Expected::Begin => self.take_begin(len),
-            Expected::KindLen if whole => self.take_kind_len(),
-            Expected::OpKind(_) if whole => self.take_kind(),
+            Expected::Begin => self.read_begin(len),
+            Expected::KindLen if whole => self.read_kind_len(),
+            Expected::OpKind(_) if whole => self.read_kind(),
             Expected::KindLen | Expected::OpKind(_) => {
                 Err(self.damaged("the trace ends within its header"))
             }
-            Expected::Chunk if whole => self.take_chunk_header(),
-            Expected::Payload(what, _, count) if whole => self.take_payload(what, count),
+            Expected::Chunk if whole => self.read_chunk_header(),
+            Expected::Payload(what, _, count) if whole => self.read_payload(what, count),
             Expected::Chunk | Expected::Payload(..) => {
                 self.expected = Expected::Cut;
                 Ok(())
@@ -207,7 +207,7 @@ impl Decoder {
         if self.left == 0 {
             return Ok(None);
         }
-        let record = self.take_record();
+        let record = self.read_record();
         if record.is_err() {
             (self.expected, self.left) = (Expected::Failed, 0);
         }
@@ -225,8 +225,8 @@ impl Decoder {
     }
 
     /// Requests that were not traced, as far as the trace has been read.
-    pub fn lost(&self) -> u64 {
-        self.lost
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Whether the trace ended without its last chunk: the proxy was killed, or still
@@ -252,7 +252,7 @@ impl Decoder {
         TraceDecodeError::Damaged { offset: self.offset, what }
     }
 
-    fn take_begin(&mut self, len: usize) -> Result<(), TraceDecodeError> {
+    fn read_begin(&mut self, len: usize) -> Result<(), TraceDecodeError> {
         let (begin, magic) = (&self.buffer[..len], format::MAGIC);
         if len < BEGIN_LEN || !begin.starts_with(&magic) {
             let begin = begin[..len.min(magic.len())].escape_ascii().to_string();
@@ -271,24 +271,24 @@ impl Decoder {
         self.expected = if self.kinds_left > 0 { Expected::KindLen } else { Expected::Chunk };
     }
 
-    fn take_kind_len(&mut self) -> Result<(), TraceDecodeError> {
+    fn read_kind_len(&mut self) -> Result<(), TraceDecodeError> {
         let len = usize::from(self.buffer[0]).min(KIND_LEN_MAX);
         self.expected = Expected::OpKind(len);
         if len == 0 {
             self.buffer.clear();
-            return self.take_kind();
+            return self.read_kind();
         }
         Ok(())
     }
 
-    fn take_kind(&mut self) -> Result<(), TraceDecodeError> {
+    fn read_kind(&mut self) -> Result<(), TraceDecodeError> {
         self.kinds.push(String::from_utf8_lossy(&self.buffer).parse()?);
         self.kinds_left -= 1;
         self.expect_kind();
         Ok(())
     }
 
-    fn take_chunk_header(&mut self) -> Result<(), TraceDecodeError> {
+    fn read_chunk_header(&mut self) -> Result<(), TraceDecodeError> {
         let header = &self.buffer;
         // A file system that crashed may have the length of the file but not its bytes.
         if header.iter().all(|byte| *byte == 0) {
@@ -306,12 +306,12 @@ impl Decoder {
         self.expected = Expected::Payload(what, len, count);
         if len == 0 {
             self.buffer.clear();
-            return self.take_payload(what, count);
+            return self.read_payload(what, count);
         }
         Ok(())
     }
 
-    fn take_payload(&mut self, what: u8, count: u32) -> Result<(), TraceDecodeError> {
+    fn read_payload(&mut self, what: u8, count: u32) -> Result<(), TraceDecodeError> {
         self.expected = Expected::Chunk;
         match self.understand(what, count) {
             Some(()) => Ok(()),
@@ -319,9 +319,9 @@ impl Decoder {
         }
     }
 
-    fn take_record(&mut self) -> Result<TraceRecord, TraceDecodeError> {
+    fn read_record(&mut self) -> Result<TraceRecord, TraceDecodeError> {
         let mut from = Cursor(&self.buffer[self.at..]);
-        let request = format::take_request(&mut from, &self.kinds, self.previous);
+        let request = format::read_request(&mut from, &self.kinds, self.previous);
         let request = request.ok_or_else(|| self.damaged("a request before it is invalid"))?;
         self.at = self.buffer.len() - from.0.len();
         let who = self.subjects.get(&request.subject).cloned();
@@ -329,7 +329,7 @@ impl Decoder {
         self.previous = request.arrived;
         self.left -= 1;
         self.read += 1;
-        Ok(TraceRecord { who, request })
+        Ok(TraceRecord { subject: who, request })
     }
 
     /// Unknown types are skipped: later versions may write more.
@@ -344,7 +344,7 @@ impl Decoder {
             what if what == ChunkType::Subjects as u8 => {
                 self.origin_unix_ns = from.u64()?;
                 for _ in 0..count {
-                    let (number, subject) = take_subject(&mut from)?;
+                    let (number, subject) = read_subject(&mut from)?;
                     self.subjects.insert(number, Arc::new(subject));
                 }
             }
@@ -354,13 +354,13 @@ impl Decoder {
                     self.classes.insert((target.into(), number), from.text()?.into());
                 }
             }
-            what if what == ChunkType::Lost as u8 => {
-                self.lost = self.lost.checked_add(from.u64()?)?;
+            what if what == ChunkType::Dropped as u8 => {
+                self.dropped = self.dropped.checked_add(from.u64()?)?;
             }
             what if what == ChunkType::End as u8 => {
                 let sums = (from.u64()?, from.u64()?);
                 self.expected = Expected::Complete;
-                return (sums == (self.read, self.lost)).then_some(());
+                return (sums == (self.read, self.dropped)).then_some(());
             }
             _ => {}
         }

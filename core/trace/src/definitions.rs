@@ -66,7 +66,7 @@ impl Definitions {
 }
 
 /// The next subject of a chunk.
-pub(crate) fn take_subject(from: &mut Cursor<'_>) -> Option<(u32, TraceSubject)> {
+pub(crate) fn read_subject(from: &mut Cursor<'_>) -> Option<(u32, TraceSubject)> {
     let number = from.varint32()?;
     let (uid, gid) = (from.varint32()?, from.varint32()?);
     let projid = match from.varint()? {
@@ -77,7 +77,7 @@ pub(crate) fn take_subject(from: &mut Cursor<'_>) -> Option<(u32, TraceSubject)>
     let nid = nid(from.text()?)?;
     let who = Identity { job, uid, gid, projid, nid };
     let (export, target) = (from.text()?.to_owned(), from.text()?.to_owned());
-    Some((number, TraceSubject { who, export, target }))
+    Some((number, TraceSubject { identity: who, export, target }))
 }
 
 /// Writes the node's name, in one of two forms.

@@ -37,7 +37,7 @@ pub(crate) enum ChunkType {
     Subjects = 1,
     Requests = 2,
     Classes = 3,
-    Lost = 4,
+    Dropped = 4,
     End = 5,
 }
 
@@ -63,7 +63,7 @@ pub struct TraceRequest {
     /// for its holder is part of it.
     pub service: Nanos,
     /// The payload that was requested.
-    pub asked: Bytes,
+    pub requested: Bytes,
     /// Payload moved, and backend operations.
     pub served: Amount,
     /// The outcome of the request.
@@ -165,8 +165,8 @@ pub fn file_header() -> Vec<u8> {
 }
 
 /// Counts requests that are not in the trace.
-pub fn lost_chunk(count: u64) -> Vec<u8> {
-    chunk_of(ChunkType::Lost, 1, &count.to_le_bytes())
+pub fn dropped_chunk(count: u64) -> Vec<u8> {
+    chunk_of(ChunkType::Dropped, 1, &count.to_le_bytes())
 }
 
 /// The last chunk: how many requests are in the trace, and how many are counted as lost.
@@ -194,14 +194,14 @@ const KIND_MASK: u8 = 0x3f;
 const DEVICE: u8 = 0x40;
 const FAILED: u8 = 0x80;
 const ACCESS_MASK: u8 = 0x07;
-const ASKED_DIFFERS: u8 = 0x08;
+const REQUESTED_DIFFERS: u8 = 0x08;
 const OPS_DIFFER: u8 = 0x10;
 const HAS_CLASS: u8 = 0x20;
 const CANCELLED: u8 = 0x40;
 const _: () = assert!(OpKind::COUNT <= KIND_MASK as usize + 1);
 
 fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
-    let TraceRequest { asked, served, class, outcome, .. } = *request;
+    let TraceRequest { requested: asked, served, class, outcome, .. } = *request;
     let errno = outcome.errno();
     let bit = |bit, set| if set { bit } else { 0 };
     let access = request.access.map_or(0, |access| access as u8 + 1);
@@ -211,7 +211,7 @@ fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
     );
     out.push(
         access
-            | bit(ASKED_DIFFERS, differs.0)
+            | bit(REQUESTED_DIFFERS, differs.0)
             | bit(OPS_DIFFER, differs.1)
             | bit(HAS_CLASS, class.is_some())
             | bit(CANCELLED, outcome == TraceOutcome::Cancelled),
@@ -237,7 +237,7 @@ fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
 }
 
 /// The next request of a chunk; `kinds` is the file's own numbering.
-pub(crate) fn take_request(
+pub(crate) fn read_request(
     from: &mut Cursor<'_>,
     kinds: &[OpKind],
     previous: Time,
@@ -257,7 +257,7 @@ pub(crate) fn take_request(
     let mut optional = |present: bool, otherwise: u64| {
         if present { from.varint() } else { Some(otherwise) }
     };
-    let asked = Bytes::new(optional(second & ASKED_DIFFERS != 0, bytes)?);
+    let asked = Bytes::new(optional(second & REQUESTED_DIFFERS != 0, bytes)?);
     let ops = optional(second & OPS_DIFFER != 0, 1)?;
     let class = optional(second & HAS_CLASS != 0, 0)?;
     let class = (second & HAS_CLASS != 0).then_some(class);
@@ -278,7 +278,7 @@ pub(crate) fn take_request(
         arrived,
         queued,
         service,
-        asked,
+        requested: asked,
         served,
         outcome,
     })
@@ -392,7 +392,7 @@ mod tests {
             arrived: Time::from_nanos(1_000),
             queued: Nanos::new(300),
             service: Nanos::new(5),
-            asked: Bytes::new(4096),
+            requested: Bytes::new(4096),
             served: Amount::new(4096, 1),
             outcome: TraceOutcome::Done,
         };
@@ -400,7 +400,7 @@ mod tests {
         chunk.push(&request);
         let outcome = TraceOutcome::of(2);
         let later = TraceRequest { kind: OpKind::Getattr, access: None, outcome, ..request };
-        let later = TraceRequest { served: Amount::new(0, 1), asked: Bytes::ZERO, ..later };
+        let later = TraceRequest { served: Amount::new(0, 1), requested: Bytes::ZERO, ..later };
         chunk.push(&TraceRequest { arrived: Time::from_nanos(999), class: None, ..later });
         let bytes = chunk.seal();
         assert_eq!(bytes[..16], *b"\xf5SLC\x02\0\0\0\x1b\0\0\0\x02\0\0\0");

@@ -18,5 +18,6 @@ pub use access::Access;
 pub use decoder::{Decoder, TraceDecodeError, TraceRecord, TraceSubject};
 pub use definitions::{Definitions, ID_UNKNOWN};
 pub use format::{
-    CHUNK_HEADER_LEN, Chunk, MARKER, TraceOutcome, TraceRequest, end_chunk, file_header, lost_chunk,
+    CHUNK_HEADER_LEN, Chunk, MARKER, TraceOutcome, TraceRequest, dropped_chunk, end_chunk,
+    file_header,
 };

@@ -89,7 +89,7 @@ pub struct AuditLine {
     /// The time, in seconds since 1970.
     pub at_s: u64,
     /// The name of the token or certificate; `anybody` if none is required.
-    pub who: String,
+    pub actor: String,
     /// The role of the caller.
     pub role: Role,
     /// The origin: an address, a user at a Unix socket, or a command without a controller.

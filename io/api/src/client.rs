@@ -39,7 +39,7 @@ use exchange::Connected;
 
 /// A client of one proxy or controller; each call ends within the time limit.
 pub struct ApiClient {
-    places: Endpoints,
+    endpoints: Endpoints,
     /// The index of the endpoint that is tried first.
     first: AtomicUsize,
     time_limit: Duration,
@@ -47,10 +47,10 @@ pub struct ApiClient {
     /// `Bearer slc_…`.
     token: Option<HeaderValue>,
     tls: Option<Arc<rustls::ClientConfig>>,
-    keeps: bool,
-    kept: Mutex<Option<(Endpoint, Connected)>>,
+    reuses_connection: bool,
+    reused_connection: Mutex<Option<(Endpoint, Connected)>>,
     /// Whether reports are sent as JSON, because the controller does not know the compact form.
-    says_json: AtomicBool,
+    uses_json: AtomicBool,
 }
 
 /// An error of a call.
@@ -136,7 +136,7 @@ impl ClientError {
     }
 
     /// Returns whether the server is a standby controller.
-    pub fn stands_by(&self) -> bool {
+    pub fn is_standby(&self) -> bool {
         matches!(self.code(), ErrorCode::NotLeader | ErrorCode::NoLeader)
     }
 
@@ -186,15 +186,15 @@ impl ApiClient {
         let (time_limit, kept) = (ApiClient::TIME_LIMIT, Mutex::default());
         let (token, tls, says_json) = (None, None, AtomicBool::new(false));
         Ok(ApiClient {
-            places,
+            endpoints: places,
             first,
             time_limit,
             runtime,
             token,
             tls,
-            keeps: false,
-            kept,
-            says_json,
+            reuses_connection: false,
+            reused_connection: kept,
+            uses_json: says_json,
         })
     }
 
@@ -205,7 +205,7 @@ impl ApiClient {
     pub fn with(self, credentials: &Credentials) -> Result<ApiClient, ClientError> {
         let clear = |at: &&Endpoint| matches!(at, Endpoint::Http { .. }) && !at.is_local();
         let token = credentials.token()?;
-        if let (Some(_), Some(at)) = (&token, self.places.all().iter().find(clear)) {
+        if let (Some(_), Some(at)) = (&token, self.endpoints.all().iter().find(clear)) {
             return Err(CredentialsError::Clear { at: at.name() }.into());
         }
         let token = token.map(|token| {
@@ -224,8 +224,8 @@ impl ApiClient {
 
     /// The same client, which keeps its connection from one call to the next. A call may reach
     /// the other side twice then: for calls that change nothing by that.
-    pub fn keeping(self) -> ApiClient {
-        ApiClient { keeps: true, ..self }
+    pub fn with_connection_reuse(self) -> ApiClient {
+        ApiClient { reuses_connection: true, ..self }
     }
 
     // ---- a proxy's ----
@@ -319,12 +319,12 @@ impl ApiClient {
         let path = path::report(name);
         let call =
             |kind, body| HttpCall { method: Method::POST, path: &path, kind, body, over: None };
-        let compact = report.to_compact().filter(|_| !self.says_json.load(Ordering::Relaxed));
+        let compact = report.to_compact().filter(|_| !self.uses_json.load(Ordering::Relaxed));
         if let Some(compact) = compact {
             match self.answer(&call(COMPACT_REPORT, compact.into())) {
                 // A controller that has another message.
                 Err(error) if error.code() == ErrorCode::UnsupportedMediaType => {
-                    self.says_json.store(true, Ordering::Relaxed);
+                    self.uses_json.store(true, Ordering::Relaxed);
                 }
                 answer => return answer,
             }
@@ -381,16 +381,17 @@ impl ApiClient {
     /// 410 if the cursor is too old and the whole ledger must be copied.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
         let path = format!("{}?{query}", path::LEDGER_CHANGES);
-        Ok(self.ask(&HttpCall::get(&path))?.1.into())
+        Ok(self.send(&HttpCall::get(&path))?.1.into())
     }
 
     /// Copies the whole ledger into a file.
     pub fn ledger_file(&self, into: &mut File) -> Result<(), ClientError> {
-        let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
+        let at =
+            &self.endpoints.all()[self.first.load(Ordering::Relaxed) % self.endpoints.all().len()];
         let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
-        let taken = async { Connected::to(at, tls).await?.ask_into(at, request, into).await };
-        match self.in_time(at, taken)? {
+        let taken = async { Connected::to(at, tls).await?.send_into(at, request, into).await };
+        match self.with_deadline(at, taken)? {
             Ok(()) => Ok(()),
             Err((status, body)) => Err(refusal(status, &body)),
         }
@@ -400,7 +401,7 @@ impl ApiClient {
 
     /// Reads the metrics as Prometheus text.
     pub fn metrics(&self) -> Result<String, ClientError> {
-        let (_, body) = self.ask(&HttpCall::get(path::METRICS))?;
+        let (_, body) = self.send(&HttpCall::get(path::METRICS))?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -420,7 +421,7 @@ impl ApiClient {
     }
 
     fn answer<T: DeserializeOwned>(&self, call: &HttpCall<'_>) -> Result<T, ClientError> {
-        let (at, body) = self.ask(call)?;
+        let (at, body) = self.send(call)?;
         serde_json::from_slice(&body).map_err(|source| ClientError::Decode {
             at: at.clone(),
             path: call.path.into(),
@@ -431,7 +432,7 @@ impl ApiClient {
     /// POSTs plain text to a server of another kind; the body of its reply is ignored.
     pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
         let body = text.to_owned().into();
-        self.ask(&HttpCall { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
+        self.send(&HttpCall { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
     }
 
     /// POSTs JSON to a server of another kind, and reads its reply.
@@ -441,43 +442,43 @@ impl ApiClient {
 
     /// Tries one endpoint after the other, beginning with the one that replied last. A call that
     /// may have been executed is not repeated; the next call begins with the next endpoint.
-    fn ask(&self, call: &HttpCall<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
-        let places = self.places.all();
+    fn send(&self, call: &HttpCall<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
+        let places = self.endpoints.all();
         let first = self.first.load(Ordering::Relaxed);
         let mut failed: Option<ClientError> = None;
         for step in 0..places.len() {
             let turn = (first + step) % places.len();
             self.first.store(turn, Ordering::Relaxed);
-            let error = match self.ask_at(&places[turn], call) {
+            let error = match self.send_to(&places[turn], call) {
                 Ok(body) => return Ok((&places[turn], body)),
                 Err(error) => error,
             };
             let unreached = matches!(error, ClientError::Connect { .. } | ClientError::Listener(_));
-            let passed_over = unreached || error.stands_by();
-            let was_heard = matches!(error, ClientError::Refused { .. }) && !error.stands_by();
+            let passed_over = unreached || error.is_standby();
+            let was_heard = matches!(error, ClientError::Refused { .. }) && !error.is_standby();
             if !passed_over {
                 let next = if was_heard { turn } else { turn + 1 };
                 self.first.store(next % places.len(), Ordering::Relaxed);
                 return Err(error);
             }
             // The reply of a standby says more than a failed connection.
-            if failed.as_ref().is_none_or(|before| !before.stands_by()) {
+            if failed.as_ref().is_none_or(|before| !before.is_standby()) {
                 failed = Some(error);
             }
         }
         Err(failed.expect("there is a place"))
     }
 
-    fn ask_at(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
-        let request = call.request(at, self.keeps, self.token.as_ref())?;
-        let (status, body) = self.in_time(at, self.exchange(at, request))?;
+    fn send_to(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
+        let request = call.request(at, self.reuses_connection, self.token.as_ref())?;
+        let (status, body) = self.with_deadline(at, self.exchange(at, request))?;
         match status.is_success() {
             true => Ok(body),
             false => Err(refusal(status, &body)),
         }
     }
 
-    fn in_time<T>(
+    fn with_deadline<T>(
         &self,
         at: &Endpoint,
         work: impl Future<Output = Result<T, ClientError>>,
@@ -492,10 +493,10 @@ impl ApiClient {
         at: &Endpoint,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.reused_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         let again = match kept {
             Some((of, mut kept)) if of == *at => {
-                kept.ask(at, request.clone()).await.ok().map(|answer| (kept, answer))
+                kept.send(at, request.clone()).await.ok().map(|answer| (kept, answer))
             }
             _ => None,
         };
@@ -503,13 +504,13 @@ impl ApiClient {
             Some(done) => done,
             None => {
                 let mut connected = Connected::to(at, self.tls.as_ref()).await?;
-                let answer = connected.ask(at, request).await?;
+                let answer = connected.send(at, request).await?;
                 (connected, answer)
             }
         };
-        if self.keeps && connected.is_open() {
+        if self.reuses_connection && connected.is_open() {
             let kept = Some((at.clone(), connected));
-            *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+            *self.reused_connection.lock().unwrap_or_else(PoisonError::into_inner) = kept;
         }
         Ok(answer)
     }
@@ -555,7 +556,7 @@ impl<'a> HttpCall<'a> {
             request = request.header("if-match", format!("\"{version}\""));
         }
         let request = request.body(Full::new(self.body.clone()));
-        request.map_err(|error| exchange::broken(at, &error))
+        request.map_err(|error| exchange::exchange_error(at, &error))
     }
 }
 
@@ -732,7 +733,7 @@ mod tests {
                 }
             }
         });
-        let client = ApiClient::at(&at).unwrap().keeping();
+        let client = ApiClient::at(&at).unwrap().with_connection_reuse();
         for _ in 0..3 {
             assert_eq!(client.proxies().unwrap(), Proxies { t_ns: 1, proxies: vec![] });
         }

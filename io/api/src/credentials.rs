@@ -69,17 +69,17 @@ pub enum CredentialsError {
     Private(#[from] PrivateFileError),
     /// A file without the expected content.
     #[error("{} contains no {what}", path.display())]
-    Nothing {
+    Empty {
         /// The file without the content.
         path: PathBuf,
         /// The expected content, such as `private key as PEM`.
         what: &'static str,
     },
     /// Text that cannot be a token.
-    #[error("{place} is not a token such as slc_…: slc_ with letters, digits, _ and - after it")]
+    #[error("{origin} is not a token such as slc_…: slc_ with letters, digits, _ and - after it")]
     Token {
         /// The file or variable.
-        place: String,
+        origin: String,
     },
     /// A certificate without its key, or a key without its certificate.
     #[error("a certificate and its key require each other; give both or neither")]
@@ -136,7 +136,7 @@ impl Credentials {
         let token = text.trim();
         match is_token(token) {
             true => Ok(Some(token.to_owned())),
-            false => Err(CredentialsError::Token { place }),
+            false => Err(CredentialsError::Token { origin: place }),
         }
     }
 
@@ -205,7 +205,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Cr
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(CredentialsError::Nothing { path: path.into(), what: "certificate as PEM" }),
+        _ => Err(CredentialsError::Empty { path: path.into(), what: "certificate as PEM" }),
     }
 }
 
@@ -227,7 +227,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> 
 /// # Errors
 /// If it cannot be read, others may read it, or it holds none.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
-    let nothing = |_| CredentialsError::Nothing { path: path.into(), what: "private key as PEM" };
+    let nothing = |_| CredentialsError::Empty { path: path.into(), what: "private key as PEM" };
     PrivateKeyDer::from_pem_slice(&read_secret(path)?).map_err(nothing)
 }
 

@@ -38,7 +38,7 @@ pub fn described(description: OpenApi, any: &[ErrorCode], with_body: &[ErrorCode
         }
         call.insert(CODES.into(), json!(codes));
     }
-    bound(&mut all);
+    set_minimums(&mut all);
     all
 }
 
@@ -64,11 +64,11 @@ fn refusal(means: &str) -> Value {
 const CODES: &str = "x-error-codes";
 
 /// `int32` and `int64` are signed by definition; ours that begin at 0 are not.
-fn bound(value: &mut Value) {
+fn set_minimums(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(bound),
+        Value::Array(items) => items.iter_mut().for_each(set_minimums),
         Value::Object(fields) => {
-            fields.values_mut().for_each(bound);
+            fields.values_mut().for_each(set_minimums);
             let greatest = match fields.get("format").and_then(Value::as_str) {
                 Some("int32") => u64::from(u32::MAX),
                 Some("int64") => u64::MAX,

@@ -32,7 +32,7 @@ pub struct RuleChange {
     pub keys: BTreeMap<String, String>,
     /// For `start` and `rank`: the position; before all others by default.
     #[serde(default)]
-    pub place: WireRulePosition,
+    pub position: WireRulePosition,
 }
 
 /// An action on a rule.
@@ -74,16 +74,16 @@ impl RuleChange {
                 .ok_or_else(|| format!("{key:?} is not a key of a rule: {}", known()))
         });
         let (name, keys) = (self.name.clone(), keys.collect::<Result<Vec<_>, _>>()?);
-        let place = match &self.place {
+        let place = match &self.position {
             WireRulePosition::First => RulePosition::First,
             WireRulePosition::Last => RulePosition::Last,
             WireRulePosition::Before(other) => RulePosition::Before(other.clone()),
         };
         Ok(match self.action {
-            RuleAction::Start => RuleEdit::Start { name, keys, place },
+            RuleAction::Start => RuleEdit::Start { name, keys, position: place },
             RuleAction::Change => RuleEdit::Change { name, keys },
             RuleAction::Stop => RuleEdit::Stop { name },
-            RuleAction::Rank => RuleEdit::Rank { name, place },
+            RuleAction::Rank => RuleEdit::Rank { name, position: place },
         })
     }
 }
@@ -198,7 +198,7 @@ mod tests {
     fn a_key_that_rules_do_not_have_is_named() {
         let keys = BTreeMap::from([("limits".to_owned(), "1MB/s".to_owned())]);
         let (action, name) = (RuleAction::Change, "x".into());
-        let error = RuleChange { action, name, keys, place: WireRulePosition::First }
+        let error = RuleChange { action, name, keys, position: WireRulePosition::First }
             .to_edit()
             .unwrap_err();
         assert!(error.starts_with("\"limits\" is not a key of a rule: match, per, "), "{error}");

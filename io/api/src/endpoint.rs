@@ -144,9 +144,9 @@ impl FromStr for Endpoints {
     type Err = ParseEndpointError;
 
     fn from_str(text: &str) -> Result<Endpoints, ParseEndpointError> {
-        let places = text.split(',').take(PLACES_MAX + 1).map(|place| place.trim().parse());
+        let places = text.split(',').take(ENDPOINTS_MAX + 1).map(|place| place.trim().parse());
         let places = places.collect::<Result<Vec<_>, _>>()?;
-        match places.len() <= PLACES_MAX {
+        match places.len() <= ENDPOINTS_MAX {
             true => Ok(Endpoints(places)),
             false => Err(ParseEndpointError { text: text.into() }),
         }
@@ -195,7 +195,7 @@ impl<'de> Deserialize<'de> for Endpoint {
 /// The longest name of a machine; RFC 1035 has 253.
 const HOST_BYTES_MAX: usize = 253;
 /// Controllers of one file system; more than seven of an etcd's members are no use either.
-const PLACES_MAX: usize = 16;
+const ENDPOINTS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -249,7 +249,7 @@ mod tests {
         for text in ["", "http://a:1,", ",http://a:1", "http://a:1,b"] {
             assert!(text.parse::<Endpoints>().is_err(), "{text}");
         }
-        let many = vec!["http://a:1"; PLACES_MAX + 1].join(",");
+        let many = vec!["http://a:1"; ENDPOINTS_MAX + 1].join(",");
         assert!(many.parse::<Endpoints>().is_err());
     }
 

@@ -198,9 +198,9 @@ impl ErrorReport {
                 report(ErrorCode::InvalidRules).at(error.position())
             }
             RuleEditError::Needed { .. }
-            | RuleEditError::DefaultPlace
+            | RuleEditError::DefaultPosition
             | RuleEditError::NoDefault
-            | RuleEditError::Nothing
+            | RuleEditError::Empty
             | RuleEditError::Unfit(_) => report(ErrorCode::InvalidRules),
         }
     }

@@ -85,7 +85,7 @@ impl AllowedHosts {
             // One in the request's first line counts before the header (RFC 9112, 3.2.2).
             for host in uri.authority().map(Authority::as_str).into_iter().chain([host]) {
                 if !host_of(host).is_some_and(|name| name.is_loopback() || self.0.contains(&name)) {
-                    return Err(HostRefused::Host { host: shown(host) });
+                    return Err(HostRefused::Host { host: truncated(host) });
                 }
             }
         }
@@ -95,8 +95,8 @@ impl AllowedHosts {
             // Another port of loopback is another server, and its pages are foreign.
             let is_allowed = |name: HostName| !name.is_loopback() && self.0.contains(&name);
             if !is_host && !host_of(place).is_some_and(is_allowed) {
-                let host = shown(asked.first().unwrap_or(&""));
-                return Err(HostRefused::Origin { origin: shown(origin), host });
+                let host = truncated(asked.first().unwrap_or(&""));
+                return Err(HostRefused::Origin { origin: truncated(origin), host });
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ fn text_of<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Vec<&'h str> {
 }
 
 /// The beginning of a wrong value, 80 characters, for a message.
-fn shown(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

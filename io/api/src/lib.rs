@@ -67,7 +67,7 @@ pub use messages::{
 };
 pub use mounts::{MountLink, MountStatus};
 pub use page::{MetricFamily, MetricsPage};
-pub use process::tell_process;
+pub use process::write_process_metrics;
 pub use proxy_wire::{
     COMPACT_REPORT, CheckedLine, CheckedReport, CheckedUsage, ControllerReply, ControllerStatus,
     Proxies, ProxyReport, RulesText, ScopeInterner, UsageLine, UsageReport, UsageRow, UsageTable,

@@ -113,7 +113,7 @@ pub struct TargetReport {
     /// The part of the reserved rates that could not be served in the last second, in parts per
     /// million: above 0 if the reservations exceed what the target can do.
     #[serde(default)]
-    pub promises_cut_ppm: u64,
+    pub reservation_shortfall_ppm: u64,
     /// How writes that name no mode reach the backend: `direct`, `dontcache`, `paced`,
     /// `cached`, or by size in words.
     pub write_mode: String,
@@ -156,7 +156,7 @@ pub struct WireUsage {
     pub cost_ns: u64,
     /// The cost here of its service from other proxies, as reported by its mounts.
     #[serde(default)]
-    pub elsewhere_ns: u64,
+    pub remote_ns: u64,
     /// The number of requests that wait now.
     pub queued: u64,
     /// Requests at the backend now.
@@ -284,7 +284,7 @@ impl WireUsage {
         self.queue_ns += other.queue_ns;
         self.service_ns += other.service_ns;
         self.cost_ns += other.cost_ns;
-        self.elsewhere_ns += other.elsewhere_ns;
+        self.remote_ns += other.remote_ns;
         self.queued += other.queued;
         self.running += other.running;
         self.slots += other.slots;
@@ -298,7 +298,7 @@ impl WireUsage {
     pub fn since(&self, earlier: &WireUsage) -> WireUsage {
         let counters = |u: &WireUsage| {
             let payload = [u.read_bytes, u.written_bytes, u.ops, u.requests];
-            let times = [u.queue_ns, u.service_ns, u.cost_ns, u.elsewhere_ns];
+            let times = [u.queue_ns, u.service_ns, u.cost_ns, u.remote_ns];
             payload.into_iter().chain(times)
         };
         if counters(self).zip(counters(earlier)).any(|(now, then)| now < then) {
@@ -312,7 +312,7 @@ impl WireUsage {
             queue_ns: self.queue_ns - earlier.queue_ns,
             service_ns: self.service_ns - earlier.service_ns,
             cost_ns: self.cost_ns - earlier.cost_ns,
-            elsewhere_ns: self.elsewhere_ns - earlier.elsewhere_ns,
+            remote_ns: self.remote_ns - earlier.remote_ns,
             ..*self
         }
     }

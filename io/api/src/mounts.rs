@@ -12,7 +12,7 @@ pub struct MountStatus {
     /// Files that programs have open.
     pub open_files: u64,
     /// Bytes written through the page cache that no proxy has confirmed yet.
-    pub behind_bytes: u64,
+    pub write_behind_bytes: u64,
     /// The proxies that it uses.
     pub proxies: Vec<MountLink>,
 }
@@ -25,7 +25,7 @@ pub struct MountLink {
     /// Connections made to it, including the first ones.
     pub connected: u64,
     /// Connections to it that are down. Requests wait until they are back.
-    pub lost: u64,
+    pub connections_down: u64,
 }
 
 impl MountStatus {

@@ -9,7 +9,7 @@ use crate::metrics::{CPU, MEMORY, START};
 
 /// Adds this process's start, processor time and memory to a page, under the names that Prometheus'
 /// own client libraries give them.
-pub fn tell_process(page: &mut MetricsPage) {
+pub fn write_process_metrics(page: &mut MetricsPage) {
     static STARTED_NS: OnceLock<Option<u64>> = OnceLock::new();
     if let Some(start) = STARTED_NS.get_or_init(started_ns) {
         page.single(&START, *start);
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn a_process_has_used_time_and_memory() {
         let mut page = MetricsPage::new();
-        tell_process(&mut page);
+        write_process_metrics(&mut page);
         let text = page.finish();
         let value = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));

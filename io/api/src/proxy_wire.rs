@@ -58,11 +58,11 @@ pub struct WireTargetReport {
     /// The membership of the last received assignment.
     pub term: WireMembership,
     /// The number of the last received assignment in that membership.
-    pub heard: u64,
+    pub last_assignment: u64,
     /// The revision in force.
     pub revision: u64,
     /// Whether the lease has expired, so that assignments are no longer in force.
-    pub lapsed: bool,
+    pub lease_expired: bool,
     /// The shares in use, while no revision is in force.
     pub holdings: Option<WireHoldings>,
     /// The usage of each scope since the last report; absent if it was not read since then.
@@ -121,7 +121,7 @@ pub struct WireScopeService {
 #[serde(deny_unknown_fields)]
 pub struct WireServiceTotal {
     /// The generation of the total.
-    pub lap: u64,
+    pub generation: u64,
     /// The total in it.
     pub cost_ns: u64,
 }
@@ -137,7 +137,7 @@ pub struct UsageReport {
     /// Lines that changed since the last acknowledged usage report.
     pub lines: Vec<UsageLine>,
     /// Lines that it has dropped.
-    pub gone: Vec<u64>,
+    pub dropped_lines: Vec<u64>,
 }
 
 /// The usage of one subject since the epoch of the proxy began.
@@ -218,7 +218,7 @@ pub struct ControllerReply {
     /// The rules, if the proxy has another version.
     pub rules: Option<RulesText>,
     /// The last usage report of this epoch that was counted.
-    pub usage_taken: Option<u64>,
+    pub usage_acknowledged: Option<u64>,
     /// Queries, 8 at most.
     #[serde(default)]
     pub questions: Vec<ProxyQuery>,
@@ -237,13 +237,13 @@ pub struct WireTargetAssignment {
     /// The report to which it replies.
     pub answers: u64,
     /// Whether the controller is learning and raises no share.
-    pub stay: bool,
+    pub learning: bool,
     /// The revision since which it lists all changes.
     pub base: u64,
     /// The revision that is in force with it; 0 changes nothing.
     pub revision: u64,
     /// The number of proxies.
-    pub members: u32,
+    pub proxies: u32,
     /// The share of scopes that are not listed, in billionths.
     pub unlisted: u32,
     /// The fallback share after the lease expires, in billionths.
@@ -251,7 +251,7 @@ pub struct WireTargetAssignment {
     /// Scopes with a changed grant.
     pub grants: Vec<WireScopeGrant>,
     /// Metadata service of classes by other proxies.
-    pub elsewhere: Vec<WireRemoteService>,
+    pub remote_service: Vec<WireRemoteService>,
 }
 
 /// The service of one class by all other proxies.
@@ -260,7 +260,7 @@ pub struct WireRemoteService {
     /// The scope of the class.
     pub scope: WireScope,
     /// The service by the others.
-    pub elsewhere: WireServiceTotal,
+    pub total: WireServiceTotal,
     /// The known service of the proxy itself.
     pub own: WireServiceTotal,
 }
@@ -322,9 +322,9 @@ pub struct WireProxyStatus {
     /// The epoch of the proxy, which increases with each start.
     pub epoch: u64,
     /// How long ago its last report came.
-    pub heard_ns_ago: u64,
+    pub last_report_ns_ago: u64,
     /// Whether it is unreachable, so that its share is not reassigned.
-    pub silent: bool,
+    pub unreachable: bool,
     /// Whether another process reports under its name.
     #[serde(default)]
     pub duplicate: bool,

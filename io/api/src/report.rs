@@ -32,16 +32,16 @@ pub struct WireJobReport {
     /// The requested rate in bytes per second, an estimate. Each request that a limit delayed
     /// stands for one more of its size that could have been served in that time, so this is the
     /// achieved and the delayed payload, by active time.
-    pub asked_per_s: u64,
+    pub requested_per_s: u64,
     /// Operations by active time.
     pub achieved_ops_per_s: u64,
     /// Operations and delayed requests by active time, an estimate, too.
-    pub asked_ops_per_s: u64,
+    pub requested_ops_per_s: u64,
     /// The causes of delay, the longest first, as its proxies remember them.
-    pub holders: Vec<JobDelayCause>,
+    pub delay_causes: Vec<JobDelayCause>,
     /// Whether any proxy still knows its requests. If not, the causes of delay are no longer known;
     /// their time and number are.
-    pub holders_known: bool,
+    pub delay_causes_known: bool,
     /// The other jobs with the most payload from its first point to its last, five at most.
     pub others: Vec<ConcurrentJob>,
     /// The number of other jobs.

@@ -40,7 +40,7 @@ pub struct WireRules {
     pub unmatched: Vec<RuleLoad>,
     /// The part of the reserved rates that could not be served in the last second, in parts per
     /// million, by target: above 0 if the reservations exceed what the target can do.
-    pub promises_cut_ppm: BTreeMap<String, u64>,
+    pub reservation_shortfall_ppm: BTreeMap<String, u64>,
 }
 
 /// The files of an export of which the project quota id is known.
@@ -61,7 +61,7 @@ pub enum ProjectsKnown {
     /// Open files only: the proxy's kernel cannot read it of other files without an open.
     OpenFiles,
     /// No files: the file system has no projects.
-    Nothing,
+    NoProjects,
 }
 
 /// One rule: a condition and what it grants.
@@ -236,8 +236,8 @@ impl From<&Rule> for WireRule {
             name: rule.name.clone(),
             condition: rule.matcher.to_string(),
             per: words(&rule.per),
-            weight: rule.share().get(),
-            reservation: rule.promised().map(|rate| rate.to_string()),
+            weight: rule.effective_weight().get(),
+            reservation: rule.reserved_rate().map(|rate| rate.to_string()),
             reservation_metadata_ppm: rule.reservation_metadata(),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
             limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),

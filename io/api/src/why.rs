@@ -40,13 +40,13 @@ pub struct Why {
     /// When it was read, in nanoseconds since the proxy or controller started.
     pub t_ns: u64,
     /// The query that this replies to.
-    pub asked: WhyQuery,
+    pub query: WhyQuery,
     /// False if a proxy does not schedule requests (`--no-schedule`): nothing is delayed there.
     pub scheduling: bool,
     /// The subjects that were found, the most delayed first.
     pub subjects: Vec<WhySubject>,
     /// The causes of delay now, then earlier ones.
-    pub holds: Vec<WireWait>,
+    pub waits: Vec<WireWait>,
     /// Waits for the writes of another subject, now or recently.
     #[serde(default)]
     pub donations: Vec<WireDonation>,
@@ -54,7 +54,7 @@ pub struct Why {
     pub left_out: u64,
     /// Proxies that did not reply in time.
     #[serde(default)]
-    pub silent: Vec<String>,
+    pub unanswered: Vec<String>,
 }
 
 /// One subject and how its requests were delayed.
@@ -128,7 +128,7 @@ pub enum WireWaitKind {
     /// Other classes are served by their weights.
     Share,
     /// Other classes come first because other proxies serve this one.
-    Elsewhere,
+    RemoteService,
     /// Its own requests keep the target or the threads busy.
     Busy,
     /// Causes that were not kept apart.
@@ -157,7 +157,7 @@ pub struct WireWait {
     /// How long ago it began, with pauses of less than a second.
     pub since_ns_ago: u64,
     /// The time since then in which it delayed any request.
-    pub held_ns: u64,
+    pub active_ns: u64,
     /// How long ago it last delayed a request.
     pub last_ns_ago: u64,
     /// The time that requests waited for it, summed up over requests.
@@ -262,7 +262,7 @@ pub struct LiveUsage {
     /// A sample of each proxy that replied.
     pub samples: Vec<LiveSample>,
     /// Proxies that did not reply in time.
-    pub silent: Vec<String>,
+    pub unanswered: Vec<String>,
 }
 
 /// A query of a controller to a proxy, on behalf of a caller.
@@ -318,7 +318,7 @@ impl Why {
     /// The most subjects that are listed.
     pub const SUBJECTS_MAX: usize = 256;
     /// The most causes that are listed.
-    pub const HOLDS_MAX: usize = 512;
+    pub const WAITS_MAX: usize = 512;
     /// The most waits for writes of others that are listed.
     pub const DONATIONS_MAX: usize = 128;
 
@@ -328,17 +328,17 @@ impl Why {
             let key = |s: &WhySubject| (std::cmp::Reverse(s.delayed_ns), s.job.clone(), s.uid);
             (key(a), &a.proxy, &a.nid).cmp(&(key(b), &b.proxy, &b.nid))
         });
-        self.holds.sort_by(|a, b| {
+        self.waits.sort_by(|a, b| {
             let key = |h: &WireWait| (!h.now, std::cmp::Reverse(h.wait_ns), h.kind);
             (key(a), &a.proxy, &a.rule, &a.key).cmp(&(key(b), &b.proxy, &b.rule, &b.key))
         });
         self.left_out += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
-        self.left_out += self.holds.len().saturating_sub(Why::HOLDS_MAX) as u64;
+        self.left_out += self.waits.len().saturating_sub(Why::WAITS_MAX) as u64;
         self.donations.sort_by_key(|donation| donation.last_ns_ago);
         self.left_out += self.donations.len().saturating_sub(Why::DONATIONS_MAX) as u64;
         self.donations.truncate(Why::DONATIONS_MAX);
         self.subjects.truncate(Why::SUBJECTS_MAX);
-        self.holds.truncate(Why::HOLDS_MAX);
+        self.waits.truncate(Why::WAITS_MAX);
     }
 
     /// Adds the reply of the proxy of that name.
@@ -354,7 +354,7 @@ impl Why {
             proxy.clone_into(&mut hold.proxy);
             hold
         };
-        self.holds.extend(answer.holds.into_iter().map(named));
+        self.waits.extend(answer.waits.into_iter().map(named));
         let named = |mut donation: WireDonation| {
             proxy.clone_into(&mut donation.proxy);
             donation

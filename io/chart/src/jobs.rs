@@ -61,7 +61,7 @@ fn can_be_seen(jobs: &[JobSeries]) -> bool {
 }
 
 fn legend(names: &[&str]) -> Vec<String> {
-    let own = drawn_alone(names.len());
+    let own = separate_jobs(names.len());
     let mut series: Vec<String> = names[..own].iter().map(|name| name.to_string()).collect();
     if own < names.len() {
         series.push(format!("{} others", names.len() - own));
@@ -69,12 +69,12 @@ fn legend(names: &[&str]) -> Vec<String> {
     series
 }
 
-fn drawn_alone(jobs: usize) -> usize {
+fn separate_jobs(jobs: usize) -> usize {
     if jobs <= LINES_MAX { jobs } else { LINES_MAX - 1 }
 }
 
 fn lines(jobs: &[JobSeries], bytes: bool) -> Vec<ChartLine> {
-    let own = drawn_alone(jobs.len());
+    let own = separate_jobs(jobs.len());
     let seconds = jobs.iter().map(|(_, series)| series.len()).max().unwrap_or(0);
     let mut sums = vec![vec![0.0; seconds]; own + usize::from(own < jobs.len())];
     for (number, (_, series)) in jobs.iter().enumerate() {

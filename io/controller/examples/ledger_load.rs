@@ -76,7 +76,7 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
         Ok::<(), LedgerError>(())
     })?;
     let mut asked = Parts::default();
-    let found = asked.time(|| ledger.by(SubjectKind::User, time(0), time(seconds)))?;
+    let found = asked.time(|| ledger.sums_by(SubjectKind::User, time(0), time(seconds)))?;
     println!(
         "{proxies} proxies × {classes} classes, one report a second: {:.1} % of a processor for reports, {:.1} % for commits ({:.2} s each at most)",
         reports.share(seconds),
@@ -90,7 +90,7 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
         found.len(),
         asked.last.as_secs_f64(),
         std::fs::metadata(&path).map_or(0, |file| file.len()) >> 20,
-        ledger.held(),
+        ledger.stats(),
     );
     Ok(())
 }
@@ -108,7 +108,7 @@ fn tell(
             sequence: second + 1,
             total: None,
             lines,
-            gone: &[],
+            dropped_lines: &[],
         };
         ledger.report(&report, time(second))?;
     }

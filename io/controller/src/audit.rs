@@ -59,7 +59,7 @@ impl Audit {
         text.push(b'\n');
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.append(&mut open, &text) {
-            tracing::error!(%error, who = line.who, what = line.what, "cannot write a change to the audit log");
+            tracing::error!(%error, who = line.actor, what = line.what, "cannot write a change to the audit log");
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn line(at_s: u64, what: &str) -> AuditLine {
         AuditLine {
             at_s,
-            who: "ann".into(),
+            actor: "ann".into(),
             role: Role::Admin,
             from: "127.0.0.1:1".into(),
             what: what.into(),

@@ -28,14 +28,14 @@ pub struct DataDirectory {
 pub enum DirectoryError {
     /// Another process uses it.
     #[error(
-        "{} is in use by the controller of process {holder}; use one data directory per controller",
+        "{} is in use by the controller of process {process}; use one data directory per controller",
         path.display()
     )]
     InUse {
         /// The data directory in use.
         path: PathBuf,
         /// The process that its lock file names.
-        holder: String,
+        process: String,
     },
     /// It cannot be made, or its lock cannot be taken.
     #[error("{}: {source}; use a data directory that this user may write to", path.display())]
@@ -73,7 +73,7 @@ impl DataDirectory {
                     "" => "unknown".to_string(),
                     number => number.to_string(),
                 };
-                return Err(DirectoryError::InUse { path: path.into(), holder });
+                return Err(DirectoryError::InUse { path: path.into(), process: holder });
             }
             Err(errno) => return Err(unusable(&name, errno.into())),
         }

@@ -72,17 +72,17 @@ impl Election {
     }
 
     /// Returns the current role of this controller. Call it before each decision.
-    pub fn office(&self) -> Leadership {
-        self.shared.lock().office(Instant::now())
+    pub fn leadership(&self) -> Leadership {
+        self.shared.lock().leadership(Instant::now())
     }
 
     /// Waits until the role is not `seen` any more; returns `seen` after `patience`.
-    pub fn changed(&self, seen: &Leadership, patience: Duration) -> Leadership {
+    pub fn wait_for_change(&self, seen: &Leadership, patience: Duration) -> Leadership {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let now = Instant::now();
-            let office = state.office(now);
+            let office = state.leadership(now);
             if office != *seen || now >= deadline {
                 return office;
             }
@@ -155,7 +155,7 @@ impl ElectionState {
 }
 
 impl CandidateState {
-    fn office(&self, now: Instant) -> Leadership {
+    fn leadership(&self, now: Instant) -> Leadership {
         match (&self.fence, self.until) {
             (Some(fence), Some(until)) if now < until => Leadership::Leader(fence.clone()),
             _ => Leadership::Standby { leader: self.leader.clone() },
@@ -194,15 +194,15 @@ impl Candidate {
     async fn run(&mut self) {
         let shared = self.shared.clone();
         tokio::select! {
-            () = self.stand() => {}
+            () = self.run_candidate() => {}
             () = shared.stop.notified() => {}
         }
         shared.set(CandidateState::default());
-        self.give_back().await;
+        self.revoke_lease().await;
     }
 
     /// Campaigns and leads, term after term.
-    async fn stand(&mut self) {
+    async fn run_candidate(&mut self) {
         loop {
             match self.campaign().await {
                 Ok(fence) => {
@@ -216,23 +216,23 @@ impl Candidate {
                     tokio::time::sleep(RENEW).await;
                 }
             }
-            self.give_back().await;
+            self.revoke_lease().await;
         }
     }
 
     /// Returns when this one is the leader.
     async fn campaign(&mut self) -> Result<FencingToken, EtcdError> {
         loop {
-            let moment = match self.look().await? {
+            let moment = match self.read_leader().await? {
                 Some((leader, moment)) => {
                     self.shared
                         .set(CandidateState { leader: Some(leader), ..CandidateState::default() });
                     moment
                 }
-                None => match self.vote().await? {
+                None => match self.try_acquire().await? {
                     CampaignOutcome::Won(fence) => return Ok(fence),
                     CampaignOutcome::Lost { leader, moment } => {
-                        self.give_back().await;
+                        self.revoke_lease().await;
                         self.shared.set(CandidateState {
                             leader: Some(leader),
                             ..CandidateState::default()
@@ -246,9 +246,9 @@ impl Candidate {
     }
 
     /// Returns the leader, and etcd's revision at that time.
-    async fn look(&mut self) -> Result<Option<(String, i64)>, EtcdError> {
+    async fn read_leader(&mut self) -> Result<Option<(String, i64)>, EtcdError> {
         let key = &self.key;
-        let asked = self.members.ask("read the leader", TERM, async |mut client, _| {
+        let asked = self.members.call("read the leader", TERM, async |mut client, _| {
             client.get(key.clone(), None).await
         });
         let answer = asked.await?;
@@ -258,7 +258,7 @@ impl Candidate {
     }
 
     /// Takes a lease and puts the key on it, if there is none.
-    async fn vote(&mut self) -> Result<CampaignOutcome, EtcdError> {
+    async fn try_acquire(&mut self) -> Result<CampaignOutcome, EtcdError> {
         let lease = self.grant().await?;
         let txn = Txn::new()
             .when([Compare::version(self.key.clone(), CompareOp::Equal, 0)])
@@ -268,7 +268,7 @@ impl Candidate {
                 Some(PutOptions::new().with_lease(lease.id)),
             )])
             .or_else([TxnOp::get(self.key.clone(), None)]);
-        let asked = self.members.ask("campaign for leadership", TERM, async |mut client, _| {
+        let asked = self.members.call("campaign for leadership", TERM, async |mut client, _| {
             client.txn(txn.clone()).await
         });
         let answer = asked.await?;
@@ -292,7 +292,7 @@ impl Candidate {
     }
 
     async fn grant(&mut self) -> Result<Lease, EtcdError> {
-        let asked = self.members.ask("grant a lease", TERM, async |mut client, _| {
+        let asked = self.members.call("grant a lease", TERM, async |mut client, _| {
             let sent = Instant::now();
             let ttl_s = i64::try_from(TERM.as_secs()).expect("3 s");
             let granted = client.lease_grant(ttl_s, None).await?;
@@ -320,7 +320,7 @@ impl Candidate {
     /// Renews the lease; drops it if etcd has.
     async fn renew(&mut self, lease: Lease) {
         let left = lease.until.saturating_duration_since(Instant::now());
-        let asked = self.members.ask("renew the leader's lease", left, async |mut client, _| {
+        let asked = self.members.call("renew the leader's lease", left, async |mut client, _| {
             let sent = Instant::now();
             // The client sends one renewal and reads its answer before it returns; a further
             // answer would come to a further renewal only.
@@ -341,11 +341,11 @@ impl Candidate {
     }
 
     /// Revokes the lease, and with it the key; if that fails, the lease expires.
-    async fn give_back(&mut self) {
+    async fn revoke_lease(&mut self) {
         let Some(lease) = self.lease.take() else { return };
-        let asked = self
-            .members
-            .ask("end the lease", RENEW, async |mut client, _| client.lease_revoke(lease.id).await);
+        let asked = self.members.call("end the lease", RENEW, async |mut client, _| {
+            client.lease_revoke(lease.id).await
+        });
         if let Err(error) = asked.await {
             tracing::debug!(%error, "cannot revoke the lease; it expires");
         }
@@ -371,7 +371,7 @@ mod tests {
         let fence = FencingToken { key: "/x/leader".into(), term: 7 };
         let state =
             CandidateState { fence: Some(fence.clone()), until: Some(now + TERM), leader: None };
-        assert_eq!(state.office(now), Leadership::Leader(fence));
-        assert_eq!(state.office(now + TERM), Leadership::Standby { leader: None });
+        assert_eq!(state.leadership(now), Leadership::Leader(fence));
+        assert_eq!(state.leadership(now + TERM), Leadership::Standby { leader: None });
     }
 }

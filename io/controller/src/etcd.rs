@@ -42,12 +42,12 @@ pub enum EtcdError {
     },
     /// No member replied in time.
     #[error(
-        "{place}: cannot {what}: no member replied within {} ms; last error: {last}; check that a quorum of its members runs",
+        "{endpoints}: cannot {what}: no member replied within {} ms; last error: {last}; check that a quorum of its members runs",
         waited.as_millis()
     )]
-    Silent {
+    Unavailable {
         /// The endpoints and the prefix of keys.
-        place: String,
+        endpoints: String,
         /// The call as a verb phrase, such as `read the leader`.
         what: &'static str,
         /// The time that was waited.
@@ -56,10 +56,10 @@ pub enum EtcdError {
         last: String,
     },
     /// A member refused, and so would the others.
-    #[error("{place}: cannot {what}: {source}")]
+    #[error("{endpoint}: cannot {what}: {source}")]
     Refused {
         /// The endpoint that refused.
-        place: String,
+        endpoint: String,
         /// The call as a verb phrase.
         what: &'static str,
         /// The error of etcd.
@@ -101,7 +101,7 @@ impl EtcdClient {
     }
 
     /// Returns its name in messages.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         format!("etcd at {}, {}", self.endpoints.join(", "), self.prefix)
     }
 }
@@ -127,7 +127,7 @@ impl EtcdMembers {
 
     /// Makes the call at one member after another until one replies or `patience` is over. `call`
     /// gets the number of attempts before it.
-    pub(crate) async fn ask<T>(
+    pub(crate) async fn call<T>(
         &mut self,
         what: &'static str,
         patience: Duration,
@@ -143,17 +143,21 @@ impl EtcdMembers {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) if is_final(&error) => {
                     let place = self.etcd.endpoints[self.at].clone();
-                    return Err(EtcdError::Refused { place, what, source: Box::new(error) });
+                    return Err(EtcdError::Refused {
+                        endpoint: place,
+                        what,
+                        source: Box::new(error),
+                    });
                 }
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "nothing".to_string(),
             };
             tracing::debug!(endpoint = self.etcd.endpoints[self.at], what, %last, "next member");
-            self.leave();
+            self.next_member();
             tries += 1;
             if Instant::now() >= deadline {
-                return Err(EtcdError::Silent {
-                    place: self.etcd.place(),
+                return Err(EtcdError::Unavailable {
+                    endpoints: self.etcd.description(),
                     what,
                     waited: patience,
                     last,
@@ -166,7 +170,7 @@ impl EtcdMembers {
     }
 
     /// Leaves the current member: the next call goes to the next one.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn next_member(&mut self) {
         self.client = None;
         self.at = (self.at + 1) % self.etcd.endpoints.len();
     }
@@ -271,12 +275,13 @@ mod tests {
     fn an_etcd_that_is_not_there_is_named_with_what_was_asked() {
         // port 1 of loopback: there is never a listener, so the connection is refused at once
         let mut members = EtcdMembers::new(&etcd("http://127.0.0.1:1", "/sluice")).unwrap();
-        let asked = members.ask("read a key", Duration::from_millis(100), async |mut client, _| {
-            client.get("key", None).await
-        });
+        let asked =
+            members.call("read a key", Duration::from_millis(100), async |mut client, _| {
+                client.get("key", None).await
+            });
         let error = wait_for(&runtime().unwrap(), asked).unwrap_err();
         let told = error.to_string();
-        assert!(matches!(error, EtcdError::Silent { .. }), "{told}");
+        assert!(matches!(error, EtcdError::Unavailable { .. }), "{told}");
         assert!(told.contains("127.0.0.1:1") && told.contains("read a key"), "{told}");
     }
 }

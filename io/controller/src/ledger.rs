@@ -50,7 +50,7 @@ use subjects::{LedgerSubjects, NAME_BYTES_MAX};
 pub struct Ledger {
     file: LedgerFile,
     bounds: LedgerBounds,
-    members: ProxyCounters,
+    proxies: ProxyCounters,
     subjects: LedgerSubjects,
     /// The minute of the last tick.
     clock: Option<Minute>,
@@ -138,7 +138,7 @@ impl Ledger {
             term: file.at().term,
             file,
             bounds,
-            members: ProxyCounters::new(bounds),
+            proxies: ProxyCounters::new(bounds),
             subjects: LedgerSubjects::new(bounds.subjects_max),
             clock: None,
             boot: boot(),
@@ -157,11 +157,11 @@ impl Ledger {
         report: &LedgerReport<'_>,
         now: Time,
     ) -> Result<UsageOutcome, LedgerError> {
-        let (at, is_new) = self.member(report.proxy)?;
+        let (at, is_new) = self.proxy_index(report.proxy)?;
         let adopt = is_new && report.epoch_ns < self.file.at().born_ns;
-        self.members.get_mut(at).seen = Minute::of(now);
+        self.proxies.get_mut(at).seen = Minute::of(now);
         let subjects = &mut self.subjects;
-        Ok(self.members.report(at, report, adopt, self.generation, subjects))
+        Ok(self.proxies.report(at, report, adopt, self.generation, subjects))
     }
 
     /// Counts for a subject without a line, in the same minute as the reports beside it.
@@ -194,7 +194,7 @@ impl Ledger {
     }
 
     /// Returns sums by subject of a kind over `[from, to)`, including the open minute.
-    pub fn by(
+    pub fn sums_by(
         &mut self,
         kind: SubjectKind,
         from: Time,
@@ -246,17 +246,17 @@ impl Ledger {
     }
 
     /// Returns the current sizes in memory.
-    pub fn held(&self) -> LedgerStats {
+    pub fn stats(&self) -> LedgerStats {
         LedgerStats {
-            proxies: self.members.all().len(),
-            lines: self.members.lines(),
+            proxies: self.proxies.all().len(),
+            lines: self.proxies.lines(),
             subjects: self.subjects.count(),
         }
     }
 
     /// Returns a proxy's index, and whether it is new to this ledger.
-    fn member(&mut self, name: &str) -> Result<(usize, bool), LedgerError> {
-        if let Some(at) = self.members.find(name) {
+    fn proxy_index(&mut self, name: &str) -> Result<(usize, bool), LedgerError> {
+        if let Some(at) = self.proxies.find(name) {
             return Ok((at, false));
         }
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -267,13 +267,13 @@ impl Ledger {
             name: name.to_string(),
             proxies_max: self.bounds.proxies_max,
         };
-        let Some(state) = self.file.member(name)? else {
-            let at = self.members.insert(name, &mut self.subjects);
+        let Some(state) = self.file.proxy_state(name)? else {
+            let at = self.proxies.insert(name, &mut self.subjects);
             return Ok((at.ok_or_else(too_many)?, true));
         };
         let mut reader = LedgerReader::new(&state);
         let taken =
-            state::take_member(&mut reader, &mut self.members, &mut self.subjects, self.generation);
+            state::read_proxy(&mut reader, &mut self.proxies, &mut self.subjects, self.generation);
         match taken {
             Ok(at) => Ok((at, false)),
             Err(state::StateError::Codec(source)) => Err(self.file.damaged(source)),
@@ -282,7 +282,7 @@ impl Ledger {
     }
 
     fn commit(&mut self, minute: Minute) -> Result<(), LedgerError> {
-        self.members.sum(self.generation, &mut self.subjects);
+        self.proxies.sum(self.generation, &mut self.subjects);
         let at = self.file.at();
         let next = WrittenRows {
             commit: at.commit + 1,
@@ -291,17 +291,17 @@ impl Ledger {
             minute: minute.max(at.minute),
             ..at
         };
-        let states = states(&self.members, &self.subjects);
+        let states = states(&self.proxies, &self.subjects);
         self.file.commit(next, &mut self.subjects, &states)?;
         self.subjects.clear_sums();
-        self.members.set_saved();
+        self.proxies.set_saved();
         self.forget_old(next.minute);
         Ok(())
     }
 
     /// Drops everything that is not in the file.
     fn forget_all(&mut self) {
-        self.members = ProxyCounters::new(self.bounds);
+        self.proxies = ProxyCounters::new(self.bounds);
         self.subjects = LedgerSubjects::new(self.bounds.subjects_max);
         // a standby that copies from here starts from the beginning as well
         self.boot = boot();
@@ -310,7 +310,7 @@ impl Ledger {
     /// Drops what need not be in memory any more, after `minute` was written.
     fn forget_old(&mut self, minute: Minute) {
         let oldest = Minute::new(minute.number().saturating_sub(MEMBER_IN_MEMORY));
-        self.members.evict(oldest, &mut self.subjects);
+        self.proxies.evict(oldest, &mut self.subjects);
         self.subjects.sweep();
     }
 
@@ -328,7 +328,7 @@ impl Ledger {
         if open < from || open >= to {
             return Ok(());
         }
-        self.members.pending(kind, &self.subjects, |of, sums| {
+        self.proxies.pending(kind, &self.subjects, |of, sums| {
             if !sums.is_zero() && name.is_none_or(|name| name == of) {
                 each(of, open, 1, sums);
             }
@@ -350,7 +350,7 @@ fn states<'a>(
     let unsaved = members.all().iter().filter(|member| member.is_unsaved);
     let encoded = unsaved.map(|member| {
         let mut state = Vec::new();
-        state::put_member(&mut state, member, subjects, None);
+        state::write_proxy(&mut state, member, subjects, None);
         (member.name.as_str(), member.seen, state)
     });
     encoded.collect()

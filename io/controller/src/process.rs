@@ -195,14 +195,14 @@ pub(crate) struct ApiState {
     usage: MsgQueue<usage::UsageMsg>,
     events: MsgQueue<events::EventMsg>,
     recent: Arc<RecentEvents>,
-    taken: Arc<usage::UsageAcks>,
+    usage_acks: Arc<usage::UsageAcks>,
     rules: Arc<RwLock<Arc<PublishedRules>>>,
     access: Arc<AccessControl>,
     bounds: Arc<ControllerBounds>,
     began: Instant,
     clock: WallClock,
     term: u64,
-    place: String,
+    store_location: String,
     listeners: Vec<String>,
     data: PathBuf,
     counts: Arc<Counts>,
@@ -240,24 +240,24 @@ impl Controller {
             usage,
             events,
             recent: recent.clone(),
-            taken: Arc::default(),
+            usage_acks: Arc::default(),
             rules: Arc::new(RwLock::new(rules.clone())),
             access: access.clone(),
             bounds: with.bound.bounds().clone(),
             began: Instant::now(),
             clock: clock.clone(),
             term,
-            place: with.place,
+            store_location: with.store_location,
             listeners: with.listeners,
             data: with.settings.data,
             counts,
         });
-        let standings = records.standings();
+        let standings = records.throttled_keys();
         let known = accounts::known(&standings, &with.events);
         let links = accounts::AccountOutputs {
             plan: shared.plan.clone(),
             store: shared.store.clone(),
-            teller: teller.clone(),
+            publisher: teller.clone(),
             counts: shared.counts.clone(),
         };
         let now = clock.now();
@@ -266,15 +266,17 @@ impl Controller {
         let desk = plan_actor::PlanActor::new(
             term,
             rules,
-            records.members(),
+            records.known_proxies(),
             shared.store.clone(),
             teller.clone(),
             shared.counts.clone(),
         );
         let (plan, usage) = (shared.plan.clone(), shared.usage.clone());
-        let (to, in_force) =
-            (records::StoreOutputs { plan, usage, teller: teller.clone() }, shared.rules.clone());
-        let (taken, counts) = (shared.taken.clone(), shared.counts.clone());
+        let (to, in_force) = (
+            records::StoreOutputs { plan, usage, publisher: teller.clone() },
+            shared.rules.clone(),
+        );
+        let (taken, counts) = (shared.usage_acks.clone(), shared.counts.clone());
         let mut controller = Controller {
             election: with.election.map(|(election, _)| election),
             serving: None,
@@ -295,7 +297,7 @@ impl Controller {
         })?;
         let place = controller.shared.listeners.join(",");
         let text = format!("the controller at {place} is now the leader, term {term}");
-        teller.tell_now(EventKind::Leader, place, text);
+        teller.publish_now(EventKind::Leader, place, text);
         controller.serving = Some(with.bound.serve(routes::router(shared))?);
         Ok(controller)
     }
@@ -307,9 +309,9 @@ impl Controller {
             std::thread::sleep(patience);
             return true;
         };
-        let office = election.office();
+        let office = election.leadership();
         let leads = matches!(office, Leadership::Leader(_));
-        leads && matches!(election.changed(&office, patience), Leadership::Leader(_))
+        leads && matches!(election.wait_for_change(&office, patience), Leadership::Leader(_))
     }
 
     fn spawn(

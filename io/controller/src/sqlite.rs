@@ -58,7 +58,7 @@ pub enum SqliteError {
         "{} is not a {what} of format {format} (it says kind {found_id:#x}, format {found_format}); name another file, or move this one away",
         path.display()
     )]
-    NotOurs {
+    Foreign {
         /// The path of the file.
         path: PathBuf,
         /// The expected kind of file, such as a ledger.
@@ -89,7 +89,7 @@ impl FileKind {
             .map_err(failed)?;
         let empty = id == 0 && format == 0 && tables == 0;
         if !empty && (id != self.application_id || format != self.format) {
-            return Err(SqliteError::NotOurs {
+            return Err(SqliteError::Foreign {
                 path: path.into(),
                 what: self.name,
                 format: self.format,
@@ -164,7 +164,7 @@ mod tests {
         drop(KIND.open(&path).unwrap());
         drop(KIND.open(&path).unwrap());
         let newer = FileKind { format: 4, ..KIND };
-        assert!(matches!(newer.open(&path), Err(SqliteError::NotOurs { found_format: 3, .. })));
+        assert!(matches!(newer.open(&path), Err(SqliteError::Foreign { found_format: 3, .. })));
     }
 
     #[test]

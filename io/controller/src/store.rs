@@ -82,11 +82,11 @@ pub struct Snapshot {
 pub enum StoreError {
     /// Another record came first. Nothing was stored.
     #[error(
-        "{place}: revision {newest} is the newest, not {expected}; load the newer records and retry"
+        "{location}: revision {newest} is the newest, not {expected}; load the newer records and retry"
     )]
-    Behind {
+    RevisionConflict {
         /// The file or the endpoints.
-        place: String,
+        location: String,
         /// The revision that the caller expected.
         expected: Revision,
         /// The newest revision in the store.
@@ -94,21 +94,21 @@ pub enum StoreError {
     },
     /// The caller has lost leadership. Nothing was stored.
     #[error(
-        "{place}: {leader} is the leader, not the controller of term {term}; stop deciding and campaign again"
+        "{location}: {leader} is the leader, not the controller of term {term}; stop deciding and campaign again"
     )]
     Deposed {
         /// The endpoints of the store.
-        place: String,
+        location: String,
         /// The endpoint of the current leader.
         leader: String,
         /// The caller's term, which is over.
         term: u64,
     },
     /// The connection was lost in between: the record was stored or not. Load to find out.
-    #[error("{place}: unknown whether revision {revision} was stored: {source}")]
+    #[error("{location}: unknown whether revision {revision} was stored: {source}")]
     Uncertain {
         /// The endpoints of the store.
-        place: String,
+        location: String,
         /// The revision of the record.
         revision: Revision,
         /// The error of the last attempt.
@@ -116,10 +116,10 @@ pub enum StoreError {
         source: Box<EtcdError>,
     },
     /// More bytes than any store takes. Nothing was stored.
-    #[error("{place}: a {what} of {bytes} bytes is too large; {bytes_max} are the maximum")]
+    #[error("{location}: a {what} of {bytes} bytes is too large; {bytes_max} are the maximum")]
     TooLarge {
         /// The file or the endpoints.
-        place: String,
+        location: String,
         /// A record or a snapshot.
         what: &'static str,
         /// Its size in bytes.
@@ -129,11 +129,11 @@ pub enum StoreError {
     },
     /// Content that this program did not write.
     #[error(
-        "{place}: {problem}; restore a copy, or empty it and load the rules of the proxies again"
+        "{location}: {problem}; restore a copy, or empty it and load the rules of the proxies again"
     )]
     Damaged {
         /// The file or the endpoints.
-        place: String,
+        location: String,
         /// The problem, with the key or revision at fault.
         problem: String,
     },
@@ -142,14 +142,14 @@ pub enum StoreError {
         "{} is missing or empty, and {} beside it {} that there were rules and tokens; restore it \
          from a backup, or start without them: sluice token create NAME --role admin \
          --accept-lost-records --data {}",
-        path.display(), beside.join(", "), if beside.len() == 1 { "shows" } else { "show" },
+        path.display(), other_files.join(", "), if other_files.len() == 1 { "shows" } else { "show" },
         path.parent().unwrap_or(path).display()
     )]
-    Lost {
+    Missing {
         /// The path of the missing file.
         path: PathBuf,
         /// The files beside it.
-        beside: Vec<&'static str>,
+        other_files: Vec<&'static str>,
     },
     /// The file of the store failed.
     #[error(transparent)]
@@ -208,7 +208,7 @@ impl History {
     ) -> Result<History, StoreError> {
         let mut at = self.snapshot.as_ref().map_or(after, |snapshot| snapshot.revision);
         let damaged =
-            |problem: String| Err(StoreError::Damaged { place: place.to_string(), problem });
+            |problem: String| Err(StoreError::Damaged { location: place.to_string(), problem });
         for record in &self.records {
             if record.revision != at.next() {
                 return damaged(format!("revision {at} is followed by {}", record.revision));
@@ -232,5 +232,5 @@ fn check_size(
     if bytes <= bytes_max {
         return Ok(());
     }
-    Err(StoreError::TooLarge { place: place.to_string(), what, bytes, bytes_max })
+    Err(StoreError::TooLarge { location: place.to_string(), what, bytes, bytes_max })
 }

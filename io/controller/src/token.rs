@@ -53,7 +53,7 @@ pub enum TokenRefused {
     },
     /// A name that another token has.
     #[error("token {name} exists already; revoke it first or choose another name")]
-    Taken {
+    NameInUse {
         /// The name of the existing token.
         name: String,
     },
@@ -189,10 +189,10 @@ impl TokenSet {
     /// Checks whether this token can be created now.
     pub(crate) fn check_new(&self, new: &NewToken, now_s: u64) -> Result<(), TokenRefused> {
         if !is_name(&new.name) {
-            return Err(TokenRefused::Name { name: cut(&new.name) });
+            return Err(TokenRefused::Name { name: truncated(&new.name) });
         }
         if self.named(&new.name).is_some() {
-            return Err(TokenRefused::Taken { name: new.name.clone() });
+            return Err(TokenRefused::NameInUse { name: new.name.clone() });
         }
         if (new.role == Role::User) != new.user.is_some() {
             return Err(TokenRefused::User { role: new.role, user: new.user });
@@ -213,7 +213,7 @@ impl TokenSet {
     /// can reach the controller.
     pub(crate) fn check_revoked(&self, name: &str, open: bool) -> Result<(), TokenRefused> {
         let Some(record) = self.named(name) else {
-            return Err(TokenRefused::Unknown { name: cut(name) });
+            return Err(TokenRefused::Unknown { name: truncated(name) });
         };
         let name = || name.to_owned();
         if self.0.len() == 1 {
@@ -232,7 +232,7 @@ fn hash(text: &str) -> String {
 }
 
 /// Cuts a wrong name to the length that a message repeats.
-fn cut(name: &str) -> String {
+fn truncated(name: &str) -> String {
     name.chars().take(80).collect()
 }
 
@@ -290,7 +290,7 @@ mod tests {
         let admins = set(&[("root", Role::Admin)]);
         let refused = |wanted: NewToken| admins.check_new(&wanted, 5).unwrap_err();
         assert!(matches!(refused(new("-a", Role::Read)), TokenRefused::Name { .. }));
-        assert!(matches!(refused(new("root", Role::Read)), TokenRefused::Taken { .. }));
+        assert!(matches!(refused(new("root", Role::Read)), TokenRefused::NameInUse { .. }));
         let of = |role, user| NewToken { user, ..new("a", role) };
         let error = refused(of(Role::User, None)).to_string();
         assert!(error.contains("role user without a user"), "{error}");

@@ -137,7 +137,7 @@ pub(crate) struct InHeader {
 
 impl InHeader {
     /// Takes the header from the front of `bytes`.
-    pub(crate) fn take(bytes: &[u8]) -> Result<InHeader, Malformed> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<InHeader, Malformed> {
         let mut from = FieldReader::new(bytes, &[]);
         let (len, opcode) = (from.u32("len")?, from.u32("opcode")?);
         let request = FuseRequest {
@@ -181,7 +181,7 @@ mod tests {
         for word in [1000u32, 100, 4711, 0] {
             bytes.extend(word.to_le_bytes());
         }
-        let header = InHeader::take(&bytes).unwrap();
+        let header = InHeader::parse(&bytes).unwrap();
         assert_eq!((header.len, Opcode::new(header.opcode)), (56, Some(Opcode::Read)));
         let request = FuseRequest {
             id: FuseRequestId(42),
@@ -191,7 +191,7 @@ mod tests {
             thread: 4711,
         };
         assert_eq!(header.request, request);
-        assert_eq!(InHeader::take(&bytes[..39]).unwrap_err().field, "total_extlen");
+        assert_eq!(InHeader::parse(&bytes[..39]).unwrap_err().field, "total_extlen");
     }
 
     #[test]

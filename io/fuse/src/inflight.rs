@@ -45,18 +45,18 @@ struct InFlightEntry {
     /// The thread that asks.
     thread: u32,
     /// Looks of [`FuseInFlight::overlooked`] that it has outlived.
-    looks: u8,
+    checks: u8,
 }
 
 /// Action for an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// The request is here: tell the file system.
-    Tell,
+    Deliver,
     /// It is not: it is kept, in case the request is on its way.
-    Kept,
+    Stored,
     /// As kept, and the kernel may have back this one, which was kept longest.
-    KeptFor(FuseRequestId),
+    StoredEvicting(FuseRequestId),
 }
 
 const SHARDS: usize = 16;
@@ -76,7 +76,8 @@ impl FuseInFlight {
             shard.early.remove(at);
             self.interrupted.fetch_add(1, Ordering::SeqCst);
         }
-        let live = InFlightEntry { interrupted: early.is_some(), thread: request.thread, looks: 0 };
+        let live =
+            InFlightEntry { interrupted: early.is_some(), thread: request.thread, checks: 0 };
         shard.live.insert(request.id.0, live);
     }
 
@@ -97,15 +98,15 @@ impl FuseInFlight {
                 live.interrupted = true;
                 self.interrupted.fetch_add(1, Ordering::SeqCst);
             }
-            return Interrupt::Tell;
+            return Interrupt::Deliver;
         }
         shard.early.push_back(id.0);
         match shard.early.len() > EARLY_MAX {
             true => shard
                 .early
                 .pop_front()
-                .map_or(Interrupt::Kept, |id| Interrupt::KeptFor(FuseRequestId(id))),
-            false => Interrupt::Kept,
+                .map_or(Interrupt::Stored, |id| Interrupt::StoredEvicting(FuseRequestId(id))),
+            false => Interrupt::Stored,
         }
     }
 
@@ -113,12 +114,12 @@ impl FuseInFlight {
     /// killed without the kernel having said so: over io_uring it loses a signal that comes
     /// between the queueing of a request and its delivery (linux: fuse_uring_prepare_send does
     /// not look at FR_INTERRUPTED again).
-    pub(crate) fn overlooked(&self) -> Vec<FuseRequestId> {
+    pub(crate) fn missed_kills(&self) -> Vec<FuseRequestId> {
         let mut waiting = Vec::new();
         for shard in &self.shards {
             for (id, live) in &mut lock(shard).live {
-                live.looks = live.looks.saturating_add(1);
-                if live.looks > 1 && !live.interrupted && live.thread != 0 {
+                live.checks = live.checks.saturating_add(1);
+                if live.checks > 1 && !live.interrupted && live.thread != 0 {
                     waiting.push((FuseRequestId(*id), live.thread));
                 }
             }
@@ -178,7 +179,7 @@ mod tests {
         let inflight = FuseInFlight::new();
         inflight.begin(&request(2));
         inflight.begin(&request(4));
-        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Tell);
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Deliver);
         assert!(inflight.returned(FuseRequestId(2)));
         assert!(!inflight.returned(FuseRequestId(4)));
         inflight.finish(FuseRequestId(2));
@@ -191,10 +192,10 @@ mod tests {
     #[test]
     fn an_interrupt_that_overtakes_its_request_waits_for_it() {
         let inflight = FuseInFlight::new();
-        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Kept);
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Stored);
         inflight.begin(&request(2));
         assert!(inflight.returned(FuseRequestId(2)));
-        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Tell);
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Deliver);
         inflight.finish(FuseRequestId(2));
         assert_eq!(inflight.interrupted.load(Ordering::SeqCst), 0);
     }
@@ -204,7 +205,7 @@ mod tests {
         let inflight = FuseInFlight::new();
         inflight.begin(&request(2));
         inflight.finish(FuseRequestId(2));
-        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Kept);
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Stored);
         inflight.begin(&request(4));
         assert!(!inflight.returned(FuseRequestId(4)));
     }
@@ -215,9 +216,9 @@ mod tests {
         // Ids of one shard.
         let id = |n: usize| FuseRequestId(2 * (n * SHARDS) as u64);
         for n in 0..EARLY_MAX {
-            assert_eq!(inflight.interrupt(id(n)), Interrupt::Kept);
+            assert_eq!(inflight.interrupt(id(n)), Interrupt::Stored);
         }
-        assert_eq!(inflight.interrupt(id(EARLY_MAX)), Interrupt::KeptFor(id(0)));
+        assert_eq!(inflight.interrupt(id(EARLY_MAX)), Interrupt::StoredEvicting(id(0)));
         inflight.begin(&request(id(0).0));
         assert!(!inflight.returned(id(0)));
         inflight.begin(&request(id(1).0));

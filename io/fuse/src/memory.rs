@@ -70,12 +70,12 @@ pub(crate) struct BufferPool {
 }
 
 /// How many buffers a stock keeps; more are given back to the kernel.
-const KEPT_MAX: usize = 8;
+const BUFFERS_MAX: usize = 8;
 
 impl BufferPool {
     /// A stock of buffers of `len` bytes.
     pub(crate) fn new(len: usize) -> BufferPool {
-        BufferPool { len, free: Mutex::new(Vec::with_capacity(KEPT_MAX)) }
+        BufferPool { len, free: Mutex::new(Vec::with_capacity(BUFFERS_MAX)) }
     }
 
     /// Lends a buffer to `with`; what it held before is still in it.
@@ -87,7 +87,7 @@ impl BufferPool {
         };
         let result = with(&mut pages);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < KEPT_MAX {
+        if free.len() < BUFFERS_MAX {
             free.push(pages);
         }
         Ok(result)

@@ -23,7 +23,7 @@ use crate::options::Options;
 pub enum FuseMountError {
     /// The mount point does not exist or cannot be read.
     #[error("cannot mount at {}: {error}", path.display())]
-    Place {
+    MountPoint {
         /// Where it should be mounted.
         path: PathBuf,
         /// The error of the system.
@@ -73,7 +73,7 @@ impl MountPoint {
         device: &FuseDevice,
         options: &Options,
     ) -> Result<MountPoint, FuseMountError> {
-        let place = |error| FuseMountError::Place { path: path.to_owned(), error };
+        let place = |error| FuseMountError::MountPoint { path: path.to_owned(), error };
         let kind = match rustix::fs::stat(path) {
             Ok(stat) => FileType::from_raw_mode(stat.st_mode),
             Err(Errno::NOTCONN) => return Err(FuseMountError::Dead { path: path.to_owned() }),
@@ -90,7 +90,7 @@ impl MountPoint {
             Ok(minor) => point.minor = minor,
             Err(error) => {
                 point.detach();
-                return Err(FuseMountError::Place { path: point.path, error });
+                return Err(FuseMountError::MountPoint { path: point.path, error });
             }
         }
         Ok(point)

@@ -77,7 +77,7 @@ pub(crate) fn negotiate(
 ) -> Result<FuseConnection, NegotiateError> {
     loop {
         let bytes = device.receive(inbox)?;
-        let (id, offer) = take_offer(bytes)?;
+        let (id, offer) = parse_init(bytes)?;
         if offer.major > VERSION {
             let mut put = FieldWriter::new();
             put.u32(VERSION);
@@ -91,14 +91,14 @@ pub(crate) fn negotiate(
         }
         let connection = agree(&offer, options);
         let mut put = FieldWriter::new();
-        put_terms(&connection, options, &mut put);
+        write_reply(&connection, options, &mut put);
         device.answer(id, &[IoSlice::new(put.as_slice())]);
         return Ok(connection);
     }
 }
 
-fn take_offer(bytes: &[u8]) -> Result<(FuseRequestId, KernelInit), NegotiateError> {
-    let header = InHeader::take(bytes)?;
+fn parse_init(bytes: &[u8]) -> Result<(FuseRequestId, KernelInit), NegotiateError> {
+    let header = InHeader::parse(bytes)?;
     if Opcode::new(header.opcode) != Some(Opcode::Init) {
         return Err(NegotiateError::NotInit);
     }
@@ -135,7 +135,7 @@ fn agree(offer: &KernelInit, options: &Options) -> FuseConnection {
     }
 }
 
-fn put_terms(connection: &FuseConnection, options: &Options, to: &mut FieldWriter) {
+fn write_reply(connection: &FuseConnection, options: &Options, to: &mut FieldWriter) {
     let bits = connection.capabilities.bits();
     let pages = connection.max_write / PAGE as u32;
     to.u32(VERSION);
@@ -206,7 +206,7 @@ mod tests {
         let connection =
             agree(&offer(Capabilities::DEFAULT | Capabilities::REQUEST_TIMEOUT), &options);
         let mut put = FieldWriter::new();
-        put_terms(&connection, &options, &mut put);
+        write_reply(&connection, &options, &mut put);
         let terms = put.as_slice();
         assert_eq!(terms.len(), 64);
         assert_eq!((terms[0], terms[28], terms[29], terms[40]), (7, 0, 1, 9));

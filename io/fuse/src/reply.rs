@@ -182,7 +182,7 @@ pub(crate) struct ReplyToken {
     /// Bytes that the caller has room for, where that varies.
     room: u32,
     /// `None` once it is answered.
-    way: Option<ReplySink>,
+    sink: Option<ReplySink>,
     inflight: Arc<FuseInFlight>,
 }
 
@@ -201,7 +201,7 @@ impl ReplyToken {
         way: ReplySink,
         inflight: Arc<FuseInFlight>,
     ) -> ReplyToken {
-        ReplyToken { id, room: 0, way: Some(way), inflight }
+        ReplyToken { id, room: 0, sink: Some(way), inflight }
     }
 
     /// Sets the room of the caller, in bytes.
@@ -217,7 +217,7 @@ impl ReplyToken {
     }
 
     fn answer(&mut self, result: Result<(), Errno>, parts: &[IoSlice<'_>]) {
-        let Some(way) = self.way.take() else { return };
+        let Some(way) = self.sink.take() else { return };
         match (way, result) {
             (ReplySink::Device(device), Ok(())) => device.answer(self.id, parts),
             (ReplySink::Device(device), Err(error)) => device.answer_error(self.id, error),
@@ -230,14 +230,14 @@ impl ReplyToken {
     fn fill(mut self, write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         let room = self.room as usize;
         // `self` stays whole while `write` runs: if that panics, dropping it answers.
-        let Some(way) = &self.way else { return };
+        let Some(way) = &self.sink else { return };
         let filled = match way {
             ReplySink::Device(device) => device.clone().fill(self.id, room, write),
             ReplySink::Ring(held) => held.fill(self.id, room, write),
         };
         match filled {
             Ok(()) => {
-                self.way = None;
+                self.sink = None;
                 self.inflight.finish(self.id);
             }
             Err(error) => self.answer(Err(error), &[]),
@@ -247,7 +247,7 @@ impl ReplyToken {
 
 impl Drop for ReplyToken {
     fn drop(&mut self) {
-        if self.way.is_some() {
+        if self.sink.is_some() {
             tracing::error!(id = self.id.0, "dropped a request without a reply");
             self.answer(Err(Errno::IO), &[]);
         }

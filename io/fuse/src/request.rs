@@ -281,25 +281,25 @@ mod valid {
 }
 
 impl NewFile {
-    pub(crate) fn take_mknod(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
+    pub(crate) fn parse_mknod(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
         let (mode, device) = (from.u32("mode")?, DeviceNumber(from.u32("rdev")?));
         Ok(NewFile { mode, device, umask: from.u32("umask")? })
     }
 
-    pub(crate) fn take_mkdir(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
+    pub(crate) fn parse_mkdir(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
         let mode = from.u32("mode")?;
         Ok(NewFile { mode, umask: from.u32("umask")?, device: DeviceNumber::default() })
     }
 }
 
 impl FuseOpen {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<FuseOpen, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<FuseOpen, Malformed> {
         let flags = from.u32("flags")?;
         Ok(FuseOpen { flags, kill_set_id: from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0 })
     }
 
     /// CREATE and TMPFILE: how to open, and what to create.
-    pub(crate) fn take_create(
+    pub(crate) fn parse_create(
         from: &mut FieldReader<'_, '_>,
     ) -> Result<(FuseOpen, NewFile), Malformed> {
         let (flags, mode, umask) = (from.u32("flags")?, from.u32("mode")?, from.u32("umask")?);
@@ -310,7 +310,7 @@ impl FuseOpen {
 }
 
 impl FuseRead {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<FuseRead, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<FuseRead, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, read_flags) = (from.u32("size")?, from.u32("read_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
@@ -320,7 +320,7 @@ impl FuseRead {
 }
 
 impl<'a> FuseWrite<'a> {
-    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<FuseWrite<'a>, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, 'a>) -> Result<FuseWrite<'a>, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, write_flags) = (from.u32("size")?, from.u32("write_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
@@ -337,7 +337,7 @@ impl<'a> FuseWrite<'a> {
 }
 
 impl SetAttributes {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<SetAttributes, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<SetAttributes, Malformed> {
         let valid = from.u32("valid")?;
         from.u32("padding")?;
         let (handle, size) = (from.u64("fh")?, from.u64("size")?);
@@ -370,7 +370,7 @@ impl SetAttributes {
 }
 
 impl Release {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<Release, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<Release, Malformed> {
         let (handle, flags) = (Handle(from.u64("fh")?), from.u32("flags")?);
         let release_flags = from.u32("release_flags")?;
         let owner = LockOwner(from.u64("lock_owner")?);
@@ -380,7 +380,7 @@ impl Release {
 }
 
 impl LockRequest {
-    pub(crate) fn take(
+    pub(crate) fn parse(
         from: &mut FieldReader<'_, '_>,
         wait: bool,
     ) -> Result<LockRequest, Malformed> {
@@ -404,14 +404,14 @@ impl LockKind {
 }
 
 impl Allocate {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<Allocate, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<Allocate, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         Ok(Allocate { handle, offset, len: from.u64("length")?, mode: from.u32("mode")? })
     }
 }
 
 impl CopyRange {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<CopyRange, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, '_>) -> Result<CopyRange, Malformed> {
         Ok(CopyRange {
             from: Handle(from.u64("fh_in")?),
             from_offset: from.u64("off_in")?,
@@ -424,7 +424,7 @@ impl CopyRange {
 }
 
 impl<'a> SetXattr<'a> {
-    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<SetXattr<'a>, Malformed> {
+    pub(crate) fn parse(from: &mut FieldReader<'_, 'a>) -> Result<SetXattr<'a>, Malformed> {
         let (size, flags) = (from.u32("size")?, from.u32("flags")?);
         let more = if from.has(8) { from.u32("setxattr_flags")? } else { 0 };
         Ok(SetXattr {
@@ -437,20 +437,22 @@ impl<'a> SetXattr<'a> {
 }
 
 /// GETATTR's handle, if the file is open.
-pub(crate) fn take_getattr(from: &mut FieldReader<'_, '_>) -> Result<Option<Handle>, Malformed> {
+pub(crate) fn parse_getattr(from: &mut FieldReader<'_, '_>) -> Result<Option<Handle>, Malformed> {
     let flags = from.u32("getattr_flags")?;
     from.u32("dummy")?;
     Ok((flags & GETATTR_FH != 0).then_some(Handle(from.u64("fh")?)))
 }
 
 /// FSYNC's handle, and whether only data has to be written.
-pub(crate) fn take_fsync(from: &mut FieldReader<'_, '_>) -> Result<(Handle, bool), Malformed> {
+pub(crate) fn parse_fsync(from: &mut FieldReader<'_, '_>) -> Result<(Handle, bool), Malformed> {
     let handle = Handle(from.u64("fh")?);
     Ok((handle, from.u32("fsync_flags")? & FSYNC_FDATASYNC != 0))
 }
 
 /// FLUSH's handle, and the owner whose fcntl locks end.
-pub(crate) fn take_flush(from: &mut FieldReader<'_, '_>) -> Result<(Handle, LockOwner), Malformed> {
+pub(crate) fn parse_flush(
+    from: &mut FieldReader<'_, '_>,
+) -> Result<(Handle, LockOwner), Malformed> {
     let handle = Handle(from.u64("fh")?);
     from.u64("unused")?;
     Ok((handle, LockOwner(from.u64("lock_owner")?)))
@@ -479,7 +481,7 @@ mod tests {
         bytes[40..48].copy_from_slice(&(-7i64).to_ne_bytes());
         bytes[60..64].copy_from_slice(&5u32.to_ne_bytes());
         bytes[68..72].copy_from_slice(&0o640u32.to_ne_bytes());
-        let set = SetAttributes::take(&mut FieldReader::new(&bytes, &[])).unwrap();
+        let set = SetAttributes::parse(&mut FieldReader::new(&bytes, &[])).unwrap();
         let expected = SetAttributes {
             mode: Some(0o640),
             size: Some(4096),
@@ -495,11 +497,11 @@ mod tests {
         let mut fixed = [0u8; 40];
         fixed[16..20].copy_from_slice(&5u32.to_ne_bytes());
         fixed[20..24].copy_from_slice(&(WRITE_CACHE | WRITE_LOCKOWNER).to_ne_bytes());
-        let write = FuseWrite::take(&mut FieldReader::new(&fixed, b"hello")).unwrap();
+        let write = FuseWrite::parse(&mut FieldReader::new(&fixed, b"hello")).unwrap();
         assert_eq!((write.data, write.from_cache, write.kill_set_id), (&b"hello"[..], true, false));
         assert_eq!(write.lock_owner, Some(LockOwner(0)));
         assert_eq!(
-            FuseWrite::take(&mut FieldReader::new(&fixed, b"hell")).unwrap_err().field,
+            FuseWrite::parse(&mut FieldReader::new(&fixed, b"hell")).unwrap_err().field,
             "data"
         );
     }
@@ -507,10 +509,10 @@ mod tests {
     #[test]
     fn setxattr_is_taken_in_both_its_lengths() {
         let fixed = [3u8, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-        let long = SetXattr::take(&mut FieldReader::new(&fixed, b"user.a\0xyz")).unwrap();
+        let long = SetXattr::parse(&mut FieldReader::new(&fixed, b"user.a\0xyz")).unwrap();
         assert_eq!((long.name, long.value, long.flags), (c"user.a", &b"xyz"[..], 1));
         assert!(long.kill_set_group_id);
-        let short = SetXattr::take(&mut FieldReader::new(&fixed[..8], b"user.a\0xyz")).unwrap();
+        let short = SetXattr::parse(&mut FieldReader::new(&fixed[..8], b"user.a\0xyz")).unwrap();
         assert_eq!(short, SetXattr { kill_set_group_id: false, ..long });
     }
 }

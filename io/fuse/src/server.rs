@@ -22,8 +22,8 @@ use crate::inflight::{FuseInFlight, Interrupt};
 use crate::reply::{Reply, ReplySink, ReplyToken};
 use crate::request::{
     Allocate, CopyRange, FuseOpen, FuseRead, FuseRequest, FuseRequestId, FuseWrite, Handle,
-    InodeId, LockRequest, NewFile, Release, SetAttributes, SetXattr, take_flush, take_fsync,
-    take_getattr,
+    InodeId, LockRequest, NewFile, Release, SetAttributes, SetXattr, parse_flush, parse_fsync,
+    parse_getattr,
 };
 
 /// A file system with the requests that it has not answered.
@@ -42,7 +42,7 @@ impl<F: FileSystem> FuseServer<F> {
 
     /// Serves a request as it was read from /dev/fuse.
     pub(crate) fn serve_bytes(&self, bytes: &[u8], device: &Arc<FuseDevice>) {
-        let Ok(header) = InHeader::take(bytes) else {
+        let Ok(header) = InHeader::parse(bytes) else {
             return tracing::error!(
                 len = bytes.len(),
                 "received less than a header from the kernel"
@@ -88,8 +88,8 @@ impl<F: FileSystem> FuseServer<F> {
 
     /// Tells the file system of interrupts that the kernel has lost.
     pub(crate) fn find_interrupts(&self) {
-        for id in self.inflight.overlooked() {
-            if let Interrupt::Tell = self.inflight.interrupt(id) {
+        for id in self.inflight.missed_kills() {
+            if let Interrupt::Deliver = self.inflight.interrupt(id) {
                 self.filesystem.interrupt(id);
             }
         }
@@ -139,9 +139,9 @@ impl<F: FileSystem> FuseServer<F> {
     ) -> Result<(), Malformed> {
         let id = FuseRequestId(from.u64("unique")?);
         match self.inflight.interrupt(id) {
-            Interrupt::Tell => self.filesystem.interrupt(id),
-            Interrupt::Kept => {}
-            Interrupt::KeptFor(oldest) => device.requeue_interrupt(oldest),
+            Interrupt::Deliver => self.filesystem.interrupt(id),
+            Interrupt::Stored => {}
+            Interrupt::StoredEvicting(oldest) => device.requeue_interrupt(oldest),
         }
         Ok(())
     }
@@ -190,20 +190,20 @@ impl<F: FileSystem> FuseServer<F> {
         let to = &self.filesystem;
         match opcode {
             Opcode::Lookup => to.lookup(request, from.name("name")?, reply(ticket)),
-            Opcode::GetAttr => to.getattr(request, take_getattr(from)?, reply(ticket)),
+            Opcode::GetAttr => to.getattr(request, parse_getattr(from)?, reply(ticket)),
             Opcode::Statx => {
-                let handle = take_getattr(from)?;
+                let handle = parse_getattr(from)?;
                 from.u32("sx_flags")?;
                 to.statx(request, handle, from.u32("sx_mask")?, reply(ticket));
             }
-            Opcode::SetAttr => to.setattr(request, &SetAttributes::take(from)?, reply(ticket)),
+            Opcode::SetAttr => to.setattr(request, &SetAttributes::parse(from)?, reply(ticket)),
             Opcode::ReadLink => to.readlink(request, reply_with_room(ticket, LINK_MAX)),
             Opcode::MkNod => {
-                let new = NewFile::take_mknod(from)?;
+                let new = NewFile::parse_mknod(from)?;
                 to.mknod(request, from.name("name")?, new, reply(ticket));
             }
             Opcode::MkDir => {
-                let new = NewFile::take_mkdir(from)?;
+                let new = NewFile::parse_mkdir(from)?;
                 to.mkdir(request, from.name("name")?, new, reply(ticket));
             }
             Opcode::Unlink => to.unlink(request, from.name("name")?, reply(ticket)),
@@ -223,7 +223,7 @@ impl<F: FileSystem> FuseServer<F> {
                 to.link(request, inode, from.name("name")?, reply(ticket));
             }
             Opcode::StatFs => to.statfs(request, reply(ticket)),
-            Opcode::SetXattr => to.setxattr(request, SetXattr::take(from)?, reply(ticket)),
+            Opcode::SetXattr => to.setxattr(request, SetXattr::parse(from)?, reply(ticket)),
             Opcode::GetXattr => {
                 let room = from.u32("size")?;
                 to.getxattr(request, from.name("name")?, reply_with_room(ticket, room));
@@ -248,53 +248,53 @@ impl<F: FileSystem> FuseServer<F> {
     ) -> Result<(), Malformed> {
         let to = &self.filesystem;
         match opcode {
-            Opcode::Open => to.open(request, FuseOpen::take(from)?, reply(ticket)),
+            Opcode::Open => to.open(request, FuseOpen::parse(from)?, reply(ticket)),
             Opcode::Create => {
-                let (open, new) = FuseOpen::take_create(from)?;
+                let (open, new) = FuseOpen::parse_create(from)?;
                 to.create(request, from.name("name")?, open, new, reply(ticket));
             }
             Opcode::TmpFile => {
-                let (open, new) = FuseOpen::take_create(from)?;
+                let (open, new) = FuseOpen::parse_create(from)?;
                 to.tmpfile(request, open, new, reply(ticket));
             }
             Opcode::Read => {
-                let read = FuseRead::take(from)?;
+                let read = FuseRead::parse(from)?;
                 to.read(request, read, reply_with_room(ticket, read.size));
             }
-            Opcode::Write => to.write(request, FuseWrite::take(from)?, reply(ticket)),
+            Opcode::Write => to.write(request, FuseWrite::parse(from)?, reply(ticket)),
             Opcode::Flush => {
-                let (handle, owner) = take_flush(from)?;
+                let (handle, owner) = parse_flush(from)?;
                 to.flush(request, handle, owner, reply(ticket));
             }
-            Opcode::Release => to.release(request, Release::take(from)?, reply(ticket)),
+            Opcode::Release => to.release(request, Release::parse(from)?, reply(ticket)),
             Opcode::FSync => {
-                let (handle, data_only) = take_fsync(from)?;
+                let (handle, data_only) = parse_fsync(from)?;
                 to.fsync(request, handle, data_only, reply(ticket));
             }
-            Opcode::OpenDir => to.opendir(request, FuseOpen::take(from)?, reply(ticket)),
+            Opcode::OpenDir => to.opendir(request, FuseOpen::parse(from)?, reply(ticket)),
             Opcode::ReadDir => {
-                let read = FuseRead::take(from)?;
+                let read = FuseRead::parse(from)?;
                 to.readdir(request, read, reply_with_room(ticket, read.size));
             }
             Opcode::ReadDirPlus => {
-                let read = FuseRead::take(from)?;
+                let read = FuseRead::parse(from)?;
                 to.readdirplus(request, read, reply_with_room(ticket, read.size));
             }
-            Opcode::ReleaseDir => to.releasedir(request, Release::take(from)?, reply(ticket)),
+            Opcode::ReleaseDir => to.releasedir(request, Release::parse(from)?, reply(ticket)),
             Opcode::FSyncDir => {
-                let (handle, data_only) = take_fsync(from)?;
+                let (handle, data_only) = parse_fsync(from)?;
                 to.fsyncdir(request, handle, data_only, reply(ticket));
             }
-            Opcode::GetLk => to.getlk(request, LockRequest::take(from, false)?, reply(ticket)),
-            Opcode::SetLk => to.setlk(request, LockRequest::take(from, false)?, reply(ticket)),
-            Opcode::SetLkW => to.setlk(request, LockRequest::take(from, true)?, reply(ticket)),
-            Opcode::FAllocate => to.fallocate(request, Allocate::take(from)?, reply(ticket)),
+            Opcode::GetLk => to.getlk(request, LockRequest::parse(from, false)?, reply(ticket)),
+            Opcode::SetLk => to.setlk(request, LockRequest::parse(from, false)?, reply(ticket)),
+            Opcode::SetLkW => to.setlk(request, LockRequest::parse(from, true)?, reply(ticket)),
+            Opcode::FAllocate => to.fallocate(request, Allocate::parse(from)?, reply(ticket)),
             Opcode::LSeek => {
                 let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
                 to.lseek(request, handle, offset, from.u32("whence")?, reply(ticket));
             }
             Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
-                let mut copy = CopyRange::take(from)?;
+                let mut copy = CopyRange::parse(from)?;
                 if opcode == Opcode::CopyFileRange {
                     // The count in the answer has 32 bits.
                     copy.len = copy.len.min(u32::MAX.into());

@@ -238,7 +238,7 @@ fn serve_rings<F: FileSystem>(
             let queues: Vec<_> = (first..last).collect();
             // The queue's requests come from its processor; where that is not allowed to us,
             // they come all the same.
-            uring::stay_on(first);
+            uring::pin_to(first);
             let ring = Ring::new(device, &queues, depth.max(1), payload)
                 .and_then(|mut ring| ring.register_all().map(|()| ring).map_err(Into::into));
             let ring = match ring {

@@ -90,7 +90,7 @@ struct RingCompletion {
     /// Bytes of the answer, in the entry's memory or, where the request's names still lay
     /// there, beside it.
     len: usize,
-    beside: Option<Vec<u8>>,
+    separate_buffer: Option<Vec<u8>>,
 }
 
 /// The right to answer the request in an entry.
@@ -146,7 +146,7 @@ impl Ring {
         if let Some((_, error)) = self.completed.iter().find(|(_, result)| *result < 0) {
             return Err(Errno::from_raw_os_error(-error));
         }
-        self.await_wake();
+        self.submit_wake_read();
         if !self.completed.is_empty() {
             // What is kept makes no ring readable; this does.
             rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes())?;
@@ -164,7 +164,7 @@ impl Ring {
         let (mut served, mut end) = (0, None);
         for (what, result) in completed.drain(..) {
             match (what, result) {
-                (WAKE, _) => self.await_wake(),
+                (WAKE, _) => self.submit_wake_read(),
                 (entry, 0..) => {
                     self.serve(server, entry as usize);
                     served += 1;
@@ -234,7 +234,7 @@ impl Ring {
         command
     }
 
-    fn await_wake(&mut self) {
+    fn submit_wake_read(&mut self) {
         let buffer = (&raw mut *self.woken).cast::<u8>();
         let wake = types::Fd(self.shared.wake.as_raw_fd());
         let read = opcode::Read::new(wake, buffer, 8).build().user_data(WAKE);
@@ -254,7 +254,7 @@ impl Ring {
         // SAFETY: the completion gave the memory to this thread; only the header is read
         // here, and nobody writes it before `commit`.
         let header = unsafe { memory.header.bytes(HEADER_LEN) };
-        let Ok(request) = InHeader::take(&header[..IN_HEADER_LEN]) else {
+        let Ok(request) = InHeader::parse(&header[..IN_HEADER_LEN]) else {
             return tracing::error!("received less than a header from the kernel");
         };
         let len = u32::from_ne_bytes(header[PAYLOAD_LEN_AT..][..4].try_into().expect("4 bytes"));
@@ -282,7 +282,7 @@ impl Ring {
 
     fn commit(&mut self, done: &RingCompletion) {
         let memory = &self.shared.entries[done.entry];
-        if let Some(beside) = &done.beside {
+        if let Some(beside) = &done.separate_buffer {
             // SAFETY: the request is answered: nobody else uses the entry's memory.
             let payload = unsafe { memory.payload.bytes_mut(memory.payload.len) };
             payload[..done.len].copy_from_slice(beside);
@@ -363,7 +363,7 @@ impl RingReply {
     }
 
     fn done(&self, id: FuseRequestId, error: i32, len: usize, beside: Option<Vec<u8>>) {
-        let done = RingCompletion { entry: self.entry, id, error, len, beside };
+        let done = RingCompletion { entry: self.entry, id, error, len, separate_buffer: beside };
         lock(&self.shared.done).push(done);
         if self.shared.thread != std::thread::current().id() {
             // It cannot be full: it is read each time.
@@ -411,7 +411,7 @@ pub(crate) fn can_be_made() -> io::Result<()> {
 }
 
 /// Keeps the calling thread on one processor, if that can be.
-pub(crate) fn stay_on(processor: u16) {
+pub(crate) fn pin_to(processor: u16) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor.into());
     let _ = rustix::thread::sched_setaffinity(None, &set);

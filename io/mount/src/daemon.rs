@@ -85,7 +85,7 @@ impl MountDaemon {
             sources: &settings.sources,
             threads,
             soft: settings.soft,
-            keep: settings.replay_buffer.get(),
+            replay_buffer: settings.replay_buffer.get(),
             id,
             client: client_name(id),
         };
@@ -100,10 +100,10 @@ impl MountDaemon {
             notifier: OnceLock::new(),
             notices: Notices::new(),
             retries: StaleRetries::default(),
-            told: ControlFiles::default(),
+            control_files: ControlFiles::default(),
         });
-        export.write_again_what_is_lost();
-        homes.watch();
+        export.rewrite_lost_writes();
+        homes.start_fail_back_thread();
         let metrics = match show_metrics(settings, &export) {
             Ok(metrics) => metrics,
             Err(error) => {

@@ -177,7 +177,7 @@ impl OpenFile {
     }
 
     /// Returns the flags to reopen the file: without creating or truncating.
-    pub(crate) fn flags_again(&self) -> u32 {
+    pub(crate) fn reopen_flags(&self) -> u32 {
         self.flags & !(open::CREATE | open::EXCL | open::TRUNC)
     }
 
@@ -203,7 +203,7 @@ mod tests {
 
     fn opened(files: &OpenFiles) -> Arc<OpenFile> {
         let nodes = Nodes::new(b"root", Duration::ZERO);
-        let node = nodes.look_up(b"file", &Attributes::default());
+        let node = nodes.lookup(b"file", &Attributes::default());
         let flags = open::WRONLY | open::CREATE | open::TRUNC | open::APPEND;
         files.opened(files.reserve().unwrap(), node, SessionIdentity::known(1, 1, 1), flags)
     }
@@ -224,7 +224,7 @@ mod tests {
     fn what_cannot_be_opened_again_is_stale() {
         let files = OpenFiles::default();
         let file = opened(&files);
-        assert_eq!(file.flags_again(), open::WRONLY | open::APPEND);
+        assert_eq!(file.reopen_flags(), open::WRONLY | open::APPEND);
         assert_eq!(files.of_node(file.node.id).unwrap().fid, file.fid);
         file.set_stale();
         assert_eq!(files.get(file.handle()).err(), Some(Errno::STALE));

@@ -28,7 +28,7 @@ use crate::files::{OpenFile, OpenFiles};
 use crate::jobs::{JobResolver, by_descriptor};
 use crate::nodes::{MountNode, Nodes};
 use crate::notices::Notices;
-use crate::operations::control_files::{ControlFiles, is_told};
+use crate::operations::control_files::{ControlFiles, is_control_file};
 use crate::operations::{
     attributes, behind, control_files, data, directory, locks, names, or_error, xattr,
 };
@@ -55,7 +55,7 @@ pub(crate) struct MountFsState {
     pub(crate) notices: Notices,
     pub(crate) retries: StaleRetries,
     /// Open control files of the mount.
-    pub(crate) told: ControlFiles,
+    pub(crate) control_files: ControlFiles,
 }
 
 impl Deref for MountFs {
@@ -77,19 +77,19 @@ impl MountFs {
     }
 
     /// Makes writes that the proxy's machine has lost be written again.
-    pub(crate) fn write_again_what_is_lost(&self) {
+    pub(crate) fn rewrite_lost_writes(&self) {
         // The links live as long as this, and must not keep it alive.
         let export = self.downgrade();
-        self.homes.on_lost(move |lost| {
+        self.homes.on_writes_lost(move |lost| {
             if let Some(export) = export.upgrade() {
-                behind::write_again(&MountFs(export), lost);
+                behind::rewrite(&MountFs(export), lost);
             }
         });
     }
 
     /// Makes the kernel request an inode's attributes again before it uses them. It takes no lock
     /// for that, so a thread that must answer a request about the inode may call it.
-    pub(crate) fn doubt_attributes(&self, inode: InodeId) {
+    pub(crate) fn invalidate_attributes(&self, inode: InodeId) {
         if let Some(notifier) = self.notifier.get() {
             // What the kernel does not know it does not believe either.
             let _ = notifier.inval_inode(inode, -1, 0);
@@ -199,7 +199,7 @@ impl MountFs {
     }
 
     /// Makes a request without a waiter.
-    pub(crate) fn aside(
+    pub(crate) fn call_without_waiter(
         &self,
         payer: &Arc<SessionIdentity>,
         ask: CallSpec,
@@ -234,31 +234,34 @@ impl MountFs {
         node: &MountNode,
         known: &KnownSize,
     ) -> InodeEntry {
-        let kept = self.nodes.placed(node, directory, name);
+        let kept = self.nodes.add_name(node, directory, name);
         InodeEntry {
             inode: node.id,
-            generation: known.told.generation,
-            attributes: translate::attributes(&known.told),
+            generation: known.attributes.generation,
+            attributes: translate::attributes(&known.attributes),
             ttl: if kept { self.believed } else { Duration::ZERO },
-            attributes_ttl: self.believed_of(known),
+            attributes_ttl: self.attribute_timeout(known),
         }
     }
 
     /// Makes the kernel's attributes of a file that it knows.
     pub(crate) fn attr(&self, node: &MountNode, known: &KnownSize) -> Attr {
-        self.nodes.told(node, &known.told);
-        Attr { attributes: translate::attributes(&known.told), ttl: self.believed_of(known) }
+        self.nodes.update_attributes(node, &known.attributes);
+        Attr {
+            attributes: translate::attributes(&known.attributes),
+            ttl: self.attribute_timeout(known),
+        }
     }
 
-    fn believed_of(&self, known: &KnownSize) -> Duration {
+    fn attribute_timeout(&self, known: &KnownSize) -> Duration {
         if known.last { self.believed } else { Duration::ZERO }
     }
 
     /// Makes the kernel drop all names of a file that has lost one of them. No request waits for
     /// that, since it takes the directory's lock, which may be held by a process that waits for
     /// this file's.
-    pub(crate) fn doubt_names(&self, node: &MountNode) {
-        let names = self.nodes.displaced(node);
+    pub(crate) fn expire_names(&self, node: &MountNode) {
+        let names = self.nodes.expire_places(node);
         let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else { return };
         let export = self.downgrade();
         self.notices.expire_names(notifier, names, move |name| {
@@ -270,21 +273,21 @@ impl MountFs {
 
     /// Whether a change of a file that is not at the kernel's cached name applies to this file all
     /// the same: it is open here, and the waiting thread named it by a descriptor.
-    pub(crate) fn means_this_file(&self, node: &MountNode, thread: u32) -> bool {
+    pub(crate) fn is_open_by_descriptor(&self, node: &MountNode, thread: u32) -> bool {
         self.files().of_node(node.id).is_some() && by_descriptor(thread)
     }
 
     /// Makes a message about a file that the kernel may have found by a name: `ESTALE` if the file
     /// has not all the names that the kernel caches. A file to which a name has just led is meant
     /// wherever it is by now. Returns as well whether the message has any names.
-    pub(crate) fn ask_by_name<'m>(
+    pub(crate) fn call_by_name<'m>(
         &self,
         node: &MountNode,
         was_found: bool,
         message: impl Into<AnyRequest<'m>>,
     ) -> (CallSpec, bool) {
-        let places = if was_found { Vec::new() } else { self.nodes.places(node) };
-        (CallSpec::of_placed(&node.handle, &places, message), !places.is_empty())
+        let places = if was_found { Vec::new() } else { self.nodes.believed_places(node) };
+        (CallSpec::of_named(&node.handle, &places, message), !places.is_empty())
     }
 }
 
@@ -310,7 +313,7 @@ impl FileSystem for MountFs {
     }
 
     fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::getattr(request, reply);
         }
         attributes::get(self, request, handle, reply);
@@ -373,7 +376,7 @@ impl FileSystem for MountFs {
     }
 
     fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
@@ -392,7 +395,7 @@ impl FileSystem for MountFs {
     }
 
     fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::read(self, read, reply);
         }
         data::read(self, request, read, reply);
@@ -403,7 +406,7 @@ impl FileSystem for MountFs {
     }
 
     fn flush(&self, request: &FuseRequest, handle: Handle, owner: LockOwner, reply: Reply<()>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return reply.ok(&());
         }
         locks::flush(self, request, handle, owner, reply);
@@ -414,28 +417,28 @@ impl FileSystem for MountFs {
     }
 
     fn release(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
     }
 
     fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
     }
 
     fn readdir(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryList>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::list(read, reply);
         }
         directory::list(self, request, read, reply);
     }
 
     fn readdirplus(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryListPlus>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::list_plus(read, reply);
         }
         directory::list_plus(self, request, read, reply);
@@ -446,7 +449,7 @@ impl FileSystem for MountFs {
     }
 
     fn releasedir(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return control_files::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
@@ -461,14 +464,14 @@ impl FileSystem for MountFs {
     }
 
     fn getxattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return reply.error(Errno::NODATA);
         }
         xattr::get(self, request, name, reply);
     }
 
     fn listxattr(&self, request: &FuseRequest, reply: Reply<Xattr>) {
-        if is_told(request.inode) {
+        if is_control_file(request.inode) {
             return reply.value(b"");
         }
         xattr::list(self, request, reply);

@@ -52,14 +52,14 @@ use peer::UpstreamClient;
 #[derive(Debug, Default)]
 pub(crate) struct Gateway {
     files: Arc<OnceLock<UpstreamFiles>>,
-    life: Mutex<Option<Arc<UpstreamSession>>>,
+    session: Mutex<Option<Arc<UpstreamSession>>>,
 }
 
 impl Gateway {
     /// One more channel, if there is a connection to a plain server. Its messages have at most
     /// `msize` bytes.
     pub(crate) fn channel(&self, msize: u32) -> io::Result<Option<OwnedFd>> {
-        let life = lock(&self.life);
+        let life = lock(&self.session);
         match life.as_ref().filter(|life| life.peer.is_up()) {
             Some(life) => Ok(Some(serve(life, msize)?)),
             None => Ok(None),
@@ -75,7 +75,7 @@ impl Gateway {
         export: &str,
         msize: u32,
     ) -> io::Result<OwnedFd> {
-        let mut life = lock(&self.life);
+        let mut life = lock(&self.session);
         if let Some(life) = life.as_ref().filter(|life| life.peer.is_up()) {
             return serve(life, msize);
         }
@@ -84,7 +84,7 @@ impl Gateway {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         set_socket_timeout(&socket, Timeout::Send, None)?;
-        watch(&socket);
+        set_keepalive(&socket);
         let slot: Arc<OnceLock<Weak<UpstreamSession>>> = Arc::default();
         let ends = slot.clone();
         let peer = UpstreamClient::begin(socket, theirs, move |why| {
@@ -103,7 +103,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        if let Some(life) = lock(&self.life).take() {
+        if let Some(life) = lock(&self.session).take() {
             life.peer.end();
         }
     }
@@ -119,10 +119,10 @@ fn serve(life: &Arc<UpstreamSession>, msize: u32) -> io::Result<OwnedFd> {
 
 /// Has the kernel find out that the server's machine is gone: plain 9P has no message that is
 /// answered whatever else is in flight. A Unix socket needs none of it, and refuses.
-fn watch(socket: &OwnedFd) {
+fn set_keepalive(socket: &OwnedFd) {
     let watched = set_socket_keepalive(socket, true)
-        .and_then(|()| set_tcp_keepidle(socket, SILENCE))
-        .and_then(|()| set_tcp_keepintvl(socket, SILENCE))
+        .and_then(|()| set_tcp_keepidle(socket, KEEPALIVE_IDLE))
+        .and_then(|()| set_tcp_keepintvl(socket, KEEPALIVE_IDLE))
         .and_then(|()| set_tcp_keepcnt(socket, PROBES))
         .and_then(|()| set_tcp_user_timeout(socket, USER_TIMEOUT_MS));
     if let Err(error) = watched {
@@ -137,7 +137,7 @@ fn verifier() -> u64 {
 }
 
 /// Time without a message after which the kernel asks for a sign of life,
-const SILENCE: Duration = Duration::from_secs(5);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 /// and number of unanswered probes after which the connection is over; as with a proxy, 15 s in
 /// all.
 const PROBES: u32 = 2;

@@ -52,8 +52,8 @@ pub(crate) struct JobResolver {
     /// None where no source is an environment.
     readers: Option<EnvironReaders>,
     table: Mutex<JobTable<Arc<CachedJob>>>,
-    nobody: Arc<CallerJob>,
-    said: WarnOnce,
+    no_job: Arc<CallerJob>,
+    warnings: WarnOnce,
 }
 
 /// Job and groups of a request, besides its user and group.
@@ -111,11 +111,11 @@ impl JobResolver {
     /// # Errors
     /// If /proc cannot be opened or threads cannot be started.
     pub(crate) fn new(sources: &JobSources) -> io::Result<Arc<JobResolver>> {
-        JobResolver::below(Path::new("/proc"), sources)
+        JobResolver::with_proc(Path::new("/proc"), sources)
     }
 
     /// Looks for jobs in a tree that is like /proc.
-    fn below(proc: &Path, sources: &JobSources) -> io::Result<Arc<JobResolver>> {
+    fn with_proc(proc: &Path, sources: &JobSources) -> io::Result<Arc<JobResolver>> {
         let sources: Vec<_> = sources.as_slice().iter().map(ResolverSource::new).collect();
         let reads = sources.iter().any(|source| matches!(source, ResolverSource::Environment(_)));
         let descriptors = api::descriptor_limit() / 4;
@@ -125,8 +125,8 @@ impl JobResolver {
             sources,
             readers: reads.then(EnvironReaders::start).transpose()?,
             table: Mutex::new(JobTable::new(bound)),
-            nobody: Arc::default(),
-            said: WarnOnce::default(),
+            no_job: Arc::default(),
+            warnings: WarnOnce::default(),
         }))
     }
 
@@ -140,14 +140,14 @@ impl JobResolver {
         then: impl FnOnce(&Arc<CallerJob>) + Send + 'static,
     ) {
         if thread == 0 {
-            return then(&self.nobody);
+            return then(&self.no_job);
         }
         let known = self.table().get(thread).cloned();
-        if let Some(known) = known.as_ref().filter(|known| known.holds()) {
+        if let Some(known) = known.as_ref().filter(|known| known.is_current()) {
             return then(&known.caller);
         }
         match self.search(thread, known) {
-            Ok((task, status, before)) => self.go_on(Search {
+            Ok((task, status, before)) => self.try_next_source(Search {
                 thread,
                 // Before anything that depends on it is read.
                 program: task.program(),
@@ -159,8 +159,8 @@ impl JobResolver {
                 then: Box::new(then),
             }),
             Err(error) => {
-                self.said.no_access(&error);
-                then(&self.nobody);
+                self.warnings.no_access(&error);
+                then(&self.no_job);
             }
         }
     }
@@ -182,7 +182,7 @@ impl JobResolver {
     }
 
     /// Asks the sources that are left, until one has a name or one answers later.
-    fn go_on(self: &Arc<Self>, mut search: Search) {
+    fn try_next_source(self: &Arc<Self>, mut search: Search) {
         while let Some(source) = self.sources.get(search.next) {
             search.next += 1;
             let job = match source {
@@ -194,7 +194,9 @@ impl JobResolver {
                 // A program that may not be read has an environment that may not be read either,
                 // and threads of the kernel have neither.
                 ResolverSource::Environment(_) if search.program.is_none() => None,
-                ResolverSource::Environment(variable) => return self.ask(search, variable.clone()),
+                ResolverSource::Environment(variable) => {
+                    return self.read_environment(search, variable.clone());
+                }
             };
             if let Some(job) = job {
                 return self.found(search, job);
@@ -203,22 +205,22 @@ impl JobResolver {
         self.found(search, JobId::default());
     }
 
-    fn ask(self: &Arc<Self>, search: Search, variable: Arc<str>) {
+    fn read_environment(self: &Arc<Self>, search: Search, variable: Arc<str>) {
         let (task, process, jobs) = (search.task.clone(), search.status.process, self.clone());
         let then = Box::new(move |value: Option<Vec<u8>>| {
             match value.and_then(|value| jobs.job(&value)) {
                 Some(job) => jobs.found(search, job),
-                None => jobs.go_on(search),
+                None => jobs.try_next_source(search),
             }
         });
         let readers = self.readers.as_ref().expect("made for sources that are environments");
-        readers.ask(EnvironQuery { task, process, variable, then });
+        readers.submit(EnvironQuery { task, process, variable, then });
     }
 
     /// A job's name, if it can be one.
     fn job(&self, name: &[u8]) -> Option<JobId> {
         let job = std::str::from_utf8(name).ok().and_then(JobId::new);
-        if job.is_none() && !self.said.bad_name.swap(true, Ordering::Relaxed) {
+        if job.is_none() && !self.warnings.bad_name.swap(true, Ordering::Relaxed) {
             let name = String::from_utf8_lossy(&name[..name.len().min(JobId::MAX_LEN)]);
             tracing::warn!(%name, "invalid job ID treated as no job (logged once)");
         }
@@ -257,7 +259,7 @@ impl ResolverSource {
 
 impl CachedJob {
     /// The thread lives, runs the program that it did, and was read lately.
-    fn holds(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.read_at.elapsed() < FRESH
             && self.program.as_ref().is_some_and(|program| self.task.runs(program))
     }

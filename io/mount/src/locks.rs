@@ -33,10 +33,10 @@ use crate::session::{CallSpec, lock};
 pub(crate) struct MountLocks {
     /// `HOST:random`.
     client: String,
-    held: Mutex<FxHashMap<InodeId, Vec<GrantedLock>>>,
+    granted: Mutex<FxHashMap<InodeId, Vec<GrantedLock>>>,
     /// Whether there are any, readable without the lock.
     any: AtomicBool,
-    giving_back: Arc<AllGivingBack>,
+    releasing: Arc<AllGivingBack>,
 }
 
 /// Locks that are being given back.
@@ -81,11 +81,11 @@ impl MountLocks {
     /// None. `client` is this mount's name, which no other has.
     pub(crate) fn new(client: String) -> MountLocks {
         let (held, any, giving_back) = Default::default();
-        MountLocks { client, held, any, giving_back }
+        MountLocks { client, granted: held, any, releasing: giving_back }
     }
 
     /// The message that takes a lock or gives it back, with the protocol's flags.
-    pub(crate) fn ask(
+    pub(crate) fn lock_call(
         &self,
         file: &OpenFile,
         owner: MountLockOwner,
@@ -124,7 +124,7 @@ impl MountLocks {
 
     /// A lock was granted, or with kind `None` given back.
     pub(crate) fn set(&self, file: &Arc<OpenFile>, owner: MountLockOwner, range: Lock) {
-        let mut all = lock(&self.held);
+        let mut all = lock(&self.granted);
         let held = all.entry(file.node.id).or_default();
         let mut left = Vec::with_capacity(held.len() + 1);
         for one in held.drain(..) {
@@ -144,22 +144,26 @@ impl MountLocks {
     }
 
     /// Locks of an inode are about to be given back. To be kept until the proxy has answered.
-    pub(crate) fn begin_giving(&self, inode: InodeId) -> GivingBack {
-        self.giving_back.count.fetch_add(1, Ordering::SeqCst);
-        lock(&self.giving_back.inodes).entry(inode).or_default().count += 1;
-        GivingBack { all: self.giving_back.clone(), inode }
+    pub(crate) fn begin_release(&self, inode: InodeId) -> GivingBack {
+        self.releasing.count.fetch_add(1, Ordering::SeqCst);
+        lock(&self.releasing.inodes).entry(inode).or_default().count += 1;
+        GivingBack { all: self.releasing.clone(), inode }
     }
 
     /// Whether locks of an inode are being given back.
-    pub(crate) fn is_giving(&self, inode: InodeId) -> bool {
-        let any = self.giving_back.count.load(Ordering::SeqCst) > 0;
-        any && lock(&self.giving_back.inodes).contains_key(&inode)
+    pub(crate) fn is_releasing(&self, inode: InodeId) -> bool {
+        let any = self.releasing.count.load(Ordering::SeqCst) > 0;
+        any && lock(&self.releasing.inodes).contains_key(&inode)
     }
 
     /// Keeps a waiter until no lock of an inode is being released; returns the waiter if it need
     /// not wait.
-    pub(crate) fn hold<F: FnOnce() + Send + 'static>(&self, inode: InodeId, then: F) -> Option<F> {
-        match lock(&self.giving_back.inodes).get_mut(&inode) {
+    pub(crate) fn wait_for_release<F: FnOnce() + Send + 'static>(
+        &self,
+        inode: InodeId,
+        then: F,
+    ) -> Option<F> {
+        match lock(&self.releasing.inodes).get_mut(&inode) {
             Some(giving) => {
                 giving.then.push(Box::new(then));
                 None
@@ -170,7 +174,7 @@ impl MountLocks {
 
     /// An open file ends, and with it what was locked by it. Whether there was anything.
     pub(crate) fn close(&self, file: &Arc<OpenFile>) -> bool {
-        let mut all = lock(&self.held);
+        let mut all = lock(&self.granted);
         let Some(held) = all.get_mut(&file.node.id) else { return false };
         let before = held.len();
         held.retain(|one| !Arc::ptr_eq(&one.file, file));
@@ -184,14 +188,14 @@ impl MountLocks {
 
     /// Whether anything is locked by an open file.
     pub(crate) fn any_by(&self, file: &Arc<OpenFile>) -> bool {
-        let all = lock(&self.held);
+        let all = lock(&self.granted);
         let held = all.get(&file.node.id);
         held.is_some_and(|held| held.iter().any(|one| Arc::ptr_eq(&one.file, file)))
     }
 
     /// Whether a link's proxy may have locks of this mount's.
     pub(crate) fn any_at(&self, home: usize) -> bool {
-        !self.all_at(home).is_empty() || self.giving_back.count.load(Ordering::SeqCst) > 0
+        !self.all_at(home).is_empty() || self.releasing.count.load(Ordering::SeqCst) > 0
     }
 
     /// Whether this mount has any locks.
@@ -201,13 +205,13 @@ impl MountLocks {
 
     /// Whether an owner has locks of this kind on the inode.
     pub(crate) fn has(&self, inode: InodeId, owner: MountLockOwner) -> bool {
-        let all = lock(&self.held);
+        let all = lock(&self.granted);
         all.get(&inode).is_some_and(|held| held.iter().any(|one| one.owner == owner))
     }
 
     /// Returns the process that holds a lock of this mount, by the name that the proxy knows.
     pub(crate) fn process(&self, inode: InodeId, client_id: &[u8]) -> Option<u32> {
-        let all = lock(&self.held);
+        let all = lock(&self.granted);
         let held = all.get(&inode)?;
         let found = held.iter().find(|one| self.name(one.owner).as_bytes() == client_id);
         found.map(|one| one.lock.process)
@@ -215,7 +219,7 @@ impl MountLocks {
 
     /// All that are held at one link's proxy.
     pub(crate) fn all_at(&self, home: usize) -> Vec<GrantedLock> {
-        let all = lock(&self.held);
+        let all = lock(&self.granted);
         let held = all.values().flatten().filter(|one| one.file.payer.home == home);
         held.cloned().collect()
     }
@@ -293,7 +297,7 @@ mod tests {
 
     fn file() -> Arc<OpenFile> {
         let (nodes, files) = (Nodes::new(b"root", Duration::ZERO), OpenFiles::default());
-        let node = nodes.look_up(b"file", &ninep::Attributes::default());
+        let node = nodes.lookup(b"file", &ninep::Attributes::default());
         files.opened(files.reserve().unwrap(), node, SessionIdentity::known(1, 1, 1), 2)
     }
 
@@ -337,16 +341,19 @@ mod tests {
                 asked.fetch_add(1, Ordering::SeqCst);
             }
         };
-        assert!(locks.hold(one, ask()).is_some());
-        let giving = [locks.begin_giving(one), locks.begin_giving(one)];
+        assert!(locks.wait_for_release(one, ask()).is_some());
+        let giving = [locks.begin_release(one), locks.begin_release(one)];
         assert!(locks.any_at(0), "the proxy may still have it");
-        assert!(locks.hold(one, ask()).is_none() && locks.hold(other, ask()).is_some());
+        assert!(
+            locks.wait_for_release(one, ask()).is_none()
+                && locks.wait_for_release(other, ask()).is_some()
+        );
         let [first, second] = giving;
         drop(first);
         assert_eq!(asked.load(Ordering::SeqCst), 0);
         drop(second);
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        assert!(!locks.any_at(0) && locks.hold(one, ask()).is_some());
+        assert!(!locks.any_at(0) && locks.wait_for_release(one, ask()).is_some());
     }
 
     #[test]

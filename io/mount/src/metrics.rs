@@ -36,7 +36,7 @@ impl MountMetrics {
     pub(crate) fn page(&self) -> String {
         let mut page = MetricsPage::new();
         page.family(&names::INFO).line(&["mount", env!("CARGO_PKG_VERSION")], 1);
-        api::tell_process(&mut page);
+        api::write_process_metrics(&mut page);
         page.family(&names::MOUNT_INFO).line(&[&self.source, &self.at], 1);
         let Some(export) = self.export.upgrade() else { return page.finish() };
         let links = tallies(&export);
@@ -48,11 +48,11 @@ impl MountMetrics {
         let mut connected = page.family(&names::MOUNT_CONNECTED);
         links.iter().for_each(|(source, tally)| connected.line(&[source], tally.connected));
         let mut lost = page.family(&names::MOUNT_LOST);
-        links.iter().for_each(|(source, tally)| lost.line(&[source], tally.lost));
+        links.iter().for_each(|(source, tally)| lost.line(&[source], tally.connections_down));
         let shared = &export.homes.shared;
         page.single(&names::MOUNT_FILES, shared.files.count() as u64);
         page.single(&names::MOUNT_NODES, export.nodes.count() as u64);
-        page.single(&names::MOUNT_BEHIND, shared.behind.bytes());
+        page.single(&names::MOUNT_BEHIND, shared.write_behind.bytes());
         page.finish()
     }
 }

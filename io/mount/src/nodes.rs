@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, InodeId};
-use ninep::dialect::{PLACES_MAX, PLAIN_FILE};
+use ninep::dialect::{NAMES_MAX, PLAIN_FILE};
 use ninep::{Attributes, QTDIR};
 use rustc_hash::FxHashMap;
 
-use crate::operations::control_files::is_told;
+use crate::operations::control_files::is_control_file;
 use crate::session::lock;
 use crate::write_behind::FileWriteBehind;
 
@@ -35,7 +35,7 @@ pub(crate) struct MountNode {
     /// The proxy's handle of the file.
     pub(crate) handle: Arc<[u8]>,
     /// Acknowledged writes that are not yet executed.
-    pub(crate) behind: FileWriteBehind,
+    pub(crate) write_behind: FileWriteBehind,
     /// Number of files that are open on it for writing, and so may be mapped for writing.
     pub(crate) writers: AtomicUsize,
     /// Whether the page cache has handed over what was written through mappings.
@@ -127,7 +127,7 @@ impl Nodes {
     }
 
     /// Returns the node with this handle, and counts one look-up.
-    pub(crate) fn look_up(&self, handle: &[u8], attributes: &Attributes) -> Arc<MountNode> {
+    pub(crate) fn lookup(&self, handle: &[u8], attributes: &Attributes) -> Arc<MountNode> {
         let node = {
             let mut table = lock(&self.table);
             let id = match table.by_handle.get(handle) {
@@ -138,44 +138,44 @@ impl Nodes {
             counted.lookups += 1;
             counted.node.clone()
         };
-        self.told(&node, attributes);
+        self.update_attributes(&node, attributes);
         node
     }
 
     /// Notes that the kernel receives this name of a node. False if the node has too many names
     /// already: then the kernel must not cache the name.
-    pub(crate) fn placed(&self, node: &MountNode, directory: InodeId, name: &[u8]) -> bool {
+    pub(crate) fn add_name(&self, node: &MountNode, directory: InodeId, name: &[u8]) -> bool {
         let now = Instant::now();
         let until = now + self.believed + LATE;
-        lock(&self.table).place(node.id.0, NodePlace::new(directory, name), now, until)
+        lock(&self.table).insert_place(node.id.0, NodePlace::new(directory, name), now, until)
     }
 
     /// Notes that a name was removed. Returns whether the kernel may have had a file under it.
     pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) -> bool {
-        lock(&self.table).unplace(&NodePlace::new(directory, name)).is_some()
+        lock(&self.table).remove_place(&NodePlace::new(directory, name)).is_some()
     }
 
     /// Notes that a file with one name has a different name now.
     pub(crate) fn renamed(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
         let mut table = lock(&self.table);
-        let moved = table.unplace(&NodePlace::new(from.0, from.1));
+        let moved = table.remove_place(&NodePlace::new(from.0, from.1));
         let to = NodePlace::new(to.0, to.1);
         match moved {
             Some(id) => {
                 let now = Instant::now();
-                table.place(id, to, now, now + self.believed + LATE);
+                table.insert_place(id, to, now, now + self.believed + LATE);
             }
             None => {
-                table.unplace(&to);
+                table.remove_place(&to);
             }
         }
     }
 
     /// Returns the places where the kernel may look for a node, the newest first: handles of
     /// directories with names in them.
-    pub(crate) fn places(&self, node: &MountNode) -> Vec<WirePlace> {
+    pub(crate) fn believed_places(&self, node: &MountNode) -> Vec<WirePlace> {
         let mut table = lock(&self.table);
-        table.forget_old_places(node.id.0, Instant::now());
+        table.drop_expired_places(node.id.0, Instant::now());
         let Some(counted) = table.by_id.get(&node.id.0) else { return Vec::new() };
         let wired = |believed: &BelievedPlace| {
             let NodePlace { directory, name } = &believed.place;
@@ -186,10 +186,10 @@ impl Nodes {
     }
 
     /// Returns the node and the directories through which the kernel may have come to it.
-    pub(crate) fn way_to(&self, node: &MountNode) -> Vec<InodeId> {
+    pub(crate) fn ancestors_of(&self, node: &MountNode) -> Vec<InodeId> {
         let table = lock(&self.table);
         let (mut way, mut at) = (vec![node.id], 0);
-        while at < way.len() && way.len() < WAY_MAX {
+        while at < way.len() && way.len() < ANCESTORS_MAX {
             let places = table.by_id.get(&way[at].0).map_or(&[][..], |counted| &counted.places);
             for BelievedPlace { place, .. } in places {
                 let above = InodeId(place.directory);
@@ -205,7 +205,7 @@ impl Nodes {
     /// Notes that a node is not, or not only, at its former places. Returns the names that the
     /// kernel must no longer cache, each once. Until it has dropped them, and a while longer, they
     /// count as cached: see [`Nodes::expired`].
-    pub(crate) fn displaced(&self, node: &MountNode) -> Vec<DoubtedName> {
+    pub(crate) fn expire_places(&self, node: &MountNode) -> Vec<DoubtedName> {
         let mut table = lock(&self.table);
         let Some(counted) = table.by_id.get_mut(&node.id.0) else { return Vec::new() };
         let places = counted.places.iter_mut().filter(|believed| !believed.expiring);
@@ -231,7 +231,7 @@ impl Nodes {
     }
 
     /// Notes the proxy's attributes of a node.
-    pub(crate) fn told(&self, node: &MountNode, attributes: &Attributes) {
+    pub(crate) fn update_attributes(&self, node: &MountNode, attributes: &Attributes) {
         let plain = attributes.valid & PLAIN_FILE != 0;
         let mut known = lock(&node.known);
         known.plain_until = plain.then(|| Instant::now() + self.believed);
@@ -245,7 +245,7 @@ impl Nodes {
     /// `ESTALE` if there is none, which the kernel does not ask for; `EROFS` for one of the mount's
     /// own, of which nothing else is done with this.
     pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<MountNode>, Errno> {
-        if is_told(inode) {
+        if is_control_file(inode) {
             return Err(Errno::ROFS);
         }
         let table = lock(&self.table);
@@ -286,17 +286,24 @@ impl NodeTable {
         self.next += 1;
         let (behind, writers, written_back, known) = Default::default();
         let (number, name) = (InodeId(id), handle.clone());
-        let node = MountNode { id: number, handle: name, behind, writers, written_back, known };
+        let node = MountNode {
+            id: number,
+            handle: name,
+            write_behind: behind,
+            writers,
+            written_back,
+            known,
+        };
         self.by_id.insert(id, CountedNode { node: Arc::new(node), lookups: 0, places: Vec::new() });
         self.by_handle.insert(handle, id);
         id
     }
 
-    fn place(&mut self, id: u64, place: NodePlace, now: Instant, until: Instant) -> bool {
-        self.unplace(&place);
-        self.forget_old_places(id, now);
+    fn insert_place(&mut self, id: u64, place: NodePlace, now: Instant, until: Instant) -> bool {
+        self.remove_place(&place);
+        self.drop_expired_places(id, now);
         let Some(counted) = self.by_id.get_mut(&id) else { return false };
-        if counted.places.len() >= PLACES_MAX {
+        if counted.places.len() >= NAMES_MAX {
             return false;
         }
         counted.places.push(BelievedPlace { place: place.clone(), until, expiring: false });
@@ -304,7 +311,7 @@ impl NodeTable {
         true
     }
 
-    fn forget_old_places(&mut self, id: u64, now: Instant) {
+    fn drop_expired_places(&mut self, id: u64, now: Instant) {
         let Some(counted) = self.by_id.get_mut(&id) else { return };
         for old in counted.places.extract_if(.., |believed| believed.until < now) {
             self.by_place.remove(&old.place);
@@ -312,7 +319,7 @@ impl NodeTable {
     }
 
     /// Returns the node that had this place.
-    fn unplace(&mut self, place: &NodePlace) -> Option<u64> {
+    fn remove_place(&mut self, place: &NodePlace) -> Option<u64> {
         let id = self.by_place.remove(place)?;
         if let Some(counted) = self.by_id.get_mut(&id) {
             counted.places.retain(|known| known.place != *place);
@@ -338,7 +345,7 @@ impl MountNode {
     }
 
     /// Notes an open with this version: true if the page cache holds no other version's data.
-    pub(crate) fn keeps_cache(&self, version: u32) -> bool {
+    pub(crate) fn note_open_version(&self, version: u32) -> bool {
         let mut known = lock(&self.known);
         // Version 0 says: do not cache.
         let same = version != 0 && known.version == Some(version);
@@ -347,7 +354,7 @@ impl MountNode {
     }
 
     /// Notes a write of this mount, which changes its version.
-    pub(crate) fn written(&self) {
+    pub(crate) fn clear_version(&self) {
         lock(&self.known).version = None;
     }
 
@@ -357,7 +364,7 @@ impl MountNode {
     }
 
     /// Notes an append, and its end.
-    pub(crate) fn reaches(&self, end: u64) {
+    pub(crate) fn extend_to(&self, end: u64) {
         let mut known = lock(&self.known);
         known.len = known.len.max(end);
     }
@@ -370,26 +377,26 @@ const LATE: Duration = Duration::from_secs(60);
 /// to drop it.
 const EXPIRED_LATE: Duration = Duration::from_secs(10);
 /// Maximum number of directories above a node that are checked: few paths have more.
-const WAY_MAX: usize = 64;
+const ANCESTORS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn names(nodes: &Nodes, node: &MountNode) -> Vec<Vec<u8>> {
-        nodes.places(node).iter().map(|place| place.name.to_vec()).collect()
+        nodes.believed_places(node).iter().map(|place| place.name.to_vec()).collect()
     }
 
     #[test]
     fn a_node_is_where_the_kernel_was_told_it_is() {
         let nodes = Nodes::new(b"root", Duration::from_secs(1));
-        let [one, other] = [b"a", b"b"].map(|handle| nodes.look_up(handle, &Attributes::default()));
-        nodes.placed(&one, InodeId::ROOT, b"x");
-        nodes.placed(&one, InodeId::ROOT, b"y");
-        nodes.placed(&one, InodeId::ROOT, b"x");
+        let [one, other] = [b"a", b"b"].map(|handle| nodes.lookup(handle, &Attributes::default()));
+        nodes.add_name(&one, InodeId::ROOT, b"x");
+        nodes.add_name(&one, InodeId::ROOT, b"y");
+        nodes.add_name(&one, InodeId::ROOT, b"x");
         assert_eq!(names(&nodes, &one), [b"x", b"y"]);
-        assert_eq!(*nodes.places(&one)[0].directory, *b"root");
-        nodes.placed(&other, InodeId::ROOT, b"x");
+        assert_eq!(*nodes.believed_places(&one)[0].directory, *b"root");
+        nodes.add_name(&other, InodeId::ROOT, b"x");
         assert_eq!(
             (names(&nodes, &one), names(&nodes, &other)),
             (vec![b"y".to_vec()], vec![b"x".to_vec()])
@@ -399,7 +406,7 @@ mod tests {
         assert!(names(&nodes, &other).is_empty());
         nodes.renamed((InodeId::ROOT, b"unknown"), (InodeId::ROOT, b"x"));
         assert!(names(&nodes, &one).is_empty());
-        nodes.placed(&one, InodeId::ROOT, b"x");
+        nodes.add_name(&one, InodeId::ROOT, b"x");
         nodes.removed(InodeId::ROOT, b"x");
         assert!(names(&nodes, &one).is_empty());
     }
@@ -407,19 +414,19 @@ mod tests {
     #[test]
     fn places_are_bounded_and_go_with_their_node() {
         let nodes = Nodes::new(b"root", Duration::from_secs(1));
-        let node = nodes.look_up(b"a", &Attributes::default());
-        for name in 0..PLACES_MAX as u8 {
-            assert!(nodes.placed(&node, InodeId::ROOT, &[b'A' + name]));
+        let node = nodes.lookup(b"a", &Attributes::default());
+        for name in 0..NAMES_MAX as u8 {
+            assert!(nodes.add_name(&node, InodeId::ROOT, &[b'A' + name]));
         }
-        assert!(!nodes.placed(&node, InodeId::ROOT, b"one more"));
-        assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "it has this one");
-        assert_eq!(names(&nodes, &node).len(), PLACES_MAX);
-        let doubted = nodes.displaced(&node);
-        assert_eq!(doubted.len(), PLACES_MAX);
-        assert!(nodes.displaced(&node).is_empty(), "the kernel is being notified");
-        assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "asked for once more meanwhile");
+        assert!(!nodes.add_name(&node, InodeId::ROOT, b"one more"));
+        assert!(nodes.add_name(&node, InodeId::ROOT, b"A"), "it has this one");
+        assert_eq!(names(&nodes, &node).len(), NAMES_MAX);
+        let doubted = nodes.expire_places(&node);
+        assert_eq!(doubted.len(), NAMES_MAX);
+        assert!(nodes.expire_places(&node).is_empty(), "the kernel is being notified");
+        assert!(nodes.add_name(&node, InodeId::ROOT, b"A"), "asked for once more meanwhile");
         doubted.iter().for_each(|name| nodes.expired(name));
-        lock(&nodes.table).forget_old_places(node.id.0, Instant::now() + EXPIRED_LATE);
+        lock(&nodes.table).drop_expired_places(node.id.0, Instant::now() + EXPIRED_LATE);
         assert_eq!(names(&nodes, &node), [b"A"], "cached again");
         nodes.forget(node.id, 1);
         assert!(lock(&nodes.table).by_place.is_empty());
@@ -429,33 +436,33 @@ mod tests {
     fn the_way_to_a_node_is_by_all_its_names() {
         let nodes = Nodes::new(b"root", Duration::from_secs(1));
         let [a, b, file] =
-            [b"a", b"b", b"f"].map(|handle| nodes.look_up(handle, &Attributes::default()));
-        nodes.placed(&a, InodeId::ROOT, b"a");
-        nodes.placed(&b, a.id, b"b");
-        nodes.placed(&file, b.id, b"x");
-        nodes.placed(&file, a.id, b"y");
-        assert_eq!(nodes.way_to(&file), [file.id, b.id, a.id, InodeId::ROOT]);
+            [b"a", b"b", b"f"].map(|handle| nodes.lookup(handle, &Attributes::default()));
+        nodes.add_name(&a, InodeId::ROOT, b"a");
+        nodes.add_name(&b, a.id, b"b");
+        nodes.add_name(&file, b.id, b"x");
+        nodes.add_name(&file, a.id, b"y");
+        assert_eq!(nodes.ancestors_of(&file), [file.id, b.id, a.id, InodeId::ROOT]);
     }
 
     #[test]
     fn a_node_lives_until_every_look_up_is_taken_back() {
         let nodes = Nodes::new(b"root", Duration::ZERO);
         let attributes = Attributes::default();
-        let first = nodes.look_up(b"a", &attributes);
-        let again = nodes.look_up(b"a", &attributes);
+        let first = nodes.lookup(b"a", &attributes);
+        let again = nodes.lookup(b"a", &attributes);
         assert_eq!((first.id, again.id), (InodeId(2), InodeId(2)));
         nodes.forget(first.id, 1);
         assert_eq!(nodes.get(first.id).unwrap().handle, first.handle);
         nodes.forget(first.id, 1);
         assert_eq!(nodes.get(first.id).err(), Some(Errno::STALE));
         assert_eq!(nodes.len(), 1);
-        assert_eq!(nodes.look_up(b"a", &attributes).id, InodeId(3), "a number is used once");
+        assert_eq!(nodes.lookup(b"a", &attributes).id, InodeId(3), "a number is used once");
     }
 
     #[test]
     fn the_root_stays_whoever_forgets_it() {
         let nodes = Nodes::new(b"root", Duration::ZERO);
-        assert_eq!(nodes.look_up(b"root", &Attributes::default()).id, InodeId::ROOT);
+        assert_eq!(nodes.lookup(b"root", &Attributes::default()).id, InodeId::ROOT);
         nodes.forget(InodeId::ROOT, 7);
         assert_eq!(*nodes.get(InodeId::ROOT).unwrap().handle, *b"root");
     }
@@ -464,23 +471,23 @@ mod tests {
     fn a_plain_file_is_believed_to_be_so_for_as_long_as_its_attributes() {
         let plain = Attributes { valid: PLAIN_FILE, ..Attributes::default() };
         let never = Nodes::new(b"root", Duration::ZERO);
-        assert!(!never.look_up(b"a", &plain).is_plain());
+        assert!(!never.lookup(b"a", &plain).is_plain());
         let long = Nodes::new(b"root", Duration::from_secs(1000));
-        let node = long.look_up(b"a", &plain);
+        let node = long.lookup(b"a", &plain);
         assert!(node.is_plain());
-        long.told(&node, &Attributes::default());
+        long.update_attributes(&node, &Attributes::default());
         assert!(!node.is_plain());
     }
 
     #[test]
     fn cached_data_is_kept_only_for_the_version_that_was_open_before() {
         let nodes = Nodes::new(b"root", Duration::ZERO);
-        let node = nodes.look_up(b"a", &Attributes::default());
-        assert!(!node.keeps_cache(5), "nothing was cached");
-        assert!(node.keeps_cache(5));
-        assert!(!node.keeps_cache(6));
-        node.written();
-        assert!(!node.keeps_cache(6));
-        assert!(!node.keeps_cache(0) && !node.keeps_cache(0), "0 is never the same");
+        let node = nodes.lookup(b"a", &Attributes::default());
+        assert!(!node.note_open_version(5), "nothing was cached");
+        assert!(node.note_open_version(5));
+        assert!(!node.note_open_version(6));
+        node.clear_version();
+        assert!(!node.note_open_version(6));
+        assert!(!node.note_open_version(0) && !node.note_open_version(0), "0 is never the same");
     }
 }

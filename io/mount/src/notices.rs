@@ -30,7 +30,7 @@ pub(crate) struct Notices(Arc<NoticeQueue>);
 #[derive(Debug, Default)]
 struct NoticeQueue {
     state: Mutex<NoticeState>,
-    news: Condvar,
+    added: Condvar,
 }
 
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl Notices {
         state.waiting.push_back(notice);
         if state.idle >= state.waiting.len() || state.threads == THREADS_MAX {
             drop(state);
-            return self.0.news.notify_one();
+            return self.0.added.notify_one();
         }
         state.threads += 1;
         drop(state);
@@ -117,7 +117,7 @@ impl Notices {
 impl Drop for Notices {
     fn drop(&mut self) {
         lock(&self.0.state).ended = true;
-        self.0.news.notify_all();
+        self.0.added.notify_all();
     }
 }
 
@@ -132,7 +132,7 @@ impl NoticeQueue {
                     None => {}
                 }
                 state.idle += 1;
-                state = self.news.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+                state = self.added.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
                 state.idle -= 1;
             };
             drop(state);

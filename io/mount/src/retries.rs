@@ -89,7 +89,7 @@ impl StaleRetries {
 
     /// Whether a thread that opens or changes a file was led to it after it got `ESTALE`. That ends
     /// its call.
-    pub(crate) fn take_found(&self, thread: u32, inode: InodeId) -> bool {
+    pub(crate) fn end_if_found(&self, thread: u32, inode: InodeId) -> bool {
         let expected = self.at(thread, inode, Instant::now());
         self.end_call(thread);
         expected.is_some_and(|expected| expected.found)
@@ -172,10 +172,10 @@ mod tests {
     fn what_a_name_led_to_is_opened_once_wherever_it_is() {
         let retries = StaleRetries::default();
         retries.expect(1, DIR, RetriedCall::OfFile);
-        assert!(!retries.take_found(1, DIR), "it was on the way");
+        assert!(!retries.end_if_found(1, DIR), "it was on the way");
         retries.found(1, DIR, RetriedCall::OfFile);
-        assert!(retries.take_found(1, DIR));
-        assert!(!retries.take_found(1, DIR));
+        assert!(retries.end_if_found(1, DIR));
+        assert!(!retries.end_if_found(1, DIR));
     }
 
     #[test]
@@ -185,8 +185,8 @@ mod tests {
         retries.end_call(1);
         assert_eq!(retries.call_through(1, DIR), Some(RetriedCall::Other));
         retries.found(1, InodeId(8), RetriedCall::OfFile);
-        assert!(!retries.take_found(1, InodeId(9)), "another file ends it as well");
-        assert!(!retries.take_found(1, InodeId(8)));
+        assert!(!retries.end_if_found(1, InodeId(9)), "another file ends it as well");
+        assert!(!retries.end_if_found(1, InodeId(8)));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         retries.found(1, DIR, RetriedCall::OfFile);
         assert_eq!(retries.call_through(1, DIR), Some(RetriedCall::OfFile));
         assert_eq!(retries.call_through(1, DIR), Some(RetriedCall::OfFile), "the call goes on");
-        assert!(!retries.take_found(1, DIR));
+        assert!(!retries.end_if_found(1, DIR));
         assert_eq!(retries.call_through(1, DIR), Some(RetriedCall::Other), "it has ended");
     }
 
@@ -203,7 +203,7 @@ mod tests {
     fn a_file_that_was_only_looked_at_is_not_opened_by_an_old_name() {
         let retries = StaleRetries::default();
         retries.found(1, DIR, RetriedCall::Other);
-        assert!(!retries.take_found(1, DIR));
+        assert!(!retries.end_if_found(1, DIR));
     }
 
     #[test]

@@ -84,14 +84,14 @@ impl fmt::Debug for OnLost {
 pub(crate) struct MountState {
     pub(crate) files: OpenFiles,
     pub(crate) locks: MountLocks,
-    pub(crate) behind: WriteBehind,
+    pub(crate) write_behind: WriteBehind,
     pub(crate) abandoned: Arc<Abandoned>,
     pub(crate) waits: WaitingCalls,
     missed: EarlyInterrupts,
     signalled: PendingSignals,
-    on_lost: OnLost,
+    on_writes_lost: OnLost,
     /// Wakers of the threads.
-    bells: Vec<OwnedFd>,
+    wakers: Vec<OwnedFd>,
     over: AtomicBool,
 }
 
@@ -105,16 +105,16 @@ pub(crate) struct ClientSession {
     sources: Vec<MountSource>,
     /// Gateway to a server that does not know the dialect; only if it is the only source.
     gateway: Option<Arc<Gateway>>,
-    pub(crate) kept: UncommittedWrites,
+    pub(crate) uncommitted: UncommittedWrites,
     /// The export's root, known after the first session.
     root: OnceLock<Vec<u8>>,
     /// The largest message in bytes.
     msize: u32,
     /// Time without a connection after which calls fail.
     soft: Option<Duration>,
-    seats: Vec<ThreadChannel>,
+    channels: Vec<ThreadChannel>,
     payers: IdentityTable,
-    life: Mutex<SessionState>,
+    state: Mutex<SessionState>,
     epoch: AtomicU64,
     /// Calls may not begin: the session is about to fail over.
     pausing: AtomicBool,
@@ -137,9 +137,9 @@ struct SessionState {
     /// Whether the session was restored.
     restored: bool,
     /// Whether locks may be reclaimed in this life.
-    retake: Retake,
+    reclaim: Retake,
     /// Index of the source that has the session.
-    at: usize,
+    source: usize,
     /// The session's name, a secret. Each proxy to which the session fails over receives a new one:
     /// a proxy that had it before does not know what happened since.
     id: u128,
@@ -153,24 +153,24 @@ impl MountState {
         Ok(MountState {
             files,
             locks: MountLocks::new(client),
-            behind,
+            write_behind: behind,
             abandoned,
             waits,
             missed,
             signalled,
-            on_lost,
-            bells: (0..threads).map(bell).collect::<Result<_, _>>()?,
+            on_writes_lost: on_lost,
+            wakers: (0..threads).map(bell).collect::<Result<_, _>>()?,
             over: AtomicBool::new(false),
         })
     }
 
-    fn ring(&self, on: usize) {
+    fn wake_thread(&self, on: usize) {
         // Full means that it rings already.
-        let _ = rustix::io::write(&self.bells[on], &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wakers[on], &1u64.to_ne_bytes());
     }
 
-    fn hush(&self, on: usize) {
-        let _ = rustix::io::read(self.bells[on].as_fd(), &mut [0; 8]);
+    fn clear_wake(&self, on: usize) {
+        let _ = rustix::io::read(self.wakers[on].as_fd(), &mut [0; 8]);
     }
 }
 
@@ -189,7 +189,7 @@ impl ClientSession {
         let found = self.payers.find(uid, gid, groups, job)?;
         if let Some(number) = found.retired {
             let on = here();
-            self.seat(on).say(SessionControl::Retire(number));
+            self.lock_channel(on).push_control(SessionControl::Retire(number));
             self.wake(on);
         }
         Ok(found.payer)
@@ -199,7 +199,7 @@ impl ClientSession {
     pub(crate) fn call_on(&self, on: usize, call: ServerCall) {
         let waiter = call.waiter;
         let refused = {
-            let mut channel = self.seat(on);
+            let mut channel = self.lock_channel(on);
             match self.refuses(&channel) {
                 Some(error) => Some((call.done, error)),
                 None => {
@@ -213,7 +213,7 @@ impl ClientSession {
         }
         self.wake(on);
         if let Some(CallWaiter { request, .. }) = waiter
-            && self.shared.missed.take(request)
+            && self.shared.missed.remove(request)
         {
             self.interrupt(request);
         }
@@ -221,7 +221,7 @@ impl ClientSession {
 
     /// Calls on a thread's channel after a delay.
     pub(crate) fn call_later(&self, on: usize, call: ServerCall, after: Duration) {
-        self.seat(on).push_later(call, Instant::now() + after);
+        self.lock_channel(on).push_later(call, Instant::now() + after);
     }
 
     /// Lends a waiter's lane to the writes to these places of a file.
@@ -232,11 +232,11 @@ impl ClientSession {
         donor: &Arc<SessionIdentity>,
     ) {
         let is = |call: &ServerCall| {
-            let kept = call.ask.kept.as_ref();
+            let kept = call.spec.replayable.as_ref();
             kept.is_some_and(|(of, place)| std::ptr::eq(&**of, node) && places.contains(place))
         };
-        for on in 0..self.seats.len() {
-            if self.seat(on).donate(is, donor) {
+        for on in 0..self.channels.len() {
+            if self.lock_channel(on).donate(is, donor) {
                 self.wake(on);
             }
         }
@@ -250,19 +250,19 @@ impl ClientSession {
         // Recorded first: a thread that is about to call on behalf of the request checks here
         // afterwards.
         self.shared.missed.put(request);
-        for on in 0..self.seats.len() {
-            let mut channel = self.seat(on);
+        for on in 0..self.channels.len() {
+            let mut channel = self.lock_channel(on);
             let Some(call) = channel.find(request) else { continue };
             let thread = call.waiter.map_or(0, |waiter| waiter.thread);
-            let obeys = call.ask.patient || thread == 0 || is_being_killed(thread);
+            let obeys = call.spec.patient || thread == 0 || is_being_killed(thread);
             let found = obeys.then(|| channel.interrupt(request, Instant::now()));
             drop(channel);
-            self.shared.missed.take(request);
+            self.shared.missed.remove(request);
             match found {
                 None => self.shared.signalled.put(request),
                 Some(Interrupted::NotHere) => {}
                 Some(Interrupted::Flushing) => self.wake(on),
-                Some(Interrupted::GivenUp(done)) => done(Err(Errno::INTR)),
+                Some(Interrupted::Abandoned(done)) => done(Err(Errno::INTR)),
             }
             return true;
         }
@@ -271,9 +271,9 @@ impl ClientSession {
 
     /// Detaches processes that are being killed while the proxy does not cancel their calls. Others
     /// wait: to report a call as interrupted would be a guess.
-    fn let_the_dead_go(&self, on: usize, waiters: &[CallWaiter]) {
+    fn detach_killed(&self, on: usize, waiters: &[CallWaiter]) {
         for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
-            let done = self.seat(on).abandon(waiter.request);
+            let done = self.lock_channel(on).abandon(waiter.request);
             if let Some(done) = done {
                 done(Err(Errno::INTR));
             }
@@ -288,26 +288,26 @@ impl ClientSession {
     /// Returns the counters of all its channels.
     pub(crate) fn tally(&self) -> ChannelStats {
         let mut sum = ChannelStats::default();
-        (0..self.seats.len()).for_each(|on| sum += self.seat(on).tally());
+        (0..self.channels.len()).for_each(|on| sum += self.lock_channel(on).tally());
         sum
     }
 
     /// Locks a thread's channel.
-    fn seat(&self, on: usize) -> MutexGuard<'_, LinkChannel> {
-        lock(&self.seats[on].channel)
+    fn lock_channel(&self, on: usize) -> MutexGuard<'_, LinkChannel> {
+        lock(&self.channels[on].channel)
     }
 
     /// Wakes a channel's thread, unless it is the calling thread, which checks anyway.
     fn wake(&self, on: usize) {
         if HERE.get() != Some(on) {
-            self.shared.ring(on);
+            self.shared.wake_thread(on);
         }
     }
 
     fn refuses(&self, channel: &LinkChannel) -> Option<Errno> {
         match channel.phase {
             ChannelPhase::Up(_) => None,
-            ChannelPhase::Lost(since) => {
+            ChannelPhase::Disconnected(since) => {
                 self.soft.is_some_and(|soft| since.elapsed() > soft).then_some(Errno::TIMEDOUT)
             }
             ChannelPhase::Over => Some(Errno::NOTCONN),
@@ -316,27 +316,27 @@ impl ClientSession {
 
     /// Handles a whole frame of a channel.
     fn received(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
-        self.seats[on].receiving.store(true, Ordering::SeqCst);
-        let received = self.take_in(on, frame);
-        self.seats[on].receiving.store(false, Ordering::SeqCst);
+        self.channels[on].receiving.store(true, Ordering::SeqCst);
+        let received = self.receive(on, frame);
+        self.channels[on].receiving.store(false, Ordering::SeqCst);
         received
     }
 
     /// Waits until the replies of an older life of the session are processed: then the open files
     /// and locks are known.
     fn wait_for_receivers(&self) {
-        for seat in &self.seats {
+        for seat in &self.channels {
             while seat.receiving.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         }
     }
 
-    fn take_in(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+    fn receive(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
         let (tag, header, reply) =
             decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
         let (news, epoch) = {
-            let mut channel = self.seat(on);
+            let mut channel = self.lock_channel(on);
             // What a proxy said before it forgot the session is not so any more: the call is
             // made again, or settled.
             if channel.epoch != self.epoch.load(Ordering::SeqCst) {
@@ -344,14 +344,14 @@ impl ClientSession {
             }
             (channel.received(tag, reply)?, channel.epoch)
         };
-        self.heard(epoch, header);
+        self.handle_header(epoch, header);
         match news {
-            ChannelNews::Nothing => {}
+            ChannelNews::Unchanged => {}
             // A thread that ended here would leave what the kernel gives it without an answer;
             // the reply that is dropped by a panic says EIO.
             ChannelNews::Done { done, answer, written } => {
                 if let Some((number, write)) = written
-                    && self.kept.keep(epoch, number, write)
+                    && self.uncommitted.insert(epoch, number, write)
                 {
                     self.commit(on);
                 }
@@ -366,9 +366,9 @@ impl ClientSession {
     }
 
     /// Handles the header of a reply: the state of earlier writes.
-    fn heard(&self, epoch: u64, header: ReplyHeader) {
-        let Changed { lost, ready } = self.kept.heard(epoch, header);
-        if let (false, Some(again)) = (lost.is_empty(), self.shared.on_lost.0.get()) {
+    fn handle_header(&self, epoch: u64, header: ReplyHeader) {
+        let Changed { lost_writes: lost, ready } = self.uncommitted.handle_header(epoch, header);
+        if let (false, Some(again)) = (lost.is_empty(), self.shared.on_writes_lost.0.get()) {
             tracing::warn!(
                 writes = lost.len(),
                 "the proxy's machine lost writes; writing them again"
@@ -380,7 +380,9 @@ impl ClientSession {
 
     /// Makes all earlier writes durable.
     fn commit(self: &Arc<ClientSession>, on: usize) {
-        let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
+        let (Some(payer), Some(root)) = (self.uncommitted.oldest(), self.root.get()) else {
+            return;
+        };
         let message = ExtRequest::Commit { fid: handle_fid(0) };
         let ask = CallSpec::new(HandleList::one(root), message).freely();
         let link = self.clone();
@@ -388,7 +390,8 @@ impl ClientSession {
             if let Err(error) = &answer {
                 tracing::warn!(%error, "cannot commit writes");
             }
-            let ready = link.kept.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
+            let ready =
+                link.uncommitted.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
             ready.into_iter().for_each(|then| then(Ok(())));
         };
         self.call_on(on, ServerCall::new(payer, ask, None, done));
@@ -399,7 +402,7 @@ impl ClientSession {
         if payer.refused().is_some() {
             self.payers.forget(payer);
         }
-        for other in (0..self.seats.len()).filter(|other| *other != on) {
+        for other in (0..self.channels.len()).filter(|other| *other != on) {
             self.wake(other);
         }
     }
@@ -414,8 +417,8 @@ impl ClientSession {
                 }
             }
         }
-        self.seat(on).say(SessionControl::Events);
-        for other in 0..self.seats.len() {
+        self.lock_channel(on).push_control(SessionControl::Events);
+        for other in 0..self.channels.len() {
             self.wake(other);
         }
         Ok(())

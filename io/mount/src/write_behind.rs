@@ -46,30 +46,30 @@ pub(crate) struct WriteBehind {
     changes: AtomicU64,
     /// The files with write-behind data.
     files: Mutex<FxHashMap<u64, Arc<MountNode>>>,
-    looked: CheckInterval,
+    check_interval: CheckInterval,
 }
 
 #[derive(Debug, Default)]
 struct WriteBehindState {
     waiting: VecDeque<WriteRun>,
-    under_way: Vec<WritesInFlight>,
+    in_flight: Vec<WritesInFlight>,
     bytes: u64,
     /// Number of runs, and number of lost writes.
     last: u64,
-    lost: u64,
+    lost_writes: u64,
     /// Where runs ended that were executed, and what [`WriteBehind::changes`] was then: the later, the
     /// nearer to the beginning of the file, since a later one that reaches further counts alone.
     ended: VecDeque<(u64, u64)>,
     /// Value of [`WriteBehind::changes`] when the file changed last, other than by a run.
     changed: u64,
-    held: Vec<WriteWaiter>,
+    waiters: Vec<WriteWaiter>,
 }
 
 /// A run in flight.
 #[derive(Debug)]
 struct WritesInFlight {
     number: u64,
-    place: Range<u64>,
+    range: Range<u64>,
     payer: Arc<SessionIdentity>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct SentWrite {
     pub(crate) node: Arc<MountNode>,
     pub(crate) payer: Arc<SessionIdentity>,
     pub(crate) frame: CallFrame,
-    pub(crate) place: Range<u64>,
+    pub(crate) range: Range<u64>,
 }
 
 /// Bytes of one write message.
@@ -142,7 +142,7 @@ pub(crate) enum WaitUntil {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// The piece is accepted.
-    Taken,
+    Accepted,
     /// The file has no room: wait for [`WaitUntil::Room`].
     Full,
     /// The mount has no room: write without write-behind.
@@ -152,7 +152,7 @@ pub(crate) enum Accepted {
 /// Attributes of a file, including its write-behind data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownSize {
-    pub(crate) told: Attributes,
+    pub(crate) attributes: Attributes,
     /// Earlier writes will not change them.
     pub(crate) last: bool,
 }
@@ -161,11 +161,12 @@ impl WaitingSince {
     /// Returns the attributes with the present length of the file.
     pub(crate) fn applied_to(self, told: Attributes) -> KnownSize {
         match self {
-            WaitingSince::Longer(end) => {
-                KnownSize { told: Attributes { size: told.size.max(end), ..told }, last: false }
-            }
-            WaitingSince::Same => KnownSize { told, last: true },
-            WaitingSince::Changed => KnownSize { told, last: false },
+            WaitingSince::Longer(end) => KnownSize {
+                attributes: Attributes { size: told.size.max(end), ..told },
+                last: false,
+            },
+            WaitingSince::Same => KnownSize { attributes: told, last: true },
+            WaitingSince::Changed => KnownSize { attributes: told, last: false },
         }
     }
 }
@@ -178,33 +179,33 @@ impl WriteBehind {
         piece: WritePiece<'_>,
         payload: u32,
     ) -> Accepted {
-        let (bytes, behind) = (piece.data.len() as u64, &file.node.behind);
+        let (bytes, behind) = (piece.data.len() as u64, &file.node.write_behind);
         let mut state = lock(&behind.state);
         if state.is_full(bytes) {
             return Accepted::Full;
         }
         let full = self.bytes.load(Ordering::SeqCst) + bytes > ALL_MAX;
-        if full || file.payer.behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
+        if full || file.payer.write_behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
             return Accepted::NoRoom;
         }
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        file.payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        file.payer.write_behind.fetch_add(bytes, Ordering::SeqCst);
         state.put(file, piece, payload);
         if behind.runs.swap(state.runs(), Ordering::SeqCst) == 0 {
             lock(&self.files).insert(file.node.id.0, file.node.clone());
         }
-        Accepted::Taken
+        Accepted::Accepted
     }
 
     /// Takes back a write that was executed and lost, its file named by handle: it goes before all
     /// others of the file.
-    pub(crate) fn put_back(&self, lost: SentWrite) {
+    pub(crate) fn requeue_lost(&self, lost: SentWrite) {
         let (node, bytes) = (lost.node.clone(), lost.bytes());
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        lost.payer.behind.fetch_add(bytes, Ordering::SeqCst);
-        let mut state = lock(&node.behind.state);
-        state.put_back(lost);
-        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        lost.payer.write_behind.fetch_add(bytes, Ordering::SeqCst);
+        let mut state = lock(&node.write_behind.state);
+        state.requeue_lost(lost);
+        node.write_behind.runs.store(state.runs(), Ordering::SeqCst);
         lock(&self.files).insert(node.id.0, node.clone());
     }
 
@@ -217,12 +218,12 @@ impl WriteBehind {
         number: u64,
     ) -> Vec<OnReady> {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut state = lock(&node.behind.state);
+        let mut state = lock(&node.write_behind.state);
         let bytes = state.end(number, now);
         self.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        payer.behind.fetch_sub(bytes, Ordering::SeqCst);
+        payer.write_behind.fetch_sub(bytes, Ordering::SeqCst);
         let ready = state.ready();
-        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        node.write_behind.runs.store(state.runs(), Ordering::SeqCst);
         if state.runs() == 0 {
             lock(&self.files).remove(&node.id.0);
         }
@@ -232,7 +233,7 @@ impl WriteBehind {
     /// Notes that a file was changed other than by a run.
     pub(crate) fn changed(&self, node: &MountNode) {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
-        lock(&node.behind.state).changed = now;
+        lock(&node.write_behind.state).changed = now;
     }
 
     /// Returns the present count, for [`FileWriteBehind::since`].
@@ -252,13 +253,13 @@ impl WriteBehind {
 
     /// Detaches, once in a while, the waiters whose processes are killed, as `killed` says of a
     /// thread. Their writes go on without them.
-    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
-        if !self.any() || !self.looked.is_due(now) {
+    pub(crate) fn detach_killed(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
+        if !self.any() || !self.check_interval.is_due(now) {
             return Vec::new();
         }
         let dead = |held: &mut WriteWaiter| held.waiter.is_some_and(|waiter| killed(waiter.thread));
         let files: Vec<_> = lock(&self.files).values().cloned().collect();
-        files.iter().flat_map(|node| lock(&node.behind.state).take_held(dead)).collect()
+        files.iter().flat_map(|node| lock(&node.write_behind.state).take_waiters(dead)).collect()
     }
 }
 
@@ -291,7 +292,7 @@ impl FileWriteBehind {
 
     /// Keeps a waiter until it is time, and returns until when; returns the waiter if it need not
     /// wait.
-    pub(crate) fn hold(&self, held: WriteWaiter) -> Result<WaitUntil, WriteWaiter> {
+    pub(crate) fn wait(&self, held: WriteWaiter) -> Result<WaitUntil, WriteWaiter> {
         let mut state = lock(&self.state);
         let last = NEW + state.last;
         let until = match held.until {
@@ -303,7 +304,7 @@ impl FileWriteBehind {
         if !state.is_to_wait(&until) {
             return Err(held);
         }
-        state.held.push(held);
+        state.waiters.push(held);
         Ok(until)
     }
 
@@ -320,7 +321,7 @@ impl FileWriteBehind {
 
 impl WriteBehindState {
     fn runs(&self) -> usize {
-        self.waiting.len() + self.under_way.len()
+        self.waiting.len() + self.in_flight.len()
     }
 
     fn is_full(&self, bytes: u64) -> bool {
@@ -334,11 +335,11 @@ impl WriteBehindState {
         if self.may_grow()
             && let Some(run) = self.waiting.back_mut()
             && run.file.as_ref().is_some_and(|opened| Arc::ptr_eq(opened, file))
-            && (run.write.place.end, run.kill_set_id) == (offset, kill_set_id)
-            && end - run.write.place.start <= u64::from(payload)
+            && (run.write.range.end, run.kill_set_id) == (offset, kill_set_id)
+            && end - run.write.range.start <= u64::from(payload)
         {
             run.write.frame.grow(data);
-            run.write.place.end = end;
+            run.write.range.end = end;
             return;
         }
         self.last += 1;
@@ -350,7 +351,7 @@ impl WriteBehindState {
                 node: file.node.clone(),
                 payer: file.payer.clone(),
                 frame: CallFrame::new(HandleList::NONE, message),
-                place: offset..end,
+                range: offset..end,
             },
             file: Some(file.clone()),
             donor: None,
@@ -358,12 +359,12 @@ impl WriteBehindState {
         });
     }
 
-    fn put_back(&mut self, lost: SentWrite) {
-        self.lost += 1;
+    fn requeue_lost(&mut self, lost: SentWrite) {
+        self.lost_writes += 1;
         self.bytes += lost.bytes();
         let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
         let run = WriteRun {
-            number: self.lost,
+            number: self.lost_writes,
             write: lost,
             file: None,
             donor: None,
@@ -375,7 +376,7 @@ impl WriteBehindState {
     /// Whether the last run has no waiter as it is.
     fn may_grow(&self) -> bool {
         let last = NEW + self.last;
-        !self.held.iter().any(|held| match held.until {
+        !self.waiters.iter().any(|held| match held.until {
             WaitUntil::ExecutedTo(to) | WaitUntil::ReadTo(_, to) => to == last,
             WaitUntil::Executed | WaitUntil::Read(_) | WaitUntil::Room(_) => false,
         })
@@ -383,8 +384,8 @@ impl WriteBehindState {
 
     /// Returns the runs that are not executed.
     fn pending(&self) -> impl Iterator<Item = (u64, &Range<u64>)> {
-        let waiting = self.waiting.iter().map(|run| (run.number, &run.write.place));
-        waiting.chain(self.under_way.iter().map(|run| (run.number, &run.place)))
+        let waiting = self.waiting.iter().map(|run| (run.number, &run.write.range));
+        waiting.chain(self.in_flight.iter().map(|run| (run.number, &run.range)))
     }
 
     fn reach(&self, then: u64) -> Option<u64> {
@@ -393,21 +394,21 @@ impl WriteBehindState {
     }
 
     fn begin(&mut self) -> Option<WriteRun> {
-        let next = &self.waiting.front()?.write.place;
-        let in_use = |run: &WritesInFlight| overlap(next, &run.place);
-        if self.under_way.len() >= DEPTH || self.under_way.iter().any(in_use) {
+        let next = &self.waiting.front()?.write.range;
+        let in_use = |run: &WritesInFlight| overlap(next, &run.range);
+        if self.in_flight.len() >= DEPTH || self.in_flight.iter().any(in_use) {
             return None;
         }
         let run = self.waiting.pop_front()?;
-        let (place, payer) = (run.write.place.clone(), run.write.payer.clone());
-        self.under_way.push(WritesInFlight { number: run.number, place, payer });
+        let (place, payer) = (run.write.range.clone(), run.write.payer.clone());
+        self.in_flight.push(WritesInFlight { number: run.number, range: place, payer });
         Some(run)
     }
 
     fn end(&mut self, number: u64, now: u64) -> u64 {
-        let at = self.under_way.iter().position(|run| run.number == number);
+        let at = self.in_flight.iter().position(|run| run.number == number);
         let Some(at) = at else { return 0 };
-        let WritesInFlight { place, .. } = self.under_way.swap_remove(at);
+        let WritesInFlight { range: place, .. } = self.in_flight.swap_remove(at);
         let bytes = place.end - place.start;
         self.bytes -= bytes;
         while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
@@ -451,32 +452,32 @@ impl WriteBehindState {
         for run in waiting.filter(|run| !is_his(&run.write.payer)) {
             run.donor.get_or_insert_with(|| donor.clone());
         }
-        let begun = self.under_way.iter().filter(|run| run.number <= last && !is_his(&run.payer));
-        begun.map(|run| run.place.clone()).collect()
+        let begun = self.in_flight.iter().filter(|run| run.number <= last && !is_his(&run.payer));
+        begun.map(|run| run.range.clone()).collect()
     }
 
     fn ready(&mut self) -> Vec<OnReady> {
-        let mut held = std::mem::take(&mut self.held);
+        let mut held = std::mem::take(&mut self.waiters);
         let go = held.extract_if(.., |held| !self.is_to_wait(&held.until));
         let go = go.map(|held| held.then).collect();
-        self.held = held;
+        self.waiters = held;
         go
     }
 
-    fn take_held(&mut self, which: impl Fn(&mut WriteWaiter) -> bool) -> Vec<OnReady> {
-        self.held.extract_if(.., which).map(|held| held.then).collect()
+    fn take_waiters(&mut self, which: impl Fn(&mut WriteWaiter) -> bool) -> Vec<OnReady> {
+        self.waiters.extract_if(.., which).map(|held| held.then).collect()
     }
 }
 
 impl SentWrite {
     pub(crate) fn bytes(&self) -> u64 {
-        self.place.end - self.place.start
+        self.range.end - self.range.start
     }
 }
 
 impl fmt::Debug for WriteRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Run({} of {:?}: {:?})", self.number, self.write.node.id, self.write.place)
+        write!(f, "Run({} of {:?}: {:?})", self.number, self.write.node.id, self.write.range)
     }
 }
 

@@ -25,7 +25,7 @@ impl Bench {
     }
 
     fn open(&self, name: &[u8]) -> Arc<OpenFile> {
-        let node = self.nodes.look_up(name, &Attributes::default());
+        let node = self.nodes.lookup(name, &Attributes::default());
         let fid = self.files.reserve().unwrap();
         self.files.opened(fid, node, SessionIdentity::known(1, 64, 1 << 22), open::WRONLY)
     }
@@ -66,9 +66,9 @@ fn go(ready: Vec<OnReady>) {
 fn what_continues_the_last_write_travels_with_it_while_others_are_under_way() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     for piece in 0..DEPTH as u64 {
-        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), Accepted::Taken);
+        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), Accepted::Accepted);
         assert_eq!(message(&behind.begin().unwrap()), (piece * 4, b"aaaa".to_vec()));
     }
     bench.put(&file, 16, b"bbbb");
@@ -86,7 +86,7 @@ fn what_continues_the_last_write_travels_with_it_while_others_are_under_way() {
 fn what_overlaps_waits_for_what_was_written_before() {
     let bench = Bench::new();
     let (file, other) = (bench.open(b"a"), bench.open(b"a"));
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     bench.put(&file, 0, b"first");
     behind.begin().unwrap();
     bench.put(&other, 4, b"second");
@@ -101,14 +101,14 @@ fn what_overlaps_waits_for_what_was_written_before() {
 fn who_waits_goes_on_when_what_was_written_before_is_executed_and_no_later() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     let (nothing, told) = held(WaitUntil::Executed, 7);
-    assert!(behind.hold(nothing).is_err(), "nothing is to be waited for");
+    assert!(behind.wait(nothing).is_err(), "nothing is to be waited for");
     bench.put(&file, 0, b"one");
     let first = behind.begin().unwrap();
     bench.put(&file, 50, b"two");
     let (waits, later) = held(WaitUntil::Executed, 7);
-    assert!(behind.hold(waits).is_ok());
+    assert!(behind.wait(waits).is_ok());
     // What comes now is not waited for, and does not make what is waited for larger.
     bench.put(&file, 53, b"three");
     let second = behind.begin().unwrap();
@@ -131,21 +131,21 @@ fn a_file_and_a_payer_have_bounds() {
     let mut files: Vec<_> = (0..4).map(|number| bench.open(&[number])).collect();
     for file in &files {
         for piece in 0..4 {
-            assert_eq!(bench.put(file, piece * u64::from(PAYLOAD), &large), Accepted::Taken);
+            assert_eq!(bench.put(file, piece * u64::from(PAYLOAD), &large), Accepted::Accepted);
         }
         assert_eq!(bench.put(file, 1 << 30, b"x"), Accepted::Full);
     }
     files.push(bench.open(b"another"));
     let [first, .., another] = &files[..] else { unreachable!() };
     // Each payer here is another identity, as `SessionIdentity::known` makes them.
-    assert_eq!(bench.put(another, 0, b"x"), Accepted::Taken);
+    assert_eq!(bench.put(another, 0, b"x"), Accepted::Accepted);
     let (waits, told) = held(WaitUntil::Room(1), 7);
-    assert!(first.node.behind.hold(waits).is_ok());
-    let run = first.node.behind.begin().unwrap();
+    assert!(first.node.write_behind.wait(waits).is_ok());
+    let run = first.node.write_behind.begin().unwrap();
     go(bench.executed(first, run.number));
     assert_eq!(told.load(Ordering::SeqCst), 1);
-    assert_eq!(bench.put(first, 1 << 30, b"x"), Accepted::Taken);
-    another.payer.behind.store(PAYER_MAX, Ordering::SeqCst);
+    assert_eq!(bench.put(first, 1 << 30, b"x"), Accepted::Accepted);
+    another.payer.write_behind.store(PAYER_MAX, Ordering::SeqCst);
     assert_eq!(bench.put(another, 9, b"x"), Accepted::NoRoom);
 }
 
@@ -154,13 +154,15 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
     let bench = Bench::new();
     let file = bench.open(b"a");
     bench.put(&file, 0, b"one");
-    let run = file.node.behind.begin().unwrap();
+    let run = file.node.write_behind.begin().unwrap();
     let ((killed, dead), (waits, alive)) =
         (held(WaitUntil::Executed, 7), held(WaitUntil::Executed, 8));
-    assert!(file.node.behind.hold(killed).is_ok() && file.node.behind.hold(waits).is_ok());
+    assert!(
+        file.node.write_behind.wait(killed).is_ok() && file.node.write_behind.wait(waits).is_ok()
+    );
     let now = Instant::now();
-    go(bench.all.let_go(now, |thread| thread == 7));
-    assert!(bench.all.let_go(now, |_| true).is_empty(), "it looks once in a while");
+    go(bench.all.detach_killed(now, |thread| thread == 7));
+    assert!(bench.all.detach_killed(now, |_| true).is_empty(), "it looks once in a while");
     assert_eq!((dead.load(Ordering::SeqCst), alive.load(Ordering::SeqCst)), (1, 0));
     go(bench.executed(&file, run.number));
     assert_eq!((dead.load(Ordering::SeqCst), alive.load(Ordering::SeqCst)), (1, 1));
@@ -170,7 +172,7 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
 fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     let asked = bench.all.now();
     assert_eq!(behind.since(asked), WaitingSince::Same);
     bench.put(&file, 7, b"one");
@@ -184,7 +186,7 @@ fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     bench.all.changed(&file.node);
     assert_eq!(behind.since(asked), WaitingSince::Changed);
     let told = Attributes { size: 12, ..Attributes::default() };
-    let size = |since: WaitingSince| since.applied_to(told).told.size;
+    let size = |since: WaitingSince| since.applied_to(told).attributes.size;
     assert_eq!(
         (size(WaitingSince::Longer(10)), size(WaitingSince::Longer(14)), size(WaitingSince::Same)),
         (12, 14, 12)
@@ -197,10 +199,10 @@ fn ends_of_runs_are_known_to_who_asked_before_each_and_bounded() {
     let file = bench.open(b"a");
     let execute = |offset| {
         bench.put(&file, offset, b"x");
-        let run = file.node.behind.begin().unwrap();
+        let run = file.node.write_behind.begin().unwrap();
         go(bench.executed(&file, run.number));
     };
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     let first = bench.all.now();
     execute(99);
     let second = bench.all.now();
@@ -219,15 +221,15 @@ fn ends_of_runs_are_known_to_who_asked_before_each_and_bounded() {
 fn who_reads_waits_for_what_was_written_there_alone() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     bench.put(&file, 0, b"first");
     let first = behind.begin().unwrap();
     bench.put(&file, 100, b"second");
     let second = behind.begin().unwrap();
     let (elsewhere, _) = held(WaitUntil::Read(5..100), 1);
-    assert!(behind.hold(elsewhere).is_err(), "nothing is written there");
+    assert!(behind.wait(elsewhere).is_err(), "nothing is written there");
     let (there, told) = held(WaitUntil::Read(4..50), 1);
-    assert!(behind.hold(there).is_ok());
+    assert!(behind.wait(there).is_ok());
     bench.put(&file, 0, b"again");
     go(bench.executed(&file, second.number));
     assert_eq!(told.load(Ordering::SeqCst), 0);
@@ -239,19 +241,24 @@ fn who_reads_waits_for_what_was_written_there_alone() {
 fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     for piece in 0..DEPTH as u64 {
         bench.put(&file, piece * 100, b"under way");
         behind.begin().unwrap();
     }
     bench.put(&file, 2, b"new");
     let (waits, told) = held(WaitUntil::Executed, 7);
-    assert!(behind.hold(waits).is_ok());
+    assert!(behind.wait(waits).is_ok());
     for data in [&b"older"[..], b"old"] {
         let (node, payer) = (file.node.clone(), file.payer.clone());
         let message = ExtRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
         let frame = CallFrame::new(HandleList::one(b"a"), message);
-        bench.all.put_back(SentWrite { node, payer, frame, place: 1000..1000 + data.len() as u64 });
+        bench.all.requeue_lost(SentWrite {
+            node,
+            payer,
+            frame,
+            range: 1000..1000 + data.len() as u64,
+        });
     }
     for number in 1..=DEPTH as u64 {
         go(bench.executed(&file, NEW + number));
@@ -275,14 +282,14 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
 fn what_others_write_before_goes_in_the_lane_of_who_waits() {
     let bench = Bench::new();
     let file = bench.open(b"a");
-    let behind = &file.node.behind;
+    let behind = &file.node.write_behind;
     for piece in 0..DEPTH as u64 + 3 {
         bench.put(&file, piece * 100, b"aaaa");
         behind.begin();
     }
     let donor = SessionIdentity::known(2, 64, 1 << 22);
     let (there, _) = held(WaitUntil::Read(500..504), 7);
-    let until = behind.hold(there).unwrap();
+    let until = behind.wait(there).unwrap();
     assert!(behind.donate(&until, &file.payer).is_empty(), "its own lane it has");
     let begun = behind.donate(&until, &donor);
     assert_eq!(begun, [0..4, 100..104, 200..204, 300..304]);

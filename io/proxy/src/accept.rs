@@ -30,12 +30,12 @@ use crate::sessions::Protocol;
 pub(crate) struct Accepting {
     paused_until: AtomicU64,
     refused: AtomicU64,
-    taken_back: AtomicU64,
+    reclaimed: AtomicU64,
 }
 
 impl Accepting {
     /// When to accept again, if that is paused.
-    pub(crate) fn resumes(&self) -> Option<Time> {
+    pub(crate) fn resume_time(&self) -> Option<Time> {
         match self.paused_until.load(Ordering::Relaxed) {
             0 => None,
             until => Some(Time::from_nanos(until)),
@@ -44,7 +44,7 @@ impl Accepting {
 
     /// Connections that were refused so far, and those that were ended for others.
     pub(crate) fn counts(&self) -> [u64; 2] {
-        [&self.refused, &self.taken_back].map(|count| count.load(Ordering::Relaxed))
+        [&self.refused, &self.reclaimed].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -53,9 +53,9 @@ impl Server {
     pub(crate) fn accept(self: &Arc<Server>, listener: &NinepListener) -> Vec<Arc<Connection>> {
         let settings = self.settings();
         let mut ending = Vec::new();
-        while self.accepting.resumes().is_none() {
+        while self.accepting.resume_time().is_none() {
             match listener.accept(&settings) {
-                Ok(Some((socket, peer))) => self.seat(socket, peer, &mut ending),
+                Ok(Some((socket, peer))) => self.register_or_close(socket, peer, &mut ending),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -69,14 +69,14 @@ impl Server {
 
     /// Accepts again if a pause is over.
     pub(crate) fn resume_accepting(&self, now: Time) {
-        if self.accepting.resumes().is_some_and(|until| until <= now) {
+        if self.accepting.resume_time().is_some_and(|until| until <= now) {
             self.accepting.paused_until.store(0, Ordering::Relaxed);
             self.watch_listeners(epoll::EventFlags::IN);
         }
     }
 
     /// Gives a new connection a place, or closes it.
-    fn seat(
+    fn register_or_close(
         self: &Arc<Server>,
         socket: OwnedFd,
         peer: ConnectionPeer,
@@ -95,7 +95,7 @@ impl Server {
                 self.accepting.refused.fetch_add(1, Ordering::Relaxed);
                 return self.pause_accepting();
             }
-            self.accepting.taken_back.fetch_add(victims.len() as u64, Ordering::Relaxed);
+            self.accepting.reclaimed.fetch_add(victims.len() as u64, Ordering::Relaxed);
             ending.extend(victims);
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,8 @@ impl Server {
         connections: &FxHashMap<u64, Arc<Connection>>,
         newcomer: &ConnectionPeer,
     ) -> Vec<Arc<Connection>> {
-        let places: Vec<_> = connections.values().map(|connection| place(connection)).collect();
+        let places: Vec<_> =
+            connections.values().map(|connection| reclaim_place(connection)).collect();
         let newcomer = newcomer.holder();
         let ids = reclaim(&places, &newcomer, AT_ONCE, self.clock.now());
         let victims: Vec<_> =
@@ -151,7 +152,7 @@ impl ConnectionPeer {
 }
 
 /// A connection's place in the table. One that is locked is being used.
-fn place(connection: &Connection) -> ReclaimPlace {
+fn reclaim_place(connection: &Connection) -> ReclaimPlace {
     let worth = connection.session.try_lock().ok().and_then(|session| {
         let is_idle =
             session.tags.is_empty() && session.stalled.is_none() && connection.unsent() == 0;

@@ -134,10 +134,10 @@ impl Charge {
     /// Holds another amount from now on; less is never refused.
     pub(crate) fn resize(&mut self, amount: u64) -> Result<(), Errno> {
         if amount > self.amount {
-            let taken = self.of.lock(self.what).take(&self.holder, amount - self.amount);
+            let taken = self.of.lock(self.what).acquire(&self.holder, amount - self.amount);
             taken.map_err(|bound| refused(self.what, &self.holder, bound))?;
         } else {
-            self.of.lock(self.what).give_back(&self.holder, self.amount - amount);
+            self.of.lock(self.what).release(&self.holder, self.amount - amount);
         }
         self.amount = amount;
         Ok(())
@@ -146,7 +146,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.of.lock(self.what).give_back(&self.holder, self.amount);
+        self.of.lock(self.what).release(&self.holder, self.amount);
     }
 }
 

@@ -56,7 +56,7 @@ impl PooledBuffer {
     /// Memory for a message of `len` bytes, placed so that a write's payload is page-aligned.
     pub(crate) fn for_message(len: usize) -> PooledBuffer {
         let aligned = len >= PAGE + ninep::WRITE_HEADER_LEN;
-        let memory = take(len + if aligned { PAGE } else { 0 });
+        let memory = acquire(len + if aligned { PAGE } else { 0 });
         let start = if aligned {
             let payload = memory.as_ptr() as usize + ninep::WRITE_HEADER_LEN;
             payload.next_multiple_of(PAGE) - payload
@@ -81,7 +81,7 @@ impl PooledBuffer {
 
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        give_back(std::mem::take(&mut self.memory));
+        recycle(std::mem::take(&mut self.memory));
     }
 }
 
@@ -89,7 +89,7 @@ static POOL: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 static POOLED: AtomicUsize = AtomicUsize::new(0);
 
 /// At least `len` initialised bytes.
-fn take(len: usize) -> Vec<u8> {
+fn acquire(len: usize) -> Vec<u8> {
     if len < POOLED_MIN {
         return vec![0; len];
     }
@@ -105,7 +105,7 @@ fn take(len: usize) -> Vec<u8> {
     vec![0; size]
 }
 
-fn give_back(memory: Vec<u8>) {
+fn recycle(memory: Vec<u8>) {
     let size = memory.len();
     if size < POOLED_MIN {
         return;

@@ -139,7 +139,7 @@ pub fn calibrate(
     let mut steps = Steps { stop, progress, begun: Instant::now(), time };
     let scratch = ScratchFiles::make(dir)?;
     let backing = Backing::probe(scratch.own()).map_err(CalibrateError::Backend)?;
-    steps.say("filling a file");
+    steps.report_progress("filling a file");
     let file = scratch.full_file(time.mul_f64(SHARE_FILL), stop)?;
     let (reads, writes) = sizes::measure(&file, time.mul_f64(SHARE_SIZES), &mut steps)?;
     let cached = cached::measure(&file, time.mul_f64(SHARE_CACHED), &mut steps)?;
@@ -149,7 +149,7 @@ pub fn calibrate(
     let device_per_sec = largest.saturated() * largest.size.get() as f64;
     let share = time.mul_f64(SHARE_MODES);
     let modes = modes::measure(&scratch, backing, share, device_per_sec, &mut steps)?;
-    steps.say("removing the scratch files");
+    steps.report_progress("removing the scratch files");
     drop(scratch);
 
     let spreads: Vec<_> = reads.iter().chain(&writes).map(|ladder| ladder.spread).collect();
@@ -189,7 +189,7 @@ const SHARE_MODES: f64 = 0.20;
 
 impl Steps<'_> {
     /// Says what is measured next, and how far the whole is.
-    fn say(&mut self, what: &str) {
+    fn report_progress(&mut self, what: &str) {
         let part = self.begun.elapsed().as_secs_f64() / self.time.as_secs_f64();
         (self.progress)(&format!("{:3.0} %  {what}", (part * 100.0).min(99.0)));
     }

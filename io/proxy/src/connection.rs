@@ -97,7 +97,7 @@ pub(crate) struct NinepSession {
     pub(crate) covered: usize,
     pub(crate) memory: Option<Charge>,
     /// Whether it waits in the line for memory.
-    pub(crate) starves: bool,
+    pub(crate) awaits_memory: bool,
     server: Weak<Server>,
     interest: epoll::EventFlags,
 }
@@ -157,7 +157,7 @@ pub(crate) struct ConnectionBounds {
 /// Turned off while a connection is paused; the end of its peer is reported all the same.
 const READ: epoll::EventFlags = epoll::EventFlags::IN;
 /// Events that are always reported.
-const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
+const PEER_CLOSED: epoll::EventFlags = epoll::EventFlags::RDHUP;
 
 /// Factor for the requests in flight on a mount's connection, which carries many jobs.
 const MOUNT_TIMES: usize = 4;
@@ -198,7 +198,7 @@ impl Connection {
 
     /// Adds the connection to an epoll set, to be notified of input.
     pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
-        Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
+        Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | PEER_CLOSED)?)
     }
 
     /// Notes the time of a read from the socket.
@@ -212,7 +212,7 @@ impl Connection {
     }
 
     /// Whether the peer has closed or was reset. Calls the kernel.
-    pub(crate) fn peer_is_gone(&self) -> bool {
+    pub(crate) fn is_peer_closed(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut polled = [PollFd::new(&self.socket, gone)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -220,7 +220,7 @@ impl Connection {
     }
 
     /// Drops unread bytes: the connection is closed.
-    pub(crate) fn forget_unsent(&self) {
+    pub(crate) fn drop_unsent(&self) {
         let queue = std::mem::take(&mut self.out.lock().expect("not poisoned").queue);
         self.unsent.store(0, Ordering::Relaxed);
         drop(queue);
@@ -245,7 +245,7 @@ impl Connection {
     }
 
     /// Returns the bytes on their way to a TCP peer. A Unix socket's are the peer's once sent.
-    pub(crate) fn untaken(&self) -> usize {
+    pub(crate) fn unacknowledged(&self) -> usize {
         if self.peer.uid.is_some() { 0 } else { crate::sys::unacknowledged(self.socket.as_fd()) }
     }
 
@@ -261,11 +261,11 @@ impl Connection {
         if self.closed.load(Ordering::Acquire) {
             return SendOutcome::Ok;
         }
-        session.tally.take(&mut batch.tally);
+        session.tally.merge(&mut batch.tally);
         if batch.path.epoch != session.epoch {
             return SendOutcome::Ok;
         }
-        session.answered(batch);
+        session.finish_answered(batch);
         let mut out = self.out.lock().expect("not poisoned");
         let before = batch.bytes.len() + batch.pipes.iter().map(|(_, p)| p.left()).sum::<usize>();
         self.sent.fetch_add(before as u64, Ordering::Relaxed);
@@ -275,10 +275,10 @@ impl Connection {
             match self.send_now(batch) {
                 Ok(None) => {}
                 Ok(Some(rest)) => {
-                    self.keep(&mut out, rest, batch);
+                    self.enqueue(&mut out, rest, batch);
                     drop(out);
                     session = self.session.lock().expect("not poisoned");
-                    session.want(self, poll, epoll::EventFlags::OUT, true);
+                    session.set_interest(self, poll, epoll::EventFlags::OUT, true);
                     return SendOutcome::Ok;
                 }
                 Err(_) => return SendOutcome::Broken,
@@ -286,14 +286,14 @@ impl Connection {
             drop(out);
             session = self.session.lock().expect("not poisoned");
         } else {
-            self.keep(&mut out, 0, batch);
+            self.enqueue(&mut out, 0, batch);
             drop(out);
         }
         self.resume(&mut session, poll, bounds)
     }
 
     /// Sends waiting replies, now that the socket takes more.
-    pub(crate) fn send_rest(&self, poll: &OwnedFd, bounds: ConnectionBounds) -> SendOutcome {
+    pub(crate) fn send_queued(&self, poll: &OwnedFd, bounds: ConnectionBounds) -> SendOutcome {
         let mut out = self.out.lock().expect("not poisoned");
         while let Some(chunk) = out.queue.front_mut() {
             let (moved, left) = match chunk {
@@ -323,7 +323,7 @@ impl Connection {
         drop(out);
         let mut session = self.session.lock().expect("not poisoned");
         if empty && self.unsent() == 0 {
-            session.want(self, poll, epoll::EventFlags::OUT, false);
+            session.set_interest(self, poll, epoll::EventFlags::OUT, false);
         }
         self.resume(&mut session, poll, bounds)
     }
@@ -336,7 +336,7 @@ impl Connection {
     ) -> SendOutcome {
         if session.paused && !session.is_over(bounds, self.unsent()) {
             session.paused = false;
-            session.want(self, poll, READ, true);
+            session.set_interest(self, poll, READ, true);
             return SendOutcome::Resume;
         }
         SendOutcome::Ok
@@ -367,18 +367,18 @@ impl Connection {
     }
 
     /// Queues the rest of a batch, from byte `at` on.
-    fn keep(&self, out: &mut SendQueue, mut at: usize, batch: &mut ReplyBatch) {
+    fn enqueue(&self, out: &mut SendQueue, mut at: usize, batch: &mut ReplyBatch) {
         let pipes = std::mem::take(&mut batch.pipes);
         for (after, load) in pipes {
-            self.keep_bytes(out, &batch.bytes[at..after]);
+            self.enqueue_bytes(out, &batch.bytes[at..after]);
             at = after;
             self.unsent.fetch_add(load.left(), Ordering::Relaxed);
             out.queue.push_back(SendChunk::Pipe(load));
         }
-        self.keep_bytes(out, &batch.bytes[at..]);
+        self.enqueue_bytes(out, &batch.bytes[at..]);
     }
 
-    fn keep_bytes(&self, out: &mut SendQueue, bytes: &[u8]) {
+    fn enqueue_bytes(&self, out: &mut SendQueue, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.unsent.fetch_add(bytes.len(), Ordering::Relaxed);
             out.queue.push_back(SendChunk::Bytes(bytes.to_vec(), 0));
@@ -421,9 +421,9 @@ impl NinepSession {
             stalled: None,
             covered: FREE,
             memory: None,
-            starves: false,
+            awaits_memory: false,
             server,
-            interest: READ | GONE,
+            interest: READ | PEER_CLOSED,
         }
     }
 
@@ -479,31 +479,31 @@ impl NinepSession {
     /// Pauses reading from the connection until replies have left.
     pub(crate) fn pause(&mut self, connection: &Connection, poll: &OwnedFd) {
         self.paused = true;
-        self.want(connection, poll, READ, false);
+        self.set_interest(connection, poll, READ, false);
     }
 
     /// Notes that there may be memory again.
-    pub(crate) fn fed(&mut self, connection: &Connection, poll: &OwnedFd) {
-        (self.starves, self.paused) = (false, false);
-        self.want(connection, poll, READ, true);
+    pub(crate) fn memory_available(&mut self, connection: &Connection, poll: &OwnedFd) {
+        (self.awaits_memory, self.paused) = (false, false);
+        self.set_interest(connection, poll, READ, true);
     }
 
     /// Forgets the answered requests and appends the replies of flushes that waited for them.
-    fn answered(&mut self, batch: &mut ReplyBatch) {
+    fn finish_answered(&mut self, batch: &mut ReplyBatch) {
         for tag in &batch.answered {
             self.free(*tag);
         }
         if self.flushes.is_empty() {
             return;
         }
-        for flush in self.flushes_of(&batch.answered) {
+        for flush in self.take_flushes_of(&batch.answered) {
             batch.reply(flush, Reply::Flush);
         }
     }
 
     /// Removes the flushes that waited for these requests, in their order, and the flushes that
     /// waited for such a flush.
-    pub(crate) fn flushes_of(&mut self, answered: &[Tag]) -> Vec<Tag> {
+    pub(crate) fn take_flushes_of(&mut self, answered: &[Tag]) -> Vec<Tag> {
         let mut due = Vec::new();
         let mut flushes = std::mem::take(&mut self.flushes);
         flushes.retain(|(old, flush)| {
@@ -528,7 +528,7 @@ impl NinepSession {
         }
     }
 
-    fn want(
+    fn set_interest(
         &mut self,
         connection: &Connection,
         poll: &OwnedFd,

@@ -67,7 +67,7 @@ pub enum ControllerClientError {
 /// Events that the thread waits for.
 enum LoopEvent {
     Order(ControllerReply),
-    Lost(ClientError),
+    Failed(ClientError),
     Stop,
 }
 
@@ -77,14 +77,14 @@ struct ReportLoop {
     controller: Endpoints,
     name: Arc<str>,
     epoch: u64,
-    members: Vec<TargetSession>,
-    standing: SessionSettings,
+    sessions: Vec<TargetSession>,
+    settings: SessionSettings,
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
     /// Replies to the controller's queries, for the next report.
     answers: Vec<ProxyReply>,
     /// Calls that were not answered yet, those that wait for a poster included.
-    under_way: usize,
+    in_flight: usize,
     /// The version of the rules that the controller gave.
     rules: Option<String>,
     /// The greatest number of a controller that was heard.
@@ -104,7 +104,7 @@ struct ReportSender {
 /// The standing with one target's controller.
 struct TargetSession {
     target: Arc<Target>,
-    standing: ControllerSession,
+    session: ControllerSession,
 }
 
 impl ControllerClient {
@@ -138,10 +138,10 @@ impl ControllerClient {
             server: server.clone(),
             controller,
             name: name.as_str().into(),
-            epoch: since_1970(),
-            members: Vec::new(),
-            standing: SessionSettings {
-                silence: match settings.controller_unreachable {
+            epoch: unix_time_ns(),
+            sessions: Vec::new(),
+            settings: SessionSettings {
+                lease_expiry: match settings.controller_unreachable {
                     ControllerUnreachable::Equal => LeaseExpiry::Equal,
                     ControllerUnreachable::Keep => LeaseExpiry::KeepLast,
                     ControllerUnreachable::Full => LeaseExpiry::Full,
@@ -151,7 +151,7 @@ impl ControllerClient {
             usage: UsageReporter::default(),
             posts,
             answers: Vec::new(),
-            under_way: 0,
+            in_flight: 0,
             rules: None,
             term: 0,
             paused: None,
@@ -179,50 +179,50 @@ impl ReportLoop {
         loop {
             match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
                 Ok(LoopEvent::Order(order)) => {
-                    self.under_way -= 1;
+                    self.in_flight -= 1;
                     self.server.link.answered(&order, self.server.clock.now());
-                    if self.hear(&order) {
+                    if self.receive(&order) {
                         self.report(false);
                     }
                     self.apply_grants();
                 }
-                Ok(LoopEvent::Lost(error)) => {
-                    self.under_way -= 1;
-                    self.lose(&error);
+                Ok(LoopEvent::Failed(error)) => {
+                    self.in_flight -= 1;
+                    self.handle_failure(&error);
                 }
                 Ok(LoopEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if Instant::now() >= tick {
                 tick = Instant::now() + TICK;
-                self.meet_targets();
+                self.register_targets();
                 if self.paused.is_none_or(|until| tick > until) {
                     self.paused = None;
                     self.report(true);
                 }
                 self.apply_grants();
             }
-            self.wait_for_news();
+            self.send_long_poll();
         }
     }
 
     /// Registers for targets that are new.
-    fn meet_targets(&mut self) {
-        for target in self.server.targets().into_iter().skip(self.members.len()) {
+    fn register_targets(&mut self) {
+        for target in self.server.targets().into_iter().skip(self.sessions.len()) {
             let now = self.server.clock.now();
-            let standing = ControllerSession::new(&self.name, self.epoch, self.standing, now);
-            self.members.push(TargetSession { target, standing });
+            let standing = ControllerSession::new(&self.name, self.epoch, self.settings, now);
+            self.sessions.push(TargetSession { target, session: standing });
         }
     }
 
     /// Says what there is to say, with what was used if a tick has passed.
     fn report(&mut self, with_uses: bool) {
         let now = self.server.clock.now();
-        let mut report = self.bare_report();
-        for TargetSession { target, standing } in &mut self.members {
-            let used = || target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default();
+        let mut report = self.empty_report();
+        for TargetSession { target, session: standing } in &mut self.sessions {
+            let used = || target.with_dispatcher(|d, now| d.take_usage(now)).unwrap_or_default();
             let uses = with_uses.then(used);
-            let untold = target.with_dispatcher(|d, _| d.take_untold()).unwrap_or_default();
+            let untold = target.with_dispatcher(|d, _| d.take_unreported()).unwrap_or_default();
             untold.iter().for_each(|(class, cost)| standing.serve(class, *cost, now));
             if let Some(said) = standing.report(uses, now) {
                 report.targets.insert(target.name.clone(), WireTargetReport::from(&said));
@@ -240,19 +240,19 @@ impl ReportLoop {
     /// Whether requests of several classes wait for one another at any target.
     fn is_contended(&self) -> bool {
         let waits = |member: &TargetSession| member.target.with_dispatcher(|d, _| d.is_contended());
-        self.members.iter().any(|member| waits(member).unwrap_or(false))
+        self.sessions.iter().any(|member| waits(member).unwrap_or(false))
     }
 
     /// Leaves a call at the controller, if none is there: news come as its answer. While the
     /// controller does not answer, reports are enough.
-    fn wait_for_news(&mut self) {
-        if self.under_way == 0 && self.server.link.is_heard() {
-            let report = self.bare_report();
+    fn send_long_poll(&mut self) {
+        if self.in_flight == 0 && self.server.link.is_answered() {
+            let report = self.empty_report();
             self.post(report);
         }
     }
 
-    fn bare_report(&self) -> ProxyReport {
+    fn empty_report(&self) -> ProxyReport {
         let (epoch, rules) = (self.epoch, self.rules.clone());
         ProxyReport { epoch, rules, ..ProxyReport::default() }
     }
@@ -261,7 +261,7 @@ impl ReportLoop {
         report.answers = std::mem::take(&mut self.answers);
         // Where both posters wait for answers, what this says the next one says.
         match self.posts.try_send(report) {
-            Ok(()) => self.under_way += 1,
+            Ok(()) => self.in_flight += 1,
             Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
                 self.answers = report.answers;
             }
@@ -269,30 +269,30 @@ impl ReportLoop {
     }
 
     /// Takes an order in; true if something is to be reported at once.
-    fn hear(&mut self, order: &ControllerReply) -> bool {
+    fn receive(&mut self, order: &ControllerReply) -> bool {
         if order.term < self.term {
             return false;
         }
         if order.term > self.term {
             self.term = order.term;
-            self.usage.begin_anew();
+            self.usage.reset();
         }
         let mut asks = false;
         if let Some(rules) = &order.rules {
-            asks |= self.take_rules(rules);
+            asks |= self.apply_rules(rules);
         }
-        if let Some(sequence) = order.usage_taken {
-            self.usage.note_taken(sequence);
+        if let Some(sequence) = order.usage_acknowledged {
+            self.usage.acknowledge(sequence);
         }
         let questions = order.questions.iter().take(QUESTIONS_MAX);
         self.answers.extend(questions.map(|question| self.server.answer_controller(question)));
         self.answers.truncate(QUESTIONS_MAX);
         asks |= !self.answers.is_empty();
         let now = self.server.clock.now();
-        for TargetSession { target, standing } in &mut self.members {
+        for TargetSession { target, session: standing } in &mut self.sessions {
             let Some(form) = order.targets.get(&target.name) else { continue };
-            match form.to_order(&self.name, self.epoch) {
-                Ok(order) => asks |= standing.hear(&order, now),
+            match form.to_assignment(&self.name, self.epoch) {
+                Ok(order) => asks |= standing.receive(&order, now),
                 Err(error) => {
                     tracing::warn!(target = target.name, "cannot read an assignment: {error}")
                 }
@@ -301,11 +301,11 @@ impl ReportLoop {
         asks
     }
 
-    fn take_rules(&mut self, rules: &RulesText) -> bool {
+    fn apply_rules(&mut self, rules: &RulesText) -> bool {
         if self.rules.as_ref() == Some(&rules.version) {
             return false;
         }
-        match self.server.take_rules(&rules.text, &self.controller.to_string()) {
+        match self.server.apply_controller_rules(&rules.text, &self.controller.to_string()) {
             Ok(()) => {
                 tracing::info!(version = rules.version, "applied the controller's rules")
             }
@@ -322,14 +322,14 @@ impl ReportLoop {
     fn apply_grants(&mut self) {
         let now = self.server.clock.now();
         let mut changed = false;
-        for TargetSession { target, standing } in &mut self.members {
+        for TargetSession { target, session: standing } in &mut self.sessions {
             while let Some(grants) = standing.poll_grants(now) {
                 tracing::debug!(target = target.name, ?grants, "granted");
                 target.with_dispatcher(|d, now| d.set_grants(&grants, now));
                 changed = true;
             }
-            while let Some((class, cost)) = standing.poll_elsewhere() {
-                target.with_dispatcher(|d, now| d.class_served_elsewhere(&class, cost, now));
+            while let Some((class, cost)) = standing.poll_remote_service() {
+                target.with_dispatcher(|d, now| d.charge_class_remote_service(&class, cost, now));
             }
         }
         if changed {
@@ -338,14 +338,14 @@ impl ReportLoop {
     }
 
     /// A call was not answered, or refused.
-    fn lose(&mut self, error: &ClientError) {
+    fn handle_failure(&mut self, error: &ClientError) {
         self.server.link.failed(error);
         let Some(code) = refusal(error) else { return };
         self.paused = Some(Instant::now() + REFUSED_PAUSE);
         if code == ErrorCode::EpochSuperseded {
             // Another one had this name and has ended: what it was given is given to this one.
-            self.epoch = since_1970().max(self.epoch + 1);
-            self.members.clear();
+            self.epoch = unix_time_ns().max(self.epoch + 1);
+            self.sessions.clear();
             self.usage.begin_life();
             self.rules = None;
         }
@@ -361,8 +361,8 @@ impl ReportSender {
             let event = match self.client.report(&self.name, &report) {
                 Ok(order) => LoopEvent::Order(order),
                 Err(error) => {
-                    self.read_credentials_again();
-                    LoopEvent::Lost(error)
+                    self.reload_credentials();
+                    LoopEvent::Failed(error)
                 }
             };
             if events.send(event).is_err() {
@@ -372,7 +372,7 @@ impl ReportSender {
     }
 
     /// A token or certificate that took the place of one that was revoked or has expired.
-    fn read_credentials_again(&mut self) {
+    fn reload_credentials(&mut self) {
         if self.credentials == Credentials::default() {
             return;
         }
@@ -387,7 +387,7 @@ impl ReportSender {
 
 fn client(controller: &Endpoints, credentials: &Credentials) -> Result<ApiClient, ClientError> {
     let client = ApiClient::at(controller)?.with(credentials)?;
-    Ok(client.keeping().with_time_limit(CALL_TIME_MAX))
+    Ok(client.with_connection_reuse().with_time_limit(CALL_TIME_MAX))
 }
 
 fn spawn(
@@ -401,7 +401,7 @@ fn spawn(
 }
 
 /// Now, in nanoseconds since 1970: tells lives apart.
-fn since_1970() -> u64 {
+fn unix_time_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

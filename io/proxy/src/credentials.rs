@@ -121,7 +121,7 @@ pub(crate) fn become_root() {
 
 /// Before a write or truncation through an open file: needs no permission, but a
 /// thread with root's file capabilities would leave set-user-id bits standing.
-pub(crate) fn leave_root(who: &FsCredentials) -> io::Result<()> {
+pub(crate) fn become_non_root(who: &FsCredentials) -> io::Result<()> {
     let as_root = ACTING.with_borrow(|acting| acting.uid == 0);
     if as_root && who.uid != 0 { become_user(who, who.gid) } else { Ok(()) }
 }
@@ -156,7 +156,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     let have = rustix::thread::capabilities(None)?;
     let keep = have.permitted.intersection(WORKER_CAPABILITIES);
     if keep.intersects(FILE_CAPABILITIES) {
-        take_from_users()?;
+        enable_setuid_fixup()?;
     }
     // A proxy with capabilities that is not root has not ceased to be root, so it has lost none: it
     // begins with all of them.
@@ -169,7 +169,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 
 /// Makes the kernel take [`FILE_CAPABILITIES`] from a thread that becomes a user, which the process
 /// that starts the proxy may have disabled.
-fn take_from_users() -> io::Result<()> {
+fn enable_setuid_fixup() -> io::Result<()> {
     let bits = rustix::thread::capabilities_secure_bits()?;
     let forbids = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     if bits.contains(forbids) {
@@ -183,7 +183,7 @@ fn take_from_users() -> io::Result<()> {
 /// The look-up may ask a directory service over the network, so it happens when a
 /// user attaches, never on the way of a request.
 pub(crate) struct Users {
-    keep: Duration,
+    cache_time: Duration,
     known: Mutex<BTreeMap<u32, KnownGroups>>,
 }
 
@@ -195,18 +195,18 @@ impl Users {
     const KNOWN_MAX: usize = 65_536;
 
     pub(crate) fn new(keep: Duration) -> Users {
-        Users { keep, known: Mutex::new(BTreeMap::new()) }
+        Users { cache_time: keep, known: Mutex::new(BTreeMap::new()) }
     }
 
     /// Returns primary and supplementary groups of a user; an unknown user is in the group of the
     /// same number and no other.
     pub(crate) fn groups_of(&self, uid: u32) -> (u32, Arc<[u32]>) {
         if let Some((at, gid, groups)) = self.known.lock().expect("not poisoned").get(&uid)
-            && at.elapsed() < self.keep
+            && at.elapsed() < self.cache_time
         {
             return (*gid, groups.clone());
         }
-        let (gid, groups) = look_up(uid);
+        let (gid, groups) = read_user(uid);
         let mut known = self.known.lock().expect("not poisoned");
         if known.len() >= Users::KNOWN_MAX {
             known.clear();
@@ -221,7 +221,7 @@ impl Users {
     }
 }
 
-fn look_up(uid: u32) -> (u32, Arc<[u32]>) {
+fn read_user(uid: u32) -> (u32, Arc<[u32]>) {
     let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     let Some(user) = user else { return (uid, Arc::from([uid])) };
     let name = std::ffi::CString::new(user.name).unwrap_or_default();
@@ -323,7 +323,7 @@ mod tests {
                 let who = user(uid, &[uid, 100 + below(3) as u32], false);
                 match below(5) {
                     0 => become_root(),
-                    1 => leave_root(&who).unwrap(),
+                    1 => become_non_root(&who).unwrap(),
                     2 if depth > 0 => {
                         start_acting(below(u64::MAX) | 1, depth - 1, &process, wrong.clone());
                     }

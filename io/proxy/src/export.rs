@@ -55,7 +55,7 @@ pub(crate) struct ExportNode {
     charge: Mutex<Option<Charge>>,
 }
 
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const OPEN_PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 /// Fields of statx that a qid needs, and the number of names.
 const QID_MASK: StatxFlags =
@@ -103,8 +103,8 @@ impl ExportNode {
     }
 
     /// The file under a name of this directory, which must not be `.` or `..`.
-    pub(crate) fn look_up(&self, name: &[u8], export: &Export) -> io::Result<ExportNode> {
-        let fd = rustix::fs::openat2(&self.fd, name, LOOK, Mode::empty(), BENEATH)?;
+    pub(crate) fn lookup(&self, name: &[u8], export: &Export) -> io::Result<ExportNode> {
+        let fd = rustix::fs::openat2(&self.fd, name, OPEN_PATH, Mode::empty(), BENEATH)?;
         ExportNode::new(fd, Some(export.root.dev))
     }
 
@@ -124,7 +124,7 @@ impl ExportNode {
     /// The directory above this one; the export's root is above itself.
     pub(crate) fn parent(&self, export: &Export) -> io::Result<ExportNode> {
         let up = |from: BorrowedFd<'_>| {
-            let fd = rustix::fs::openat(from, c"..", LOOK, Mode::empty())?;
+            let fd = rustix::fs::openat(from, c"..", OPEN_PATH, Mode::empty())?;
             ExportNode::new(fd, Some(export.root.dev))
         };
         if self.same_file(&export.root) {
@@ -221,7 +221,7 @@ impl ExportNode {
 }
 
 fn up_to_root(export: &Export) -> io::Result<ExportNode> {
-    let fd = rustix::fs::openat(&export.root.fd, c".", LOOK, Mode::empty())?;
+    let fd = rustix::fs::openat(&export.root.fd, c".", OPEN_PATH, Mode::empty())?;
     ExportNode::new(fd, Some(export.root.dev))
 }
 

@@ -111,10 +111,10 @@ impl PathTable {
 
 impl ClientPaths {
     /// Notes by which name a file was reached.
-    pub(crate) fn learn(&self, handle: &[u8], known: KnownFile) {
+    pub(crate) fn insert(&self, handle: &[u8], known: KnownFile) {
         let Some(key) = key_of(handle) else { return };
         let clients = &mut *self.table.clients.lock().expect("not poisoned");
-        clients.learn(self.client, key, known, self.table.bounds);
+        clients.insert(self.client, key, known, self.table.bounds);
     }
 
     /// Whether a handle's file is known.
@@ -164,7 +164,7 @@ impl PathClients {
         Some(file)
     }
 
-    fn learn(&mut self, client: u64, key: NameKey, known: KnownFile, bounds: PathTableBounds) {
+    fn insert(&mut self, client: u64, key: NameKey, known: KnownFile, bounds: PathTableBounds) {
         self.used += 1;
         let bytes = ENTRY_BYTES + known.path.len();
         // Of rules that never are: it is compared when it is looked for.
@@ -249,8 +249,8 @@ mod tests {
     fn the_name_that_was_looked_up_last_counts() {
         let table = PathTable::new();
         let (one, two) = (table.client(), table.client());
-        one.learn(&handle(1), file("/a"));
-        one.learn(&handle(1), file("/b"));
+        one.insert(&handle(1), file("/a"));
+        one.insert(&handle(1), file("/b"));
         assert_eq!(one.known(&handle(1)), Some(file("/b")));
         assert_eq!((one.known(&handle(2)), two.known(&handle(1))), (None, None));
         drop((one, two));
@@ -263,7 +263,7 @@ mod tests {
         let table = PathTable::bounded(1_000 * one_entry, 2_500 * one_entry);
         let clients: Vec<_> = (0..4).map(|_| table.client()).collect();
         for number in 0..3_000 {
-            clients[0].learn(&handle(number), file("/a"));
+            clients[0].insert(&handle(number), file("/a"));
             // In use all the time: others go first.
             assert!(clients[0].known(&handle(0)).is_some());
         }
@@ -272,7 +272,7 @@ mod tests {
         assert!(clients[0].known(&handle(1_000)).is_none());
         for client in &clients[1..] {
             for number in 0..3_000 {
-                client.learn(&handle(number), file("/a"));
+                client.insert(&handle(number), file("/a"));
                 assert!(bytes(&table) <= 2_500 * one_entry);
             }
         }
@@ -280,7 +280,7 @@ mod tests {
         // Whose names were used longest ago has lost them, and nobody is kept from new ones.
         assert!(clients[0].known(&handle(2_998)).is_none());
         assert!(clients[3].known(&handle(2_999)).is_some());
-        clients[0].learn(&handle(1), file("/a"));
+        clients[0].insert(&handle(1), file("/a"));
         assert!(clients[0].known(&handle(1)).is_some());
     }
 
@@ -290,7 +290,7 @@ mod tests {
         let client = table.client();
         let long = "/x".repeat(1_000);
         for number in 0..100 {
-            client.learn(&handle(number), file(&long));
+            client.insert(&handle(number), file(&long));
             assert!(bytes(&table) <= 10_000);
         }
         assert!(client.known(&handle(99)).is_some());

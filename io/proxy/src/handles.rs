@@ -84,7 +84,7 @@ const MAC_LEN: usize = 16;
 const BY_KERNEL: u8 = 1;
 const BY_PATH: u8 = 2;
 /// Directories of one export that stay open: each is a descriptor.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const OPEN_PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
 
@@ -162,7 +162,7 @@ impl HandleTable {
     ) -> HandleTable {
         let key = *blake3::keyed_hash(&key.0, name.as_bytes()).as_bytes();
         let known = sys::name_to_handle(root.as_fd())
-            .and_then(|handle| sys::open_by_handle(root.as_fd(), &handle, LOOK));
+            .and_then(|handle| sys::open_by_handle(root.as_fd(), &handle, OPEN_PATH));
         let mount = known.is_ok().then_some(root);
         let directories = NonZeroUsize::new(directories).unwrap_or(NonZeroUsize::MIN);
         HandleTable { key, mount, directories: Mutex::new(LruCache::new(directories)) }
@@ -242,13 +242,13 @@ impl HandleTable {
             let (kind, bytes) = body.split_first_chunk().ok_or(Errno::STALE)?;
             let handle = KernelHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() };
             let mount = self.mount.as_ref().ok_or(Errno::STALE)?;
-            let fd = sys::open_by_handle(mount.as_fd(), &handle, LOOK)?;
+            let fd = sys::open_by_handle(mount.as_fd(), &handle, OPEN_PATH)?;
             return ExportNode::new(fd, Some(export.root.dev));
         }
         let (path, below) = body.split_first_chunk().ok_or(Errno::STALE)?;
         let below = below.strip_prefix(b"/").ok_or(Errno::STALE)?;
         let below = if below.is_empty() { b"." } else { below };
-        let fd = rustix::fs::openat2(&export.root.fd, below, LOOK, Mode::empty(), BENEATH)?;
+        let fd = rustix::fs::openat2(&export.root.fd, below, OPEN_PATH, Mode::empty(), BENEATH)?;
         let node = ExportNode::new(fd, Some(export.root.dev))?;
         // Another file may have taken the name.
         if node.qid.path == u64::from_le_bytes(*path) { Ok(node) } else { Err(Errno::STALE.into()) }

@@ -28,7 +28,7 @@ use crate::server::Server;
 pub(crate) struct InfoQueue {
     turns: Mutex<Turns<InfoCaller, InfoQuery>>,
     more: Condvar,
-    told: Mutex<VecDeque<InfoReply>>,
+    replies: Mutex<VecDeque<InfoReply>>,
 }
 
 /// A user at a node.
@@ -37,7 +37,7 @@ type InfoCaller = (Nid, u32);
 /// A Tinfo that was taken in.
 struct InfoQuery {
     to: ReplyTo,
-    who: Arc<ProxyUser>,
+    user: Arc<ProxyUser>,
     what: u8,
     /// Bytes that the answer may have.
     count: usize,
@@ -53,7 +53,7 @@ impl InfoQueue {
     pub(crate) fn new() -> InfoQueue {
         let rate = Rate::ops_per_sec(PER_SECOND).expect("more than none");
         let turns = Mutex::new(Turns::new(rate, AT_ONCE));
-        InfoQueue { turns, more: Condvar::new(), told: Mutex::default() }
+        InfoQueue { turns, more: Condvar::new(), replies: Mutex::default() }
     }
 
     /// Lets its thread look whether all threads are to end.
@@ -63,29 +63,29 @@ impl InfoQueue {
     }
 
     /// Whether there are answers for the leader.
-    pub(crate) fn has_told(&self) -> bool {
-        !self.told.lock().expect("not poisoned").is_empty()
+    pub(crate) fn has_replies(&self) -> bool {
+        !self.replies.lock().expect("not poisoned").is_empty()
     }
 }
 
 impl Server {
     /// Starts the thread that answers, from a thread that acts for no user.
-    pub(crate) fn start_teller(self: &Arc<Server>) -> io::Result<()> {
+    pub(crate) fn start_info_thread(self: &Arc<Server>) -> io::Result<()> {
         let server = self.clone();
-        let run = move || server.answer_questions();
+        let run = move || server.run_info_thread();
         std::thread::Builder::new().name("sluice-tell".into()).spawn(api::critical(run)).map(drop)
     }
 
     /// Takes a Tinfo in that was put aside; false if it is another message.
-    pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut ReplyOutbox) -> bool {
-        if ninep::frame_kind(frame) != Some(TELL) || to.path.form.binding().is_none() {
+    pub(crate) fn submit_info(&self, to: &ReplyTo, frame: &[u8], outbox: &mut ReplyOutbox) -> bool {
+        if ninep::frame_kind(frame) != Some(TINFO) || to.path.form.binding().is_none() {
             return false;
         }
-        let asked = question(to, frame).and_then(|question| {
-            let who = &question.who.identity;
+        let asked = parse_query(to, frame).and_then(|question| {
+            let who = &question.user.identity;
             let caller = (who.nid.clone(), who.uid);
             let mut turns = self.teller.turns.lock().expect("not poisoned");
-            turns.ask(caller, question, self.clock.now()).map_err(|_| Errno::AGAIN)
+            turns.submit(caller, question, self.clock.now()).map_err(|_| Errno::AGAIN)
         });
         match asked {
             Ok(()) => self.teller.more.notify_one(),
@@ -95,8 +95,8 @@ impl Server {
     }
 
     /// Answers what the thread of questions has found out.
-    pub(crate) fn tell(&self, outbox: &Mutex<ReplyOutbox>) {
-        let told = std::mem::take(&mut *self.teller.told.lock().expect("not poisoned"));
+    pub(crate) fn answer_info(&self, outbox: &Mutex<ReplyOutbox>) {
+        let told = std::mem::take(&mut *self.teller.replies.lock().expect("not poisoned"));
         if told.is_empty() {
             return;
         }
@@ -111,8 +111,8 @@ impl Server {
     }
 
     /// Runs its thread, until all threads are to end.
-    fn answer_questions(&self) {
-        let InfoQueue { turns, more, told } = &self.teller;
+    fn run_info_thread(&self) {
+        let InfoQueue { turns, more, replies: told } = &self.teller;
         let mut waiting = turns.lock().expect("not poisoned");
         while !self.crew.stopping() {
             let now = self.clock.now();
@@ -135,7 +135,7 @@ impl Server {
     }
 
     fn text_for(&self, question: &InfoQuery) -> io::Result<String> {
-        let who = &question.who.identity;
+        let who = &question.user.identity;
         let (job, user) = (Some(who.job.to_string()), Some(who.uid));
         let query = WhyQuery { job, user, limit: None };
         let mut text = match question.what {
@@ -154,18 +154,18 @@ impl Server {
     }
 }
 
-fn question(to: &ReplyTo, frame: &[u8]) -> Result<InfoQuery, Errno> {
+fn parse_query(to: &ReplyTo, frame: &[u8]) -> Result<InfoQuery, Errno> {
     let decoded = dialect::decode_request(frame).ok();
     let Some((_, header, AnyRequest::Ext(ExtRequest::Info { what, count }))) = decoded else {
         return Err(Errno::INVAL);
     };
     let who = to.path.form.binding().and_then(|binding| binding.session.user(header.identity));
     let who = who.ok_or(Errno::INVAL)?;
-    Ok(InfoQuery { to: to.clone(), who, what, count: count as usize })
+    Ok(InfoQuery { to: to.clone(), user: who, what, count: count as usize })
 }
 
 /// The message's type.
-const TELL: u8 = 238;
+const TINFO: u8 = 238;
 /// How often a user may ask in the long run.
 const PER_SECOND: u64 = 10;
 /// How many questions of a user are answered at once before that.

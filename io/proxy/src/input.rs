@@ -28,14 +28,14 @@ const TLIST: u8 = 210;
 /// Received bytes of a connection that are incomplete or may not be taken in yet.
 #[derive(Default)]
 pub(crate) struct ReceiveBuffer {
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     partial: Option<Partial>,
     expect_large: bool,
 }
 
 struct Partial {
     buffer: PooledBuffer,
-    have: usize,
+    received: usize,
 }
 
 /// One reading of a socket.
@@ -53,7 +53,7 @@ pub(crate) enum IncomingMessage<'a> {
     /// In its own buffer.
     Owned(PooledBuffer),
     /// Kept from an earlier reading.
-    Kept(FrameBuffer),
+    Buffered(FrameBuffer),
 }
 
 /// A message whose size field is below the header's or above what was agreed.
@@ -69,7 +69,7 @@ impl IncomingMessage<'_> {
         match self {
             IncomingMessage::Borrowed(bytes) => bytes,
             IncomingMessage::Owned(buffer) => buffer.bytes(),
-            IncomingMessage::Kept(frame) => frame.bytes(),
+            IncomingMessage::Buffered(frame) => frame.bytes(),
         }
     }
 
@@ -89,7 +89,7 @@ impl IncomingMessage<'_> {
         match self {
             IncomingMessage::Borrowed(bytes) => FrameBuffer::copy(bytes),
             IncomingMessage::Owned(buffer) => FrameBuffer::Large(buffer),
-            IncomingMessage::Kept(frame) => frame,
+            IncomingMessage::Buffered(frame) => frame,
         }
     }
 }
@@ -98,14 +98,14 @@ impl ReceiveBuffer {
     /// Bytes kept between calls.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self.held.capacity() + self.partial.as_ref().map_or(0, |p| p.buffer.len())
+        self.buffered.capacity() + self.partial.as_ref().map_or(0, |p| p.buffer.len())
     }
 
     /// Begins a reading with what was held back.
     pub(crate) fn round<'a>(&'a mut self, scratch: &'a mut [u8]) -> Round<'a> {
-        let end = self.held.len();
-        scratch[..end].copy_from_slice(&self.held);
-        self.held = Vec::new();
+        let end = self.buffered.len();
+        scratch[..end].copy_from_slice(&self.buffered);
+        self.buffered = Vec::new();
         Round { input: self, scratch, start: 0, end }
     }
 }
@@ -119,7 +119,7 @@ impl Round<'_> {
         let (read, rest) = match &mut self.input.partial {
             None => (rustix::io::readv(socket, &mut [IoSliceMut::new(behind)]), 0),
             Some(partial) => {
-                let rest = &mut partial.buffer.bytes_mut()[partial.have..];
+                let rest = &mut partial.buffer.bytes_mut()[partial.received..];
                 let len = rest.len().min(AT_ONCE);
                 let behind = if len < rest.len() { &mut [] } else { behind };
                 let mut both = [IoSliceMut::new(&mut rest[..len]), IoSliceMut::new(behind)];
@@ -132,7 +132,7 @@ impl Round<'_> {
             Err(error) => return Err(error.into()),
         };
         if let Some(partial) = &mut self.input.partial {
-            partial.have += count.min(rest);
+            partial.received += count.min(rest);
         }
         self.end += count.saturating_sub(rest);
         Ok(Some(count))
@@ -145,7 +145,7 @@ impl Round<'_> {
 
     /// The next whole message of at most `limit` bytes.
     pub(crate) fn next(&mut self, limit: u32) -> Result<Option<IncomingMessage<'_>>, BadSize> {
-        if let Some(partial) = self.input.partial.take_if(|p| p.have == p.buffer.len()) {
+        if let Some(partial) = self.input.partial.take_if(|p| p.received == p.buffer.len()) {
             return Ok(Some(IncomingMessage::Owned(partial.buffer)));
         }
         let bytes = &self.scratch[self.start..self.end];
@@ -163,7 +163,7 @@ impl Round<'_> {
         }
         let mut buffer = PooledBuffer::for_message(len);
         buffer.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        self.input.partial = Some(Partial { buffer, have: bytes.len() });
+        self.input.partial = Some(Partial { buffer, received: bytes.len() });
         self.start = self.end;
         Ok(None)
     }
@@ -173,7 +173,7 @@ impl Drop for Round<'_> {
     /// Bytes that were not taken wait for the next reading.
     fn drop(&mut self) {
         if self.start < self.end {
-            self.input.held = self.scratch[self.start..self.end].to_vec();
+            self.input.buffered = self.scratch[self.start..self.end].to_vec();
         }
     }
 }
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn a_size_beyond_the_limit_is_named_before_memory_is_taken() {
         let mut input =
-            ReceiveBuffer { held: message(8, 0)[..4].to_vec(), ..ReceiveBuffer::default() };
-        input.held[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+            ReceiveBuffer { buffered: message(8, 0)[..4].to_vec(), ..ReceiveBuffer::default() };
+        input.buffered[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         let mut scratch = vec![0; SCRATCH];
         let mut round = input.round(&mut scratch);
         let error = round.next(8192).err().unwrap().to_string();

@@ -37,9 +37,9 @@ pub(crate) struct IntakeBatch {
     /// Tattach, and the dialect's Tsession and Tidentity, by their frames.
     pub(crate) attaches: Vec<(ReplyTo, FrameBuffer)>,
     /// To leave where that may take its time.
-    pub(crate) leaving: Vec<DeferredClose>,
+    pub(crate) deferred: Vec<DeferredClose>,
     /// A time before any of it was read.
-    pub(crate) looked: Time,
+    pub(crate) read_after: Time,
 }
 
 /// Files without references, for [`Server::leave`]: releasing their locks calls the backend, and
@@ -81,7 +81,7 @@ mod ext;
 
 impl Server {
     /// Takes in one message.
-    pub(crate) fn take_in(
+    pub(crate) fn receive(
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
@@ -91,19 +91,19 @@ impl Server {
     ) -> Result<(), ProtocolError> {
         let bytes = incoming.bytes();
         if session.is_dialect() && ninep::frame_kind(bytes) != Some(TVERSION) {
-            return self.take_in_dialect(connection, session, incoming, arrivals, outbox);
+            return self.receive_dialect(connection, session, incoming, arrivals, outbox);
         }
         let (tag, request) = match Request::decode(bytes) {
             Ok(decoded) => decoded,
-            Err(error) => return self.misread(connection, session, bytes, error, outbox),
+            Err(error) => return self.reject_malformed(connection, session, bytes, error, outbox),
         };
         let to = |session: &mut NinepSession| session.reply_to(connection, tag);
         match request {
             Request::Version { msize, version } => {
                 // What came in the same reading must be in the queue to be taken out of it.
-                self.hand_over(session, arrivals);
+                self.enqueue_batch(session, arrivals);
                 let leaving = self.begin(connection, session, tag, msize, version, outbox)?;
-                arrivals.leaving.push(leaving);
+                arrivals.deferred.push(leaving);
                 return Ok(());
             }
             _ if !session.agreed => {
@@ -111,7 +111,7 @@ impl Server {
             }
             Request::Flush { oldtag } => {
                 let to = to(session);
-                return self.take_flush(session, to, oldtag, arrivals, outbox);
+                return self.receive_flush(session, to, oldtag, arrivals, outbox);
             }
             Request::Auth { .. } => {
                 self.admit(session, tag, None, 0)?;
@@ -133,11 +133,17 @@ impl Server {
             return self.refuse(session, refused, &to, Errno::BADF, outbox);
         };
         let file = RequestFile::Fid(fid);
-        let asked = about.ask(&file, Location::default());
+        let asked = about.to_meta(&file, Location::default());
         let expected = expected_bytes(&request);
-        let looked = arrivals.looked;
-        let operation =
-            PendingRequest { to, file, frame: FrameBuffer::EMPTY, once: None, donor: None, looked };
+        let looked = arrivals.read_after;
+        let operation = PendingRequest {
+            to,
+            file,
+            frame: FrameBuffer::EMPTY,
+            once: None,
+            donor: None,
+            read_after: looked,
+        };
         if !session.has_room(expected) {
             let refused = RefusedRequest {
                 caller: TraceCaller::User(operation.user()),
@@ -154,7 +160,7 @@ impl Server {
     }
 
     /// Tflush. What came in the same reading must be in the queue to be taken out of it.
-    pub(crate) fn take_flush(
+    pub(crate) fn receive_flush(
         &self,
         session: &mut NinepSession,
         to: ReplyTo,
@@ -163,14 +169,14 @@ impl Server {
         outbox: &mut ReplyOutbox,
     ) -> Result<(), ProtocolError> {
         self.admit(session, to.tag, None, 0)?;
-        self.hand_over(session, arrivals);
+        self.enqueue_batch(session, arrivals);
         let cancelled = self.flush(session, oldtag, to, outbox);
-        arrivals.leaving.extend(cancelled.map(DeferredClose::operation));
+        arrivals.deferred.extend(cancelled.map(DeferredClose::operation));
         Ok(())
     }
 
     /// Hands a round's requests to their dispatchers, in order.
-    pub(crate) fn hand_over(&self, session: &mut NinepSession, arrivals: &mut IntakeBatch) {
+    pub(crate) fn enqueue_batch(&self, session: &mut NinepSession, arrivals: &mut IntakeBatch) {
         arrivals.handed += arrivals.scheduled.len();
         let mut rest = arrivals.scheduled.drain(..).peekable();
         while let Some((first, _)) = rest.peek() {
@@ -201,7 +207,7 @@ impl Server {
     }
 
     /// A message that cannot be understood: an error where it has a tag to answer.
-    pub(crate) fn misread(
+    pub(crate) fn reject_malformed(
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
@@ -295,7 +301,7 @@ impl Server {
         session.bytes = 0;
         session.flushes.clear();
         for waiter in self.locks.cancel_all(connection) {
-            self.note_held(&waiter);
+            self.trace_parked(&waiter);
             session.tally.cancelled += 1;
         }
         session.waits.clear();
@@ -313,13 +319,13 @@ impl Server {
 
     /// Releases the locks of sessions that are over, and closes their files. It may take its time.
     /// Requests that get a lock by it are answered through `outbox`.
-    pub(crate) fn leave(&self, leaving: DeferredClose, outbox: &Mutex<ReplyOutbox>) {
+    pub(crate) fn close_deferred(&self, leaving: DeferredClose, outbox: &Mutex<ReplyOutbox>) {
         let DeferredClose { fids, operations } = leaving;
         // They may be the last that held their session.
         drop(operations);
         let ended = std::iter::from_fn(|| self.ended.next());
         let all = std::iter::once(fids).chain(ended);
-        all.for_each(|fids| fids.iter().for_each(|fid| self.give_back_locks(fid, outbox)));
+        all.for_each(|fids| fids.iter().for_each(|fid| self.release_locks(fid, outbox)));
     }
 
     /// Takes a request out of its dispatcher's queue, if it has not been chosen yet.
@@ -336,7 +342,7 @@ impl Server {
     pub(crate) fn cancel_chosen(&self, running: &RunningRequest) {
         let operation = &running.operation;
         if let Some(recorder) = self.recorder() {
-            recorder.cancelled(operation.user(), &running.asked, self.clock.now());
+            recorder.cancelled(operation.user(), &running.meta, self.clock.now());
         }
         operation.abandon();
         self.count_cancelled(&operation.to.path.connection);
@@ -355,7 +361,7 @@ impl Server {
         let request = session.tags.get(&old.0).and_then(|known| known.request);
         let operation = request.and_then(|(target, id)| self.cancel(target, id));
         let waiter = if known { self.locks.cancel(&to.path.connection, old) } else { None };
-        waiter.iter().for_each(|waiter| self.note_held(waiter));
+        waiter.iter().for_each(|waiter| self.trace_parked(waiter));
         let waited = session.waits.iter().position(|tag| known && *tag == old);
         waited.map(|at| session.waits.swap_remove(at));
         let cancelled = operation.is_some() || waiter.is_some() || waited.is_some();
@@ -367,7 +373,7 @@ impl Server {
             session.tally.cancelled += 1;
             session.free(old);
             // Earlier flushes of the same request are answered first.
-            for flush in session.flushes_of(&[old]) {
+            for flush in session.take_flushes_of(&[old]) {
                 let to = ReplyTo { tag: flush, ..to.clone() };
                 outbox.batch(&to).reply(flush, Reply::Flush);
             }

@@ -56,9 +56,9 @@ impl NinepListener {
         let accepted = match self {
             NinepListener::Tcp(listener) => listener
                 .accept()
-                .map(|(socket, from)| NinepListener::let_in_tcp(socket, from, settings)),
+                .map(|(socket, from)| NinepListener::admit_tcp(socket, from, settings)),
             NinepListener::Unix(listening) => {
-                listening.listener().accept().map(|(socket, _)| NinepListener::let_in_unix(socket))
+                listening.listener().accept().map(|(socket, _)| NinepListener::admit_unix(socket))
             }
         };
         match accepted {
@@ -72,7 +72,7 @@ impl NinepListener {
         }
     }
 
-    fn let_in_tcp(
+    fn admit_tcp(
         socket: TcpStream,
         from: SocketAddr,
         settings: &ProxyConfig,
@@ -84,12 +84,12 @@ impl NinepListener {
         }
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        end_when_silent(&socket)?;
+        set_keepalive(&socket)?;
         let trusted = settings.trusts(address);
         Ok(Some((socket.into(), ConnectionPeer { nid: Nid::tcp(address), uid: None, trusted })))
     }
 
-    fn let_in_unix(socket: UnixStream) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
+    fn admit_unix(socket: UnixStream) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
         socket.set_nonblocking(true)?;
         let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         let peer = ConnectionPeer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
@@ -113,14 +113,14 @@ impl AsFd for NinepListener {
 /// Has the kernel end a connection whose peer does not answer it any more, and with it what is
 /// queued here: mounts that were cut off from this proxy go to another one after
 /// 30 s, and nothing of theirs may be executed here afterwards.
-fn end_when_silent(socket: &TcpStream) -> io::Result<()> {
+fn set_keepalive(socket: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, SILENCE_MAX / 4)?;
-    sockopt::set_tcp_keepintvl(socket, SILENCE_MAX / 4)?;
-    sockopt::set_tcp_user_timeout(socket, SILENCE_MAX.as_millis() as u32)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_TIMEOUT / 4)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_TIMEOUT / 4)?;
+    sockopt::set_tcp_user_timeout(socket, KEEPALIVE_TIMEOUT.as_millis() as u32)?;
     Ok(())
 }
 
 /// How long the machine of a client may not answer.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);

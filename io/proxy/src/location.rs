@@ -97,7 +97,7 @@ impl Export {
     /// projects is not asked: it may ask its own server.
     pub(crate) fn project_of(&self, node: &ExportNode) -> Option<Project> {
         match self.projects {
-            ProjectsKnown::Nothing => None,
+            ProjectsKnown::NoProjects => None,
             ProjectsKnown::OpenFiles => node.project(false),
             ProjectsKnown::Files => node.project(self.target.wanted().projects),
         }

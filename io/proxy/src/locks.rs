@@ -115,7 +115,7 @@ struct OwnerLocks {
     /// Its ranges.
     charge: Charge,
     _open_file: Charge,
-    _place: WaitPermit,
+    _permit: WaitPermit,
 }
 
 /// Maximum number of ranges of one owner on one file. Each takes memory here and in the kernel,
@@ -186,7 +186,8 @@ impl LockTable {
                 return Ok(outcome);
             }
             // Opening may hang where nothing else does: no lock is held meanwhile.
-            let place = WaitPermit::take(&asked.to.path.connection.lock_owners, asked.owners_max);
+            let place =
+                WaitPermit::acquire(&asked.to.path.connection.lock_owners, asked.owners_max);
             let place = place.ok_or(Errno::NOLCK)?;
             let charge = |what, amount| asked.bounds.charge(what, asked.holder.clone(), amount);
             // Locking calls know no ENFILE.
@@ -232,7 +233,7 @@ impl LockTable {
 
     /// Releases, when a fid is closed, all locks on the file of the owners that locked it through
     /// this fid, and answers the waiters of this fid. Returns whether there was anything.
-    pub(crate) fn give_back(
+    pub(crate) fn release(
         &self,
         node: &ExportNode,
         through: &Arc<FidLocks>,
@@ -245,7 +246,7 @@ impl LockTable {
                 for waiter in self.waiting.take_through(file, through) {
                     answer(waiter.answer(LockOutcome::Failed(Errno::BADF)));
                 }
-                owners.values_mut().for_each(|held| held.give_back(through));
+                owners.values_mut().for_each(|held| held.release(through));
             });
         }
         used
@@ -271,7 +272,7 @@ impl LockTable {
                 self.try_waiters(id, &mut owners, answer);
                 forget_idle(&mut owners);
             }
-            self.put_back(id, file);
+            self.drop_if_unused(id, file);
         }
     }
 
@@ -346,12 +347,12 @@ impl LockTable {
         let result = body(&mut owners);
         forget_idle(&mut owners);
         drop(owners);
-        self.put_back(id, file);
+        self.drop_if_unused(id, file);
         result
     }
 
     /// Forgets a file without locks and without users.
-    fn put_back(&self, id: LockedFileId, file: Arc<LockedFile>) {
+    fn drop_if_unused(&self, id: LockedFileId, file: Arc<LockedFile>) {
         let mut files = self.files();
         let unused = file.try_lock().is_ok_and(|owners| owners.is_empty());
         drop(file);
@@ -377,7 +378,7 @@ enum LockAttempt {
 impl OwnerLocks {
     fn new(place: WaitPermit, charge: Charge, open_file: Charge, file: OwnedFd) -> OwnerLocks {
         let (ranges, through, waiters) = (LockedRanges::default(), Vec::new(), Arc::default());
-        OwnerLocks { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
+        OwnerLocks { file, ranges, through, waiters, charge, _open_file: open_file, _permit: place }
     }
 
     /// Calls the kernel once, and notes the result. Locks that the owner took in a session that is
@@ -408,15 +409,15 @@ impl OwnerLocks {
             };
         }
         self.ranges = next;
-        if wanted.kind != LockKind::Unlock && !self.is_through(through) {
+        if wanted.kind != LockKind::Unlock && !self.is_locked_by(through) {
             self.through.push(through.clone());
         }
         Ok(LockStatus::Success)
     }
 
     /// Releases everything if it was locked through this fid.
-    fn give_back(&mut self, through: &Arc<FidLocks>) {
-        if self.is_through(through) {
+    fn release(&mut self, through: &Arc<FidLocks>) {
+        if self.is_locked_by(through) {
             let all = WantedRange { kind: LockKind::Unlock, start: 0, len: 0 };
             // Should it fail: the description is closed as soon as this owner waits for
             // nothing more, and that gives back whatever it holds.
@@ -432,7 +433,7 @@ impl OwnerLocks {
         self.through.iter().any(|fid| fid.is_ended())
     }
 
-    fn is_through(&self, fid: &Arc<FidLocks>) -> bool {
+    fn is_locked_by(&self, fid: &Arc<FidLocks>) -> bool {
         self.through.iter().any(|through| Arc::ptr_eq(through, fid))
     }
 }

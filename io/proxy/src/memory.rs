@@ -31,15 +31,15 @@ pub(crate) struct MemoryState {
     starving: AtomicUsize,
     swept: AtomicU64,
     /// Something was charged since memory was last given back to the system.
-    is_unsettled: AtomicBool,
+    may_release: AtomicBool,
     /// The most that was charged since then.
     burst: AtomicU64,
 }
 
 impl MemoryState {
     /// Whether there may be something to give back to the system.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.is_unsettled.load(Ordering::Relaxed)
+    pub(crate) fn may_release(&self) -> bool {
+        self.may_release.load(Ordering::Relaxed)
     }
 }
 
@@ -62,8 +62,8 @@ impl NinepSession {
                 return true;
             }
         }
-        if !self.starves {
-            self.starves = true;
+        if !self.awaits_memory {
+            self.awaits_memory = true;
             let memory = &server.memory;
             memory.starved.lock().expect("not poisoned").push_back(connection.clone());
             memory.starving.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl NinepSession {
         };
         if granted.is_ok() {
             self.covered = FREE + blocks as usize;
-            server.memory.is_unsettled.store(true, Ordering::Relaxed);
+            server.memory.may_release.store(true, Ordering::Relaxed);
         }
         granted.is_ok()
     }
@@ -115,8 +115,8 @@ impl Server {
     }
 
     /// Twice a second: gives back what is not needed, to others and after a burst to the system.
-    pub(crate) fn settle_memory(&self) {
-        if !self.memory.is_unsettled() {
+    pub(crate) fn release_memory(&self) {
+        if !self.memory.may_release() {
             return;
         }
         self.sweep_memory();
@@ -135,7 +135,7 @@ impl Server {
             }
         }
         self.memory.burst.store(used, Ordering::Relaxed);
-        self.memory.is_unsettled.store(used > 0, Ordering::Relaxed);
+        self.memory.may_release.store(used > 0, Ordering::Relaxed);
     }
 
     /// All connections but those that are being used give back what they do not need.
@@ -165,7 +165,11 @@ impl Server {
         self.memory.starving.fetch_sub(count, Ordering::Relaxed);
         drop(starved);
         for connection in next {
-            connection.session.lock().expect("not poisoned").fed(&connection, &self.poll);
+            connection
+                .session
+                .lock()
+                .expect("not poisoned")
+                .memory_available(&connection, &self.poll);
             self.resume(connection);
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct ProxyMetrics {
     targets: Vec<MetricAccounts>,
     space: Arc<Space>,
     /// How long the last page took.
-    took: Duration,
+    render_time: Duration,
 }
 
 /// Service of the subjects of one target.
@@ -86,8 +86,8 @@ impl Server {
         let mut metrics = self.metrics.lock().expect("not poisoned");
         let began = Instant::now();
         let mut page = MetricsPage::new();
-        self.tell_process(&mut page, metrics.took);
-        self.tell_proxy(&mut page);
+        self.write_process(&mut page, metrics.render_time);
+        self.write_proxy(&mut page);
         let targets = self.targets();
         while metrics.targets.len() < targets.len() {
             metrics.targets.push(MetricAccounts::new());
@@ -95,29 +95,29 @@ impl Server {
         for target in &targets {
             metrics.targets[target.index].update(target);
         }
-        tell_times(&mut page, &targets);
-        tell_targets(&mut page, &targets, &metrics);
-        self.tell_space(&mut page, &targets, &metrics.space);
-        tell_jobs(&mut page, &targets, &metrics);
-        tell_users(&mut page, &targets, &metrics);
-        metrics.took = began.elapsed();
+        write_times(&mut page, &targets);
+        write_targets(&mut page, &targets, &metrics);
+        self.write_space(&mut page, &targets, &metrics.space);
+        write_jobs(&mut page, &targets, &metrics);
+        write_users(&mut page, &targets, &metrics);
+        metrics.render_time = began.elapsed();
         page.finish()
     }
 
-    fn tell_process(&self, page: &mut MetricsPage, took: Duration) {
+    fn write_process(&self, page: &mut MetricsPage, took: Duration) {
         page.family(&names::INFO).line(&["proxy", env!("CARGO_PKG_VERSION")], 1);
-        api::tell_process(page);
+        api::write_process_metrics(page);
         page.single(&names::SCRAPE, took.as_nanos() as u64);
     }
 
-    fn tell_proxy(&self, page: &mut MetricsPage) {
+    fn write_proxy(&self, page: &mut MetricsPage) {
         let tally = self.tally();
         page.single(&names::CONNECTIONS, self.connections().len() as u64);
-        self.tell_bounds(page);
+        self.write_bounds(page);
         page.single(&names::THREADS, self.crew.threads() as u64);
         page.single(&names::THREADS_MAX, self.settings().threads_max.into());
         page.single(&names::DRAINING, self.is_draining().into());
-        self.tell_link(page);
+        self.write_controller_client(page);
         page.single(&names::REQUESTS, tally.requests);
         page.single(&names::ERRORS, tally.errors);
         page.single(&names::CANCELLED, tally.cancelled);
@@ -126,7 +126,7 @@ impl Server {
         page.single(&names::OPERATIONS, tally.ops);
     }
 
-    fn tell_bounds(&self, page: &mut MetricsPage) {
+    fn write_bounds(&self, page: &mut MetricsPage) {
         let limits = self.limits();
         let tables = [
             ("connections", self.connections().len(), limits.connections),
@@ -150,7 +150,7 @@ impl Server {
         family.line(&["sessions"], sessions[1]);
     }
 
-    fn tell_link(&self, page: &mut MetricsPage) {
+    fn write_controller_client(&self, page: &mut MetricsPage) {
         let Some(link) = self.link.report(self.clock.now()) else { return };
         page.single(&names::LINK_UP, link.connected.into());
         if let Some(age) = link.order_ns_ago {
@@ -163,14 +163,14 @@ impl Server {
         page.single(&names::LINK_DUPLICATE, link.duplicate.into());
     }
 
-    fn tell_space(&self, page: &mut MetricsPage, targets: &[Arc<Target>], space: &Arc<Space>) {
+    fn write_space(&self, page: &mut MetricsPage, targets: &[Arc<Target>], space: &Arc<Space>) {
         let exports = self.exports();
         let dir_of = |target: &Arc<Target>| {
             let export = exports.iter().find(|export| Arc::ptr_eq(&export.target, target))?;
             Some((target.name.clone(), export.dir.clone()))
         };
         let mut known: Vec<_> =
-            space.look(targets.iter().filter_map(dir_of).collect()).into_iter().collect();
+            space.get_or_refresh(targets.iter().filter_map(dir_of).collect()).into_iter().collect();
         known.sort_by(|a, b| a.0.cmp(&b.0));
         let mut tell = |metric, of: fn(&space::SpaceFigures) -> u64| {
             let mut family = page.family(metric);
@@ -180,7 +180,7 @@ impl Server {
         tell(&names::TARGET_FREE, |figures| figures.free_bytes);
         tell(&names::TARGET_FILES, |figures| figures.files_max);
         tell(&names::TARGET_FILES_FREE, |figures| figures.files_free);
-        tell(&names::TARGET_SPACE_AGE, |figures| figures.asked.elapsed().as_nanos() as u64);
+        tell(&names::TARGET_SPACE_AGE, |figures| figures.queried_at.elapsed().as_nanos() as u64);
     }
 }
 
@@ -194,7 +194,7 @@ impl MetricAccounts {
     fn update(&mut self, target: &Target) {
         // Before the subjects: a subject that is forgotten meanwhile is in this at the next scrape,
         // and no subject is counted twice.
-        let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten());
+        let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten_usage());
         // Without scheduling subjects are not distinguished.
         let Some((usage, metadata)) = forgotten else { return };
         let mut served = sums(&usage, metadata);
@@ -207,7 +207,7 @@ impl MetricAccounts {
                 part.extend(subjects.map(|(id, who, usage, metadata)| {
                     (id, who.job.clone(), who.uid, sums(usage, metadata))
                 }));
-                dispatcher.places()
+                dispatcher.subject_index_end()
             };
             places = target.with_dispatcher(look).unwrap_or(0);
             for (id, job, uid, sums) in part.drain(..) {
@@ -220,8 +220,8 @@ impl MetricAccounts {
         }
         let since = self.settled.elapsed();
         self.settled += since;
-        self.jobs.settle(&served, since, |job| ![OTHER, NO_JOB].contains(&job.as_str()));
-        self.users.settle(&served, since, |_| true);
+        self.jobs.end_scrape(&served, since, |job| ![OTHER, NO_JOB].contains(&job.as_str()));
+        self.users.end_scrape(&served, since, |_| true);
     }
 
     /// Returns the service of a subject since its last scrape.
@@ -238,7 +238,7 @@ impl MetricAccounts {
     }
 }
 
-fn tell_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
+fn write_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
     let times: Vec<_> = targets.iter().map(|target| (&target.name, target.times())).collect();
     let cells = || {
         times.iter().flat_map(|(target, times)| {
@@ -270,12 +270,12 @@ fn tell_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
 /// jobs.
 type MetricsNow = [u64; 5];
 
-fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
+fn write_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     let figures_of = |target: &Arc<Target>| -> Option<MetricsNow> {
         let jobs = metrics.targets[target.index].jobs.len() as u64;
         target.with_dispatcher(|d, now| {
-            let (held, max) = (d.slots_held().into(), d.slots_max().into());
-            [d.queued() as u64, held, max, d.promises_cut_ppm(now), jobs]
+            let (held, max) = (d.slots_in_use().into(), d.slots_max().into());
+            [d.queued() as u64, held, max, d.reservation_shortfall_ppm(now), jobs]
         })
     };
     let figures: Vec<_> = targets.iter().map(|target| (target, figures_of(target))).collect();
@@ -296,7 +296,7 @@ fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Proxy
     }
 }
 
-fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
+fn write_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     for (at, metric) in JOB.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
@@ -310,7 +310,7 @@ fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMet
     }
 }
 
-fn tell_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
+fn write_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     for (at, metric) in USER.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {

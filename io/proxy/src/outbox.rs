@@ -92,12 +92,12 @@ impl ReplyOutbox {
     }
 
     /// Takes the oldest batch, to be sent.
-    pub(crate) fn take(&mut self) -> Option<ReplyBatch> {
+    pub(crate) fn pop_batch(&mut self) -> Option<ReplyBatch> {
         self.batches.pop_front()
     }
 
     /// Keeps the memory of a batch that was sent.
-    pub(crate) fn give_back(&mut self, mut bytes: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < 4 && bytes.capacity() <= 4 * BATCH_BYTES {
             bytes.clear();
             self.spare.push(bytes);

@@ -140,9 +140,9 @@ impl ParsedRequest {
 
     /// Adds the facts for the dispatcher, once identity and file are known; for a file named by
     /// handle also its location.
-    pub(crate) fn ask(&self, file: &RequestFile, location: Location) -> RequestMeta {
+    pub(crate) fn to_meta(&self, file: &RequestFile, location: Location) -> RequestMeta {
         match file {
-            RequestFile::Fid(fid) => self.ask_of_fid(fid),
+            RequestFile::Fid(fid) => self.to_meta_of_fid(fid),
             RequestFile::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
                 let subject = user.subject(location);
@@ -151,7 +151,7 @@ impl ParsedRequest {
                     kind,
                     amount,
                     lane,
-                    elsewhere: None,
+                    remote_ops: None,
                     arrived: Time::ZERO,
                     access: None,
                 }
@@ -160,7 +160,7 @@ impl ParsedRequest {
     }
 
     /// A read or write of a file also says how it follows the fid's last one, and becomes the last.
-    fn ask_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
+    fn to_meta_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
             (FidState::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),
@@ -174,12 +174,12 @@ impl ParsedRequest {
         };
         let access = match (&fid.role, self.offset) {
             (FidState::File { last, .. }, Some(offset)) => {
-                Some(last.follow(offset, self.amount.bytes.get()))
+                Some(last.record(offset, self.amount.bytes.get()))
             }
             _ => None::<Access>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
-        RequestMeta { subject, kind, amount, lane, elsewhere: None, arrived: Time::ZERO, access }
+        RequestMeta { subject, kind, amount, lane, remote_ops: None, arrived: Time::ZERO, access }
     }
 }
 

@@ -38,7 +38,7 @@ impl PipeLoad {
         count: usize,
         pipes_max: usize,
     ) -> io::Result<Option<PipeLoad>> {
-        let Some(pipe) = take(pipes_max) else { return Ok(None) };
+        let Some(pipe) = acquire(pipes_max) else { return Ok(None) };
         let mut load = PipeLoad { pipe: Some(pipe), left: 0 };
         while load.left < count.min(load.room()) {
             let want = count - load.left;
@@ -94,7 +94,7 @@ impl Drop for PipeLoad {
     }
 }
 
-fn take(pipes_max: usize) -> Option<Pipe> {
+fn acquire(pipes_max: usize) -> Option<Pipe> {
     if let Some(pipe) = IDLE.lock().expect("not poisoned").pop() {
         return Some(pipe);
     }

@@ -117,7 +117,11 @@ impl Server {
     }
 
     /// Activates the rules of a controller; from then on the proxy accepts no others.
-    pub(crate) fn take_rules(&self, text: &str, controller: &str) -> Result<(), RuleFileError> {
+    pub(crate) fn apply_controller_rules(
+        &self,
+        text: &str,
+        controller: &str,
+    ) -> Result<(), RuleFileError> {
         let set = Arc::new(RuleSet::parse(text)?);
         let _alone = self.changing.lock().expect("not poisoned");
         let in_file = self.rules_in_force().in_file;

@@ -73,7 +73,7 @@ pub struct Server {
     addresses: Vec<ServerAddress>,
     pub(crate) connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
     /// Counters of closed connections. Locked before any session.
-    pub(crate) gone: Mutex<ReplyTally>,
+    pub(crate) closed_tally: Mutex<ReplyTally>,
     pub(crate) next_connection: AtomicU64,
     /// Connections that may be read again.
     resumed: Mutex<VecDeque<Arc<Connection>>>,
@@ -201,7 +201,7 @@ impl Server {
             changing: Mutex::default(),
             listeners: Mutex::new(listeners),
             connections: RwLock::default(),
-            gone: Mutex::default(),
+            closed_tally: Mutex::default(),
             next_connection: AtomicU64::new(FIRST_CONNECTION),
             resumed: Mutex::default(),
             leader_outbox: Mutex::default(),
@@ -216,9 +216,9 @@ impl Server {
             link: ControllerClientState::default(),
             parallel,
         });
-        server.start_teller().map_err(system("cannot start a thread"))?;
+        server.start_info_thread().map_err(system("cannot start a thread"))?;
         for _ in 0..2 {
-            server.crew.enlist();
+            server.crew.count_in();
             server.start_worker().map_err(system("cannot start a thread"))?;
         }
         Ok(server)
@@ -296,7 +296,7 @@ impl Server {
         self.see_out(began + patience);
         for connection in self.connections() {
             let leaving = self.close(&connection, &"the proxy is shutting down");
-            self.leave(leaving, &Mutex::default());
+            self.close_deferred(leaving, &Mutex::default());
         }
         self.crew.stop();
         self.teller.stop();
@@ -315,7 +315,7 @@ impl Server {
             let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
         }
         loop {
-            connections.retain(|c| c.discard_input() && c.untaken() > 0);
+            connections.retain(|c| c.discard_input() && c.unacknowledged() > 0);
             if connections.is_empty() || Instant::now() > until {
                 return;
             }
@@ -424,18 +424,18 @@ impl Server {
         let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
         let is_idle =
             self.connections.read().expect("not poisoned").is_empty() && self.mounts.is_empty();
-        if is_idle && !self.memory.is_unsettled() {
+        if is_idle && !self.memory.may_release() {
             until = Time::MAX;
         }
         if self.locks.any_waiting() {
             until = until.min(Time::from_nanos(self.lock_retry.load(Ordering::Relaxed)));
         }
-        until = self.accepting.resumes().map_or(until, |resumes| until.min(resumes));
+        until = self.accepting.resume_time().map_or(until, |resumes| until.min(resumes));
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
-        work |= self.teller.has_told() || self.ended.any();
+        work |= self.teller.has_replies() || self.ended.any();
         for target in self.targets.read().expect("not poisoned").iter() {
-            let outlook = target.outlook();
+            let outlook = target.queue_state();
             work |= outlook.work;
             until = outlook.deadline.map_or(until, |deadline| until.min(deadline));
         }
@@ -476,12 +476,12 @@ impl Server {
             if late {
                 let leaving =
                     self.close(&connection, &format_args!("no attach within {patience:?}"));
-                self.leave(leaving, outbox);
+                self.close_deferred(leaving, outbox);
             }
         }
-        self.settle_memory();
+        self.release_memory();
         let expired = self.mounts.expire(self.settings().session_timeout.to_duration());
-        self.leave(DeferredClose::files(expired), outbox);
+        self.close_deferred(DeferredClose::files(expired), outbox);
     }
 
     /// Wakes the leader if a waiting request is due before it would wake by itself.
@@ -491,7 +491,7 @@ impl Server {
             return;
         }
         let due = |target: &Arc<Target>| {
-            let outlook = target.outlook();
+            let outlook = target.queue_state();
             outlook.work || outlook.deadline.is_some_and(|d| d.as_nanos() < armed)
         };
         let locks = self.locks.any_waiting() && self.lock_retry.load(Ordering::Relaxed) < armed;
@@ -562,7 +562,7 @@ impl Server {
                 break Ok(());
             }
             let next = match session.stalled.take() {
-                Some(frame) => Ok(Some(IncomingMessage::Kept(frame))),
+                Some(frame) => Ok(Some(IncomingMessage::Buffered(frame))),
                 None => round.next(session.msize),
             };
             let next = match next {
@@ -575,7 +575,7 @@ impl Server {
                     session.stalled = Some(incoming.into_frame());
                     break Ok(());
                 }
-                if let Err(why) = self.take_in(connection, &mut session, incoming, arrivals, outbox)
+                if let Err(why) = self.receive(connection, &mut session, incoming, arrivals, outbox)
                 {
                     break Err(why.to_string());
                 }
@@ -602,7 +602,7 @@ impl Server {
             }
         };
         connection.in_flight.store(session.tags.len(), Ordering::Relaxed);
-        self.hand_over(&mut session, arrivals);
+        self.enqueue_batch(&mut session, arrivals);
         result
     }
 
@@ -622,8 +622,8 @@ impl Server {
         let leaving = self.end_session(connection, &mut session);
         (session.stalled, session.memory) = (None, None);
         drop(session);
-        connection.forget_unsent();
-        self.count_gone(connection);
+        connection.drop_unsent();
+        self.merge_closed(connection);
         self.connections.write().expect("not poisoned").remove(&connection.id);
         leaving
     }

@@ -98,7 +98,7 @@ pub(crate) struct BoundChannel {
     pub(crate) to: ReplyTo,
     pub(crate) slots: u16,
     pub(crate) resumed: bool,
-    pub(crate) keep: u32,
+    pub(crate) timeout: u32,
     pub(crate) root: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct SessionTable {
     /// Start of the times of sessions.
     began: Instant,
     refused: AtomicU64,
-    taken_back: AtomicU64,
+    reclaimed: AtomicU64,
 }
 
 /// Result of a Tsession.
@@ -180,7 +180,7 @@ impl ChannelBinding {
             ReplyLookup::Replay(reply) => Ok(Some(reply.to_vec())),
             // On one connection a call is made once.
             ReplyLookup::Executing => {
-                Err(ReplySlotError::Overlapping { slot: once.slot, got: once.sequence })
+                Err(ReplySlotError::Overlapping { slot: once.slot, sequence: once.sequence })
             }
         })
     }
@@ -235,7 +235,7 @@ impl MountSession {
     fn header(&self) -> ReplyHeader {
         ReplyHeader {
             verifier: self.verifier.load(Ordering::Relaxed),
-            committed: self.committed.load(Ordering::Relaxed),
+            commit_watermark: self.committed.load(Ordering::Relaxed),
         }
     }
 
@@ -319,7 +319,7 @@ impl MountSession {
     }
 
     /// Notes that a file could not be made durable: acknowledged writes may be lost.
-    pub(crate) fn lost_writes(&self) {
+    pub(crate) fn change_verifier(&self) {
         self.verifier.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -333,7 +333,7 @@ impl MountSession {
     }
 
     /// Returns its place in the table of sessions, with times since `began`.
-    fn place(&self, id: u128, began: Instant) -> ReclaimPlace {
+    fn reclaim_place(&self, id: u128, began: Instant) -> ReclaimPlace {
         let is_empty = self.fids.lock().expect("not poisoned").is_empty();
         let worth = match is_empty && !self.has_written() {
             true => Worth::Nothing,
@@ -370,7 +370,7 @@ impl SessionTable {
             names: PathTable::new(),
             began: Instant::now(),
             refused: AtomicU64::new(0),
-            taken_back: AtomicU64::new(0),
+            reclaimed: AtomicU64::new(0),
         })
     }
 
@@ -410,14 +410,14 @@ impl SessionTable {
 
     /// Drops abandoned sessions for a newcomer to the full table; their open files are added to
     /// `files`.
-    fn take_back(
+    fn reclaim(
         &self,
         sessions: &mut FxHashMap<u128, Arc<MountSession>>,
         newcomer: &ConnectionPeer,
         files: &mut Vec<Arc<OpenFid>>,
     ) -> io::Result<()> {
         let (began, newcomer) = (self.began, newcomer.holder());
-        let places: Vec<_> = sessions.iter().map(|(id, it)| it.place(*id, began)).collect();
+        let places: Vec<_> = sessions.iter().map(|(id, it)| it.reclaim_place(*id, began)).collect();
         let now = Time::from_nanos(began.elapsed().as_nanos() as u64);
         let taken = reclaim(&places, &newcomer, AT_ONCE, now);
         tracing::warn!(
@@ -428,7 +428,7 @@ impl SessionTable {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::NFILE.into());
         }
-        self.taken_back.fetch_add(taken.len() as u64, Ordering::Relaxed);
+        self.reclaimed.fetch_add(taken.len() as u64, Ordering::Relaxed);
         for session in taken.iter().filter_map(|id| sessions.remove(id)) {
             files.extend(session.take_files());
         }
@@ -437,7 +437,7 @@ impl SessionTable {
 
     /// Returns the number of refused sessions, and of those that were dropped for others.
     pub(crate) fn counts(&self) -> [u64; 2] {
-        [&self.refused, &self.taken_back].map(|count| count.load(Ordering::Relaxed))
+        [&self.refused, &self.reclaimed].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Finds or begins a session and puts `to` next in line for one of its channels.
@@ -461,7 +461,7 @@ impl SessionTable {
             None => {
                 let peer = &to.path.connection.peer;
                 if sessions.len() >= most {
-                    self.take_back(&mut sessions, peer, &mut files)?;
+                    self.reclaim(&mut sessions, peer, &mut files)?;
                 }
                 let session =
                     MountSession::new(export, peer, self.verifier.clone(), self.names.client());
@@ -516,10 +516,10 @@ impl Server {
         }
         let most = self.limits().sessions;
         let EnteredSession { next, before, files } = self.mounts.enter(export, to, terms, most)?;
-        self.leave(DeferredClose::files(files), outbox);
+        self.close_deferred(DeferredClose::files(files), outbox);
         if let Some(before) = before {
             let leaving = self.close(&before, &"a newer connection uses its channel");
-            self.leave(leaving, outbox);
+            self.close_deferred(leaving, outbox);
         }
         Ok(next)
     }
@@ -556,7 +556,7 @@ impl Server {
         let to = own.reply_to(&to.path.connection, to.tag);
         drop(own);
         let keep = self.settings().session_timeout.to_duration().as_secs() as u32;
-        Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, keep, root }))
+        Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, timeout: keep, root }))
     }
 }
 
@@ -566,5 +566,5 @@ fn owner(peer: &ConnectionPeer) -> (Option<u32>, Nid) {
 
 /// Appends a kept reply as the answer to `tag`.
 pub(crate) fn repeat(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
-    ReplyCache::again(reply, tag, out);
+    ReplyCache::replay(reply, tag, out);
 }

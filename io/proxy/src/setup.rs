@@ -128,7 +128,7 @@ pub(crate) fn open_exports(
 /// Of which files of an export the project is known.
 fn projects_known(dir: &OwnedFd, root: &ExportNode) -> ProjectsKnown {
     if crate::sys::project(dir.as_fd()).is_err() {
-        return ProjectsKnown::Nothing;
+        return ProjectsKnown::NoProjects;
     }
     match root.project(true) {
         Some(_) => ProjectsKnown::Files,
@@ -154,7 +154,7 @@ fn make_target(
         Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule);
     if config.controller.is_some() {
         // Others may be giving all of each limit: nothing of it before the controller was heard.
-        let nothing = Grants { members: 1, unlisted: Share::ZERO, listed: Vec::new() };
+        let nothing = Grants { proxies: 1, unlisted: Share::ZERO, listed: Vec::new() };
         target.with_dispatcher(|dispatcher, now| dispatcher.set_grants(&nothing, now));
     }
     Ok(target)

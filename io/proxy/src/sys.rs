@@ -58,7 +58,7 @@ pub(crate) fn sync_file_range(
 ///
 /// # Errors
 /// As preadv2, and `EINVAL` for an offset that no file can have.
-pub(crate) fn read_behind(
+pub(crate) fn read_appending(
     file: BorrowedFd<'_>,
     bytes: &mut Vec<u8>,
     count: usize,

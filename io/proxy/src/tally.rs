@@ -44,7 +44,7 @@ impl ReplyTally {
     }
 
     /// Moves what `other` has counted here.
-    pub(crate) fn take(&mut self, other: &mut ReplyTally) {
+    pub(crate) fn merge(&mut self, other: &mut ReplyTally) {
         let other = std::mem::take(other);
         self.requests += other.requests;
         self.read_bytes += other.read_bytes;
@@ -60,31 +60,31 @@ impl Server {
     pub(crate) fn tally(&self) -> ReplyTally {
         let connections = self.connections();
         // Meanwhile nobody closes and is counted twice, or not at all.
-        let gone = self.gone.lock().expect("not poisoned");
+        let gone = self.closed_tally.lock().expect("not poisoned");
         let mut sum = *gone;
         for connection in &connections {
             let mut own = connection.session.lock().expect("not poisoned").tally;
-            sum.take(&mut own);
+            sum.merge(&mut own);
         }
         sum
     }
 
     /// Takes over what was counted on a connection that is closed.
-    pub(crate) fn count_gone(&self, connection: &Connection) {
-        let mut gone = self.gone.lock().expect("not poisoned");
-        gone.take(&mut connection.session.lock().expect("not poisoned").tally);
+    pub(crate) fn merge_closed(&self, connection: &Connection) {
+        let mut gone = self.closed_tally.lock().expect("not poisoned");
+        gone.merge(&mut connection.session.lock().expect("not poisoned").tally);
     }
 
     /// Counts what a batch still has: replies that cannot be sent any more.
     pub(crate) fn count_late(&self, batch: &mut ReplyBatch) {
         if batch.tally != ReplyTally::default() {
-            self.gone.lock().expect("not poisoned").take(&mut batch.tally);
+            self.closed_tally.lock().expect("not poisoned").merge(&mut batch.tally);
         }
     }
 
     /// Counts a request that was cancelled while its session was not held.
     pub(crate) fn count_cancelled(&self, connection: &Connection) {
-        let mut gone = self.gone.lock().expect("not poisoned");
+        let mut gone = self.closed_tally.lock().expect("not poisoned");
         if connection.closed.load(Ordering::Acquire) {
             gone.cancelled += 1;
         } else {
@@ -104,7 +104,7 @@ mod tests {
         tally.count(OpKind::Write, Amount::new(20, 1), 0);
         tally.count(OpKind::Getxattr, Amount::new(7, 2), 61);
         let mut sum = ReplyTally { cancelled: 3, ..ReplyTally::default() };
-        sum.take(&mut tally);
+        sum.merge(&mut tally);
         let expected = ReplyTally {
             requests: 3,
             read_bytes: 100,

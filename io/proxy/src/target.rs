@@ -73,7 +73,7 @@ pub(crate) struct PendingRequest {
     /// Another request that waits for it.
     pub(crate) donor: Option<Box<Donor>>,
     /// Time before it was read, when the leader began to check the sockets.
-    pub(crate) looked: Time,
+    pub(crate) read_after: Time,
 }
 
 /// The file of a request, in the form of its message.
@@ -103,7 +103,7 @@ impl PendingRequest {
     /// Whether its client has gone since it was read. Only the socket of a request that has waited
     /// for longer than [`PROMPT`] is checked.
     pub(crate) fn is_abandoned(&self, now: Time) -> bool {
-        now.since(self.looked) > PROMPT && self.to.path.connection.peer_is_gone()
+        now.since(self.read_after) > PROMPT && self.to.path.connection.is_peer_closed()
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct RequestMeta {
     pub(crate) lane: Lane,
     /// Operations of its kind that its subject had at other proxies since the last request; `None`
     /// if its client cannot say.
-    pub(crate) elsewhere: Option<u32>,
+    pub(crate) remote_ops: Option<u32>,
     /// Time of its arrival at the dispatcher.
     pub(crate) arrived: Time,
     /// Its position relative to the last access through its fid, if it has one.
@@ -126,7 +126,7 @@ pub(crate) struct RequestMeta {
 /// An operation that the dispatcher has chosen.
 pub(crate) struct RunningRequest {
     pub(crate) operation: PendingRequest,
-    pub(crate) asked: RequestMeta,
+    pub(crate) meta: RequestMeta,
     token: usize,
     /// Its id at the dispatcher; `None` without scheduling.
     pub(crate) id: Option<RequestId>,
@@ -164,7 +164,7 @@ pub(crate) struct Completion {
     started: Time,
     called: Time,
     /// Whether its client reports it to no other server.
-    untold: bool,
+    unreported: bool,
     /// Whether it began at another offset than the end of the last one through its fid.
     random: bool,
 }
@@ -214,7 +214,7 @@ impl TargetQueue {
         let (started, called) = (now, now);
         Some(RunningRequest {
             operation,
-            asked,
+            meta: asked,
             token,
             id,
             class,
@@ -255,12 +255,24 @@ impl RunningRequest {
 
     /// Makes the completion record of a request that has ended.
     pub(crate) fn finished(&self, served: Amount) -> Completion {
-        let call = (!self.quick).then(|| self.asked.call());
-        let RunningRequest { asked, queued, started, called, token, id, .. } = *self;
-        let RequestMeta { kind, lane, elsewhere, access, .. } = asked;
+        let call = (!self.quick).then(|| self.meta.call());
+        let RunningRequest { meta: asked, queued, started, called, token, id, .. } = *self;
+        let RequestMeta { kind, lane, remote_ops: elsewhere, access, .. } = asked;
         let random = access.is_some_and(|access| access != Access::Sequential);
         let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
-        Completion { token, id, call, served, kind, lane, queued, started, called, untold, random }
+        Completion {
+            token,
+            id,
+            call,
+            served,
+            kind,
+            lane,
+            queued,
+            started,
+            called,
+            unreported: untold,
+            random,
+        }
     }
 
     /// Notes an end without execution: its duration says nothing about others.
@@ -387,16 +399,24 @@ impl Target {
             let donor = waiting.and_then(|(operation, _)| operation.donor.as_ref());
             let id = match &mut gate.order {
                 DispatchOrder::Scheduled(dispatcher) => {
-                    let RequestMeta { subject, kind, amount, lane, elsewhere, .. } = asked;
+                    let RequestMeta { subject, kind, amount, lane, remote_ops: elsewhere, .. } =
+                        asked;
                     if let Some(elsewhere) = elsewhere.filter(|count| *count > 0) {
                         let ops = Amount::new(0, elsewhere.into());
                         let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
-                        dispatcher.served_elsewhere(subject, kind, cost, now);
+                        dispatcher.charge_remote_service(subject, kind, cost, now);
                     }
                     let subject = match donor {
                         Some(donor) => {
                             let waiter = donor.subject;
-                            dispatcher.donated(subject, waiter, kind, amount, &donor.file, now)
+                            dispatcher.subject_for_donation(
+                                subject,
+                                waiter,
+                                kind,
+                                amount,
+                                &donor.file,
+                                now,
+                            )
                         }
                         None => subject,
                     };
@@ -449,8 +469,8 @@ impl Target {
         let Completion { kind, lane, served, queued, started, .. } = finished;
         gate.times.count(kind, lane, served, queued, now.since(started));
         if let (DispatchOrder::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
-            if finished.untold {
-                dispatcher.count_untold(id);
+            if finished.unreported {
+                dispatcher.count_unreported(id);
             }
             dispatcher.count_access(id, served.bytes, finished.random);
             dispatcher.complete(id, served, now);
@@ -461,12 +481,12 @@ impl Target {
     /// request waits again, for the device.
     pub(crate) fn miss(&self, mut running: RunningRequest) {
         let gate = &mut *self.gate();
-        if running.asked.lane == Lane::Device {
+        if running.meta.lane == Lane::Device {
             running.quick = false;
             return gate.fetching.push_back(running);
         }
         let now = self.clock.now();
-        let mut asked = running.asked;
+        let mut asked = running.meta;
         asked.lane = Lane::Device;
         gate.waiting[running.token] = Some((running.operation, asked));
         match (&mut gate.order, running.id) {
@@ -502,7 +522,7 @@ impl Target {
 
     /// Whether a request could be executed right now.
     pub(crate) fn has_work(&self) -> bool {
-        self.outlook().work
+        self.queue_state().work
     }
 
     /// Returns how long requests waited and took until now, by kind and lane.
@@ -511,7 +531,7 @@ impl Target {
     }
 
     /// Returns the number of waiting requests, and when the next may start.
-    pub(crate) fn outlook(&self) -> QueueState {
+    pub(crate) fn queue_state(&self) -> QueueState {
         let gate = self.gate();
         let fetching = !gate.fetching.is_empty();
         match &gate.order {

@@ -68,7 +68,7 @@ const POLLING: u64 = 0;
 /// The leader is gone: the next thread that checks takes over at once.
 const VACANT: u64 = 1;
 /// Interval of the standby thread's checks while calls are made.
-const LOOK: Duration = Duration::from_micros(1000);
+const STANDBY_CHECK_INTERVAL: Duration = Duration::from_micros(1000);
 /// Number of checks without a call before it sleeps.
 const PATIENCE: u32 = 10;
 
@@ -96,7 +96,7 @@ impl ThreadPool {
             if !roster.standby {
                 roster.standby = true;
                 drop(roster);
-                let role = self.stand_by(&now);
+                let role = self.run_standby(&now);
                 roster = self.roster.lock().expect("not poisoned");
                 roster.standby = false;
                 // Another idle thread stands by from now on.
@@ -123,7 +123,7 @@ impl ThreadPool {
         self.word.store(word, Ordering::SeqCst);
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.dozing.load(Ordering::SeqCst) {
-            self.rouse();
+            self.wake_standby();
         }
         BlockingCall(word)
     }
@@ -136,7 +136,7 @@ impl ThreadPool {
     /// Gives up the lead before a long wait.
     pub(crate) fn resign(&self) {
         self.word.store(VACANT, Ordering::SeqCst);
-        self.rouse();
+        self.wake_standby();
     }
 
     /// Wakes one idle thread to help, if there is one. Returns whether a new thread should be
@@ -158,7 +158,7 @@ impl ThreadPool {
     }
 
     /// Counts a thread in before it is started.
-    pub(crate) fn enlist(&self) {
+    pub(crate) fn count_in(&self) {
         self.roster.lock().expect("not poisoned").threads += 1;
     }
 
@@ -184,7 +184,7 @@ impl ThreadPool {
     }
 
     /// Watches the leader's calls; returns when this thread leads or all stop.
-    fn stand_by(&self, now: &impl Fn() -> Time) -> ThreadRole {
+    fn run_standby(&self, now: &impl Fn() -> Time) -> ThreadRole {
         let mut quiet = 0;
         let mut seen = self.calls.load(Ordering::Relaxed);
         loop {
@@ -208,7 +208,9 @@ impl ThreadPool {
                 return ThreadRole::Stop;
             }
             if quiet < PATIENCE {
-                drop(self.watch.wait_timeout(roster, LOOK).expect("not poisoned"));
+                drop(
+                    self.watch.wait_timeout(roster, STANDBY_CHECK_INTERVAL).expect("not poisoned"),
+                );
                 continue;
             }
             self.dozing.store(true, Ordering::SeqCst);
@@ -221,7 +223,7 @@ impl ThreadPool {
     }
 
     /// Wakes the standby thread. The lock orders this after its decision to sleep.
-    fn rouse(&self) {
+    fn wake_standby(&self) {
         drop(self.roster.lock().expect("not poisoned"));
         self.watch.notify_one();
     }

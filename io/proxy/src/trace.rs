@@ -54,7 +54,7 @@ pub(crate) struct TraceRecorder {
 struct TraceState {
     shards: [TraceShard; SHARDS],
     /// Requests that are not in the file and never will be.
-    lost: AtomicU64,
+    dropped: AtomicU64,
     definitions: Mutex<DefinitionBatch>,
     /// Empty chunks, to be filled again.
     spare: Mutex<Vec<Chunk>>,
@@ -105,7 +105,7 @@ impl TraceRecorder {
     fn new(file: File, waiting_max: usize) -> (TraceRecorder, TraceWriter) {
         let shared = Arc::new(TraceState {
             shards: Default::default(),
-            lost: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
             definitions: Mutex::default(),
             spare: Mutex::default(),
         });
@@ -137,7 +137,7 @@ impl TraceRecorder {
     fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         let subject = self.shared.subject(who, now);
         if subject.is_none() {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
         subject
     }
@@ -176,7 +176,7 @@ impl TraceState {
         spare.unwrap_or_else(Chunk::allocate)
     }
 
-    fn give_back(&self, mut chunk: Chunk) {
+    fn recycle(&self, mut chunk: Chunk) {
         chunk.clear();
         let mut spare = self.spare.lock().expect("not poisoned");
         if spare.len() < SHARDS {
@@ -185,8 +185,8 @@ impl TraceState {
     }
 
     fn drop_chunk(&self, chunk: Chunk) {
-        self.lost.fetch_add(chunk.count().into(), Ordering::Relaxed);
-        self.give_back(chunk);
+        self.dropped.fetch_add(chunk.count().into(), Ordering::Relaxed);
+        self.recycle(chunk);
     }
 }
 

@@ -27,14 +27,14 @@ use crate::thread_pool::{BlockingCall, ThreadRole};
 use crate::trace::TraceCaller;
 
 /// Time of work after which the leader checks the sockets again.
-const LOOK_AGAIN: Nanos = Nanos::from_micros(200);
+const POLL_AGAIN_AFTER: Nanos = Nanos::from_micros(200);
 /// Usual duration of a call from which a hand-over is worth its cost, if more work waits.
 const LONG_CALL: Nanos = Nanos::from_micros(50);
 /// Duration of a call during which new work comes: it is handed over in any case, as the standby
 /// thread would check only after two or three times as long.
 const LONGER_CALL: Nanos = Nanos::from_micros(200);
 /// The peer has closed or was reset.
-const GONE: epoll::EventFlags =
+const PEER_CLOSED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Number of new requests that keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
@@ -99,27 +99,27 @@ impl Worker {
             self.flush(&outbox);
         }
         while self.leads && !self.server.crew.stopping() {
-            self.take_in();
+            self.poll_and_receive();
             let handed = std::mem::take(&mut self.arrivals.handed);
             if handed >= HELP_BACKLOG && self.server.parallel {
                 self.server.call_help();
             }
             if self.leads {
-                self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
+                self.execute_all(Some(self.server.clock.now() + POLL_AGAIN_AFTER));
             }
         }
         self.leads = false;
     }
 
     /// Waits for work, and takes in all there is.
-    fn take_in(&mut self) {
+    fn poll_and_receive(&mut self) {
         let timeout = self.server.before_poll();
         self.events.clear();
         let began = self.server.clock.now();
         // What is read now came after this, however long the proxy may be stopped meanwhile.
-        self.arrivals.looked = began;
-        let polled = self.look(began, timeout);
-        self.busy_poll.came_after(self.server.clock.now().since(began));
+        self.arrivals.read_after = began;
+        let polled = self.wait_for_events(began, timeout);
+        self.busy_poll.record_wait(self.server.clock.now().since(began));
         self.server.after_poll(&self.outbox);
         if self.server.lock_retry_is_due() {
             let call = self.begin_call();
@@ -141,13 +141,13 @@ impl Worker {
             let flags = event.flags;
             // Nothing more of it is read: its client has not waited for an answer, and may have done
             // the same elsewhere since, if this proxy was stopped for a while.
-            if flags.intersects(GONE) {
+            if flags.intersects(PEER_CLOSED) {
                 self.close(&connection, &"the peer has disconnected");
                 continue;
             }
             if flags.contains(epoll::EventFlags::OUT) {
                 let bounds = self.server.bounds();
-                let sent = connection.send_rest(&self.server.poll, bounds);
+                let sent = connection.send_queued(&self.server.poll, bounds);
                 self.after_send(&connection, sent);
             }
             if flags.intersects(!epoll::EventFlags::OUT) {
@@ -156,11 +156,11 @@ impl Worker {
         }
         self.events = events;
         self.bind_next();
-        self.see_off_ended();
-        self.server.tell(&self.outbox);
+        self.close_ended_sessions();
+        self.server.answer_info(&self.outbox);
         while let Some(connection) = self.server.next_resumed() {
             // What it has sent was read in part, and that may be long ago.
-            match connection.peer_is_gone() {
+            match connection.is_peer_closed() {
                 true => self.close(&connection, &"the peer has disconnected"),
                 false => self.read(&connection),
             }
@@ -168,7 +168,11 @@ impl Worker {
     }
 
     /// Waits for events: awake for a while if they come soon, then asleep.
-    fn look(&mut self, began: Time, timeout: Option<Timespec>) -> rustix::io::Result<usize> {
+    fn wait_for_events(
+        &mut self,
+        began: Time,
+        timeout: Option<Timespec>,
+    ) -> rustix::io::Result<usize> {
         let poll = &self.server.poll;
         let span = self.busy_poll.span();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -195,10 +199,10 @@ impl Worker {
         if let Err(why) = result {
             self.close(connection, &why);
         }
-        if !self.arrivals.leaving.is_empty() {
+        if !self.arrivals.deferred.is_empty() {
             let call = self.begin_call();
-            for leaving in self.arrivals.leaving.drain(..) {
-                self.server.leave(leaving, &self.outbox);
+            for leaving in self.arrivals.deferred.drain(..) {
+                self.server.close_deferred(leaving, &self.outbox);
             }
             self.end_call(call);
         }
@@ -212,12 +216,12 @@ impl Worker {
     /// Handles a message that names an identity: Tattach, or Tsession or Tidentity of the dialect.
     /// A Tinfo, which waits in no queue either, is handed on.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
-        if self.server.ask(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
+        if self.server.submit_info(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
             return;
         }
         let started = self.server.clock.now();
         let call = self.begin_call();
-        let result = self.greet(to, frame);
+        let result = self.handle_identity_message(to, frame);
         self.end_call(call);
         let (who, errno) = match &result {
             // It waits for what the connection before it has in flight.
@@ -235,7 +239,7 @@ impl Worker {
         }
     }
 
-    fn greet(
+    fn handle_identity_message(
         &self,
         to: &ReplyTo,
         frame: &[u8],
@@ -274,10 +278,10 @@ impl Worker {
     }
 
     /// Drops sessions whose requests have all ended.
-    fn see_off_ended(&mut self) {
+    fn close_ended_sessions(&mut self) {
         if self.server.ended.any() {
             let call = self.begin_call();
-            self.server.leave(DeferredClose::default(), &self.outbox);
+            self.server.close_deferred(DeferredClose::default(), &self.outbox);
             self.end_call(call);
         }
     }
@@ -289,7 +293,7 @@ impl Worker {
         batch.tally.count(OpKind::Attach, Amount::new(0, 1), 0);
         match &greeting {
             AttachOutcome::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid: *qid }),
-            AttachOutcome::Bound(BoundChannel { slots, resumed, keep, root, .. }) => {
+            AttachOutcome::Bound(BoundChannel { slots, resumed, timeout: keep, root, .. }) => {
                 let (slots, resumed, keep) = (*slots, (*resumed).into(), *keep);
                 batch.reply(to.tag, ExtReply::Session { slots, resumed, keep, root });
             }
@@ -331,7 +335,7 @@ impl Worker {
                     target.finish(&mut finished);
                     running.begin(self.server.clock.now());
                 } else if running.quick
-                    && (running.asked.lane == Lane::Device || self.server.recorder().is_some())
+                    && (running.meta.lane == Lane::Device || self.server.recorder().is_some())
                 {
                     running.begin(self.server.clock.now());
                 }
@@ -352,7 +356,7 @@ impl Worker {
 
     /// Executes one operation; `None` if it goes on waiting. Returns whether to flush before more.
     fn execute(&mut self, target: &Target, running: RunningRequest) -> (Option<Completion>, bool) {
-        let call = self.before(target, &running);
+        let call = self.prepare_call(target, &running);
         // The clock is read again: the proxy may have been stopped after it was chosen.
         if !running.quick && running.operation.is_abandoned(self.server.clock.now()) {
             self.end_call(call);
@@ -368,12 +372,12 @@ impl Worker {
                 target.miss(running);
                 return (None, false);
             }
-            Ending::Parked => running.asked.amount,
+            Ending::Parked => running.meta.amount,
             Ending::Answered { served, .. } => served,
         };
         let finished = running.finished(served);
         if let (Some(recorder), Ending::Answered { errno, .. }) = (self.server.recorder(), ending) {
-            recorder.answered(&running, served, errno, self.server.clock.now());
+            recorder.record_answered(&running, served, errno, self.server.clock.now());
         }
         // It may hold the last use of a file that was clunked: closing is part of the call.
         drop(running);
@@ -390,12 +394,12 @@ impl Worker {
     }
 
     /// Prepares a call that may wait, so that other requests need not wait for it.
-    fn before(&mut self, target: &Target, running: &RunningRequest) -> Option<BlockingCall> {
+    fn prepare_call(&mut self, target: &Target, running: &RunningRequest) -> Option<BlockingCall> {
         if running.quick {
             return None;
         }
         if self.leads {
-            let usual = target.usual(&running.asked);
+            let usual = target.usual(&running.meta);
             if usual > LONGER_CALL || (usual > LONG_CALL && target.has_work()) {
                 self.flush_own();
                 // Flushing may have closed a connection, and that have cost the lead.
@@ -428,12 +432,12 @@ impl Worker {
     fn flush(&mut self, outbox: &Mutex<ReplyOutbox>) {
         let bounds = self.server.bounds();
         loop {
-            let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
+            let Some(mut batch) = outbox.lock().expect("not poisoned").pop_batch() else { return };
             let connection = batch.path.connection.clone();
             let sent = connection.send(&mut batch, &self.server.poll, bounds);
             self.server.count_late(&mut batch);
             self.after_send(&connection, sent);
-            outbox.lock().expect("not poisoned").give_back(batch.bytes);
+            outbox.lock().expect("not poisoned").recycle(batch.bytes);
         }
     }
 
@@ -450,7 +454,7 @@ impl Worker {
     fn close(&mut self, connection: &Arc<Connection>, why: &dyn std::fmt::Display) {
         let call = self.begin_call();
         let leaving = self.server.close(connection, why);
-        self.server.leave(leaving, &self.outbox);
+        self.server.close_deferred(leaving, &self.outbox);
         self.end_call(call);
     }
 

@@ -185,7 +185,7 @@ impl Writes {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn written_behind(
+    pub(crate) fn note_appended(
         &self,
         file: BorrowedFd<'_>,
         side: &WriteFile,
@@ -196,7 +196,7 @@ impl Writes {
         if side.allowed(mode) == WriteMode::Cached {
             return Ok(());
         }
-        match self.settle(file, side, request, done, false) {
+        match self.pace_dirty(file, side, request, done, false) {
             Err(error) if refuses(WriteMode::Paced, &error) => {
                 self.refuse(WriteMode::Paced, side, &error);
                 Ok(())
@@ -252,11 +252,11 @@ impl Writes {
                 let done = write_all(data, offset, |part, at| {
                     rustix::io::pwritev2(file, &[IoSlice::new(part)], at, RWF_DONTCACHE)
                 })?;
-                self.settle(file, side, request, done, true)
+                self.pace_dirty(file, side, request, done, true)
             }
             WriteMode::Paced => {
                 let done = write_all(data, offset, |part, at| rustix::io::pwrite(file, part, at))?;
-                self.settle(file, side, request, done, false)
+                self.pace_dirty(file, side, request, done, false)
             }
             WriteMode::Cached => {
                 write_all(data, offset, |part, at| rustix::io::pwrite(file, part, at))
@@ -281,7 +281,7 @@ impl Writes {
     /// Lists `done` bytes that are in the page cache now and waits for what is above
     /// the budget. EOPNOTSUPP and the like mean that this file cannot be paced; its
     /// bytes are written all the same.
-    fn settle(
+    fn pace_dirty(
         &self,
         file: BorrowedFd<'_>,
         side: &WriteFile,

@@ -39,16 +39,16 @@ const AFTER_HELP: &str = concat!(
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let since = args.since.map_or_else(|| "0".into(), |since| since.parameter());
     let lines = args.controller.client()?.audit(&format!("since={since}&limit={}", args.limit))?;
-    let text = if args.json { pretty(&lines)? } else { told(&lines, now_s()) };
+    let text = if args.json { pretty(&lines)? } else { format_lines(&lines, now_s()) };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-fn told(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
+fn format_lines(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
     let mut text = String::new();
     if *left_out > 0 {
         let _ = writeln!(text, "({left_out} older entries omitted)");
     }
-    for AuditLine { at_s, who, role, from, what, before, after } in lines {
+    for AuditLine { at_s, actor: who, role, from, what, before, after } in lines {
         let ago = now_s.saturating_sub(*at_s);
         let _ = writeln!(text, "{at_s} ({ago} s ago) {who} ({role}, {from}): {what}");
         let (before, after) = (before.as_deref().unwrap_or(""), after.as_deref().unwrap_or(""));
@@ -79,7 +79,7 @@ mod tests {
     fn a_change_is_told_with_the_lines_that_went_and_came() {
         let line = AuditLine {
             at_s: 90,
-            who: "ann".into(),
+            actor: "ann".into(),
             role: Role::Operate,
             from: "192.0.2.1:4711".into(),
             what: "rules".into(),
@@ -88,7 +88,7 @@ mod tests {
         };
         let lines = AuditLines { lines: vec![line], left_out: 3 };
         assert_eq!(
-            told(&lines, 100),
+            format_lines(&lines, 100),
             "(3 older entries omitted)\n\
              90 (10 s ago) ann (operate, 192.0.2.1:4711): rules\n  - b\n  + B\n  + B2\n"
         );

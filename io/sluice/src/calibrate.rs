@@ -82,7 +82,7 @@ fn measure(dir: &Path, time: Nanos) -> anyhow::Result<Calibration> {
 /// part of it. Without the rename the temporary file is removed.
 struct CalibrateOutput {
     path: PathBuf,
-    beside: PathBuf,
+    temporary: PathBuf,
 }
 
 impl CalibrateOutput {
@@ -93,7 +93,7 @@ impl CalibrateOutput {
         beside.push(".new");
         let beside = PathBuf::from(beside);
         std::fs::write(&beside, "").with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(CalibrateOutput { path, beside })
+        Ok(CalibrateOutput { path, temporary: beside })
     }
 
     fn write(self, found: &Calibration) -> anyhow::Result<PathBuf> {
@@ -103,8 +103,8 @@ impl CalibrateOutput {
         for warning in found.warnings() {
             comment += &format!("Note: {warning}.\n");
         }
-        let written = std::fs::write(&self.beside, found.costs_file().to_toml(&comment))
-            .and_then(|()| std::fs::rename(&self.beside, &self.path));
+        let written = std::fs::write(&self.temporary, found.costs_file().to_toml(&comment))
+            .and_then(|()| std::fs::rename(&self.temporary, &self.path));
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(self.path.clone())
     }
@@ -113,7 +113,7 @@ impl CalibrateOutput {
 impl Drop for CalibrateOutput {
     fn drop(&mut self) {
         // After the rename the file does not exist.
-        let _ = std::fs::remove_file(&self.beside);
+        let _ = std::fs::remove_file(&self.temporary);
     }
 }
 

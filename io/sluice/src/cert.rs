@@ -99,7 +99,7 @@ fn authority(dir: &Path, expires: &MomentArg) -> anyhow::Result<[PathBuf; 2]> {
     wanted.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     wanted.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let signed = wanted.self_signed(&key).context("cannot sign the authority")?;
-    keep(dir, "ca", &signed.pem(), &key)
+    write_new(dir, "ca", &signed.pem(), &key)
 }
 
 fn issue(
@@ -135,7 +135,7 @@ fn issue(
     wanted.extended_key_usages = vec![purpose];
     wanted.use_authority_key_identifier_extension = true;
     let signed = wanted.signed_by(&key, &issuer).context("cannot sign the certificate")?;
-    keep(dir, name, &signed.pem(), &key)
+    write_new(dir, name, &signed.pem(), &key)
 }
 
 /// Builds parameters for a name and hosts, valid from shortly before now, as clocks differ.
@@ -154,7 +154,7 @@ fn params(
 }
 
 /// Writes NAME.key and NAME.pem; fails if one exists.
-fn keep(dir: &Path, name: &str, pem: &str, key: &KeyPair) -> anyhow::Result<[PathBuf; 2]> {
+fn write_new(dir: &Path, name: &str, pem: &str, key: &KeyPair) -> anyhow::Result<[PathBuf; 2]> {
     let paths = [dir.join(format!("{name}.pem")), dir.join(format!("{name}.key"))];
     for path in &paths {
         ensure!(!path.exists(), "{} exists already; remove it first", path.display());

@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         settings.listen = places.collect::<Result<_, _>>()?;
         let Some(controller) = standing.lead(&mut ends)? else { return Ok(()) };
         log::announce("ready");
-        while controller.leads_after(LOOK) {
+        while controller.leads_after(SIGNAL_CHECK_INTERVAL) {
             if ends() {
                 info!("shutting down; proxies continue with their shares");
                 return Ok(());
@@ -120,7 +120,7 @@ pub(crate) fn store(text: &str) -> Result<StorePlace, String> {
 /// Prefix of the controller's keys in etcd.
 const PREFIX: &str = "/sluice";
 /// Interval between checks for signals.
-const LOOK: Duration = Duration::from_millis(100);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Default address of a controller.
 pub(crate) const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";

@@ -67,7 +67,7 @@ fn wait_for(client: &ApiClient, next: u64) -> Result<api::ControllerEvents, Clie
         match client.events(&format!("since={next}&limit={PAGE}&wait={wait}s")) {
             Ok(page) if page.events.is_empty() => {}
             Ok(page) => return Ok(page),
-            Err(error @ ClientError::Refused { .. }) if !error.stands_by() => return Err(error),
+            Err(error @ ClientError::Refused { .. }) if !error.is_standby() => return Err(error),
             // A standby may become the leader soon.
             Err(_) => std::thread::sleep(PAUSE),
         }

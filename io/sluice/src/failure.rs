@@ -60,8 +60,10 @@ pub(crate) fn wants_json(mut matches: &ArgMatches) -> bool {
 /// Writes a failure to stderr.
 pub(crate) fn say(error: &anyhow::Error, json: bool) {
     match json {
-        true => log::say(&serde_json::to_string(&report(error)).expect("a report is plain data")),
-        false => log::say(&format!("sluice: {error:#}")),
+        true => {
+            log::print_line(&serde_json::to_string(&report(error)).expect("a report is plain data"))
+        }
+        false => log::print_line(&format!("sluice: {error:#}")),
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn start() {
             std::backtrace::BacktraceStatus::Captured => format!("{trace}\n"),
             _ => String::new(),
         };
-        say(&format!("sluice: thread {name} {panic}\n{trace}"));
+        print_line(&format!("sluice: thread {name} {panic}\n{trace}"));
     }));
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn finish() {
 }
 
 /// Writes a line for people to stderr; a line that cannot be written is lost.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     writer::write(format!("{}\n", line.trim_end()).as_bytes());
 }
 

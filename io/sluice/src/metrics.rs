@@ -35,7 +35,7 @@ use samples::{MetricSample, samples};
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    way: MetricsCommand,
+    command: MetricsCommand,
     #[command(flatten)]
     credentials: CredentialArgs,
 }
@@ -106,7 +106,7 @@ struct PushInterval {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let asked =
         |from: &Endpoint| ApiClient::at(from)?.with(&args.credentials.credentials_for(from));
-    match args.way {
+    match args.command {
         MetricsCommand::Show { from } => {
             let page = asked(&from)?.metrics()?;
             Ok(io::stdout().write_all(page.as_bytes())?)
@@ -114,8 +114,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         MetricsCommand::Collectd { from, pace, instance } => {
             let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let interval_s = every.as_secs_f64();
-            at_each(every, pace.once, || {
-                if !is_read() {
+            run_at_intervals(every, pace.once, || {
+                if !has_reader() {
                     return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
                 }
                 let page = client.metrics()?;
@@ -133,7 +133,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             );
             let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let (server, path) = (ApiClient::at(&to)?, format!("/write?precision=s&db={database}"));
-            at_each(every, pace.once, || {
+            run_at_intervals(every, pace.once, || {
                 let page = client.metrics()?;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
                 let samples = samples(&page);
@@ -148,7 +148,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Runs `act` at each interval and prints its output, until the output has no reader. Other
 /// errors are retried at the next interval, except with `once`.
-fn at_each(
+fn run_at_intervals(
     every: Duration,
     once: bool,
     mut act: impl FnMut() -> anyhow::Result<String>,
@@ -172,7 +172,7 @@ fn at_each(
 
 /// Returns whether stdout still has a reader. Without output no write would fail after collectd
 /// was killed.
-fn is_read() -> bool {
+fn has_reader() -> bool {
     let out = io::stdout();
     let mut at = [PollFd::new(&out, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -250,7 +250,7 @@ mod tests {
         let (database, credentials) = ("a&b".to_owned(), CredentialArgs::default());
         let to = "http://127.0.0.1:1".parse().unwrap();
         let error =
-            run(Args { way: MetricsCommand::Influx { from, to, database, pace }, credentials })
+            run(Args { command: MetricsCommand::Influx { from, to, database, pace }, credentials })
                 .unwrap_err();
         assert_eq!(error.to_string(), "\"a&b\" is not a database name of letters, digits, _ and -");
     }

@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
     let settings = MountSettings::new(&args.source, &place, &args.options.join(","))?;
     if args.tells {
-        return serve_and_tell(&settings);
+        return serve_and_report(&settings);
     }
     prepare(&place)?;
     if args.foreground {
@@ -106,7 +106,9 @@ fn prepare(place: &Path) -> anyhow::Result<()> {
         unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
             .with_context(|| format!("cannot remove the dead mount at {}", place.display()))?;
         let place = place.display();
-        log::say(&format!("sluice: removed a dead mount, whose process had ended, from {place}"));
+        log::print_line(&format!(
+            "sluice: removed a dead mount, whose process had ended, from {place}"
+        ));
     }
     let found = place.metadata().with_context(|| place.display().to_string())?;
     if !found.is_dir() {
@@ -147,24 +149,24 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
 }
 
 /// Serves in the background and reports the outcome of the start to the parent.
-fn serve_and_tell(settings: &MountSettings) -> anyhow::Result<()> {
+fn serve_and_report(settings: &MountSettings) -> anyhow::Result<()> {
     // Without a new session the terminal's signals would reach this process, too. The call fails
     // only for the leader of a process group, which does not share a terminal with the parent.
     let _ = setsid();
     let served = serve(settings, || {
-        tell(&StartupStatus::Mounted)?;
+        report_status(&StartupStatus::Mounted)?;
         // From here on the parent does not read stdout.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         Ok(rustix::stdio::dup2_stdout(nowhere)?)
     });
     if let Err(error) = &served {
         // Has no effect after a successful start or when the parent has ended.
-        let _ = tell(&StartupStatus::Failed(format!("{error:#}")));
+        let _ = report_status(&StartupStatus::Failed(format!("{error:#}")));
     }
     served
 }
 
-fn tell(told: &StartupStatus) -> anyhow::Result<()> {
+fn report_status(told: &StartupStatus) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(told)?;
     line.push('\n');
     let mut stdout = io::stdout();

@@ -60,29 +60,29 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let text = match args.json {
         true => serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n",
-        false => tell(&report),
+        false => format_report(&report),
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
 /// Formats the report for people: a heading, then one sentence for each fact.
-fn tell(report: &WireJobReport) -> String {
+fn format_report(report: &WireJobReport) -> String {
     let mut out = String::new();
     let seconds = |count: u64| span(count.saturating_mul(1_000_000_000));
     let _ = writeln!(
         out,
         "{}: {} to {}, active for {}.",
-        whom(report),
+        job_text(report),
         utc(report.from_s),
         utc(report.to_s),
         seconds(report.active_s)
     );
-    tell_amounts(&mut out, report);
-    tell_delays(&mut out, report);
-    tell_accesses(&mut out, "read", &report.counters.reads);
-    tell_accesses(&mut out, "write", &report.counters.writes);
-    tell_others(&mut out, report);
+    write_amounts(&mut out, report);
+    write_delays(&mut out, report);
+    write_accesses(&mut out, "read", &report.counters.reads);
+    write_accesses(&mut out, "write", &report.counters.writes);
+    write_other_jobs(&mut out, report);
     for pattern in &report.patterns {
         let _ = writeln!(out, "Pattern {}: {}", pattern.name, pattern.what);
         if !pattern.advice.is_empty() {
@@ -95,7 +95,7 @@ fn tell(report: &WireJobReport) -> String {
     out
 }
 
-fn whom(report: &WireJobReport) -> String {
+fn job_text(report: &WireJobReport) -> String {
     let job = match report.job.as_str() {
         "" => "Requests without a job".into(),
         job => format!("Job {job}"),
@@ -106,7 +106,7 @@ fn whom(report: &WireJobReport) -> String {
     }
 }
 
-fn tell_amounts(out: &mut String, report: &WireJobReport) {
+fn write_amounts(out: &mut String, report: &WireJobReport) {
     let WireCounters { read_bytes, written_bytes, ops, .. } = &report.counters;
     let (reads, writes) = (ops.of(OpKind::Read), ops.of(OpKind::Write));
     let _ = writeln!(
@@ -128,9 +128,9 @@ fn tell_amounts(out: &mut String, report: &WireJobReport) {
     let (achieved, asked) = match report.achieved_per_s {
         0 => (
             per_second(report.achieved_ops_per_s, false),
-            per_second(report.asked_ops_per_s, false),
+            per_second(report.requested_ops_per_s, false),
         ),
-        bytes => (per_second(bytes, true), per_second(report.asked_per_s, true)),
+        bytes => (per_second(bytes, true), per_second(report.requested_per_s, true)),
     };
     let _ = match report.counters.delayed {
         0 => writeln!(out, "It achieved {achieved}, and no limit delayed it."),
@@ -138,7 +138,7 @@ fn tell_amounts(out: &mut String, report: &WireJobReport) {
     };
 }
 
-fn tell_delays(out: &mut String, report: &WireJobReport) {
+fn write_delays(out: &mut String, report: &WireJobReport) {
     let WireCounters { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
     if delayed == 0 {
         return;
@@ -152,7 +152,7 @@ fn tell_delays(out: &mut String, report: &WireJobReport) {
         span(delayed_ns / delayed),
         span(delayed_ns)
     );
-    for holder in &report.holders {
+    for holder in &report.delay_causes {
         let now = if holder.now { "; delaying it now" } else { "" };
         let _ = writeln!(
             out,
@@ -163,14 +163,14 @@ fn tell_delays(out: &mut String, report: &WireJobReport) {
             span(holder.wait_ns)
         );
     }
-    if report.holders.is_empty() {
+    if report.delay_causes.is_empty() {
         let _ = writeln!(out, "  The limits are unknown: no proxy has a record of them.");
     } else {
         let _ = writeln!(out, "  (causes are counted since the start of each proxy)");
     }
 }
 
-fn tell_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
+fn write_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
     let accesses = Accesses::from(*accesses);
     let all = accesses.all();
     if all == 0 {
@@ -186,7 +186,7 @@ fn tell_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
     );
 }
 
-fn tell_others(out: &mut String, report: &WireJobReport) {
+fn write_other_jobs(out: &mut String, report: &WireJobReport) {
     const WHOLE: u64 = 1_000_000;
     let own = percent(report.coverage_ppm.into(), WHOLE);
     if report.others_count == 0 {
@@ -247,9 +247,9 @@ mod tests {
             active_s: 480,
             counters,
             achieved_per_s: 2_500_000,
-            asked_per_s: 4_750_000,
-            holders: vec![holder],
-            holders_known: true,
+            requested_per_s: 4_750_000,
+            delay_causes: vec![holder],
+            delay_causes_known: true,
             others: vec![other],
             others_count: 1,
             coverage_ppm: 300_000,
@@ -278,18 +278,22 @@ mod tests {
             pattern.advice(),
             pattern.source(),
         );
-        assert_eq!(tell(&report()), wanted);
+        assert_eq!(format_report(&report()), wanted);
     }
 
     #[test]
     fn what_no_limit_delayed_and_what_nobody_remembers_is_said() {
         let mut alone = report();
-        (alone.others, alone.others_count, alone.holders) = (vec![], 0, vec![]);
-        assert!(tell(&alone).contains("The limits are unknown"), "{}", tell(&alone));
-        assert!(tell(&alone).contains("No other job had requests at the time."));
+        (alone.others, alone.others_count, alone.delay_causes) = (vec![], 0, vec![]);
+        assert!(
+            format_report(&alone).contains("The limits are unknown"),
+            "{}",
+            format_report(&alone)
+        );
+        assert!(format_report(&alone).contains("No other job had requests at the time."));
         alone.counters = WireCounters::default();
         (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);
-        let text = tell(&alone);
+        let text = format_report(&alone);
         assert!(text.contains("It achieved 150 ops/s, and no limit delayed it."), "{text}");
         assert!(!text.contains("Limits delayed"), "{text}");
     }

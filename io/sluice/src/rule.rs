@@ -204,7 +204,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         RuleSubcommand::Check(check) => check.run()?,
         RuleSubcommand::Start { name, keys, position, writing } => {
-            let edit = start(name, &keys, position.place())?;
+            let edit = start(name, &keys, position.position())?;
             writing.change(&edit)?
         }
         RuleSubcommand::Change { name, keys, writing } => {
@@ -212,10 +212,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         RuleSubcommand::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
         RuleSubcommand::Rank { name, position, writing } => {
-            let place = position.place();
+            let place = position.position();
             let none = "no position; give --before RULE, --first or --last";
             let place = place.ok_or_else(|| CommandError::argument("--before", none))?;
-            writing.change(&RuleEdit::Rank { name, place })?
+            writing.change(&RuleEdit::Rank { name, position: place })?
         }
         RuleSubcommand::Import { from, writing } => writing.import(&from)?,
     };
@@ -234,11 +234,11 @@ fn start(
                        that reach it";
         return Err(CommandError::argument("--match", message).into());
     }
-    Ok(RuleEdit::Start { name, keys: keys.edits(), place: place.unwrap_or_default() })
+    Ok(RuleEdit::Start { name, keys: keys.edits(), position: place.unwrap_or_default() })
 }
 
 impl RulePositionArgs {
-    fn place(self) -> Option<RulePosition> {
+    fn position(self) -> Option<RulePosition> {
         match self {
             RulePositionArgs { before: Some(rule), .. } => Some(RulePosition::Before(rule)),
             RulePositionArgs { first: true, .. } => Some(RulePosition::First),
@@ -252,7 +252,7 @@ impl RuleWriteArgs {
     /// Makes a change and returns its description.
     fn change(&self, edit: &RuleEdit) -> anyhow::Result<String> {
         let rules = self.source.change(self.save, |text| edit.apply(text))?;
-        self.told(&rules, || done(edit, &rules))
+        self.change_output(&rules, || describe_change(edit, &rules))
     }
 
     /// Replaces all rules and returns their list.
@@ -261,11 +261,15 @@ impl RuleWriteArgs {
         let new = source::read_text(from)?;
         source::parse(&from.display().to_string(), &new)?;
         let rules = self.source.replace(self.save, &new)?;
-        self.told(&rules, || list::list(&WireRules { saved: true, ..rules.clone() }))
+        self.change_output(&rules, || list::list(&WireRules { saved: true, ..rules.clone() }))
     }
 
     /// Returns the output after a change.
-    fn told(&self, rules: &WireRules, what: impl Fn() -> String) -> anyhow::Result<String> {
+    fn change_output(
+        &self,
+        rules: &WireRules,
+        what: impl Fn() -> String,
+    ) -> anyhow::Result<String> {
         if self.source.is_standard() {
             // The text itself is the output.
             return Ok(rules.text.clone());
@@ -289,11 +293,15 @@ impl RuleWriteArgs {
 }
 
 /// Describes a change, with the rules that can never match.
-fn done(edit: &RuleEdit, rules: &WireRules) -> String {
+fn describe_change(edit: &RuleEdit, rules: &WireRules) -> String {
     let name = edit.name();
     let mut text = match edit {
-        RuleEdit::Start { .. } => format!("started rule {name:?}, {}\n", place(name, rules)),
-        RuleEdit::Rank { .. } => format!("moved rule {name:?}, now {}\n", place(name, rules)),
+        RuleEdit::Start { .. } => {
+            format!("started rule {name:?}, {}\n", describe_position(name, rules))
+        }
+        RuleEdit::Rank { .. } => {
+            format!("moved rule {name:?}, now {}\n", describe_position(name, rules))
+        }
         RuleEdit::Change { .. } => format!("changed rule {name:?}\n"),
         RuleEdit::Stop { .. } => format!("stopped rule {name:?}\n"),
     };
@@ -304,7 +312,7 @@ fn done(edit: &RuleEdit, rules: &WireRules) -> String {
 }
 
 /// Describes the position of a rule: `first, before "jobs"`.
-fn place(name: &str, rules: &WireRules) -> String {
+fn describe_position(name: &str, rules: &WireRules) -> String {
     let at = rules.rules.iter().position(|rule| rule.name == name).unwrap_or_default();
     match (at, rules.rules.get(at + 1)) {
         (0, None) => "the only rule".into(),
@@ -331,13 +339,13 @@ mod tests {
         let all = rules("[[rule]]\nname = \"all\"\n[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n");
         let start = start("all".into(), &RuleKeyArgs::default(), None);
         assert!(start.unwrap_err().to_string().contains("--match '*'"));
-        let edit = RuleEdit::Rank { name: "all".into(), place: RulePosition::First };
+        let edit = RuleEdit::Rank { name: "all".into(), position: RulePosition::First };
         assert_eq!(
-            done(&edit, &all),
+            describe_change(&edit, &all),
             "moved rule \"all\", now first, before \"a\"\n\
              rule \"a\" never matches: \"all\" takes all of its requests\n"
         );
-        assert_eq!(place("a", &all), "last");
-        assert_eq!(place("b", &rules("[[rule]]\nname = \"b\"\n")), "the only rule");
+        assert_eq!(describe_position("a", &all), "last");
+        assert_eq!(describe_position("b", &rules("[[rule]]\nname = \"b\"\n")), "the only rule");
     }
 }

@@ -43,7 +43,7 @@ impl ServerArgs {
     }
 
     /// Returns whether it is the default proxy of this machine, which does not run.
-    pub(crate) fn is_nobody(&self) -> anyhow::Result<bool> {
+    pub(crate) fn is_default_absent(&self) -> anyhow::Result<bool> {
         let ServerAddress::Unix(path) = DEFAULT_API.parse::<ServerAddress>()? else {
             return Ok(false);
         };
@@ -51,7 +51,7 @@ impl ServerArgs {
     }
 
     /// Connects to the chosen proxy or controller.
-    pub(crate) fn answerer(&self) -> anyhow::Result<ApiServer> {
+    pub(crate) fn connect(&self) -> anyhow::Result<ApiServer> {
         if let Some(proxy) = &self.proxy {
             return Ok(ApiServer::Proxy(ApiClient::new(proxy)?));
         }

@@ -134,7 +134,7 @@ impl SimInput {
                 .map_err(|wrong| vec![wrong]);
         }
         match args.seeds {
-            Some(seeds) => Ok(SimInput::Scenarios(scenarios::by_chance(seeds, args))),
+            Some(seeds) => Ok(SimInput::Scenarios(scenarios::random_scenarios(seeds, args))),
             None => scenarios::from_files(args).map(SimInput::Scenarios),
         }
     }

@@ -31,7 +31,7 @@ use mounts::MountShown;
                         sluice status --json | jq -r '.problems[]'")]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
     /// JSON output.
     #[arg(long)]
     json: bool,
@@ -55,14 +55,14 @@ struct ShownProcess {
 
 /// Runs `sluice status`: prints processes and problems; fails if there are problems.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mounts = match args.place.is_named() {
+    let mounts = match args.server.is_named() {
         true => Vec::new(),
         false => mounts::all().context("cannot read the table of mounts")?,
     };
     // A node may have mounts and no proxy.
-    let shown = match !mounts.is_empty() && args.place.is_nobody()? {
+    let shown = match !mounts.is_empty() && args.server.is_default_absent()? {
         true => ShownProcess::default(),
-        false => ask(&args.place)?,
+        false => fetch(&args.server)?,
     };
     let shown = shown.with(mounts);
     let text = match args.json {
@@ -74,14 +74,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Gets the status of a proxy or a controller.
-fn ask(place: &ServerArgs) -> anyhow::Result<ShownProcess> {
-    Ok(match place.answerer()? {
+fn fetch(place: &ServerArgs) -> anyhow::Result<ShownProcess> {
+    Ok(match place.connect()? {
         ApiServer::Proxy(client) => ShownProcess::of_proxy(client.status()?),
         ApiServer::Controller(client) => {
             let status = client.controller_status()?;
             let proxies = match client.proxies() {
                 // A standby has no list of proxies.
-                Err(error) if error.stands_by() => Proxies::default(),
+                Err(error) if error.is_standby() => Proxies::default(),
                 proxies => proxies?,
             };
             ShownProcess::of_controller(status, proxies.proxies)
@@ -181,12 +181,12 @@ impl ShownProcess {
                     true => "in force".to_owned(),
                     false => "sent".to_owned(),
                 };
-                let state = match (proxy.duplicate, proxy.silent) {
+                let state = match (proxy.duplicate, proxy.unreachable) {
                     (true, _) => "duplicate name",
                     (false, true) => "unreachable",
                     (false, false) => "ok",
                 };
-                let heard = format!("{} ago", span(proxy.heard_ns_ago));
+                let heard = format!("{} ago", span(proxy.last_report_ns_ago));
                 vec![proxy.name.clone(), proxy.target.clone(), heard, parts, state.into()]
             });
             text += "\n";
@@ -203,8 +203,8 @@ fn problem_of(proxy: &WireProxyStatus) -> Option<String> {
         let text = format!("two proxies report as {name}; give one of them another name (--name)");
         return Some(text);
     }
-    let ago = span(proxy.heard_ns_ago);
-    proxy.silent.then(|| format!("proxy {name} is unreachable: its last report was {ago} ago"))
+    let ago = span(proxy.last_report_ns_ago);
+    proxy.unreachable.then(|| format!("proxy {name} is unreachable: its last report was {ago} ago"))
 }
 
 #[cfg(test)]
@@ -242,7 +242,7 @@ mod tests {
         let proxy = |name: &str, target: &str, silent, duplicate| WireProxyStatus {
             name: name.into(),
             target: target.into(),
-            silent,
+            unreachable: silent,
             duplicate,
             ..WireProxyStatus::default()
         };

@@ -53,7 +53,7 @@ enum TokenAction {
         #[arg(long, value_name = "TIME", value_parser = when::expiry, allow_hyphen_values = true)]
         expires: Option<MomentArg>,
         #[command(flatten)]
-        place: TokenStoreArgs,
+        store: TokenStoreArgs,
         /// With --data: new records in place of a lost decided.db, whose rules and tokens are
         /// given up.
         #[arg(long, requires = "data")]
@@ -65,7 +65,7 @@ enum TokenAction {
     /// List tokens with their roles
     List {
         #[command(flatten)]
-        place: TokenStoreArgs,
+        store: TokenStoreArgs,
         /// JSON output.
         #[arg(long)]
         json: bool,
@@ -75,7 +75,7 @@ enum TokenAction {
         /// Name of the token.
         name: String,
         #[command(flatten)]
-        place: TokenStoreArgs,
+        store: TokenStoreArgs,
     },
 }
 
@@ -96,7 +96,15 @@ struct TokenStoreArgs {
 /// Runs `sluice token`: creates, lists or revokes tokens.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
-        TokenAction::Create { name, role, user, expires, place, accept_lost_records, json } => {
+        TokenAction::Create {
+            name,
+            role,
+            user,
+            expires,
+            store: place,
+            accept_lost_records,
+            json,
+        } => {
             let expires_s = expires.map(|expires| expires.seconds());
             let new = NewToken { name, role, user, expires_s };
             let made = match place.offline(accept_lost_records)? {
@@ -105,14 +113,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             };
             if json { pretty(&made)? } else { made.token + "\n" }
         }
-        TokenAction::List { place, json } => {
+        TokenAction::List { store: place, json } => {
             let tokens = match place.offline(false)? {
                 Some(offline) => offline.tokens(),
                 None => place.controller.client()?.tokens()?,
             };
             if json { pretty(&tokens)? } else { table(&tokens, now_s()) }
         }
-        TokenAction::Revoke { name, place } => {
+        TokenAction::Revoke { name, store: place } => {
             match place.offline(false)? {
                 Some(mut offline) => offline.revoke_token(&name)?,
                 None => place.controller.client()?.revoke_token(&name)?,
@@ -127,7 +135,7 @@ impl TokenStoreArgs {
     fn offline(&self, accept_lost: bool) -> anyhow::Result<Option<Offline>> {
         let Some(data) = &self.data else { return Ok(None) };
         match Offline::open(data, &self.store, accept_lost) {
-            Err(OfflineError::Directory(DirectoryError::InUse { path, holder })) => bail!(
+            Err(OfflineError::Directory(DirectoryError::InUse { path, process: holder })) => bail!(
                 "a controller, process {holder}, runs on {}; give --controller URL instead of \
                  --data",
                 path.display()

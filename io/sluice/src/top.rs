@@ -48,7 +48,7 @@ pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
     /// Grouping of the rows.
     #[arg(long, value_enum, default_value = "job")]
     by: TopBy,
@@ -157,7 +157,7 @@ impl TopWatch {
     fn new(args: &Args) -> anyhow::Result<TopWatch> {
         let source = match &args.play {
             Some(path) => TopSource::Recording(TopPlayer::open(path, args.speed)?),
-            None => TopSource::Live(args.place.answerer()?.with_time_limit(TopWatch::TIME_LIMIT)),
+            None => TopSource::Live(args.server.connect()?.with_time_limit(TopWatch::TIME_LIMIT)),
         };
         let recorder = args.record.as_deref().map(TopRecorder::new).transpose()?;
         let (earlier, now) = (TopSample::default(), TopSample::default());

@@ -55,7 +55,7 @@ struct TraceSummary {
     /// Number of requests in the sums.
     requests: u64,
     /// Number of requests of all jobs that the proxy could not record.
-    lost: u64,
+    dropped: u64,
     /// The end of the trace is missing: the proxy was killed or is still writing it.
     cut: bool,
     /// When the proxy's clock showed zero, in nanoseconds since 1970.
@@ -82,7 +82,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 break;
             }
         };
-        if args.job.as_ref().is_some_and(|job| record.who.who.job.as_str() != job) {
+        if args.job.as_ref().is_some_and(|job| record.subject.identity.job.as_str() != job) {
             continue;
         }
         sums.add(&record);
@@ -97,7 +97,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let summary = TraceSummary {
         by: args.by,
         requests: sums.requests(),
-        lost: reader.lost(),
+        dropped: reader.dropped(),
         cut: reader.cut(),
         origin_unix_ns: reader.origin_unix_ns(),
         rows: sums.rows(|target, class| reader.class(target, class)),

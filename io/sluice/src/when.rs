@@ -25,18 +25,18 @@ pub(crate) struct MomentArg {
 
 /// Parses `--since`: a point that is not in the future.
 pub(crate) fn since(text: &str) -> Result<MomentArg, MomentError> {
-    read(text, |moment, now| moment.back(&LocalZone::of_this_machine(), now))
+    read(text, |moment, now| moment.resolve_past(&LocalZone::of_this_machine(), now))
 }
 
 /// Parses `--until`: any point, as the end of a span may be in the future.
 pub(crate) fn until(text: &str) -> Result<MomentArg, MomentError> {
-    read(text, |moment, now| moment.at(&LocalZone::of_this_machine(), now))
+    read(text, |moment, now| moment.resolve_any(&LocalZone::of_this_machine(), now))
 }
 
 /// Parses `--expires`: a point 1 s to 36500 d ahead; a span counts from now.
 pub(crate) fn expiry(text: &str) -> Result<MomentArg, String> {
     let read = read(text, |moment, now| {
-        let at = moment.ahead(&LocalZone::of_this_machine(), now)?;
+        let at = moment.resolve_future(&LocalZone::of_this_machine(), now)?;
         if at < now + Nanos::from_secs(1) { Err(MomentError::Past) } else { Ok(at) }
     });
     let point = read.map_err(|error| match error {
@@ -90,7 +90,7 @@ impl MomentArg {
 /// Formats a time in UTC: `2026-11-22T23:05:20Z`.
 pub(crate) fn utc(seconds: u64) -> String {
     let at = Time::from_nanos(seconds.saturating_mul(1_000_000_000));
-    format!("{}Z", FixedZone::UTC.shows(at))
+    format!("{}Z", FixedZone::UTC.civil_time_at(at))
 }
 
 /// The time zone of this machine.
@@ -103,7 +103,7 @@ impl LocalZone {
 }
 
 impl Zone for LocalZone {
-    fn shows(&self, at: Time) -> CivilTime {
+    fn civil_time_at(&self, at: Time) -> CivilTime {
         let shown = i64::try_from(at.as_nanos() / 1_000_000_000).ok();
         let shown = shown.and_then(|seconds| Timestamp::from_second(seconds).ok());
         let shown = shown.map(|at| self.0.to_datetime(at)).and_then(|shown| {
@@ -117,7 +117,7 @@ impl Zone for LocalZone {
         shown.expect("every Time is within the calendar of jiff, which goes to the year 9999")
     }
 
-    fn point(&self, shown: CivilTime) -> Option<Time> {
+    fn time_of(&self, shown: CivilTime) -> Option<Time> {
         let ([year, month, day], [hour, minute, second]) = (shown.date(), shown.clock());
         let small = |number: u16| i8::try_from(number).ok();
         let shown = DateTime::new(
@@ -175,7 +175,7 @@ mod tests {
 
     fn in_berlin(text: &str) -> String {
         let now = Time::from_nanos(1_795_487_400_000_000_000);
-        let at = text.parse::<Moment>().unwrap().back(&berlin(), now).unwrap();
+        let at = text.parse::<Moment>().unwrap().resolve_past(&berlin(), now).unwrap();
         utc(at.as_nanos() / 1_000_000_000)
     }
 
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn every_time_can_be_shown() {
         for at in [Time::ZERO, Time::MAX] {
-            berlin().shows(at);
+            berlin().civil_time_at(at);
         }
     }
 

@@ -28,7 +28,7 @@ use crate::when::{self, MomentArg, forms_of_time};
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: ServerArgs,
+    server: ServerArgs,
     /// Name of the job; '' for requests without a job.
     #[arg(long)]
     job: Option<String>,
@@ -69,7 +69,7 @@ docs/WHY.md explains each cause."
 
 /// Runs `sluice why`: prints the causes of delay of a job or user.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let answerer = args.place.answerer()?;
+    let answerer = args.server.connect()?;
     let query = args.query()?;
     loop {
         let mut text = match args.top {

@@ -11,8 +11,8 @@
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{
-    AnyReply, AnyRequest, CallId, CallTable, ExtReply, ExtRequest, GroupList, HandleList, NOBODY,
-    ReplyHeader, RequestHeader, VERSION, decode_reply, encode_request, handle_fid,
+    AnyReply, AnyRequest, CallId, CallTable, ExtReply, ExtRequest, GroupList, HandleList,
+    NO_IDENTITY, ReplyHeader, RequestHeader, VERSION, decode_reply, encode_request, handle_fid,
 };
 use ninep::{Fid, NOTAG, NameList, Reply, Request, Tag};
 
@@ -91,7 +91,7 @@ impl P9Channel {
         P9Channel {
             wire: P9Wire::open(&door).unwrap(),
             door,
-            identity: NOBODY,
+            identity: NO_IDENTITY,
             root: Vec::new(),
             head: ReplyHeader::default(),
             msize: 0,
@@ -195,7 +195,7 @@ impl P9Channel {
         let mut space = Vec::new();
         let groups = GroupList::pack(groups.iter().copied(), &mut space);
         let request = ExtRequest::Identity { identity: number, uid, gid, groups, job, proof: b"" };
-        let before = std::mem::replace(&mut self.identity, NOBODY);
+        let before = std::mem::replace(&mut self.identity, NO_IDENTITY);
         let frame = self.call(HandleList::NONE, request);
         self.identity = before;
         match frame.own()? {
@@ -250,7 +250,7 @@ impl P9Channel {
         request: &AnyRequest<'_>,
     ) -> CallId {
         let ticket = self.plan(once, handles, request);
-        let bytes = self.calls.again().into_iter().find(|(known, _)| *known == ticket);
+        let bytes = self.calls.calls_to_replay().into_iter().find(|(known, _)| *known == ticket);
         let bytes = bytes.expect("it was begun").1.clone();
         self.send_bytes(&bytes);
         ticket
@@ -275,18 +275,19 @@ impl P9Channel {
 
     fn header<'h>(&self, slot: u16, sequence: u32, handles: HandleList<'h>) -> RequestHeader<'h> {
         let identity = self.identity;
-        RequestHeader { identity, slot, sequence, handles, ..RequestHeader::SESSION }
+        RequestHeader { identity, reply_slot: slot, sequence, handles, ..RequestHeader::SESSION }
     }
 
     /// The bytes of a call that is not answered.
     pub fn planned(&self, ticket: CallId) -> Vec<u8> {
-        let calls = self.calls.again();
+        let calls = self.calls.calls_to_replay();
         calls.into_iter().find(|(known, _)| *known == ticket).unwrap().1.clone()
     }
 
     /// Sends everything that is not answered once more, as it was.
     pub fn again(&mut self) {
-        let frames: Vec<_> = self.calls.again().into_iter().map(|(_, b)| b.clone()).collect();
+        let frames: Vec<_> =
+            self.calls.calls_to_replay().into_iter().map(|(_, b)| b.clone()).collect();
         frames.iter().for_each(|bytes| self.send_bytes(bytes));
     }
 

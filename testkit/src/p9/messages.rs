@@ -302,7 +302,7 @@ impl P9Channel {
     }
 
     pub fn ping(&mut self) {
-        let identity = std::mem::replace(&mut self.identity, ninep::dialect::NOBODY);
+        let identity = std::mem::replace(&mut self.identity, ninep::dialect::NO_IDENTITY);
         assert_eq!(self.call(HandleList::NONE, ExtRequest::Ping).own(), Ok(ExtReply::Ping));
         self.identity = identity;
     }

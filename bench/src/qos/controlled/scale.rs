@@ -104,11 +104,11 @@ fn proxy(
     begin: Instant,
     shared: &ScaleState,
 ) -> anyhow::Result<()> {
-    let client = ApiClient::at(&url.parse::<Endpoints>()?)?.keeping();
+    let client = ApiClient::at(&url.parse::<Endpoints>()?)?.with_connection_reuse();
     let client = client.with_time_limit(Duration::from_secs(20));
     // It reports whenever it is asked to.
     let rest = Nanos::from_millis(500);
-    let settings = SessionSettings { rest, ..SessionSettings::default() };
+    let settings = SessionSettings { idle_report_interval: rest, ..SessionSettings::default() };
     let clock = Instant::now();
     let now = || Time::from_nanos(clock.elapsed().as_nanos() as u64 + 1);
     let mut standing = ControllerSession::new(name, 1, settings, now());
@@ -150,7 +150,7 @@ fn proxy(
         };
         shared.answered.fetch_add(1, Ordering::Relaxed);
         if let Some(form) = order.targets.get("fs") {
-            standing.hear(&form.to_order(&name.into(), 1)?, now());
+            standing.receive(&form.to_assignment(&name.into(), 1)?, now());
         }
         while standing.poll_grants(now()).is_some() {}
     }

@@ -23,7 +23,7 @@ pub(super) fn measure(
     let real = of_proxies(run, table)?;
     table.progress("trace: simulated");
     let scenario = Scenario::parse(SCENARIO, "global-limit")?;
-    let report = World::new(&scenario, Policy::Ours, 1).run();
+    let report = World::new(&scenario, Policy::Dispatcher, 1).run();
     let simulated: Vec<JobSeries> =
         report.jobs.iter().map(|job| (job.job.clone(), job.series.clone())).collect();
     let spans = [("both", (20, 75), [100.0, 100.0]), ("one", (80, 135), [1.0, 199.0])];

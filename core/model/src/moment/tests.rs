@@ -10,12 +10,12 @@ const NOW: Time = Time::from_nanos(1_795_487_400 * SECOND);
 
 /// Two hours ahead of Greenwich: it is half past four there.
 fn helsinki() -> FixedZone {
-    FixedZone::east(7_200).unwrap()
+    FixedZone::east_of_utc(7_200).unwrap()
 }
 
 fn back(text: &str) -> Result<String, MomentError> {
-    let at = text.parse::<Moment>()?.back(&helsinki(), NOW)?;
-    Ok(FixedZone::UTC.shows(at).to_string())
+    let at = text.parse::<Moment>()?.resolve_past(&helsinki(), NOW)?;
+    Ok(FixedZone::UTC.civil_time_at(at).to_string())
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn what_is_no_point_of_time_is_refused() {
 fn what_is_to_come_is_no_beginning_of_a_span_but_may_be_its_end() {
     for text in ["2026-11-24T04:30:01", "2026-11-24T02:30:01Z", "1795487401", "2027-01-01"] {
         assert_eq!(back(text), Err(MomentError::Future), "{text}");
-        assert!(text.parse::<Moment>().unwrap().at(&helsinki(), NOW).unwrap() > NOW);
+        assert!(text.parse::<Moment>().unwrap().resolve_any(&helsinki(), NOW).unwrap() > NOW);
     }
 }
 
 #[test]
 fn where_something_ends_a_span_is_from_now_on() {
-    let ahead = |text: &str| text.parse::<Moment>()?.ahead(&helsinki(), NOW);
+    let ahead = |text: &str| text.parse::<Moment>()?.resolve_future(&helsinki(), NOW);
     let after = |seconds: u64| Ok(NOW + Nanos::from_secs(seconds));
     assert_eq!(ahead("12h"), after(12 * 3_600));
     assert_eq!(ahead("90d"), after(90 * 86_400));
@@ -116,7 +116,7 @@ fn where_something_ends_a_span_is_from_now_on() {
 
 #[test]
 fn without_a_zone_only_what_needs_none_is_a_point() {
-    let point = |text: &str| text.parse::<Moment>()?.without_zone(NOW);
+    let point = |text: &str| text.parse::<Moment>()?.resolve_without_zone(NOW);
     for text in ["now", "1h", "-1h", "1767225600", "2026-11-23T14:00Z", "2026-11-23T14:00+01:00"] {
         assert!(point(text).is_ok(), "{text}");
     }
@@ -128,15 +128,15 @@ fn without_a_zone_only_what_needs_none_is_a_point() {
 #[test]
 fn yesterday_on_the_first_of_january_1970_is_out_of_range() {
     let text = "yesterday".parse::<Moment>().unwrap();
-    assert_eq!(text.back(&FixedZone::UTC, Time::ZERO), Err(MomentError::OutOfRange));
+    assert_eq!(text.resolve_past(&FixedZone::UTC, Time::ZERO), Err(MomentError::OutOfRange));
 }
 
 proptest! {
     #[test]
     fn whatever_is_written_nothing_panics(text in "\\PC*", now in any::<u64>(), east in -86_399..86_400) {
         if let Ok(moment) = text.parse::<Moment>() {
-            let (zone, now) = (FixedZone::east(east).unwrap(), Time::from_nanos(now));
-            let _ = (moment.back(&zone, now), moment.at(&zone, now), moment.ahead(&zone, now));
+            let (zone, now) = (FixedZone::east_of_utc(east).unwrap(), Time::from_nanos(now));
+            let _ = (moment.resolve_past(&zone, now), moment.resolve_any(&zone, now), moment.resolve_future(&zone, now));
         }
     }
 
@@ -147,14 +147,14 @@ proptest! {
         east in -86_399..86_400,
     ) {
         if let Ok(moment) = text.parse::<Moment>() {
-            let (zone, now) = (FixedZone::east(east).unwrap(), Time::from_nanos(now));
-            if let Ok(at) = moment.back(&zone, now) {
+            let (zone, now) = (FixedZone::east_of_utc(east).unwrap(), Time::from_nanos(now));
+            if let Ok(at) = moment.resolve_past(&zone, now) {
                 prop_assert!(at <= now);
             }
-            if let Ok(at) = moment.ahead(&zone, now) {
+            if let Ok(at) = moment.resolve_future(&zone, now) {
                 prop_assert!(at > now);
             }
-            let _ = (Moment::Today.at(&zone, now), Moment::Yesterday.at(&zone, now));
+            let _ = (Moment::Today.resolve_any(&zone, now), Moment::Yesterday.resolve_any(&zone, now));
         }
     }
 
@@ -164,19 +164,19 @@ proptest! {
         quarters in -56..57_i32,
     ) {
         let at = Time::from_nanos(seconds * SECOND);
-        let zone = FixedZone::east(quarters * 900).unwrap();
-        let shown = zone.shows(at);
-        if let Some(point) = zone.point(shown) {
+        let zone = FixedZone::east_of_utc(quarters * 900).unwrap();
+        let shown = zone.civil_time_at(at);
+        if let Some(point) = zone.time_of(shown) {
             prop_assert_eq!(point, at);
         }
         let (sign, minutes) = (if quarters < 0 { '-' } else { '+' }, quarters.abs() * 15);
         let text = format!("{shown}{sign}{:02}:{:02}", minutes / 60, minutes % 60);
-        prop_assert_eq!(text.parse::<Moment>().unwrap().without_zone(Time::ZERO), Ok(at));
+        prop_assert_eq!(text.parse::<Moment>().unwrap().resolve_without_zone(Time::ZERO), Ok(at));
     }
 
     #[test]
     fn a_day_is_followed_by_the_next(days in 1..200_000_u64) {
-        let noon = |days: u64| FixedZone::UTC.shows(Time::from_nanos((days * 86_400 + 43_200) * SECOND));
+        let noon = |days: u64| FixedZone::UTC.civil_time_at(Time::from_nanos((days * 86_400 + 43_200) * SECOND));
         prop_assert_eq!(noon(days).day_before(), noon(days - 1));
         prop_assert!(noon(days) > noon(days - 1));
     }

@@ -27,7 +27,7 @@ pub enum RuleEdit {
         /// The keys of the rule; those without a value are left out.
         keys: Vec<KeyEdit>,
         /// The position of the rule; a rule named `default` is always the last.
-        place: RulePosition,
+        position: RulePosition,
     },
     /// Changes values of an existing rule.
     Change {
@@ -46,7 +46,7 @@ pub enum RuleEdit {
         /// The name of the rule.
         name: String,
         /// The new position of the rule.
-        place: RulePosition,
+        position: RulePosition,
     },
 }
 
@@ -100,7 +100,7 @@ pub enum RuleEditError {
     },
     /// The default rule would not be the last.
     #[error("rule \"default\" takes what no other rule matches: it is always the last rule")]
-    DefaultPlace,
+    DefaultPosition,
     /// The default rule does not exist.
     #[error(
         "rule \"default\" does not exist: other requests have weight 1 and no limit; start it first"
@@ -108,7 +108,7 @@ pub enum RuleEditError {
     NoDefault,
     /// The change is empty.
     #[error("no change is given; name a key and its new value")]
-    Nothing,
+    Empty,
     /// The text was wrong already.
     #[error("{0}")]
     Before(Box<RuleFileError>),
@@ -133,13 +133,15 @@ impl RuleEdit {
         let old = RuleSet::parse(&text).map_err(|e| RuleEditError::Before(Box::new(e)))?;
         let sheet = Sheet { outline: outline(&text)?, text };
         let new_text = match self {
-            RuleEdit::Start { name, keys, place } => sheet.start(name, keys, place)?,
-            RuleEdit::Change { name, keys } => sheet.change(name, keys)?,
-            RuleEdit::Stop { name } => sheet.stop(name, &old)?,
-            RuleEdit::Rank { name, place } => sheet.rank(name, place)?,
+            RuleEdit::Start { name, keys, position: place } => {
+                sheet.start_rule(name, keys, place)?
+            }
+            RuleEdit::Change { name, keys } => sheet.change_rule(name, keys)?,
+            RuleEdit::Stop { name } => sheet.stop_rule(name, &old)?,
+            RuleEdit::Rank { name, position: place } => sheet.rank_rule(name, place)?,
         };
         let new = RuleSet::parse(&new_text).map_err(|e| RuleEditError::After(Box::new(e)))?;
-        if self.others(&old) != self.others(&new) || !self.is_done(&old, &new) {
+        if self.without_edited(&old) != self.without_edited(&new) || !self.is_done(&old, &new) {
             return Err(RuleEditError::Unfit("other rules would change too".into()));
         }
         Ok(new_text)
@@ -156,7 +158,7 @@ impl RuleEdit {
     }
 
     /// A rule set without the rule that is changed.
-    fn others(
+    fn without_edited(
         &self,
         set: &RuleSet,
     ) -> (Vec<super::Rule>, Vec<super::MeterRule>, Vec<super::DecayRule>) {
@@ -184,13 +186,13 @@ struct Sheet {
 }
 
 impl Sheet {
-    fn start(
+    fn start_rule(
         &self,
         name: &str,
         keys: &[KeyEdit],
         place: &RulePosition,
     ) -> Result<String, RuleEditError> {
-        if let Some(at) = self.outline.place(name) {
+        if let Some(at) = self.outline.position_of(name) {
             let key = self.outline.rules[at].key("name");
             let start = key.map_or(self.outline.rules[at].lines.start, |key| key.at.start);
             let line = self.text[..start].matches('\n').count() + 1;
@@ -204,17 +206,19 @@ impl Sheet {
             }
         }
         let at = match (name, place) {
-            (RuleSet::DEFAULT, RulePosition::Before(_)) => return Err(RuleEditError::DefaultPlace),
+            (RuleSet::DEFAULT, RulePosition::Before(_)) => {
+                return Err(RuleEditError::DefaultPosition);
+            }
             (RuleSet::DEFAULT, _) => self.outline.rules.len(),
-            _ => self.index(place)?,
+            _ => self.position_index(place)?,
         };
         Ok(self.insert(at, &section))
     }
 
-    fn change(&self, name: &str, keys: &[KeyEdit]) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.known(name)?];
+    fn change_rule(&self, name: &str, keys: &[KeyEdit]) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.existing_index(name)?];
         if keys.is_empty() {
-            return Err(RuleEditError::Nothing);
+            return Err(RuleEditError::Empty);
         }
         let mut swaps: Vec<(Range<usize>, String)> = Vec::new();
         for KeyEdit { key, value } in in_file_order(keys) {
@@ -230,8 +234,8 @@ impl Sheet {
         Ok(text)
     }
 
-    fn stop(&self, name: &str, rules: &RuleSet) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.known(name)?];
+    fn stop_rule(&self, name: &str, rules: &RuleSet) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.existing_index(name)?];
         let on_it = |rule: &&super::Rule| rule.depends_on.as_ref().is_some_and(|p| p.rule == name);
         let by: Vec<String> = rules.rules.iter().filter(on_it).map(|r| r.name.clone()).collect();
         if !by.is_empty() {
@@ -240,27 +244,27 @@ impl Sheet {
         Ok(self.without(piece))
     }
 
-    fn rank(&self, name: &str, place: &RulePosition) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.known(name)?];
+    fn rank_rule(&self, name: &str, place: &RulePosition) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.existing_index(name)?];
         match place {
             RulePosition::Before(next) if next == name => return Ok(self.text.clone()),
             RulePosition::Before(next) => {
-                self.known(next)?;
+                self.existing_index(next)?;
             }
             RulePosition::First | RulePosition::Last => {}
         }
         if name == RuleSet::DEFAULT {
             let stays = *place == RulePosition::Last;
-            return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPlace) };
+            return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPosition) };
         }
         let text = self.without(piece);
         let rest = Sheet { outline: outline(&text)?, text };
-        Ok(rest.insert(rest.index(place)?, &self.text[piece.lines.clone()]))
+        Ok(rest.insert(rest.position_index(place)?, &self.text[piece.lines.clone()]))
     }
 
     /// The index of a rule that must exist.
-    fn known(&self, name: &str) -> Result<usize, RuleEditError> {
-        if let Some(at) = self.outline.place(name) {
+    fn existing_index(&self, name: &str) -> Result<usize, RuleEditError> {
+        if let Some(at) = self.outline.position_of(name) {
             return Ok(at);
         }
         if name == RuleSet::DEFAULT {
@@ -271,13 +275,13 @@ impl Sheet {
     }
 
     /// The number of rules before a position.
-    fn index(&self, place: &RulePosition) -> Result<usize, RuleEditError> {
+    fn position_index(&self, place: &RulePosition) -> Result<usize, RuleEditError> {
         match place {
             RulePosition::First => Ok(0),
-            RulePosition::Before(next) => self.known(next),
+            RulePosition::Before(next) => self.existing_index(next),
             RulePosition::Last => {
                 let end = self.outline.rules.len();
-                Ok(self.outline.place(RuleSet::DEFAULT).unwrap_or(end))
+                Ok(self.outline.position_of(RuleSet::DEFAULT).unwrap_or(end))
             }
         }
     }
@@ -337,10 +341,10 @@ impl Sheet {
 
     /// The end of the last key that usually stands before this one.
     fn end_before(&self, piece: &OutlinePiece, key: &str) -> usize {
-        let rank = rank(key);
+        let rank = key_rank(key);
         let before =
-            piece.keys.iter().filter(|other| other.plain && self::rank(&other.name) < rank);
-        let last = before.max_by_key(|other| self::rank(&other.name)).or(piece.key("name"));
+            piece.keys.iter().filter(|other| other.plain && self::key_rank(&other.name) < rank);
+        let last = before.max_by_key(|other| self::key_rank(&other.name)).or(piece.key("name"));
         last.map_or(piece.lines.start, |key| key.at.end)
     }
 }
@@ -352,11 +356,11 @@ fn outline(text: &str) -> Result<Outline, RuleEditError> {
 /// The keys in the order in which a rule file usually has them.
 fn in_file_order(keys: &[KeyEdit]) -> Vec<&KeyEdit> {
     let mut keys: Vec<&KeyEdit> = keys.iter().collect();
-    keys.sort_by_key(|edit| rank(edit.key));
+    keys.sort_by_key(|edit| key_rank(edit.key));
     keys
 }
 
-fn rank(key: &str) -> usize {
+fn key_rank(key: &str) -> usize {
     let keys = file::rule_keys();
     keys.iter().position(|known| *known == key).unwrap_or(keys.len())
 }

@@ -168,13 +168,13 @@ pub enum RuleProblem {
     SpareRealtime,
     /// A limit cannot be a reservation.
     #[error("{key} needs exactly one limit, for all kinds that its rate counts")]
-    PromiseLimit {
+    ReservationLimit {
         /// The key of the mode, `realtime` or `spare`.
         key: &'static str,
     },
     /// A key contradicts the limit's mode.
-    #[error("{with} cannot be combined with {key}: {}", why_not(key, with))]
-    PromiseTwice {
+    #[error("{with} cannot be combined with {key}: {}", conflict_reason(key, with))]
+    ConflictsWithLimitMode {
         /// The key of the mode, `realtime` or `spare`.
         key: &'static str,
         /// The key that contradicts it.
@@ -182,7 +182,7 @@ pub enum RuleProblem {
     },
     /// Slots are reserved without a reservation.
     #[error("reserved_slots needs reservation, realtime or spare: the slots are for a reservation")]
-    KeepsForNobody,
+    SlotsWithoutReservation,
     /// A percentage for metadata is not one.
     #[error("{0:?} is not a percentage from 0% to 100%, such as 10% or 2.5%")]
     ReserveMetadata(String),
@@ -339,7 +339,7 @@ pub enum RuleProblem {
     /// One request may have to pay more meters than the bound.
     #[error(
         "a {kind} request could have to pay {count} meters, {}; reduce them to {}",
-        of_whom(rule.as_ref(), meter.as_deref()),
+        format_sections(rule.as_ref(), meter.as_deref()),
         super::RuleSet::METERS_MAX
     )]
     TooManyMeters {
@@ -417,14 +417,14 @@ impl fmt::Display for Excerpt {
 }
 
 /// The sections of the meters, for [`RuleProblem::TooManyMeters`].
-fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
+fn format_sections(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
     let limits = rule.map(|(name, limits)| format!("including {limits} limits of rule {name:?}"));
     let last = meter.map(|name| format!("ending with {name:?}"));
     limits.into_iter().chain(last).collect::<Vec<_>>().join(", ")
 }
 
 /// The reason why a key contradicts `realtime` or `spare`.
-fn why_not(key: &str, with: &str) -> &'static str {
+fn conflict_reason(key: &str, with: &str) -> &'static str {
     match (key, with) {
         (_, "reservation") => "the limit is the reservation",
         (_, "weight") => "spare service is divided by rate",

@@ -19,7 +19,7 @@ use super::dependency;
 use super::error::{RuleFault, RuleFileError, RuleProblem};
 use super::limit;
 use super::path::PathPattern;
-use super::section::{Section, SectionEntry, place_in_text};
+use super::section::{Section, SectionEntry, position_in_text};
 use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, limit_mode};
 use crate::Weight;
 
@@ -145,7 +145,7 @@ impl<'t> RuleFileReader<'t> {
 
     fn condition(&mut self, entry: SectionEntry<'t>) -> Result<Match, RuleFault> {
         let text = entry.text("a condition such as \"jobid={dd.*}\"")?;
-        let place = |offset| place_in_text(self.source, &entry.at(), offset);
+        let place = |offset| position_in_text(self.source, &entry.at(), offset);
         let mut matcher: Match = text.parse().map_err(|error: super::MatchError| {
             let at = place(error.at.start)..place(error.at.end);
             RuleFault::new(RuleProblem::Match(error), at)
@@ -205,7 +205,7 @@ fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, RuleFa
 
 fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let divided = !rule.per.is_empty();
-    if divided && rule.promised().is_some() && rule.max_classes.is_none() {
+    if divided && rule.reserved_rate().is_some() && rule.max_classes.is_none() {
         let key = if rule.reservation.is_some() { "reservation" } else { rule.limit_mode.key() };
         return Err(section.need(key)?.fault(RuleProblem::ReserveUnbounded { key }));
     }

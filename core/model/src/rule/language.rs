@@ -29,12 +29,12 @@ pub(super) fn parse(text: &str) -> Result<Match, MatchError> {
     if reader.rest().is_empty() {
         return Err(reader.missing("the condition is empty; write \"*\" for every request"));
     }
-    if reader.take("*") {
+    if reader.consume("*") {
         reader.end()?;
         return Ok(Match::any());
     }
     let mut any_of = vec![reader.conjunction()?];
-    while reader.take(",") {
+    while reader.consume(",") {
         any_of.push(reader.conjunction()?);
     }
     reader.end()?;
@@ -67,7 +67,7 @@ impl<'t> RuleTextReader<'t> {
         let mut whole = Conjunction::everything();
         loop {
             self.predicate(&mut whole)?;
-            if !self.take("&") {
+            if !self.consume("&") {
                 break;
             }
         }
@@ -126,19 +126,19 @@ impl<'t> RuleTextReader<'t> {
             }
             _ => {}
         }
-        if self.take("=") { Ok(name) } else { Err(self.unexpected(&format!("= after {name}"))) }
+        if self.consume("=") { Ok(name) } else { Err(self.unexpected(&format!("= after {name}"))) }
     }
 
     /// `{…}`, at least one item.
     fn items(&mut self, field: &str) -> Result<Vec<RuleTextItem<'t>>, MatchError> {
         let open = self.at;
-        if !self.take("{") {
+        if !self.consume("{") {
             return Err(self.unexpected(&format!("{{ after {field}=")));
         }
         let mut items = Vec::new();
         loop {
             self.skip_spaces();
-            if items.is_empty() && self.take("}") {
+            if items.is_empty() && self.consume("}") {
                 return Err(error(format!("{field}={{}} is empty"), open..self.at));
             }
             items.push(self.item(field == "nid")?);
@@ -147,10 +147,10 @@ impl<'t> RuleTextReader<'t> {
                 return Err(error(format!("{field}={{…}} has more than {ITEMS_MAX} items"), at));
             }
             let spaced = self.skip_spaces();
-            if self.take("}") {
+            if self.consume("}") {
                 return Ok(items);
             }
-            if !self.take(",") && !spaced && !self.rest().is_empty() {
+            if !self.consume(",") && !spaced && !self.rest().is_empty() {
                 return Err(self.unexpected("a space, a comma or }"));
             }
         }
@@ -185,7 +185,7 @@ impl<'t> RuleTextReader<'t> {
     }
 
     /// Skips `token` and spaces before it; false, without the token, if it is not next.
-    fn take(&mut self, token: &str) -> bool {
+    fn consume(&mut self, token: &str) -> bool {
         let rest = self.rest().trim_start();
         let found = rest.starts_with(token);
         if found {

@@ -81,7 +81,8 @@ fn by_kind(whole: SectionEntry<'_>) -> Result<Vec<Limit>, RuleFault> {
     for (key_at, entry) in rates {
         let known = named(entry.key).map_err(|problem| RuleFault::new(problem, key_at.clone()))?;
         let rate = rate(entry)?;
-        let kinds = payable(known, rate).map_err(|problem| RuleFault::new(problem, key_at))?;
+        let kinds =
+            countable_kinds(known, rate).map_err(|problem| RuleFault::new(problem, key_at))?;
         let burst = bursts.first().map(|(_, entry)| burst(*entry, rate)).transpose()?;
         limits.push(Limit { kinds, rate, burst });
     }
@@ -96,7 +97,7 @@ fn kinds(entry: SectionEntry<'_>, rate: Rate) -> Result<KindSet, RuleFault> {
     let mut kinds = KindSet::NONE;
     for item in list {
         let name = item.text("a list such as [\"read\", \"metadata\"]")?;
-        let known = named(name).and_then(|known| payable(known, rate));
+        let known = named(name).and_then(|known| countable_kinds(known, rate));
         let known = known.map_err(|problem| item.fault(problem))?;
         kinds = known.iter().fold(kinds, KindSet::with);
     }
@@ -117,7 +118,7 @@ fn named(word: &str) -> Result<Option<KindSet>, RuleProblem> {
 }
 
 /// The kinds a rate counts, if it can count the named ones.
-fn payable(named: Option<KindSet>, rate: Rate) -> Result<KindSet, RuleProblem> {
+fn countable_kinds(named: Option<KindSet>, rate: Rate) -> Result<KindSet, RuleProblem> {
     let possible = default_kinds(rate);
     let Some(named) = named else { return Ok(possible) };
     if named.iter().all(|kind| possible.contains(kind)) {

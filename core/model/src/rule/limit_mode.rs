@@ -40,7 +40,7 @@ impl Rule {
     pub const RESERVATION_METADATA_PPM: u32 = 100_000;
 
     /// The reserved rate of each class: its reservation, or a limit that is one.
-    pub fn promised(&self) -> Option<Rate> {
+    pub fn reserved_rate(&self) -> Option<Rate> {
         match self.limit_mode {
             LimitMode::Hard => self.reservation,
             LimitMode::Realtime | LimitMode::Spare => self.limits.first().map(|limit| limit.rate),
@@ -50,7 +50,7 @@ impl Rule {
     /// The part of the reservation by which requests without bytes go before shares, in parts per
     /// million of its device time. `None` where nothing is reserved in bytes.
     pub fn reservation_metadata(&self) -> Option<u32> {
-        let in_bytes = self.promised().is_some_and(Rate::is_bytes);
+        let in_bytes = self.reserved_rate().is_some_and(Rate::is_bytes);
         in_bytes.then(|| self.reservation_metadata_ppm.unwrap_or(Rule::RESERVATION_METADATA_PPM))
     }
 
@@ -61,8 +61,8 @@ impl Rule {
 
     /// The weight of a class: the rule's weight, or with `spare` its rate in operations or in 100
     /// kB a second.
-    pub fn share(&self) -> Weight {
-        let by_rate = self.promised().filter(|_| self.limit_mode == LimitMode::Spare);
+    pub fn effective_weight(&self) -> Weight {
+        let by_rate = self.reserved_rate().filter(|_| self.limit_mode == LimitMode::Spare);
         let Some(rate) = by_rate else { return self.weight };
         let unit = if rate.is_bytes() { 100_000 } else { 1 };
         let weight = (rate.per_sec() / unit).clamp(1, Weight::MAX.get().into());
@@ -84,7 +84,7 @@ pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<Limi
     };
     match limits {
         [one] if one.kinds == default_kinds(one.rate) => {}
-        _ => return Err(entry.fault(RuleProblem::PromiseLimit { key: mode.key() })),
+        _ => return Err(entry.fault(RuleProblem::ReservationLimit { key: mode.key() })),
     }
     let clashes: &[&'static str] = match mode {
         LimitMode::Spare => &["reservation", "weight", "depends_on"],
@@ -92,7 +92,7 @@ pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<Limi
     };
     for with in clashes {
         if let Some(clash) = section.get(with) {
-            return Err(clash.fault(RuleProblem::PromiseTwice { key: mode.key(), with }));
+            return Err(clash.fault(RuleProblem::ConflictsWithLimitMode { key: mode.key(), with }));
         }
     }
     Ok(mode)
@@ -117,9 +117,9 @@ pub(super) fn reservation_metadata(section: &Section<'_>) -> Result<Option<u32>,
 
 /// Checks the keys that need a reservation.
 pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
-    let promised = rule.promised();
+    let promised = rule.reserved_rate();
     if rule.reserved_slots.is_some() && promised.is_none() {
-        return Err(section.need("reserved_slots")?.fault(RuleProblem::KeepsForNobody));
+        return Err(section.need("reserved_slots")?.fault(RuleProblem::SlotsWithoutReservation));
     }
     let problem = match promised {
         _ if rule.reservation_metadata_ppm.is_none() => return Ok(()),

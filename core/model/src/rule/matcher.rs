@@ -91,7 +91,7 @@ impl Match {
         if self.accepts(who, kind, paths) {
             return Vec::new();
         }
-        self.any_of.iter().map(|c| c.without_held(who, kind, paths).to_string()).collect()
+        self.any_of.iter().map(|c| c.without_satisfied(who, kind, paths).to_string()).collect()
     }
 
     /// Whether this is the condition `*`.
@@ -164,7 +164,7 @@ impl Conjunction {
     }
 
     /// The condition without all that holds for a request.
-    fn without_held(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Conjunction {
+    fn without_satisfied(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Conjunction {
         let kinds = if self.kinds.contains(kind) { KindSet::ALL } else { self.kinds };
         let unmet = self.all_of.iter().filter(|predicate| !predicate.accepts(who, paths));
         Conjunction { kinds, all_of: unmet.cloned().collect() }
@@ -223,13 +223,15 @@ impl Predicate {
 
     fn covers(&self, other: &Predicate) -> bool {
         match (self, other) {
-            (Predicate::Jobid(mine), Predicate::Jobid(its)) => each_in(its, mine, Glob::covers),
+            (Predicate::Jobid(mine), Predicate::Jobid(its)) => all_covered(its, mine, Glob::covers),
             (Predicate::Uid(mine), Predicate::Uid(its))
             | (Predicate::Gid(mine), Predicate::Gid(its))
-            | (Predicate::Projid(mine), Predicate::Projid(its)) => each_in(its, mine, Id::eq),
-            (Predicate::Nid(mine), Predicate::Nid(its)) => each_in(its, mine, NidPattern::covers),
+            | (Predicate::Projid(mine), Predicate::Projid(its)) => all_covered(its, mine, Id::eq),
+            (Predicate::Nid(mine), Predicate::Nid(its)) => {
+                all_covered(its, mine, NidPattern::covers)
+            }
             (Predicate::Path(mine), Predicate::Path(its)) => {
-                each_in(&its.patterns, &mine.patterns, PathPattern::covers)
+                all_covered(&its.patterns, &mine.patterns, PathPattern::covers)
             }
             _ => false,
         }
@@ -237,15 +239,17 @@ impl Predicate {
 
     fn excludes(&self, other: &Predicate) -> bool {
         match (self, other) {
-            (Predicate::Jobid(mine), Predicate::Jobid(its)) => all_apart(mine, its, Glob::excludes),
+            (Predicate::Jobid(mine), Predicate::Jobid(its)) => {
+                all_exclude(mine, its, Glob::excludes)
+            }
             (Predicate::Uid(mine), Predicate::Uid(its))
             | (Predicate::Gid(mine), Predicate::Gid(its))
-            | (Predicate::Projid(mine), Predicate::Projid(its)) => all_apart(mine, its, Id::ne),
+            | (Predicate::Projid(mine), Predicate::Projid(its)) => all_exclude(mine, its, Id::ne),
             (Predicate::Nid(mine), Predicate::Nid(its)) => {
-                all_apart(mine, its, NidPattern::excludes)
+                all_exclude(mine, its, NidPattern::excludes)
             }
             (Predicate::Path(mine), Predicate::Path(its)) => {
-                all_apart(&mine.patterns, &its.patterns, PathPattern::excludes)
+                all_exclude(&mine.patterns, &its.patterns, PathPattern::excludes)
             }
             _ => false,
         }
@@ -299,11 +303,11 @@ impl PartialEq for PathList {
 }
 impl Eq for PathList {}
 
-fn each_in<T>(items: &[T], list: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+fn all_covered<T>(items: &[T], list: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     items.iter().all(|item| list.iter().any(|wider| covers(wider, item)))
 }
 
-fn all_apart<T>(left: &[T], right: &[T], excludes: impl Fn(&T, &T) -> bool) -> bool {
+fn all_exclude<T>(left: &[T], right: &[T], excludes: impl Fn(&T, &T) -> bool) -> bool {
     left.iter().all(|item| right.iter().all(|other| excludes(item, other)))
 }
 

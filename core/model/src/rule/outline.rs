@@ -77,7 +77,7 @@ impl Outline {
         Ok(Outline { rules })
     }
 
-    pub(super) fn place(&self, name: &str) -> Option<usize> {
+    pub(super) fn position_of(&self, name: &str) -> Option<usize> {
         self.rules.iter().position(|rule| rule.name == name)
     }
 }

@@ -132,7 +132,7 @@ fn integer(number: &DeInteger<'_>) -> Option<i128> {
 ///
 /// In `"a\tb"` the value's third byte is the file's fifth: escapes are longer than what
 /// they stand for. An offset at the value's end gives the closing quote.
-pub(super) fn place_in_text(source: &str, at: &Range<usize>, offset: usize) -> usize {
+pub(super) fn position_in_text(source: &str, at: &Range<usize>, offset: usize) -> usize {
     let written = &source[at.clone()];
     let mark = &written[..written.len().min(1)];
     let quotes = if written.len() >= 6 && written.starts_with(&mark.repeat(3)) { 3 } else { 1 };
@@ -183,7 +183,7 @@ mod tests {
         let value = &table.get_ref()["k"];
         let text = value.get_ref().as_str().unwrap();
         let offset = text.find('!').unwrap();
-        let place = place_in_text(source, &value.span(), offset);
+        let place = position_in_text(source, &value.span(), offset);
         assert_eq!(place, source.find('!').unwrap(), "{source:?}");
     }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_text_is_its_closing_quote() {
-        assert_eq!(place_in_text("k = \"ab\"", &(4..8), 2), 7);
-        assert_eq!(place_in_text("k = \"\"", &(4..6), 0), 5);
+        assert_eq!(position_in_text("k = \"ab\"", &(4..8), 2), 7);
+        assert_eq!(position_in_text("k = \"\"", &(4..6), 0), 5);
     }
 }

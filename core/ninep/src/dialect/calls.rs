@@ -23,13 +23,13 @@ pub struct CallTable<T> {
     /// The number of each reply slot's last call.
     sequences: Vec<u32>,
     free_slots: Vec<u16>,
-    begun: u64,
+    calls_begun: u64,
 }
 
 #[derive(Clone, Debug)]
 struct CallEntry<T> {
     /// The number of calls begun, for their order.
-    begun: u64,
+    order: u64,
     slot: u16,
     sequence: u32,
     call: T,
@@ -64,7 +64,7 @@ impl<T> CallTable<T> {
             free_tags: (0..tags).rev().collect(),
             sequences: vec![0; slots.into()],
             free_slots: (0..slots).rev().collect(),
-            begun: 0,
+            calls_begun: 0,
         }
     }
 
@@ -85,8 +85,9 @@ impl<T> CallTable<T> {
         } else {
             (NOSLOT, 0)
         };
-        self.begun += 1;
-        self.calls[usize::from(tag)] = Some(CallEntry { begun: self.begun, slot, sequence, call });
+        self.calls_begun += 1;
+        self.calls[usize::from(tag)] =
+            Some(CallEntry { order: self.calls_begun, slot, sequence, call });
         Ok(CallId { tag: Tag(tag), slot, sequence })
     }
 
@@ -112,14 +113,14 @@ impl<T> CallTable<T> {
 
     /// Resumes the session over another connection: returns what to send again, in the order in
     /// which it was begun.
-    pub fn again(&self) -> Vec<(CallId, &T)> {
+    pub fn calls_to_replay(&self) -> Vec<(CallId, &T)> {
         let ticket = |(tag, call): (u16, &CallEntry<T>)| CallId {
             tag: Tag(tag),
             slot: call.slot,
             sequence: call.sequence,
         };
         let calls = (0..).zip(&self.calls).filter_map(|(tag, c)| Some((tag, c.as_ref()?)));
-        let mut all: Vec<_> = calls.map(|(tag, c)| (c.begun, ticket((tag, c)), &c.call)).collect();
+        let mut all: Vec<_> = calls.map(|(tag, c)| (c.order, ticket((tag, c)), &c.call)).collect();
         all.sort_unstable_by_key(|(begun, ..)| *begun);
         all.into_iter().map(|(_, ticket, call)| (ticket, call)).collect()
     }
@@ -128,10 +129,10 @@ impl<T> CallTable<T> {
     /// the order in which they were begun.
     pub fn restart(&mut self, slots: u16) -> Vec<Lost<T>> {
         let mut all: Vec<_> = self.calls.iter_mut().filter_map(Option::take).collect();
-        all.sort_unstable_by_key(|call| call.begun);
+        all.sort_unstable_by_key(|call| call.order);
         let tags = self.calls.len() as u16;
-        let begun = self.begun;
-        *self = CallTable { begun, ..CallTable::new(tags, slots) };
+        let begun = self.calls_begun;
+        *self = CallTable { calls_begun: begun, ..CallTable::new(tags, slots) };
         let lost = |call: CallEntry<T>| match call.slot {
             NOSLOT => Lost::Repeatable(call.call),
             _ => Lost::InDoubt(call.call),
@@ -173,7 +174,7 @@ mod tests {
         calls.end(early.tag);
         let late = calls.begin(false, "c").unwrap();
         assert_eq!(late.tag, early.tag, "the tag is used again");
-        assert_eq!(calls.again(), [(middle, &"b"), (late, &"c")]);
+        assert_eq!(calls.calls_to_replay(), [(middle, &"b"), (late, &"c")]);
         let lost = calls.restart(1);
         assert_eq!(lost, [Lost::InDoubt("b"), Lost::Repeatable("c")]);
         assert!(calls.is_empty());

@@ -63,7 +63,7 @@ pub fn decode_request(
     frame: &[u8],
 ) -> Result<(Tag, RequestHeader<'_>, AnyRequest<'_>), FrameError> {
     let (kind, mut get) = FrameReader::new(frame)?;
-    let header = RequestHeader::take(&mut get)?;
+    let header = RequestHeader::read(&mut get)?;
     let request = if kind < OWN {
         AnyRequest::Base(Request::take(kind, &mut get)?)
     } else {
@@ -79,7 +79,7 @@ pub fn decode_request(
 /// If the frame is anything but exactly one such message.
 pub fn decode_reply(frame: &[u8]) -> Result<(Tag, ReplyHeader, AnyReply<'_>), FrameError> {
     let (kind, mut get) = FrameReader::new(frame)?;
-    let header = ReplyHeader::take(&mut get)?;
+    let header = ReplyHeader::read(&mut get)?;
     let reply = if kind < OWN {
         AnyReply::Base(Reply::take(kind, &mut get)?)
     } else {
@@ -104,7 +104,7 @@ pub fn encode_request(
         AnyRequest::Ext(own) => own.kind(),
     };
     let mut put = FrameWriter::new(kind, tag, out);
-    header.put(&mut put);
+    header.write(&mut put);
     match request {
         AnyRequest::Base(plain) => plain.put(&mut put),
         AnyRequest::Ext(own) => own.put(&mut put),
@@ -122,7 +122,7 @@ pub fn encode_reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>, out: &m
         AnyReply::Ext(own) => own.kind(),
     };
     let mut put = FrameWriter::new(kind, tag, out);
-    header.put(&mut put);
+    header.write(&mut put);
     match reply {
         AnyReply::Base(plain) => plain.put(&mut put),
         AnyReply::Ext(own) => own.put(&mut put),

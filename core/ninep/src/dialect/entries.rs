@@ -77,7 +77,7 @@ impl<'a> ListEntry<'a> {
         }
     }
 
-    fn take(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, FrameError> {
+    fn read(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, FrameError> {
         let (offset, kind) = (get.u64("offset")?, get.u8("kind")?);
         let name = get.name("name")?;
         let file = match get.u8("files")? {
@@ -100,7 +100,7 @@ impl<'a> Iterator for ListEntries<'a> {
     type Item = Result<ListEntry<'a>, EntryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        take_item(&mut self.data, ListEntry::take)
+        read_item(&mut self.data, ListEntry::read)
     }
 }
 
@@ -119,7 +119,7 @@ impl SessionEvent {
     }
 
     /// Returns `None` for an unknown kind.
-    fn take(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, FrameError> {
+    fn read(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, FrameError> {
         let (kind, body) = (get.u8("event")?, get.raw("body")?);
         if kind != WINDOW {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Iterator for SessionEvents<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match take_item(&mut self.data, SessionEvent::take)? {
+            match read_item(&mut self.data, SessionEvent::read)? {
                 Ok(None) => {}
                 Ok(Some(event)) => return Some(Ok(event)),
                 Err(error) => return Some(Err(error)),
@@ -154,7 +154,7 @@ impl Iterator for SessionEvents<'_> {
 }
 
 /// Reads one item off the front of a list; the list is empty after an error.
-fn take_item<'a, T>(
+fn read_item<'a, T>(
     data: &mut &'a [u8],
     take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, FrameError>,
 ) -> Option<Result<T, EntryError>> {

@@ -6,7 +6,7 @@
 //!   R: verifier[8] commit_watermark[8]
 //! ```
 
-use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT, PLACES_MAX};
+use super::{HANDLE_MAX, HANDLES_MAX, NAMES_MAX, NO_IDENTITY, NOSLOT};
 use crate::error::FrameError;
 use crate::header::RREAD;
 use crate::types::{Fid, HEADER_LEN, Tag};
@@ -26,17 +26,17 @@ pub struct RequestHeader<'a> {
     pub identity: u32,
     /// The channel's reply slot that keeps the reply; [`NOSLOT`] for messages that may be executed
     /// twice.
-    pub slot: u16,
+    pub reply_slot: u16,
     /// The sequence of the reply slot's calls; 0 without a reply slot.
     pub sequence: u32,
     /// Metadata operations that the identity had from other servers since its last message here
     /// that reported them.
-    pub elsewhere: u32,
+    pub remote_ops: u32,
     /// The files that fid fields name by [`handle_fid`].
     pub handles: HandleList<'a>,
     /// Names under which the client knows the first file. The message fails with `ESTALE` if one of
     /// these names is another file by now, or none.
-    pub places: HandlePlaces<'a>,
+    pub names: HandlePlaces<'a>,
 }
 
 /// The state of the server in every reply.
@@ -46,7 +46,7 @@ pub struct ReplyHeader {
     /// the server's boot, its process, and when the backend reports a lost write.
     pub verifier: u64,
     /// Writes of this session with a number up to this are durable.
-    pub committed: u64,
+    pub commit_watermark: u64,
 }
 
 /// At most two handles, in the order of [`handle_fid`].
@@ -81,7 +81,7 @@ impl<'a> HandlePlaces<'a> {
     ) -> HandlePlaces<'a> {
         space.clear();
         let mut count = 0;
-        for (directory, name) in places.into_iter().take(PLACES_MAX) {
+        for (directory, name) in places.into_iter().take(NAMES_MAX) {
             count += 1;
             for part in [directory, name] {
                 space.extend_from_slice(&string_len(part).to_le_bytes());
@@ -96,9 +96,9 @@ impl<'a> HandlePlaces<'a> {
         self.count == 0
     }
 
-    fn take(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, FrameError> {
+    fn read(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, FrameError> {
         let count = get.u8("places")?;
-        if usize::from(count) > PLACES_MAX {
+        if usize::from(count) > NAMES_MAX {
             return Err(get.bad_value("places", count));
         }
         let start = get.rest();
@@ -166,15 +166,15 @@ impl<'a> HandleList<'a> {
 impl<'a> RequestHeader<'a> {
     /// The header of a message about the session itself.
     pub const SESSION: RequestHeader<'static> = RequestHeader {
-        identity: NOBODY,
-        slot: NOSLOT,
+        identity: NO_IDENTITY,
+        reply_slot: NOSLOT,
         sequence: 0,
-        elsewhere: 0,
+        remote_ops: 0,
         handles: HandleList::NONE,
-        places: HandlePlaces::NONE,
+        names: HandlePlaces::NONE,
     };
 
-    pub(crate) fn take(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, FrameError> {
+    pub(crate) fn read(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, FrameError> {
         let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
         let (sequence, elsewhere) = (get.u32("sequence")?, get.u32("elsewhere")?);
         let count = get.u8("handles")?;
@@ -185,21 +185,28 @@ impl<'a> RequestHeader<'a> {
         for handle in &mut handles.handles[..count.into()] {
             *handle = get.handle("handle")?;
         }
-        let places = HandlePlaces::take(get)?;
-        Ok(RequestHeader { identity, slot, sequence, elsewhere, handles, places })
+        let places = HandlePlaces::read(get)?;
+        Ok(RequestHeader {
+            identity,
+            reply_slot: slot,
+            sequence,
+            remote_ops: elsewhere,
+            handles,
+            names: places,
+        })
     }
 
-    pub(crate) fn put(&self, put: &mut FrameWriter<'_>) {
+    pub(crate) fn write(&self, put: &mut FrameWriter<'_>) {
         put.u32(self.identity);
-        put.u16(self.slot);
+        put.u16(self.reply_slot);
         put.u32(self.sequence);
-        put.u32(self.elsewhere);
+        put.u32(self.remote_ops);
         put.u8(self.handles.count);
         for handle in &self.handles.handles[..self.handles.count.into()] {
             put.handle(handle);
         }
-        put.u8(self.places.count);
-        put.wired(self.places.bytes);
+        put.u8(self.names.count);
+        put.wired(self.names.bytes);
     }
 }
 
@@ -207,13 +214,13 @@ impl ReplyHeader {
     /// The length of the header on the wire in bytes.
     pub const ENCODED_LEN: usize = 16;
 
-    pub(crate) fn take(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
-        Ok(ReplyHeader { verifier: get.u64("verifier")?, committed: get.u64("committed")? })
+    pub(crate) fn read(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
+        Ok(ReplyHeader { verifier: get.u64("verifier")?, commit_watermark: get.u64("committed")? })
     }
 
-    pub(crate) fn put(self, put: &mut FrameWriter<'_>) {
+    pub(crate) fn write(self, put: &mut FrameWriter<'_>) {
         put.u64(self.verifier);
-        put.u64(self.committed);
+        put.u64(self.commit_watermark);
     }
 }
 
@@ -225,7 +232,7 @@ pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ
     bytes[4] = RREAD;
     bytes[5..7].copy_from_slice(&tag.0.to_le_bytes());
     bytes[7..15].copy_from_slice(&header.verifier.to_le_bytes());
-    bytes[15..23].copy_from_slice(&header.committed.to_le_bytes());
+    bytes[15..23].copy_from_slice(&header.commit_watermark.to_le_bytes());
     bytes[23..].copy_from_slice(&count.to_le_bytes());
     bytes
 }

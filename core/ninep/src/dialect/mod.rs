@@ -48,13 +48,13 @@ pub const VERSION: &[u8] = b"9P2000.L.sluice.2";
 /// The slot of a message that may be executed again without harm.
 pub const NOSLOT: u16 = u16::MAX;
 /// The identity number of messages that are about the session itself.
-pub const NOBODY: u32 = u32::MAX;
+pub const NO_IDENTITY: u32 = u32::MAX;
 /// The longest handle in bytes: room for a path where the backend has no handles.
 pub const HANDLE_MAX: usize = 4 << 10;
 /// The most handles that one message names: rename, link and copy have two files.
 pub const HANDLES_MAX: usize = 2;
 /// The most names in one message for the first file: names of a file with many links.
-pub const PLACES_MAX: usize = 32;
+pub const NAMES_MAX: usize = 32;
 /// The most supplementary groups of an identity: the kernel's own bound is 65,536, but
 /// they must fit into the smallest message.
 pub const GROUPS_MAX: usize = 512;

@@ -60,36 +60,38 @@ pub enum ReplySlotError {
         slots: usize,
     },
     /// The number is neither the last call's nor the next.
-    #[error("sequence {got} in reply slot {slot} must be {last} or its successor")]
+    #[error("sequence {sequence} in reply slot {slot} must be {last} or its successor")]
     Misordered {
         /// The reply slot of the call.
         slot: u16,
         /// The number of the call.
-        got: u32,
+        sequence: u32,
         /// The number of the last call in that reply slot.
         last: u32,
     },
     /// The next call was sent before the last was answered.
     #[error(
-        "sequence {got} in reply slot {slot} arrived while the call before it is being executed"
+        "sequence {sequence} in reply slot {slot} arrived while the call before it is being executed"
     )]
     Overlapping {
         /// The reply slot of the call.
         slot: u16,
         /// The number of the call.
-        got: u32,
+        sequence: u32,
     },
     /// The number is the last call's, but the message differs.
-    #[error("sequence {sequence} in reply slot {slot} changed from message type {was} to {is}")]
+    #[error(
+        "sequence {sequence} in reply slot {slot} changed from message type {first_kind} to {kind}"
+    )]
     Different {
         /// The reply slot of the call.
         slot: u16,
         /// The number of the call.
         sequence: u32,
         /// The type of the first call.
-        was: u8,
+        first_kind: u8,
         /// The type of this call.
-        is: u8,
+        kind: u8,
     },
 }
 
@@ -116,7 +118,7 @@ impl ReplyCache {
             .ok_or(ReplySlotError::NoSuchSlot { slot, slots })?;
         let again = sequence == at.sequence && sequence != 0;
         if again && at.kind != kind {
-            return Err(ReplySlotError::Different { slot, sequence, was: at.kind, is: kind });
+            return Err(ReplySlotError::Different { slot, sequence, first_kind: at.kind, kind });
         }
         match at.state {
             ReplySlotState::Executing if again => return Ok(ReplyLookup::Executing),
@@ -128,10 +130,10 @@ impl ReplyCache {
             }
             ReplySlotState::Undone if again => {}
             _ if sequence != next_sequence(at.sequence) => {
-                return Err(ReplySlotError::Misordered { slot, got: sequence, last: at.sequence });
+                return Err(ReplySlotError::Misordered { slot, sequence, last: at.sequence });
             }
             ReplySlotState::Executing => {
-                return Err(ReplySlotError::Overlapping { slot, got: sequence });
+                return Err(ReplySlotError::Overlapping { slot, sequence });
             }
             _ => {}
         }
@@ -154,7 +156,7 @@ impl ReplyCache {
     }
 
     /// Appends a kept reply as the answer to `tag`.
-    pub fn again(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
+    pub fn replay(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(reply);
         out[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
@@ -215,13 +217,17 @@ mod tests {
         let no_slot = ReplySlotError::NoSuchSlot { slot: 1, slots: 1 };
         assert_eq!(slots.begin(1, 1, MKDIR), Err(no_slot));
         for got in [0, 2, u32::MAX] {
-            let misordered = ReplySlotError::Misordered { slot: 0, got, last: 0 };
+            let misordered = ReplySlotError::Misordered { slot: 0, sequence: got, last: 0 };
             assert_eq!(slots.begin(0, got, MKDIR), Err(misordered));
         }
         assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::New));
-        assert_eq!(slots.begin(0, 2, MKDIR), Err(ReplySlotError::Overlapping { slot: 0, got: 2 }));
+        assert_eq!(
+            slots.begin(0, 2, MKDIR),
+            Err(ReplySlotError::Overlapping { slot: 0, sequence: 2 })
+        );
         slots.end(0, 1, b"made");
-        let different = ReplySlotError::Different { slot: 0, sequence: 1, was: MKDIR, is: 76 };
+        let different =
+            ReplySlotError::Different { slot: 0, sequence: 1, first_kind: MKDIR, kind: 76 };
         assert_eq!(slots.begin(0, 1, 76), Err(different));
         assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::Replay(b"made")));
     }
@@ -229,7 +235,7 @@ mod tests {
     #[test]
     fn a_repeated_reply_has_the_tag_of_the_new_try() {
         let mut out = b"before".to_vec();
-        ReplyCache::again(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
+        ReplyCache::replay(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
         assert_eq!(out[6..], crate::error_reply(Tag(0x0203), 17));
     }
 }

@@ -45,12 +45,19 @@ fn frames(values: &Values) -> Vec<Vec<u8>> {
     let names = names.filter(|(_, name)| !name.contains(&0) && !name.contains(&b'/'));
     let places = HandlePlaces::pack(names, &mut space);
     let (identity, slot, sequence, elsewhere) = (values.word, 3, 9, 5);
-    let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
+    let header = RequestHeader {
+        identity,
+        reply_slot: slot,
+        sequence,
+        remote_ops: elsewhere,
+        handles,
+        names: places,
+    };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
     crate::samples::requests(values, |tag, plain| {
         frames.push(request(tag, &header, &plain.into()))
     });
-    let header = ReplyHeader { verifier: values.long, committed: !values.long };
+    let header = ReplyHeader { verifier: values.long, commit_watermark: !values.long };
     replies(values, |own| frames.push(reply(Tag(5), header, &own.into())));
     crate::samples::replies(values, |tag, plain| frames.push(reply(tag, header, &plain.into())));
     frames
@@ -73,7 +80,14 @@ fn a_request_has_its_header_between_tag_and_body() {
     let mut space = Vec::new();
     let places = HandlePlaces::pack([(&b"d"[..], &b"it"[..])], &mut space);
     let (identity, slot, sequence, elsewhere) = (7, 2, 0x0102, 0x03);
-    let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
+    let header = RequestHeader {
+        identity,
+        reply_slot: slot,
+        sequence,
+        remote_ops: elsewhere,
+        handles,
+        names: places,
+    };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
     #[rustfmt::skip]
     let bytes = [
@@ -87,12 +101,12 @@ fn a_request_has_its_header_between_tag_and_body() {
     let (tag, back, asked) = decode_request(&bytes).unwrap();
     assert_eq!((tag, back, asked), (Tag(5), header, getattr.into()));
     assert_eq!(back.handles.get(handle_fid(0)), Some(&[1, 2, 3][..]));
-    assert_eq!(back.places.collect::<Vec<_>>(), [(&b"d"[..], &b"it"[..])]);
+    assert_eq!(back.names.collect::<Vec<_>>(), [(&b"d"[..], &b"it"[..])]);
 }
 
 #[test]
 fn a_reply_has_verifier_and_commit_number_before_its_body() {
-    let header = ReplyHeader { verifier: 0x0807_0605_0403_0201, committed: 9 };
+    let header = ReplyHeader { verifier: 0x0807_0605_0403_0201, commit_watermark: 9 };
     let write = ExtReply::Write { count: 4096, number: 10 };
     #[rustfmt::skip]
     let bytes = [
@@ -178,7 +192,7 @@ proptest! {
         prop_assert_eq!(&types[..], &REQUEST_TYPES[..]);
         types.clear();
         replies(&values, |own| {
-            let header = ReplyHeader { verifier: values.long, committed: 3 };
+            let header = ReplyHeader { verifier: values.long, commit_watermark: 3 };
             let frame = reply(Tag(5), header, &own.into());
             assert_eq!(decode_reply(&frame), Ok((Tag(5), header, AnyReply::Ext(own))));
             types.push(frame[4]);
@@ -291,7 +305,7 @@ impl World {
             ReplyLookup::New => self.executing.push((ticket, op)),
             ReplyLookup::Replay(reply) => {
                 let mut again = Vec::new();
-                ReplyCache::again(reply, ticket.tag, &mut again);
+                ReplyCache::replay(reply, ticket.tag, &mut again);
                 self.to_client.push((ticket.tag, again));
             }
             ReplyLookup::Executing => {
@@ -342,7 +356,7 @@ impl World {
             }
         }
         self.to_client.clear();
-        self.to_server = self.calls.again().into_iter().map(|(t, op)| (t, *op)).collect();
+        self.to_server = self.calls.calls_to_replay().into_iter().map(|(t, op)| (t, *op)).collect();
     }
 
     /// Some of what was being executed is done, nothing of it is remembered.

@@ -237,9 +237,10 @@ fn lengths_that_do_not_fit_are_refused_and_named() {
     assert_eq!(error("0c000000 78 0100 01000000"), FrameError::Size { tag, size: 12, len: 11 });
     assert_eq!(error("00000000 78 0100"), FrameError::Size { tag, size: 0, len: 7 });
     assert_eq!(error("0c000000 78 0100 01000000 00"), FrameError::Trailing { tag, extra: 1 });
-    let cut = FrameError::Truncated { tag, field: "fid", need: 4, have: 3 };
+    let cut = FrameError::Truncated { tag, field: "fid", need: 4, available: 3 };
     assert_eq!(error("0a000000 78 0100 010000"), cut);
-    let past_the_end = FrameError::Truncated { tag, field: "data", need: 0xffff_ffff, have: 1 };
+    let past_the_end =
+        FrameError::Truncated { tag, field: "data", need: 0xffff_ffff, available: 1 };
     let wire = "18000000 76 0100 02000000 0000000000000000 ffffffff 00";
     assert_eq!(error(wire), past_the_end);
     let message = "message with tag 1: data needs 4294967295 bytes, 1 are left";

@@ -68,9 +68,9 @@ pub struct DecayAccounts {
     contended: bool,
     keys: BTreeMap<Scope, DecayKey>,
     /// When each decay is computed next, by its index among the rules.
-    looks: Vec<Time>,
+    next_updates: Vec<Time>,
     /// Until then no limit rises and no level falls.
-    settles: Time,
+    settled_at: Time,
     /// Changes that were not polled yet.
     rates: BTreeMap<Scope, Option<Rate>>,
     events: VecDeque<DecayEvent>,
@@ -97,8 +97,8 @@ impl DecayAccounts {
     /// Creates accounts without any keys.
     pub fn new(rules: Arc<RuleSet>, now: Time) -> DecayAccounts {
         DecayAccounts {
-            looks: rules.decays.iter().map(|decay| next_look(decay, now)).collect(),
-            settles: Time::ZERO,
+            next_updates: rules.decays.iter().map(|decay| next_update(decay, now)).collect(),
+            settled_at: Time::ZERO,
             rules,
             now,
             contended: true,
@@ -125,7 +125,7 @@ impl DecayAccounts {
             let scope = Scope::decay(&decay.name, &key_of(&decay.per, who, kind));
             self.add(decay, scope, decay.entitlement.units_of(served));
         }
-        bound(&mut self.ledger);
+        drop_surplus(&mut self.ledger);
     }
 
     /// Counts usage of a key in bytes or operations, for callers that know which decays count it.
@@ -135,7 +135,7 @@ impl DecayAccounts {
         if let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) {
             self.add(decay, scope.clone(), amount);
         }
-        bound(&mut self.ledger);
+        drop_surplus(&mut self.ledger);
     }
 
     /// Adopts the levels and rates of keys from another instance, whose events were published.
@@ -158,8 +158,8 @@ impl DecayAccounts {
             (key.stage, key.limit) = (stage, limit);
             self.rates.insert(scope, limit);
         }
-        self.settles = until;
-        self.looks.iter_mut().for_each(|look| *look = (*look).min(until));
+        self.settled_at = until;
+        self.next_updates.iter_mut().for_each(|look| *look = (*look).min(until));
     }
 
     /// Restores accounts from rows of the ledger, each key's in the order of minutes. Rows of
@@ -174,7 +174,7 @@ impl DecayAccounts {
             let key = self.keys.entry(scope).or_insert_with(|| DecayKey::new(decay));
             key.account.restore(minute, used, &decay.mode);
         }
-        self.look_at_all();
+        self.update_all_limits();
     }
 
     /// Replaces the rules. A decay that counts differently than before starts empty: restore it
@@ -201,8 +201,9 @@ impl DecayAccounts {
                 self.rates.insert(scope, None);
             }
         }
-        self.looks = self.rules.decays.iter().map(|decay| next_look(decay, self.now)).collect();
-        self.look_at_all();
+        self.next_updates =
+            self.rules.decays.iter().map(|decay| next_update(decay, self.now)).collect();
+        self.update_all_limits();
     }
 
     /// Sets whether requests wait for one another: decays with `contention` throttle only then.
@@ -210,7 +211,7 @@ impl DecayAccounts {
         self.advance(now);
         if self.contended != contended {
             self.contended = contended;
-            self.look_at_all();
+            self.update_all_limits();
         }
     }
 
@@ -251,7 +252,7 @@ impl DecayAccounts {
 
     /// When to poll again even though nothing is recorded.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.looks.iter().copied().min()
+        self.next_updates.iter().copied().min()
     }
 
     /// The status of every key that has an account.
@@ -286,20 +287,20 @@ impl DecayAccounts {
         self.now = self.now.max(now);
         let rules = self.rules.clone();
         for (at, decay) in rules.decays.iter().enumerate() {
-            if self.now >= self.looks[at] {
-                self.looks[at] = next_look(decay, self.now);
-                self.look(decay);
+            if self.now >= self.next_updates[at] {
+                self.next_updates[at] = next_update(decay, self.now);
+                self.update_limits(decay);
             }
         }
     }
 
-    fn look_at_all(&mut self) {
+    fn update_all_limits(&mut self) {
         let rules = self.rules.clone();
-        rules.decays.iter().for_each(|decay| self.look(decay));
+        rules.decays.iter().for_each(|decay| self.update_limits(decay));
     }
 
     /// Computes the limit of each key of a decay.
-    fn look(&mut self, decay: &DecayRule) {
+    fn update_limits(&mut self, decay: &DecayRule) {
         let first = Scope::decay(&decay.name, &[]);
         let of_decay = |scope: &Scope| (scope.section, &scope.name) == (first.section, &first.name);
         let mut empty = Vec::new();
@@ -309,9 +310,9 @@ impl DecayAccounts {
                 self.ledger.push_back(UsageMinute { scope: scope.clone(), minute, used });
             }
             let (stage, limit) = (key.stage, key.limit);
-            key.look(decay, held_back, self.now);
-            if self.now < self.settles {
-                key.stay(stage, limit);
+            key.update_limit(decay, held_back, self.now);
+            if self.now < self.settled_at {
+                key.withhold_raise(stage, limit);
             }
             if limit != key.limit {
                 self.rates.insert(scope.clone(), key.limit);
@@ -326,8 +327,8 @@ impl DecayAccounts {
         for scope in empty {
             self.keys.remove(&scope);
         }
-        bound(&mut self.events);
-        bound(&mut self.ledger);
+        drop_surplus(&mut self.events);
+        drop_surplus(&mut self.ledger);
     }
 }
 
@@ -341,7 +342,7 @@ impl DecayKey {
         }
     }
 
-    fn look(&mut self, decay: &DecayRule, held_back: bool, now: Time) {
+    fn update_limit(&mut self, decay: &DecayRule, held_back: bool, now: Time) {
         if self.factor_ppm(now) == WHOLE_PPM {
             self.pattern_factor = None;
         }
@@ -361,7 +362,7 @@ impl DecayKey {
     }
 
     /// Withholds a change that would raise the limit.
-    fn stay(&mut self, stage: DecayLevel, limit: Option<Rate>) {
+    fn withhold_raise(&mut self, stage: DecayLevel, limit: Option<Rate>) {
         let lower = |limit: Rate| self.limit.is_some_and(|now| now.per_sec() <= limit.per_sec());
         if limit.is_some_and(|limit| !lower(limit)) {
             (self.stage, self.limit) = (stage, limit);
@@ -489,7 +490,7 @@ fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
 }
 
 /// When a decay's limits are computed next: at multiples of `update_interval`, and at a period's end.
-fn next_look(decay: &DecayRule, now: Time) -> Time {
+fn next_update(decay: &DecayRule, now: Time) -> Time {
     let next = next_multiple(now, decay.update_interval);
     match &decay.mode {
         DecayMode::Period { period, window: DecayWindow::Fixed, .. } => {
@@ -503,7 +504,7 @@ fn next_multiple(now: Time, of: Nanos) -> Time {
     Time::from_nanos((now.as_nanos() / of.get() + 1).saturating_mul(of.get()))
 }
 
-fn bound<T>(queue: &mut VecDeque<T>) {
+fn drop_surplus<T>(queue: &mut VecDeque<T>) {
     let surplus = queue.len().saturating_sub(QUEUE_MAX);
     queue.drain(..surplus);
 }

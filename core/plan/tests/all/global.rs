@@ -113,9 +113,9 @@ fn a_member_that_is_silent_for_five_minutes_is_forgotten() {
     let mut fleet = quiet(2);
     fleet.nodes[0].up = false;
     fleet.run(29_000, Fleet::check);
-    assert_eq!(fleet.controller.as_ref().unwrap().members().count(), 2);
+    assert_eq!(fleet.controller.as_ref().unwrap().proxies().count(), 2);
     fleet.run(1_500, Fleet::check);
-    assert_eq!(fleet.controller.as_ref().unwrap().members().count(), 1);
+    assert_eq!(fleet.controller.as_ref().unwrap().proxies().count(), 1);
     assert_eq!(fleet.part(1, "jobs"), Share::WHOLE);
 }
 
@@ -189,7 +189,7 @@ fn another_controller_takes_over_what_members_hold() {
 fn silence_may_mean_to_keep_what_was_ordered_or_to_lift_it() {
     for (silence, rates) in [(LeaseExpiry::KeepLast, [199, 1]), (LeaseExpiry::Full, [200, 200])] {
         let mut fleet = Fleet::new(0, 3);
-        fleet.standing = SessionSettings { silence, ..fleet.standing };
+        fleet.standing = SessionSettings { lease_expiry: silence, ..fleet.standing };
         (0..2).for_each(|_| fleet.add());
         fleet.ask(0, "jobs", 100);
         fleet.run(400, Fleet::check);

@@ -88,7 +88,7 @@ impl Load {
     pub(crate) fn why(&self) -> usize {
         let who = identity(self.subjects.len() / 2);
         let payers = MeterPayers { job: Some(&who.job), user: Some(who.uid) };
-        let standings = self.sched.standings(self.now, payers);
-        self.sched.held_of(&standings, self.now).len() + standings.len()
+        let standings = self.sched.subject_details(self.now, payers);
+        self.sched.wait_reports_of(&standings, self.now).len() + standings.len()
     }
 }

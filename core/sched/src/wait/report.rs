@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Bytes, Identity, JobId, KeyValue, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
 
-use super::{CauseKey, HELD_MIN_NS, WaitRecord};
+use super::{CauseKey, WAIT_MIN_NS, WaitRecord};
 use crate::class::QUEUES;
 use crate::classify::ClassKey;
 use crate::dispatcher::Dispatcher;
@@ -45,7 +45,7 @@ pub struct WaitCauseReport {
     /// Since when heads have waited for it, with pauses of less than a second.
     pub since: Time,
     /// For how long of that time some head waited for it.
-    pub held: Nanos,
+    pub active: Nanos,
     /// When a head waited for it last.
     pub last: Time,
     /// The time that requests waited for it, summed up over requests.
@@ -107,11 +107,11 @@ pub struct SubjectDetail {
     /// The id of the subject.
     pub id: SubjectId,
     /// The identity of the subject.
-    pub who: Identity,
+    pub identity: Identity,
     /// Its classes, of the kinds of request that it made.
     pub classes: Vec<ClassId>,
     /// Its directories.
-    places: Vec<u32>,
+    indices: Vec<u32>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,
     /// The sums of the subject.
@@ -137,33 +137,39 @@ impl MeterPayers<'_> {
 impl Dispatcher {
     /// The wait causes of the wanted classes, since each was made; classes that never waited are
     /// left out. O(classes).
-    pub fn held(
+    pub fn wait_reports(
         &self,
         now: Time,
         wanted: impl Fn(ClassId, &str, &[KeyValue]) -> bool,
     ) -> Vec<WaitReport> {
         let now = self.now.max(now);
-        let (at_work, at_rest) = (self.classes.iter(), self.rested.iter());
+        let (at_work, at_rest) = (self.classes.iter(), self.dormant.iter());
         let mut reports: Vec<WaitReport> = Vec::new();
         for (index, class) in at_work {
             if wanted(class.id, &class.key.rule, &class.key.values) {
                 let causes = self.causes_of(index, now);
-                reports.extend(self.report_held(class.id, &class.key, class.queued, causes, now));
+                reports.extend(self.report_class_waits(
+                    class.id,
+                    &class.key,
+                    class.queued,
+                    causes,
+                    now,
+                ));
             }
         }
         for (_, rested) in at_rest {
             if wanted(rested.id, &rested.key.rule, &rested.key.values) {
                 let causes = rested.causes.as_deref().cloned().unwrap_or_default().causes;
-                reports.extend(self.report_held(rested.id, &rested.key, 0, causes, now));
+                reports.extend(self.report_class_waits(rested.id, &rested.key, 0, causes, now));
             }
         }
         reports
     }
 
     /// The wait causes of the classes in which these subjects have requests. O(their classes).
-    pub fn held_of(&self, standings: &[SubjectDetail], now: Time) -> Vec<WaitReport> {
+    pub fn wait_reports_of(&self, standings: &[SubjectDetail], now: Time) -> Vec<WaitReport> {
         let now = self.now.max(now);
-        let of = standings.iter().flat_map(|one| one.places.iter().zip(&one.classes));
+        let of = standings.iter().flat_map(|one| one.indices.iter().zip(&one.classes));
         let classes: BTreeSet<(u32, ClassId)> = of.map(|(at, id)| (*at, *id)).collect();
         let reports = classes.into_iter().filter_map(|(index, id)| {
             let class = &self.classes[index];
@@ -171,14 +177,14 @@ impl Dispatcher {
                 return None;
             }
             let causes = self.causes_of(index, now);
-            self.report_held(id, &class.key, class.queued, causes, now)
+            self.report_class_waits(id, &class.key, class.queued, causes, now)
         });
         reports.collect()
     }
 
     /// The selected subjects, with their classes and meters. O(subjects of the job) where one is
     /// given, else O(subjects).
-    pub fn standings(&self, now: Time, payers: MeterPayers<'_>) -> Vec<SubjectDetail> {
+    pub fn subject_details(&self, now: Time, payers: MeterPayers<'_>) -> Vec<SubjectDetail> {
         let now = self.now.max(now);
         let known = self.names.subjects_from(payers.job);
         let of_job = known.take_while(|(who, _)| payers.job.is_none_or(|job| *job == who.job));
@@ -186,7 +192,7 @@ impl Dispatcher {
         let standing = of.map(|(_, index)| {
             let (index, subject) = (*index, &self.subjects[*index]);
             let (mut classes, mut meters) = (Vec::new(), Vec::new());
-            let ways = subject.ways.iter().flat_map(|ways| ways.iter());
+            let ways = subject.classifications.iter().flat_map(|ways| ways.iter());
             for way in ways.filter(|way| way.class != NONE) {
                 classes.push((self.classes[way.class].id, way.class));
                 if way.route != NONE {
@@ -201,9 +207,9 @@ impl Dispatcher {
             meters.dedup();
             SubjectDetail {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
-                who: Identity::clone(&subject.who),
+                identity: Identity::clone(&subject.identity),
                 classes,
-                places,
+                indices: places,
                 meters: meters.iter().map(|at| self.report_meter(&self.meters[*at], now)).collect(),
                 usage: subject.usage,
             }
@@ -233,7 +239,7 @@ impl Dispatcher {
         reports.collect()
     }
 
-    fn report_held(
+    fn report_class_waits(
         &self,
         class: ClassId,
         key: &ClassKey,
@@ -281,16 +287,16 @@ impl Dispatcher {
         let mut held = own.causes.as_deref().cloned().unwrap_or_default();
         for lane in 0..LANES.len() {
             for queue in 0..QUEUES {
-                let mut fifo = own.standings[lane].queues[queue];
+                let mut fifo = own.lanes[lane].queues[queue];
                 if fifo.is_empty() {
                     continue;
                 }
-                fifo.pass(now);
+                fifo.add_elapsed(now);
                 let waited = now.since(self.requests[fifo.head].arrived).get();
-                if fifo.area == 0 || fifo.area.max(waited) < HELD_MIN_NS {
+                if fifo.area == 0 || fifo.area.max(waited) < WAIT_MIN_NS {
                     continue;
                 }
-                let by = self.by_now(class, lane, queue, fifo.began);
+                let by = self.current_cause(class, lane, queue, fifo.began);
                 let at = match &by {
                     CauseKey::Meter(index, generation, key) => {
                         held.meter(*index, *generation, key, now).0
@@ -304,8 +310,8 @@ impl Dispatcher {
     }
 
     /// The cause for which the head of a queue waits.
-    fn by_now(&self, class: u32, lane: usize, queue: usize, began: Time) -> CauseKey {
-        let standing = &self.classes[class].standings[lane];
+    fn current_cause(&self, class: u32, lane: usize, queue: usize, began: Time) -> CauseKey {
+        let standing = &self.classes[class].lanes[lane];
         if standing.waiting >> queue & 1 == 0 {
             return self.ready_cause(class, lane, began);
         }
@@ -326,16 +332,16 @@ impl Dispatcher {
                 CauseKey::Meter(_, _, key) => {
                     WaitCause::Meter { scope: key.scope(), in_bytes: key.in_bytes }
                 }
-                CauseKey::Share => WaitCause::Weight,
+                CauseKey::Weight => WaitCause::Weight,
                 CauseKey::Busy => WaitCause::Busy,
                 CauseKey::Slots => WaitCause::Slots,
-                CauseKey::Elsewhere => WaitCause::RemoteService,
+                CauseKey::RemoteService => WaitCause::RemoteService,
                 CauseKey::Other => WaitCause::Other,
             },
-            now: cause.holds(now),
+            now: cause.is_current(now),
             since: cause.since,
             last: cause.last,
-            held: Nanos::new(cause.held),
+            active: Nanos::new(cause.active),
             wait: Nanos::new(cause.wait),
             span: Nanos::new(cause.span),
             requests: cause.requests,

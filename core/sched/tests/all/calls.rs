@@ -450,9 +450,9 @@ fn what_all_were_served_outlives_who_was_served() {
         desk.sched.release_subject(who);
     }
     let sched = &desk.sched;
-    let (gone, gone_metadata) = sched.forgotten();
+    let (gone, gone_metadata) = sched.forgotten_usage();
     assert_eq!((gone.requests, gone_metadata.get()), (2 * 76, 2 * 76));
-    let known = sched.sums(0..sched.places());
+    let known = sched.sums(0..sched.subject_index_end());
     let (known, metadata) = known.fold((0, 0), |(requests, metadata), (_, _, usage, of)| {
         (requests + usage.requests, metadata + of.get())
     });

@@ -68,7 +68,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_and_he_pays() {
     assert_eq!(served, [(waiter, 2), (waiter, 3)], "within a second of the writer's limit");
     let used = |job: &str| {
         let job = JobId::new(job).unwrap();
-        let standings = pair.sched.standings(at, MeterPayers { job: Some(&job), user: None });
+        let standings = pair.sched.subject_details(at, MeterPayers { job: Some(&job), user: None });
         standings[0].usage.written
     };
     assert_eq!(used("waiter"), Bytes::new(2 * UNIT_BYTES), "who waits has paid");
@@ -131,10 +131,11 @@ fn what_is_remembered_is_bounded_and_the_last_is_told_first() {
     let (kind, amount) = (OpKind::Write, Amount::new(UNIT_BYTES, 1));
     for number in 0..200 {
         let file = format!("fs:/{number}").into();
-        pair.sched.donated(pair.writer, pair.waiter, kind, amount, &file, ms(number));
+        pair.sched.subject_for_donation(pair.writer, pair.waiter, kind, amount, &file, ms(number));
     }
     let file = "fs:/own".into();
-    let own = pair.sched.donated(pair.writer, pair.writer, kind, amount, &file, ms(300));
+    let own =
+        pair.sched.subject_for_donation(pair.writer, pair.writer, kind, amount, &file, ms(300));
     assert_eq!(own, pair.writer, "nobody waits for himself");
     let told = pair.sched.donations(ms(300), |_, _| true);
     assert_eq!((told.len(), &*told[0].file, &*told[63].file), (64, "fs:/199", "fs:/136"));

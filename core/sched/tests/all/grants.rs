@@ -25,7 +25,7 @@ fn percent(part: u64) -> Share {
 /// Parts of single rules; the others are at an equal part of `members`.
 fn granted(members: u32, listed: &[(&str, Share)]) -> Grants {
     let listed = listed.iter().map(|(name, part)| (Scope::rule(name, &[]), Grant::part(*part)));
-    Grants { members, unlisted: Share::equal(members), listed: listed.collect() }
+    Grants { proxies: members, unlisted: Share::equal(members), listed: listed.collect() }
 }
 
 fn assert_near(got: &[u64], want: &[u64], slack: u64) {
@@ -34,7 +34,7 @@ fn assert_near(got: &[u64], want: &[u64], slack: u64) {
 }
 
 fn used(world: &mut World) -> Vec<(Scope, ScopeUsage)> {
-    world.sched.take_uses(world.now)
+    world.sched.take_usage(world.now)
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
     let mut w = world(vec![per_job]);
     let key = |job: &str| Scope::rule("jobs", &[KeyValue::Jobid(who(job).job)]);
     let listed = vec![(key("io.1"), Grant::part(percent(75)))];
-    w.sched.set_grants(&Grants { members: 2, unlisted: percent(50), listed }, w.now);
+    w.sched.set_grants(&Grants { proxies: 2, unlisted: percent(50), listed }, w.now);
     w.client("io.1", OpKind::Read, 1, 20);
     w.client("io.2", OpKind::Read, 1, 20);
     assert_near(&w.served(ms(30_000)), &[600, 400], 8);
@@ -145,7 +145,7 @@ fn a_meter_of_many_classes_is_divided_too() {
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     let listed = vec![(Scope::meter("m", &[]), Grant::part(percent(10)))];
-    w.sched.set_grants(&Grants { members: 1, unlisted: Share::WHOLE, listed }, w.now);
+    w.sched.set_grants(&Grants { proxies: 1, unlisted: Share::WHOLE, listed }, w.now);
     w.run(ms(5_000));
     assert_near(&w.served(ms(25_000)), &[60, 60], 4);
 }
@@ -192,7 +192,7 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
     assert!(free.iter().all(|done| *done > 300), "{free:?}");
     let key = |job: &str| Scope::decay("ops", &[KeyValue::Jobid(who(job).job)]);
     let held = |part, rate| Grants {
-        members: 2,
+        proxies: 2,
         unlisted: percent(50),
         listed: vec![(key("a"), Grant { part, rate: Rate::ops_per_sec(rate) })],
     };
@@ -235,8 +235,8 @@ fn service_elsewhere_may_be_told_of_a_class() {
         let more = w.clients[0].done - before;
         before = w.clients[0].done;
         let cost = Nanos::new(UNIT_NS * more);
-        w.sched.class_served_elsewhere(&Scope::rule("a", &[]), cost, w.now);
-        w.sched.class_served_elsewhere(&Scope::rule("unknown", &[]), cost, w.now);
+        w.sched.charge_class_remote_service(&Scope::rule("a", &[]), cost, w.now);
+        w.sched.charge_class_remote_service(&Scope::rule("unknown", &[]), cost, w.now);
     }
     let (a, b) = (w.clients[0].done - start.0, w.clients[1].done - start.1);
     assert!((2 * a).abs_diff(b) * 20 <= b, "a : b is 1 : 2: {a} : {b}");
@@ -250,14 +250,14 @@ fn what_plain_clients_were_served_is_told_once_by_class() {
         let (kind, amount, lane) = (OpKind::Getattr, Amount::new(0, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1));
         let running = sched.poll_dispatch(ms(1)).expect("a slot is free");
-        sched.count_untold(running.id);
+        sched.count_unreported(running.id);
         sched.complete(running.id, amount, ms(1));
     };
     ask(&mut sched);
-    assert_eq!(sched.take_untold(), [], "nobody had asked for it");
+    assert_eq!(sched.take_unreported(), [], "nobody had asked for it");
     (0..3).for_each(|_| ask(&mut sched));
-    assert_eq!(sched.take_untold(), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
-    assert_eq!(sched.take_untold(), []);
+    assert_eq!(sched.take_unreported(), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
+    assert_eq!(sched.take_unreported(), []);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn without_grants_everything_is_as_the_rules_say() {
     };
     let plain = run(alone(), &|_| {});
     let whole = run(alone(), &|sched| {
-        let all = Grants { members: 1, unlisted: Share::WHOLE, listed: vec![] };
+        let all = Grants { proxies: 1, unlisted: Share::WHOLE, listed: vec![] };
         sched.set_grants(&all, model::Time::ZERO);
     });
     assert_eq!(plain, whole);
@@ -289,7 +289,7 @@ fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
         (Scope::rule(rule, &[]), grant)
     };
     let listed = vec![part("a", 25), part("b", 50)];
-    w.sched.set_grants(&Grants { members: 4, unlisted: percent(25), listed }, w.now);
+    w.sched.set_grants(&Grants { proxies: 4, unlisted: percent(25), listed }, w.now);
     w.client("a", OpKind::Getattr, 1, 20);
     w.client("b", OpKind::Getattr, 1, 20);
     w.run(ms(20_000));
@@ -303,7 +303,7 @@ fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
         before = done;
         for (name, ops) in ["a", "b"].iter().zip(elsewhere) {
             let cost = Nanos::new(UNIT_NS * ops);
-            w.sched.class_served_elsewhere(&Scope::rule(name, &[]), cost, w.now);
+            w.sched.charge_class_remote_service(&Scope::rule(name, &[]), cost, w.now);
         }
     }
     let [a, b] = [0, 1].map(|at| w.clients[at].done - start[at]);

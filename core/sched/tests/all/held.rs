@@ -17,7 +17,7 @@ fn world(slots: u32, set: Arc<RuleSet>) -> World {
 
 /// What held the classes of a rule.
 fn held(world: &World, rule: &str) -> Vec<WaitReport> {
-    world.sched.held(world.now, |_, of, _| of == rule)
+    world.sched.wait_reports(world.now, |_, of, _| of == rule)
 }
 
 /// The one cause that held a rule's one class for more than a hundredth of its time.
@@ -177,7 +177,7 @@ fn who_stands_where_is_found_by_identity() {
     assert_eq!(found.len(), 1);
     let class = held(&world, "a")[0].class;
     assert_eq!(found[0].classes, [class]);
-    assert_eq!(world.sched.held_of(&found, world.now), held(&world, "a"));
+    assert_eq!(world.sched.wait_reports_of(&found, world.now), held(&world, "a"));
     assert_eq!(found[0].meters.iter().map(|meter| &*meter.scope.name).collect::<Vec<_>>(), ["m"]);
     let free = world.sched.subject(&who("c"), PathSet::default());
     let idle = standings(&world, "c", None);
@@ -197,18 +197,18 @@ fn of_a_job_only_its_own_subjects_are_looked_at_and_of_its_users_the_one_who_ask
     }
     let found = |job, user| {
         let of = standings(&world, job, user).into_iter();
-        of.map(|one| (one.who.uid, one.who.nid.to_string())).collect::<Vec<_>>()
+        of.map(|one| (one.identity.uid, one.identity.nid.to_string())).collect::<Vec<_>>()
     };
     let known = [(1, "x"), (1, "y"), (2, "y")].map(|(uid, nid)| (uid, nid.to_owned()));
     assert_eq!(found("b", None), known);
     assert_eq!(found("b", Some(1)), known[..2]);
     assert_eq!(found("b", Some(3)), []);
-    let of_user = world.sched.standings(world.now, MeterPayers { job: None, user: Some(2) });
+    let of_user = world.sched.subject_details(world.now, MeterPayers { job: None, user: Some(2) });
     assert_eq!(of_user.len(), 2);
-    assert_eq!(world.sched.standings(world.now, MeterPayers::default()).len(), 5);
+    assert_eq!(world.sched.subject_details(world.now, MeterPayers::default()).len(), 5);
 }
 
 fn standings(world: &World, job: &str, user: Option<u32>) -> Vec<SubjectDetail> {
     let job = JobId::new(job).unwrap();
-    world.sched.standings(world.now, MeterPayers { job: Some(&job), user })
+    world.sched.subject_details(world.now, MeterPayers { job: Some(&job), user })
 }

@@ -44,7 +44,7 @@ fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
     // 3000 in the ratio of 120 to 50.
     assert_eq!(w.served(ms(40_000)), [2118, 882]);
     // 70 of 170, told for a second of rounds.
-    assert!(w.sched.promises_cut_ppm(w.now).abs_diff(411_765) < 10_000);
+    assert!(w.sched.reservation_shortfall_ppm(w.now).abs_diff(411_765) < 10_000);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
     // What it missed for 100 s is not made up for.
     let got = w.served(ms(112_000));
     assert_eq!(got, [600, 400]);
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
 }
 
 #[test]
@@ -67,23 +67,23 @@ fn a_stuck_device_is_told_as_promises_that_are_not_kept() {
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
     // What begins now takes a hundred seconds. The dispatcher hears of nothing, and is asked.
     w.slower = 1000;
     w.run(ms(30_000));
-    assert_eq!(w.sched.promises_cut_ppm(ms(10_300)), 0, "it may be made up for");
-    let beginning = w.sched.promises_cut_ppm(ms(11_000));
+    assert_eq!(w.sched.reservation_shortfall_ppm(ms(10_300)), 0, "it may be made up for");
+    let beginning = w.sched.reservation_shortfall_ppm(ms(11_000));
     assert!((300_000..=600_000).contains(&beginning), "half a second of one: {beginning}");
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 1_000_000);
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
     // Neither does who keeps arriving make it look well.
     w.clients[0].depth = 40;
     w.run(ms(31_000));
     w.clients[0].depth = 60;
     w.run(ms(32_500));
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 1_000_000);
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
     w.slower = 1;
     w.run(ms(115_000));
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 0, "all is well again");
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0, "all is well again");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
     // Each of a's takes 100 ms on average, and there is always one.
     let got = w.served(ms(110_000));
     assert!(got[0].abs_diff(1000) <= 50 && got[1].abs_diff(6000) <= 10, "{got:?}");
-    assert_eq!(w.sched.promises_cut_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Book {
             }
             Call::Elsewhere { job, kind, micros } => {
                 let cost = Nanos::from_micros(micros);
-                self.sched.served_elsewhere(self.subjects[job], KINDS[kind], cost, self.now);
+                self.sched.charge_remote_service(self.subjects[job], KINDS[kind], cost, self.now);
             }
             Call::Learn { latency } => {
                 let latency = latency.map(Nanos::from_micros);
@@ -219,10 +219,10 @@ impl Book {
                 let part = (percent <= 100).then(|| Grant::part(Share::ratio(percent, 100)));
                 let listed = vec![(scope, part.unwrap_or_default())];
                 let unlisted = Share::ratio(unlisted, 100);
-                self.sched.set_grants(&Grants { members, unlisted, listed }, self.now);
+                self.sched.set_grants(&Grants { proxies: members, unlisted, listed }, self.now);
             }
             Call::Uses => {
-                for (_, what) in self.sched.take_uses(self.now) {
+                for (_, what) in self.sched.take_usage(self.now) {
                     assert!(what.waiting || what.used != Some(Share::ZERO), "nothing was used");
                 }
             }
@@ -264,7 +264,7 @@ impl Book {
         let waits = self.since.values().map(|since| self.now.since(*since).get());
         let waited = self.waited.0.get() + waits.sum::<u64>();
         let least = waited.saturating_sub(100_000 * (self.waited.1 + self.since.len() as u64));
-        let held = self.sched.held(self.now, |_, _, _| true);
+        let held = self.sched.wait_reports(self.now, |_, _, _| true);
         let causes = held.iter().flat_map(|class| &class.causes);
         let told: u64 = causes.clone().map(|cause| cause.wait.get()).sum();
         assert!((least..=waited).contains(&told), "{told} ns told of {waited} ns waited");
@@ -345,7 +345,7 @@ impl Book {
         // A class that is granted nothing would come out in years.
         let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), Grant::default()));
         let listed = all.chain([(Scope::meter("m", &[]), Grant::default())]).collect();
-        let whole = Grants { members: 1, unlisted: Share::WHOLE, listed };
+        let whole = Grants { proxies: 1, unlisted: Share::WHOLE, listed };
         self.sched.set_grants(&whole, self.now);
         loop {
             while self.poll() {}

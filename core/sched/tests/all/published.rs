@@ -101,7 +101,7 @@ fn hard_token_compensation_beyond_what_there_is_starves_nobody() {
     let mut w = world(vec![realtime("a", 90), realtime("b", 40), realtime("c", 20)]);
     w = backlogged(w, &["a", "b", "c"]);
     assert_near(&w.served(ms(40_000)), &[1800, 800, 400], 6);
-    assert!(w.sched.promises_cut_ppm(w.now).abs_diff(333_333) < 10_000);
+    assert!(w.sched.reservation_shortfall_ppm(w.now).abs_diff(333_333) < 10_000);
 }
 
 #[test]

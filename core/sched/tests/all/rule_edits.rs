@@ -42,13 +42,13 @@ fn round() -> Vec<RuleEdit> {
         RuleEdit::Start {
             name: name("x"),
             keys: set("match", "\"jobid={x}\""),
-            place: RulePosition::First,
+            position: RulePosition::First,
         },
-        RuleEdit::Rank { name: name("a"), place: RulePosition::Last },
+        RuleEdit::Rank { name: name("a"), position: RulePosition::Last },
         RuleEdit::Change { name: name("a"), keys: limit("20ops/s") },
         RuleEdit::Change { name: name("a"), keys: limit("10ops/s") },
         RuleEdit::Change { name: name("x"), keys: set("weight", "7") },
-        RuleEdit::Rank { name: name("a"), place: RulePosition::Before(name("b")) },
+        RuleEdit::Rank { name: name("a"), position: RulePosition::Before(name("b")) },
         RuleEdit::Stop { name: name("x") },
     ]
 }
@@ -100,7 +100,7 @@ fn what_waits_moves_to_a_rule_that_is_started_and_back_when_it_is_stopped() {
     let start = RuleEdit::Start {
         name: name("free"),
         keys: set("match", "\"jobid={a}\""),
-        place: RulePosition::First,
+        position: RulePosition::First,
     };
     let freed = start.apply(RULES).expect("the edit is right");
     let parse = |text: &str| Arc::new(RuleSet::parse(text).expect("the rules are right"));

@@ -67,8 +67,8 @@ impl BaselineClasses {
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
             let values = model::key_of(per, who, kind);
             let grant = BaselineGrant {
-                weight: rule.map_or(1, |rule| rule.share().get().into()),
-                reservation: rule.and_then(|rule| rule.promised()),
+                weight: rule.map_or(1, |rule| rule.effective_weight().get().into()),
+                reservation: rule.and_then(|rule| rule.reserved_rate()),
                 limit: rule.and_then(|rule| rule.limits.first()).map(|limit| limit.rate),
                 realtime: rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime),
             };

@@ -98,7 +98,7 @@ impl DmClock {
     }
 
     /// A request takes its class out of idleness: its P joins the lowest of the others.
-    fn wake(&mut self, class: usize, now: i64) {
+    fn activate(&mut self, class: usize, now: i64) {
         let limited = self.limit.classes().map(|other| self.clients[other].proportional());
         let ready = self.proportion.first().map(|(lowest, _)| lowest);
         let lowest = limited.chain(ready).min();
@@ -106,11 +106,11 @@ impl DmClock {
         own.prop_delta = lowest.map_or(0, |lowest| lowest - now);
         own.idle = false;
         own.tag_head();
-        self.stand(class, now);
+        self.update_position(class, now);
     }
 
     /// Updates the position of a class with a new head.
-    fn stand(&mut self, class: usize, now: i64) {
+    fn update_position(&mut self, class: usize, now: i64) {
         let own = &self.clients[class];
         self.reservation.put(own.head.r, class);
         if own.head.l <= now {
@@ -122,7 +122,7 @@ impl DmClock {
         }
     }
 
-    fn take(&mut self, class: usize, reserved: bool, now: i64) -> SimDispatch {
+    fn pop(&mut self, class: usize, reserved: bool, now: i64) -> SimDispatch {
         let own = &mut self.clients[class];
         let item = own.fifo.pop_front().expect("an active class has a request");
         own.last = own.head;
@@ -137,7 +137,7 @@ impl DmClock {
             self.proportion.remove(class);
         } else {
             own.tag_head();
-            self.stand(class, now);
+            self.update_position(class, now);
         }
         self.queued -= 1;
         self.outstanding += 1;
@@ -227,7 +227,7 @@ impl Scheduler for DmClock {
         own.fifo.push_back(DmClockItem { token, lane, units, arrived: now, rho, delta });
         self.queued += 1;
         if own.idle {
-            self.wake(class, now);
+            self.activate(class, now);
         }
         0
     }
@@ -242,7 +242,7 @@ impl Scheduler for DmClock {
         if let Some((due, class)) = reserved
             && due <= now
         {
-            return Some(self.take(class, true, now));
+            return Some(self.pop(class, true, now));
         }
         while let Some((until, class)) = self.limit.first()
             && until <= now
@@ -251,7 +251,7 @@ impl Scheduler for DmClock {
             self.proportion.put(self.clients[class].proportional(), class);
         }
         if let Some((_, class)) = self.proportion.first() {
-            return Some(self.take(class, false, now));
+            return Some(self.pop(class, false, now));
         }
         let next = [reserved, self.limit.first()].into_iter().flatten().map(|(at, _)| at).min();
         self.wait = next.map(|at| Time::from_nanos(at as u64));
@@ -270,7 +270,13 @@ impl Scheduler for DmClock {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, _now: Time) {
+    fn charge_remote_service(
+        &mut self,
+        subject: u64,
+        kind: OpKind,
+        what: SimRemoteService,
+        _now: Time,
+    ) {
         let class = self.classes.class(subject, kind);
         if let Some(own) = self.clients.get_mut(class) {
             own.delta += what.requests;

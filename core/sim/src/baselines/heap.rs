@@ -13,7 +13,7 @@
 #[derive(Debug)]
 pub(super) struct TagHeap<K> {
     entries: Vec<(K, u32)>,
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -21,18 +21,18 @@ const CHILDREN: usize = 4;
 
 impl<K> Default for TagHeap<K> {
     fn default() -> TagHeap<K> {
-        TagHeap { entries: Vec::new(), places: Vec::new() }
+        TagHeap { entries: Vec::new(), positions: Vec::new() }
     }
 }
 
 impl<K: Ord + Copy> TagHeap<K> {
     /// Adds a class, or moves it.
     pub(super) fn put(&mut self, key: K, class: usize) {
-        if self.places.len() <= class {
-            self.places.resize(class + 1, NOWHERE);
+        if self.positions.len() <= class {
+            self.positions.resize(class + 1, NOWHERE);
         }
         let entry = (key, class as u32);
-        match self.places[class] {
+        match self.positions[class] {
             NOWHERE => {
                 self.entries.push(entry);
                 self.sift_up(self.entries.len() - 1, entry);
@@ -43,10 +43,11 @@ impl<K: Ord + Copy> TagHeap<K> {
 
     /// Takes a class out, if it is in.
     pub(super) fn remove(&mut self, class: usize) {
-        let Some(place) = self.places.get(class).copied().filter(|place| *place != NOWHERE) else {
+        let Some(place) = self.positions.get(class).copied().filter(|place| *place != NOWHERE)
+        else {
             return;
         };
-        self.places[class] = NOWHERE;
+        self.positions[class] = NOWHERE;
         let last = self.entries.pop().expect("a class with a place is in it");
         if (place as usize) < self.entries.len() {
             self.replace(place as usize, last);
@@ -98,7 +99,7 @@ impl<K: Ord + Copy> TagHeap<K> {
 
     fn set(&mut self, place: usize, entry: (K, u32)) {
         self.entries[place] = entry;
-        self.places[entry.1 as usize] = place as u32;
+        self.positions[entry.1 as usize] = place as u32;
     }
 }
 

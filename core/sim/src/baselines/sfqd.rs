@@ -34,7 +34,7 @@ pub(crate) struct SfqD {
     queue: BinaryHeap<Reverse<(u128, u64, SfqItem)>>,
     arrivals: u64,
     outstanding: u32,
-    held: u32,
+    slots_in_use: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,7 +64,7 @@ impl SfqD {
             queue: BinaryHeap::new(),
             arrivals: 0,
             outstanding: 0,
-            held: 0,
+            slots_in_use: 0,
         }
     }
 
@@ -118,7 +118,9 @@ impl Scheduler for SfqD {
     fn poll(&mut self, _now: Time) -> Option<SimDispatch> {
         let Reverse((start, _, item)) = *self.queue.peek()?;
         let fits = match self.by_slots {
-            true => self.held == 0 || self.held + item.slots <= self.target.slots_max,
+            true => {
+                self.slots_in_use == 0 || self.slots_in_use + item.slots <= self.target.slots_max
+            }
             false => self.outstanding < self.target.slots_max,
         };
         if !fits {
@@ -127,7 +129,7 @@ impl Scheduler for SfqD {
         self.queue.pop();
         self.v = start;
         self.outstanding += 1;
-        self.held += item.slots;
+        self.slots_in_use += item.slots;
         Some(SimDispatch {
             id: item.slots.into(),
             token: item.token,
@@ -139,7 +141,7 @@ impl Scheduler for SfqD {
 
     fn complete(&mut self, id: u64, _served: Amount, _now: Time) {
         self.outstanding -= 1;
-        self.held -= id as u32;
+        self.slots_in_use -= id as u32;
         if self.outstanding == 0 && self.queue.is_empty() {
             self.v = self.v.max(self.last_finish);
         }
@@ -153,7 +155,13 @@ impl Scheduler for SfqD {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, _now: Time) {
+    fn charge_remote_service(
+        &mut self,
+        subject: u64,
+        kind: OpKind,
+        what: SimRemoteService,
+        _now: Time,
+    ) {
         let class = self.classes.class(subject, kind);
         self.tags(class).delay += what.cost.get();
     }

@@ -44,11 +44,11 @@ type CheckedKey = (bool, usize, usize, Vec<KeyValue>);
 pub(crate) struct RuleView {
     rules: Arc<RuleSet>,
     /// Whether a rule keeps slots free.
-    pub(crate) keeps_slots: bool,
+    pub(crate) reserves_slots: bool,
     /// Whether all classes are alike but for their weights.
     only_weights: bool,
-    ways: Vec<[Option<u32>; OpKind::COUNT]>,
-    belongs: Vec<ClassOf>,
+    classifications: Vec<[Option<u32>; OpKind::COUNT]>,
+    class_table: Vec<ClassOf>,
     classes: BTreeMap<(usize, Vec<KeyValue>), u32>,
     gauge_keys: BTreeMap<CheckedKey, u32>,
     pub(crate) gauges: Vec<RateCeiling>,
@@ -57,14 +57,15 @@ pub(crate) struct RuleView {
 impl RuleView {
     pub(crate) fn new(rules: Arc<RuleSet>) -> RuleView {
         let bare = |rule: &Rule| rule.ceilings().is_empty() && rule.slots.is_none();
-        let equal =
-            |rule: &Rule| bare(rule) && rule.promised().is_none() && rule.max_classes.is_none();
+        let equal = |rule: &Rule| {
+            bare(rule) && rule.reserved_rate().is_none() && rule.max_classes.is_none()
+        };
         RuleView {
-            keeps_slots: rules.rules.iter().any(|rule| rule.reserved_slots.is_some()),
+            reserves_slots: rules.rules.iter().any(|rule| rule.reserved_slots.is_some()),
             only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
             rules,
-            ways: Vec::new(),
-            belongs: Vec::new(),
+            classifications: Vec::new(),
+            class_table: Vec::new(),
             classes: BTreeMap::new(),
             gauge_keys: BTreeMap::new(),
             gauges: Vec::new(),
@@ -76,33 +77,33 @@ impl RuleView {
     }
 
     /// The class and ceilings of requests; `owner` must be given once for each identity and kind.
-    pub(crate) fn belongs(
+    pub(crate) fn class_of(
         &mut self,
         identity: u32,
         kind: OpKind,
         owner: Option<&SimOwner>,
     ) -> ClassOf {
         let identity = identity as usize;
-        if identity >= self.ways.len() {
-            self.ways.resize(identity + 1, [None; OpKind::COUNT]);
+        if identity >= self.classifications.len() {
+            self.classifications.resize(identity + 1, [None; OpKind::COUNT]);
         }
-        let index = match self.ways[identity][kind as usize] {
+        let index = match self.classifications[identity][kind as usize] {
             Some(index) => index,
             None => {
-                let Some(owner) = owner else { return ClassOf::nowhere() };
+                let Some(owner) = owner else { return ClassOf::unchecked() };
                 let fresh = self.find(owner, kind);
-                self.belongs.push(fresh);
-                let index = (self.belongs.len() - 1) as u32;
-                self.ways[identity][kind as usize] = Some(index);
+                self.class_table.push(fresh);
+                let index = (self.class_table.len() - 1) as u32;
+                self.classifications[identity][kind as usize] = Some(index);
                 index
             }
         };
-        self.belongs[index as usize].clone()
+        self.class_table[index as usize].clone()
     }
 
     fn find(&mut self, owner: &SimOwner, kind: OpKind) -> ClassOf {
         let rules = self.rules.clone();
-        let who = &owner.who;
+        let who = &owner.identity;
         let paths = owner.path.as_ref();
         let paths = paths.map_or(PathSet::default(), |path| rules.path_set(path.as_bytes()));
         let number = rules.rule_for(who, kind, paths);
@@ -123,7 +124,7 @@ impl RuleView {
                 let realtime = rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime);
                 let burst = limit.burst.or(realtime.then_some(caught_up));
                 let gauge = RateCeiling { name, rate, burst, kinds };
-                gauges.push(self.gauge((false, number, place, key.clone()), gauge));
+                gauges.push(self.ceiling_index((false, number, place, key.clone()), gauge));
             }
         }
         for meter in rules.meters_for(who, kind, paths) {
@@ -131,7 +132,7 @@ impl RuleView {
             let key = model::key_of(&of.per, who, kind);
             let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
             let gauge = RateCeiling { name: of.name.clone(), rate, burst, kinds };
-            gauges.push(self.gauge((true, meter, 0, key), gauge));
+            gauges.push(self.ceiling_index((true, meter, 0, key), gauge));
         }
         // A queue is delayed by any request in it: all kinds of its direction.
         let mut beside = OpKind::ALL.iter().filter(|other| other.direction() == kind.direction());
@@ -146,17 +147,17 @@ impl RuleView {
         let reservation = rule.filter(|rule| bare && rule.max_classes.is_none());
         ClassOf {
             class,
-            weight: rule.map_or(1, |rule| rule.share().get().into()),
+            weight: rule.map_or(1, |rule| rule.effective_weight().get().into()),
             plain: !metered && !capped,
             only_weights: self.only_weights,
             reservation: reservation
-                .and_then(|rule| rule.promised())
+                .and_then(|rule| rule.reserved_rate())
                 .filter(|_| rules.meters.is_empty()),
             gauges: gauges.into(),
         }
     }
 
-    fn gauge(&mut self, key: CheckedKey, gauge: RateCeiling) -> u32 {
+    fn ceiling_index(&mut self, key: CheckedKey, gauge: RateCeiling) -> u32 {
         let next = self.gauges.len() as u32;
         let index = *self.gauge_keys.entry(key).or_insert(next);
         if index == next {
@@ -168,7 +169,7 @@ impl RuleView {
 
 impl ClassOf {
     /// Of a request that arrived under older rules: nothing is checked of it.
-    fn nowhere() -> ClassOf {
+    fn unchecked() -> ClassOf {
         ClassOf {
             class: u32::MAX,
             weight: 1,

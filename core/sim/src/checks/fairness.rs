@@ -89,7 +89,7 @@ impl Fairness {
         let unit = target.costs.device.read.at(model::Bytes::ZERO).get();
         let wrong = (0..self.classes.len())
             .filter(|other| *other != class)
-            .find_map(|other| self.apart(class, other, target.slots_max, unit));
+            .find_map(|other| self.check_gap(class, other, target.slots_max, unit));
         if ended {
             for other in 0..self.classes.len() {
                 self.end_pair(class, other);
@@ -116,7 +116,7 @@ impl Fairness {
         }
     }
 
-    fn apart(&self, one: usize, other: usize, slots: u32, unit: u64) -> Option<String> {
+    fn check_gap(&self, one: usize, other: usize, slots: u32, unit: u64) -> Option<String> {
         let (a, b) = (&self.classes[one], &self.classes[other]);
         let (mine, theirs) = self.pair(one, other)?;
         if a.waiting == 0 || b.waiting == 0 {

@@ -19,7 +19,7 @@ mod windows;
 use std::sync::Arc;
 
 use model::{Lane, RuleSet, Time};
-use sched::slots_held;
+use sched::slots_needed;
 
 use crate::scenario::Scenario;
 use crate::scheduler::{Policy, Scheduler, SimDispatch};
@@ -49,7 +49,7 @@ struct ProxyChecks {
     /// The costs that its scheduler uses.
     target: sched::TargetParams,
     /// Device slots in use.
-    held: u32,
+    slots_in_use: u32,
     /// Waiting requests for the device that only slots can delay.
     plain: u32,
     /// Waiting requests for the device that need more than one slot.
@@ -64,7 +64,7 @@ struct ProxyChecks {
 /// Device and cached lane, and returned from the cached one; three directions each.
 const ORDERS: usize = 9;
 /// How many polls there are between two full checks.
-const LOOK_EVERY: u64 = 1 << 16;
+const CHECK_EVERY: u64 = 1 << 16;
 
 impl InvariantChecks {
     pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> InvariantChecks {
@@ -91,12 +91,12 @@ impl InvariantChecks {
 
     /// Counts a request that waits.
     pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
-        if self.policy != Policy::Ours {
+        if self.policy != Policy::Dispatcher {
             return;
         }
-        let belongs = self.known.belongs(identity, r.kind, Some(owner));
+        let belongs = self.known.class_of(identity, r.kind, Some(owner));
         let watch = &mut self.proxies[r.proxy as usize];
-        watch.line_up(r, &belongs, true);
+        watch.count_queued(r, &belongs, true);
         let cost = watch.cost(r);
         if r.kind.never_delayed() {
             // A request that is never delayed is charged to its class and waits for nothing.
@@ -108,12 +108,12 @@ impl InvariantChecks {
 
     /// Counts a try in the cached lane that needs the device.
     pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, now: Time) {
-        if self.policy != Policy::Ours {
+        if self.policy != Policy::Dispatcher {
             return;
         }
-        let belongs = self.known.belongs(identity, r.kind, None);
+        let belongs = self.known.class_of(identity, r.kind, None);
         let watch = &mut self.proxies[r.proxy as usize];
-        watch.line_up(r, &belongs, true);
+        watch.count_queued(r, &belongs, true);
         watch.windows.waits(&belongs, r, true, now);
     }
 
@@ -126,19 +126,19 @@ impl InvariantChecks {
         now: Time,
     ) -> Option<String> {
         let watch = &mut self.proxies[r.proxy as usize];
-        let wrong_slots = watch.take_slots(r, chosen, self.policy);
-        if self.policy != Policy::Ours {
+        let wrong_slots = watch.use_slots(r, chosen, self.policy);
+        if self.policy != Policy::Dispatcher {
             return wrong_slots;
         }
-        let belongs = self.known.belongs(identity, r.kind, None);
-        watch.line_up(r, &belongs, false);
+        let belongs = self.known.class_of(identity, r.kind, None);
+        watch.count_queued(r, &belongs, false);
         watch.windows.waits(&belongs, r, false, now);
         let cost = watch.cost(r);
         let whole = self.whole.get_mut(self.targets[r.proxy as usize]);
         let whole = whole.and_then(|whole| whole.dispatched(&self.known, &belongs, r, now));
         wrong_slots
             .or(whole)
-            .or_else(|| watch.in_order(r, &belongs))
+            .or_else(|| watch.check_order(r, &belongs))
             .or_else(|| watch.windows.dispatched(&self.known, &belongs, r, now))
             .or_else(|| watch.fairness.dispatched(&belongs, cost, &watch.target))
     }
@@ -148,24 +148,24 @@ impl InvariantChecks {
         if r.lane == Lane::Device {
             let watch = &mut self.proxies[r.proxy as usize];
             // Schedulers other than ours serve in the device's lane what tried the cached one.
-            watch.held = watch.held.saturating_sub(r.slots);
+            watch.slots_in_use = watch.slots_in_use.saturating_sub(r.slots);
         }
     }
 
     /// Checks that the scheduler rightly dispatches nothing; returns what is wrong.
-    pub(crate) fn quiet(
+    pub(crate) fn check_idle(
         &mut self,
         proxy: u32,
         sched: &dyn Scheduler,
         clock: Time,
         now: Time,
     ) -> Option<String> {
-        if self.policy != Policy::Ours {
+        if self.policy != Policy::Dispatcher {
             return None;
         }
         let watch = &mut self.proxies[proxy as usize];
         watch.quiets += 1;
-        if watch.quiets.is_power_of_two() || watch.quiets.is_multiple_of(LOOK_EVERY) {
+        if watch.quiets.is_power_of_two() || watch.quiets.is_multiple_of(CHECK_EVERY) {
             sched.check();
         }
         if sched.next_deadline().is_some_and(|deadline| deadline <= clock) {
@@ -173,12 +173,14 @@ impl InvariantChecks {
             return None;
         }
         // With a controller, a reservation here is a share that changes.
-        let cut = sched.promises_cut_ppm(clock) > 0 || !self.whole.is_empty();
-        watch.idle(&self.known).or_else(|| watch.windows.look(&self.known, cut, now))
+        let cut = sched.reservation_shortfall_ppm(clock) > 0 || !self.whole.is_empty();
+        watch
+            .check_free_slots(&self.known)
+            .or_else(|| watch.windows.check_reservations(&self.known, cut, now))
     }
 
     /// Resets the state after a fault of a proxy: earlier counts are no longer valid.
-    pub(crate) fn disturbed(&mut self, proxy: u32, crashed: bool) {
+    pub(crate) fn reset_after_fault(&mut self, proxy: u32, crashed: bool) {
         self.whole.iter_mut().for_each(Windows::forget);
         let watch = &mut self.proxies[proxy as usize];
         if crashed {
@@ -211,7 +213,7 @@ impl ProxyChecks {
             fairness: Fairness::new(spec.hit_percent > 0 || !spec.is_settled()),
             target,
             spec,
-            held: 0,
+            slots_in_use: 0,
             plain: 0,
             large: 0,
             order: Vec::new(),
@@ -225,7 +227,7 @@ impl ProxyChecks {
     }
 
     /// Counts a request into or out of the queue for the device.
-    fn line_up(&mut self, r: &SimRequest, belongs: &ClassOf, joins: bool) {
+    fn count_queued(&mut self, r: &SimRequest, belongs: &ClassOf, joins: bool) {
         if r.lane != Lane::Device || r.kind.never_delayed() {
             return;
         }
@@ -238,7 +240,7 @@ impl ProxyChecks {
                 costs.charge(r.lane, r.kind, r.amount).get()
             }
         };
-        let slots = slots_held(model::Nanos::new(time), unit, self.target.slots_max);
+        let slots = slots_needed(model::Nanos::new(time), unit, self.target.slots_max);
         let counts = [(&mut self.plain, belongs.plain), (&mut self.large, slots > 1)];
         for (count, counted) in counts {
             if counted {
@@ -247,24 +249,20 @@ impl ProxyChecks {
         }
     }
 
-    fn take_slots(
-        &mut self,
-        r: &SimRequest,
-        chosen: SimDispatch,
-        policy: Policy,
-    ) -> Option<String> {
+    fn use_slots(&mut self, r: &SimRequest, chosen: SimDispatch, policy: Policy) -> Option<String> {
         if r.lane != Lane::Device {
             return None;
         }
-        let (before, max) = (self.held, self.target.slots_max);
-        self.held += chosen.slots;
+        let (before, max) = (self.slots_in_use, self.target.slots_max);
+        self.slots_in_use += chosen.slots;
         let bounded = !matches!(policy, Policy::Fifo);
-        (bounded && before > 0 && chosen.slots > 0 && self.held > max)
-            .then(|| format!("{} slots are in use of {max}, and not by one request", self.held))
+        (bounded && before > 0 && chosen.slots > 0 && self.slots_in_use > max).then(|| {
+            format!("{} slots are in use of {max}, and not by one request", self.slots_in_use)
+        })
     }
 
     /// Checks first in, first out within a class and direction.
-    fn in_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
+    fn check_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
         if r.kind.never_delayed() || belongs.class == u32::MAX {
             return None;
         }
@@ -284,12 +282,12 @@ impl ProxyChecks {
     }
 
     /// Checks that no slots are free while a request waits that nothing else delays.
-    fn idle(&self, known: &RuleView) -> Option<String> {
-        if self.plain == 0 || known.keeps_slots || !self.spec.is_settled() {
+    fn check_free_slots(&self, known: &RuleView) -> Option<String> {
+        if self.plain == 0 || known.reserves_slots || !self.spec.is_settled() {
             return None;
         }
-        let free = self.target.slots_max.saturating_sub(self.held);
-        let in_vain = match self.held {
+        let free = self.target.slots_max.saturating_sub(self.slots_in_use);
+        let in_vain = match self.slots_in_use {
             0 => true,
             // If a large request waits, slots may be collected for it.
             _ => free > 0 && self.large == 0,

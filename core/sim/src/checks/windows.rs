@@ -17,8 +17,8 @@ use crate::world::SimRequest;
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     gauges: Vec<RateWindow>,
-    promises: Vec<ReservationWindow>,
-    next_look: u64,
+    reservations: Vec<ReservationWindow>,
+    next_check: u64,
     /// When the last request was dispatched.
     last: Time,
     /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
@@ -99,10 +99,10 @@ impl Windows {
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
         let Some(rate) = belongs.reservation else { return };
         let class = belongs.class as usize;
-        if class >= self.promises.len() {
-            self.promises.resize(class + 1, ReservationWindow::default());
+        if class >= self.reservations.len() {
+            self.reservations.resize(class + 1, ReservationWindow::default());
         }
-        let own = &mut self.promises[class];
+        let own = &mut self.reservations[class];
         own.rate = Some(rate);
         // A request without bytes of the reserved unit goes by share and may delay the others.
         own.mixed |= rate.units_of(r.amount) == 0;
@@ -123,12 +123,12 @@ impl Windows {
         if now.since(self.last) > CATCH_UP {
             // The target was stuck for longer than a reservation may lag. What it missed is a
             // shortfall, but the dispatcher only finds out when it dispatches again.
-            self.begin_anew(now);
+            self.restart_reservations(now);
         }
         self.last = now;
         if let Some(rate) = belongs.reservation
             && !r.returned
-            && let Some(own) = self.promises.get_mut(belongs.class as usize)
+            && let Some(own) = self.reservations.get_mut(belongs.class as usize)
         {
             own.served.add(rate.units_of(r.amount), now);
         }
@@ -163,23 +163,28 @@ impl Windows {
     }
 
     /// A momentary shortfall may be missing for a whole window.
-    fn begin_anew(&mut self, now: Time) {
-        for own in &mut self.promises {
+    fn restart_reservations(&mut self, now: Time) {
+        for own in &mut self.reservations {
             own.since = piece_of(now) + 1;
         }
     }
 
     /// Checks occasionally; returns the reservation that was not kept.
-    pub(super) fn look(&mut self, known: &RuleView, cut: bool, now: Time) -> Option<String> {
+    pub(super) fn check_reservations(
+        &mut self,
+        known: &RuleView,
+        cut: bool,
+        now: Time,
+    ) -> Option<String> {
         let piece = piece_of(now);
-        if cut || known.keeps_slots {
-            self.begin_anew(now);
+        if cut || known.reserves_slots {
+            self.restart_reservations(now);
         }
-        if piece < self.next_look || now.since(self.last) > CATCH_UP {
+        if piece < self.next_check || now.since(self.last) > CATCH_UP {
             return None;
         }
-        self.next_look = piece + 1;
-        for own in &mut self.promises {
+        self.next_check = piece + 1;
+        for own in &mut self.reservations {
             let Some(rate) = own.rate else { continue };
             own.served.roll(now);
             let backlogged = !own.mixed && own.waiting > 0 && piece > own.since + 2 * PIECES as u64;

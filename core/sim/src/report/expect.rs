@@ -58,7 +58,7 @@ pub struct ScenarioVerdict {
     /// The value that was found; none if that scheduler was not run.
     pub found: Option<f64>,
     /// Whether the claim holds.
-    pub holds: bool,
+    pub met: bool,
     /// The source of the claim.
     pub source: String,
 }
@@ -217,11 +217,11 @@ impl Expect {
         &self.text
     }
 
-    fn found(&self, reports: &[RunResult]) -> Option<f64> {
+    fn measured_value(&self, reports: &[RunResult]) -> Option<f64> {
         let under = |policy: Policy| {
             let report = reports.iter().find(|report| report.policy == policy.name())?;
             let value = match self.figure {
-                ExpectedFigure::Cut => report.promises_cut_ppm as f64 / 1e4,
+                ExpectedFigure::Cut => report.reservation_shortfall_ppm as f64 / 1e4,
                 ExpectedFigure::Violations => report.violations.len() as f64,
                 figure => figure.of(report.job(self.job.as_ref()?)?)?,
             };
@@ -243,7 +243,7 @@ impl Expect {
 /// `reports` are the scenario's runs, one for each of its policies.
 pub fn judge(scenario: &crate::Scenario, reports: &[RunResult]) -> Vec<ScenarioVerdict> {
     let verdict = |expect: &Expect| {
-        let found = expect.found(reports).filter(|found| found.is_finite());
+        let found = expect.measured_value(reports).filter(|found| found.is_finite());
         let (least, most) = expect.bounds;
         ScenarioVerdict {
             what: expect.text.clone(),
@@ -253,7 +253,7 @@ pub fn judge(scenario: &crate::Scenario, reports: &[RunResult]) -> Vec<ScenarioV
             },
             wanted: expect.wanted.clone(),
             found,
-            holds: found.is_some_and(|found| found >= least && found <= most),
+            met: found.is_some_and(|found| found >= least && found <= most),
             source: expect.source.clone(),
         }
     };
@@ -262,7 +262,7 @@ pub fn judge(scenario: &crate::Scenario, reports: &[RunResult]) -> Vec<ScenarioV
 
 impl fmt::Display for ScenarioVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.holds { "ok" } else { "NOT" };
+        let mark = if self.met { "ok" } else { "NOT" };
         write!(f, "{mark} {} ({}): ", self.what, self.policy)?;
         match self.found {
             Some(found) => write!(f, "{found:.4}")?,

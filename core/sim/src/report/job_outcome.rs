@@ -35,7 +35,7 @@ pub struct JobOutcome {
     pub delayed: u64,
     /// The part of the waiting time for a limit or a meter, in percent; the rest they waited for
     /// their share. None where that is not known.
-    pub held_percent: Option<f64>,
+    pub throttled_percent: Option<f64>,
     /// The time from its first request to its last reply.
     pub span_ns: u64,
     /// Whether it was not done when the replay ended.
@@ -102,7 +102,11 @@ impl JobOutcome {
         let end = job.finished_ns.unwrap_or(run.measured_ns);
         let taken = |one: &JobRule| RuleTake {
             rule: one.rule.clone(),
-            by: holds_by(rules, &one.rule, own().flat_map(RecordedSubject::asked)),
+            by: limits_of_rule(
+                rules,
+                &one.rule,
+                own().flat_map(RecordedSubject::identity_and_kinds),
+            ),
             requests: one.requests,
             delayed: one.delayed,
             queued_ns: one.queue_ns,
@@ -114,7 +118,7 @@ impl JobOutcome {
             latency_ns_p99: job.latency_ns.p99,
             queued_ns_mean: job.queued_ns_mean,
             delayed: job.rules.iter().map(|rule| rule.delayed).sum(),
-            held_percent: job.held_ppm.map(|ppm| ppm as f64 / 1e4),
+            throttled_percent: job.throttled_ppm.map(|ppm| ppm as f64 / 1e4),
             span_ns: end.saturating_sub(first),
             unfinished: job.finished_ns.is_none(),
             rules: job.rules.iter().map(taken).collect(),
@@ -151,7 +155,7 @@ fn series(asked: &[&RecordedRequest]) -> Vec<(u64, u64)> {
 
 /// The limits and meters of a rule that delay requests of the job: only those of kinds that it took
 /// count.
-fn holds_by<'a>(
+fn limits_of_rule<'a>(
     set: &RuleSet,
     rule: &str,
     asked: impl Iterator<Item = (&'a Identity, OpKind)>,
@@ -174,7 +178,7 @@ fn holds_by<'a>(
     for meter in meters.into_iter().filter_map(|index| set.meters.get(index)) {
         by.extend(paid(&meter.limit, kinds).map(|paid| format!("meter {} {paid}", meter.name)));
     }
-    let weight = rule.map_or(Weight::ONE, Rule::share);
+    let weight = rule.map_or(Weight::ONE, Rule::effective_weight);
     by.push(format!("share (weight {weight})"));
     by.join(", ")
 }
@@ -212,7 +216,7 @@ mod tests {
         };
         let (a, b) = (who("a"), who("b"));
         let found =
-            |rule, asked: &[(&Identity, OpKind)]| holds_by(&set, rule, asked.iter().copied());
+            |rule, asked: &[(&Identity, OpKind)]| limits_of_rule(&set, rule, asked.iter().copied());
         let asked = [(&a, OpKind::Getattr), (&a, OpKind::Write), (&b, OpKind::Write)];
         assert_eq!(found("slow", &asked), "limit 10ops/s, slots 2, share (weight 3)");
         assert_eq!(found("default", &asked), "share (weight 1)");

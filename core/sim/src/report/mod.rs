@@ -45,7 +45,7 @@ pub struct RunResult {
     /// Service of each rule's classes since the start, where the scheduler sums it.
     pub classes: Vec<RuleResult>,
     /// The greatest shortfall of reservations in a measured second, in parts per million.
-    pub promises_cut_ppm: u64,
+    pub reservation_shortfall_ppm: u64,
     /// The number of arrivals, dispatches and completions.
     pub request_events: u64,
     /// Violations that the checks found; there should be none.
@@ -76,7 +76,7 @@ pub struct JobResult {
     /// When the last of its nodes had finished its steps; none if one has not.
     pub finished_ns: Option<u64>,
     /// Requests of open loops that were rejected, as too many were in flight.
-    pub turned_away: u64,
+    pub rejected: u64,
     /// Messages that were sent again.
     pub resent: u64,
     /// Requests and bytes of each second from the start.
@@ -88,7 +88,7 @@ pub struct JobResult {
     /// them, in parts per million. It is sampled at random times, of replays only, and none if no
     /// waiting was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_ppm: Option<u64>,
+    pub throttled_ppm: Option<u64>,
 }
 
 /// The requests of a job that one rule took.
@@ -192,7 +192,7 @@ impl RunResult {
                 })
                 .collect(),
             classes: by_rule(world),
-            promises_cut_ppm: world.tally.cut_ppm,
+            reservation_shortfall_ppm: world.tally.cut_ppm,
             request_events: world.request_events,
             violations: world.violations.clone(),
         }
@@ -219,7 +219,7 @@ fn by_rule(world: &World) -> Vec<RuleResult> {
 pub(crate) struct RunStats {
     jobs: Vec<RunSums>,
     /// The index of the counters of each job: recorded clients of one job share an index.
-    places: Vec<usize>,
+    indices: Vec<usize>,
     cut_ppm: u64,
     /// The costs that each target's scheduler uses.
     targets: Vec<sched::TargetParams>,
@@ -237,7 +237,7 @@ struct RunSums {
     /// Nodes whose steps are not done.
     left: u64,
     finished: Time,
-    turned_away: u64,
+    rejected: u64,
     resent: u64,
     /// The counts of this second.
     second: (u64, u64),
@@ -245,7 +245,7 @@ struct RunSums {
     /// By the rule's index; none where none matched.
     rules: BTreeMap<Option<usize>, JobRule>,
     /// Sampled waiting requests, and the number of these that a meter delayed.
-    seen: (u64, u64),
+    sampled: (u64, u64),
 }
 
 impl RunStats {
@@ -262,14 +262,14 @@ impl RunStats {
         }
         RunStats {
             jobs,
-            places,
+            indices: places,
             cut_ppm: 0,
             targets: scenario.targets.iter().map(TargetSpec::scheduled).collect(),
         }
     }
 
     fn at(&mut self, job: u32) -> &mut RunSums {
-        &mut self.jobs[self.places[job as usize]]
+        &mut self.jobs[self.indices[job as usize]]
     }
 
     /// The cost of a request at its target, as its scheduler computes it.
@@ -303,7 +303,7 @@ impl RunStats {
     }
 
     /// Counts the rule that took a measured request, and how long it waited.
-    pub(crate) fn taken(&mut self, job: u32, rule: Option<usize>, queued: Nanos) {
+    pub(crate) fn count_rule(&mut self, job: u32, rule: Option<usize>, queued: Nanos) {
         let sum = self.at(job).rules.entry(rule).or_default();
         sum.requests += 1;
         sum.delayed += u64::from(queued >= DELAYED);
@@ -311,10 +311,10 @@ impl RunStats {
     }
 
     /// Counts sampled waiting requests of a job.
-    pub(crate) fn looked(&mut self, job: &str, requests: u32, for_meter: bool) {
+    pub(crate) fn count_sampled(&mut self, job: &str, requests: u32, for_meter: bool) {
         if let Some(sums) = self.jobs.iter_mut().find(|sums| sums.name == job) {
-            sums.seen.0 += u64::from(requests);
-            sums.seen.1 += u64::from(requests) * u64::from(for_meter);
+            sums.sampled.0 += u64::from(requests);
+            sums.sampled.1 += u64::from(requests) * u64::from(for_meter);
         }
     }
 
@@ -324,11 +324,11 @@ impl RunStats {
         sums.finished = sums.finished.max(now);
     }
 
-    pub(crate) fn turned_away(&mut self, job: u32) {
-        self.at(job).turned_away += 1;
+    pub(crate) fn count_rejected(&mut self, job: u32) {
+        self.at(job).rejected += 1;
     }
 
-    pub(crate) fn resent(&mut self, job: u32) {
+    pub(crate) fn count_resent(&mut self, job: u32) {
         self.at(job).resent += 1;
     }
 
@@ -375,11 +375,12 @@ impl RunSums {
             },
             queued_ns_mean: each(self.queued_ns),
             finished_ns: (self.left == 0).then_some(self.finished.as_nanos()),
-            turned_away: self.turned_away,
+            rejected: self.rejected,
             resent: self.resent,
             series: self.series.clone(),
             rules: Vec::new(),
-            held_ppm: (self.seen.0 > 0).then(|| self.seen.1 * 1_000_000 / self.seen.0),
+            throttled_ppm: (self.sampled.0 > 0)
+                .then(|| self.sampled.1 * 1_000_000 / self.sampled.0),
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
     Ok(Scenario {
         name: name.trim_end_matches(".toml").into(),
         from: raw.from,
-        about: raw.about,
+        description: raw.description,
         seed: raw.seed,
         duration,
         warmup: raw.warmup,
@@ -76,7 +76,7 @@ fn rules(text: &Spanned<String>) -> Result<Arc<RuleSet>, WrongValue> {
 
 fn policies(names: &[Spanned<String>]) -> Result<Vec<Policy>, WrongValue> {
     if names.is_empty() {
-        return Ok(vec![Policy::Ours]);
+        return Ok(vec![Policy::Dispatcher]);
     }
     let policy = |name: &Spanned<String>| {
         name.get_ref().parse().map_err(|error| WrongValue::new(name.span(), format!("{error}")))
@@ -167,12 +167,12 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, WrongValue> {
         believed_write: raw.believed_write.as_ref().map(curve).transpose()?,
         recalibrate: raw.recalibrate,
         latency_target: raw.latency_target.filter(|latency| *latency > Nanos::ZERO),
-        believed: None,
+        assumed_costs: None,
         jitter_percent: optional(&raw.jitter_percent, 0, 99, 0)?.into(),
         seek: raw.seek,
         hit_percent: optional(&raw.hit_percent, 0, 100, 0)?.into(),
         dirty: raw.dirty.filter(|dirty| *dirty > Bytes::ZERO),
-        wire: wire(raw.latency, &raw.bandwidth)?,
+        nic: wire(raw.latency, &raw.bandwidth)?,
     })
 }
 
@@ -217,7 +217,7 @@ fn build_job(
         raw.steps.get_ref().iter().map(|one| step(one, source)).collect::<Result<_, _>>()?;
     check_steps(&steps, raw.steps.span())?;
     Ok(JobSpec {
-        who: Identity {
+        identity: Identity {
             job,
             uid: raw.uid,
             gid: raw.gid,
@@ -235,7 +235,7 @@ fn build_job(
         route: route(raw.route.as_ref(), &targets[target])?,
         steps: steps.into(),
         repeat: raw.repeat.as_ref().map(|one| number(one, 1, MANY)).transpose()?.map(u64::from),
-        wire: wire(raw.latency, &raw.bandwidth)?,
+        nic: wire(raw.latency, &raw.bandwidth)?,
         name: raw.name.into_inner(),
     })
 }
@@ -371,9 +371,9 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
         // At 25 percent of its speed requests take four times as long.
         RawTrouble::Slow => FaultKind::Slow { thousandths: 100_000 / percent(1, 1000)? },
         RawTrouble::Ahead => FaultKind::Clock { ahead: true, by: by()? },
-        RawTrouble::Behind => FaultKind::Clock { ahead: false, by: by()? },
+        RawTrouble::ClockBehind => FaultKind::Clock { ahead: false, by: by()? },
         RawTrouble::Leader => FaultKind::Leader,
-        RawTrouble::Lose => FaultKind::Lose { ppm: percent(1, 50)? * 10_000 },
+        RawTrouble::Drop => FaultKind::Drop { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
         RawTrouble::Double => FaultKind::Double { ppm: percent(1, 100)? * 10_000 },
     };

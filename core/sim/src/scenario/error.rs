@@ -46,7 +46,7 @@ impl WrongValue {
 impl ScenarioError {
     pub(super) fn new(source: &str, name: &str, wrong: WrongValue) -> ScenarioError {
         let at = match wrong.inner {
-            Some((line, column)) => place_in_rules(source, &wrong.at, line, column),
+            Some((line, column)) => position_in_rules(source, &wrong.at, line, column),
             None => wrong.at,
         };
         let excerpt = Excerpt::new(source, at);
@@ -55,7 +55,7 @@ impl ScenarioError {
 }
 
 /// The position in the file of a line and column of a text of several lines.
-fn place_in_rules(source: &str, at: &Range<usize>, line: usize, column: usize) -> Range<usize> {
+fn position_in_rules(source: &str, at: &Range<usize>, line: usize, column: usize) -> Range<usize> {
     let written = &source[at.clone()];
     let quotes = if written.starts_with("\"\"\"") || written.starts_with("'''") { 3 } else { 1 };
     // TOML drops a newline right behind the opening quotes.

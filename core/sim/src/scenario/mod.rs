@@ -36,7 +36,7 @@ pub struct Scenario {
     /// The publication or document that it re-enacts.
     pub from: String,
     /// A description in a sentence or two.
-    pub about: String,
+    pub description: String,
     /// The seed, unless the caller has another one.
     pub seed: u64,
     /// The duration of the load.
@@ -61,7 +61,7 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// The identity that pays for them.
-    pub who: Identity,
+    pub identity: Identity,
     /// The requests in order: each is sent its `think` after the reply to the one before.
     pub records: Vec<ReplayRecord>,
 }
@@ -117,21 +117,21 @@ impl Scenario {
             believed_write: None,
             recalibrate: false,
             latency_target: None,
-            believed: target.believed,
+            assumed_costs: target.believed,
             jitter_percent: 0,
             seek: Nanos::ZERO,
             hit_percent: 0,
             dirty: None,
-            wire: NicSpec::default(),
+            nic: NicSpec::default(),
         };
         let scenario = Scenario {
             name: name.into(),
             from: "a recording".into(),
-            about: "Requests that a proxy traced, under other rules.".into(),
+            description: "Requests that a proxy traced, under other rules.".into(),
             seed: 1,
             duration,
             warmup: Nanos::ZERO,
-            policies: vec![Policy::Ours],
+            policies: vec![Policy::Dispatcher],
             targets: vec![target],
             rules,
             delay: false,
@@ -160,8 +160,8 @@ impl Scenario {
         let mut jobs: Vec<JobSpec> = Vec::new();
         for client in clients {
             jobs.push(JobSpec {
-                name: Replayed::job_of(&client.who),
-                who: client.who,
+                name: Replayed::job_of(&client.identity),
+                identity: client.identity,
                 path: None,
                 first_address: None,
                 nodes: 1,
@@ -173,7 +173,7 @@ impl Scenario {
                 route: JobRoute::Hash,
                 steps: Arc::new([JobStep::Trace(client.records.into())]),
                 repeat: Some(1),
-                wire: NicSpec::default(),
+                nic: NicSpec::default(),
             });
         }
         Scenario { jobs, expects: Vec::new(), ..self.clone() }

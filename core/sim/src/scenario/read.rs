@@ -24,7 +24,7 @@ pub(super) fn read(text: &str, name: &str) -> Result<Scenario, WrongValue> {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawScenario {
     pub(super) from: String,
-    pub(super) about: String,
+    pub(super) description: String,
     #[serde(default = "one")]
     pub(super) seed: u64,
     pub(super) duration: Spanned<Nanos>,
@@ -194,9 +194,9 @@ pub(super) enum RawTrouble {
     Crash,
     Slow,
     Ahead,
-    Behind,
+    ClockBehind,
     Leader,
-    Lose,
+    Drop,
     Delay,
     Double,
 }

@@ -32,12 +32,12 @@ impl World {
                 self.make_copy(job as u32, spec, copy);
             }
         }
-        if scenario.jobs.iter().any(|job| job.wire != NicSpec::default()) {
-            let wire_of = |client: &SimClient| Nic::new(scenario.jobs[client.job as usize].wire);
+        if scenario.jobs.iter().any(|job| job.nic != NicSpec::default()) {
+            let wire_of = |client: &SimClient| Nic::new(scenario.jobs[client.job as usize].nic);
             self.wires = self.clients.iter().map(wire_of).collect();
         }
         if scenario.delay {
-            self.elsewhere =
+            self.advertised =
                 vec![AdvertisedService::default(); self.copies.len() * self.proxies.len()];
         }
         self.events.push(Time::from_nanos(1_000_000_000), SimEvent::Second);
@@ -47,7 +47,7 @@ impl World {
         let copy = self.copies.len() as u32;
         let clients = (self.clients.len() as u32, self.clients.len() as u32 + spec.nodes);
         let identities = self.identities.len() as u32;
-        let mut who = spec.who.clone();
+        let mut who = spec.identity.clone();
         if spec.copies > 1 {
             let name = format!("{}.{number}", who.job);
             who.job = JobId::new(&name).expect("checked when the scenario was read");
@@ -55,7 +55,7 @@ impl World {
         for node in 0..spec.nodes {
             if node == 0 || spec.first_address.is_some() {
                 let path = spec.path.clone();
-                self.identities.push(SimOwner { who: at_node(&who, spec, node), path });
+                self.identities.push(SimOwner { identity: at_node(&who, spec, node), path });
             }
             self.clients.push(SimClient {
                 job,
@@ -69,8 +69,8 @@ impl World {
                 until: Time::MAX,
                 busy: 0,
                 rounds: 0,
-                asked: 0,
-                rest: None,
+                requests_sent: 0,
+                remaining: None,
                 prng: Prng::of(self.seed, 0xc11e_0000_0000 + self.clients.len() as u64),
             });
         }
@@ -119,7 +119,7 @@ impl World {
             }
             JobStep::Work(StepWork { pace: LoadModel::Closed { depth, .. }, .. }) => {
                 own.busy = *depth;
-                (0..*depth).for_each(|_| self.go_on(client));
+                (0..*depth).for_each(|_| self.send_next(client));
             }
             JobStep::Work(StepWork { pace: LoadModel::Open { gap, .. }, .. }) => {
                 // Nodes of one job do not send all at once.
@@ -131,22 +131,22 @@ impl World {
     }
 
     /// Sends the next request of one of a client's loops.
-    pub(super) fn go_on(&mut self, client: u32) {
-        match self.turn(client) {
-            StepProgress::Ask(ask, lane) => {
+    pub(super) fn send_next(&mut self, client: u32) {
+        match self.next_step_request(client) {
+            StepProgress::Send(ask, lane) => {
                 let proxy = self.proxy_for(client);
                 self.issue(client, proxy, ask, lane);
             }
-            StepProgress::Over => self.loop_ends(client),
+            StepProgress::End => self.end_loop(client),
         }
     }
 
-    fn turn(&mut self, client: u32) -> StepProgress {
+    fn next_step_request(&mut self, client: u32) -> StepProgress {
         let own = &mut self.clients[client as usize];
         let spec = &self.scenario.jobs[own.job as usize];
         match spec.route {
             JobRoute::Stripe(piece) => own.piece(&spec.steps[own.step as usize], piece, self.now),
-            _ => own.turn(&spec.steps[own.step as usize], self.now),
+            _ => own.next_request(&spec.steps[own.step as usize], self.now),
         }
     }
 
@@ -157,8 +157,8 @@ impl World {
         let number = match spec.route {
             JobRoute::One(number) => number.into(),
             JobRoute::Node => u64::from(own.node),
-            JobRoute::Round | JobRoute::Stripe(_) => u64::from(own.node) + own.asked,
-            JobRoute::Hash => Prng::of(u64::from(client), own.asked).next(),
+            JobRoute::Round | JobRoute::Stripe(_) => u64::from(own.node) + own.requests_sent,
+            JobRoute::Hash => Prng::of(u64::from(client), own.requests_sent).next(),
         };
         self.first_proxy[spec.target] + (number % count) as u32
     }
@@ -174,12 +174,12 @@ impl World {
         let next = self.now + own.gap(gap, spacing);
         for _ in 0..group {
             if self.clients[client as usize].busy > WINDOW {
-                self.tally.turned_away(self.clients[client as usize].job);
+                self.tally.count_rejected(self.clients[client as usize].job);
                 continue;
             }
-            match self.turn(client) {
-                StepProgress::Over => return self.loop_ends(client),
-                StepProgress::Ask(ask, lane) => {
+            match self.next_step_request(client) {
+                StepProgress::End => return self.end_loop(client),
+                StepProgress::Send(ask, lane) => {
                     self.clients[client as usize].busy += 1;
                     let proxy = self.proxy_for(client);
                     self.issue(client, proxy, ask, lane);
@@ -194,16 +194,16 @@ impl World {
         let own = &self.clients[client as usize];
         let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
         if let JobStep::Work(StepWork { pace: LoadModel::Open { .. }, .. }) = step {
-            return self.loop_ends(client);
+            return self.end_loop(client);
         }
         let think = own.think(step);
         match think {
-            Nanos::ZERO => self.go_on(client),
+            Nanos::ZERO => self.send_next(client),
             _ => self.events.push(self.now + think, SimEvent::Loop { client }),
         }
     }
 
-    fn loop_ends(&mut self, client: u32) {
+    fn end_loop(&mut self, client: u32) {
         let own = &mut self.clients[client as usize];
         own.busy -= 1;
         if own.busy == 0 {

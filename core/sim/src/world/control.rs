@@ -29,7 +29,7 @@ pub(super) struct SimController {
     controller: ShareAllocator,
     term: u64,
     /// Active faults that stop it.
-    away: u32,
+    faults: u32,
     /// When it is to be polled next.
     armed: Time,
 }
@@ -37,7 +37,7 @@ pub(super) struct SimController {
 /// A proxy's session with its controller.
 #[derive(Debug)]
 pub(super) struct SimProxyControl {
-    standing: ControllerSession,
+    session: ControllerSession,
     epoch: u64,
 }
 
@@ -51,36 +51,36 @@ pub(super) enum ControlMsg {
 /// Control messages in transit, by number.
 #[derive(Debug, Default)]
 pub(super) struct MessagesInTransit {
-    under_way: BTreeMap<u32, (u32, ControlMsg)>,
+    messages: BTreeMap<u32, (u32, ControlMsg)>,
     last: u32,
 }
 
 impl MessagesInTransit {
-    fn seal(&mut self, proxy: u32, letter: ControlMsg) -> u32 {
+    fn insert(&mut self, proxy: u32, letter: ControlMsg) -> u32 {
         self.last = self.last.wrapping_add(1);
-        self.under_way.insert(self.last, (proxy, letter));
+        self.messages.insert(self.last, (proxy, letter));
         self.last
     }
 
-    fn open(&mut self, number: u32) -> Option<(u32, ControlMsg)> {
-        self.under_way.remove(&number)
+    fn remove(&mut self, number: u32) -> Option<(u32, ControlMsg)> {
+        self.messages.remove(&number)
     }
 }
 
 impl World {
     /// Creates the controllers, if the scenario has them and the scheduler supports shares.
     pub(super) fn make_controls(&mut self) {
-        if !self.scenario.controller || self.policy != Policy::Ours {
+        if !self.scenario.controller || self.policy != Policy::Dispatcher {
             return;
         }
         for _ in 0..self.scenario.targets.len() {
             let settings = AllocatorSettings::default();
             let controller = ShareAllocator::new(settings, 1, &[], self.rules.clone(), self.now);
-            self.controls.push(SimController { controller, term: 1, away: 0, armed: Time::MAX });
+            self.controls.push(SimController { controller, term: 1, faults: 0, armed: Time::MAX });
         }
         for proxy in 0..self.proxies.len() as u32 {
-            let standing = self.new_standing(proxy, 1);
-            self.members.push(SimProxyControl { standing, epoch: 1 });
+            let standing = self.new_session(proxy, 1);
+            self.proxy_controls.push(SimProxyControl { session: standing, epoch: 1 });
             self.apply_grants(proxy);
             self.events.push(self.now, SimEvent::Account { proxy });
         }
@@ -94,26 +94,28 @@ impl World {
             return;
         }
         let clock = own.clock(self.now);
-        let uses = own.sched.take_uses(clock);
-        let report = self.members[proxy as usize].standing.report(Some(uses), clock);
+        let uses = own.sched.take_usage(clock);
+        let report = self.proxy_controls[proxy as usize].session.report(Some(uses), clock);
         if let Some(report) = report {
-            self.post(proxy, ControlMsg::Report(Box::new(report)));
+            self.send_control_msg(proxy, ControlMsg::Report(Box::new(report)));
         }
         self.apply_grants(proxy);
     }
 
     /// Handles a control message that arrives.
-    pub(super) fn read_letter(&mut self, number: u32) {
-        let Some((proxy, letter)) = self.letters.open(number) else { return };
+    pub(super) fn deliver_control_msg(&mut self, number: u32) {
+        let Some((proxy, letter)) = self.control_msgs.remove(number) else { return };
         match letter {
             ControlMsg::Report(report) => {
                 let target = self.proxies[proxy as usize].target;
-                if self.controls[target].away == 0 {
+                if self.controls[target].faults == 0 {
                     self.controls[target].controller.report(&report, self.now);
-                    self.send_orders(target);
+                    self.send_assignments(target);
                 }
             }
-            ControlMsg::Order(order) if self.proxies[proxy as usize].up => self.hear(proxy, &order),
+            ControlMsg::Order(order) if self.proxies[proxy as usize].up => {
+                self.receive_assignment(proxy, &order)
+            }
             ControlMsg::Order(_) => {}
         }
     }
@@ -122,40 +124,40 @@ impl World {
     pub(super) fn decide(&mut self, target: u32) {
         let control = &mut self.controls[target as usize];
         control.armed = Time::MAX;
-        if control.away == 0 {
-            self.send_orders(target as usize);
+        if control.faults == 0 {
+            self.send_assignments(target as usize);
         }
     }
 
     /// Crashes the controllers of all targets.
-    pub(super) fn lose_leader(&mut self) {
-        self.controls.iter_mut().for_each(|control| control.away += 1);
+    pub(super) fn crash_leader(&mut self) {
+        self.controls.iter_mut().for_each(|control| control.faults += 1);
     }
 
     /// Starts new controllers, which know the proxies from the records of the last ones.
-    pub(super) fn begin_leader(&mut self) {
+    pub(super) fn start_leader(&mut self) {
         for target in 0..self.controls.len() {
             let control = &mut self.controls[target];
-            control.away -= 1;
-            if control.away > 0 {
+            control.faults -= 1;
+            if control.faults > 0 {
                 continue;
             }
             control.term += 1;
-            let known: Vec<_> = control.controller.members().collect();
+            let known: Vec<_> = control.controller.proxies().collect();
             let settings = AllocatorSettings::default();
             let rules = self.rules.clone();
             control.controller =
                 ShareAllocator::new(settings, control.term, &known, rules, self.now);
-            self.send_orders(target);
+            self.send_assignments(target);
         }
     }
 
     /// Restarts a proxy's session after a crash, with an empty memory.
-    pub(super) fn join_anew(&mut self, proxy: u32) {
-        let Some(member) = self.members.get_mut(proxy as usize) else { return };
+    pub(super) fn restart_session(&mut self, proxy: u32) {
+        let Some(member) = self.proxy_controls.get_mut(proxy as usize) else { return };
         member.epoch += 1;
         let epoch = member.epoch;
-        self.members[proxy as usize].standing = self.new_standing(proxy, epoch);
+        self.proxy_controls[proxy as usize].session = self.new_session(proxy, epoch);
         self.apply_grants(proxy);
     }
 
@@ -165,19 +167,20 @@ impl World {
         }
     }
 
-    fn new_standing(&self, proxy: u32, epoch: u64) -> ControllerSession {
+    fn new_session(&self, proxy: u32, epoch: u64) -> ControllerSession {
         let clock = self.proxies[proxy as usize].clock(self.now);
-        let settings = SessionSettings { alone: Share::ZERO, ..SessionSettings::default() };
+        let settings =
+            SessionSettings { share_without_controller: Share::ZERO, ..SessionSettings::default() };
         ControllerSession::new(&format!("proxy{proxy}"), epoch, settings, clock)
     }
 
-    fn hear(&mut self, proxy: u32, order: &Assignment) {
+    fn receive_assignment(&mut self, proxy: u32, order: &Assignment) {
         let clock = self.proxies[proxy as usize].clock(self.now);
-        let standing = &mut self.members[proxy as usize].standing;
-        if standing.hear(order, clock)
+        let standing = &mut self.proxy_controls[proxy as usize].session;
+        if standing.receive(order, clock)
             && let Some(report) = standing.report(None, clock)
         {
-            self.post(proxy, ControlMsg::Report(Box::new(report)));
+            self.send_control_msg(proxy, ControlMsg::Report(Box::new(report)));
         }
         self.apply_grants(proxy);
         for (scope, _) in &order.grants {
@@ -185,9 +188,9 @@ impl World {
             let of_target = |(at, _): &(usize, &SimProxyControl)| {
                 self.proxies[*at].target == target && self.proxies[*at].up
             };
-            let members = self.members.iter().enumerate().filter(of_target);
+            let members = self.proxy_controls.iter().enumerate().filter(of_target);
             let sum: u64 = members
-                .map(|(_, member)| u64::from(member.standing.part_of(scope).billionths()))
+                .map(|(_, member)| u64::from(member.session.part_of(scope).billionths()))
                 .sum();
             if sum > u64::from(Share::WHOLE.billionths()) {
                 return self.violate(format!("the shares of {scope} add up to {sum} ppb"));
@@ -198,19 +201,19 @@ impl World {
     fn apply_grants(&mut self, proxy: u32) {
         let own = &mut self.proxies[proxy as usize];
         let clock = own.clock(self.now);
-        if let Some(grants) = self.members[proxy as usize].standing.poll_grants(clock) {
+        if let Some(grants) = self.proxy_controls[proxy as usize].session.poll_grants(clock) {
             own.sched.set_grants(&grants, clock);
             self.touch(proxy);
         }
     }
 
-    fn send_orders(&mut self, target: usize) {
+    fn send_assignments(&mut self, target: usize) {
         let first = self.first_proxy[target];
         let count = self.scenario.targets[target].count;
-        while let Some(order) = self.controls[target].controller.poll_order(self.now) {
+        while let Some(order) = self.controls[target].controller.poll_assignment(self.now) {
             let named = |proxy: &u32| *order.to == *format!("proxy{proxy}");
             if let Some(proxy) = (first..first + count).find(named) {
-                self.post(proxy, ControlMsg::Order(Box::new(order)));
+                self.send_control_msg(proxy, ControlMsg::Order(Box::new(order)));
             }
         }
         let control = &mut self.controls[target];
@@ -221,17 +224,17 @@ impl World {
         }
     }
 
-    fn post(&mut self, proxy: u32, letter: ControlMsg) {
+    fn send_control_msg(&mut self, proxy: u32, letter: ControlMsg) {
         let at = self.now + LATENCY;
-        let (at, copies) = match self.weather.fate() {
-            MessageFate::Lost => return,
+        let (at, copies) = match self.network_faults.fate() {
+            MessageFate::Dropped => return,
             MessageFate::Arrives => (at, 1),
             MessageFate::Late(by) => (at + by, 1),
             MessageFate::Twice => (at, 2),
         };
         for _ in 0..copies {
-            let number = self.letters.seal(proxy, letter.clone());
-            self.events.push(at, SimEvent::Letter { letter: number });
+            let number = self.control_msgs.insert(proxy, letter.clone());
+            self.events.push(at, SimEvent::ControlMsg { letter: number });
         }
     }
 }

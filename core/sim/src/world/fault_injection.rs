@@ -13,30 +13,30 @@ use crate::events::SimEvent;
 use crate::faults::{FaultKind, SimFault};
 
 impl World {
-    pub(super) fn plan_troubles(&mut self) {
+    pub(super) fn schedule_faults(&mut self) {
         for (number, fault) in self.scenario.faults.iter().enumerate() {
             let number = number as u32;
             self.events.push(fault.at, SimEvent::Fault { fault: number });
-            self.events.push(fault.at + fault.span, SimEvent::Mended { fault: number });
+            self.events.push(fault.at + fault.span, SimEvent::FaultEnd { fault: number });
         }
         for (number, (at, _)) in self.scenario.changes.iter().enumerate() {
             self.events.push(*at, SimEvent::Change { change: number as u32 });
         }
     }
 
-    fn befallen(&self, fault: SimFault) -> std::ops::Range<usize> {
+    fn affected_proxies(&self, fault: SimFault) -> std::ops::Range<usize> {
         match fault.proxy {
             Some(proxy) => proxy as usize..proxy as usize + 1,
             None => 0..self.proxies.len(),
         }
     }
 
-    pub(super) fn trouble(&mut self, number: u32) {
+    pub(super) fn begin_fault(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
         if fault.what == FaultKind::Leader {
-            self.lose_leader();
+            self.crash_leader();
         }
-        for proxy in self.befallen(fault) {
+        for proxy in self.affected_proxies(fault) {
             match fault.what {
                 FaultKind::Crash => self.crash(proxy),
                 FaultKind::Slow { thousandths } => {
@@ -50,34 +50,34 @@ impl World {
                     self.touch(proxy as u32);
                 }
                 FaultKind::Leader
-                | FaultKind::Lose { .. }
+                | FaultKind::Drop { .. }
                 | FaultKind::Delay { .. }
                 | FaultKind::Double { .. } => {}
             }
             if let Some(checks) = &mut self.checks {
-                checks.disturbed(proxy as u32, fault.what == FaultKind::Crash);
+                checks.reset_after_fault(proxy as u32, fault.what == FaultKind::Crash);
             }
         }
-        self.weather.begin(number, fault.what);
+        self.network_faults.begin(number, fault.what);
     }
 
-    pub(super) fn mend(&mut self, number: u32) {
+    pub(super) fn end_fault(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
-        self.weather.mend(number);
+        self.network_faults.end(number);
         if fault.what == FaultKind::Leader {
-            self.begin_leader();
+            self.start_leader();
         }
-        for proxy in self.befallen(fault) {
+        for proxy in self.affected_proxies(fault) {
             match fault.what {
                 FaultKind::Crash => {
                     self.proxies[proxy].up = true;
-                    self.join_anew(proxy as u32);
+                    self.restart_session(proxy as u32);
                 }
                 FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
                 _ => continue,
             }
             if let Some(checks) = &mut self.checks {
-                checks.disturbed(proxy as u32, false);
+                checks.reset_after_fault(proxy as u32, false);
             }
         }
     }

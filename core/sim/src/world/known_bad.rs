@@ -46,7 +46,7 @@ steps = [{{ do = "read 4KiB", depth = 20 }}]
 /// The first violation when this scheduler replaces ours.
 fn found(rules: &str, make: impl Fn(Dispatcher) -> Box<dyn Scheduler>) -> String {
     let scenario = scenario(rules);
-    let mut world = World::new(&scenario, Policy::Ours, 1);
+    let mut world = World::new(&scenario, Policy::Dispatcher, 1);
     let target = world.proxies[0].spec.scheduled();
     // The scheduler in place of ours has no rules.
     world.proxies[0].sched = make(Dispatcher::new(target, Arc::default()));
@@ -193,6 +193,6 @@ fn weights_that_nobody_keeps_are_seen() {
 fn what_is_right_is_not_called_wrong() {
     let rules =
         rule("a", "weight = 3\nreservation = \"60ops/s\"") + &rule("b", "limit = \"30ops/s\"");
-    let report = World::new(&scenario(&rules), Policy::Ours, 1).run();
+    let report = World::new(&scenario(&rules), Policy::Dispatcher, 1).run();
     assert_eq!(report.violations, []);
 }

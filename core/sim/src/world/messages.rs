@@ -58,8 +58,8 @@ impl World {
     }
 
     fn send(&mut self, request: u32) {
-        let fate = self.weather.fate();
-        let at = self.travel(request, NicDirection::ToProxy);
+        let fate = self.network_faults.fate();
+        let at = self.arrival_time(request, NicDirection::ToProxy);
         if at == self.now && fate == MessageFate::Arrives {
             return self.arrive(request);
         }
@@ -68,8 +68,8 @@ impl World {
     }
 
     pub(super) fn reply(&mut self, request: u32) {
-        let fate = self.weather.fate();
-        let at = self.travel(request, NicDirection::ToClient);
+        let fate = self.network_faults.fate();
+        let at = self.arrival_time(request, NicDirection::ToClient);
         if at == self.now && fate == MessageFate::Arrives {
             return self.answer(request);
         }
@@ -85,7 +85,7 @@ impl World {
                 self.events.push(at, event);
                 self.events.push(at, event);
             }
-            MessageFate::Lost => self.resend_later(request),
+            MessageFate::Dropped => self.resend_later(request),
         }
     }
 
@@ -96,7 +96,7 @@ impl World {
 
     pub(super) fn resend(&mut self, request: u32) {
         let job = self.clients[self.requests[request as usize].client as usize].job;
-        self.tally.resent(job);
+        self.tally.count_resent(job);
         self.send(request);
     }
 
@@ -132,10 +132,10 @@ impl World {
         let measured = self.now > self.measured.0 && self.now <= self.measured.1;
         self.tally.answered(job, r.amount, latency, queued, measured);
         if r.recorded && measured {
-            let who = &self.identities[identity as usize].who;
+            let who = &self.identities[identity as usize].identity;
             // A recording has no paths.
             let rule = self.rules.rule_for(who, r.kind, PathSet::default());
-            self.tally.taken(job, rule, queued);
+            self.tally.count_rule(job, rule, queued);
         }
         self.reply_reached(r.client);
     }

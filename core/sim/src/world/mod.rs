@@ -64,15 +64,15 @@ pub struct World {
     outstanding: u32,
     /// Proxies with events in this instant.
     touched: Vec<u32>,
-    weather: NetworkFaults,
+    network_faults: NetworkFaults,
     /// The next time at which waiting requests are sampled.
-    looks: Prng,
+    sample_times: Prng,
     /// By copy and proxy; empty where schedulers do not receive remote service.
-    elsewhere: Vec<AdvertisedService>,
+    advertised: Vec<AdvertisedService>,
     /// By target, and by proxy; empty without a controller.
     controls: Vec<SimController>,
-    members: Vec<SimProxyControl>,
-    letters: MessagesInTransit,
+    proxy_controls: Vec<SimProxyControl>,
+    control_msgs: MessagesInTransit,
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
     pub(crate) violations: Vec<InvariantViolation>,
@@ -94,7 +94,7 @@ struct JobCopy {
 /// The identities of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct SimOwner {
-    pub(crate) who: Identity,
+    pub(crate) identity: Identity,
     /// The directory of its files, for rules that name paths.
     pub(crate) path: Option<String>,
 }
@@ -103,7 +103,7 @@ pub(crate) struct SimOwner {
 #[derive(Clone, Copy, Debug, Default)]
 struct AdvertisedService {
     own: SimRemoteService,
-    told: SimRemoteService,
+    advertised: SimRemoteService,
 }
 
 /// A request from its client's first message to the reply.
@@ -166,12 +166,12 @@ impl World {
             free: Vec::new(),
             outstanding: 0,
             touched: Vec::new(),
-            weather: NetworkFaults::new(seed),
-            looks: Prng::of(seed, 0x100c),
-            elsewhere: Vec::new(),
+            network_faults: NetworkFaults::new(seed),
+            sample_times: Prng::of(seed, 0x100c),
+            advertised: Vec::new(),
             controls: Vec::new(),
-            members: Vec::new(),
-            letters: MessagesInTransit::default(),
+            proxy_controls: Vec::new(),
+            control_msgs: MessagesInTransit::default(),
             tally: RunStats::new(&scenario),
             checks: None,
             violations: Vec::new(),
@@ -182,9 +182,9 @@ impl World {
         world.make_proxies();
         world.make_controls();
         world.make_clients();
-        world.plan_troubles();
+        world.schedule_faults();
         if world.scenario.is_replay() {
-            world.events.push(Time::ZERO, SimEvent::Look);
+            world.events.push(Time::ZERO, SimEvent::Sample);
         }
         world.checks = Some(InvariantChecks::new(&world.scenario, world.proxies.len(), policy));
         world
@@ -279,19 +279,19 @@ impl World {
                 self.proxies[proxy as usize].armed = Time::MAX;
                 self.touch(proxy);
             }
-            SimEvent::Loop { client } => self.go_on(client),
+            SimEvent::Loop { client } => self.send_next(client),
             SimEvent::Timer { client } => self.timer(client),
             SimEvent::Next { client } => self.next_step(client),
             SimEvent::Begin { copy } => self.begin_copy(copy),
             SimEvent::End { copy } => self.end_copy(copy),
-            SimEvent::Fault { fault } => self.trouble(fault),
-            SimEvent::Mended { fault } => self.mend(fault),
+            SimEvent::Fault { fault } => self.begin_fault(fault),
+            SimEvent::FaultEnd { fault } => self.end_fault(fault),
             SimEvent::Change { change } => self.change_rules(change),
             SimEvent::Account { proxy } => self.account(proxy),
-            SimEvent::Letter { letter } => self.read_letter(letter),
+            SimEvent::ControlMsg { letter } => self.deliver_control_msg(letter),
             SimEvent::Decide { target } => self.decide(target),
             SimEvent::Second => self.second(),
-            SimEvent::Look => self.look(),
+            SimEvent::Sample => self.sample_waiting(),
         }
     }
 
@@ -303,7 +303,7 @@ impl World {
         let mut touched = std::mem::take(&mut self.touched);
         for proxy in touched.drain(..) {
             self.proxies[proxy as usize].touched = false;
-            self.attend(proxy);
+            self.poll_proxy(proxy);
         }
         if self.touched.is_empty() {
             self.touched = touched;
@@ -325,7 +325,7 @@ impl World {
 
     /// Handles each second: a point of the series, and the occasional checks.
     fn second(&mut self) {
-        let cut = |proxy: &SimProxy| proxy.sched.promises_cut_ppm(proxy.clock(self.now));
+        let cut = |proxy: &SimProxy| proxy.sched.reservation_shortfall_ppm(proxy.clock(self.now));
         let cut = self.proxies.iter().map(cut).max();
         self.tally.second(cut.unwrap_or(0), self.now > self.measured.0);
         if self.now < self.measured.1 {
@@ -335,19 +335,19 @@ impl World {
 
     /// Samples at random times which requests wait, and whether for a limit or a meter. Over a
     /// replay the samples add up to parts of the waiting time.
-    fn look(&mut self) {
+    fn sample_waiting(&mut self) {
         if self.outstanding > 0 {
             for proxy in &self.proxies {
                 for waiting in proxy.sched.waiting() {
-                    let job = Replayed::job_of(&waiting.who);
-                    self.tally.looked(&job, waiting.requests, waiting.for_meter);
+                    let job = Replayed::job_of(&waiting.identity);
+                    self.tally.count_sampled(&job, waiting.requests, waiting.for_meter);
                 }
             }
         }
         if self.now < self.measured.1 {
             // At random, since meters have a period of their own.
-            let next = self.looks.between(LOOKS.0.get(), LOOKS.1.get());
-            self.events.push(self.now + model::Nanos::new(next), SimEvent::Look);
+            let next = self.sample_times.between(SAMPLE_INTERVAL.0.get(), SAMPLE_INTERVAL.1.get());
+            self.events.push(self.now + model::Nanos::new(next), SimEvent::Sample);
         }
     }
 
@@ -368,7 +368,7 @@ impl World {
 /// lets every waiting request go by then.
 const DRAIN: model::Nanos = model::Nanos::from_secs(10_000_000);
 /// The mean time between two samples.
-const LOOKS: (model::Nanos, model::Nanos) =
+const SAMPLE_INTERVAL: (model::Nanos, model::Nanos) =
     (model::Nanos::from_millis(1), model::Nanos::from_millis(19));
 const SECOND: model::Nanos = model::Nanos::from_secs(1);
 /// The first few show the fault; a broken invariant fails at every step.

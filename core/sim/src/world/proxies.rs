@@ -29,7 +29,7 @@ pub(super) struct SimProxy {
     pub(super) target: usize,
     /// The scheduler's id of each identity; `NONE` until it is needed.
     pub(super) subjects: Vec<u64>,
-    pub(super) wire: Nic,
+    pub(super) nic: Nic,
     pub(super) up: bool,
     /// How far its clock is ahead, in nanoseconds.
     pub(super) ahead: i64,
@@ -37,7 +37,7 @@ pub(super) struct SimProxy {
     pub(super) armed: Time,
     pub(super) touched: bool,
     /// How often it was polled in vain though its deadline was now.
-    vain: u32,
+    idle_polls: u32,
 }
 
 pub(super) const NONE: u64 = u64::MAX;
@@ -64,7 +64,7 @@ impl World {
                 self.proxies.push(SimProxy {
                     sched: self.policy.scheduler(spec.scheduled(), self.rules.clone()),
                     device: SimDevice::new(spec.clone(), number, self.seed),
-                    wire: Nic::new(spec.wire),
+                    nic: Nic::new(spec.nic),
                     spec: spec.clone(),
                     target,
                     subjects: Vec::new(),
@@ -72,7 +72,7 @@ impl World {
                     ahead: 0,
                     armed: Time::MAX,
                     touched: false,
-                    vain: 0,
+                    idle_polls: 0,
                 });
             }
         }
@@ -88,7 +88,7 @@ impl World {
         if known != NONE {
             return known;
         }
-        let SimOwner { who, path } = &self.identities[identity as usize];
+        let SimOwner { identity: who, path } = &self.identities[identity as usize];
         let paths =
             path.as_ref().map_or(PathSet::default(), |path| self.rules.path_set(path.as_bytes()));
         let subject = own.sched.subject(who, paths);
@@ -102,11 +102,11 @@ impl World {
         let client = &self.clients[r.client as usize];
         let (identity, copy) = (client.identity, client.copy);
         let subject = self.subject(r.proxy, identity);
-        let what = self.tell(copy, r.proxy);
+        let what = self.remote_service_since(copy, r.proxy);
         let now = self.proxies[r.proxy as usize].clock(self.now);
         let sched = &mut self.proxies[r.proxy as usize].sched;
         if what != SimRemoteService::default() {
-            sched.served_elsewhere(subject, r.kind, what, now);
+            sched.charge_remote_service(subject, r.kind, what, now);
         }
         let incoming =
             SimArrival { subject, kind: r.kind, amount: r.amount, lane: r.lane, token: request };
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// Polls a proxy until it has nothing, and arms it for its next deadline.
-    pub(super) fn attend(&mut self, proxy: u32) {
+    pub(super) fn poll_proxy(&mut self, proxy: u32) {
         let index = proxy as usize;
         if !self.proxies[index].up {
             return;
@@ -137,7 +137,7 @@ impl World {
         }
         if let Some(checks) = &mut self.checks {
             let own = &self.proxies[index];
-            let found = checks.quiet(proxy, &*own.sched, now, self.now);
+            let found = checks.check_idle(proxy, &*own.sched, now, self.now);
             if let Some(what) = found {
                 self.violate(what);
             }
@@ -150,11 +150,12 @@ impl World {
         let Some(deadline) = own.sched.next_deadline() else { return };
         let mut at = own.when(deadline);
         if at > self.now {
-            own.vain = 0;
+            own.idle_polls = 0;
         } else {
-            own.vain = if dispatched { 0 } else { own.vain + 1 };
+            own.idle_polls = if dispatched { 0 } else { own.idle_polls + 1 };
             // The deadline may be now in vain once or twice; an endless loop would stop the world.
-            at = if own.vain < VAIN_MAX { self.now } else { self.now + VAIN_PAUSE };
+            at =
+                if own.idle_polls < IDLE_POLLS_MAX { self.now } else { self.now + IDLE_POLL_PAUSE };
         }
         if at < own.armed {
             own.armed = at;
@@ -246,24 +247,24 @@ impl World {
         if self.now > self.measured.0 && self.now <= self.measured.1 {
             self.tally.served(client.job, cost);
         }
-        if self.elsewhere.is_empty() {
+        if self.advertised.is_empty() {
             return;
         }
         let what = SimRemoteService { cost, requests: 1, reserved: r.reserved.into() };
         let copy = client.copy as usize;
         add(&mut self.copies[copy].served, what);
         let proxies = self.proxies.len();
-        add(&mut self.elsewhere[copy * proxies + r.proxy as usize].own, what);
+        add(&mut self.advertised[copy * proxies + r.proxy as usize].own, what);
     }
 
     /// Remote service of a copy since it was advertised to this proxy last.
-    fn tell(&mut self, copy: u32, proxy: u32) -> SimRemoteService {
-        if self.elsewhere.is_empty() {
+    fn remote_service_since(&mut self, copy: u32, proxy: u32) -> SimRemoteService {
+        if self.advertised.is_empty() {
             return SimRemoteService::default();
         }
         let all = self.copies[copy as usize].served;
-        let AdvertisedService { own, told } =
-            &mut self.elsewhere[copy as usize * self.proxies.len() + proxy as usize];
+        let AdvertisedService { own, advertised: told } =
+            &mut self.advertised[copy as usize * self.proxies.len() + proxy as usize];
         let rest = SimRemoteService {
             cost: all.cost - own.cost - told.cost,
             requests: all.requests - own.requests - told.requests,
@@ -274,7 +275,7 @@ impl World {
     }
 
     /// When a message from or to a proxy is at the other end.
-    pub(super) fn travel(&mut self, request: u32, way: NicDirection) -> Time {
+    pub(super) fn arrival_time(&mut self, request: u32, way: NicDirection) -> Time {
         let r = &self.requests[request as usize];
         let carries = match way {
             NicDirection::ToProxy => model::OpKind::Write,
@@ -287,7 +288,7 @@ impl World {
         for is_client in [first_is_client, !first_is_client] {
             at = match is_client {
                 true => self.wires.get_mut(client).map_or(at, |wire| wire.pass(way, bytes, at)),
-                false => self.proxies[proxy].wire.pass(way, bytes, at),
+                false => self.proxies[proxy].nic.pass(way, bytes, at),
             };
         }
         at
@@ -301,5 +302,5 @@ fn add(sum: &mut SimRemoteService, what: SimRemoteService) {
 }
 
 /// How often a scheduler's deadline may be now in vain.
-const VAIN_MAX: u32 = 3;
-const VAIN_PAUSE: Nanos = Nanos::from_micros(1);
+const IDLE_POLLS_MAX: u32 = 3;
+const IDLE_POLL_PAUSE: Nanos = Nanos::from_micros(1);

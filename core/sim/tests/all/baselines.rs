@@ -91,10 +91,10 @@ fn compensated_rules_beyond_capacity_starve_each_other() {
     let report = run_with(Policy::Tbf, 1, "2ms", &jobs, "jitter_percent = 30");
     let got = rates(&report);
     assert!(got[1] <= 5, "the least of them gets next to nothing: {got:?}");
-    let ours = run_with(Policy::Ours, 1, "2ms", &jobs, "jitter_percent = 30");
+    let ours = run_with(Policy::Dispatcher, 1, "2ms", &jobs, "jitter_percent = 30");
     // 50 of 1570 of what there is: each promise is kept to the same part.
     assert!(ours.jobs[1].requests_per_sec >= 15.0, "{:?}", rates(&ours));
-    assert!(ours.promises_cut_ppm > 600_000);
+    assert!(ours.reservation_shortfall_ppm > 600_000);
 }
 
 #[test]

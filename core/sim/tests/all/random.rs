@@ -19,7 +19,7 @@ fn scenarios_by_chance_break_no_promise() {
     let mut wrong = Vec::new();
     for seed in seeds {
         let scenario = random_scenario(seed);
-        let report = World::new(&scenario, Policy::Ours, seed).run();
+        let report = World::new(&scenario, Policy::Dispatcher, seed).run();
         wrong.extend(report.violations.first().map(ToString::to_string));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -42,17 +42,17 @@ fn every_scheduler_ends_what_it_began() {
 fn a_run_repeats_bit_for_bit_and_however_it_is_cut() {
     for seed in [1, 2, 3] {
         let scenario = random_scenario(seed);
-        let whole = World::new(&scenario, Policy::Ours, seed).run();
-        let again = World::new(&scenario, Policy::Ours, seed).run();
+        let whole = World::new(&scenario, Policy::Dispatcher, seed).run();
+        let again = World::new(&scenario, Policy::Dispatcher, seed).run();
         assert_eq!(whole, again);
-        let mut world = World::new(&scenario, Policy::Ours, seed);
+        let mut world = World::new(&scenario, Policy::Dispatcher, seed);
         let end = world.end().as_nanos();
         for part in 1..=97 {
             world.run_until(model::Time::from_nanos(end / 97 * part));
         }
         let cut = world.run();
         assert_eq!(whole, cut);
-        let other = World::new(&scenario, Policy::Ours, seed + 100).run();
+        let other = World::new(&scenario, Policy::Dispatcher, seed + 100).run();
         assert_ne!(whole.request_events, other.request_events, "another seed, another world");
     }
 }

@@ -36,12 +36,12 @@ fn client(job: &str, count: usize, think_ms: u64, lane: Lane) -> Replayed {
     };
     let think = Nanos::from_millis(think_ms);
     let record = ReplayRecord { think, kind: OpKind::Read, amount: Amount::new(4096, 1), lane };
-    Replayed { who, records: vec![record; count] }
+    Replayed { identity: who, records: vec![record; count] }
 }
 
 fn replay(clients: Vec<Replayed>) -> sluice_sim::RunResult {
     let scenario = Scenario::parse(BASE, "replay").expect("a valid scenario").with_replay(clients);
-    World::new(&scenario, Policy::Ours, 1).run()
+    World::new(&scenario, Policy::Dispatcher, 1).run()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_report_says_which_rule_took_a_jobs_requests_and_what_they_waited_for() {
     assert_eq!((slow.rules.len(), rule.rule.as_str()), (1, "slow"));
     assert_eq!(rule.requests, slow.requests);
     assert!(rule.delayed >= slow.requests - 2, "all but the burst wait: {rule:?}");
-    assert!(slow.held_ppm > Some(950_000), "for the limit: {:?}", slow.held_ppm);
-    assert_eq!((quick.rules[0].rule.as_str(), quick.held_ppm), ("default", Some(0)));
+    assert!(slow.throttled_ppm > Some(950_000), "for the limit: {:?}", slow.throttled_ppm);
+    assert_eq!((quick.rules[0].rule.as_str(), quick.throttled_ppm), ("default", Some(0)));
     assert!(quick.rules[0].queue_ns > 0, "for slots");
 }

@@ -35,7 +35,7 @@ fn every_scenario_comes_true() {
         println!("{name}");
         for verdict in judge(&scenario, &reports) {
             println!("    {verdict}");
-            if !verdict.holds {
+            if !verdict.met {
                 wrong.push(format!("{name}: {verdict}"));
             }
         }

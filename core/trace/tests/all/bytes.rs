@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use trace::{
-    Chunk, Decoder, Definitions, MARKER, TraceDecodeError, TraceRecord, TraceRequest, end_chunk,
-    file_header, lost_chunk,
+    Chunk, Decoder, Definitions, MARKER, TraceDecodeError, TraceRecord, TraceRequest,
+    dropped_chunk, end_chunk, file_header,
 };
 
 use crate::samples::{any_request, identity, request};
@@ -60,7 +60,7 @@ fn encode(jobs: &[&str], requests: &[TraceRequest], lost: u64) -> Vec<u8> {
         bytes.extend_from_slice(chunk.seal());
     }
     if lost > 0 {
-        bytes.extend(lost_chunk(lost));
+        bytes.extend(dropped_chunk(lost));
     }
     bytes.extend(end_chunk(requests.len() as u64, lost));
     bytes
@@ -79,12 +79,12 @@ proptest! {
     ) {
         let jobs = ["dd.500", "", "ümlaut"];
         let (records, decoder) = decode_whole(&encode(&jobs, &requests, lost));
-        prop_assert_eq!((decoder.lost(), decoder.origin_unix_ns()), (lost, 5));
+        prop_assert_eq!((decoder.dropped(), decoder.origin_unix_ns()), (lost, 5));
         prop_assert_eq!(records.len(), requests.len());
         for (record, request) in records.iter().zip(&requests) {
             prop_assert_eq!(&record.request, request);
-            prop_assert_eq!(&record.who.who, &identity(jobs[request.subject as usize - 1]));
-            prop_assert_eq!((&*record.who.export, &*record.who.target), ("scratch", "disk"));
+            prop_assert_eq!(&record.subject.identity, &identity(jobs[request.subject as usize - 1]));
+            prop_assert_eq!((&*record.subject.export, &*record.subject.target), ("scratch", "disk"));
         }
     }
 

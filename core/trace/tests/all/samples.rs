@@ -21,7 +21,7 @@ pub(crate) fn request(subject: u32, number: u64) -> TraceRequest {
         arrived: Time::from_nanos(number * 1000),
         queued: Nanos::new(number),
         service: Nanos::new(7),
-        asked: Bytes::ZERO,
+        requested: Bytes::ZERO,
         served: Amount::new(0, 1),
         outcome: TraceOutcome::Done,
     }
@@ -52,7 +52,7 @@ pub(crate) fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> 
             arrived: Time::from_nanos(when.0),
             queued: Nanos::new(when.1),
             service: Nanos::new(when.2),
-            asked: Bytes::new(amounts.1.unwrap_or(amounts.0)),
+            requested: Bytes::new(amounts.1.unwrap_or(amounts.0)),
             served: Amount::new(amounts.0, amounts.2),
             outcome,
         }

@@ -66,7 +66,7 @@ impl Connected {
         S: Read + Write + Unpin + Send + 'static,
     {
         let (sender, connection) =
-            http1::handshake(stream).await.map_err(|error| broken(at, &error))?;
+            http1::handshake(stream).await.map_err(|error| exchange_error(at, &error))?;
         // Its result shows in the reply, or in the missing reply.
         let driver = Box::pin(async move { drop(connection.await) });
         Ok(Connected { sender, driver, over: false })
@@ -77,24 +77,24 @@ impl Connected {
         !self.over
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn send(
         &mut self,
         at: &Endpoint,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), ClientError> {
         let sender = &mut self.sender;
         let answer = async {
-            sender.ready().await.map_err(|error| broken(at, &error))?;
+            sender.ready().await.map_err(|error| exchange_error(at, &error))?;
             let response =
-                sender.send_request(request).await.map_err(|error| broken(at, &error))?;
+                sender.send_request(request).await.map_err(|error| exchange_error(at, &error))?;
             let status = response.status();
-            Ok((status, whole(at, response.into_body()).await?))
+            Ok((status, read_body(at, response.into_body()).await?))
         };
         Connected::drive(&mut self.driver, &mut self.over, answer).await
     }
 
     /// Makes an exchange whose reply goes into a file piece by piece; a refusal is returned.
-    pub(super) async fn ask_into(
+    pub(super) async fn send_into(
         &mut self,
         at: &Endpoint,
         request: Request<Full<Bytes>>,
@@ -102,17 +102,17 @@ impl Connected {
     ) -> Result<Result<(), (StatusCode, Bytes)>, ClientError> {
         let sender = &mut self.sender;
         let answer = async {
-            sender.ready().await.map_err(|error| broken(at, &error))?;
+            sender.ready().await.map_err(|error| exchange_error(at, &error))?;
             let response =
-                sender.send_request(request).await.map_err(|error| broken(at, &error))?;
+                sender.send_request(request).await.map_err(|error| exchange_error(at, &error))?;
             let (status, mut body) = (response.status(), response.into_body());
             if !status.is_success() {
-                return Ok(Err((status, whole(at, body).await?)));
+                return Ok(Err((status, read_body(at, body).await?)));
             }
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| broken(at, &error))?;
+                let frame = frame.map_err(|error| exchange_error(at, &error))?;
                 if let Ok(data) = frame.into_data() {
-                    file.write_all(&data).map_err(|error| broken(at, &error))?;
+                    file.write_all(&data).map_err(|error| exchange_error(at, &error))?;
                 }
             }
             Ok(Ok(()))
@@ -139,12 +139,12 @@ impl Connected {
     }
 }
 
-async fn whole(at: &Endpoint, body: Incoming) -> Result<Bytes, ClientError> {
+async fn read_body(at: &Endpoint, body: Incoming) -> Result<Bytes, ClientError> {
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    Ok(body.map_err(|error| broken(at, &*error))?.to_bytes())
+    Ok(body.map_err(|error| exchange_error(at, &*error))?.to_bytes())
 }
 
-pub(super) fn broken(at: &Endpoint, error: &dyn std::error::Error) -> ClientError {
+pub(super) fn exchange_error(at: &Endpoint, error: &dyn std::error::Error) -> ClientError {
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

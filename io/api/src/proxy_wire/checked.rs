@@ -48,7 +48,7 @@ pub struct CheckedUsage {
     /// The lines that changed since the last report.
     pub lines: Vec<CheckedLine>,
     /// Lines that it has dropped.
-    pub gone: Vec<u64>,
+    pub dropped_lines: Vec<u64>,
 }
 
 /// A [`UsageLine`] with a checked subject.
@@ -90,7 +90,7 @@ struct CompactUsage<'a> {
     total: WireCounters,
     #[serde(borrow)]
     lines: Vec<CompactLine<'a>>,
-    gone: Vec<u64>,
+    dropped_lines: Vec<u64>,
 }
 
 /// [`UsageLine`]: its number, the bytes of the subject, and the counters.
@@ -105,9 +105,9 @@ type CompactUse<'a> = (&'a [u8], Option<u32>, bool);
 struct CompactTarget<'a> {
     sequence: u64,
     term: WireMembership,
-    heard: u64,
+    last_assignment: u64,
     revision: u64,
-    lapsed: bool,
+    lease_expired: bool,
     holdings: Option<WireHoldings>,
     #[serde(borrow)]
     uses: Option<Vec<CompactUse<'a>>>,
@@ -133,13 +133,18 @@ impl CheckedReport {
 
 impl From<UsageReport> for CheckedUsage {
     fn from(said: UsageReport) -> CheckedUsage {
-        let UsageReport { sequence, total, lines, gone } = said;
+        let UsageReport { sequence, total, lines, dropped_lines: gone } = said;
         let line = |line: UsageLine| CheckedLine {
             id: line.id,
             payer: line.payer.into(),
             counters: line.counters,
         };
-        CheckedUsage { sequence, total, lines: lines.into_iter().map(line).collect(), gone }
+        CheckedUsage {
+            sequence,
+            total,
+            lines: lines.into_iter().map(line).collect(),
+            dropped_lines: gone,
+        }
     }
 }
 
@@ -172,9 +177,9 @@ impl ScopeInterner {
             let form = WireTargetReport {
                 sequence: said.sequence,
                 term: said.term,
-                heard: said.heard,
+                last_assignment: said.last_assignment,
                 revision: said.revision,
-                lapsed: said.lapsed,
+                lease_expired: said.lease_expired,
                 holdings: said.holdings,
                 uses: None,
                 served: said.served,
@@ -188,12 +193,12 @@ impl ScopeInterner {
     }
 
     fn usage(&mut self, said: CompactUsage<'_>) -> Result<CheckedUsage, WrongMessage> {
-        let CompactUsage { sequence, total, lines, gone } = said;
+        let CompactUsage { sequence, total, lines, dropped_lines: gone } = said;
         let line = |(id, payer, counters): CompactLine<'_>| {
             Ok(CheckedLine { id, payer: self.payer(payer)?, counters })
         };
         let lines = lines.into_iter().map(line).collect::<Result<_, WrongMessage>>()?;
-        Ok(CheckedUsage { sequence, total, lines, gone })
+        Ok(CheckedUsage { sequence, total, lines, dropped_lines: gone })
     }
 
     fn scope(&mut self, bytes: &[u8]) -> Result<Scope, WrongMessage> {
@@ -201,7 +206,7 @@ impl ScopeInterner {
             return Ok(scope.clone());
         }
         let scope = read::<WireScope>(bytes, "a scope")?.to_scope()?;
-        Ok(keep(&mut self.scopes, bytes, scope))
+        Ok(intern(&mut self.scopes, bytes, scope))
     }
 
     fn payer(&mut self, bytes: &[u8]) -> Result<Arc<WireSubjectId>, WrongMessage> {
@@ -209,7 +214,7 @@ impl ScopeInterner {
             return Ok(payer.clone());
         }
         let payer = read::<WireSubjectId>(bytes, "a subject")?;
-        Ok(keep(&mut self.payers, bytes, payer.into()))
+        Ok(intern(&mut self.payers, bytes, payer.into()))
     }
 }
 
@@ -217,7 +222,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T, Wron
     postcard::from_bytes(bytes).map_err(|why| WrongMessage::new(why, what))
 }
 
-fn keep<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) -> T {
+fn intern<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) -> T {
     if known.len() >= NAMED_MAX {
         known.clear();
     }

@@ -83,14 +83,15 @@ pub(super) mod tests {
             uses: Some(vec![WireScopeUsage { scope: scope.clone(), used: Some(5), waiting: true }]),
             served: vec![WireScopeService {
                 scope,
-                served: WireServiceTotal { lap: 1, cost_ns: 2 },
+                served: WireServiceTotal { generation: 1, cost_ns: 2 },
             }],
             ..WireTargetReport::default()
         };
         let payer =
             WireSubjectId { job: "dd.500".into(), project: Some(8), ..WireSubjectId::default() };
         let line = UsageLine { id: 4, payer, counters: counters.clone() };
-        let usage = UsageReport { sequence: 3, total: counters, lines: vec![line], gone: vec![1] };
+        let usage =
+            UsageReport { sequence: 3, total: counters, lines: vec![line], dropped_lines: vec![1] };
         ProxyReport {
             epoch: u64::MAX,
             rules: Some("v".into()),

@@ -19,9 +19,9 @@ use super::{
 
 /// A value that a message may not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}{value} is not {want}")]
+#[error("{field}{value} is not {want}")]
 pub struct WrongMessage {
-    place: String,
+    field: String,
     value: String,
     want: &'static str,
 }
@@ -94,13 +94,13 @@ impl WrongMessage {
         if let Some((at, _)) = value.char_indices().nth(VALUE_CHARS_MAX) {
             value.truncate(at);
         }
-        WrongMessage { place: String::new(), value: format!("{value:?}"), want }
+        WrongMessage { field: String::new(), value: format!("{value:?}"), want }
     }
 
     /// Adds the name of the target to the error.
     pub(super) fn at(self, target: &str) -> WrongMessage {
         let target: String = target.chars().take(VALUE_CHARS_MAX).collect();
-        WrongMessage { place: format!("target {target}: "), ..self }
+        WrongMessage { field: format!("target {target}: "), ..self }
     }
 }
 
@@ -118,9 +118,9 @@ impl WireTargetReport {
             epoch,
             sequence: self.sequence,
             term: self.term.into(),
-            heard: self.heard,
+            last_assignment: self.last_assignment,
             revision: self.revision,
-            lapsed: self.lapsed,
+            lease_expired: self.lease_expired,
             holdings: self.holdings.as_ref().map(WireHoldings::to_holdings).transpose()?,
             uses: uses.transpose()?,
             served: served.collect::<Result<Vec<_>, WrongMessage>>()?,
@@ -142,9 +142,9 @@ impl From<&ShareReport> for WireTargetReport {
         WireTargetReport {
             sequence: report.sequence,
             term: report.term.into(),
-            heard: report.heard,
+            last_assignment: report.last_assignment,
             revision: report.revision,
-            lapsed: report.lapsed,
+            lease_expired: report.lease_expired,
             holdings: report.holdings.as_ref().map(WireHoldings::from),
             uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
             served: report.served.iter().map(served_of).collect(),
@@ -154,13 +154,13 @@ impl From<&ShareReport> for WireTargetReport {
 
 impl WireTargetAssignment {
     /// Returns the assignment for the proxy of this name and epoch.
-    pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
+    pub fn to_assignment(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
         let grants = self.grants.iter().map(|of| {
             let rate = of.rate.map(Rate::try_from).transpose()?;
             Ok((of.scope.to_scope()?, Grant { part: of.part.map(part).transpose()?, rate }))
         });
-        let told = self.elsewhere.iter().map(|of| {
-            let told = RemoteService { elsewhere: of.elsewhere.into(), own: of.own.into() };
+        let told = self.remote_service.iter().map(|of| {
+            let told = RemoteService { total: of.total.into(), own: of.own.into() };
             Ok((of.scope.to_scope()?, told))
         });
         Ok(Assignment {
@@ -168,15 +168,15 @@ impl WireTargetAssignment {
             epoch,
             term: self.term.into(),
             number: self.number,
-            answers: self.answers,
-            stay: self.stay,
+            in_reply_to: self.answers,
+            learning: self.learning,
             base: self.base,
             revision: self.revision,
-            members: self.members,
+            proxies: self.proxies,
             unlisted: part(self.unlisted)?,
             fallback: part(self.fallback)?,
             grants: grants.collect::<Result<Vec<_>, WrongMessage>>()?,
-            elsewhere: told.collect::<Result<Vec<_>, WrongMessage>>()?,
+            remote_service: told.collect::<Result<Vec<_>, WrongMessage>>()?,
         })
     }
 }
@@ -190,21 +190,21 @@ impl From<&Assignment> for WireTargetAssignment {
         };
         let told_of = |(scope, told): &(Scope, RemoteService)| WireRemoteService {
             scope: scope.into(),
-            elsewhere: told.elsewhere.into(),
+            total: told.total.into(),
             own: told.own.into(),
         };
         WireTargetAssignment {
             term: order.term.into(),
             number: order.number,
-            answers: order.answers,
-            stay: order.stay,
+            answers: order.in_reply_to,
+            learning: order.learning,
             base: order.base,
             revision: order.revision,
-            members: order.members,
+            proxies: order.proxies,
             unlisted: order.unlisted.billionths(),
             fallback: order.fallback.billionths(),
             grants: order.grants.iter().map(grant_of).collect(),
-            elsewhere: order.elsewhere.iter().map(told_of).collect(),
+            remote_service: order.remote_service.iter().map(told_of).collect(),
         }
     }
 }
@@ -332,13 +332,13 @@ impl From<Membership> for WireMembership {
 
 impl From<WireServiceTotal> for ServiceTotal {
     fn from(form: WireServiceTotal) -> ServiceTotal {
-        ServiceTotal { lap: form.lap, cost: Nanos::new(form.cost_ns) }
+        ServiceTotal { generation: form.generation, cost: Nanos::new(form.cost_ns) }
     }
 }
 
 impl From<ServiceTotal> for WireServiceTotal {
     fn from(served: ServiceTotal) -> WireServiceTotal {
-        WireServiceTotal { lap: served.lap, cost_ns: served.cost.get() }
+        WireServiceTotal { generation: served.generation, cost_ns: served.cost.get() }
     }
 }
 
@@ -382,9 +382,9 @@ mod tests {
             epoch: u64::MAX,
             sequence: 7,
             term: Membership { controller: 2, joined: 3 },
-            heard: 4,
+            last_assignment: 4,
             revision: 5,
-            lapsed: true,
+            lease_expired: true,
             holdings: Some(Holdings {
                 unlisted: Share::WHOLE,
                 fallback: Share::ZERO,
@@ -394,7 +394,7 @@ mod tests {
                 (scope(), ScopeUsage { used: Some(third), waiting: true }),
                 (Scope::meter("m", &[]), ScopeUsage { used: None, waiting: false }),
             ]),
-            served: vec![(scope(), ServiceTotal { lap: 1, cost: Nanos::new(u64::MAX) })],
+            served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
         };
         let form = through_json(&WireTargetReport::from(&report));
         assert_eq!(form.to_report(&"a".into(), u64::MAX).unwrap(), report);
@@ -402,18 +402,18 @@ mod tests {
 
     #[test]
     fn an_order_comes_out_as_it_went_in() {
-        let sum = |lap| ServiceTotal { lap, cost: Nanos::new(9) };
+        let sum = |lap| ServiceTotal { generation: lap, cost: Nanos::new(9) };
         let rate = Rate::bytes_per_sec(6_666_667);
         let order = Assignment {
             to: "a".into(),
             epoch: 1,
             term: Membership { controller: 2, joined: 3 },
             number: 4,
-            answers: 5,
-            stay: true,
+            in_reply_to: 5,
+            learning: true,
             base: 6,
             revision: 7,
-            members: 8,
+            proxies: 8,
             unlisted: Share::equal(3),
             fallback: Share::equal(7),
             grants: vec![
@@ -421,10 +421,10 @@ mod tests {
                 (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
                 (Scope::meter("m", &[]), Grant::default()),
             ],
-            elsewhere: vec![(scope(), RemoteService { elsewhere: sum(1), own: sum(2) })],
+            remote_service: vec![(scope(), RemoteService { total: sum(1), own: sum(2) })],
         };
         let form = through_json(&WireTargetAssignment::from(&order));
-        assert_eq!(form.to_order(&"a".into(), 1).unwrap(), order);
+        assert_eq!(form.to_assignment(&"a".into(), 1).unwrap(), order);
     }
 
     #[test]

@@ -15,9 +15,9 @@ impl Why {
     /// Explains what delays which requests, one paragraph per cause.
     pub fn explain(&self) -> String {
         let mut out = String::new();
-        let whom = self.whom();
-        self.tell_silent(&mut out);
-        if self.subjects.is_empty() && self.holds.is_empty() {
+        let whom = self.subject_text();
+        self.write_unanswered(&mut out);
+        if self.subjects.is_empty() && self.waits.is_empty() {
             let _ = writeln!(out, "No requests from {whom} found.");
             return out;
         }
@@ -28,7 +28,7 @@ impl Why {
             );
             return out;
         }
-        let (now, before): (Vec<_>, Vec<_>) = self.holds.iter().partition(|hold| hold.now);
+        let (now, before): (Vec<_>, Vec<_>) = self.waits.iter().partition(|hold| hold.now);
         if now.is_empty() {
             let _ = writeln!(out, "Nothing delays {whom} now.");
         }
@@ -37,7 +37,7 @@ impl Why {
         }
         let worth = |hold: &&&WireWait| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
         for hold in before.iter().filter(worth) {
-            hold.recall(&mut out);
+            hold.write_past(&mut out);
         }
         for donation in &self.donations {
             donation.explain(&mut out);
@@ -51,12 +51,12 @@ impl Why {
     /// Lists the requests completed, and how many of them were delayed.
     pub fn usage(&self) -> String {
         let mut out = String::new();
-        self.tell_silent(&mut out);
+        self.write_unanswered(&mut out);
         for subject in &self.subjects {
             subject.usage(&mut out);
         }
         if self.subjects.is_empty() {
-            let _ = writeln!(out, "No requests from {} found.", self.whom());
+            let _ = writeln!(out, "No requests from {} found.", self.subject_text());
         }
         out
     }
@@ -64,11 +64,11 @@ impl Why {
     /// Lists the limits that apply to these requests.
     pub fn limits(&self) -> String {
         let mut out = String::new();
-        self.tell_silent(&mut out);
+        self.write_unanswered(&mut out);
         let mut told = Vec::new();
         for subject in &self.subjects {
             for limit in &subject.limits {
-                let mut line = place(&subject.proxy, &subject.target);
+                let mut line = target_label(&subject.proxy, &subject.target);
                 let _ = write!(line, "{}: {}", limit.named(), limit.in_use());
                 if !told.contains(&line) {
                     told.push(line);
@@ -79,13 +79,13 @@ impl Why {
             let _ = writeln!(out, "{line}");
         }
         if told.is_empty() {
-            let _ = writeln!(out, "No limit applies to {}.", self.whom());
+            let _ = writeln!(out, "No limit applies to {}.", self.subject_text());
         }
         out
     }
 
-    fn whom(&self) -> String {
-        match (&self.asked.job, self.asked.user, &self.asked.limit) {
+    fn subject_text(&self) -> String {
+        match (&self.query.job, self.query.user, &self.query.limit) {
             (Some(job), Some(user), _) if job.is_empty() => format!("user {user} without a job"),
             (Some(job), Some(user), _) => format!("job {job} of user {user}"),
             (Some(job), None, _) if job.is_empty() => "users without a job".into(),
@@ -96,9 +96,9 @@ impl Why {
         }
     }
 
-    fn tell_silent(&self, out: &mut String) {
-        if !self.silent.is_empty() {
-            let _ = writeln!(out, "No answer in time from: {}.", self.silent.join(", "));
+    fn write_unanswered(&self, out: &mut String) {
+        if !self.unanswered.is_empty() {
+            let _ = writeln!(out, "No answer in time from: {}.", self.unanswered.join(", "));
         }
     }
 }
@@ -108,11 +108,11 @@ impl WireWait {
         let _ = writeln!(
             out,
             "{}{} is {} by {}: {} of the last {}.",
-            place(&self.proxy, &self.target),
+            target_label(&self.proxy, &self.target),
             sentence(&self.class()),
             self.verb(),
             self.cause(),
-            percent(self.held_ns, self.since_ns_ago),
+            percent(self.active_ns, self.since_ns_ago),
             span(self.since_ns_ago),
         );
         if let Some(limit) = &self.limit {
@@ -133,11 +133,11 @@ impl WireWait {
         let _ = writeln!(out, "  To change this: {}.", self.remedy());
     }
 
-    fn recall(&self, out: &mut String) {
+    fn write_past(&self, out: &mut String) {
         let _ = writeln!(
             out,
             "{}{} was {} by {}, last {} ago.",
-            place(&self.proxy, &self.target),
+            target_label(&self.proxy, &self.target),
             sentence(&self.class()),
             self.verb(),
             self.cause(),
@@ -170,7 +170,7 @@ impl WireWait {
             }
             (WireWaitKind::Slots, _) => format!("the slots of rule {}", self.rule),
             (WireWaitKind::Share, _) => "its weight: other classes are served by theirs".into(),
-            (WireWaitKind::Elsewhere, _) => {
+            (WireWaitKind::RemoteService, _) => {
                 "service from other proxies: other classes come first here".into()
             }
             (WireWaitKind::Busy, _) => {
@@ -204,7 +204,7 @@ impl WireWait {
                 "wait until other classes pause, or ask an administrator to raise the weight of \
                  rule {rule}"
             ),
-            (WireWaitKind::Elsewhere, _) => {
+            (WireWaitKind::RemoteService, _) => {
                 "nothing to do; all proxies together serve it by its weight".into()
             }
             (WireWaitKind::Busy, _) => {
@@ -230,7 +230,7 @@ impl WireDonation {
         let _ = writeln!(
             out,
             "{}{waiter} waits for writes of {} to {}: {} ({}) in the last {}, the newest {} ago.",
-            place(&self.proxy, &self.target),
+            target_label(&self.proxy, &self.target),
             payer(&self.writer_job, self.writer_uid),
             self.file,
             self.requests,
@@ -322,7 +322,7 @@ impl WhySubject {
         let _ = writeln!(
             out,
             "{}{}, user {}, node {}: {}, {}, {}",
-            place(&self.proxy, &self.target),
+            target_label(&self.proxy, &self.target),
             sentence(&job),
             self.uid,
             self.nid,
@@ -343,7 +343,7 @@ impl WhySubject {
 }
 
 /// Names proxy and target, such as `[a fs] `; the target alone in the reply of one proxy.
-fn place(proxy: &str, target: &str) -> String {
+fn target_label(proxy: &str, target: &str) -> String {
     match proxy {
         "" => format!("[{target}] "),
         proxy => format!("[{proxy} {target}] "),
@@ -453,7 +453,7 @@ mod tests {
             limit: Some(limit.clone()),
             now: true,
             since_ns_ago: 12_000_000_000,
-            held_ns: 11_900_000_000,
+            active_ns: 11_900_000_000,
             wait_ns: 40_000_000_000,
             span_ns: 11_900_000_000,
             requests: 400,
@@ -478,7 +478,7 @@ mod tests {
         };
         let asked = WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() };
         let (subjects, holds) = (vec![subject], vec![hold]);
-        Why { asked, scheduling: true, subjects, holds, ..Why::default() }
+        Why { query: asked, scheduling: true, subjects, waits: holds, ..Why::default() }
     }
 
     #[test]
@@ -506,8 +506,8 @@ mod tests {
     #[test]
     fn who_is_not_held_and_who_is_not_known_is_told_so() {
         let mut why = held();
-        why.holds[0].now = false;
-        why.holds[0].last_ns_ago = 90_000_000_000;
+        why.waits[0].now = false;
+        why.waits[0].last_ns_ago = 90_000_000_000;
         let text = why.explain();
         assert!(text.starts_with("Nothing delays job dd.1 now.\n"), "{text}");
         assert!(
@@ -515,14 +515,14 @@ mod tests {
                 "was throttled by the limit of rule jobs (jobid=dd.1), last 1 min 30 s ago"
             )
         );
-        let nobody = Why { asked: why.asked, ..Why::default() };
+        let nobody = Why { query: why.query, ..Why::default() };
         assert_eq!(nobody.explain(), "No requests from job dd.1 found.\n");
         assert_eq!(nobody.limits(), "No limit applies to job dd.1.\n");
     }
 
     #[test]
     fn who_waits_for_whose_writes_is_told_with_the_limit_that_holds_these() {
-        let limit = held().holds[0].limit.clone();
+        let limit = held().waits[0].limit.clone();
         let donation = WireDonation {
             target: "fs".into(),
             writer_job: "dd.1".into(),
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn small_requests_are_advised_where_operations_are_counted() {
         let mut why = held();
-        let limit = why.holds[0].limit.as_mut().unwrap();
+        let limit = why.waits[0].limit.as_mut().unwrap();
         (limit.in_bytes, limit.per_s) = (false, 150);
         let text = why.explain();
         assert!(text.contains("150 ops/s over all proxies"), "{text}");

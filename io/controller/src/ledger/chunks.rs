@@ -84,7 +84,7 @@ fn chunk_minutes(
         transaction.query_row("SELECT min(minute) FROM minute", [], |row| row.get(0))?;
     let Some(oldest) = oldest.map(Minute::new) else { return Ok(()) };
     let hour = ages.chunk(0, oldest);
-    if hour.plus(POINTS + MINUTES_KEPT) > now {
+    if hour.plus(POINTS + MINUTES_RETAINED) > now {
         return Ok(());
     }
     // the subjects of the oldest minute from the first on: when they are moved, it has others
@@ -202,4 +202,4 @@ fn decode(ages: &Retention, age: usize, first: Minute, bytes: &[u8]) -> Result<P
 /// It takes about 0.3 ms for each, its 60 minutes read and written as a chunk.
 const STEP: i64 = 4_608;
 /// Minutes that stay by time after their hour is over, for questions about just now.
-const MINUTES_KEPT: u32 = 60;
+const MINUTES_RETAINED: u32 = 60;

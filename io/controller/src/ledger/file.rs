@@ -126,7 +126,7 @@ impl LedgerFile {
                 writer.minute_row(next.minute, *row, more, merge)?;
             }
             for (name, seen, state) in states {
-                writer.member(name, *seen, state)?;
+                writer.write_proxy_state(name, *seen, state)?;
             }
             writer.commit_row(next)?;
             let made = writer.made;
@@ -163,7 +163,7 @@ impl LedgerFile {
                 }
             }
             for (name, seen, state) in states {
-                writer.member(name, *seen, state)?;
+                writer.write_proxy_state(name, *seen, state)?;
             }
             for commit in commits {
                 writer.commit_row(*commit)?;
@@ -179,7 +179,7 @@ impl LedgerFile {
     }
 
     /// Returns the proxies that were seen since `oldest`.
-    pub(crate) fn members_since(&mut self, oldest: Minute) -> Result<Vec<String>, LedgerError> {
+    pub(crate) fn proxies_since(&mut self, oldest: Minute) -> Result<Vec<String>, LedgerError> {
         self.transaction(|transaction, _| {
             let mut rows =
                 transaction.prepare_cached("SELECT name FROM member WHERE seen >= ?1")?;
@@ -196,7 +196,7 @@ impl LedgerFile {
     }
 
     /// Returns the state of one proxy.
-    pub(crate) fn member(&mut self, name: &str) -> Result<Option<Vec<u8>>, LedgerError> {
+    pub(crate) fn proxy_state(&mut self, name: &str) -> Result<Option<Vec<u8>>, LedgerError> {
         self.transaction(|transaction, _| {
             let mut row = transaction.prepare_cached("SELECT state FROM member WHERE name = ?1")?;
             Ok(row.query_row([name], |row| row.get(0)).optional()?)
@@ -371,7 +371,12 @@ impl<'t> LedgerFileWriter<'t> {
         Ok(())
     }
 
-    fn member(&mut self, name: &str, seen: Minute, state: &[u8]) -> rusqlite::Result<()> {
+    fn write_proxy_state(
+        &mut self,
+        name: &str,
+        seen: Minute,
+        state: &[u8],
+    ) -> rusqlite::Result<()> {
         self.transaction
             .prepare_cached(
                 "INSERT OR REPLACE INTO member (name, seen, state) VALUES (?1, ?2, ?3)",
@@ -410,11 +415,11 @@ fn grow_older(
 ) -> Result<bool, FileError> {
     chunks::grow_older(transaction, ages, now)?;
     let delete = |sql: &str, before: u32| transaction.prepare_cached(sql)?.execute([before]);
-    delete("DELETE FROM commits WHERE minute < ?1", now.number().saturating_sub(COMMITS_KEPT))?;
+    delete("DELETE FROM commits WHERE minute < ?1", now.number().saturating_sub(COMMITS_RETAINED))?;
     if before.number() / DAY == now.number() / DAY {
         return Ok(false);
     }
-    delete("DELETE FROM member WHERE seen < ?1", now.number().saturating_sub(MEMBER_KEPT))?;
+    delete("DELETE FROM member WHERE seen < ?1", now.number().saturating_sub(PROXY_RETENTION))?;
     // `used` is as old as the subject's last chunk at most: by then its points are dropped
     let last = ages.count() - 1;
     let oldest = ages.oldest(last, now).number();
@@ -449,11 +454,11 @@ fn rows_by(
 }
 
 /// The minutes of commits from which a copy can continue; a standby further behind copies the file.
-const COMMITS_KEPT: u32 = 30;
+const COMMITS_RETAINED: u32 = 30;
 const DAY: u32 = 24 * 60;
 /// The time for which the counters of a proxy without reports are kept: if it returns later, it
 /// counts from zero again.
-const MEMBER_KEPT: u32 = 30 * DAY;
+const PROXY_RETENTION: u32 = 30 * DAY;
 
 const KIND: FileKind = FileKind {
     application_id: 0x534c_554c, // "SLUL"

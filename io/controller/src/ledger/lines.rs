@@ -40,7 +40,7 @@ impl LineCounters {
     }
 
     /// Takes reported counters. Adds what is new to `news` and returns whether there is any.
-    pub(crate) fn tell(&mut self, told: &Counters, news: &mut [u64; FIELDS]) -> bool {
+    pub(crate) fn add_report(&mut self, told: &Counters, news: &mut [u64; FIELDS]) -> bool {
         let fields = told.fields();
         self.widen(Counters::mask_of(&fields));
         let (last, pending) = self.values.split_at_mut(self.mask.count_ones() as usize);
@@ -130,7 +130,7 @@ mod tests {
     fn pending_after(tales: &[Counters]) -> Counters {
         let mut line = LineCounters::new(1, [None; 6], 0);
         tales.iter().for_each(|tale| {
-            line.tell(tale, &mut [0; FIELDS]);
+            line.add_report(tale, &mut [0; FIELDS]);
         });
         line.halves().1
     }
@@ -150,9 +150,9 @@ mod tests {
     fn a_field_that_appears_late_moves_none_of_the_others() {
         let mut line = LineCounters::new(1, [None; 6], 0);
         let mut news = [0; FIELDS];
-        line.tell(&told(0, 9), &mut news);
+        line.add_report(&told(0, 9), &mut news);
         line.clear_pending();
-        line.tell(&told(50, 10), &mut news);
+        line.add_report(&told(50, 10), &mut news);
         assert_eq!(line.halves(), (told(50, 10), told(50, 1)));
         assert_eq!(Counters::from_fields(news), told(50, 10));
     }

@@ -42,7 +42,7 @@ pub struct LedgerReport<'a> {
     /// The lines that changed. In the first report to a controller: all lines, with their subjects.
     pub lines: &'a [LedgerReportLine],
     /// Lines that the proxy has dropped, reported until a report with them was acknowledged.
-    pub gone: &'a [u64],
+    pub dropped_lines: &'a [u64],
 }
 
 /// The usage of one proxy for one subject since its epoch began.
@@ -86,7 +86,7 @@ pub struct LedgerBounds {
 
 /// All proxies that reported.
 pub(crate) struct ProxyCounters {
-    members: Vec<ProxyEpoch>,
+    proxies: Vec<ProxyEpoch>,
     by_name: HashMap<String, usize>,
     lines: usize,
     bounds: LedgerBounds,
@@ -103,7 +103,7 @@ pub(crate) struct ProxyEpoch {
     /// Its total as last reported.
     pub(crate) total: Counters,
     /// The growth of the total beyond that of the lines (less, if below zero), not summed.
-    pub(crate) unplaced: [i64; FIELDS],
+    pub(crate) without_line: [i64; FIELDS],
     pub(crate) lines: Vec<LineCounters>,
     by_id: FxHashMap<u64, u32>,
     /// Indices of lines that have something pending.
@@ -130,7 +130,7 @@ impl Default for LedgerBounds {
 
 impl ProxyCounters {
     pub(crate) fn new(bounds: LedgerBounds) -> ProxyCounters {
-        ProxyCounters { members: Vec::new(), by_name: HashMap::new(), lines: 0, bounds }
+        ProxyCounters { proxies: Vec::new(), by_name: HashMap::new(), lines: 0, bounds }
     }
 
     /// Takes a report of a proxy that is here. `adopt` says that its counters were counted before
@@ -144,7 +144,7 @@ impl ProxyCounters {
         subjects: &mut LedgerSubjects,
     ) -> UsageOutcome {
         let mut received = UsageOutcome::default();
-        let member = &self.members[at];
+        let member = &self.proxies[at];
         let older = (report.epoch_ns, report.sequence) <= (member.epoch_ns, member.sequence);
         if older {
             received.stale = true;
@@ -154,7 +154,7 @@ impl ProxyCounters {
             self.begin_epoch(at, report.epoch_ns, generation, subjects);
         }
         let (mut room, bounds) = (self.bounds.lines_max - self.lines, self.bounds);
-        let member = &mut self.members[at];
+        let member = &mut self.proxies[at];
         member.sequence = report.sequence;
         let mut news = [0; FIELDS];
         for (nth, told) in report.lines.iter().enumerate() {
@@ -172,7 +172,7 @@ impl ProxyCounters {
                     }
                     room -= 1;
                     self.lines += 1;
-                    let of_line = take_all(subjects, &names(payer));
+                    let of_line = acquire_all(subjects, &names(payer));
                     // its usage while it was refused counts for the others
                     let counted = member.has_refused && report.total.is_some();
                     (
@@ -181,23 +181,23 @@ impl ProxyCounters {
                     )
                 }
             };
-            if let Some(grown) = member.tell(place, &told.counters, adopt, generation) {
+            if let Some(grown) = member.add_line_report(place, &told.counters, adopt, generation) {
                 add_fields(&mut news, &grown);
                 received.grown.push((nth, Counters::from_fields(grown)));
             }
         }
-        member.tell_total(report.total, adopt, &news);
+        member.add_total_report(report.total, adopt, &news);
         member.changed = generation;
         member.is_unsaved = true;
-        self.drop_lines(at, report.gone, generation, subjects);
+        self.drop_lines(at, report.dropped_lines, generation, subjects);
         received
     }
 
     /// Adds what is pending to the sums of subjects.
     pub(crate) fn sum(&mut self, generation: u32, subjects: &mut LedgerSubjects) {
         let mut all = Counters::default();
-        for member in &mut self.members {
-            let other = member.unplaced();
+        for member in &mut self.proxies {
+            let other = member.usage_without_line();
             if member.pending.is_empty() && other.is_zero() {
                 continue;
             }
@@ -210,7 +210,7 @@ impl ProxyCounters {
                 }
             }
             // a debt of the total stays
-            member.unplaced.iter_mut().for_each(|field| *field = (*field).min(0));
+            member.without_line.iter_mut().for_each(|field| *field = (*field).min(0));
             for kind in LINE_KINDS.into_iter().filter(|kind| *kind != SubjectKind::Project) {
                 if !other.is_zero() {
                     subjects.add_named(kind, OTHER, &other);
@@ -231,8 +231,8 @@ impl ProxyCounters {
         mut each: impl FnMut(&str, &Counters),
     ) {
         let of_line = LINE_KINDS.iter().position(|of_line| *of_line == kind);
-        for member in &self.members {
-            let other = member.unplaced();
+        for member in &self.proxies {
+            let other = member.usage_without_line();
             let mut of_member = other;
             for line in member.pending.iter().map(|place| &member.lines[*place as usize]) {
                 let sums = line.halves().1;
@@ -260,17 +260,17 @@ impl ProxyCounters {
 
     /// Makes room for a proxy that is not here; `None` if there are too many.
     pub(crate) fn insert(&mut self, name: &str, subjects: &mut LedgerSubjects) -> Option<usize> {
-        if self.members.len() >= self.bounds.proxies_max {
+        if self.proxies.len() >= self.bounds.proxies_max {
             return None;
         }
-        self.members.push(ProxyEpoch {
+        self.proxies.push(ProxyEpoch {
             name: name.to_string(),
-            subject: subjects.take(SubjectKind::Proxy, name),
+            subject: subjects.acquire(SubjectKind::Proxy, name),
             epoch_ns: 0,
             sequence: 0,
             seen: Minute::default(),
             total: Counters::default(),
-            unplaced: [0; FIELDS],
+            without_line: [0; FIELDS],
             has_refused: false,
             lines: Vec::new(),
             by_id: FxHashMap::default(),
@@ -279,20 +279,20 @@ impl ProxyCounters {
             changed: 0,
             dropped: 0,
         });
-        self.by_name.insert(name.to_string(), self.members.len() - 1);
-        Some(self.members.len() - 1)
+        self.by_name.insert(name.to_string(), self.proxies.len() - 1);
+        Some(self.proxies.len() - 1)
     }
 
     /// Drops proxies that were last seen before `oldest` and are saved.
     pub(crate) fn evict(&mut self, oldest: Minute, subjects: &mut LedgerSubjects) {
-        for at in (0..self.members.len()).rev() {
-            let member = &self.members[at];
+        for at in (0..self.proxies.len()).rev() {
+            let member = &self.proxies[at];
             if member.seen >= oldest || member.is_unsaved {
                 continue;
             }
-            let member = self.members.swap_remove(at);
+            let member = self.proxies.swap_remove(at);
             self.by_name.remove(&member.name);
-            if let Some(moved) = self.members.get(at) {
+            if let Some(moved) = self.proxies.get(at) {
                 self.by_name.insert(moved.name.clone(), at);
             }
             self.lines -= member.lines.len();
@@ -303,7 +303,7 @@ impl ProxyCounters {
 
     /// Drops all lines of a proxy; what is pending of them is summed first.
     fn clear_lines(&mut self, at: usize, generation: u32, subjects: &mut LedgerSubjects) {
-        let member = &mut self.members[at];
+        let member = &mut self.proxies[at];
         let mut sums = Counters::default();
         for line in &mut member.lines {
             if line.is_pending {
@@ -322,7 +322,7 @@ impl ProxyCounters {
         generation: u32,
         subjects: &mut LedgerSubjects,
     ) {
-        let member = &mut self.members[at];
+        let member = &mut self.proxies[at];
         member.lines.iter().for_each(|line| release_all(subjects, &line.subjects));
         self.lines -= member.lines.len();
         member.lines.clear();
@@ -338,11 +338,11 @@ impl ProxyCounters {
         line: LineCounters,
         subjects: &mut LedgerSubjects,
     ) -> bool {
-        if let Some(place) = self.members[at].by_id.get(&line.id).copied() {
-            let old = &mut self.members[at].lines[place as usize];
+        if let Some(place) = self.proxies[at].by_id.get(&line.id).copied() {
+            let old = &mut self.proxies[at].lines[place as usize];
             release_all(subjects, &old.subjects);
             let was_pending = std::mem::replace(old, line).is_pending;
-            let member = &mut self.members[at];
+            let member = &mut self.proxies[at];
             member.lines[place as usize].is_pending = was_pending;
             member.note_pending(place);
             return true;
@@ -351,22 +351,22 @@ impl ProxyCounters {
             return false;
         }
         self.lines += 1;
-        let place = self.members[at].insert(line);
-        self.members[at].note_pending(place);
+        let place = self.proxies[at].insert(line);
+        self.proxies[at].note_pending(place);
         true
     }
 
     pub(crate) fn all(&self) -> &[ProxyEpoch] {
-        &self.members
+        &self.proxies
     }
 
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut ProxyEpoch {
-        &mut self.members[at]
+        &mut self.proxies[at]
     }
 
     /// Marks everything as saved in the file.
     pub(crate) fn set_saved(&mut self) {
-        self.members.iter_mut().for_each(|member| member.is_unsaved = false);
+        self.proxies.iter_mut().for_each(|member| member.is_unsaved = false);
     }
 
     /// Returns the number of lines in memory.
@@ -382,7 +382,7 @@ impl ProxyCounters {
         subjects: &mut LedgerSubjects,
     ) {
         self.clear_lines(at, generation, subjects);
-        let member = &mut self.members[at];
+        let member = &mut self.proxies[at];
         member.epoch_ns = epoch_ns;
         member.total = Counters::default();
         member.has_refused = false;
@@ -396,7 +396,7 @@ impl ProxyCounters {
         generation: u32,
         subjects: &mut LedgerSubjects,
     ) {
-        let member = &mut self.members[at];
+        let member = &mut self.proxies[at];
         let mut sums = Counters::default();
         let before = member.lines.len();
         for id in gone {
@@ -438,7 +438,7 @@ impl ProxyEpoch {
     }
 
     /// Returns the growth of the line; `None` if it did not grow.
-    fn tell(
+    fn add_line_report(
         &mut self,
         place: u32,
         told: &Counters,
@@ -451,7 +451,7 @@ impl ProxyEpoch {
             return None;
         }
         let mut grown = [0; FIELDS];
-        if !line.tell(told, &mut grown) {
+        if !line.add_report(told, &mut grown) {
             return None;
         }
         line.changed = generation;
@@ -472,7 +472,7 @@ impl ProxyEpoch {
         }
     }
 
-    fn tell_total(&mut self, total: Option<&Counters>, adopt: bool, news: &[u64; FIELDS]) {
+    fn add_total_report(&mut self, total: Option<&Counters>, adopt: bool, news: &[u64; FIELDS]) {
         let Some(told) = total else { return };
         let (told_fields, last) = (told.fields(), self.total.fields());
         self.total = *told;
@@ -480,7 +480,7 @@ impl ProxyEpoch {
             return;
         }
         let restarted = told_fields.iter().zip(&last).any(|(now, last)| now < last);
-        for (index, unplaced) in self.unplaced.iter_mut().enumerate() {
+        for (index, unplaced) in self.without_line.iter_mut().enumerate() {
             let grown = told_fields[index] - if restarted { 0 } else { last[index] };
             let more = i128::from(grown) - i128::from(news[index]);
             let sum = (i128::from(*unplaced) + more).clamp(i64::MIN.into(), i64::MAX.into());
@@ -489,8 +489,8 @@ impl ProxyEpoch {
     }
 
     /// Returns the usage without a line; none if lines have more than the total.
-    fn unplaced(&self) -> Counters {
-        Counters::from_fields(self.unplaced.map(|field| field.max(0).unsigned_abs()))
+    fn usage_without_line(&self) -> Counters {
+        Counters::from_fields(self.without_line.map(|field| field.max(0).unsigned_abs()))
     }
 }
 
@@ -499,10 +499,13 @@ fn add_fields(sums: &mut [u64; FIELDS], more: &[u64; FIELDS]) {
 }
 
 /// The slots of a line's names.
-pub(crate) fn take_all(subjects: &mut LedgerSubjects, names: &[Option<String>; 6]) -> LineSubjects {
+pub(crate) fn acquire_all(
+    subjects: &mut LedgerSubjects,
+    names: &[Option<String>; 6],
+) -> LineSubjects {
     let mut taken = [None; 6];
     for ((slot, kind), name) in taken.iter_mut().zip(LINE_KINDS).zip(names) {
-        *slot = name.as_ref().map(|name| subjects.take(kind, name));
+        *slot = name.as_ref().map(|name| subjects.acquire(kind, name));
     }
     taken
 }

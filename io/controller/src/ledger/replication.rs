@@ -18,7 +18,7 @@ use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::Counters;
 use super::file::{LedgerRow, WrittenRows};
 use super::retention::Minute;
-use super::state::{StateError, put_member, take_member};
+use super::state::{StateError, read_proxy, write_proxy};
 use super::subjects::SubjectKind;
 use super::{Ledger, LedgerError, MEMBER_IN_MEMORY, states};
 
@@ -44,7 +44,7 @@ pub enum ReplicationBatch {
     Changes(Vec<u8>),
     /// The cursor is too far behind, or of another history: copy the whole file
     /// ([`Ledger::save_to`]).
-    TakeWhole,
+    CopyFile,
 }
 
 impl Ledger {
@@ -67,14 +67,14 @@ impl Ledger {
         cursor: &ReplicationCursor,
     ) -> Result<ReplicationBatch, LedgerError> {
         if cursor.born_ns != self.file.at().born_ns {
-            return Ok(ReplicationBatch::TakeWhole);
+            return Ok(ReplicationBatch::CopyFile);
         }
         let Some((commits, minutes)) = self.file.commits_after(cursor.commit, cursor.term)? else {
-            return Ok(ReplicationBatch::TakeWhole);
+            return Ok(ReplicationBatch::CopyFile);
         };
         let since = (cursor.boot == self.boot).then_some(cursor.generation);
         if since.is_none() {
-            self.load_members()?;
+            self.load_proxies()?;
         }
         let mut out = vec![FORMAT];
         for number in [cursor.commit, cursor.term, self.boot, self.generation.into()] {
@@ -97,10 +97,10 @@ impl Ledger {
         for slot in open {
             put_row(&mut out, slot.kind, &slot.name, &Counters::from_fields(slot.sums));
         }
-        let members = self.members.all().iter();
+        let members = self.proxies.all().iter();
         let members = members.filter(|member| since.is_none_or(|since| member.changed > since));
         put_number(&mut out, members.clone().count() as u64);
-        members.for_each(|member| put_member(&mut out, member, &self.subjects, since));
+        members.for_each(|member| write_proxy(&mut out, member, &self.subjects, since));
         self.generation += 1;
         Ok(ReplicationBatch::Changes(out))
     }
@@ -109,7 +109,7 @@ impl Ledger {
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), LedgerError> {
         let at = self.file.at();
         let mut reader = LedgerReader::new(changes);
-        let copy = ReplicatedTier::take(&mut reader, at).map_err(|error| refused(&error))?;
+        let copy = ReplicatedTier::read(&mut reader, at).map_err(|error| refused(&error))?;
         if copy.from != (at.commit, at.term) {
             let (commit, term) = copy.from;
             return Err(LedgerError::Copy {
@@ -127,15 +127,15 @@ impl Ledger {
         for row in &copy.open {
             self.subjects.add_named(row.kind, &row.name, &row.sums);
         }
-        self.take_members(&mut reader)?;
+        self.read_proxies(&mut reader)?;
         let states = match copy.commits.is_empty() {
             true => Vec::new(),
-            false => states(&self.members, &self.subjects),
+            false => states(&self.proxies, &self.subjects),
         };
         let swept = self.file.apply(&copy.commits, &copy.minutes, &copy.open, &states)?;
         if let Some(last) = copy.commits.last() {
             self.term = last.term;
-            self.members.set_saved();
+            self.proxies.set_saved();
             self.forget_old(last.minute);
         }
         if swept {
@@ -152,23 +152,23 @@ impl Ledger {
     }
 
     /// Loads every proxy of the last hour into memory, so that a copy has all of them.
-    fn load_members(&mut self) -> Result<(), LedgerError> {
+    fn load_proxies(&mut self) -> Result<(), LedgerError> {
         let minute = self.file.at().minute.number();
         let oldest = Minute::new(minute.saturating_sub(MEMBER_IN_MEMORY));
-        for name in self.file.members_since(oldest)? {
-            self.member(&name)?;
+        for name in self.file.proxies_since(oldest)? {
+            self.proxy_index(&name)?;
         }
         Ok(())
     }
 
-    fn take_members(&mut self, reader: &mut LedgerReader<'_>) -> Result<(), LedgerError> {
+    fn read_proxies(&mut self, reader: &mut LedgerReader<'_>) -> Result<(), LedgerError> {
         let count = reader.count("a count of proxies").map_err(|error| refused(&error))?;
         for _ in 0..count {
             // a proxy without reports for long is in the file only
             let name = reader.peek_text("a proxy's name").map_err(|error| refused(&error))?;
-            self.member(name)?;
+            self.proxy_index(name)?;
             let generation = self.generation;
-            take_member(reader, &mut self.members, &mut self.subjects, generation)
+            read_proxy(reader, &mut self.proxies, &mut self.subjects, generation)
                 .map_err(|error: StateError| LedgerError::Copy { problem: error.to_string() })?;
         }
         if reader.is_empty() {
@@ -188,7 +188,7 @@ struct ReplicatedTier {
 }
 
 impl ReplicatedTier {
-    fn take(reader: &mut LedgerReader<'_>, at: WrittenRows) -> Result<ReplicatedTier, CodecError> {
+    fn read(reader: &mut LedgerReader<'_>, at: WrittenRows) -> Result<ReplicatedTier, CodecError> {
         if reader.number("a copy's format")? != u64::from(FORMAT) {
             return Err(reader.wrong("a copy of this format"));
         }
@@ -209,9 +209,9 @@ impl ReplicatedTier {
         }
         for _ in 0..reader.count("a count of minutes")? {
             let minute = Minute::new(reader.small("a minute")?);
-            copy.minutes.push((minute, take_rows(reader)?));
+            copy.minutes.push((minute, read_rows(reader)?));
         }
-        copy.open = take_rows(reader)?;
+        copy.open = read_rows(reader)?;
         Ok(copy)
     }
 }
@@ -225,7 +225,7 @@ fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Counters) {
     put_sums(out, sums);
 }
 
-fn take_rows(reader: &mut LedgerReader<'_>) -> Result<Vec<LedgerRow>, CodecError> {
+fn read_rows(reader: &mut LedgerReader<'_>) -> Result<Vec<LedgerRow>, CodecError> {
     let mut rows = Vec::new();
     for _ in 0..reader.count("a count of rows")? {
         let kind = SubjectKind::from_number(reader.number("a kind of subject")?);

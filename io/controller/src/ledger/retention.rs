@@ -18,7 +18,7 @@ pub struct RetentionTier {
     /// The span of a point: whole minutes, and a multiple of that of the tier before.
     pub resolution: Nanos,
     /// The age up to which points are kept in this tier.
-    pub keep: Nanos,
+    pub max_age: Nanos,
 }
 
 /// The tiers in order, the finest first: at least one, of one minute.
@@ -49,10 +49,10 @@ impl Retention {
             return wrong(first, "the first one has points of 1min");
         }
         for age in &ages {
-            if age.keep < age.resolution.times(POINTS.into()) {
+            if age.max_age < age.resolution.times(POINTS.into()) {
                 return wrong(age, "points are kept for at least 60 times their span");
             }
-            if age.keep.get() > CENTURY.get() || age.resolution.get() % MINUTE.get() != 0 {
+            if age.max_age.get() > CENTURY.get() || age.resolution.get() % MINUTE.get() != 0 {
                 return wrong(age, "points span whole minutes and are kept for at most 100 years");
             }
         }
@@ -63,7 +63,7 @@ impl Retention {
             {
                 return wrong(coarser, "its span is a multiple of the one before");
             }
-            if coarser.keep <= finer.keep {
+            if coarser.max_age <= finer.max_age {
                 return wrong(coarser, "it is kept longer than the one before");
             }
         }
@@ -96,7 +96,7 @@ impl Retention {
 
     /// Returns the oldest minute of the tier.
     pub(crate) fn oldest(&self, age: usize, now: Minute) -> Minute {
-        let minutes = (self.0[age].keep.get() / MINUTE.get()) as u32;
+        let minutes = (self.0[age].max_age.get() / MINUTE.get()) as u32;
         Minute(now.0.saturating_sub(minutes))
     }
 }
@@ -106,7 +106,7 @@ impl Default for Retention {
     fn default() -> Retention {
         let age = |resolution_s, days: u64| RetentionTier {
             resolution: Nanos::from_secs(resolution_s),
-            keep: Nanos::from_secs(days * 86_400),
+            max_age: Nanos::from_secs(days * 86_400),
         };
         Retention::new(vec![age(60, 2), age(600, 30), age(3_600, 730)]).expect("each is coarser")
     }
@@ -114,7 +114,7 @@ impl Default for Retention {
 
 impl fmt::Display for RetentionTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"points of {} for {}\"", self.resolution, self.keep)
+        write!(f, "\"points of {} for {}\"", self.resolution, self.max_age)
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn age(resolution: &str, keep: &str) -> RetentionTier {
-        RetentionTier { resolution: resolution.parse().unwrap(), keep: keep.parse().unwrap() }
+        RetentionTier { resolution: resolution.parse().unwrap(), max_age: keep.parse().unwrap() }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::{FIELDS, FIELDS_1};
 use super::lines::LineCounters;
-use super::proxy_counters::{ProxyCounters, ProxyEpoch, take_all};
+use super::proxy_counters::{ProxyCounters, ProxyEpoch, acquire_all};
 use super::retention::Minute;
 use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 
@@ -30,7 +30,7 @@ pub(crate) enum StateError {
 }
 
 /// Writes what changed after the generation `since`; everything for `None`.
-pub(crate) fn put_member(
+pub(crate) fn write_proxy(
     out: &mut Vec<u8>,
     member: &ProxyEpoch,
     subjects: &LedgerSubjects,
@@ -45,7 +45,7 @@ pub(crate) fn put_member(
     put_number(out, u64::from(member.seen.number()));
     put_sums(out, &member.total);
     put_number(out, FIELDS as u64);
-    for unplaced in member.unplaced {
+    for unplaced in member.without_line {
         put_number(out, ((unplaced << 1) ^ (unplaced >> 63)) as u64);
     }
     put_number(out, u64::from(member.has_refused));
@@ -88,7 +88,7 @@ const WHOLE: u64 = 1;
 const FORM: u64 = 2;
 
 /// Reads what [`put_member`] wrote; returns the proxy's index.
-pub(crate) fn take_member(
+pub(crate) fn read_proxy(
     reader: &mut LedgerReader<'_>,
     members: &mut ProxyCounters,
     subjects: &mut LedgerSubjects,
@@ -119,7 +119,7 @@ pub(crate) fn take_member(
         let number = reader.number("what no line has")?;
         *field = ((number >> 1) as i64) ^ -((number & 1) as i64);
     }
-    member.unplaced = unplaced;
+    member.without_line = unplaced;
     member.has_refused = reader.number("whether lines were refused")? != 0;
     member.changed = generation;
     member.is_unsaved = true;
@@ -128,7 +128,7 @@ pub(crate) fn take_member(
         names.push(reader.text("a name")?);
     }
     for _ in 0..reader.count("a count of lines")? {
-        let line = take_line(reader, members, at, &names, subjects, generation)?;
+        let line = read_line(reader, members, at, &names, subjects, generation)?;
         if !members.restore_line(at, line, subjects) {
             return Err(no_room());
         }
@@ -136,7 +136,7 @@ pub(crate) fn take_member(
     Ok(at)
 }
 
-fn take_line(
+fn read_line(
     reader: &mut LedgerReader<'_>,
     members: &ProxyCounters,
     at: usize,
@@ -157,10 +157,10 @@ fn take_line(
                 }
             };
         }
-        LineCounters::new(id, take_all(subjects, &of_line), generation)
+        LineCounters::new(id, acquire_all(subjects, &of_line), generation)
     } else {
         let known = members.all()[at].line(id).ok_or(StateError::Unknown(id))?;
-        known.subjects.iter().flatten().for_each(|id| subjects.take_again(*id));
+        known.subjects.iter().flatten().for_each(|id| subjects.add_use(*id));
         let mut line = LineCounters::new(id, known.subjects, known.defined);
         line.changed = generation;
         line
@@ -194,23 +194,23 @@ mod tests {
         let mut subjects = LedgerSubjects::new(100);
         let bytes = state(WHOLE);
         let mut reader = LedgerReader::new(&bytes);
-        let at = take_member(&mut reader, &mut members, &mut subjects, 1).unwrap();
+        let at = read_proxy(&mut reader, &mut members, &mut subjects, 1).unwrap();
         assert!(reader.is_empty(), "every byte has its meaning");
         let member = &members.all()[at];
         assert_eq!((member.total, member.sequence), (total, 7));
-        assert_eq!(member.unplaced[FIELDS_1 - 1], FIELDS_1 as i64 - 1);
-        assert!(member.unplaced[FIELDS_1..].iter().all(|field| *field == 0));
+        assert_eq!(member.without_line[FIELDS_1 - 1], FIELDS_1 as i64 - 1);
+        assert!(member.without_line[FIELDS_1..].iter().all(|field| *field == 0));
 
         let mut again = Vec::new();
-        put_member(&mut again, member, &subjects, None);
-        let unplaced = member.unplaced;
+        write_proxy(&mut again, member, &subjects, None);
+        let unplaced = member.without_line;
         let at =
-            take_member(&mut LedgerReader::new(&again), &mut members, &mut subjects, 2).unwrap();
-        assert_eq!(members.all()[at].unplaced, unplaced, "in today's form it is the same");
+            read_proxy(&mut LedgerReader::new(&again), &mut members, &mut subjects, 2).unwrap();
+        assert_eq!(members.all()[at].without_line, unplaced, "in today's form it is the same");
 
         let bytes = state(4);
         assert!(
-            take_member(&mut LedgerReader::new(&bytes), &mut members, &mut subjects, 3).is_err()
+            read_proxy(&mut LedgerReader::new(&bytes), &mut members, &mut subjects, 3).is_err()
         );
     }
 }

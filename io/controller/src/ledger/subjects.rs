@@ -135,24 +135,24 @@ impl LedgerSubjects {
             slots_max: usize::MAX,
         };
         for kind in SubjectKind::ALL {
-            subjects.take(*kind, OTHER);
+            subjects.acquire(*kind, OTHER);
         }
         for kind in OpKind::ALL {
-            subjects.take(SubjectKind::OpKind, kind.name());
+            subjects.acquire(SubjectKind::OpKind, kind.name());
         }
         subjects.slots_max = slots_max.max(subjects.slots.len());
         subjects
     }
 
     /// Takes the slot of a subject, for one more user of it.
-    pub(crate) fn take(&mut self, kind: SubjectKind, name: &str) -> SlotId {
+    pub(crate) fn acquire(&mut self, kind: SubjectKind, name: &str) -> SlotId {
         let id = self.find_or_make(kind, name);
         self.slots[id.get() as usize].uses += 1;
         id
     }
 
     /// Adds one user of a slot in use.
-    pub(crate) fn take_again(&mut self, id: SlotId) {
+    pub(crate) fn add_use(&mut self, id: SlotId) {
         self.slots[id.get() as usize].uses += 1;
     }
 
@@ -296,20 +296,20 @@ mod tests {
     fn above_the_bound_subjects_are_the_others_of_their_kind() {
         let always = SubjectKind::ALL.len() + OpKind::COUNT;
         let mut subjects = LedgerSubjects::new(always + 1);
-        let first = subjects.take(SubjectKind::Job, "a");
-        let second = subjects.take(SubjectKind::Job, "b");
+        let first = subjects.acquire(SubjectKind::Job, "a");
+        let second = subjects.acquire(SubjectKind::Job, "b");
         assert_eq!(subjects.slot(second).name.as_ref(), OTHER);
         assert_ne!(first, second);
         subjects.release(first);
         subjects.sweep();
-        let third = subjects.take(SubjectKind::User, "7");
+        let third = subjects.acquire(SubjectKind::User, "7");
         assert_eq!(subjects.slot(third).name.as_ref(), "7");
     }
 
     #[test]
     fn a_slot_is_not_freed_while_its_sums_are_not_written() {
         let mut subjects = LedgerSubjects::new(1_000);
-        let id = subjects.take(SubjectKind::Job, "a");
+        let id = subjects.acquire(SubjectKind::Job, "a");
         subjects.add_all(id, &one_read());
         subjects.release(id);
         subjects.sweep();

@@ -134,7 +134,7 @@ impl ApiCaller {
     }
 
     /// Makes a line of the audit log for a change by this caller.
-    pub(crate) fn changed(
+    pub(crate) fn audit_line(
         &self,
         what: String,
         before: Option<String>,
@@ -142,7 +142,7 @@ impl ApiCaller {
     ) -> AuditLine {
         AuditLine {
             at_s: now_s(),
-            who: self.name.clone(),
+            actor: self.name.clone(),
             role: self.role,
             from: self.from.clone(),
             what,

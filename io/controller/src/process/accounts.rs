@@ -37,7 +37,7 @@ use super::usage::UsageUpdate;
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind, UsageOutcome};
 use pattern_factor::RecentPatterns;
 use rows::{first_minute, rows, rule_of};
-use shown::{accounts_of, level, stage_of, subject_of, told};
+use shown::{accounts_of, controller_event, level, stage_of, subject_of};
 
 /// The accounts of all keys, and their outputs.
 pub(crate) struct DecayAccounting {
@@ -52,8 +52,8 @@ pub(crate) struct DecayAccounting {
     /// Until when requests count as waiting for one another.
     contended: Time,
     /// The levels on record.
-    kept: Vec<ThrottledKey>,
-    kept_at: Option<Instant>,
+    stored_levels: Vec<ThrottledKey>,
+    stored_at: Option<Instant>,
     to: AccountOutputs,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct DecayAccounting {
 pub(crate) struct AccountOutputs {
     pub(crate) plan: MsgQueue<super::plan_actor::PlanMsg>,
     pub(crate) store: MsgQueue<records::StoreMsg>,
-    pub(crate) teller: EventPublisher,
+    pub(crate) publisher: EventPublisher,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -136,7 +136,7 @@ impl DecayAccounting {
         let fits = |scope: &Scope| rule_of(&rules.set, scope).is_some();
         let known = known.into_iter().filter(|(scope, _)| fits(scope));
         let known = known.map(|(scope, (stage, limit))| (scope, stage, limit));
-        decays.resume(known, now + SETTLE, now);
+        decays.resume(known, now + SETTLING_TIME, now);
         let mut accounts = DecayAccounting {
             rules,
             decays,
@@ -144,12 +144,12 @@ impl DecayAccounting {
             rates: BTreeMap::new(),
             recent: RecentPatterns::default(),
             contended: now + CONTENDED,
-            kept: standings.keys,
-            kept_at: None,
+            stored_levels: standings.keys,
+            stored_at: None,
             to,
         };
         accounts.restore(ledger, |_| true, now)?;
-        accounts.pass_on(now);
+        accounts.advance(now);
         Ok(accounts)
     }
 
@@ -189,14 +189,14 @@ impl DecayAccounting {
                     }
                 }
             }
-            judged.iter().for_each(|scope| self.recent.see(scope, more, now));
+            judged.iter().for_each(|scope| self.recent.add(scope, more, now));
         }
         for (scope, (units, sums)) in grown {
             let name = self.name_of(&scope);
             ledger.charge(SubjectKind::Decay, &name, &sums);
             self.decays.charge(&scope, units, now);
         }
-        self.recent.judge(&rules.set, &mut self.decays, now);
+        self.recent.report_patterns(&rules.set, &mut self.decays, now);
     }
 
     /// Applies changed rules; new decays start with the usage in the ledger.
@@ -214,14 +214,14 @@ impl DecayAccounting {
     }
 
     /// Does what is due, and publishes changes.
-    pub(crate) fn pass_on(&mut self, now: Time) {
+    pub(crate) fn advance(&mut self, now: Time) {
         self.decays.set_contention(now < self.contended, now);
         while let Some((scope, rate)) = self.decays.poll_rate(now) {
             self.rates.insert(scope, rate);
         }
         while let Some(event) = self.decays.poll_event(now) {
-            if let Some(event) = told(&event) {
-                self.to.teller.tell(event);
+            if let Some(event) = controller_event(&event) {
+                self.to.publisher.publish(event);
             }
         }
         // They are in the ledger at once.
@@ -240,30 +240,30 @@ impl DecayAccounting {
     /// Returns the time until something is due; a second at most.
     pub(crate) fn due_in(&self, now: Time) -> Duration {
         let due = self.decays.next_deadline().map(|due| due.since(now).to_duration());
-        due.unwrap_or(LOOK).min(LOOK)
+        due.unwrap_or(CHECK_INTERVAL_MAX).min(CHECK_INTERVAL_MAX)
     }
 
     /// Sends the keys that are not free to the store, at most once a minute. Call it each second.
-    pub(crate) fn keep(&mut self, now: Time) {
+    pub(crate) fn store_levels(&mut self, now: Time) {
         let reports: Vec<_> = self.decays.reports().collect();
         self.to.counts.accounts.set(reports.len() as u64);
         let held = reports.iter().filter(|report| report.stage >= DecayLevel::Throttled).count();
-        self.to.counts.held.set(held as u64);
-        if self.kept_at.is_some_and(|at| at.elapsed() < KEEP) {
+        self.to.counts.throttled.set(held as u64);
+        if self.stored_at.is_some_and(|at| at.elapsed() < STORE_INTERVAL_MIN) {
             return;
         }
         let mut standing: Vec<_> =
             reports.into_iter().filter(|report| report.stage != DecayLevel::Free).collect();
         standing.sort_by_key(|report| std::cmp::Reverse(report.stage));
-        standing.truncate(KEPT_MAX);
+        standing.truncate(STORED_KEYS_MAX);
         let keys: Vec<_> = standing.iter().map(ThrottledKey::of).collect();
-        if keys == self.kept {
+        if keys == self.stored_levels {
             return;
         }
         let standings = ThrottledKeys { at_ns: now.as_nanos(), keys: keys.clone() };
         // If the queue is full, it is retried.
-        if self.to.store.try_send(records::StoreMsg::Standings(standings)).is_ok() {
-            (self.kept, self.kept_at) = (keys, Some(Instant::now()));
+        if self.to.store.try_send(records::StoreMsg::ThrottledKeys(standings)).is_ok() {
+            (self.stored_levels, self.stored_at) = (keys, Some(Instant::now()));
         }
     }
 
@@ -374,17 +374,17 @@ fn payer(counted: &UsageUpdate, nth: usize, rules: &PublishedRules) -> Option<(I
 
 /// The time after the start in which no key is released: proxies report their counters each second,
 /// and repeat a lost report after five.
-const SETTLE: Nanos = Nanos::from_secs(8);
+const SETTLING_TIME: Nanos = Nanos::from_secs(8);
 /// The time for which requests count as waiting for one another after a report said so.
 const CONTENDED: Nanos = Nanos::from_secs(15);
 /// The part of the ledger that is in memory at once.
 const WINDOW_MINUTES: u32 = 360;
 /// The longest interval of checks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// The shortest interval between records of the levels of keys.
-const KEEP: Duration = Duration::from_secs(60);
+const STORE_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// The most keys on record, of about 150 bytes each.
-const KEPT_MAX: usize = 1_024;
+const STORED_KEYS_MAX: usize = 1_024;
 /// The most names of keys that are remembered.
 const NAMES_MAX: usize = 65_536;
 /// The most events that are read for published levels.

@@ -68,13 +68,13 @@ impl ControllerBounds {
     }
 
     /// Takes units for a holder; `None`, and a line in the log, if its part is used up.
-    pub(crate) fn take(
+    pub(crate) fn acquire(
         self: &Arc<ControllerBounds>,
         what: Bounded,
         holder: &Holder,
         amount: u64,
     ) -> Option<BoundPermit> {
-        let taken = self.lock(what).take(holder, amount);
+        let taken = self.lock(what).acquire(holder, amount);
         if let Err(bound) = taken {
             let (peer, what) = (&holder.peer, what.name());
             tracing::warn!(%peer, uid = holder.uid, what, ?bound, "a caller exceeds its bound");
@@ -96,7 +96,7 @@ impl ControllerBounds {
 
 impl Drop for BoundPermit {
     fn drop(&mut self) {
-        self.of.lock(self.what).give_back(&self.holder, self.amount);
+        self.of.lock(self.what).release(&self.holder, self.amount);
     }
 }
 
@@ -107,7 +107,7 @@ impl fmt::Debug for ControllerBounds {
 }
 
 /// Holds the bytes of a call's body until the reply, before any of them is read.
-pub(super) async fn hold_body(
+pub(super) async fn acquire_body(
     State(bounds): State<Arc<ControllerBounds>>,
     Extension(peer): Extension<CallerPeer>,
     request: Request,
@@ -118,7 +118,7 @@ pub(super) async fn hold_body(
     if expected <= SHORT {
         return next.run(request).await;
     }
-    let Some(_part) = bounds.take(Bounded::BodyBytes, &peer.holder, expected) else {
+    let Some(_part) = bounds.acquire(Bounded::BodyBytes, &peer.holder, expected) else {
         let message = "too many long bodies of this address or user are in transfer; retry in 1 s";
         return RouteError::new(ErrorCode::Overloaded, message).into_response();
     };
@@ -155,10 +155,10 @@ mod tests {
         let [_, max, _] = bounds.figures(Bounded::Connections);
         assert_eq!(max, 768, "its own files find descriptors");
         let greedy: Vec<_> =
-            std::iter::from_fn(|| bounds.take(Bounded::Connections, &holder("a"), 1)).collect();
+            std::iter::from_fn(|| bounds.acquire(Bounded::Connections, &holder("a"), 1)).collect();
         assert_eq!(greedy.len() as u64, max / 3);
         let others: Vec<_> = ["b", "c", "d"]
-            .map(|peer| bounds.take(Bounded::Connections, &holder(peer), 1).unwrap())
+            .map(|peer| bounds.acquire(Bounded::Connections, &holder(peer), 1).unwrap())
             .into();
         assert_eq!(bounds.figures(Bounded::Connections), [max / 3 + 3, max, 1]);
         drop((greedy, others));

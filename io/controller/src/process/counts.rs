@@ -23,7 +23,7 @@ pub(crate) struct Counts {
     /// Reports of proxies of which another with the same name started later.
     pub(crate) duplicate: Count,
     /// Assignments, one for each target of a reply.
-    pub(crate) orders: Count,
+    pub(crate) assignments: Count,
     /// Usage reports that the ledger counted.
     pub(crate) counted: Count,
     /// Usage reports that it had counted before.
@@ -42,15 +42,15 @@ pub(crate) struct Counts {
     /// Events published since the process started.
     pub(crate) events: Count,
     /// Events dropped at a full queue.
-    pub(crate) events_lost: Count,
+    pub(crate) events_dropped: Count,
     /// Published events that are not on disk.
-    pub(crate) events_unkept: Count,
+    pub(crate) events_unpersisted: Count,
     /// Events for the command.
     pub(crate) commands: Delivered,
     /// Events for the webhook.
     pub(crate) posts: Delivered,
     /// Keys that decays throttle now.
-    pub(crate) held: Count,
+    pub(crate) throttled: Count,
     /// Keys that have an account.
     pub(crate) accounts: Count,
     /// The time taken to make the last page of metrics.
@@ -63,7 +63,7 @@ pub(crate) struct Delivered {
     pub(crate) done: Count,
     pub(crate) failed: Count,
     /// Attempts that were repeated.
-    pub(crate) again: Count,
+    pub(crate) retried: Count,
     /// Events dropped at a full queue.
     pub(crate) dropped: Count,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Count(AtomicU64);
 
 impl Counts {
     /// Sets the current sizes of the ledger.
-    pub(crate) fn set_held(&self, held: LedgerStats) {
+    pub(crate) fn set_ledger_stats(&self, held: LedgerStats) {
         self.ledger_proxies.set(held.proxies as u64);
         self.ledger_lines.set(held.lines as u64);
         self.ledger_subjects.set(held.subjects as u64);

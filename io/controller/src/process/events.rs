@@ -31,7 +31,7 @@ use crate::sqlite::SqliteError;
 
 /// A message to this thread.
 pub(crate) enum EventMsg {
-    Tell(Box<ControllerEvent>),
+    Publish(Box<ControllerEvent>),
     /// Reads events that are not recent any more.
     Page {
         since: EventsSince,
@@ -63,7 +63,7 @@ pub(crate) struct EventPublisher {
 /// The newest events, for readers.
 #[derive(Debug)]
 pub(crate) struct RecentEvents {
-    ring: Mutex<VecDeque<ControllerEvent>>,
+    recent: Mutex<VecDeque<ControllerEvent>>,
     newest: watch::Sender<u64>,
 }
 
@@ -77,15 +77,15 @@ impl EventPublisher {
     }
 
     /// Publishes an event of now, if there is room.
-    pub(crate) fn tell_now(&self, kind: EventKind, subject: impl Into<String>, text: String) {
+    pub(crate) fn publish_now(&self, kind: EventKind, subject: impl Into<String>, text: String) {
         let (at_ns, subject) = (self.clock.now().as_nanos(), subject.into());
-        self.tell(ControllerEvent { sequence: 0, at_ns, kind, subject, decay: None, text });
+        self.publish(ControllerEvent { sequence: 0, at_ns, kind, subject, decay: None, text });
     }
 
     /// Publishes an event, if there is room.
-    pub(crate) fn tell(&self, event: ControllerEvent) {
-        if self.queue.try_send(EventMsg::Tell(Box::new(event))).is_err() {
-            self.counts.events_lost.add(1);
+    pub(crate) fn publish(&self, event: ControllerEvent) {
+        if self.queue.try_send(EventMsg::Publish(Box::new(event))).is_err() {
+            self.counts.events_dropped.add(1);
         }
     }
 }
@@ -95,12 +95,12 @@ impl RecentEvents {
     pub(crate) fn of(file: &EventFile) -> Result<RecentEvents, SqliteError> {
         let ring: VecDeque<_> = file.page(EventsSince::Newest, RECENT)?.into();
         let (newest, _) = watch::channel(file.newest());
-        Ok(RecentEvents { ring: Mutex::new(ring), newest })
+        Ok(RecentEvents { recent: Mutex::new(ring), newest })
     }
 
     /// Returns events from there on, oldest first; `None` if only the file has all of them.
     pub(crate) fn page(&self, since: EventsSince, most: usize) -> Option<Vec<ControllerEvent>> {
-        let ring = self.ring();
+        let ring = self.lock_recent();
         let first = ring.front().map(|event| (event.sequence, event.at_ns));
         let from = match since {
             EventsSince::Sequence(sequence) => {
@@ -130,7 +130,7 @@ impl RecentEvents {
 
     fn add(&self, events: &[ControllerEvent]) {
         let Some(last) = events.last() else { return };
-        let mut ring = self.ring();
+        let mut ring = self.lock_recent();
         ring.extend(events.iter().cloned());
         let surplus = ring.len().saturating_sub(RECENT);
         ring.drain(..surplus);
@@ -138,8 +138,8 @@ impl RecentEvents {
         self.newest.send_replace(last.sequence);
     }
 
-    fn ring(&self) -> MutexGuard<'_, VecDeque<ControllerEvent>> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_recent(&self) -> MutexGuard<'_, VecDeque<ControllerEvent>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn run(
         let mut told = Vec::new();
         for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
             match ask {
-                EventMsg::Tell(event) => told.push(*event),
+                EventMsg::Publish(event) => told.push(*event),
                 // The caller may have gone.
                 EventMsg::Page { since, most, answer } => drop(answer.send(file.page(since, most))),
                 EventMsg::Stop => {
@@ -180,7 +180,7 @@ fn publish(
     }
     if let Err(error) = file.append(&mut told) {
         tracing::error!(%error, "cannot write events; they are shown and delivered only");
-        counts.events_unkept.add(told.len() as u64);
+        counts.events_unpersisted.add(told.len() as u64);
     }
     counts.events.add(told.len() as u64);
     recent.add(&told);

@@ -26,15 +26,15 @@ pub(super) struct FanOut {
 pub(crate) struct QueryReplies {
     pub(crate) answers: Vec<(Arc<str>, QueryReply)>,
     /// The proxies without a reply.
-    pub(crate) silent: Vec<String>,
+    pub(crate) unanswered: Vec<String>,
 }
 
 struct PendingQuery {
     what: QueryKind,
     /// The receiver of the result.
-    untold: BTreeSet<Arc<str>>,
+    unsent: BTreeSet<Arc<str>>,
     awaited: BTreeSet<Arc<str>>,
-    heard: QueryReplies,
+    replies: QueryReplies,
     until: Instant,
     answer: oneshot::Sender<QueryReplies>,
 }
@@ -56,28 +56,31 @@ impl FanOut {
         let silent: BTreeSet<_> = silent.into_iter().map(|(name, _)| name.to_string()).collect();
         let awaited: BTreeSet<_> = awaited.into_iter().map(|(name, _)| name).collect();
         let silent = silent.into_iter().filter(|name| !awaited.contains(name.as_str()));
-        let heard = QueryReplies { answers: Vec::new(), silent: silent.collect() };
+        let heard = QueryReplies { answers: Vec::new(), unanswered: silent.collect() };
         let (untold, until) = (awaited.clone(), now + ANSWER_TIME_MAX);
         self.last += 1;
-        self.open.insert(self.last, PendingQuery { what, untold, awaited, heard, until, answer });
+        self.open.insert(
+            self.last,
+            PendingQuery { what, unsent: untold, awaited, replies: heard, until, answer },
+        );
     }
 
     /// Returns whether there is a query for this proxy.
-    pub(super) fn asks(&self, proxy: &str) -> bool {
-        self.open.values().any(|open| open.untold.contains(proxy))
+    pub(super) fn has_query_for(&self, proxy: &str) -> bool {
+        self.open.values().any(|open| open.unsent.contains(proxy))
     }
 
     /// Returns the queries for this proxy, each once.
     pub(super) fn questions(&mut self, proxy: &str) -> Vec<ProxyQuery> {
         let told = self.open.iter_mut().filter_map(|(number, open)| {
-            let what = open.untold.remove(proxy).then(|| open.what.clone())?;
+            let what = open.unsent.remove(proxy).then(|| open.what.clone())?;
             Some(ProxyQuery { number: *number, what })
         });
         told.collect()
     }
 
     /// Takes the replies of a proxy; replies without a query are ignored.
-    pub(super) fn hear(&mut self, proxy: &Arc<str>, answers: Vec<ProxyReply>) {
+    pub(super) fn receive(&mut self, proxy: &Arc<str>, answers: Vec<ProxyReply>) {
         for ProxyReply { number, what } in answers {
             let Some(open) = self.open.get_mut(&number) else { continue };
             let fits = matches!(
@@ -85,7 +88,7 @@ impl FanOut {
                 (QueryKind::Why(_), QueryReply::Why(_)) | (QueryKind::Live, QueryReply::Live(_))
             );
             if fits && open.awaited.remove(proxy) {
-                open.heard.answers.push((proxy.clone(), what));
+                open.replies.answers.push((proxy.clone(), what));
             }
         }
     }
@@ -96,12 +99,13 @@ impl FanOut {
         let over = self.open.iter().filter(|(_, open)| over(open));
         let over: Vec<_> = over.map(|(number, _)| *number).collect();
         for number in over {
-            let Some(PendingQuery { awaited, mut heard, answer, .. }) = self.open.remove(&number)
+            let Some(PendingQuery { awaited, replies: mut heard, answer, .. }) =
+                self.open.remove(&number)
             else {
                 continue;
             };
-            heard.silent.extend(awaited.into_iter().map(|name| name.to_string()));
-            heard.silent.sort();
+            heard.unanswered.extend(awaited.into_iter().map(|name| name.to_string()));
+            heard.unanswered.sort();
             // The caller may have gone.
             let _ = answer.send(heard);
         }
@@ -130,18 +134,20 @@ mod tests {
         let (answer, mut heard) = oneshot::channel();
         let proxies = proxies.into_iter().map(|(name, silent)| (name.into(), silent));
         asking.begin(QueryKind::Live, proxies, answer, now);
-        assert!(asking.asks("a") && asking.asks("b") && !asking.asks("c"));
+        assert!(
+            asking.has_query_for("a") && asking.has_query_for("b") && !asking.has_query_for("c")
+        );
         let number = asking.questions("a")[0].number;
-        assert!(!asking.asks("a"), "it was queried");
-        asking.hear(&"x".into(), live(number));
-        asking.hear(&"a".into(), live(number));
-        asking.hear(&"a".into(), live(number));
+        assert!(!asking.has_query_for("a"), "it was queried");
+        asking.receive(&"x".into(), live(number));
+        asking.receive(&"a".into(), live(number));
+        asking.receive(&"a".into(), live(number));
         asking.end(now);
         assert!(heard.try_recv().is_err(), "b may still answer");
         asking.end(now + ANSWER_TIME_MAX);
         let heard = heard.try_recv().unwrap();
         let from: Vec<_> = heard.answers.iter().map(|(name, _)| &**name).collect();
-        assert_eq!((from, heard.silent), (vec!["a"], vec!["b".to_string(), "c".to_string()]));
+        assert_eq!((from, heard.unanswered), (vec!["a"], vec!["b".to_string(), "c".to_string()]));
     }
 
     #[test]

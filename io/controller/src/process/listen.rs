@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::CallerPeer;
-use super::bounds::{BoundPermit, Bounded, ControllerBounds, hold_body};
+use super::bounds::{BoundPermit, Bounded, ControllerBounds, acquire_body};
 use super::{ControllerStartError, hosts};
 use crate::tls::ClientCertificate;
 
@@ -92,7 +92,7 @@ pub(super) fn bind(
 
 impl BoundListener {
     /// Returns the same endpoints again: of two servers, either takes a connection.
-    pub(super) fn again(&self) -> Result<BoundListener, ControllerStartError> {
+    pub(super) fn try_clone(&self) -> Result<BoundListener, ControllerStartError> {
         let again = |Tcp { listener, tls }: &Tcp| {
             Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
         };
@@ -111,7 +111,7 @@ impl BoundListener {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControllerStartError::Thread)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = router.layer(from_fn_with_state(self.bounds.clone(), hold_body));
+        let router = router.layer(from_fn_with_state(self.bounds.clone(), acquire_body));
         let router = router.layer(from_fn_with_state(self.hosts, hosts::check));
         let run = move || {
             runtime.block_on(async {
@@ -156,7 +156,9 @@ async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<ControllerBounds>) {
         match listener.accept().await {
             Ok((stream, from)) => {
                 let holder = Holder { peer: Nid::tcp(from.ip()), uid: None };
-                let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
+                let Some(place) = bounds.acquire(Bounded::Connections, &holder, 1) else {
+                    continue;
+                };
                 // Small replies must not wait for one another's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let router = router.clone();
@@ -188,7 +190,9 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Cont
             Ok((stream, _)) => {
                 let uid = stream.peer_cred().ok().map(|peer| peer.uid());
                 let holder = Holder { peer: Nid::local(), uid };
-                let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
+                let Some(place) = bounds.acquire(Bounded::Connections, &holder, 1) else {
+                    continue;
+                };
                 let uid = uid.map_or_else(|| "?".into(), |uid| uid.to_string());
                 let from = format!("uid {uid}, Unix socket");
                 let peer = CallerPeer { from, holder, certificate: None, over_loopback: false };

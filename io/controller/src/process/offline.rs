@@ -75,7 +75,7 @@ impl Offline {
             StorePlace::Data => (None, None),
             StorePlace::Etcd(etcd) => {
                 let election = Election::campaign(etcd, "a command without a controller")?;
-                let fence = wait_for_office(&election)?;
+                let fence = wait_for_leadership(&election)?;
                 (Some(election), Some(fence))
             }
         };
@@ -124,10 +124,10 @@ pub(super) fn open_store(
             let path = decided_path(data);
             let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
             let is_there = |name: &&str| data.join(name).exists();
-            let beside: Vec<_> = BESIDE.into_iter().filter(is_there).collect();
+            let beside: Vec<_> = LATER_FILES.into_iter().filter(is_there).collect();
             // SQLite treats an empty file as new, whatever its write-ahead log contains.
             if size(&path) == 0 && !beside.is_empty() {
-                return Err(StoreError::Lost { path, beside });
+                return Err(StoreError::Missing { path, other_files: beside });
             }
             Box::new(SqliteStore::open(&path)?)
         }
@@ -136,19 +136,19 @@ pub(super) fn open_store(
 }
 
 /// The files that a controller makes after its store.
-const BESIDE: [&str; 3] = ["used.db", "events.db", "audit.log"];
+const LATER_FILES: [&str; 3] = ["used.db", "events.db", "audit.log"];
 
 /// Returns the path of the store in a data directory.
 pub(super) fn decided_path(data: &Path) -> PathBuf {
     data.join("decided.db")
 }
 
-fn wait_for_office(election: &Election) -> Result<FencingToken, OfflineError> {
+fn wait_for_leadership(election: &Election) -> Result<FencingToken, OfflineError> {
     let began = Instant::now();
     let mut seen = Leadership::Standby { leader: None };
     loop {
         let patience = OFFICE_TIME_MAX.saturating_sub(began.elapsed());
-        seen = match election.changed(&seen, patience) {
+        seen = match election.wait_for_change(&seen, patience) {
             Leadership::Leader(fence) => return Ok(fence),
             Leadership::Standby { leader } if patience.is_zero() => {
                 return Err(

@@ -35,9 +35,9 @@ use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
 /// A message to this thread.
 pub(crate) enum PlanMsg {
     Report(Box<ReportMsg>),
-    Look(oneshot::Sender<PlanView>),
+    View(oneshot::Sender<PlanView>),
     /// The rules of all proxies.
-    Question(QueryKind, oneshot::Sender<QueryReplies>),
+    Query(QueryKind, oneshot::Sender<QueryReplies>),
     /// Removes a proxy; the answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
     Rules(Arc<PublishedRules>),
@@ -63,13 +63,13 @@ pub(crate) struct ReportMsg {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Superseded {
     /// It is unreachable: this one may start a new epoch.
-    pub(crate) again: bool,
+    pub(crate) may_restart: bool,
 }
 
 /// The state that the API shows.
 pub(crate) struct PlanView {
     pub(crate) now: Time,
-    pub(crate) members: Vec<(Arc<str>, ProxySnapshot)>,
+    pub(crate) proxies: Vec<(Arc<str>, ProxySnapshot)>,
     /// Names under which two proxies report.
     pub(crate) duplicates: BTreeSet<Arc<str>>,
     pub(crate) scopes: usize,
@@ -91,13 +91,13 @@ pub(crate) struct PlanActor {
     withheld: BTreeMap<(Arc<str>, Arc<str>), Assignment>,
     store: MsgQueue<records::StoreMsg>,
     counts: Arc<Counts>,
-    asking: FanOut,
+    fan_out: FanOut,
     /// When the pending message was sent to the store.
     storing: Option<Instant>,
     stored: Instant,
-    teller: EventPublisher,
+    publisher: EventPublisher,
     /// Proxies that were published as unreachable.
-    silent: BTreeSet<Arc<str>>,
+    unreachable: BTreeSet<Arc<str>>,
     lives: ProxyEpochs,
 }
 
@@ -109,8 +109,8 @@ struct WaitingReport {
     epoch: u64,
     rules: Option<String>,
     /// The membership and revision that the proxy reported, by target.
-    said: BTreeMap<Arc<str>, (plan::Membership, u64)>,
-    orders: BTreeMap<Arc<str>, WireTargetAssignment>,
+    reported: BTreeMap<Arc<str>, (plan::Membership, u64)>,
+    assignments: BTreeMap<Arc<str>, WireTargetAssignment>,
     until: Instant,
 }
 
@@ -129,8 +129,8 @@ impl PlanActor {
             by_target.entry(target.clone()).or_default().push(ProxySnapshot {
                 name: name.clone(),
                 epoch: *epoch,
-                heard: Time::ZERO,
-                silent: false,
+                last_report: Time::ZERO,
+                unreachable: false,
                 fallback: *fallback,
                 revisions: (0, 0),
             });
@@ -154,11 +154,11 @@ impl PlanActor {
             withheld: BTreeMap::new(),
             store,
             counts,
-            asking: FanOut::default(),
+            fan_out: FanOut::default(),
             storing: None,
             stored: began,
-            teller,
-            silent: BTreeSet::new(),
+            publisher: teller,
+            unreachable: BTreeSet::new(),
             lives: ProxyEpochs::new(MEMBERS_MAX),
         }
     }
@@ -176,7 +176,7 @@ impl PlanActor {
                         if matches!(ask, PlanMsg::Stop) {
                             return;
                         }
-                        self.take(ask);
+                        self.handle(ask);
                     }
                 }
             }
@@ -184,7 +184,7 @@ impl PlanActor {
             let now = Instant::now();
             if now >= tick {
                 tick = now + TICK;
-                self.look_at_all(now);
+                self.run_due(now);
             }
             self.answer_ready();
         }
@@ -194,14 +194,14 @@ impl PlanActor {
         Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn take(&mut self, ask: PlanMsg) {
+    fn handle(&mut self, ask: PlanMsg) {
         match ask {
             PlanMsg::Report(said) => self.report(*said),
-            PlanMsg::Look(answer) => {
+            PlanMsg::View(answer) => {
                 // Here and below: the caller may have gone.
                 let _ = answer.send(self.view());
             }
-            PlanMsg::Question(what, answer) => self.ask(what, answer),
+            PlanMsg::Query(what, answer) => self.begin_query(what, answer),
             PlanMsg::Forget(name, answer) => {
                 let _ = answer.send(self.forget(&name));
             }
@@ -222,7 +222,7 @@ impl PlanActor {
         let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
         let check = match self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
             true => None,
-            false => self.lives.hear(&said.name, said.epoch, now),
+            false => self.lives.check(&said.name, said.epoch, now),
         };
         let duplicate = match check {
             None => {
@@ -234,13 +234,13 @@ impl PlanActor {
                 self.counts.refused.add(1);
                 return;
             }
-            Some(EpochCheck::Superseded { again, news }) => {
+            Some(EpochCheck::Superseded { may_restart: again, first_sign: news }) => {
                 if news {
-                    self.tell_duplicate(&said.name);
+                    self.publish_duplicate(&said.name);
                 }
                 self.counts.duplicate.add(1);
                 // The caller may have gone.
-                let _ = said.answer.send(Err(Superseded { again }));
+                let _ = said.answer.send(Err(Superseded { may_restart: again }));
                 return;
             }
             Some(EpochCheck::Current { duplicate }) => duplicate,
@@ -269,20 +269,30 @@ impl PlanActor {
                 controller.report(&report, now);
             }
         }
-        if self.rules.given && said.rules.as_ref() != Some(&self.rules.version) {
+        if self.rules.is_stored && said.rules.as_ref() != Some(&self.rules.version) {
             self.ready.insert(said.name.clone());
         }
         let ReportMsg { name, epoch, rules, answer, answers, .. } = said;
-        self.asking.hear(&name, answers);
-        self.asking.end(Instant::now());
-        if self.asking.asks(&name) {
+        self.fan_out.receive(&name, answers);
+        self.fan_out.end(Instant::now());
+        if self.fan_out.has_query_for(&name) {
             self.ready.insert(name.clone());
         }
-        let until = Instant::now() + HOLD;
+        let until = Instant::now() + REPLY_DELAY_MAX;
         let orders = BTreeMap::new();
         let said = targets;
-        self.waiting
-            .insert(name, WaitingReport { answer, duplicate, epoch, rules, said, orders, until });
+        self.waiting.insert(
+            name,
+            WaitingReport {
+                answer,
+                duplicate,
+                epoch,
+                rules,
+                reported: said,
+                assignments: orders,
+                until,
+            },
+        );
     }
 
     fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
@@ -298,13 +308,13 @@ impl PlanActor {
         }
     }
 
-    fn ask(&mut self, what: QueryKind, answer: oneshot::Sender<QueryReplies>) {
-        let members = self.targets.values().flat_map(ShareAllocator::members);
-        let members = members.map(|member| (member.name, member.silent));
-        self.asking.begin(what, members, answer, Instant::now());
-        let asked = self.waiting.keys().filter(|name| self.asking.asks(name));
+    fn begin_query(&mut self, what: QueryKind, answer: oneshot::Sender<QueryReplies>) {
+        let members = self.targets.values().flat_map(ShareAllocator::proxies);
+        let members = members.map(|member| (member.name, member.unreachable));
+        self.fan_out.begin(what, members, answer, Instant::now());
+        let asked = self.waiting.keys().filter(|name| self.fan_out.has_query_for(name));
         self.ready.extend(asked.cloned());
-        self.asking.end(Instant::now());
+        self.fan_out.end(Instant::now());
     }
 
     fn forget(&mut self, name: &str) -> bool {
@@ -324,7 +334,7 @@ impl PlanActor {
         let now = self.now();
         let mut orders = Vec::new();
         for (target, controller) in &mut self.targets {
-            while let Some(order) = controller.poll_order(now) {
+            while let Some(order) = controller.poll_assignment(now) {
                 orders.push((target.clone(), order));
             }
         }
@@ -332,14 +342,14 @@ impl PlanActor {
             self.route(target, order);
         }
         if !self.withheld.is_empty() {
-            self.keep_members();
+            self.store_proxies();
         }
     }
 
     fn route(&mut self, target: Arc<str>, order: Assignment) {
         let place = (target, order.to.clone());
         let is_known = self.known.get(&place).is_some_and(|(epoch, fallback)| {
-            *epoch == order.epoch && (order.stay || *fallback >= order.fallback)
+            *epoch == order.epoch && (order.learning || *fallback >= order.fallback)
         });
         if !is_known {
             self.withheld.insert(place, order);
@@ -350,51 +360,51 @@ impl PlanActor {
         if waiting.epoch != order.epoch {
             return;
         }
-        let (term, revision) = waiting.said.get(&place.0).copied().unwrap_or_default();
+        let (term, revision) = waiting.reported.get(&place.0).copied().unwrap_or_default();
         // A proxy is registered by some calls, one right after the other.
         let registers = revision == 0 && order.number < REGISTERED;
         let news = order.term != term || order.revision > revision || !order.grants.is_empty();
         if news || registers {
             self.ready.insert(order.to.clone());
         }
-        waiting.orders.insert(place.0, WireTargetAssignment::from(&order));
+        waiting.assignments.insert(place.0, WireTargetAssignment::from(&order));
     }
 
     /// Does what is due by the clock.
-    fn look_at_all(&mut self, now: Instant) {
-        self.asking.end(now);
+    fn run_due(&mut self, now: Instant) {
+        self.fan_out.end(now);
         let due = self.waiting.iter().filter(|(_, waiting)| now >= waiting.until);
         self.ready.extend(due.map(|(name, _)| name.clone()));
         if self.stored + RESTORE <= now {
-            self.keep_members();
+            self.store_proxies();
         }
-        self.tell_silent();
+        self.publish_unreachable();
     }
 
     /// Publishes which proxies are unreachable, and which have recovered.
-    fn tell_silent(&mut self) {
+    fn publish_unreachable(&mut self) {
         let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        for member in self.targets.values().flat_map(ShareAllocator::members) {
-            *silent.entry(member.name).or_insert(true) &= member.silent;
+        for member in self.targets.values().flat_map(ShareAllocator::proxies) {
+            *silent.entry(member.name).or_insert(true) &= member.unreachable;
         }
         for (name, silent) in silent {
-            if silent && self.silent.insert(name.clone()) {
+            if silent && self.unreachable.insert(name.clone()) {
                 let text = format!("proxy {name} is unreachable");
-                self.teller.tell_now(EventKind::Unreachable, &*name, text);
-            } else if !silent && self.silent.remove(&name) {
+                self.publisher.publish_now(EventKind::Unreachable, &*name, text);
+            } else if !silent && self.unreachable.remove(&name) {
                 let text = format!("proxy {name} has recovered");
-                self.teller.tell_now(EventKind::Recovered, &*name, text);
+                self.publisher.publish_now(EventKind::Recovered, &*name, text);
             }
         }
     }
 
-    fn tell_duplicate(&self, name: &Arc<str>) {
+    fn publish_duplicate(&self, name: &Arc<str>) {
         let text = format!(
             "two proxies report as {name}: only the one that started last is accepted; rename the \
              other with --name"
         );
         tracing::error!("{text}");
-        self.teller.tell_now(EventKind::Duplicate, &**name, text);
+        self.publisher.publish_now(EventKind::Duplicate, &**name, text);
     }
 
     fn answer_ready(&mut self) {
@@ -405,25 +415,25 @@ impl PlanActor {
 
     fn answer(&mut self, name: &Arc<str>) {
         let Some(waiting) = self.waiting.remove(name) else { return };
-        let given = self.rules.given && waiting.rules.as_ref() != Some(&self.rules.version);
+        let given = self.rules.is_stored && waiting.rules.as_ref() != Some(&self.rules.version);
         let rules =
             || RulesText { version: self.rules.version.clone(), text: self.rules.text.to_string() };
-        self.counts.orders.add(waiting.orders.len() as u64);
-        let targets = waiting.orders.into_iter();
+        self.counts.assignments.add(waiting.assignments.len() as u64);
+        let targets = waiting.assignments.into_iter();
         // The caller may have gone.
         let _ = waiting.answer.send(Ok(ControllerReply {
             term: self.term,
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
             rules: given.then(rules),
-            usage_taken: None,
-            questions: self.asking.questions(name),
+            usage_acknowledged: None,
+            questions: self.fan_out.questions(name),
             duplicate: waiting.duplicate,
         }));
     }
 
     /// Sends changes of the proxies to the store, one at a time. Smaller shares may wait: a record
     /// of more than the current share is safe.
-    fn keep_members(&mut self) {
+    fn store_proxies(&mut self) {
         let now = Instant::now();
         if self.storing.is_some_and(|since| now < since + RESTORE) {
             return;
@@ -431,7 +441,7 @@ impl PlanActor {
         let mut gone: BTreeSet<_> = self.known.keys().cloned().collect();
         let mut changed = Vec::new();
         for (target, controller) in &self.targets {
-            for ProxySnapshot { name, epoch, fallback, .. } in controller.members() {
+            for ProxySnapshot { name, epoch, fallback, .. } in controller.proxies() {
                 let place = (target.clone(), name.clone());
                 gone.remove(&place);
                 if self.known.get(&place) != Some(&(epoch, fallback)) {
@@ -479,7 +489,7 @@ impl PlanActor {
 
     fn view(&self) -> PlanView {
         let members = self.targets.iter().flat_map(|(target, controller)| {
-            controller.members().map(|member| (target.clone(), member))
+            controller.proxies().map(|member| (target.clone(), member))
         });
         let members: Vec<_> = members.collect();
         let now = self.now();
@@ -488,7 +498,7 @@ impl PlanActor {
             names.filter(|name| self.lives.has_duplicate(name, now)).cloned().collect();
         PlanView {
             now,
-            members,
+            proxies: members,
             duplicates,
             scopes: self.targets.values().map(ShareAllocator::scopes).sum(),
         }
@@ -500,7 +510,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The time that a call is held: less than the second between two reports. A report acknowledges
 /// the assignment before it, so a longer hold would delay acknowledgements by two reports, and an
 /// idle proxy would report too late to be present.
-const HOLD: Duration = Duration::from_millis(500);
+const REPLY_DELAY_MAX: Duration = Duration::from_millis(500);
 /// The number of assignments after which a proxy has reported its holdings, if nothing is lost.
 const REGISTERED: u64 = 8;
 /// The time after which the store is asked again, and for which smaller shares may wait.
@@ -536,7 +546,7 @@ mod tests {
                 text: text.into(),
                 version: "v1".into(),
                 set: Arc::new(RuleSet::parse(text).unwrap()),
-                given: true,
+                is_stored: true,
             };
             let teller =
                 EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
@@ -558,7 +568,7 @@ mod tests {
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
             let answers = vec![];
             let said = ReportMsg { name: name.into(), epoch: 1, rules, reports, answers, answer };
-            self.desk.take(PlanMsg::Report(Box::new(said)));
+            self.desk.handle(PlanMsg::Report(Box::new(said)));
             self.settle();
             order
         }
@@ -573,7 +583,7 @@ mod tests {
             let Some(records::StoreMsg::Members(members)) = self.store.try_iter().next() else {
                 return vec![];
             };
-            self.desk.take(PlanMsg::Stored(members.clone()));
+            self.desk.handle(PlanMsg::Stored(members.clone()));
             self.settle();
             members
         }
@@ -588,8 +598,8 @@ mod tests {
                 let mut order = self.say(&mut standing, name);
                 self.store();
                 let Ok(order) = order.try_recv().map(Result::unwrap) else { break };
-                let order = order.targets["t"].to_order(&name.into(), 1).unwrap();
-                if !standing.hear(&order, self.desk.now()) {
+                let order = order.targets["t"].to_assignment(&name.into(), 1).unwrap();
+                if !standing.receive(&order, self.desk.now()) {
                     break;
                 }
             }
@@ -612,7 +622,7 @@ mod tests {
     fn a_call_waits_until_there_is_news_or_the_next_one_comes() {
         let mut room = QueueRoom::new(KnownProxies::new());
         let mut standing = room.join("a");
-        assert!(standing.is_ordered());
+        assert!(standing.is_assigned());
         assert!(standing.part_of(&Scope::rule("all", &[])).is_whole(), "it is alone");
         // A second later it has something to report; what it has acknowledged is not a change.
         room.desk.began -= Duration::from_secs(1);
@@ -623,8 +633,8 @@ mod tests {
         assert!(first.try_recv().is_ok(), "the next call has come");
         assert!(second.try_recv().is_err());
         let rules =
-            PublishedRules { version: "v2".into(), given: true, ..PublishedRules::default() };
-        room.desk.take(PlanMsg::Rules(Arc::new(rules)));
+            PublishedRules { version: "v2".into(), is_stored: true, ..PublishedRules::default() };
+        room.desk.handle(PlanMsg::Rules(Arc::new(rules)));
         room.settle();
         assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
     }
@@ -634,11 +644,11 @@ mod tests {
         let place = ("t".into(), "gone".into());
         let mut room =
             QueueRoom::new(KnownProxies::from([(place, (1, model::Share::ratio(1, 2)))]));
-        assert_eq!(room.desk.view().members[0].1.fallback, model::Share::ratio(1, 2));
+        assert_eq!(room.desk.view().proxies[0].1.fallback, model::Share::ratio(1, 2));
         let (answer, mut outcome) = oneshot::channel();
-        room.desk.take(PlanMsg::Forget("gone".into(), answer));
+        room.desk.handle(PlanMsg::Forget("gone".into(), answer));
         assert_eq!(outcome.try_recv(), Ok(true));
-        room.desk.keep_members();
+        room.desk.store_proxies();
         assert_eq!(room.store()[0].fallback, None, "it is off the record");
         assert!(room.desk.known.is_empty());
     }

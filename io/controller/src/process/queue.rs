@@ -74,12 +74,12 @@ impl<T> Clone for MsgQueue<T> {
 impl<T> MsgInbox<T> {
     /// Receives the next message.
     pub(crate) fn recv(&self) -> Result<T, RecvError> {
-        self.taken(self.receiver.recv())
+        self.count_received(self.receiver.recv())
     }
 
     /// Receives the next message, if it comes in time.
     pub(crate) fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.taken(self.receiver.recv_timeout(patience))
+        self.count_received(self.receiver.recv_timeout(patience))
     }
 
     /// Returns the messages that are there, without waiting.
@@ -87,7 +87,7 @@ impl<T> MsgInbox<T> {
         self.receiver.try_iter().inspect(|_| self.count_out())
     }
 
-    fn taken<E>(&self, outcome: Result<T, E>) -> Result<T, E> {
+    fn count_received<E>(&self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_ok() {
             self.count_out();
         }

@@ -47,7 +47,7 @@ pub(crate) enum StoreMsg {
     },
     Members(Vec<ProxyRecord>),
     /// The keys that decays throttle.
-    Standings(ThrottledKeys),
+    ThrottledKeys(ThrottledKeys),
     Stop,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct PublishedRules {
     pub(crate) version: String,
     pub(crate) set: Arc<RuleSet>,
     /// Whether rules were ever stored; proxies keep their own until then.
-    pub(crate) given: bool,
+    pub(crate) is_stored: bool,
 }
 
 impl PublishedRules {
     /// Describes them in a sentence.
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         let some = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
             _ => format!("{count} {what}s"),
@@ -109,7 +109,7 @@ impl TokenFailed {
                 TokenRefused::Name { .. } => (ErrorCode::InvalidArgument, Some("name")),
                 TokenRefused::User { .. } => (ErrorCode::InvalidArgument, Some("user")),
                 TokenRefused::Expired { .. } => (ErrorCode::InvalidArgument, Some("expires_s")),
-                TokenRefused::Taken { .. } => (ErrorCode::AlreadyExists, Some("name")),
+                TokenRefused::NameInUse { .. } => (ErrorCode::AlreadyExists, Some("name")),
                 TokenRefused::Unknown { .. } => (ErrorCode::NotFound, Some("name")),
                 TokenRefused::First | TokenRefused::Last { .. } | TokenRefused::Open { .. } => {
                     (ErrorCode::TokenRequired, None)
@@ -152,7 +152,7 @@ enum Decision {
 struct RecordsState {
     term: u64,
     rules: Option<String>,
-    members: Vec<ProxyRecord>,
+    proxies: Vec<ProxyRecord>,
     #[serde(default)]
     tokens: Vec<TokenRecord>,
     #[serde(default)]
@@ -175,7 +175,7 @@ impl Records {
         let history = store.load(Revision::ZERO)?;
         let state = RecordsState::default();
         let mut records = Records { store, at: Revision::ZERO, tail: 0, tail_bytes: 0, state };
-        records.take(history)?;
+        records.load_history(history)?;
         Ok(records)
     }
 
@@ -204,7 +204,7 @@ impl Records {
         self.tokens().check_new(new, now_s())?;
         let (token, record) = TokenRecord::make(new, now_s());
         let made = MadeToken { token, record: record.report() };
-        let line = by.changed(format!("token {}", record.name), None, Some(record.words()));
+        let line = by.audit_line(format!("token {}", record.name), None, Some(record.words()));
         self.decide(Decision::Token(record))?;
         access.set_tokens(self.tokens());
         access.audit.write(&line);
@@ -221,23 +221,23 @@ impl Records {
         let tokens = self.tokens();
         tokens.check_revoked(&name, access.open)?;
         let before = tokens.named(&name).map(TokenRecord::words);
-        let line = by.changed(format!("token {name}"), before, None);
+        let line = by.audit_line(format!("token {name}"), before, None);
         self.decide(Decision::Revoked(name))?;
         access.set_tokens(self.tokens());
         access.audit.write(&line);
         Ok(self.tokens().report())
     }
 
-    pub(crate) fn members(&self) -> KnownProxies {
+    pub(crate) fn known_proxies(&self) -> KnownProxies {
         let known = |member: &ProxyRecord| {
             let part = Share::from_billionths(member.fallback?).unwrap_or(Share::WHOLE);
             let place = (member.target.as_str().into(), member.name.as_str().into());
             Some((place, (member.epoch, part)))
         };
-        self.state.members.iter().filter_map(known).collect()
+        self.state.proxies.iter().filter_map(known).collect()
     }
 
-    pub(crate) fn standings(&self) -> ThrottledKeys {
+    pub(crate) fn throttled_keys(&self) -> ThrottledKeys {
         self.state.decays.clone()
     }
 
@@ -254,7 +254,7 @@ impl Records {
                 // The current content decides, whether this change was stored or another one came
                 // first.
                 let history = self.store.load(self.at)?;
-                self.take(history)?;
+                self.load_history(history)?;
                 return Err(error);
             }
         }
@@ -268,10 +268,10 @@ impl Records {
         Ok(())
     }
 
-    fn take(&mut self, history: History) -> Result<(), StoreError> {
+    fn load_history(&mut self, history: History) -> Result<(), StoreError> {
         let newest = history.newest();
         let damaged = |revision: Revision, error: serde_json::Error| StoreError::Damaged {
-            place: "the store".into(),
+            location: "the store".into(),
             problem: format!("revision {revision}: {error}"),
         };
         if let Some(snapshot) = history.snapshot {
@@ -300,9 +300,9 @@ impl RecordsState {
             Decision::Decays(standings) => self.decays = standings,
             Decision::Members(changed) => {
                 for new in changed {
-                    self.members.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
+                    self.proxies.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
                     if new.fallback.is_some() {
-                        self.members.push(new);
+                        self.proxies.push(new);
                     }
                 }
             }
@@ -314,7 +314,7 @@ impl RecordsState {
 pub(crate) struct StoreOutputs {
     pub(crate) plan: MsgQueue<plan_actor::PlanMsg>,
     pub(crate) usage: MsgQueue<usage::UsageMsg>,
-    pub(crate) teller: EventPublisher,
+    pub(crate) publisher: EventPublisher,
 }
 
 /// Runs the thread until it is stopped.
@@ -341,7 +341,7 @@ pub(crate) fn run(
             StoreMsg::RevokeToken { name, by, answer } => {
                 let _ = answer.send(records.revoke_token(name, &by, access));
             }
-            StoreMsg::Standings(standings) => {
+            StoreMsg::ThrottledKeys(standings) => {
                 if let Err(error) = records.decide(Decision::Decays(standings)) {
                     tracing::error!(%error, "cannot store the keys that decays throttle");
                 }
@@ -351,10 +351,14 @@ pub(crate) fn run(
                 let outcome = set_rules(&mut records, text, over, shared);
                 if let Ok(rules) = &outcome {
                     let after = Some(rules.text.to_string());
-                    access.audit.write(&by.changed("rules".into(), before, after));
+                    access.audit.write(&by.audit_line("rules".into(), before, after));
                     let _ = to.plan.send(plan_actor::PlanMsg::Rules(rules.clone()));
                     let _ = to.usage.send(usage::UsageMsg::Rules(rules.clone()));
-                    to.teller.tell_now(EventKind::Rules, rules.version.as_str(), rules.told());
+                    to.publisher.publish_now(
+                        EventKind::Rules,
+                        rules.version.as_str(),
+                        rules.description(),
+                    );
                 }
                 // The caller may have gone.
                 let _ = answer.send(outcome.map(|_| ()));
@@ -383,7 +387,12 @@ fn in_force(text: Option<&str>) -> Result<PublishedRules, RuleFileError> {
     let given = text.is_some();
     let text = text.unwrap_or_default();
     let set = Arc::new(RuleSet::parse(text)?);
-    Ok(PublishedRules { version: WireRules::version_of(text), text: text.into(), set, given })
+    Ok(PublishedRules {
+        version: WireRules::version_of(text),
+        text: text.into(),
+        set,
+        is_stored: given,
+    })
 }
 
 /// The number of records after which they are written as a snapshot.
@@ -410,7 +419,7 @@ mod tests {
     fn a_controller_that_begins_anew_finds_rules_members_and_a_greater_term() {
         let folder = TestFolder::new();
         let mut records = open(&folder);
-        assert!(!records.rules().unwrap().given);
+        assert!(!records.rules().unwrap().is_stored);
         let first = records.begin(None).unwrap();
         let text = "[[rule]]\nname = \"a\"\nlimit = \"1MB/s\"\n";
         records.decide(Decision::Rules(text.into())).unwrap();
@@ -424,9 +433,9 @@ mod tests {
         let mut again = open(&folder);
         assert_eq!(again.begin(None).unwrap(), first + 1);
         let rules = again.rules().unwrap();
-        assert_eq!((&*rules.text, rules.given), (text, true));
+        assert_eq!((&*rules.text, rules.is_stored), (text, true));
         let expected = (("t".into(), "a".into()), (3, Share::ratio(1, 2)));
-        assert_eq!(again.members().into_iter().collect::<Vec<_>>(), [expected]);
+        assert_eq!(again.known_proxies().into_iter().collect::<Vec<_>>(), [expected]);
     }
 
     #[test]
@@ -462,7 +471,7 @@ mod tests {
         assert_eq!(records.tail, 5);
         drop(records);
         let again = open(&folder);
-        let (epoch, part) = again.members()[&("t".into(), "a".into())];
+        let (epoch, part) = again.known_proxies()[&("t".into(), "a".into())];
         assert_eq!((epoch, part.billionths()), (TAIL_MAX as u64 + 4, 7));
     }
 }

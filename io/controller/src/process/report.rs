@@ -73,9 +73,9 @@ pub(super) fn read(
         return Ok(FoundOwners { points, users: Vec::new(), all: BTreeMap::new() });
     };
     let span = (first.at, last.at + last.span);
-    let all = ledger.by(SubjectKind::Job, span.0, span.1)?;
+    let all = ledger.sums_by(SubjectKind::Job, span.0, span.1)?;
     // A mark may be as old as its hour.
-    let owners = ledger.by(SubjectKind::Owner, span.0.before(HOUR), span.1)?;
+    let owners = ledger.sums_by(SubjectKind::Owner, span.0.before(HOUR), span.1)?;
     let user = |name: &str| match name.split_once(' ') {
         Some((uid, of)) if of == job => uid.parse().ok(),
         _ => None,
@@ -102,7 +102,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
     let ops: u64 = sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops));
     let rate = |units: u64| units / active_s.max(1);
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
-    let (others, others_count) = beside(job, found, everybody);
+    let (others, others_count) = concurrent_jobs(job, found, everybody);
     let seen = AccessStats { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
     WireJobReport {
         job: job.into(),
@@ -113,24 +113,24 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         active_s,
         counters: usage::form(&sums),
         achieved_per_s: rate(bytes),
-        asked_per_s: rate(bytes.saturating_add(sums.delayed_bytes)),
+        requested_per_s: rate(bytes.saturating_add(sums.delayed_bytes)),
         achieved_ops_per_s: rate(ops),
-        asked_ops_per_s: rate(ops.saturating_add(sums.delayed)),
+        requested_ops_per_s: rate(ops.saturating_add(sums.delayed)),
         others,
         others_count,
         coverage_ppm: part_ppm(bytes, everybody),
-        points: shown(points, &length),
+        points: merge_points(points, &length),
         patterns: seen.patterns().map(JobPattern::from).collect(),
-        doubts: doubts(found, active_s, at_s),
+        doubts: caveats(found, active_s, at_s),
         ..WireJobReport::default()
     }
 }
 
 /// Adds the causes of delay that the proxies report.
-pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[String]) {
-    report.holders_known = !why.subjects.is_empty();
+pub(super) fn add_delay_causes(report: &mut WireJobReport, why: &Why, silent: &[String]) {
+    report.delay_causes_known = !why.subjects.is_empty();
     let mut holders: BTreeMap<String, api::JobDelayCause> = BTreeMap::new();
-    for hold in why.holds.iter().filter(|hold| hold.requests > 0 || hold.now) {
+    for hold in why.waits.iter().filter(|hold| hold.requests > 0 || hold.now) {
         let what = hold.cause();
         let holder = holders.entry(what.clone()).or_default();
         holder.what = what;
@@ -139,9 +139,9 @@ pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[Strin
         holder.bytes = holder.bytes.saturating_add(hold.bytes);
         holder.wait_ns = holder.wait_ns.saturating_add(hold.wait_ns);
     }
-    report.holders = holders.into_values().collect();
-    report.holders.sort_by_key(|holder| Reverse(holder.wait_ns));
-    report.holders.truncate(HOLDERS_MAX);
+    report.delay_causes = holders.into_values().collect();
+    report.delay_causes.sort_by_key(|holder| Reverse(holder.wait_ns));
+    report.delay_causes.truncate(DELAY_CAUSES_MAX);
     if !silent.is_empty() {
         let silent = silent.join(", ");
         report.doubts.push(format!("Causes of delay are not known from: {silent}."));
@@ -149,7 +149,7 @@ pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[Strin
 }
 
 /// Returns the other jobs with the most payload, and their number.
-fn beside(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
+fn concurrent_jobs(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
     let others = found.all.iter().filter(|(name, sums)| *name != job && !sums.is_zero());
     let mut others: Vec<_> = others.map(|(name, sums)| (payload(sums), name)).collect();
     others.sort_by_key(|(bytes, name)| (Reverse(*bytes), *name));
@@ -163,7 +163,7 @@ fn beside(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>
 }
 
 /// Returns the points, merged if there are too many.
-fn shown(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
+fn merge_points(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
     let together = points.len().div_ceil(POINTS_MAX).max(1);
     let one = |points: &[LedgerPoint]| {
         let mut sums = Counters::default();
@@ -182,7 +182,7 @@ fn shown(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<J
     points.chunks(together).map(one).collect()
 }
 
-fn doubts(found: &FoundOwners, active_s: u64, at_s: u64) -> Vec<String> {
+fn caveats(found: &FoundOwners, active_s: u64, at_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
         return doubts;
@@ -246,7 +246,7 @@ const HOUR: Nanos = Nanos::from_secs(3_600);
 /// The most marks that are remembered: some megabytes.
 const MARKED_MAX: usize = 65_536;
 const OTHERS_MAX: usize = 5;
-const HOLDERS_MAX: usize = 16;
+const DELAY_CAUSES_MAX: usize = 16;
 /// The most points of one report.
 const POINTS_MAX: usize = 1_500;
 
@@ -286,8 +286,8 @@ mod tests {
         let found = found(vec![point(10, 1, 60, 0), point(12, 1, 60, 6_000)], &[("k", 360)]);
         let report = summary("j", &found, Time::from_nanos(20 * MINUTE.get()));
         assert_eq!((report.from_s, report.to_s, report.active_s), (600, 780, 120));
-        assert_eq!((report.achieved_per_s, report.asked_per_s), (1_000_000, 1_500_000));
-        assert_eq!((report.achieved_ops_per_s, report.asked_ops_per_s), (100, 150));
+        assert_eq!((report.achieved_per_s, report.requested_per_s), (1_000_000, 1_500_000));
+        assert_eq!((report.achieved_ops_per_s, report.requested_ops_per_s), (100, 150));
         assert_eq!(report.coverage_ppm, 250_000);
         let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, share_ppm: 750_000 };
         assert_eq!((report.others, report.others_count), (vec![beside], 1));
@@ -341,16 +341,16 @@ mod tests {
             hold(WireWaitKind::Slots, 4, true),
         ];
         let subjects = vec![WhySubject::default()];
-        let why = Why { holds, subjects, ..Why::default() };
+        let why = Why { waits: holds, subjects, ..Why::default() };
         let mut report = WireJobReport::default();
-        add_holders(&mut report, &why, &["b".into()]);
+        add_delay_causes(&mut report, &why, &["b".into()]);
         let holders: Vec<_> = report
-            .holders
+            .delay_causes
             .iter()
             .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.now))
             .collect();
         let share = "its weight: other classes are served by theirs";
         assert_eq!(holders, [("the slots of rule jobs", 4, 7, true), (share, 2, 5, false)]);
-        assert!(report.holders_known && report.doubts[0].ends_with("from: b."));
+        assert!(report.delay_causes_known && report.doubts[0].ends_with("from: b."));
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
         // The page has no data of its own: it calls the API as its user.
         .merge(page::router())
-        .layer(axum::middleware::from_fn(in_time))
+        .layer(axum::middleware::from_fn(with_time_limit))
         .with_state(shared)
 }
 
@@ -124,8 +124,8 @@ struct Description;
 /// The status of the controller.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ControllerStatus)))]
 async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, RouteError> {
-    let view = look(&shared).await?;
-    let mut names: Vec<_> = view.members.iter().map(|(_, member)| &member.name).collect();
+    let view = plan_view(&shared).await?;
+    let mut names: Vec<_> = view.proxies.iter().map(|(_, member)| &member.name).collect();
     names.sort();
     names.dedup();
     Ok(Json(ControllerStatus {
@@ -136,7 +136,7 @@ async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, Rou
         leads: true,
         leader: None,
         copied_ns_ago: None,
-        store: shared.place.clone(),
+        store: shared.store_location.clone(),
         listeners: shared.listeners.clone(),
         rules: in_force(&shared).version.clone(),
         proxies: names.len() as u64,
@@ -243,7 +243,7 @@ async fn used(
     let now = shared.clock.now();
     let by = span.by.as_deref().unwrap_or("job");
     let kind = kind_of(by)?;
-    let user = user_asked_for(&span, kind, &caller)?;
+    let user = requested_user(&span, kind, &caller)?;
     let from = time_of("from", span.from.as_deref().unwrap_or("-1h"), now)?;
     let to = time_of("to", span.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
@@ -281,7 +281,7 @@ struct UsageQuery {
 }
 
 /// Returns the one user whose usage is requested and may be seen; `None` is everybody.
-fn user_asked_for(
+fn requested_user(
     span: &UsageQuery,
     by: SubjectKind,
     caller: &ApiCaller,
@@ -308,7 +308,7 @@ fn user_asked_for(
 fn kind_of(by: &str) -> Result<SubjectKind, RouteError> {
     BY.iter().find(|kind| kind.name() == by).copied().ok_or_else(|| {
         let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
-        let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
+        let message = format!("by: {:?} is not one of {}", truncated(by), known.join(", "));
         invalid("by", message)
     })
 }
@@ -326,9 +326,9 @@ async fn sums_by(
     table.map_err(|why| RouteError::new(ErrorCode::StoreFailed, why.to_string()))
 }
 
-async fn look(shared: &ApiState) -> Result<plan_actor::PlanView, RouteError> {
+async fn plan_view(shared: &ApiState) -> Result<plan_actor::PlanView, RouteError> {
     let (answer, view) = oneshot::channel();
-    submit(&shared.plan, plan_actor::PlanMsg::Look(answer))?;
+    submit(&shared.plan, plan_actor::PlanMsg::View(answer))?;
     view.await.map_err(|_| shutting_down())
 }
 
@@ -351,7 +351,7 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
 /// Parses a point of time. The caller may be in another time zone, so a date must name its
 /// own.
 fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
-    let point = text.parse::<Moment>().and_then(|moment| moment.without_zone(now));
+    let point = text.parse::<Moment>().and_then(|moment| moment.resolve_without_zone(now));
     point.map_err(|why| {
         let why = match why {
             MomentError::NotAMoment => {
@@ -359,7 +359,7 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
             }
             why => why.to_string(),
         };
-        invalid(key, format!("{key}: {:?}: {why}", cut(text)))
+        invalid(key, format!("{key}: {:?}: {why}", truncated(text)))
     })
 }
 
@@ -378,7 +378,7 @@ fn shutting_down() -> RouteError {
 }
 
 /// Ends an exchange that takes too long, such as one whose body does not arrive.
-async fn in_time(request: Request, next: Next) -> Result<Response, RouteError> {
+async fn with_time_limit(request: Request, next: Next) -> Result<Response, RouteError> {
     if request.uri().path() == path::EVENTS {
         // It waits for the time that the caller chose, and takes no body.
         return Ok(next.run(request).await);
@@ -394,13 +394,16 @@ async fn in_time(request: Request, next: Next) -> Result<Response, RouteError> {
 }
 
 async fn not_found(uri: axum::http::Uri) -> RouteError {
-    let message = format!("{:?} not found; see {}", cut(uri.path()), path::OPENAPI);
+    let message = format!("{:?} not found; see {}", truncated(uri.path()), path::OPENAPI);
     RouteError::new(ErrorCode::NotFound, message)
 }
 
 async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
-    let message =
-        format!("method {method} is not allowed at {:?}; see {}", cut(uri.path()), path::OPENAPI);
+    let message = format!(
+        "method {method} is not allowed at {:?}; see {}",
+        truncated(uri.path()),
+        path::OPENAPI
+    );
     RouteError::new(ErrorCode::MethodNotAllowed, message)
 }
 
@@ -410,7 +413,7 @@ fn invalid(at: &str, message: String) -> RouteError {
 }
 
 /// Cuts a wrong value to the length that a message repeats.
-fn cut(text: &str) -> &str {
+fn truncated(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(at, _)| &text[..at])
 }
 

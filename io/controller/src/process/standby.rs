@@ -57,7 +57,7 @@ pub(super) struct LeaderInit {
     pub(super) events: EventFile,
     pub(super) store: Box<dyn Store>,
     /// The description of its store.
-    pub(super) place: String,
+    pub(super) store_location: String,
 }
 
 impl StandbyController {
@@ -125,7 +125,7 @@ impl StandbyController {
         } = self;
         if settings.store != StorePlace::Data {
             // The events of the former leader's last second were not copied.
-            events.leave_out(EVENTS_LEFT_OUT);
+            events.skip(EVENTS_LEFT_OUT);
         }
         let store = open_store(&settings.data, &settings.store, fence.clone())?;
         let place = match &settings.store {
@@ -148,7 +148,7 @@ impl StandbyController {
             ledger,
             events,
             store,
-            place,
+            store_location: place,
         };
         Controller::begin(inherited).map(Some)
     }
@@ -162,16 +162,16 @@ impl StandbyController {
         let told = Arc::new(StandbyApi {
             began: Instant::now(),
             listeners: self.listeners.clone(),
-            now: RwLock::default(),
+            state: RwLock::default(),
         });
-        let serving = self.bound.again()?.serve(router(told.clone()))?;
+        let serving = self.bound.try_clone()?.serve(router(told.clone()))?;
         let mut seen = Leadership::Standby { leader: None };
         let (mut now, mut troubled, mut due) = (StandbyState::default(), false, Instant::now());
         let fence = loop {
             if ends() {
                 return Ok(None);
             }
-            let office = election.changed(&seen, LOOK);
+            let office = election.wait_for_change(&seen, STOP_CHECK_INTERVAL);
             let leader = match &office {
                 Leadership::Leader(fence) => break fence.clone(),
                 Leadership::Standby { leader } => leader.clone(),
@@ -232,7 +232,7 @@ impl StandbyController {
             tracing::info!(why, "copying the leader's whole ledger");
             // Closed before its file is replaced.
             drop(ledger);
-            let new = self.take_whole(&client)?;
+            let new = self.download_ledger(&client)?;
             fs::rename(new, &path).map_err(|error| said(&error))?;
             ledger = open_ledger(&path, &self.settings.clock).map_err(|error| said(&error))?;
         }
@@ -245,7 +245,7 @@ impl StandbyController {
         for _ in 0..EVENT_PAGES {
             let since = self.events.newest();
             let page = client.events(&format!("since={since}&limit={EVENT_PAGE}"))?.events;
-            self.events.keep(&page)?;
+            self.events.insert_copies(&page)?;
             if page.len() < EVENT_PAGE {
                 break;
             }
@@ -254,7 +254,7 @@ impl StandbyController {
     }
 
     /// Copies the leader's whole ledger into a file beside ours.
-    fn take_whole(&self, client: &ApiClient) -> Result<PathBuf, String> {
+    fn download_ledger(&self, client: &ApiClient) -> Result<PathBuf, String> {
         let path = self.settings.data.join("used.new");
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let mut options = api::private_options();
@@ -280,7 +280,7 @@ fn open_ledger(path: &Path, clock: &WallClock) -> Result<Ledger, LedgerError> {
 struct StandbyApi {
     began: Instant,
     listeners: Vec<String>,
-    now: RwLock<StandbyState>,
+    state: RwLock<StandbyState>,
 }
 
 #[derive(Clone, Default)]
@@ -291,21 +291,21 @@ struct StandbyState {
 }
 
 impl StandbyApi {
-    fn now(&self) -> StandbyState {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn state(&self) -> StandbyState {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, now: StandbyState) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = now;
     }
 }
 
 fn router(told: Arc<StandbyApi>) -> Router {
-    Router::new().route(path::STATUS, get(status)).fallback(not_me).with_state(told)
+    Router::new().route(path::STATUS, get(status)).fallback(refer_to_leader).with_state(told)
 }
 
 async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
-    let StandbyState { leader, copied } = told.now();
+    let StandbyState { leader, copied } = told.state();
     let nanos = |since: Instant| u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Json(ControllerStatus {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -319,8 +319,8 @@ async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
     })
 }
 
-async fn not_me(State(told): State<Arc<StandbyApi>>) -> RouteError {
-    let Some(leader) = told.now().leader else {
+async fn refer_to_leader(State(told): State<Arc<StandbyApi>>) -> RouteError {
+    let Some(leader) = told.state().leader else {
         let message = "this controller is a standby and no leader is elected; retry in 5 s";
         return RouteError::new(ErrorCode::NoLeader, message);
     };
@@ -335,7 +335,7 @@ const EVENTS_LEFT_OUT: u64 = 1_000;
 const EVENT_PAGE: usize = 1_000;
 const EVENT_PAGES: usize = 10;
 /// The interval of checks whether the controller is to end.
-const LOOK: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of copies of the leader's ledger.
 const COPY_EVERY: Duration = Duration::from_secs(1);
 /// The longest time of one copy; the whole file may be some hundred megabytes.

@@ -75,7 +75,7 @@ pub(crate) struct UsageUpdate {
     sequence: u64,
     total: Counters,
     lines: Vec<LedgerReportLine>,
-    gone: Vec<u64>,
+    dropped_lines: Vec<u64>,
     /// The version of the rules that the proxy has.
     pub(crate) rules: Option<String>,
     pub(crate) contended: bool,
@@ -117,7 +117,7 @@ impl UsageUpdate {
             sequence: usage.sequence,
             total: counters(&usage.total),
             lines: usage.lines.into_iter().map(line).collect(),
-            gone: usage.gone,
+            dropped_lines: usage.dropped_lines,
             rules,
             contended,
         }
@@ -146,12 +146,12 @@ pub(crate) fn run(
         let asked = asked.recv_timeout(tick.min(accounts.due_in(clock.now())));
         let now = clock.now();
         // A period may end with a minute: that goes before the disk.
-        accounts.pass_on(now);
+        accounts.advance(now);
         // What comes in a minute is written with it, so that accounts made again are the same.
         if Instant::now() >= next || Minute::of(now) != minute {
             (next, minute) = (Instant::now() + TICK, Minute::of(now));
             write(&mut ledger, now, counts);
-            accounts.keep(now);
+            accounts.store_levels(now);
         }
         match asked {
             Ok(UsageMsg::Report(counted)) => {
@@ -164,17 +164,17 @@ pub(crate) fn run(
                     counts,
                     clock.now(),
                 );
-                accounts.pass_on(now);
+                accounts.advance(now);
             }
             Ok(UsageMsg::Rules(rules)) => {
                 accounts.set_rules(rules, &mut ledger, now);
-                accounts.pass_on(now);
+                accounts.advance(now);
             }
             Ok(UsageMsg::Decays { subject, answer }) => {
                 drop(answer.send(accounts.view(subject.as_deref(), now)));
             }
             Ok(UsageMsg::Table { by, from, to, answer }) => {
-                drop(answer.send(ledger.by(by, from, to)))
+                drop(answer.send(ledger.sums_by(by, from, to)))
             }
             Ok(UsageMsg::Job { job, from, to, answer }) => {
                 drop(answer.send(report::read(&mut ledger, &job, from, to)));
@@ -198,7 +198,7 @@ fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
             counts.unwritten.add(1);
         }
     }
-    counts.set_held(ledger.held());
+    counts.set_ledger_stats(ledger.stats());
 }
 
 fn count(
@@ -216,7 +216,7 @@ fn count(
         sequence: counted.sequence,
         total: Some(&counted.total),
         lines: &counted.lines,
-        gone: &counted.gone,
+        dropped_lines: &counted.dropped_lines,
     };
     match ledger.report(&report, now) {
         Ok(received) if received.stale => counts.stale.add(1),

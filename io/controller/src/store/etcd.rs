@@ -72,8 +72,8 @@ impl EtcdStore {
         EtcdStore { patience, ..self }
     }
 
-    fn place(&self) -> String {
-        self.members.etcd().place()
+    fn location(&self) -> String {
+        self.members.etcd().description()
     }
 
     /// Makes a mark that no other attempt has.
@@ -91,7 +91,7 @@ impl EtcdStore {
     }
 
     fn damaged(&self, problem: String) -> StoreError {
-        StoreError::Damaged { place: self.place(), problem }
+        StoreError::Damaged { location: self.location(), problem }
     }
 }
 
@@ -100,13 +100,13 @@ impl Store for EtcdStore {
         let keys = EtcdKeys::new(self.members.etcd());
         let (members, patience) = (&mut self.members, self.patience);
         let read =
-            members.ask("load", patience, async |client, _| read_all(client, &keys, after).await);
+            members.call("load", patience, async |client, _| read_all(client, &keys, after).await);
         let loaded = wait_for(&self.runtime, read)?.map_err(|problem| self.damaged(problem))?;
-        loaded.history.checked(&self.place(), after, loaded.newest)
+        loaded.history.checked(&self.location(), after, loaded.newest)
     }
 
     fn append(&mut self, expected: Revision, record: &[u8]) -> Result<Revision, StoreError> {
-        check_size(&self.place(), "record", record.len(), RECORD_BYTES_MAX)?;
+        check_size(&self.location(), "record", record.len(), RECORD_BYTES_MAX)?;
         let keys = EtcdKeys::new(self.members.etcd());
         let (mark, revision) = (self.mark(), expected.next());
         let mut conditions = vec![head_is(&keys, expected)];
@@ -124,14 +124,14 @@ impl Store for EtcdStore {
                 TxnOp::get(keys.leader.clone(), None),
             ]);
         let (members, patience) = (&mut self.members, self.patience);
-        let asked = members.ask("append", patience, async |mut client, tries| {
+        let asked = members.call("append", patience, async |mut client, tries| {
             Ok((client.txn(txn.clone()).await?, tries))
         });
         let (answer, tries) = match wait_for(&self.runtime, asked) {
             Ok(answered) => answered,
-            Err(source @ EtcdError::Silent { .. }) => {
+            Err(source @ EtcdError::Unavailable { .. }) => {
                 let source = Box::new(source);
-                return Err(StoreError::Uncertain { place: self.place(), revision, source });
+                return Err(StoreError::Uncertain { location: self.location(), revision, source });
             }
             Err(error) => return Err(error.into()),
         };
@@ -148,32 +148,36 @@ impl Store for EtcdStore {
             return Ok(revision); // an earlier try whose answer was lost
         }
         if tries > 0 && ours.is_none() && newest >= revision {
-            let source = Box::new(EtcdError::Silent {
-                place: self.place(),
+            let source = Box::new(EtcdError::Unavailable {
+                endpoints: self.location(),
                 what: "append",
                 waited: self.patience,
                 last: format!("records up to {newest} are in a snapshot already"),
             });
-            return Err(StoreError::Uncertain { place: self.place(), revision, source });
+            return Err(StoreError::Uncertain { location: self.location(), revision, source });
         }
         self.deposed(found.get(2).and_then(Option::as_ref))?;
-        Err(StoreError::Behind { place: self.place(), expected, newest })
+        Err(StoreError::RevisionConflict { location: self.location(), expected, newest })
     }
 
     fn snapshot(&mut self, at: Revision, state: &[u8]) -> Result<(), StoreError> {
-        check_size(&self.place(), "snapshot", state.len(), SNAPSHOT_BYTES_MAX)?;
+        check_size(&self.location(), "snapshot", state.len(), SNAPSHOT_BYTES_MAX)?;
         let keys = EtcdKeys::new(self.members.etcd());
         let mark = self.mark();
         let (found, newest) = self.read_pointer(&keys)?;
         if newest < at {
-            return Err(StoreError::Behind { place: self.place(), expected: at, newest });
+            return Err(StoreError::RevisionConflict {
+                location: self.location(),
+                expected: at,
+                newest,
+            });
         }
         if found.pointer.as_ref().is_some_and(|pointer| pointer.revision >= at) {
             return Ok(());
         }
         let pointer = Pointer { revision: at, bytes: state.len() as u64, writer: mark };
         self.put_parts(&keys, &pointer, state)?;
-        self.turn_pointer(&keys, &pointer, found.etcd_revision)
+        self.replace_pointer(&keys, &pointer, found.etcd_revision)
     }
 
     fn newest(&mut self, after: Revision, patience: Duration) -> Result<Revision, StoreError> {
@@ -192,11 +196,11 @@ impl EtcdStore {
             return Ok(());
         }
         let leader = leader.map_or("nobody".into(), |l| String::from_utf8_lossy(&l.value).into());
-        Err(StoreError::Deposed { place: self.place(), leader, term: fence.term() })
+        Err(StoreError::Deposed { location: self.location(), leader, term: fence.term() })
     }
 
     fn read_pointer(&mut self, keys: &EtcdKeys) -> Result<(FoundPointer, Revision), StoreError> {
-        let asked = self.members.ask("read the snapshot", self.patience, async |mut client, _| {
+        let asked = self.members.call("read the snapshot", self.patience, async |mut client, _| {
             let head = client.get(keys.head.clone(), None).await?;
             let pointer = client.get(keys.snapshot.clone(), None).await?;
             Ok((head, pointer))
@@ -225,7 +229,7 @@ impl EtcdStore {
                 .and_then([TxnOp::put(keys.part(pointer, index), part, None)])
                 .or_else([TxnOp::get(keys.leader.clone(), None)]);
             let asked =
-                self.members.ask("keep a snapshot", self.patience, async |mut client, _| {
+                self.members.call("keep a snapshot", self.patience, async |mut client, _| {
                     client.txn(txn.clone()).await
                 });
             let answer = wait_for(&self.runtime, asked)?;
@@ -239,7 +243,7 @@ impl EtcdStore {
 
     /// Makes the parts the snapshot, and drops the records in it and all other parts, at once; does
     /// nothing if another was made since `etcd_revision`.
-    fn turn_pointer(
+    fn replace_pointer(
         &mut self,
         keys: &EtcdKeys,
         pointer: &Pointer,
@@ -261,7 +265,7 @@ impl EtcdStore {
                 range(after_prefix(&ours), after_prefix(&keys.parts)),
             ])
             .or_else([TxnOp::get(keys.leader.clone(), None)]);
-        let asked = self.members.ask("keep a snapshot", self.patience, async |mut client, _| {
+        let asked = self.members.call("keep a snapshot", self.patience, async |mut client, _| {
             client.txn(txn.clone()).await
         });
         let answer = wait_for(&self.runtime, asked)?;
@@ -422,7 +426,7 @@ async fn wait_for_head(
 ) -> Result<Result<Revision, String>, EtcdError> {
     let deadline = Instant::now() + patience;
     loop {
-        let asked = members.ask("read the newest revision", most, async |mut client, _| {
+        let asked = members.call("read the newest revision", most, async |mut client, _| {
             client.get(keys.head.clone(), None).await
         });
         let answer = asked.await?;
@@ -460,7 +464,7 @@ pub(crate) async fn watch_once(
     })
     .await;
     if let Ok(Err(_) | Ok(false)) = watched {
-        members.leave();
+        members.next_member();
     }
 }
 

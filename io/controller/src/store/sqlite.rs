@@ -32,7 +32,7 @@ impl SqliteStore {
         Ok(SqliteStore { path: path.into(), connection: KIND.open(path)? })
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.path.display().to_string()
     }
 
@@ -69,11 +69,11 @@ impl Store for SqliteStore {
                 .collect::<rusqlite::Result<Vec<_>>>()?;
             Ok((History { snapshot, records }, newest_of(transaction)?))
         })?;
-        history.checked(&self.place(), after, newest)
+        history.checked(&self.location(), after, newest)
     }
 
     fn append(&mut self, expected: Revision, record: &[u8]) -> Result<Revision, StoreError> {
-        check_size(&self.place(), "record", record.len(), RECORD_BYTES_MAX)?;
+        check_size(&self.location(), "record", record.len(), RECORD_BYTES_MAX)?;
         let newest = self.transaction(TransactionBehavior::Immediate, |transaction| {
             let newest = newest_of(transaction)?;
             if newest == expected {
@@ -84,13 +84,17 @@ impl Store for SqliteStore {
             Ok(newest)
         })?;
         if newest != expected {
-            return Err(StoreError::Behind { place: self.place(), expected, newest });
+            return Err(StoreError::RevisionConflict {
+                location: self.location(),
+                expected,
+                newest,
+            });
         }
         Ok(expected.next())
     }
 
     fn snapshot(&mut self, at: Revision, state: &[u8]) -> Result<(), StoreError> {
-        check_size(&self.place(), "snapshot", state.len(), SNAPSHOT_BYTES_MAX)?;
+        check_size(&self.location(), "snapshot", state.len(), SNAPSHOT_BYTES_MAX)?;
         let newest = self.transaction(TransactionBehavior::Immediate, |transaction| {
             let newest = newest_of(transaction)?;
             if at > newest || snapshot_revision(transaction)? >= at {
@@ -104,7 +108,11 @@ impl Store for SqliteStore {
             Ok(newest)
         })?;
         if at > newest {
-            return Err(StoreError::Behind { place: self.place(), expected: at, newest });
+            return Err(StoreError::RevisionConflict {
+                location: self.location(),
+                expected: at,
+                newest,
+            });
         }
         Ok(())
     }

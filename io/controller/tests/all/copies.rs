@@ -15,7 +15,7 @@ use testkit::TestFolder;
 fn follow(leader: &mut Ledger, copy: &mut Ledger, path: &Path) {
     match leader.copy_since(&copy.cursor()).unwrap() {
         ReplicationBatch::Changes(changes) => copy.apply(&changes).unwrap(),
-        ReplicationBatch::TakeWhole => {
+        ReplicationBatch::CopyFile => {
             let _ = std::fs::remove_file(path);
             leader.save_to(path).unwrap();
             *copy = open(path);
@@ -181,11 +181,11 @@ fn a_copy_of_another_history_or_far_behind_takes_the_whole() {
         other.tick(time(minute)).unwrap();
     }
     assert_eq!(leader.cursor().commit, other.cursor().commit);
-    assert_eq!(leader.copy_since(&other.cursor()).unwrap(), ReplicationBatch::TakeWhole);
+    assert_eq!(leader.copy_since(&other.cursor()).unwrap(), ReplicationBatch::CopyFile);
     let behind = leader.cursor();
     assert!(matches!(leader.copy_since(&behind).unwrap(), ReplicationBatch::Changes(_)));
     tick_through(&mut leader, 5..50);
-    assert_eq!(leader.copy_since(&behind).unwrap(), ReplicationBatch::TakeWhole);
+    assert_eq!(leader.copy_since(&behind).unwrap(), ReplicationBatch::CopyFile);
 }
 
 #[test]

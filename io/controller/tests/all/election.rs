@@ -32,15 +32,15 @@ fn controller() {
     let etcd = EtcdClient { endpoints, prefix: PREFIX.into(), user: None };
     let election = Election::campaign(&etcd, &name).unwrap();
     println!("\nstands {name}");
-    let mut office = election.office();
+    let mut office = election.leadership();
     loop {
         let Leadership::Leader(fence) = &office else {
-            office = election.changed(&office, PATIENCE);
+            office = election.wait_for_change(&office, PATIENCE);
             continue;
         };
         let mut store = EtcdStore::open(&etcd, Some(fence.clone())).unwrap();
         act(&election, &mut store, fence, &name);
-        office = election.office();
+        office = election.leadership();
     }
 }
 
@@ -48,7 +48,7 @@ fn controller() {
 fn act(election: &Election, store: &mut EtcdStore, fence: &FencingToken, name: &str) {
     let Ok(history) = store.load(Revision::ZERO) else { return };
     let mut newest = history.newest().unwrap_or_default();
-    while matches!(election.office(), Leadership::Leader(now) if now == *fence) {
+    while matches!(election.leadership(), Leadership::Leader(now) if now == *fence) {
         let record = format!("{name} {} {}", fence.term(), newest.next());
         match store.append(newest, record.as_bytes()) {
             Ok(revision) => newest = revision,
@@ -56,7 +56,7 @@ fn act(election: &Election, store: &mut EtcdStore, fence: &FencingToken, name: &
         }
         println!("kept {newest} {record}");
         // people decide less often than this
-        election.changed(&Leadership::Leader(fence.clone()), Duration::from_millis(20));
+        election.wait_for_change(&Leadership::Leader(fence.clone()), Duration::from_millis(20));
     }
 }
 
@@ -174,7 +174,7 @@ fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
         let office = Leadership::Leader(leading(&election));
         // A lease is 3 s: without renewals it would end three times, whenever one looks. Where the
         // whole machine stops for so long, it is somebody who was disturbed.
-        if election.changed(&office, Duration::from_secs(10)) == office {
+        if election.wait_for_change(&office, Duration::from_secs(10)) == office {
             return;
         }
         assert!(Instant::now() < deadline, "no term lasts for more than a lease");
@@ -183,27 +183,27 @@ fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
 
 fn leading(election: &Election) -> FencingToken {
     let deadline = Instant::now() + PATIENCE;
-    let mut office = election.office();
+    let mut office = election.leadership();
     loop {
         match &office {
             Leadership::Leader(fence) => return fence.clone(),
             Leadership::Standby { .. } => assert!(Instant::now() < deadline, "{office:?}"),
         }
-        office = election.changed(&office, PATIENCE);
+        office = election.wait_for_change(&office, PATIENCE);
     }
 }
 
 /// Who leads by what one knows that stands; `None` if it leads itself.
 fn leader_known_to(election: &Election) -> Option<String> {
     let deadline = Instant::now() + PATIENCE;
-    let mut office = election.office();
+    let mut office = election.leadership();
     loop {
         match &office {
             Leadership::Leader(_) => return None,
             Leadership::Standby { leader: Some(leader) } => return Some(leader.clone()),
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
-        office = election.changed(&office, PATIENCE);
+        office = election.wait_for_change(&office, PATIENCE);
     }
 }
 

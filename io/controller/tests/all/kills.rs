@@ -145,13 +145,13 @@ fn report(ledger: &mut Ledger, minute: u64) {
         sequence: minute,
         total: Some(&counters),
         lines: &lines,
-        gone: &[],
+        dropped_lines: &[],
     };
     ledger.report(&report, time(minute)).unwrap();
 }
 
 /// The bytes of the job: as many as minutes.
 fn minutes_kept(ledger: &mut Ledger) -> u64 {
-    let sums = ledger.by(SubjectKind::Job, time(0), time(1_000_000)).unwrap();
+    let sums = ledger.sums_by(SubjectKind::Job, time(0), time(1_000_000)).unwrap();
     sums.get("dd.7").map_or(0, |sums| sums.read_bytes)
 }

@@ -36,7 +36,7 @@ fn usage_is_told_apart_by_every_kind_of_subject() {
         assert_eq!(told(SubjectKind::Job, OTHER), None);
         ledger.flush(time(0)).unwrap();
     }
-    let sums = ledger.by(SubjectKind::User, time(0), time(1)).unwrap()["1002"];
+    let sums = ledger.sums_by(SubjectKind::User, time(0), time(1)).unwrap()["1002"];
     assert_eq!((sums.read_bytes, sums.cost_ns, sums.ops.iter().sum::<u64>()), (100, 1_000, 1));
 }
 
@@ -111,7 +111,7 @@ fn what_no_line_has_is_among_the_others() {
     (0..3).for_each(|job| proxy.drop_line(job));
     assert_eq!(proxy.report(&mut ledger, time(3)).refused, 7);
     proxy.report(&mut ledger, time(3));
-    assert_eq!(ledger.held().lines, 3);
+    assert_eq!(ledger.stats().lines, 3);
     for round in 4..8 {
         (3..6).for_each(|job| proxy.serve(job, 100));
         proxy.report(&mut ledger, time(round));
@@ -130,7 +130,7 @@ fn names_without_end_do_not_fill_the_memory() {
     let mut proxy = Proxy::new("p1");
     (0..2_000).for_each(|job| proxy.serve(job, 1));
     proxy.report(&mut ledger, time(0));
-    let LedgerStats { subjects, lines, .. } = ledger.held();
+    let LedgerStats { subjects, lines, .. } = ledger.stats();
     assert!(subjects <= 100 && lines == 2_000, "{subjects} subjects, {lines} lines");
     assert_eq!(bytes_of_all(&mut ledger, SubjectKind::Job), 2_000);
     assert!(bytes_by(&mut ledger, SubjectKind::Job)[OTHER] > 1_900);
@@ -138,8 +138,8 @@ fn names_without_end_do_not_fill_the_memory() {
     proxy.restart();
     proxy.report(&mut ledger, time(1));
     ledger.flush(time(1)).unwrap();
-    assert_eq!(ledger.held().lines, 0);
-    assert!(ledger.held().subjects < 50, "{:?}", ledger.held());
+    assert_eq!(ledger.stats().lines, 0);
+    assert!(ledger.stats().subjects < 50, "{:?}", ledger.stats());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_line_without_payer_is_asked_for_once_and_then_counted_whole() {
             sequence,
             total: None,
             lines: std::slice::from_ref(line),
-            gone: &[],
+            dropped_lines: &[],
         };
         let received = ledger.report(&report, time(1)).unwrap();
         (received.unknown, bytes_of_all(&mut ledger, SubjectKind::Job))
@@ -192,7 +192,7 @@ fn a_proxy_that_was_silent_for_hours_is_still_known() {
     proxy.serve(1, 100);
     proxy.report(&mut ledger, time(0));
     tick_through(&mut ledger, 0..200);
-    assert_eq!(ledger.held().proxies, 0);
+    assert_eq!(ledger.stats().proxies, 0);
     proxy.serve(1, 1);
     proxy.report(&mut ledger, time(200));
     assert_eq!(bytes_by(&mut ledger, SubjectKind::Job)["job1"], 101);
@@ -232,7 +232,7 @@ fn a_period_holds_the_minutes_that_begin_in_it() {
         proxy.report(&mut ledger, time(minute));
     }
     let mut over = |from: Time, to: Time| {
-        let sums = ledger.by(SubjectKind::Job, from, to).unwrap();
+        let sums = ledger.sums_by(SubjectKind::Job, from, to).unwrap();
         sums.get("job1").map_or(0, |sums| sums.read_bytes)
     };
     assert_eq!(over(time(1), time(3)), 0b110);
@@ -264,7 +264,7 @@ fn sums_grow_coarser_with_age_and_lose_nothing_until_they_are_dropped() {
     let folder = TestFolder::new();
     let age = |resolution: &str, keep: &str| RetentionTier {
         resolution: resolution.parse().unwrap(),
-        keep: keep.parse().unwrap(),
+        max_age: keep.parse().unwrap(),
     };
     let ages = vec![age("1min", "2h"), age("10min", "12h"), age("1h", "60h")];
     let path = folder.path().join("l");
@@ -301,7 +301,7 @@ fn sums_grow_coarser_with_age_and_lose_nothing_until_they_are_dropped() {
     assert!(points.iter().all(|point| point.at.as_nanos() % point.span.get() == 0));
     let of = |span: u64| points.iter().filter(|point| point.span.get() == span).count();
     assert!(of(hour) > 10 && of(hour / 6) > 50 && of(MINUTE_NS) > 10, "{}", points.len());
-    let within = ledger.by(SubjectKind::Proxy, time(60), time(180)).unwrap()["p1"];
+    let within = ledger.sums_by(SubjectKind::Proxy, time(60), time(180)).unwrap()["p1"];
     assert_eq!(
         within.read_bytes,
         (60u64..180).filter(|minute| minute.is_multiple_of(7)).count() as u64
@@ -363,8 +363,14 @@ fn a_proxy_too_many_is_refused_by_name() {
     let path = folder.path().join("l");
     let mut ledger = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
     Proxy::new("p1").report(&mut ledger, time(0));
-    let empty =
-        LedgerReport { proxy: "p2", epoch_ns: 1, sequence: 1, total: None, lines: &[], gone: &[] };
+    let empty = LedgerReport {
+        proxy: "p2",
+        epoch_ns: 1,
+        sequence: 1,
+        total: None,
+        lines: &[],
+        dropped_lines: &[],
+    };
     let error = ledger.report(&empty, time(0)).unwrap_err();
     assert!(matches!(&error, LedgerError::TooManyProxies { name, .. } if name == "p2"), "{error}");
     let nameless = LedgerReport { proxy: "", ..empty };

@@ -155,7 +155,7 @@ fn an_append_upon_an_old_revision_is_refused(open: Open<'_>) {
     let newest = fill(&mut *store, &["a", "b"]);
     for expected in [0, 1, 3].map(Revision::new) {
         match store.append(expected, b"late") {
-            Err(StoreError::Behind { newest: told, .. }) => assert_eq!(told, newest),
+            Err(StoreError::RevisionConflict { newest: told, .. }) => assert_eq!(told, newest),
             other => panic!("{other:?}"),
         }
     }
@@ -173,7 +173,7 @@ fn of_two_appends_at_once_one_wins(open: Open<'_>) {
                 while left > 0 {
                     match store.append(newest, &[name as u8]) {
                         Ok(revision) => (newest, left) = (revision, left - 1),
-                        Err(StoreError::Behind { newest: told, .. }) => newest = told,
+                        Err(StoreError::RevisionConflict { newest: told, .. }) => newest = told,
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -220,7 +220,7 @@ fn a_snapshot_of_what_is_not_there_is_refused(open: Open<'_>) {
     let mut store = open();
     fill(&mut *store, &["a"]);
     let error = store.snapshot(Revision::new(2), b"ab").unwrap_err();
-    assert!(matches!(error, StoreError::Behind { .. }), "{error}");
+    assert!(matches!(error, StoreError::RevisionConflict { .. }), "{error}");
     assert!(store.load(Revision::ZERO).unwrap().snapshot.is_none());
 }
 

@@ -139,7 +139,7 @@ impl Proxy {
         };
         let line = UsageLine { id: 1, payer, counters: counters.clone() };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
-        let usage = Some(UsageReport { sequence, total: counters, lines, gone });
+        let usage = Some(UsageReport { sequence, total: counters, lines, dropped_lines: gone });
         let report = self.standing.report(Some(Vec::new()), self.now);
         let targets = report.iter().map(|report| ("t".into(), WireTargetReport::from(report)));
         let (epoch, targets) = (self.epoch, targets.collect());
@@ -147,8 +147,8 @@ impl Proxy {
         let Ok(order) = client.report("p", &said) else { return };
         self.now = self.now + Nanos::from_secs(1);
         if let Some(form) = order.targets.get("t") {
-            let order = form.to_order(&"p".into(), self.epoch).unwrap();
-            self.standing.hear(&order, self.now);
+            let order = form.to_assignment(&"p".into(), self.epoch).unwrap();
+            self.standing.receive(&order, self.now);
         }
         for (scope, grant) in self.standing.poll_grants(self.now).into_iter().flat_map(|g| g.listed)
         {
@@ -242,7 +242,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     assert_eq!(used, Some((70 * MB, "floor".into())), "before the proxy has told anything");
     until("the proxy is found", || {
         proxy.report(&both, 80 * MB);
-        proxy.standing.is_ordered() && account(&both) == Some((80 * MB, "floor".into()))
+        proxy.standing.is_assigned() && account(&both) == Some((80 * MB, "floor".into()))
     });
     assert_eq!(proxy.held.get(&scope), Some(&floor), "he was never let go");
     let mut last = Vec::new();

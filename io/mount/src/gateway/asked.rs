@@ -44,7 +44,7 @@ pub(super) type GatewayReply = Result<Vec<u8>, UpstreamError>;
 impl GatewayCall<'_> {
     /// Performs the request at the upstream and returns the whole reply message.
     pub(super) fn perform(&self, request: AnyRequest<'_>) -> GatewayReply {
-        self.is_in_place()?;
+        self.check_names()?;
         match request {
             AnyRequest::Base(request) => self.plain(request),
             AnyRequest::Ext(request) => self.own(request),
@@ -52,12 +52,12 @@ impl GatewayCall<'_> {
     }
 
     /// Whether the message's first file has all the names that the message gives it.
-    fn is_in_place(&self) -> Result<(), UpstreamError> {
+    fn check_names(&self) -> Result<(), UpstreamError> {
         let Some(handle) = self.header.handles.get(handle_fid(0)) else { return Ok(()) };
-        for (directory, name) in self.header.places {
+        for (directory, name) in self.header.names {
             let files = self.life.files()?;
             let (file, directory) = (files.by_handle(handle)?, files.by_handle(directory)?);
-            let who = self.life.who(self.header.identity)?;
+            let who = self.life.caller(self.header.identity)?;
             let at = self.life.walk_to(self.job, &directory, who.uid)?;
             match self.life.walk(self.job, at.fid, &[name]) {
                 Ok((_, qid)) if qid.is_none_or(|qid| file.is(qid)) => {}
@@ -88,7 +88,7 @@ impl GatewayCall<'_> {
         match self.header.handles.get(fid) {
             Some(handle) => {
                 let file = self.life.files()?.by_handle(handle)?;
-                Ok(GatewayTarget::File(file, self.life.who(self.header.identity)?))
+                Ok(GatewayTarget::File(file, self.life.caller(self.header.identity)?))
             }
             None => Ok(GatewayTarget::Opened(self.life.opened(fid)?)),
         }
@@ -97,7 +97,7 @@ impl GatewayCall<'_> {
     /// Returns the file and the identity of a fid.
     pub(super) fn file(&self, fid: Fid) -> Result<(Arc<UpstreamFile>, UpstreamCaller), Errno> {
         Ok(match self.target(fid)? {
-            GatewayTarget::Opened(opened) => (opened.file.clone(), opened.who),
+            GatewayTarget::Opened(opened) => (opened.file.clone(), opened.caller),
             GatewayTarget::File(file, who) => (file, who),
         })
     }
@@ -169,9 +169,9 @@ impl GatewayCall<'_> {
 
     fn lock<'r>(&self, fid: Fid, request: impl FnOnce(Fid) -> Request<'r>) -> GatewayReply {
         let opened = self.life.opened(fid)?;
-        let asked = request(opened.held.fid);
-        let told = self.life.peer.ask_all(self.job, &[asked])?;
-        match told.first().ok_or(UpstreamError::Lost)?.reply()? {
+        let asked = request(opened.fid.fid);
+        let told = self.life.peer.call_all(self.job, &[asked])?;
+        match told.first().ok_or(UpstreamError::Disconnected)?.reply()? {
             reply @ (Reply::Lock { .. } | Reply::Getlock { .. }) => self.reply(reply),
             _ => Err(Errno::PROTO.into()),
         }

@@ -33,9 +33,9 @@ impl GatewayCall<'_> {
         let attributes = match self.target(fid)? {
             GatewayTarget::Opened(opened) => {
                 match self.is_at_its_fid(&opened)? {
-                    true => self.set(opened.held.fid, set)?,
+                    true => self.set(opened.fid.fid, set)?,
                     false => {
-                        self.life.with_file(self.job, &opened.file, opened.who.uid, |fid| {
+                        self.life.with_file(self.job, &opened.file, opened.caller.uid, |fid| {
                             self.set(fid, set)
                         })?
                     }
@@ -53,7 +53,7 @@ impl GatewayCall<'_> {
     pub(super) fn statfs(&self, fid: Fid) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let figures = self.life.with_file(self.job, &file, who.uid, |fid| {
-            self.life.peer.ask(self.job, Request::Statfs { fid }, |reply| match reply {
+            self.life.peer.call(self.job, Request::Statfs { fid }, |reply| match reply {
                 Reply::Statfs(figures) => Some(figures),
                 _ => None,
             })
@@ -66,14 +66,14 @@ impl GatewayCall<'_> {
         &self,
         opened: &UpstreamOpened,
     ) -> Result<Attributes, UpstreamError> {
-        let told = match self.life.attributes(self.job, opened.held.fid) {
+        let told = match self.life.attributes(self.job, opened.fid.fid) {
             Ok(told) if opened.file.is(told.qid) => Ok(told),
             Ok(_) | Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => {
-                self.attributes_by_name(&opened.file, opened.who)
+                self.attributes_by_name(&opened.file, opened.caller)
             }
             Err(fail) => Err(fail),
         };
-        let mut last = lock(&opened.told);
+        let mut last = lock(&opened.last_attributes);
         match told {
             Ok(told) => *last = told,
             Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => last.nlink = 0,
@@ -98,7 +98,7 @@ impl GatewayCall<'_> {
 
     /// Whether a change of an open file's fid would change that file.
     fn is_at_its_fid(&self, opened: &UpstreamOpened) -> Result<bool, UpstreamError> {
-        match self.life.attributes(self.job, opened.held.fid) {
+        match self.life.attributes(self.job, opened.fid.fid) {
             Ok(told) => Ok(opened.file.is(told.qid)),
             Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => Ok(false),
             Err(fail) => Err(fail),
@@ -107,6 +107,6 @@ impl GatewayCall<'_> {
 
     fn set(&self, fid: Fid, set: SetAttributes) -> Result<(), UpstreamError> {
         let request = Request::Setattr { fid, set };
-        self.life.peer.ask(self.job, request, |reply| (reply == Reply::Setattr).then_some(()))
+        self.life.peer.call(self.job, request, |reply| (reply == Reply::Setattr).then_some(()))
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct GatewayChannel {
 struct GatewayState {
     queue: VecDeque<Arc<GatewayTask>>,
     /// By tag: queued, or being done.
-    under_way: FxHashMap<u16, Arc<GatewayTask>>,
+    in_flight: FxHashMap<u16, Arc<GatewayTask>>,
     over: bool,
 }
 
@@ -109,7 +109,7 @@ impl GatewayChannel {
                             ExtReply::Session { slots, resumed, keep: 0, root }.into()
                         }
                         Err(UpstreamError::Errno(error)) => error_of(*error),
-                        Err(UpstreamError::Lost) => {
+                        Err(UpstreamError::Disconnected) => {
                             return Err(io::ErrorKind::ConnectionReset.into());
                         }
                     };
@@ -130,10 +130,10 @@ impl GatewayChannel {
         let task =
             Arc::new(GatewayTask { tag, frame, job: self.life.job(), flushes: Mutex::default() });
         let mut state = lock(&self.state);
-        if state.under_way.len() >= UNDER_WAY_MAX {
-            return Err(invalid(format!("more than {UNDER_WAY_MAX} messages in flight")));
+        if state.in_flight.len() >= IN_FLIGHT_MAX {
+            return Err(invalid(format!("more than {IN_FLIGHT_MAX} messages in flight")));
         }
-        if state.under_way.insert(tag.0, task.clone()).is_some() {
+        if state.in_flight.insert(tag.0, task.clone()).is_some() {
             return Err(invalid(format!("the tag {tag} is in use")));
         }
         state.queue.push_back(task);
@@ -145,7 +145,7 @@ impl GatewayChannel {
     fn flush(&self, tag: Tag, oldtag: Tag) -> io::Result<()> {
         let sending = lock(&self.sending);
         let mut state = lock(&self.state);
-        let begun = state.under_way.get(&oldtag.0).cloned().filter(|task| {
+        let begun = state.in_flight.get(&oldtag.0).cloned().filter(|task| {
             let queued = state.queue.iter().position(|one| Arc::ptr_eq(one, task));
             queued.map(|at| state.queue.remove(at)).is_none()
         });
@@ -158,7 +158,7 @@ impl GatewayChannel {
                 Ok(())
             }
             None => {
-                state.under_way.remove(&oldtag.0);
+                state.in_flight.remove(&oldtag.0);
                 drop(state);
                 self.send_locked(&self.reply(tag, &Reply::Flush.into()))
             }
@@ -176,7 +176,7 @@ impl GatewayChannel {
                 Ok(reply) => reply,
                 Err(UpstreamError::Errno(error)) => self.reply(task.tag, &error_of(error)),
                 // Whether it was done the link has to find out.
-                Err(UpstreamError::Lost) => return self.end(),
+                Err(UpstreamError::Disconnected) => return self.end(),
             };
             if self.answer(&task, reply).is_err() {
                 return self.end();
@@ -204,7 +204,7 @@ impl GatewayChannel {
 
     fn answer(&self, task: &GatewayTask, mut reply: Vec<u8>) -> io::Result<()> {
         let _sending = lock(&self.sending);
-        lock(&self.state).under_way.remove(&task.tag.0);
+        lock(&self.state).in_flight.remove(&task.tag.0);
         for flush in lock(&task.flushes).drain(..) {
             reply.extend(self.reply(flush, &Reply::Flush.into()));
         }
@@ -252,6 +252,6 @@ fn invalid(why: impl ToString) -> io::Error {
 /// Threads that do a channel's messages; each waits for the peer by itself.
 const WORKERS: usize = 8;
 /// Messages at a time: as many as the link has tags.
-const UNDER_WAY_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 /// Slots of a channel. Nothing is remembered by them: a life has each channel once.
 const SLOTS_MAX: u16 = 64;

@@ -33,15 +33,20 @@ impl UpstreamSession {
     ) -> Result<Arc<UpstreamOpened>, UpstreamError> {
         let opened = self.with_file(job, file, who.uid, |fid| {
             let (held, _) = self.walk(job, fid, &[])?;
-            let flags = flags & !NOT_ASKED | open::NOFOLLOW;
+            let flags = flags & !NOT_FORWARDED | open::NOFOLLOW;
             let request = Request::Lopen { fid: held.fid, flags };
-            let qid = self.peer.ask(job, request, |reply| match reply {
+            let qid = self.peer.call(job, request, |reply| match reply {
                 Reply::Lopen { qid, .. } => Some(qid),
                 _ => None,
             })?;
             let told = self.attributes(job, held.fid)?;
             match file.is(qid) && file.is(told.qid) {
-                true => Ok(UpstreamOpened { held, file: file.clone(), who, told: told.into() }),
+                true => Ok(UpstreamOpened {
+                    fid: held,
+                    file: file.clone(),
+                    caller: who,
+                    last_attributes: told.into(),
+                }),
                 false => Err(Errno::STALE.into()),
             }
         })?;
@@ -64,11 +69,11 @@ impl GatewayCall<'_> {
             (true, _) => self.life.open_once(self.job, &file, who, flags)?,
             (false, true) => self.create(&file, who, name, flags, mode)?,
             (false, false) => {
-                let (file, _) = self.look_up(&file, who, name)?;
+                let (file, _) = self.file_by_name(&file, who, name)?;
                 self.life.open_once(self.job, &file, who, flags)?
             }
         };
-        let attributes = *lock(&opened.told);
+        let attributes = *lock(&opened.last_attributes);
         let handle = opened.file.handle.clone();
         self.life.open(newfid, opened)?;
         // Whether it was there already only EXCL tells.
@@ -88,14 +93,14 @@ impl GatewayCall<'_> {
         self.life.files()?.fits(directory, name)?;
         let (held, _) = self.life.walk(self.job, at.fid, &[])?;
         let (fid, gid) = (held.fid, who.gid);
-        let flags = flags & !(NOT_ASKED & !MAKING) | open::NOFOLLOW;
+        let flags = flags & !(NOT_FORWARDED & !MAKING) | open::NOFOLLOW;
         let request = Request::Lcreate { fid, name, flags, mode, gid };
-        self.life
-            .peer
-            .ask(self.job, request, |reply| matches!(reply, Reply::Lcreate { .. }).then_some(()))?;
+        self.life.peer.call(self.job, request, |reply| {
+            matches!(reply, Reply::Lcreate { .. }).then_some(())
+        })?;
         let told = self.life.attributes(self.job, fid)?;
         let file = self.life.files()?.found(directory, name, told.qid, told.nlink)?;
-        Ok(Arc::new(UpstreamOpened { held, file, who, told: told.into() }))
+        Ok(Arc::new(UpstreamOpened { fid: held, file, caller: who, last_attributes: told.into() }))
     }
 
     pub(super) fn read(&self, fid: Fid, offset: u64, count: u32) -> GatewayReply {
@@ -103,7 +108,7 @@ impl GatewayCall<'_> {
             return Err(Errno::INVAL.into());
         }
         let opened = self.opened(fid, open::RDONLY)?;
-        let (fid, step) = (opened.held.fid, self.life.peer.payload());
+        let (fid, step) = (opened.fid.fid, self.life.peer.payload());
         let pieces: Vec<Request<'_>> = (0..count)
             .step_by(step as usize)
             .map(|at| {
@@ -112,7 +117,7 @@ impl GatewayCall<'_> {
             })
             .collect();
         let mut data = Vec::with_capacity(count as usize);
-        for (told, piece) in self.life.peer.ask_all(self.job, &pieces)?.iter().zip(&pieces) {
+        for (told, piece) in self.life.peer.call_all(self.job, &pieces)?.iter().zip(&pieces) {
             let Request::Read { count, .. } = *piece else { break };
             match told.reply() {
                 Ok(Reply::Read { data: read }) if read.len() <= count as usize => {
@@ -145,8 +150,8 @@ impl GatewayCall<'_> {
         let count = self.put(&opened, offset, data)?;
         if (count as usize) < data.len() {
             let set = SetAttributes { valid: setattr::SIZE, size: offset, ..Default::default() };
-            let request = Request::Setattr { fid: opened.held.fid, set };
-            let cut = self.life.peer.ask(self.job, request, |_| Some(()));
+            let request = Request::Setattr { fid: opened.fid.fid, set };
+            let cut = self.life.peer.call(self.job, request, |_| Some(()));
             tracing::warn!(offset, count, ?cut, "an append was cut short");
             return Err(Errno::NOSPC.into());
         }
@@ -163,7 +168,7 @@ impl GatewayCall<'_> {
     pub(super) fn clunk(&self, fid: Fid) -> GatewayReply {
         let opened = self.life.close(fid)?;
         // Somebody may use it yet, such as a commit: then the last one lets it go.
-        if let Ok(UpstreamOpened { held, .. }) = Arc::try_unwrap(opened) {
+        if let Ok(UpstreamOpened { fid: held, .. }) = Arc::try_unwrap(opened) {
             held.clunk()?;
         }
         self.reply(Reply::Clunk)
@@ -194,7 +199,7 @@ impl GatewayCall<'_> {
     /// # Errors
     /// If it takes nothing.
     fn put(&self, opened: &UpstreamOpened, offset: u64, data: &[u8]) -> Result<u32, UpstreamError> {
-        let (fid, step) = (opened.held.fid, self.life.peer.payload() as usize);
+        let (fid, step) = (opened.fid.fid, self.life.peer.payload() as usize);
         let mut written = 0;
         while written < data.len() {
             let rest = &data[written..];
@@ -203,7 +208,7 @@ impl GatewayCall<'_> {
                 .zip(rest.chunks(step))
                 .map(|(n, data)| Request::Write { fid, offset: at + n * step as u64, data })
                 .collect();
-            let told = self.life.peer.ask_all(self.job, &pieces)?;
+            let told = self.life.peer.call_all(self.job, &pieces)?;
             let mut taken = 0;
             let mut failed = None;
             for (told, piece) in told.iter().zip(rest.chunks(step)) {
@@ -229,7 +234,7 @@ impl GatewayCall<'_> {
                 None => {}
             }
         }
-        let mut told = lock(&opened.told);
+        let mut told = lock(&opened.last_attributes);
         told.size = told.size.max(offset + written as u64);
         Ok(written as u32)
     }
@@ -237,7 +242,7 @@ impl GatewayCall<'_> {
 
 /// Flags of an open that the upstream server does not receive: writes carry their offset and come
 /// in pieces that no device requires, and no file is created that way.
-const NOT_ASKED: u32 = open::APPEND | open::DIRECT | MAKING;
+const NOT_FORWARDED: u32 = open::APPEND | open::DIRECT | MAKING;
 const MAKING: u32 = open::CREATE | open::EXCL;
 /// The most bytes of one read: more than the link asks for.
 const PAYLOAD_MAX: u32 = 1 << 20;

@@ -37,7 +37,7 @@ struct DurableState {
 #[derive(Clone, Debug)]
 struct WrittenExtent {
     file: Arc<UpstreamFile>,
-    who: UpstreamCaller,
+    caller: UpstreamCaller,
     opened: Weak<UpstreamOpened>,
 }
 
@@ -71,9 +71,9 @@ impl UpstreamSession {
     ) -> Result<u64, UpstreamError> {
         let (number, too_many) = {
             let mut state = lock(&self.durable.state);
-            let UpstreamOpened { file, who, .. } = &**opened;
+            let UpstreamOpened { file, caller: who, .. } = &**opened;
             let written =
-                WrittenExtent { file: file.clone(), who: *who, opened: Arc::downgrade(opened) };
+                WrittenExtent { file: file.clone(), caller: *who, opened: Arc::downgrade(opened) };
             state.written.insert(file.serial, written);
             let number = state.commits.written(file.serial);
             (number, state.commits.files() > FILES_MAX)
@@ -81,8 +81,8 @@ impl UpstreamSession {
         if too_many && let Some(oldest) = self.durable.oldest() {
             let synced = self.sync_written(job, &oldest);
             // What is wrong with another file is not this write's to say.
-            if synced == Err(UpstreamError::Lost) {
-                return Err(UpstreamError::Lost);
+            if synced == Err(UpstreamError::Disconnected) {
+                return Err(UpstreamError::Disconnected);
             }
         }
         Ok(number)
@@ -96,8 +96,8 @@ impl UpstreamSession {
         datasync: u32,
     ) -> Result<(), UpstreamError> {
         let mark = lock(&self.durable.state).commits.mark();
-        let request = Request::Fsync { fid: opened.held.fid, datasync };
-        self.peer.ask(job, request, |reply| (reply == Reply::Fsync).then_some(()))?;
+        let request = Request::Fsync { fid: opened.fid.fid, datasync };
+        self.peer.call(job, request, |reply| (reply == Reply::Fsync).then_some(()))?;
         self.durable.durable(opened.file.serial, mark);
         Ok(())
     }
@@ -115,7 +115,9 @@ impl UpstreamSession {
         let mut first = Ok(());
         for written in &all {
             match self.sync_written(job, written) {
-                fail @ Err(UpstreamError::Lost | UpstreamError::Errno(Errno::INTR)) => return fail,
+                fail @ Err(UpstreamError::Disconnected | UpstreamError::Errno(Errno::INTR)) => {
+                    return fail;
+                }
                 synced => first = first.and(synced),
             }
         }
@@ -125,7 +127,7 @@ impl UpstreamSession {
     /// Makes the writes to a file durable. If the server cannot, retrying does not help: the link
     /// must not keep those writes for ever, nor this the file.
     fn sync_written(&self, job: &UpstreamOp, written: &WrittenExtent) -> Result<(), UpstreamError> {
-        let WrittenExtent { file, who, opened } = written;
+        let WrittenExtent { file, caller: who, opened } = written;
         let mark = lock(&self.durable.state).commits.mark();
         let opened = match opened.upgrade() {
             Some(opened) => Ok(opened),
@@ -138,7 +140,9 @@ impl UpstreamSession {
             },
         };
         let synced = match opened.and_then(|opened| self.fsync(job, &opened, 0)) {
-            fail @ Err(UpstreamError::Lost | UpstreamError::Errno(Errno::INTR)) => return fail,
+            fail @ Err(UpstreamError::Disconnected | UpstreamError::Errno(Errno::INTR)) => {
+                return fail;
+            }
             Ok(()) | Err(UpstreamError::Errno(Errno::STALE)) => Ok(()),
             Err(fail) => {
                 tracing::warn!(file = file.serial, ?fail, "the server cannot make writes durable");

@@ -62,7 +62,7 @@ struct UpstreamFileTable {
 #[derive(Debug)]
 struct KnownUpstreamFile {
     file: Arc<UpstreamFile>,
-    places: Vec<ParentAndName>,
+    names: Vec<ParentAndName>,
     /// It is no longer where its handle says.
     moved: bool,
 }
@@ -140,7 +140,7 @@ impl UpstreamFiles {
                 }
                 return Ok(file);
             }
-            table.leave(&place);
+            table.remove_name(&place);
         }
         let linked = table.linked.get(&qid.path).copied().filter(|_| several);
         let file = match linked.and_then(|of| table.file(of)).filter(|file| file.is(qid)) {
@@ -190,7 +190,7 @@ impl UpstreamFiles {
         let Some(known) = table.by_serial.get(&file.serial) else {
             return Vec::from_iter(read_handle(&file.handle).map(|(_, _, path)| path.to_vec()));
         };
-        let (places, moved) = (known.places.clone(), known.moved);
+        let (places, moved) = (known.names.clone(), known.moved);
         let mut paths: Vec<Vec<u8>> =
             places.iter().filter_map(|place| table.path_of(place).ok()).collect();
         if places.is_empty() && !moved {
@@ -203,14 +203,14 @@ impl UpstreamFiles {
     pub(super) fn linked(&self, file: &UpstreamFile, directory: &UpstreamFile, name: &[u8]) {
         let mut table = lock(&self.table);
         let place: ParentAndName = (directory.serial, name.into());
-        table.leave(&place);
+        table.remove_name(&place);
         table.linked.insert(file.number, file.serial);
         table.put(file.serial, place);
     }
 
     /// A name was removed; gives the serial of the file that had it.
     pub(super) fn removed(&self, directory: &UpstreamFile, name: &[u8]) -> Option<u64> {
-        lock(&self.table).leave(&(directory.serial, name.into()))
+        lock(&self.table).remove_name(&(directory.serial, name.into()))
     }
 
     /// A name was given to what had another.
@@ -227,8 +227,8 @@ impl UpstreamFiles {
         if table.by_name.get(&from) == table.by_name.get(&to) {
             return renamed;
         }
-        renamed.serials.extend(table.leave(&to));
-        if let Some(serial) = table.leave(&from) {
+        renamed.serials.extend(table.remove_name(&to));
+        if let Some(serial) = table.remove_name(&from) {
             table.put(serial, to);
             renamed.serials.push(serial);
             renamed.directory = table.file(serial).is_some_and(|file| file.kind & QTDIR != 0);
@@ -244,9 +244,9 @@ impl UpstreamFileTable {
 
     fn add(&mut self, serial: u64, qid: Qid, handle: Box<[u8]>) -> Arc<UpstreamFile> {
         let file = UpstreamFile::new(serial, qid, handle);
-        let known = KnownUpstreamFile { file: file.clone(), places: Vec::new(), moved: false };
+        let known = KnownUpstreamFile { file: file.clone(), names: Vec::new(), moved: false };
         if let Some((_, gone)) = self.by_serial.insert(serial, known) {
-            for place in &gone.places {
+            for place in &gone.names {
                 self.by_name.remove(place);
             }
             if self.linked.get(&gone.file.number) == Some(&gone.file.serial) {
@@ -258,8 +258,8 @@ impl UpstreamFileTable {
 
     fn put(&mut self, serial: u64, place: ParentAndName) {
         let Some(known) = self.by_serial.get(&serial) else { return };
-        known.places.insert(0, place.clone());
-        let too_many = (known.places.len() > PLACES_MAX).then(|| known.places.pop()).flatten();
+        known.names.insert(0, place.clone());
+        let too_many = (known.names.len() > NAMES_MAX).then(|| known.names.pop()).flatten();
         if let Some(place) = too_many {
             self.by_name.remove(&place);
         }
@@ -267,12 +267,12 @@ impl UpstreamFileTable {
     }
 
     /// Takes a place from the file that has it, and gives that file's serial.
-    fn leave(&mut self, place: &ParentAndName) -> Option<u64> {
+    fn remove_name(&mut self, place: &ParentAndName) -> Option<u64> {
         let serial = self.by_name.remove(place)?;
         let known = self.by_serial.get(&serial)?;
-        known.places.retain(|one| one != place);
+        known.names.retain(|one| one != place);
         known.moved = true;
-        let (number, nowhere) = (known.file.number, known.places.is_empty());
+        let (number, nowhere) = (known.file.number, known.names.is_empty());
         if nowhere && self.linked.get(&number) == Some(&serial) {
             // The number may be another file's from now on.
             self.linked.remove(&number);
@@ -289,7 +289,7 @@ impl UpstreamFileTable {
         let (mut above, mut len) = (place.0, place.1.len());
         while above != ROOT {
             let known = self.by_serial.get(&above).ok_or(Errno::STALE)?;
-            let (next, name) = match known.places.first() {
+            let (next, name) = match known.names.first() {
                 Some((next, name)) => (*next, name.to_vec()),
                 None if known.moved => return Err(Errno::STALE),
                 None => {
@@ -347,7 +347,7 @@ const PATH: usize = 1 + 8 + 8 + 1;
 /// Files that are known at a time.
 const FILES_MAX: usize = 1 << 18;
 /// Names of a file that are known at a time.
-const PLACES_MAX: usize = 4;
+const NAMES_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

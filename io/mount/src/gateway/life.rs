@@ -72,11 +72,11 @@ pub(super) struct UpstreamCaller {
 /// A file that the link has open.
 #[derive(Debug)]
 pub(super) struct UpstreamOpened {
-    pub(super) held: UpstreamFid,
+    pub(super) fid: UpstreamFid,
     pub(super) file: Arc<UpstreamFile>,
-    pub(super) who: UpstreamCaller,
+    pub(super) caller: UpstreamCaller,
     /// As they were last: servers that go by paths lose a file that is removed.
-    pub(super) told: Mutex<Attributes>,
+    pub(super) last_attributes: Mutex<Attributes>,
 }
 
 impl UpstreamSession {
@@ -120,7 +120,7 @@ impl UpstreamSession {
         }
         if session.channels.contains_key(&channel) {
             self.peer.end();
-            return Err(UpstreamError::Lost);
+            return Err(UpstreamError::Disconnected);
         }
         let resumed = session.id.is_some();
         if !resumed {
@@ -197,7 +197,7 @@ impl UpstreamSession {
     ///
     /// # Errors
     /// `EINVAL` if it is unknown.
-    pub(super) fn who(&self, number: u32) -> Result<UpstreamCaller, Errno> {
+    pub(super) fn caller(&self, number: u32) -> Result<UpstreamCaller, Errno> {
         lock(&self.identities).by_number.get(&number).copied().ok_or(Errno::INVAL)
     }
 
@@ -241,7 +241,7 @@ impl UpstreamSession {
 
     /// Returns the header of every reply.
     pub(super) fn header(&self) -> ReplyHeader {
-        ReplyHeader { verifier: self.verifier, committed: self.durable.committed() }
+        ReplyHeader { verifier: self.verifier, commit_watermark: self.durable.committed() }
     }
 
     /// Makes an operation of its own.
@@ -253,7 +253,7 @@ impl UpstreamSession {
         let attached = self.peer.make(|fid| {
             let aname = self.aname.as_bytes();
             let request = Request::Attach { fid, afid: NOFID, uname: b"", aname, n_uname: uid };
-            self.peer.ask(&UpstreamOp::steady(), request, |reply| match reply {
+            self.peer.call(&UpstreamOp::steady(), request, |reply| match reply {
                 Reply::Attach { qid } => Some(qid),
                 _ => None,
             })

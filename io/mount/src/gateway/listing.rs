@@ -21,8 +21,8 @@ impl GatewayCall<'_> {
         let opened = self.life.opened(fid)?;
         let count = count.min(LIST_MAX);
         let wanted = (count / LARGER).max(WANTED_MIN).min(self.life.peer.payload());
-        let request = Request::Readdir { fid: opened.held.fid, offset, count: wanted };
-        let names = self.life.peer.ask(self.job, request, |reply| match reply {
+        let request = Request::Readdir { fid: opened.fid.fid, offset, count: wanted };
+        let names = self.life.peer.call(self.job, request, |reply| match reply {
             Reply::Readdir { data } => Some(data.to_vec()),
             _ => None,
         })?;
@@ -71,9 +71,9 @@ impl GatewayCall<'_> {
         opened: &UpstreamOpened,
         entries: &[DirEntry<'_>],
     ) -> Result<Vec<Option<Attributes>>, UpstreamError> {
-        let at = match self.life.walk_to(self.job, &opened.file, opened.who.uid) {
+        let at = match self.life.walk_to(self.job, &opened.file, opened.caller.uid) {
             Ok(at) => at,
-            Err(fail @ (UpstreamError::Lost | UpstreamError::Errno(Errno::INTR))) => {
+            Err(fail @ (UpstreamError::Disconnected | UpstreamError::Errno(Errno::INTR))) => {
                 return Err(fail);
             }
             Err(_) => return Ok(vec![None; entries.len()]),
@@ -90,7 +90,7 @@ impl GatewayCall<'_> {
             walks.push(Request::Walk { fid: at.fid, newfid: held.fid, names });
             fids.push((place, held));
         }
-        let walked = self.life.peer.ask_all(self.job, &walks)?;
+        let walked = self.life.peer.call_all(self.job, &walks)?;
         let mut found = Vec::new();
         for ((place, held), told) in fids.into_iter().zip(walked) {
             match told.reply() {
@@ -103,7 +103,7 @@ impl GatewayCall<'_> {
         let asks: Vec<Request<'_>> =
             found.iter().map(|(_, held)| Request::Getattr { fid: held.fid, mask }).collect();
         let mut all = vec![None; entries.len()];
-        for ((place, _), told) in found.iter().zip(self.life.peer.ask_all(self.job, &asks)?) {
+        for ((place, _), told) in found.iter().zip(self.life.peer.call_all(self.job, &asks)?) {
             if let Ok(Reply::Getattr(told)) = told.reply() {
                 all[*place] = Some(basic(told));
             }

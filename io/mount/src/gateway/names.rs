@@ -24,12 +24,12 @@ use super::peer::{UpstreamError, UpstreamFid};
 impl GatewayCall<'_> {
     pub(super) fn lookup(&self, fid: Fid, name: &[u8]) -> GatewayReply {
         let (directory, who) = self.file(fid)?;
-        let (file, attributes) = self.look_up(&directory, who, name)?;
+        let (file, attributes) = self.file_by_name(&directory, who, name)?;
         self.reply(ExtReply::Lookup { handle: &file.handle, attributes })
     }
 
     /// A file by its name.
-    pub(super) fn look_up(
+    pub(super) fn file_by_name(
         &self,
         directory: &UpstreamFile,
         who: UpstreamCaller,
@@ -39,7 +39,7 @@ impl GatewayCall<'_> {
         let (held, _) = self.life.walk(self.job, at.fid, &[name])?;
         let told = self.life.attributes(self.job, held.fid)?;
         let file = self.life.files()?.found(directory, name, told.qid, told.nlink)?;
-        self.life.walked.keep(&file, who.uid, Arc::new(held));
+        self.life.walked.insert(&file, who.uid, Arc::new(held));
         Ok((file, told))
     }
 
@@ -64,11 +64,11 @@ impl GatewayCall<'_> {
                 Request::Mknod { dfid, name, mode, major, minor, gid }
             }
         };
-        self.life.peer.ask(self.job, request, |reply| {
+        self.life.peer.call(self.job, request, |reply| {
             matches!(reply, Reply::Mkdir { .. } | Reply::Symlink { .. } | Reply::Mknod { .. })
                 .then_some(())
         })?;
-        let (file, attributes) = self.look_up(&directory, who, name)?;
+        let (file, attributes) = self.file_by_name(&directory, who, name)?;
         self.reply(ExtReply::Mknode { handle: &file.handle, attributes })
     }
 
@@ -106,7 +106,7 @@ impl GatewayCall<'_> {
         self.or_by_fid(request, Reply::Renameat, || {
             let (held, _) = self.life.walk(self.job, from_at.fid, &[old.1])?;
             let request = Request::Rename { fid: held.fid, dfid: to_at.fid, name: new.1 };
-            self.life.peer.ask(self.job, request, |reply| (reply == Reply::Rename).then_some(()))
+            self.life.peer.call(self.job, request, |reply| (reply == Reply::Rename).then_some(()))
         })?;
         let renamed = self.life.files()?.renamed((&from, old.1), (&to, new.1));
         match renamed.directory {
@@ -123,7 +123,7 @@ impl GatewayCall<'_> {
         self.life.files()?.fits(&directory, name)?;
         self.life.with_file(self.job, &file, who.uid, |fid| {
             let request = Request::Link { dfid: at.fid, fid, name };
-            self.life.peer.ask(self.job, request, |reply| (reply == Reply::Link).then_some(()))
+            self.life.peer.call(self.job, request, |reply| (reply == Reply::Link).then_some(()))
         })?;
         self.life.files()?.linked(&file, &directory, name);
         self.reply(Reply::Link)
@@ -132,7 +132,7 @@ impl GatewayCall<'_> {
     pub(super) fn readlink(&self, fid: Fid) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let target = self.life.with_file(self.job, &file, who.uid, |fid| {
-            self.life.peer.ask(self.job, Request::Readlink { fid }, |reply| match reply {
+            self.life.peer.call(self.job, Request::Readlink { fid }, |reply| match reply {
                 Reply::Readlink { target } => Some(target.to_vec()),
                 _ => None,
             })
@@ -165,7 +165,7 @@ impl GatewayCall<'_> {
         by_fid: impl FnOnce() -> Result<(), UpstreamError>,
     ) -> Result<(), UpstreamError> {
         if !self.life.names_by_fid.load(Ordering::Relaxed) {
-            match self.life.peer.ask(self.job, request, |reply| (reply == done).then_some(())) {
+            match self.life.peer.call(self.job, request, |reply| (reply == done).then_some(())) {
                 Err(UpstreamError::Errno(Errno::OPNOTSUPP | Errno::NOSYS)) => {
                     self.life.names_by_fid.store(true, Ordering::Relaxed);
                 }

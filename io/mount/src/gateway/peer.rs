@@ -85,7 +85,7 @@ pub(super) enum UpstreamError {
     /// The peer, or the protocol, says so.
     Errno(Errno),
     /// The connection is lost: whether the call was executed is not known.
-    Lost,
+    Disconnected,
 }
 
 impl From<Errno> for UpstreamError {
@@ -152,14 +152,14 @@ impl UpstreamClient {
             move || {
                 let why = loop {
                     match read_frame(&mut reader, reads.msize) {
-                        Ok(frame) => reads.told(frame),
+                        Ok(frame) => reads.receive(frame),
                         Err(why) if why.kind() == ErrorKind::UnexpectedEof => {
                             break io::Error::new(why.kind(), "the server closed the connection");
                         }
                         Err(why) => break why,
                     }
                 };
-                reads.lose();
+                reads.disconnect();
                 ended(&why);
             },
         ))?;
@@ -183,19 +183,19 @@ impl UpstreamClient {
     }
 
     /// Asks one thing; `take` makes of the reply what is wanted.
-    pub(super) fn ask<T>(
+    pub(super) fn call<T>(
         &self,
         job: &UpstreamOp,
         request: Request<'_>,
         take: impl FnOnce(Reply<'_>) -> Option<T>,
     ) -> Result<T, UpstreamError> {
-        let told = self.ask_all(job, &[request])?;
-        let told = told.first().ok_or(UpstreamError::Lost)?;
+        let told = self.call_all(job, &[request])?;
+        let told = told.first().ok_or(UpstreamError::Disconnected)?;
         Ok(take(told.reply()?).ok_or(Errno::PROTO)?)
     }
 
     /// Asks all of these at once, and waits for every reply. They are executed in any order.
-    pub(super) fn ask_all(
+    pub(super) fn call_all(
         &self,
         job: &UpstreamOp,
         requests: &[Request<'_>],
@@ -220,7 +220,7 @@ impl UpstreamClient {
             let mut told: Vec<UpstreamReply> =
                 requests.iter().map(|_| UpstreamReply(Vec::new())).collect();
             for _ in requests {
-                let (at, frame) = from.recv().map_err(|_| UpstreamError::Lost)?;
+                let (at, frame) = from.recv().map_err(|_| UpstreamError::Disconnected)?;
                 told[at] = UpstreamReply(frame);
             }
             all.extend(told);
@@ -290,7 +290,7 @@ impl UpstreamClient {
         while !table.broken && table.sent.len() + wanted > TAGS_MAX {
             table = self.room.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
-        if table.broken { Err(UpstreamError::Lost) } else { Ok(table) }
+        if table.broken { Err(UpstreamError::Disconnected) } else { Ok(table) }
     }
 
     fn send(&self, mut bytes: &[u8]) -> Result<(), UpstreamError> {
@@ -303,7 +303,7 @@ impl UpstreamClient {
                     tracing::debug!(%error, "cannot send");
                     // Half a message may be gone: nothing can follow it.
                     self.end();
-                    return Err(UpstreamError::Lost);
+                    return Err(UpstreamError::Disconnected);
                 }
             }
         }
@@ -324,7 +324,7 @@ impl UpstreamClient {
     }
 
     /// Handles a reply. A reply without a request is dropped: a flush may have been faster.
-    fn told(&self, frame: Vec<u8>) {
+    fn receive(&self, frame: Vec<u8>) {
         let tag = frame_tag(&frame).map_or(usize::MAX, |tag| tag.0.into());
         let mut table = lock(&self.table);
         let Some(sent) = table.sent.get_mut(tag) else {
@@ -353,7 +353,7 @@ impl UpstreamClient {
         self.room.notify_all();
     }
 
-    fn lose(&self) {
+    fn disconnect(&self) {
         let mut table = lock(&self.table);
         table.broken = true;
         // The senders go with it, and the waiters learn of it.
@@ -375,13 +375,14 @@ impl UpstreamFid {
         // Whatever the answer, the peer does not know it any more.
         self.known = false;
         let request = Request::Clunk { fid: self.fid };
-        self.peer.ask(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
+        self.peer
+            .call(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
     }
 
     /// Removes its file; the peer forgets it whatever comes of that.
     pub(super) fn remove(mut self, job: &UpstreamOp) -> Result<(), UpstreamError> {
         let request = Request::Remove { fid: self.fid };
-        let removed = self.peer.ask(job, request, |reply| (reply == Reply::Remove).then_some(()));
+        let removed = self.peer.call(job, request, |reply| (reply == Reply::Remove).then_some(()));
         // One that was flushed may not have been executed.
         self.known = removed == Err(UpstreamError::Errno(Errno::INTR));
         removed

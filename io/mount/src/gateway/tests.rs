@@ -276,7 +276,7 @@ fn peer() -> (Arc<UpstreamClient>, Server) {
 
 fn clunk(peer: &UpstreamClient) -> Result<(), UpstreamError> {
     let request = Request::Clunk { fid: Fid(1) };
-    peer.ask(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
+    peer.call(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn replies_find_who_asked_whatever_their_order() {
     let (peer, mut server) = peer();
     let asks = [3, 1, 2].map(|count| Request::Read { fid: Fid(count), offset: 0, count });
     let asking = peer.clone();
-    let asked = std::thread::spawn(move || asking.ask_all(&UpstreamOp::steady(), &asks).unwrap());
+    let asked = std::thread::spawn(move || asking.call_all(&UpstreamOp::steady(), &asks).unwrap());
     let frames: Vec<_> = (0..3).map(|_| server.next()).collect();
     for frame in frames.iter().rev() {
         let (tag, Request::Read { count, .. }) = Request::decode(frame).unwrap() else { panic!() };
@@ -302,8 +302,8 @@ fn a_reply_that_is_too_large_or_none_is_not_believed() {
     let asked = std::thread::spawn(move || clunk(&asking));
     server.next();
     server.0.write_all(&[0xff, 0xff, 0xff, 0x7f, 121, 0, 0]).unwrap();
-    assert_eq!(asked.join().unwrap(), Err(UpstreamError::Lost));
-    assert_eq!(clunk(&ends), Err(UpstreamError::Lost), "nor is it asked again");
+    assert_eq!(asked.join().unwrap(), Err(UpstreamError::Disconnected));
+    assert_eq!(clunk(&ends), Err(UpstreamError::Disconnected), "nor is it asked again");
     for odd in [Reply::Fsync, Reply::Error { ecode: 5 }] {
         let (peer, mut server) = peer();
         let asked = std::thread::spawn(move || clunk(&peer));

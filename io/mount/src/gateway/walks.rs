@@ -29,47 +29,47 @@ use crate::session::lock;
 #[derive(Debug)]
 pub(super) struct WalkedFid {
     /// By a file's serial and a user.
-    kept: Mutex<Lru<(u64, u32), KeptWalk>>,
+    cached: Mutex<Lru<(u64, u32), KeptWalk>>,
     /// Read by renames in flight, so that others can wait for their ends.
     pub(super) moving: RwLock<()>,
 }
 
 #[derive(Debug)]
 struct KeptWalk {
-    held: Arc<UpstreamFid>,
+    fid: Arc<UpstreamFid>,
     /// When it was known to lead to its file.
-    looked: Instant,
+    verified_at: Instant,
 }
 
 impl WalkedFid {
     pub(super) fn new() -> WalkedFid {
-        WalkedFid { kept: Mutex::new(Lru::new(KEPT_MAX)), moving: RwLock::default() }
+        WalkedFid { cached: Mutex::new(Lru::new(CACHED_FIDS_MAX)), moving: RwLock::default() }
     }
 
     /// Keeps a fid that leads to a file.
-    pub(super) fn keep(&self, file: &UpstreamFile, uid: u32, held: Arc<UpstreamFid>) {
-        let gone =
-            lock(&self.kept).insert((file.serial, uid), KeptWalk { held, looked: Instant::now() });
+    pub(super) fn insert(&self, file: &UpstreamFile, uid: u32, held: Arc<UpstreamFid>) {
+        let gone = lock(&self.cached)
+            .insert((file.serial, uid), KeptWalk { fid: held, verified_at: Instant::now() });
         // Dropped outside of the lock: that sends.
         drop(gone);
     }
 
     /// The file is not where it was.
     pub(super) fn forget(&self, serial: u64) {
-        let gone = lock(&self.kept).remove_range((serial, 0)..=(serial, u32::MAX));
+        let gone = lock(&self.cached).remove_range((serial, 0)..=(serial, u32::MAX));
         drop(gone);
     }
 
     /// A directory has moved, and with it everything below.
     pub(super) fn forget_all(&self) {
-        let gone = std::mem::replace(&mut *lock(&self.kept), Lru::new(KEPT_MAX));
+        let gone = std::mem::replace(&mut *lock(&self.cached), Lru::new(CACHED_FIDS_MAX));
         drop(gone);
     }
 
     /// The fid of a file, if it may be believed without asking; else with `false`.
     fn get(&self, file: &UpstreamFile, uid: u32) -> Option<(Arc<UpstreamFid>, bool)> {
-        let mut kept = lock(&self.kept);
-        let KeptWalk { held, looked } = kept.get(&(file.serial, uid))?;
+        let mut kept = lock(&self.cached);
+        let KeptWalk { fid: held, verified_at: looked } = kept.get(&(file.serial, uid))?;
         Some((held.clone(), looked.elapsed() < BELIEVED))
     }
 }
@@ -111,10 +111,10 @@ impl UpstreamSession {
             Some((held, true)) => return Ok(held),
             Some((held, false)) => match self.attributes(job, held.fid) {
                 Ok(told) if file.is(told.qid) => {
-                    self.walked.keep(file, uid, held.clone());
+                    self.walked.insert(file, uid, held.clone());
                     return Ok(held);
                 }
-                Err(fail @ (UpstreamError::Lost | UpstreamError::Errno(Errno::INTR))) => {
+                Err(fail @ (UpstreamError::Disconnected | UpstreamError::Errno(Errno::INTR))) => {
                     return Err(fail);
                 }
                 _ => {}
@@ -125,7 +125,7 @@ impl UpstreamSession {
         for path in self.files()?.paths(file) {
             match self.walk_path(job, &path, uid) {
                 Ok((held, qid)) if qid.is_none_or(|qid| file.is(qid)) => {
-                    self.walked.keep(file, uid, held.clone());
+                    self.walked.insert(file, uid, held.clone());
                     return Ok(held);
                 }
                 Ok(_) | Err(UpstreamError::Errno(Errno::NOENT | Errno::NOTDIR)) => {}
@@ -157,7 +157,7 @@ impl UpstreamSession {
         fid: Fid,
     ) -> Result<Attributes, UpstreamError> {
         let request = Request::Getattr { fid, mask: getattr::BASIC };
-        self.peer.ask(job, request, |reply| match reply {
+        self.peer.call(job, request, |reply| match reply {
             Reply::Getattr(told) => Some(basic(told)),
             _ => None,
         })
@@ -196,7 +196,7 @@ impl UpstreamSession {
         let mut space = Vec::new();
         let names =
             NameList::pack(names.iter().copied(), &mut space).map_err(|_| Errno::NAMETOOLONG)?;
-        self.peer.ask(job, Request::Walk { fid, newfid, names }, |reply| match reply {
+        self.peer.call(job, Request::Walk { fid, newfid, names }, |reply| match reply {
             Reply::Walk { qids } => Some(qids.to_vec()),
             _ => None,
         })
@@ -209,6 +209,6 @@ pub(super) fn basic(told: Attributes) -> Attributes {
 }
 
 /// Fids at a time: more files than programs use at once, and no burden to a server.
-const KEPT_MAX: usize = 4096;
+const CACHED_FIDS_MAX: usize = 4096;
 /// How long a fid is believed to lead to its file: as long as the kernel believes names.
 const BELIEVED: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ impl GatewayCall<'_> {
         let (length, data) = self.life.with_file(self.job, &file, who.uid, |fid| {
             let (held, size) = self.life.peer.make(|newfid| {
                 let request = Request::Xattrwalk { fid, newfid, name };
-                self.life.peer.ask(self.job, request, |reply| match reply {
+                self.life.peer.call(self.job, request, |reply| match reply {
                     Reply::Xattrwalk { size } => Some(size),
                     _ => None,
                 })
@@ -50,7 +50,7 @@ impl GatewayCall<'_> {
         while data.len() < size as usize {
             let count = (size - data.len() as u32).min(self.life.peer.payload());
             let request = Request::Read { fid, offset: data.len() as u64, count };
-            let read = self.life.peer.ask(self.job, request, |reply| match reply {
+            let read = self.life.peer.call(self.job, request, |reply| match reply {
                 Reply::Read { data } if data.len() <= count as usize => Some(data.to_vec()),
                 _ => None,
             })?;
@@ -76,13 +76,13 @@ impl GatewayCall<'_> {
             let request = Request::Xattrcreate { fid, name, size, flags };
             self.life
                 .peer
-                .ask(self.job, request, |reply| (reply == Reply::Xattrcreate).then_some(()))?;
+                .call(self.job, request, |reply| (reply == Reply::Xattrcreate).then_some(()))?;
             let mut written = 0;
             while written < data.len() {
                 let rest = &data[written..];
                 let data = &rest[..rest.len().min(self.life.peer.payload() as usize)];
                 let request = Request::Write { fid, offset: written as u64, data };
-                written += self.life.peer.ask(self.job, request, |reply| match reply {
+                written += self.life.peer.call(self.job, request, |reply| match reply {
                     Reply::Write { count: count @ 1.. } if count as usize <= data.len() => {
                         Some(count as usize)
                     }

@@ -51,7 +51,7 @@ struct ReaderPool {
     work: Condvar,
     /// Tells the watcher that there is a deadline again.
     watch: Condvar,
-    said_that_one_hangs: AtomicBool,
+    hang_warned: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl EnvironReaders {
 
     /// Has a variable read. Calls `then` at once if that is hopeless, else later from another
     /// thread, after [`PATIENCE`] at the latest.
-    pub(super) fn ask(&self, question: EnvironQuery) {
+    pub(super) fn submit(&self, question: EnvironQuery) {
         let mut state = self.0.lock();
         if state.is_hopeless(question.process) {
             drop(state);
@@ -163,10 +163,10 @@ impl ReaderPool {
         let mut state = self.lock();
         while !state.closed {
             let now = Instant::now();
-            let late = state.take_late(now);
+            let late = state.take_timed_out(now);
             if !late.is_empty() {
                 drop(state);
-                self.say_that_one_hangs();
+                self.warn_of_hang();
                 late.into_iter().for_each(|then| then(None));
                 state = self.lock();
                 continue;
@@ -183,8 +183,8 @@ impl ReaderPool {
         }
     }
 
-    fn say_that_one_hangs(&self) {
-        if !self.said_that_one_hangs.swap(true, Ordering::Relaxed) {
+    fn warn_of_hang(&self) {
+        if !self.hang_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "cannot read a process's environment within {PATIENCE:?}; its requests get no \
                  job from it (logged once)"
@@ -225,7 +225,7 @@ impl ReaderState {
 
     /// Removes the queries that have waited too long: their reads count as hung, or are never
     /// begun.
-    fn take_late(&mut self, now: Instant) -> Vec<OnEnviron> {
+    fn take_timed_out(&mut self, now: Instant) -> Vec<OnEnviron> {
         let late = self.reading.iter_mut().filter(|reading| reading.deadline <= now);
         let mut late: Vec<_> = late.filter_map(|reading| reading.then.take()).collect();
         while self.waiting.front().is_some_and(|(deadline, _)| *deadline <= now) {
@@ -330,7 +330,7 @@ mod tests {
 
         fn ask(&self, readers: &EnvironReaders, process: u32) -> Receiver<Option<Vec<u8>>> {
             let (to, answer) = channel();
-            readers.ask(EnvironQuery {
+            readers.submit(EnvironQuery {
                 task: self.task(process).into(),
                 process,
                 variable: "JOB".into(),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 /// A value for each of at most `bound` threads.
 #[derive(Debug)]
 pub(super) struct JobTable<V> {
-    places: Vec<(u32, V)>,
-    place_of: HashMap<u32, usize>,
+    entries: Vec<(u32, V)>,
+    index_of: HashMap<u32, usize>,
     /// The place that was filled first, once all are.
     oldest: usize,
     bound: usize,
@@ -16,31 +16,31 @@ impl<V> JobTable<V> {
     /// An empty table for `bound` threads, at least one.
     pub(super) fn new(bound: usize) -> JobTable<V> {
         let bound = bound.max(1);
-        JobTable { places: Vec::new(), place_of: HashMap::new(), oldest: 0, bound }
+        JobTable { entries: Vec::new(), index_of: HashMap::new(), oldest: 0, bound }
     }
 
     /// Puts a value in the place of the thread's former one, or else of the oldest of all;
     /// returns what was there.
     pub(super) fn put(&mut self, thread: u32, value: V) -> Option<V> {
-        if let Some(place) = self.place_of.get(&thread) {
-            return Some(std::mem::replace(&mut self.places[*place].1, value));
+        if let Some(place) = self.index_of.get(&thread) {
+            return Some(std::mem::replace(&mut self.entries[*place].1, value));
         }
-        if self.places.len() < self.bound {
-            self.place_of.insert(thread, self.places.len());
-            self.places.push((thread, value));
+        if self.entries.len() < self.bound {
+            self.index_of.insert(thread, self.entries.len());
+            self.entries.push((thread, value));
             return None;
         }
         let place = self.oldest;
         self.oldest = (place + 1) % self.bound;
-        let (former, out) = std::mem::replace(&mut self.places[place], (thread, value));
-        self.place_of.remove(&former);
-        self.place_of.insert(thread, place);
+        let (former, out) = std::mem::replace(&mut self.entries[place], (thread, value));
+        self.index_of.remove(&former);
+        self.index_of.insert(thread, place);
         Some(out)
     }
 
     /// Returns the value of the thread, if the table has it.
     pub(super) fn get(&self, thread: u32) -> Option<&V> {
-        self.place_of.get(&thread).map(|place| &self.places[*place].1)
+        self.index_of.get(&thread).map(|place| &self.entries[*place].1)
     }
 }
 

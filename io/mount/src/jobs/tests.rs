@@ -107,7 +107,7 @@ impl Tree {
     }
 
     fn jobs(&self, sources: &str) -> Arc<JobResolver> {
-        JobResolver::below(&self.0, &sources.parse().unwrap()).unwrap()
+        JobResolver::with_proc(&self.0, &sources.parse().unwrap()).unwrap()
     }
 }
 

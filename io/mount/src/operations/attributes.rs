@@ -33,7 +33,7 @@ pub(crate) fn get(
 ) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
-    let (who, asked) = (*request, export.shared().behind.now());
+    let (who, asked) = (*request, export.shared().write_behind.now());
     let about = AttributeTarget { node: node.clone(), by_name: false, message };
     by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
         let attributes = match answer {
@@ -58,7 +58,7 @@ pub(crate) fn set(
 ) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if set.size.is_some() {
-        node.written();
+        node.clear_version();
     }
     node.not_plain();
     let through = set.handle.filter(|_| set.size.is_some());
@@ -75,8 +75,8 @@ pub(crate) fn set(
 fn changed(export: &MountFs, node: &MountNode, answer: CallReply<'_>) -> Result<Attr, Errno> {
     match answer? {
         AnyReply::Ext(ExtReply::Change { attributes }) => {
-            export.shared().behind.changed(node);
-            Ok(export.attr(node, &KnownSize { told: attributes, last: true }))
+            export.shared().write_behind.changed(node);
+            Ok(export.attr(node, &KnownSize { attributes, last: true }))
         }
         _ => Err(Errno::PROTO),
     }
@@ -142,10 +142,10 @@ fn by_file_or_handle(
     let (walk, (ask, named)) = match about.by_name {
         true => {
             let walk = FileWalk::to_use(export, request, &node);
-            (walk, export.ask_by_name(&node, walk.found, first))
+            (walk, export.call_by_name(&node, walk.found, first))
         }
         false => {
-            let walk = FileWalk::to_look(export, request, &node);
+            let walk = FileWalk::for_lookup(export, request, &node);
             (walk, (CallSpec::new(HandleList::one(&node.handle), first), false))
         }
     };
@@ -155,19 +155,19 @@ fn by_file_or_handle(
         if !matches!(answer, Err(Errno::STALE)) {
             return then(export, answer, reply);
         }
-        if named && export.means_this_file(&node, who.thread) {
-            export.doubt_names(&node);
+        if named && export.is_open_by_descriptor(&node, who.thread) {
+            export.expire_names(&node);
             let about = AttributeTarget { node, by_name: false, message };
             return by_file_or_handle(export, &who, about, None, reply, then);
         }
         match export.files().of_node(node.id).filter(|_| !named) {
             // A handle that is a path, or an inode without names: the open file still is one.
             Some(file) => {
-                export.doubt_names(&node);
+                export.expire_names(&node);
                 by_file(export, &who, &file, message, reply, then);
             }
             // By a path: the kernel looks it up again.
-            None => reply.error(walk.gone(export, &node)),
+            None => reply.error(walk.stale_error(export, &node)),
         }
     });
 }

@@ -32,10 +32,10 @@ pub(super) fn write(
 ) {
     let FuseWrite { offset, data, kill_set_id, .. } = *write;
     let piece = WritePiece { offset, data, kill_set_id };
-    match export.shared().behind.put(file, piece, export.payload) {
-        Accepted::Taken => {
+    match export.shared().write_behind.put(file, piece, export.payload) {
+        Accepted::Accepted => {
             reply.ok(&WrittenBytes(data.len() as u32));
-            pump(export, &file.node);
+            start_runs(export, &file.node);
         }
         Accepted::NoRoom => data::write_through(export, request, file, write, reply),
         Accepted::Full => {
@@ -43,9 +43,17 @@ pub(super) fn write(
             let (file, write) = (file.clone(), WaitingWrite::of(write));
             let opened = file.clone();
             let (node, opener) = (&opened.node, Some(&opened.payer));
-            hold(export, node, opener, until, request, reply, move |export, who, reply| {
-                self::write(export, who, &file, &write.as_write(), reply);
-            });
+            wait_for_writes(
+                export,
+                node,
+                opener,
+                until,
+                request,
+                reply,
+                move |export, who, reply| {
+                    self::write(export, who, &file, &write.as_write(), reply);
+                },
+            );
         }
     }
 }
@@ -61,7 +69,7 @@ pub(super) fn with_room(
     + Send
     + 'static,
 ) {
-    let kept = &export.homes.link(&file.payer).kept;
+    let kept = &export.homes.link(&file.payer).uncommitted;
     if !kept.is_full() {
         return then(export, request, file, write, reply);
     }
@@ -69,7 +77,7 @@ pub(super) fn with_room(
     let (waiter, then) = waiting(export, request, reply, move |export, who, reply| {
         then(export, who, &file, &write.as_write(), reply);
     });
-    if let Some(then) = kept.hold(waiter, then) {
+    if let Some(then) = kept.wait(waiter, then) {
         then(Ok(()));
     }
 }
@@ -77,7 +85,7 @@ pub(super) fn with_room(
 /// A write that waits, with its bytes.
 struct WaitingWrite {
     data: Vec<u8>,
-    rest: FuseWrite<'static>,
+    remaining: FuseWrite<'static>,
 }
 
 impl WaitingWrite {
@@ -86,11 +94,11 @@ impl WaitingWrite {
         let FuseWrite { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } = *write;
         let rest =
             FuseWrite { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
-        WaitingWrite { data, rest }
+        WaitingWrite { data, remaining: rest }
     }
 
     fn as_write(&self) -> FuseWrite<'_> {
-        FuseWrite { data: &self.data, ..self.rest }
+        FuseWrite { data: &self.data, ..self.remaining }
     }
 }
 
@@ -102,10 +110,10 @@ pub(super) fn after<T: 'static>(
     reply: Reply<T>,
     then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
-    if node.behind.is_idle() {
+    if node.write_behind.is_idle() {
         return then(export, request, reply);
     }
-    hold(export, node, None, WaitUntil::Executed, request, reply, then);
+    wait_for_writes(export, node, None, WaitUntil::Executed, request, reply, then);
 }
 
 /// Like `after`, on behalf of the opener of a file.
@@ -116,11 +124,11 @@ pub(super) fn after_opener<T: 'static>(
     reply: Reply<T>,
     then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
-    if file.node.behind.is_idle() {
+    if file.node.write_behind.is_idle() {
         return then(export, request, reply);
     }
     let opener = Some(&file.payer);
-    hold(export, &file.node, opener, WaitUntil::Executed, request, reply, then);
+    wait_for_writes(export, &file.node, opener, WaitUntil::Executed, request, reply, then);
 }
 
 /// As [`after_opener`], of what was written to a part of the file before.
@@ -132,11 +140,11 @@ pub(super) fn after_part<T: 'static>(
     reply: Reply<T>,
     then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
-    if file.node.behind.is_idle() {
+    if file.node.write_behind.is_idle() {
         return then(export, request, reply);
     }
     let opener = Some(&file.payer);
-    hold(export, &file.node, opener, WaitUntil::Read(place), request, reply, then);
+    wait_for_writes(export, &file.node, opener, WaitUntil::Read(place), request, reply, then);
 }
 
 /// Goes on once what killed processes of a file's opener have left behind is over.
@@ -152,7 +160,7 @@ pub(super) fn after_abandoned<T: 'static>(
         return then(export, request, reply);
     }
     let (waiter, then) = waiting(export, request, reply, then);
-    if let Some(then) = abandoned.hold(file.payer.uid(), Some(waiter), then) {
+    if let Some(then) = abandoned.wait(file.payer.uid(), Some(waiter), then) {
         then(Ok(()));
     }
 }
@@ -168,11 +176,15 @@ pub(super) fn all_over(
     let then = Box::new(move |_| {
         let uid = of.payer.uid();
         let (abandoned, later) = (later.shared().abandoned.clone(), later);
-        if let Some(then) = abandoned.hold(uid, None, Box::new(move |_| then(&later))) {
+        if let Some(then) = abandoned.wait(uid, None, Box::new(move |_| then(&later))) {
             then(Ok(()));
         }
     });
-    match file.node.behind.hold(WriteWaiter { until: WaitUntil::Executed, waiter: None, then }) {
+    match file.node.write_behind.wait(WriteWaiter {
+        until: WaitUntil::Executed,
+        waiter: None,
+        then,
+    }) {
         Ok(until) => donate(export, &file.node, &file.payer, &until),
         Err(WriteWaiter { then, .. }) => then(Ok(())),
     }
@@ -198,14 +210,14 @@ pub(super) fn as_written<T: FuseAnswer + 'static>(
     + 'static,
 ) {
     let FetchedAttributes { node, attributes, requested_at } = fetched;
-    match node.behind.since(requested_at) {
-        WaitingSince::Changed => told_again(export, request, node, reply, then),
+    match node.write_behind.since(requested_at) {
+        WaitingSince::Changed => refresh_attributes(export, request, node, reply, then),
         since => reply.send(then(export, &node, Ok(since.applied_to(attributes)))),
     }
 }
 
 /// Replies with the attributes, requested again.
-pub(super) fn told_again<T: FuseAnswer + 'static>(
+pub(super) fn refresh_attributes<T: FuseAnswer + 'static>(
     export: &MountFs,
     request: &FuseRequest,
     node: Arc<MountNode>,
@@ -216,12 +228,12 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
 ) {
     let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
     let ask = CallSpec::new(HandleList::one(&node.handle), message);
-    let asked = export.shared().behind.now();
+    let asked = export.shared().write_behind.now();
     export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
         let told = match answer {
             // What changes meanwhile is the kernel's to know: it has not been answered yet.
             Ok(AnyReply::Base(ninep::Reply::Getattr(told))) => {
-                Ok(node.behind.since(asked).applied_to(told))
+                Ok(node.write_behind.since(asked).applied_to(told))
             }
             Ok(_) => Err(Errno::PROTO),
             Err(error) => Err(error),
@@ -236,19 +248,20 @@ pub(super) fn after_all(
     node: &MountNode,
     then: impl FnOnce(&MountFs) + Send + 'static,
 ) {
-    if node.behind.is_idle() {
+    if node.write_behind.is_idle() {
         return then(export);
     }
     let later = export.clone();
     let then = Box::new(move |_| then(&later));
-    let held = node.behind.hold(WriteWaiter { until: WaitUntil::Executed, waiter: None, then });
+    let held =
+        node.write_behind.wait(WriteWaiter { until: WaitUntil::Executed, waiter: None, then });
     if let Err(WriteWaiter { then, .. }) = held {
         then(Ok(()));
     }
 }
 
 /// Keeps a waiter for a file's writes: the opener, or the calling process.
-fn hold<T: 'static>(
+fn wait_for_writes<T: 'static>(
     export: &MountFs,
     node: &Arc<MountNode>,
     opener: Option<&Arc<SessionIdentity>>,
@@ -258,7 +271,7 @@ fn hold<T: 'static>(
     then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     let (waiter, then) = waiting(export, request, reply, then);
-    let until = match node.behind.hold(WriteWaiter { until, waiter: Some(waiter), then }) {
+    let until = match node.write_behind.wait(WriteWaiter { until, waiter: Some(waiter), then }) {
         Ok(until) => until,
         Err(WriteWaiter { then, .. }) => return then(Ok(())),
     };
@@ -276,7 +289,7 @@ fn hold<T: 'static>(
 
 /// Lends the lane of a waiter to the writes of others.
 fn donate(export: &MountFs, node: &MountNode, donor: &Arc<SessionIdentity>, until: &WaitUntil) {
-    let begun = node.behind.donate(until, donor);
+    let begun = node.write_behind.donate(until, donor);
     if !begun.is_empty() {
         export.homes.link(donor).donate(node, &begun, donor);
     }
@@ -299,18 +312,18 @@ fn waiting<T: 'static>(
 }
 
 /// Has writes executed once more that the proxy's machine has lost.
-pub(crate) fn write_again(export: &MountFs, lost: Vec<SentWrite>) {
+pub(crate) fn rewrite(export: &MountFs, lost: Vec<SentWrite>) {
     let nodes: Vec<_> = lost.iter().map(|lost| lost.node.clone()).collect();
-    lost.into_iter().for_each(|lost| export.shared().behind.put_back(lost));
-    nodes.iter().for_each(|node| pump(export, node));
+    lost.into_iter().for_each(|lost| export.shared().write_behind.requeue_lost(lost));
+    nodes.iter().for_each(|node| start_runs(export, node));
 }
 
 /// Begins what may begin of a file.
-fn pump(export: &MountFs, node: &MountNode) {
-    while let Some(WriteRun { number, write, file, donor, .. }) = node.behind.begin() {
+fn start_runs(export: &MountFs, node: &MountNode) {
+    while let Some(WriteRun { number, write, file, donor, .. }) = node.write_behind.begin() {
         let bytes = write.bytes() as usize;
-        let SentWrite { node, payer, frame, place } = write;
-        let ask = CallSpec::of(frame).with_bytes(bytes).kept(&node, &place);
+        let SentWrite { node, payer, frame, range: place } = write;
+        let ask = CallSpec::of(frame).with_bytes(bytes).replayable(&node, &place);
         let (later, pays) = (export.clone(), payer.clone());
         let done = move |answer: CallReply<'_>| {
             let written = whole(file.as_deref(), &place, answer);
@@ -337,11 +350,11 @@ fn executed(
         tracing::warn!(inode = node.id.0, ?place, %error, "an acknowledged write failed");
         export.files().fail(node.id, error);
         // It is not as long as was said.
-        export.shared().behind.changed(node);
-        export.doubt_attributes(node.id);
+        export.shared().write_behind.changed(node);
+        export.invalidate_attributes(node.id);
     }
-    let ready = export.shared().behind.executed(node, payer, number);
-    pump(export, node);
+    let ready = export.shared().write_behind.executed(node, payer, number);
+    start_runs(export, node);
     for then in ready {
         then(Ok(()));
     }

@@ -36,7 +36,7 @@ pub(crate) struct ControlFiles {
 }
 
 /// Whether an inode is one of these.
-pub(crate) fn is_told(inode: InodeId) -> bool {
+pub(crate) fn is_control_file(inode: InodeId) -> bool {
     (DIRECTORY.0..=DIRECTORY.0 + FILES.len() as u64).contains(&inode.0)
 }
 
@@ -98,28 +98,28 @@ pub(crate) fn open(
     if request.inode == file_inode(STATUS) {
         return opened(export, status(export).text(), reply);
     }
-    ask(export, *request, 0, QueryOrdering::Past, String::new(), reply);
+    query_proxies(export, *request, 0, QueryOrdering::Past, String::new(), reply);
 }
 
 /// How the mount stands with its proxies, whether they answer or not.
 fn status(export: &MountFs) -> MountStatus {
     let shared = &export.homes.shared;
     let proxies = tallies(export).into_iter().map(|(proxy, tally)| {
-        let (connected, lost) = (tally.connected, tally.lost);
-        MountLink { proxy, connected, lost }
+        let (connected, lost) = (tally.connected, tally.connections_down);
+        MountLink { proxy, connected, connections_down: lost }
     });
     MountStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         open_files: shared.files.count() as u64,
-        behind_bytes: shared.behind.bytes(),
+        write_behind_bytes: shared.write_behind.bytes(),
         proxies: proxies.collect(),
     }
 }
 
 /// The text is what is read until the file is closed.
 fn opened(export: &MountFs, text: String, reply: Reply<OpenedFile>) {
-    let handle = or_error!(export.told.keep(text), reply);
+    let handle = or_error!(export.control_files.insert_text(text), reply);
     // What it is shows in the reading; nothing of it may be kept.
     reply.ok(&OpenedFile { handle, flags: OpenFlags::DIRECT_IO, backing: None });
 }
@@ -130,11 +130,11 @@ enum QueryOrdering {
     /// It does; the proxy may not know its identity yet.
     Past,
     /// It comes after the identity.
-    Behind,
+    AfterIdentity,
 }
 
 /// Asks one proxy after the other and puts what they say together.
-fn ask(
+fn query_proxies(
     export: &MountFs,
     request: FuseRequest,
     at: usize,
@@ -156,19 +156,26 @@ fn ask(
     export.as_caller_at(at, &request, one, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Ext(ExtReply::Info { data })) => text += &String::from_utf8_lossy(data),
-            Err(Errno::OPNOTSUPP) => text += CANNOT_TELL,
+            Err(Errno::OPNOTSUPP) => text += NO_INFO,
             Err(Errno::INVAL) if ordering == QueryOrdering::Past => {
-                return ask(export, request, at, QueryOrdering::Behind, text, reply);
+                return query_proxies(
+                    export,
+                    request,
+                    at,
+                    QueryOrdering::AfterIdentity,
+                    text,
+                    reply,
+                );
             }
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         }
-        ask(export, request, at + 1, QueryOrdering::Past, text, reply);
+        query_proxies(export, request, at + 1, QueryOrdering::Past, text, reply);
     });
 }
 
 pub(crate) fn read(export: &MountFs, read: FuseRead, reply: Reply<DataReply>) {
-    let text = lock(&export.told.texts).get(read.handle.0 as usize).cloned();
+    let text = lock(&export.control_files.texts).get(read.handle.0 as usize).cloned();
     let text = or_error!(text.ok_or(Errno::BADF), reply);
     let rest = usize::try_from(read.offset).ok().and_then(|offset| text.as_bytes().get(offset..));
     let rest = rest.unwrap_or_default();
@@ -177,7 +184,7 @@ pub(crate) fn read(export: &MountFs, read: FuseRead, reply: Reply<DataReply>) {
 
 pub(crate) fn release(export: &MountFs, inode: InodeId, handle: Handle, reply: Reply<()>) {
     if inode != DIRECTORY {
-        lock(&export.told.texts).try_remove(handle.0 as usize);
+        lock(&export.control_files.texts).try_remove(handle.0 as usize);
     }
     reply.ok(&());
 }
@@ -220,7 +227,7 @@ const fn file_inode(at: usize) -> InodeId {
 }
 
 impl ControlFiles {
-    fn keep(&self, text: String) -> Result<Handle, Errno> {
+    fn insert_text(&self, text: String) -> Result<Handle, Errno> {
         let mut texts = lock(&self.texts);
         if texts.len() >= OPEN_MAX {
             return Err(Errno::NFILE);
@@ -247,7 +254,7 @@ const BELIEVED: Duration = Duration::from_secs(60);
 const TEXT_BYTES: u32 = 60 << 10;
 /// How many may be open.
 const OPEN_MAX: usize = 1_024;
-const CANNOT_TELL: &str =
+const NO_INFO: &str =
     "Not available: the server speaks only 9P2000.L, or is older than this mount.\n";
 
 #[cfg(test)]
@@ -274,18 +281,22 @@ mod tests {
     fn only_its_own_names_and_inodes_are_its_own() {
         assert!(is_name(InodeId::ROOT, c".sluice") && is_name(DIRECTORY, c"anything"));
         assert!(!is_name(InodeId::ROOT, c".sluic") && !is_name(InodeId(7), c".sluice"));
-        assert!(is_told(DIRECTORY) && is_told(file_inode(STATUS)) && !is_told(file_inode(4)));
-        assert!(!is_told(InodeId::ROOT));
+        assert!(
+            is_control_file(DIRECTORY)
+                && is_control_file(file_inode(STATUS))
+                && !is_control_file(file_inode(4))
+        );
+        assert!(!is_control_file(InodeId::ROOT));
         assert_eq!(may_change(InodeId::ROOT, NAME), Err(Errno::PERM));
     }
 
     #[test]
     fn texts_that_are_open_are_bounded() {
         let told = ControlFiles::default();
-        let first = told.keep("a".into()).unwrap();
-        (1..OPEN_MAX).for_each(|_| assert!(told.keep(String::new()).is_ok()));
-        assert_eq!(told.keep(String::new()), Err(Errno::NFILE));
+        let first = told.insert_text("a".into()).unwrap();
+        (1..OPEN_MAX).for_each(|_| assert!(told.insert_text(String::new()).is_ok()));
+        assert_eq!(told.insert_text(String::new()), Err(Errno::NFILE));
         lock(&told.texts).remove(first.0 as usize);
-        assert_eq!(told.keep(String::new()), Ok(first));
+        assert_eq!(told.insert_text(String::new()), Ok(first));
     }
 }

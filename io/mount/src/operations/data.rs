@@ -63,23 +63,23 @@ fn open_now(
     let message = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     let walk = FileWalk::to_use(export, request, &node);
     // A fid is taken by it, so it is not for repeating.
-    let (ask, _) = export.ask_by_name(&node, walk.found, message);
+    let (ask, _) = export.call_by_name(&node, walk.found, message);
     let (ask, home) = (ask.only_once(), node.clone());
     export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let told = match made(export, newfid, payer, answer, |_, _, _| ()) {
             Ok(((), told)) => told,
             // The kernel looks the name up again and comes back with the file of that name.
-            Err(Errno::STALE) => return reply.error(walk.gone(export, &node)),
+            Err(Errno::STALE) => return reply.error(walk.stale_error(export, &node)),
             Err(error) => return reply.error(error),
         };
-        export.nodes.told(&node, &told);
+        export.nodes.update_attributes(&node, &told);
         let inode = node.id;
         if flags & bits::TRUNC != 0 {
-            export.shared().behind.changed(&node);
+            export.shared().write_behind.changed(&node);
         }
         let opened = opened(export, newfid, node, payer, flags, told.qid.version);
         if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
-            export.doubt_attributes(inode);
+            export.invalidate_attributes(inode);
         }
         reply.ok(&opened);
     });
@@ -116,14 +116,14 @@ fn create_now(
     let message = ExtRequest::Open { fid, newfid, name, flags, mode };
     let ask = CallSpec::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
-    let (who, asked) = (*request, export.shared().behind.now());
+    let (who, asked) = (*request, export.shared().write_behind.now());
     let home = directory.clone();
     export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let made = made(export, newfid, payer, answer, |export, handle, told| {
-            export.nodes.look_up(handle, told)
+            export.nodes.lookup(handle, told)
         });
         let (node, told) = match made {
-            Err(Errno::STALE) => return reply.error(walk.gone(export, &[&directory])),
+            Err(Errno::STALE) => return reply.error(walk.stale_error(export, &[&directory])),
             made => or_error!(made, reply),
         };
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
@@ -155,11 +155,11 @@ pub(crate) fn read(
     let place = offset..offset.saturating_add(count.into());
     let last = place.end;
     behind::after_part(export, &file.clone(), place, request, reply, move |export, who, reply| {
-        let (node, asked) = (file.node.clone(), export.shared().behind.now());
+        let (node, asked) = (file.node.clone(), export.shared().write_behind.now());
         export.as_opener_with(who, &file, ask, reply, move |_, answer, reply| match answer {
             Ok(AnyReply::Base(ninep::Reply::Read { data })) => {
                 // Where the proxy's file ends it goes on here, with what is written behind that.
-                let end = node.behind.reach(asked).min(last);
+                let end = node.write_behind.reach(asked).min(last);
                 let missing = end.saturating_sub(offset.saturating_add(data.len() as u64));
                 with_zeros(data, missing as usize, reply);
             }
@@ -193,7 +193,7 @@ pub(crate) fn write(
 ) {
     let file = or_error!(export.files().get(write.handle), reply);
     or_error!(file.take_failure(), reply);
-    file.node.written();
+    file.node.clear_version();
     file.wrote(write.from_cache);
     let flags = file.flags | open_flags(write.flags);
     let cached = write.from_cache || flags & (bits::DIRECT | bits::APPEND) == 0;
@@ -235,17 +235,17 @@ pub(super) fn write_through(
     };
     let (file, len) = (file.clone(), data.len());
     let place = start..start + len as u64;
-    let ask = ask.with_bytes(len).kept(&file.node, &place);
+    let ask = ask.with_bytes(len).replayable(&file.node, &place);
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
-            export.shared().behind.changed(&node);
+            export.shared().write_behind.changed(&node);
             match answer? {
                 AnyReply::Ext(ExtReply::Write { count, .. }) => {
                     Ok(WrittenBytes(count.min(len as u32)))
                 }
                 AnyReply::Ext(ExtReply::Append { offset, .. }) => {
-                    node.reaches(offset + len as u64);
+                    node.extend_to(offset + len as u64);
                     Ok(WrittenBytes(len as u32))
                 }
                 _ => Err(Errno::PROTO),
@@ -276,12 +276,12 @@ fn fsync_open(
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
         let ask = CallSpec::new(HandleList::NONE, message);
-        let losses = export.homes.link(&file.payer).kept.losses();
+        let losses = export.homes.link(&file.payer).uncommitted.losses();
         let who = *who;
         export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
             // What was lost meanwhile is being written once more, and is to be durable too.
             match answer {
-                Ok(_) if export.homes.link(&file.payer).kept.losses() != losses => {
+                Ok(_) if export.homes.link(&file.payer).uncommitted.losses() != losses => {
                     fsync_open(export, &who, file, data_only, reply);
                 }
                 answer => reply.send(answer.map(|_| ())),
@@ -308,7 +308,7 @@ pub(crate) fn allocate(
 ) {
     let file = or_error!(export.files().get(allocate.handle), reply);
     let Allocate { offset, len, mode, .. } = allocate;
-    file.node.written();
+    file.node.clear_version();
     let message = ExtRequest::Allocate { fid: file.fid, mode, offset, length: len };
     let repeatable = mode & !(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE) == 0;
     let ask = match repeatable {
@@ -318,7 +318,7 @@ pub(crate) fn allocate(
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
-            export.shared().behind.changed(&node);
+            export.shared().write_behind.changed(&node);
             answer.map(|_| ())
         });
     });
@@ -354,7 +354,7 @@ pub(crate) fn copy(
         // No proxy has both open: then the kernel reads and writes.
         return reply.error(Errno::OPNOTSUPP);
     }
-    to.node.written();
+    to.node.clear_version();
     let message = ExtRequest::Copy {
         fid: from.fid,
         offset: copy.from_offset,
@@ -367,7 +367,7 @@ pub(crate) fn copy(
         behind::after_opener(export, &to.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
             export.as_opener(who, &to, ask, reply, move |export, answer| {
-                export.shared().behind.changed(&node);
+                export.shared().write_behind.changed(&node);
                 match answer? {
                     AnyReply::Ext(ExtReply::Copy { count, .. }) => Ok(CopiedBytes(count)),
                     _ => Err(Errno::PROTO),
@@ -386,9 +386,9 @@ fn opened(
     flags: u32,
     version: u32,
 ) -> OpenedFile {
-    let keeps_cache = node.keeps_cache(version);
+    let keeps_cache = node.note_open_version(version);
     if flags & bits::TRUNC != 0 {
-        node.written();
+        node.clear_version();
     }
     let file: Arc<OpenFile> = export.files().opened(fid, node, payer.clone(), flags);
     // What is appended goes past the page cache: the kernel would put it where it believes the
@@ -438,7 +438,7 @@ fn clunk_then(
     then: impl FnOnce() + Send + 'static,
 ) {
     let ask = CallSpec::new(HandleList::NONE, ninep::Request::Clunk { fid }).freely();
-    export.aside(payer, ask, move |export, answer| {
+    export.call_without_waiter(payer, ask, move |export, answer| {
         if !matches!(answer, Err(Errno::TIMEDOUT | Errno::NOTCONN)) {
             export.files().release(fid);
         }

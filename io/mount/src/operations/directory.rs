@@ -32,14 +32,14 @@ pub(crate) struct OpenListing {
     at: usize,
     read: Option<Instant>,
     /// When it was asked for, as [`AllBehind::now`](crate::behind::AllBehind::now) says.
-    asked: u64,
+    requested_at: u64,
 }
 
 pub(crate) fn list(export: &MountFs, request: &FuseRequest, read: FuseRead, reply: Reply<Names>) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
-            listing.give(|entry| {
+            listing.emit_entries(|entry| {
                 if control_files::hides(directory, entry.name) {
                     return true;
                 }
@@ -61,10 +61,10 @@ pub(crate) fn list_plus(
 ) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |export, listing, reply| {
-        let asked = listing.asked;
+        let asked = listing.requested_at;
         let age = listing.read.map_or(Duration::ZERO, |read| read.elapsed());
         reply.list(|out| {
-            listing.give(|entry| {
+            listing.emit_entries(|entry| {
                 if control_files::hides(directory, entry.name) {
                     return true;
                 }
@@ -76,8 +76,8 @@ pub(crate) fn list_plus(
                 };
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
-                let node = export.nodes.look_up(handle, told);
-                let since = node.behind.since(asked);
+                let node = export.nodes.lookup(handle, told);
+                let since = node.write_behind.since(asked);
                 if since == WaitingSince::Changed || export.believed <= age {
                     // The kernel is not to believe these attributes; it asks if it needs some.
                     export.nodes.forget(node.id, 1);
@@ -111,7 +111,7 @@ fn with_entries<T: 'static>(
     let file = or_error!(export.files().get(read.handle), reply);
     {
         let mut listing = lock(&file.listing);
-        if read.offset != 0 && listing.go_to(read.offset) {
+        if read.offset != 0 && listing.seek(read.offset) {
             return give(export, &mut listing, reply);
         }
     }
@@ -119,12 +119,12 @@ fn with_entries<T: 'static>(
     let message = ExtRequest::List { fid: file.fid, offset: read.offset, count };
     let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize);
     let directory: Arc<OpenFile> = file.clone();
-    let asked = export.shared().behind.now();
+    let asked = export.shared().write_behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
         Ok(AnyReply::Ext(ExtReply::List { data })) => {
             let mut listing = lock(&directory.listing);
             listing.refill(read.offset, data);
-            listing.asked = asked;
+            listing.requested_at = asked;
             give(export, &mut listing, reply);
         }
         Ok(_) => reply.fail(Errno::PROTO),
@@ -145,12 +145,12 @@ impl<T> Fails for Reply<T> {
 
 impl OpenListing {
     /// Whether the entries behind `offset` are here; then they are next.
-    fn go_to(&mut self, offset: u64) -> bool {
+    fn seek(&mut self, offset: u64) -> bool {
         if self.read.is_none_or(|read| read.elapsed() > BELIEVED) {
             return false;
         }
         if self.offset != offset {
-            let Some(at) = self.behind(offset) else { return false };
+            let Some(at) = self.position_after(offset) else { return false };
             (self.offset, self.at) = (offset, at);
         }
         self.at < self.data.len()
@@ -163,7 +163,7 @@ impl OpenListing {
     }
 
     /// Gives entry after entry until one is not taken.
-    fn give(&mut self, mut take: impl FnMut(&ListEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn emit_entries(&mut self, mut take: impl FnMut(&ListEntry<'_>) -> bool) -> Result<(), Errno> {
         while let Some((entry, place)) = next(&self.data, self.at)? {
             if !take(&entry) {
                 break;
@@ -173,7 +173,7 @@ impl OpenListing {
         Ok(())
     }
 
-    fn behind(&self, offset: u64) -> Option<usize> {
+    fn position_after(&self, offset: u64) -> Option<usize> {
         let mut at = 0;
         while let Ok(Some((entry, place))) = next(&self.data, at) {
             if entry.offset == offset {
@@ -232,7 +232,7 @@ mod tests {
             taken.extend(fits.then_some(entry.offset));
             fits
         };
-        listing.give(fits).unwrap();
+        listing.emit_entries(fits).unwrap();
         taken
     }
 
@@ -240,18 +240,18 @@ mod tests {
     fn what_did_not_fit_comes_in_the_next_part() {
         let mut listing = listing(5);
         assert_eq!(take(&mut listing, 2), [7, 14]);
-        assert!(listing.go_to(14));
+        assert!(listing.seek(14));
         assert_eq!(take(&mut listing, 9), [21, 28, 35]);
-        assert!(!listing.go_to(35), "the proxy knows what comes then");
-        assert!(listing.go_to(7), "back to what is still here");
+        assert!(!listing.seek(35), "the proxy knows what comes then");
+        assert!(listing.seek(7), "back to what is still here");
         assert_eq!(take(&mut listing, 1), [14]);
-        assert!(!listing.go_to(8), "no entry has this offset");
+        assert!(!listing.seek(8), "no entry has this offset");
     }
 
     #[test]
     fn a_list_that_is_no_list_is_an_error() {
         let mut listing = listing(1);
         listing.data.truncate(9);
-        assert_eq!(listing.give(|_| true), Err(Errno::PROTO));
+        assert_eq!(listing.emit_entries(|_| true), Err(Errno::PROTO));
     }
 }

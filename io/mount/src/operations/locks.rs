@@ -40,7 +40,7 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, r
     let gives = asked.lock.kind == LockKind::None;
     let (who, has) = (*request, export.shared().locks.has(file.node.id, owner));
     if !gives && !has {
-        return once_given_back(export, file.node.id, &who, reply, move |export, reply| {
+        return after_release(export, file.node.id, &who, reply, move |export, reply| {
             try_lock(export, &who, &file, asked, reply);
         });
     }
@@ -61,14 +61,14 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, r
 }
 
 /// Continues once none of an inode's locks is being released, unless the waiter is killed.
-fn once_given_back(
+fn after_release(
     export: &MountFs,
     inode: InodeId,
     request: &FuseRequest,
     reply: Reply<()>,
     then: impl FnOnce(&MountFs, Reply<()>) + Send + 'static,
 ) {
-    if !export.shared().locks.is_giving(inode) {
+    if !export.shared().locks.is_releasing(inode) {
         return then(export, reply);
     }
     let (later, id) = (export.clone(), reply.id());
@@ -78,7 +78,7 @@ fn once_given_back(
             then(&later, reply);
         }
     };
-    if let Some(now) = export.shared().locks.hold(inode, go_on) {
+    if let Some(now) = export.shared().locks.wait_for_release(inode, go_on) {
         now();
     }
 }
@@ -124,7 +124,7 @@ fn try_lock(
 ) {
     let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let flags = if asked.wait { LOCK_BLOCK } else { 0 };
-    let ask = export.shared().locks.ask(file, owner, &asked.lock, flags);
+    let ask = export.shared().locks.lock_call(file, owner, &asked.lock, flags);
     let locked = file.clone();
     let thread = request.thread;
     export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
@@ -148,7 +148,7 @@ fn later(
     reply: Reply<()>,
 ) {
     let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
-    let ask = export.shared().locks.ask(file, owner, &asked.lock, LOCK_BLOCK);
+    let ask = export.shared().locks.lock_call(file, owner, &asked.lock, LOCK_BLOCK);
     let waiter = CallWaiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
     let done = move |answer: CallReply<'_>| match status(answer) {
@@ -158,7 +158,7 @@ fn later(
         Err(error) => reply.error(error),
     };
     let call = ServerCall::new(file.payer.clone(), ask, Some(waiter), done);
-    export.homes.link(&call.payer).call_later(here(), call, AGAIN);
+    export.homes.link(&call.payer).call_later(here(), call, RETRY_INTERVAL);
 }
 
 /// Which lock is in the way?
@@ -214,14 +214,14 @@ fn unlock(
     owner: MountLockOwner,
     reply: Reply<()>,
 ) {
-    let giving = export.shared().locks.begin_giving(file.node.id);
+    let giving = export.shared().locks.begin_release(file.node.id);
     let id = reply.id();
     export.shared().waits.begin(request.thread, reply, Instant::now());
     behind::all_over(export, &file.clone(), move |export| {
         let written = file.take_failure();
         export.shared().locks.set(&file, owner, WHOLE);
-        let ask = export.shared().locks.ask(&file, owner, &WHOLE, 0);
-        export.aside(&file.payer.clone(), ask, move |export, answer| {
+        let ask = export.shared().locks.lock_call(&file, owner, &WHOLE, 0);
+        export.call_without_waiter(&file.payer.clone(), ask, move |export, answer| {
             let stale = matches!(answer, Err(Errno::BADF)) && file.is_stale();
             let given = if stale { Err(Errno::STALE) } else { status(answer).map(drop) };
             drop(giving);
@@ -246,13 +246,13 @@ pub(crate) fn release(
             then(export, file, None);
         });
     }
-    let giving = locks.begin_giving(file.node.id);
+    let giving = locks.begin_release(file.node.id);
     behind::all_over(export, &file.clone(), move |export| {
         let locks = &export.shared().locks;
         let owner = flock.map(|owner| MountLockOwner { owner, flock: true });
         if let Some(owner) = owner.filter(|owner| locks.has(file.node.id, *owner)) {
-            let ask = locks.ask(&file, owner, &WHOLE, 0);
-            export.aside(&file.payer, ask, |_, _| {});
+            let ask = locks.lock_call(&file, owner, &WHOLE, 0);
+            export.call_without_waiter(&file.payer, ask, |_, _| {});
         }
         locks.close(&file);
         then(export, file, Some(giving));
@@ -267,4 +267,4 @@ fn status(answer: CallReply<'_>) -> Result<LockStatus, Errno> {
 }
 
 /// Until a lock is asked for again that the proxy had no room to wait for.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);

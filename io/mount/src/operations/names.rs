@@ -32,11 +32,11 @@ pub(crate) fn lookup(
     let ask = CallSpec::new(HandleList::one(&directory.handle), message);
     let (who, name) = (*request, name.to_owned());
     let walk = NameWalk::new(export, request, &[&directory]);
-    let (asked, home) = (export.shared().behind.now(), directory.clone());
+    let (asked, home) = (export.shared().write_behind.now(), directory.clone());
     export.as_caller_with(&home, request, ask, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Ext(ExtReply::Lookup { handle, attributes })) => {
-                let node = export.nodes.look_up(handle, &attributes);
+                let node = export.nodes.lookup(handle, &attributes);
                 walk.found(export, &node);
                 let fetched = FetchedAttributes { node, attributes, requested_at: asked };
                 entry(export, &who, fetched, name, reply);
@@ -47,10 +47,10 @@ pub(crate) fn lookup(
             Err(Errno::STALE) if export.nodes.removed(directory.id, name.to_bytes()) => {
                 reply.error(Errno::STALE);
             }
-            Err(Errno::STALE) => reply.error(walk.gone_at_look_up(export, &directory)),
+            Err(Errno::STALE) => reply.error(walk.lookup_error(export, &directory)),
             Err(error) => {
                 if !export.nodes.removed(directory.id, name.to_bytes()) {
-                    walk.found_nothing(export);
+                    walk.note_not_found(export);
                 }
                 reply.error(error);
             }
@@ -70,7 +70,7 @@ fn entry(
     behind::as_written(export, request, fetched, reply, move |export, node, known| {
         // Without them the kernel does not receive the look-up.
         let known = known.inspect_err(|_| export.nodes.forget(node.id, 1))?;
-        export.nodes.told(node, &known.told);
+        export.nodes.update_attributes(node, &known.attributes);
         Ok(export.entry(directory, name.to_bytes(), node, &known))
     });
 }
@@ -120,7 +120,7 @@ pub(super) fn masked<T: 'static>(
                 then(export, new.mode, reply)
             }
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
-            Err(Errno::STALE) => reply.error(walk.gone(export, &[&directory])),
+            Err(Errno::STALE) => reply.error(walk.stale_error(export, &[&directory])),
             Err(error) => reply.error(error),
         },
     );
@@ -153,12 +153,12 @@ fn make_now(
         reply,
         move |export, _, answer| match answer {
             Ok(AnyReply::Ext(ExtReply::Mknode { handle, attributes })) => {
-                let node = export.nodes.look_up(handle, &attributes);
-                let known = KnownSize { told: attributes, last: true };
+                let node = export.nodes.lookup(handle, &attributes);
+                let known = KnownSize { attributes, last: true };
                 Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
             }
             Ok(_) => Err(Errno::PROTO),
-            Err(Errno::STALE) => Err(walk.gone(export, &[&directory])),
+            Err(Errno::STALE) => Err(walk.stale_error(export, &[&directory])),
             Err(error) => Err(error),
         },
     );
@@ -191,7 +191,7 @@ pub(crate) fn remove(
     let name = name.to_owned();
     export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
         match answer {
-            Err(Errno::STALE) => return Err(walk.gone(export, &[&directory])),
+            Err(Errno::STALE) => return Err(walk.stale_error(export, &[&directory])),
             answer => answer?,
         };
         export.nodes.removed(directory.id, name.to_bytes());
@@ -220,7 +220,7 @@ pub(crate) fn rename(
     let (from, to) = (from.to_owned(), to.to_owned());
     export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
         match answer {
-            Err(Errno::STALE) => return Err(walk.gone(export, &[&old, &new])),
+            Err(Errno::STALE) => return Err(walk.stale_error(export, &[&old, &new])),
             answer => answer?,
         };
         export.nodes.renamed((old.id, from.to_bytes()), (new.id, to.to_bytes()));
@@ -251,13 +251,13 @@ pub(crate) fn link(
         reply,
         move |export, _, answer, reply| {
             if let Err(Errno::STALE) = answer {
-                return reply.error(walk.gone(export, &[&directory, &file]));
+                return reply.error(walk.stale_error(export, &[&directory, &file]));
             }
             or_error!(answer, reply);
-            export.shared().behind.changed(&file);
-            behind::told_again(export, &who, file, reply, move |export, node, known| {
+            export.shared().write_behind.changed(&file);
+            behind::refresh_attributes(export, &who, file, reply, move |export, node, known| {
                 let known = known?;
-                let node = export.nodes.look_up(&node.handle, &known.told);
+                let node = export.nodes.lookup(&node.handle, &known.attributes);
                 Ok(export.entry(directory.id, name.to_bytes(), &node, &known))
             });
         },

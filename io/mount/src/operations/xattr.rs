@@ -24,7 +24,7 @@ pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: R
         let nobody_labels = name == LABEL && !*SELINUX;
         return reply.error(if nobody_labels { Errno::OPNOTSUPP } else { Errno::NODATA });
     }
-    ask(export, request, &node, name.to_bytes(), reply);
+    fetch_value(export, request, &node, name.to_bytes(), reply);
 }
 
 pub(crate) fn list(export: &MountFs, request: &FuseRequest, reply: Reply<Xattr>) {
@@ -32,7 +32,7 @@ pub(crate) fn list(export: &MountFs, request: &FuseRequest, reply: Reply<Xattr>)
     if node.is_plain() {
         return reply.value(b"");
     }
-    ask(export, request, &node, b"", reply);
+    fetch_value(export, request, &node, b"", reply);
 }
 
 pub(crate) fn set(export: &MountFs, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
@@ -41,7 +41,7 @@ pub(crate) fn set(export: &MountFs, request: &FuseRequest, set: SetXattr<'_>, re
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
     let message = ExtRequest::Setxattr { fid: handle_fid(0), name, flags, data };
     let walk = FileWalk::to_use(export, request, &node);
-    let (ask, named) = export.ask_by_name(&node, walk.found, message);
+    let (ask, named) = export.call_by_name(&node, walk.found, message);
     let ask = if flags == 0 { ask } else { ask.only_once() };
     change(export, request, node, walk, named, ask, reply);
 }
@@ -50,7 +50,7 @@ pub(crate) fn remove(export: &MountFs, request: &FuseRequest, name: &CStr, reply
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let walk = FileWalk::to_use(export, request, &node);
-    let (ask, named) = export.ask_by_name(&node, walk.found, message);
+    let (ask, named) = export.call_by_name(&node, walk.found, message);
     change(export, request, node, walk, named, ask.only_once(), reply);
 }
 
@@ -65,22 +65,22 @@ fn change(
 ) {
     let (who, again) = (*request, ask.clone());
     export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
-        export.shared().behind.changed(&node);
+        export.shared().write_behind.changed(&node);
         if !matches!(answer, Err(Errno::STALE)) {
             return reply.send(answer.map(|_| ()));
         }
         // By a path: the kernel looks it up again. By a descriptor it is this file, wherever it is.
-        match named && export.means_this_file(&node, who.thread) {
+        match named && export.is_open_by_descriptor(&node, who.thread) {
             true => {
-                export.doubt_names(&node);
+                export.expire_names(&node);
                 change(export, &who, node, walk, false, again.anywhere(), reply);
             }
-            false => reply.error(walk.gone(export, &node)),
+            false => reply.error(walk.stale_error(export, &node)),
         }
     });
 }
 
-fn ask(
+fn fetch_value(
     export: &MountFs,
     request: &FuseRequest,
     node: &MountNode,
@@ -92,10 +92,12 @@ fn ask(
     let count = reply.room() as u32;
     let message = ExtRequest::Getxattr { fid: handle_fid(0), name, count };
     let ask = CallSpec::new(HandleList::one(&node.handle), message);
-    export.as_caller_with(node, request, ask, reply, |_, _, answer, reply| tell(answer, reply));
+    export.as_caller_with(node, request, ask, reply, |_, _, answer, reply| {
+        reply_value(answer, reply)
+    });
 }
 
-fn tell(answer: CallReply<'_>, reply: Reply<Xattr>) {
+fn reply_value(answer: CallReply<'_>, reply: Reply<Xattr>) {
     match answer {
         Ok(AnyReply::Ext(ExtReply::Getxattr { length, data })) => match reply.room() {
             // Only the length of this reply is used.

@@ -29,7 +29,7 @@ pub(crate) struct Abandoned {
     /// Number of calls and of their waiters, readable without the lock.
     count: AtomicUsize,
     state: Mutex<AbandonedState>,
-    looked: CheckInterval,
+    check_interval: CheckInterval,
 }
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct AbandonedState {
     last: u64,
     /// User of each call, by number.
     calls: BTreeMap<u64, u32>,
-    held: Vec<AbandonedLocks>,
+    waiting: Vec<AbandonedLocks>,
 }
 
 /// A waiter for the end of a user's present calls.
@@ -68,7 +68,7 @@ impl Abandoned {
 
     /// Keeps a waiter until a user's abandoned calls are over; returns the waiter if it need not
     /// wait.
-    pub(crate) fn hold(
+    pub(crate) fn wait(
         &self,
         uid: u32,
         waiter: Option<CallWaiter>,
@@ -82,7 +82,7 @@ impl Abandoned {
         if state.is_over(&held) {
             return Some(held.then);
         }
-        state.held.push(held);
+        state.waiting.push(held);
         self.count.fetch_add(1, Ordering::SeqCst);
         None
     }
@@ -99,12 +99,12 @@ impl Abandoned {
         now: Instant,
         killed: impl Fn(u32) -> bool,
     ) -> Vec<(OnReady, Result<(), fuse::Errno>)> {
-        if !self.any() || !self.looked.is_due(now) {
+        if !self.any() || !self.check_interval.is_due(now) {
             return Vec::new();
         }
         let mut state = lock(&self.state);
         let (mut due, mut left) = (Vec::new(), Vec::new());
-        for held in std::mem::take(&mut state.held) {
+        for held in std::mem::take(&mut state.waiting) {
             let is_killed = || held.waiter.is_some_and(|waiter| killed(waiter.thread));
             match () {
                 () if state.is_over(&held) => due.push((held.then, Ok(()))),
@@ -112,7 +112,7 @@ impl Abandoned {
                 () => left.push(held),
             }
         }
-        state.held = left;
+        state.waiting = left;
         self.count.fetch_sub(due.len(), Ordering::SeqCst);
         due
     }
@@ -133,7 +133,7 @@ impl Drop for AbandonedCall {
 
 impl std::fmt::Debug for AbandonedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "State({} calls, {} wait)", self.calls.len(), self.held.len())
+        write!(f, "State({} calls, {} wait)", self.calls.len(), self.waiting.len())
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
             let told = self.told.clone();
             let then = Box::new(move |result| told.lock().unwrap().push((thread, result)));
             let waiter = Some(CallWaiter { request: FuseRequestId(thread.into()), thread });
-            self.all.hold(uid, waiter, then).is_none()
+            self.all.wait(uid, waiter, then).is_none()
         }
 
         /// Returns the results of waiters, once it is time to check again.

@@ -30,7 +30,7 @@ pub(crate) type OnReply = Box<dyn FnOnce(CallReply<'_>) + Send>;
 /// A message to the proxy and its waiter.
 pub(crate) struct ServerCall {
     pub(crate) payer: Arc<SessionIdentity>,
-    pub(crate) ask: CallSpec,
+    pub(crate) spec: CallSpec,
     /// Waiter of the call, if there is one.
     pub(crate) waiter: Option<CallWaiter>,
     /// When it was begun; only for what must be executed once.
@@ -64,7 +64,7 @@ pub(crate) struct CallSpec {
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
     /// It writes there: kept until that is durable.
-    pub(crate) kept: Option<(Arc<MountNode>, Range<u64>)>,
+    pub(crate) replayable: Option<(Arc<MountNode>, Range<u64>)>,
 }
 
 /// One encoded message. Clones share it.
@@ -78,7 +78,7 @@ impl ServerCall {
         waiter: Option<CallWaiter>,
         done: impl FnOnce(CallReply<'_>) + Send + 'static,
     ) -> ServerCall {
-        ServerCall { payer, ask, waiter, since: None, donor: None, done: Box::new(done) }
+        ServerCall { payer, spec: ask, waiter, since: None, donor: None, done: Box::new(done) }
     }
 
     /// In whose lane it goes.
@@ -91,7 +91,7 @@ impl ServerCall {
     pub(crate) fn donate(&mut self, donor: &Arc<SessionIdentity>) -> bool {
         let goes = donor.is_known()
             && !Arc::ptr_eq(self.pays(), donor)
-            && self.ask.frame.set_donor(Some(donor.number));
+            && self.spec.frame.set_donor(Some(donor.number));
         if goes {
             self.donor = Some(donor.clone());
         }
@@ -99,9 +99,9 @@ impl ServerCall {
     }
 
     /// It goes in the lane of its own payer.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn revoke_donation(&mut self) {
         self.donor = None;
-        self.ask.frame.set_donor(None);
+        self.spec.frame.set_donor(None);
     }
 
     /// Whether it is this request's.
@@ -110,7 +110,7 @@ impl ServerCall {
     }
 
     /// Detaches the waiter, whatever becomes of the call; returns its callback.
-    pub(crate) fn let_go(&mut self, all: &Arc<Abandoned>) -> OnReply {
+    pub(crate) fn detach_waiter(&mut self, all: &Arc<Abandoned>) -> OnReply {
         self.waiter = None;
         let abandoned = all.begin(self.payer.uid());
         std::mem::replace(&mut self.done, Box::new(move |_| drop(abandoned)))
@@ -132,7 +132,7 @@ impl CallSpec {
             patient: false,
             locks: false,
             bytes: 0,
-            kept: None,
+            replayable: None,
         }
     }
 
@@ -146,7 +146,7 @@ impl CallSpec {
 
     /// Makes a call that may be executed twice, of one file: `ESTALE` if that is not in all these
     /// places any more.
-    pub(crate) fn of_placed<'r>(
+    pub(crate) fn of_named<'r>(
         handle: &[u8],
         places: &[WirePlace],
         request: impl Into<AnyRequest<'r>>,
@@ -161,7 +161,7 @@ impl CallSpec {
     pub(crate) fn anywhere(&self) -> CallSpec {
         let (tag, header, request) = decode_request(self.frame.bytes()).expect("we encoded it");
         let mut bytes = Vec::new();
-        let header = RequestHeader { places: HandlePlaces::NONE, ..header };
+        let header = RequestHeader { names: HandlePlaces::NONE, ..header };
         encode_request(tag, &header, &request, &mut bytes);
         CallSpec { frame: CallFrame(Arc::new(bytes)), ..self.clone() }
     }
@@ -177,8 +177,8 @@ impl CallSpec {
     }
 
     /// Sets the file and the bytes that it writes.
-    pub(crate) fn kept(self, node: &Arc<MountNode>, place: &Range<u64>) -> CallSpec {
-        CallSpec { kept: Some((node.clone(), place.clone())), ..self }
+    pub(crate) fn replayable(self, node: &Arc<MountNode>, place: &Range<u64>) -> CallSpec {
+        CallSpec { replayable: Some((node.clone(), place.clone())), ..self }
     }
 
     /// Sets that the call may wait long at the proxy.
@@ -211,7 +211,7 @@ impl CallFrame {
         request: &AnyRequest<'_>,
     ) -> CallFrame {
         let mut bytes = Vec::new();
-        let header = RequestHeader { handles, places, ..RequestHeader::SESSION };
+        let header = RequestHeader { handles, names: places, ..RequestHeader::SESSION };
         encode_request(NOTAG, &header, request, &mut bytes);
         CallFrame(Arc::new(bytes))
     }
@@ -235,7 +235,7 @@ impl CallFrame {
         bytes[IDENTITY..IDENTITY + 4].copy_from_slice(&identity.to_le_bytes());
         bytes[SLOT..SLOT + 2].copy_from_slice(&ticket.slot.to_le_bytes());
         bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&ticket.sequence.to_le_bytes());
-        bytes[ELSEWHERE..ELSEWHERE + 4].copy_from_slice(&elsewhere.to_le_bytes());
+        bytes[REMOTE_OPS..REMOTE_OPS + 4].copy_from_slice(&elsewhere.to_le_bytes());
     }
 
     /// Sets the waiter's identity in a write to a fid; false for other messages.
@@ -293,7 +293,7 @@ const TAG: usize = 5;
 const IDENTITY: usize = 7;
 const SLOT: usize = 11;
 const SEQUENCE: usize = 13;
-const ELSEWHERE: usize = 17;
+const REMOTE_OPS: usize = 17;
 // The dialect's own write and append.
 const WRITE: u8 = 216;
 const APPEND: u8 = 218;
@@ -310,7 +310,7 @@ impl fmt::Debug for CallFrame {
 
 impl fmt::Debug for ServerCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServerCall { payer, ask, waiter, .. } = self;
+        let ServerCall { payer, spec: ask, waiter, .. } = self;
         write!(f, "Call({ask:?} for {} {waiter:?})", payer.number)
     }
 }
@@ -329,8 +329,8 @@ mod tests {
         frame.stamp(CallId { tag: Tag(513), slot: 3, sequence: 70_000 }, 9, 4);
         let (tag, header, body) = decode_request(frame.bytes()).unwrap();
         assert_eq!((tag, body), (Tag(513), AnyRequest::Base(request)));
-        assert_eq!((header.identity, header.slot, header.sequence), (9, 3, 70_000));
-        assert_eq!(header.elsewhere, 4);
+        assert_eq!((header.identity, header.reply_slot, header.sequence), (9, 3, 70_000));
+        assert_eq!(header.remote_ops, 4);
         assert_eq!(header.handles, HandleList::one(b"handle"));
         assert_eq!(decode_request(again.bytes()).unwrap().0, NOTAG, "a clone stays as it was");
     }

@@ -39,27 +39,27 @@ pub(crate) struct LinkChannel {
     /// The session's life in which what is in flight was begun.
     pub(crate) epoch: u64,
     /// Calls that may have been executed before the proxy forgot the session.
-    pub(crate) unsettled: Vec<ServerCall>,
+    pub(crate) in_doubt: Vec<ServerCall>,
     calls: CallTable<()>,
-    under_way: Vec<Option<CallInFlight>>,
+    in_flight: Vec<Option<CallInFlight>>,
     /// How many of them are calls that are being flushed, and how many wait for news: known
     /// without looking at all of them in every turn.
     flushed: usize,
     waits: usize,
     slots_free: u16,
     control: VecDeque<SessionControl>,
-    lanes: IdentityQueues,
+    queues: IdentityQueues,
     /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
     later: Vec<(Instant, ServerCall)>,
     /// Time until which locks are reserved for their holders in the former session.
     locks_from: Option<Instant>,
     out: SocketOutbox,
-    heard: Instant,
+    last_received: Instant,
     /// The session was there then: what was sent at that time has been answered since.
     renewed: Instant,
     pinged: Option<Instant>,
     /// Number of waiting calls whose processes were checked.
-    looked_at: usize,
+    waiters_checked: usize,
     tally: ChannelStats,
     abandoned: Arc<Abandoned>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct ChannelStats {
     /// Connections that were made.
     pub(crate) connected: u64,
     /// 1 while it has none and should.
-    pub(crate) lost: u64,
+    pub(crate) connections_down: u64,
 }
 
 /// Whether a channel has a connection.
@@ -83,7 +83,7 @@ pub(crate) enum ChannelPhase {
     /// It has this one.
     Up(Arc<OwnedFd>),
     /// Without a connection since then; a thread reconnects.
-    Lost(Instant),
+    Disconnected(Instant),
     /// It will have none any more.
     Over,
 }
@@ -107,7 +107,7 @@ enum CallInFlight {
 #[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
 pub(crate) enum ChannelNews<'a> {
     /// Nothing is to be done.
-    Nothing,
+    Unchanged,
     /// Call this. With what was written and its number, if that is to be kept.
     Done { done: OnReply, answer: CallReply<'a>, written: Option<(u64, SentWrite)> },
     /// This identity may be used now, or not at all.
@@ -122,7 +122,7 @@ pub(crate) enum Interrupted {
     /// It is being flushed.
     Flushing,
     /// It is given up: answer `EINTR`.
-    GivenUp(OnReply),
+    Abandoned(OnReply),
 }
 
 impl LinkChannel {
@@ -130,22 +130,22 @@ impl LinkChannel {
     pub(crate) fn new(abandoned: Arc<Abandoned>) -> LinkChannel {
         LinkChannel {
             abandoned,
-            phase: ChannelPhase::Lost(Instant::now()),
+            phase: ChannelPhase::Disconnected(Instant::now()),
             epoch: 0,
-            unsettled: Vec::new(),
+            in_doubt: Vec::new(),
             calls: CallTable::new(TAGS, 0),
-            under_way: (0..TAGS).map(|_| None).collect(),
+            in_flight: (0..TAGS).map(|_| None).collect(),
             flushed: 0,
             waits: 0,
             slots_free: 0,
             control: VecDeque::new(),
-            lanes: IdentityQueues::default(),
+            queues: IdentityQueues::default(),
             later: Vec::new(),
             out: SocketOutbox::default(),
-            heard: Instant::now(),
+            last_received: Instant::now(),
             renewed: Instant::now(),
             pinged: None,
-            looked_at: 0,
+            waiters_checked: 0,
             locks_from: None,
             tally: ChannelStats::default(),
         }
@@ -153,14 +153,14 @@ impl LinkChannel {
 
     /// A call comes; it begins when it may.
     pub(crate) fn push(&mut self, call: ServerCall) {
-        if call.payer.begin_asking() {
+        if call.payer.begin_send() {
             self.control.push_back(SessionControl::Identity(call.payer.clone()));
         }
-        self.lanes.push(call);
+        self.queues.push(call);
     }
 
     /// Something is to be said besides.
-    pub(crate) fn say(&mut self, what: SessionControl) {
+    pub(crate) fn push_control(&mut self, what: SessionControl) {
         self.control.push_back(what);
     }
 
@@ -178,7 +178,7 @@ impl LinkChannel {
         for at in (0..self.later.len()).rev() {
             if self.later[at].0 <= now {
                 let (_, call) = self.later.swap_remove(at);
-                self.lanes.push(call);
+                self.queues.push(call);
             }
         }
         while self.calls.len() < TAGS.into()
@@ -187,12 +187,12 @@ impl LinkChannel {
             self.begin_control(control);
         }
         while self.calls.len() < CALLS_MAX
-            && let Some(next) = self.lanes.next(self.slots_free > 0)
+            && let Some(next) = self.queues.next(self.slots_free > 0)
         {
             match next {
-                Ok(call) => match self.locks_from.filter(|from| call.ask.locks && now < *from) {
+                Ok(call) => match self.locks_from.filter(|from| call.spec.locks && now < *from) {
                     Some(from) => {
-                        self.lanes.ended(&call);
+                        self.queues.ended(&call);
                         self.later.push((from, call));
                     }
                     None => self.begin_call(call, now),
@@ -212,8 +212,8 @@ impl LinkChannel {
     }
 
     /// Notes the time at which a message arrived.
-    pub(crate) fn hear(&mut self, now: Instant) {
-        self.heard = now;
+    pub(crate) fn note_received(&mut self, now: Instant) {
+        self.last_received = now;
     }
 
     /// When the proxy last had the session for certain.
@@ -231,24 +231,24 @@ impl LinkChannel {
         reply: AnyReply<'a>,
     ) -> Result<ChannelNews<'a>, Broken> {
         let unasked = || Broken::Protocol(format!("received a reply with the unused tag {tag}"));
-        let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
+        let place = self.in_flight.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
         match place.take().ok_or_else(unasked)? {
             CallInFlight::Call { call, begun, flushed } => {
-                self.lanes.ended(&call);
+                self.queues.ended(&call);
                 self.renewed = self.renewed.max(begun);
                 if flushed.is_some() {
                     self.flushed -= 1;
                     // Tag and slot stay taken until the flush is answered, which names them.
-                    *place = Some(CallInFlight::Flushed { once: call.ask.once });
+                    *place = Some(CallInFlight::Flushed { once: call.spec.once });
                 } else {
-                    self.end(tag, call.ask.once);
+                    self.end(tag, call.spec.once);
                 }
                 let answer = answer_of(reply);
                 match &answer {
                     Ok(_) => self.tally.ok += 1,
                     Err(_) => self.tally.errors += 1,
                 }
-                let ServerCall { payer, ask, done, .. } = call;
+                let ServerCall { payer, spec: ask, done, .. } = call;
                 let written = written(payer, ask, &answer);
                 Ok(ChannelNews::Done { done, answer, written })
             }
@@ -263,17 +263,17 @@ impl LinkChannel {
 
     /// A request is interrupted.
     pub(crate) fn interrupt(&mut self, request: FuseRequestId, now: Instant) -> Interrupted {
-        if let Some(call) = self.lanes.take(request) {
-            return Interrupted::GivenUp(call.done);
+        if let Some(call) = self.queues.remove(request) {
+            return Interrupted::Abandoned(call.done);
         }
         let is = |call: &ServerCall| call.is_for(request);
         if let Some(at) = self.later.iter().position(|(_, call)| is(call)) {
-            return Interrupted::GivenUp(self.later.swap_remove(at).1.done);
+            return Interrupted::Abandoned(self.later.swap_remove(at).1.done);
         }
-        if let Some(at) = self.unsettled.iter().position(is) {
-            return Interrupted::GivenUp(self.unsettled.swap_remove(at).done);
+        if let Some(at) = self.in_doubt.iter().position(is) {
+            return Interrupted::Abandoned(self.in_doubt.swap_remove(at).done);
         }
-        let found = self.under_way.iter_mut().zip(0..).find_map(|(place, tag)| match place {
+        let found = self.in_flight.iter_mut().zip(0..).find_map(|(place, tag)| match place {
             Some(CallInFlight::Call { call, flushed, .. }) if is(call) => {
                 Some((call, flushed, Tag(tag)))
             }
@@ -289,7 +289,7 @@ impl LinkChannel {
         }
         // It is sent once more with the others and flushed then, so that its slot goes on
         // counting; nobody waits for that.
-        Interrupted::GivenUp(call.let_go(&self.abandoned))
+        Interrupted::Abandoned(call.detach_waiter(&self.abandoned))
     }
 
     /// Lends a waiter's lane to the writes that `is` names. True if there is something to be sent
@@ -299,12 +299,12 @@ impl LinkChannel {
         is: impl Fn(&ServerCall) -> bool,
         donor: &Arc<SessionIdentity>,
     ) -> bool {
-        let mut any = self.lanes.donate(&is, donor);
-        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+        let mut any = self.queues.donate(&is, donor);
+        for (place, tag) in self.in_flight.iter_mut().zip(0..) {
             let Some(CallInFlight::Call { call, flushed: None, .. }) = place else { continue };
             if is(call)
-                && let Some(fid) = call.ask.frame.written_fid()
-                && self.lanes.donate_begun(call, donor)
+                && let Some(fid) = call.spec.frame.written_fid()
+                && self.queues.donate_begun(call, donor)
             {
                 self.control.push_back(SessionControl::Donate(Tag(tag), fid, donor.clone()));
                 any = true;
@@ -315,13 +315,13 @@ impl LinkChannel {
 
     /// The call of this request, wherever it is.
     pub(crate) fn find(&self, request: FuseRequestId) -> Option<&ServerCall> {
-        let under_way = self.under_way.iter().flatten().filter_map(|one| match one {
+        let under_way = self.in_flight.iter().flatten().filter_map(|one| match one {
             CallInFlight::Call { call, .. } => Some(call),
             _ => None,
         });
         let later = self.later.iter().map(|(_, call)| call);
-        let mut all = under_way.chain(later).chain(&self.unsettled);
-        self.lanes.find(request).or_else(|| all.find(|call| call.is_for(request)))
+        let mut all = under_way.chain(later).chain(&self.in_doubt);
+        self.queues.find(request).or_else(|| all.find(|call| call.is_for(request)))
     }
 
     /// Returns waiters for a flush that the proxy does not answer: it, or what it executes, hangs.
@@ -329,7 +329,7 @@ impl LinkChannel {
         if self.flushed == 0 {
             return Vec::new();
         }
-        let calls = self.under_way.iter().flatten();
+        let calls = self.in_flight.iter().flatten();
         let overdue = calls.filter_map(|one| match one {
             CallInFlight::Call { call, flushed: Some(since), .. } => {
                 call.waiter.filter(|_| now.saturating_duration_since(*since) > FLUSH_PATIENCE)
@@ -341,27 +341,27 @@ impl LinkChannel {
 
     /// Detaches the waiter of this request, whatever becomes of the call.
     pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<OnReply> {
-        self.under_way.iter_mut().flatten().find_map(|one| match one {
+        self.in_flight.iter_mut().flatten().find_map(|one| match one {
             CallInFlight::Call { call, .. } if call.is_for(request) => {
-                Some(call.let_go(&self.abandoned))
+                Some(call.detach_waiter(&self.abandoned))
             }
             _ => None,
         })
     }
 
     /// Notes that the connection is lost. Returns the callbacks of interrupted calls.
-    pub(crate) fn lose(&mut self, now: Instant) -> Vec<OnReply> {
-        self.phase = ChannelPhase::Lost(now);
+    pub(crate) fn disconnect(&mut self, now: Instant) -> Vec<OnReply> {
+        self.phase = ChannelPhase::Disconnected(now);
         self.out.clear();
         self.pinged = None;
         let mut given_up: Vec<OnReply> = Vec::new();
         for tag in 0..TAGS {
-            match &mut self.under_way[usize::from(tag)] {
+            match &mut self.in_flight[usize::from(tag)] {
                 Some(CallInFlight::Call { call, flushed: Some(_), .. }) => {
-                    given_up.push(call.let_go(&self.abandoned))
+                    given_up.push(call.detach_waiter(&self.abandoned))
                 }
                 Some(CallInFlight::Control(SessionControl::Ping(_))) => {
-                    self.under_way[usize::from(tag)] = None;
+                    self.in_flight[usize::from(tag)] = None;
                     self.end(Tag(tag), false);
                 }
                 _ => {}
@@ -375,10 +375,10 @@ impl LinkChannel {
     pub(crate) fn resume(&mut self) {
         self.out.clear();
         let tickets: Vec<CallId> =
-            self.calls.again().into_iter().map(|(ticket, ())| ticket).collect();
+            self.calls.calls_to_replay().into_iter().map(|(ticket, ())| ticket).collect();
         for ticket in tickets {
-            match &self.under_way[usize::from(ticket.tag.0)] {
-                Some(CallInFlight::Call { call, .. }) => self.out.push(&call.ask.frame),
+            match &self.in_flight[usize::from(ticket.tag.0)] {
+                Some(CallInFlight::Call { call, .. }) => self.out.push(&call.spec.frame),
                 Some(CallInFlight::Control(control)) => self.out.push(&control.frame(ticket)),
                 Some(CallInFlight::Flushed { .. }) | None => {}
             }
@@ -396,19 +396,19 @@ impl LinkChannel {
         locks_from: Option<Instant>,
     ) -> Vec<OnReply> {
         self.locks_from = locks_from;
-        let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
+        let order = self.calls.calls_to_replay().into_iter().map(|(ticket, ())| ticket.tag);
         let order: Vec<Tag> = order.collect();
         self.calls.restart(slots);
         self.out.clear();
-        self.lanes.all_ended();
+        self.queues.all_ended();
         (self.slots_free, self.epoch) = (slots, epoch);
         (self.flushed, self.waits) = (0, 0);
         let mut given_up = Vec::new();
         for tag in order.into_iter().rev() {
-            match self.under_way[usize::from(tag.0)].take() {
+            match self.in_flight[usize::from(tag.0)].take() {
                 Some(CallInFlight::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
-                Some(CallInFlight::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
-                Some(CallInFlight::Call { call, .. }) => self.lanes.push_front(call),
+                Some(CallInFlight::Call { call, .. }) if call.spec.once => self.in_doubt.push(call),
+                Some(CallInFlight::Call { call, .. }) => self.queues.push_front(call),
                 Some(CallInFlight::Control(control)) => self.control.push_front(control),
                 Some(CallInFlight::Flushed { .. }) | None => {}
             }
@@ -422,20 +422,23 @@ impl LinkChannel {
     }
 
     /// A call that was unsettled was not executed: it is made again.
-    pub(crate) fn push_again(&mut self, call: ServerCall) {
-        self.lanes.push_front(call);
+    pub(crate) fn requeue(&mut self, call: ServerCall) {
+        self.queues.push_front(call);
     }
 
     /// There is a connection again, over which the session was begun later than `now`.
     pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
         self.phase = ChannelPhase::Up(socket);
-        (self.heard, self.renewed) = (now, now);
+        (self.last_received, self.renewed) = (now, now);
         self.tally.connected += 1;
     }
 
     /// Returns the counters of the channel.
     pub(crate) fn tally(&self) -> ChannelStats {
-        ChannelStats { lost: matches!(self.phase, ChannelPhase::Lost(_)).into(), ..self.tally }
+        ChannelStats {
+            connections_down: matches!(self.phase, ChannelPhase::Disconnected(_)).into(),
+            ..self.tally
+        }
     }
 
     /// Sends a ping if one is due: after some silence while an answer is owed, and in any case while
@@ -448,15 +451,16 @@ impl LinkChannel {
             return Ok(());
         }
         let since = |then: Instant| now.saturating_duration_since(then);
-        let silent = since(self.heard);
+        let silent = since(self.last_received);
         match self.pinged {
-            Some(at) if at > self.heard => {
+            Some(at) if at > self.last_received => {
                 let patience = since(at) < PING_PATIENCE;
-                patience.then_some(()).ok_or(Broken::Silent(silent))
+                patience.then_some(()).ok_or(Broken::TimedOut(silent))
             }
-            last if silent >= SILENCE
+            last if silent >= PING_AFTER
                 || has_locks
-                    && since(last.map_or(self.renewed, |at| at.max(self.renewed))) >= SILENCE =>
+                    && since(last.map_or(self.renewed, |at| at.max(self.renewed)))
+                        >= PING_AFTER =>
             {
                 self.pinged = Some(now);
                 self.control.push_back(SessionControl::Ping(now));
@@ -470,20 +474,20 @@ impl LinkChannel {
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         match self.phase {
             ChannelPhase::Up(_) if self.is_owed() || !self.later.is_empty() => Some(TICK),
-            ChannelPhase::Lost(_) => Some(TICK),
+            ChannelPhase::Disconnected(_) => Some(TICK),
             _ => None,
         }
     }
 
     /// Takes all calls out, wherever they are. Those in flight are flushed once that can be
     /// said: their slots go on counting, and a new session is not asked for them again.
-    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<OnReply> {
-        let mut all: Vec<OnReply> = self.lanes.drain().into_iter().map(|call| call.done).collect();
+    pub(crate) fn abandon_all(&mut self, now: Instant) -> Vec<OnReply> {
+        let mut all: Vec<OnReply> = self.queues.drain().into_iter().map(|call| call.done).collect();
         all.extend(self.later.drain(..).map(|(_, call)| call.done));
-        all.extend(self.unsettled.drain(..).map(|call| call.done));
-        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+        all.extend(self.in_doubt.drain(..).map(|call| call.done));
+        for (place, tag) in self.in_flight.iter_mut().zip(0..) {
             if let Some(CallInFlight::Call { call, flushed, .. }) = place {
-                all.push(call.let_go(&self.abandoned));
+                all.push(call.detach_waiter(&self.abandoned));
                 if flushed.replace(now).is_none() {
                     self.flushed += 1;
                     self.control.push_front(SessionControl::Flush(Tag(tag)));
@@ -495,7 +499,7 @@ impl LinkChannel {
 
     /// Whether too many calls wait to take more requests from the kernel.
     pub(crate) fn is_full(&self) -> bool {
-        let (calls, bytes) = self.lanes.waiting();
+        let (calls, bytes) = self.queues.waiting();
         calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
     }
 
@@ -504,18 +508,18 @@ impl LinkChannel {
         if !self.is_full() {
             return Vec::new();
         }
-        self.looked_at = self.looked_at.wrapping_add(LOOK_AT);
-        self.lanes.waiters(self.looked_at, LOOK_AT)
+        self.waiters_checked = self.waiters_checked.wrapping_add(WAITERS_CHECKED_MAX);
+        self.queues.waiters(self.waiters_checked, WAITERS_CHECKED_MAX)
     }
 
     /// Whether no call waits for a reply.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
+        self.queues.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
     }
 
     /// Whether what is in flight will end before long.
     pub(crate) fn can_be_quiet(&self) -> bool {
-        matches!(self.phase, ChannelPhase::Up(_)) && !self.lanes.any_patient()
+        matches!(self.phase, ChannelPhase::Up(_)) && !self.queues.any_patient()
     }
 
     /// Whether nothing is in flight, whatever waits to begin.
@@ -529,22 +533,23 @@ impl LinkChannel {
     }
 
     fn begin_call(&mut self, mut call: ServerCall, begun: Instant) {
-        let ticket = self.calls.begin(call.ask.once, ()).expect("tag and slot were free");
-        if call.ask.once {
+        let ticket = self.calls.begin(call.spec.once, ()).expect("tag and slot were free");
+        if call.spec.once {
             self.slots_free -= 1;
             call.since = Some(SystemTime::now());
         }
-        let elsewhere = if call.ask.frame.is_metadata() { call.payer.count() } else { 0 };
-        call.ask.frame.stamp(ticket, call.pays().number, elsewhere);
-        self.out.push(&call.ask.frame);
-        self.under_way[usize::from(ticket.tag.0)] =
+        let elsewhere =
+            if call.spec.frame.is_metadata() { call.payer.count_remote_ops() } else { 0 };
+        call.spec.frame.stamp(ticket, call.pays().number, elsewhere);
+        self.out.push(&call.spec.frame);
+        self.in_flight[usize::from(ticket.tag.0)] =
             Some(CallInFlight::Call { call, begun, flushed: None });
     }
 
     fn begin_control(&mut self, control: SessionControl) {
         if let SessionControl::Donate(tag, _, donor) = &control {
             // It may have been answered meanwhile, and its tag be another's.
-            let waits = match &self.under_way[usize::from(tag.0)] {
+            let waits = match &self.in_flight[usize::from(tag.0)] {
                 Some(CallInFlight::Call { call, .. }) => Arc::ptr_eq(call.pays(), donor),
                 _ => false,
             };
@@ -555,7 +560,7 @@ impl LinkChannel {
         let ticket = self.calls.begin(false, ()).expect("a tag was free");
         self.waits += usize::from(matches!(control, SessionControl::Events));
         self.out.push(&control.frame(ticket));
-        self.under_way[usize::from(ticket.tag.0)] = Some(CallInFlight::Control(control));
+        self.in_flight[usize::from(ticket.tag.0)] = Some(CallInFlight::Control(control));
     }
 
     fn answered<'a>(
@@ -565,18 +570,18 @@ impl LinkChannel {
     ) -> Result<ChannelNews<'a>, Broken> {
         match (control, answer_of(reply)) {
             (SessionControl::Flush(old), _) => {
-                let place = self.under_way[usize::from(old.0)].take();
+                let place = self.in_flight[usize::from(old.0)].take();
                 match place {
                     Some(CallInFlight::Call { call, .. }) => {
                         self.flushed -= 1;
-                        self.end(old, call.ask.once);
-                        self.lanes.ended(&call);
+                        self.end(old, call.spec.once);
+                        self.queues.ended(&call);
                         let answer = Err(Errno::INTR);
                         Ok(ChannelNews::Done { done: call.done, answer, written: None })
                     }
                     Some(CallInFlight::Flushed { once }) => {
                         self.end(old, once);
-                        Ok(ChannelNews::Nothing)
+                        Ok(ChannelNews::Unchanged)
                     }
                     _ => {
                         Err(Broken::Protocol(format!("received two replies to the flush of {old}")))
@@ -598,13 +603,13 @@ impl LinkChannel {
             }
             (SessionControl::Ping(at), _) => {
                 self.renewed = self.renewed.max(at);
-                Ok(ChannelNews::Nothing)
+                Ok(ChannelNews::Unchanged)
             }
             // A proxy that does not know it leaves them in the writer's lane.
             (
                 SessionControl::Donate(..) | SessionControl::Events | SessionControl::Retire(_),
                 _,
-            ) => Ok(ChannelNews::Nothing),
+            ) => Ok(ChannelNews::Unchanged),
         }
     }
 
@@ -620,7 +625,7 @@ fn written(
     ask: CallSpec,
     answer: &CallReply<'_>,
 ) -> Option<(u64, SentWrite)> {
-    let (node, place) = ask.kept?;
+    let (node, place) = ask.replayable?;
     let (number, start) = match answer {
         Ok(AnyReply::Ext(ExtReply::Write { count, number }))
             if u64::from(*count) == place.end - place.start =>
@@ -631,7 +636,7 @@ fn written(
         _ => return None,
     };
     let place = start..start + (place.end - place.start);
-    Some((number, SentWrite { node, payer, frame: ask.frame, place }))
+    Some((number, SentWrite { node, payer, frame: ask.frame, range: place }))
 }
 
 impl AddAssign for ChannelStats {
@@ -639,7 +644,7 @@ impl AddAssign for ChannelStats {
         self.ok += other.ok;
         self.errors += other.errors;
         self.connected += other.connected;
-        self.lost += other.lost;
+        self.connections_down += other.connections_down;
     }
 }
 
@@ -654,9 +659,9 @@ pub(crate) const SLOTS: u16 = 64;
 const WAITING_MAX: usize = 16_384;
 const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Number of processes that are checked in a full channel at once: each is a file of /proc to read.
-const LOOK_AT: usize = 512;
+const WAITERS_CHECKED_MAX: usize = 512;
 /// Time without a message, with calls in flight, after which the proxy is asked for a sign of life,
-const SILENCE: Duration = Duration::from_secs(5);
+const PING_AFTER: Duration = Duration::from_secs(5);
 /// and time after that when the connection counts as lost.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of checks of time limits.

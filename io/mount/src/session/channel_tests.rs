@@ -79,7 +79,7 @@ impl Bench {
         let mut sent = Vec::new();
         while let Some(frame) = self.inbox.next().unwrap() {
             let (tag, header, request) = decode_request(frame).unwrap();
-            let RequestHeader { slot, sequence, .. } = header;
+            let RequestHeader { reply_slot: slot, sequence, .. } = header;
             let kind = match request {
                 AnyRequest::Base(plain) => plain.kind(),
                 AnyRequest::Ext(own) => own.kind(),
@@ -119,7 +119,7 @@ impl Bench {
     }
 
     fn lose(&mut self) {
-        for done in self.channel.lose(Instant::now()) {
+        for done in self.channel.disconnect(Instant::now()) {
             done(Err(Errno::INTR));
         }
     }
@@ -139,7 +139,7 @@ impl Bench {
         match self.channel.interrupt(request(number), Instant::now()) {
             Interrupted::NotHere => false,
             Interrupted::Flushing => true,
-            Interrupted::GivenUp(done) => {
+            Interrupted::Abandoned(done) => {
                 done(Err(Errno::INTR));
                 true
             }
@@ -248,7 +248,7 @@ fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled()
     }
     bench.connect();
     let unsettled: Vec<_> =
-        bench.channel.unsettled.iter().map(|call| call.is_for(request(2))).collect();
+        bench.channel.in_doubt.iter().map(|call| call.is_for(request(2))).collect();
     assert_eq!(unsettled, [true]);
     let sent = bench.turn();
     assert_eq!(sent.iter().map(|sent| sent.kind).collect::<Vec<_>>(), [CLUNK, CLUNK]);
@@ -256,8 +256,8 @@ fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled()
         bench.reply(sent.tag, Reply::Clunk);
     }
     assert_eq!(bench.told(), [(1, Ok(())), (4, Ok(()))]);
-    let call = bench.channel.unsettled.pop().unwrap();
-    bench.channel.push_again(call);
+    let call = bench.channel.in_doubt.pop().unwrap();
+    bench.channel.requeue(call);
     assert_eq!(bench.turn()[0].sequence, 1, "the first of the new session's slot");
 }
 
@@ -283,19 +283,19 @@ fn without_a_connection_an_interrupt_is_answered_at_once_but_the_slot_goes_on_co
 fn silence_is_answered_by_a_ping_and_then_by_giving_the_connection_up() {
     let mut bench = Bench::new(1);
     let start = Instant::now();
-    bench.channel.hear(start);
-    bench.channel.tick(false, start + SILENCE * 3).unwrap();
+    bench.channel.note_received(start);
+    bench.channel.tick(false, start + PING_AFTER * 3).unwrap();
     assert_eq!(bench.turn(), [], "nothing is in flight");
     bench.push(1, false);
     bench.turn();
-    bench.channel.tick(false, start + SILENCE / 2).unwrap();
+    bench.channel.tick(false, start + PING_AFTER / 2).unwrap();
     assert_eq!(bench.turn(), []);
-    let pinged = start + SILENCE;
+    let pinged = start + PING_AFTER;
     bench.channel.tick(false, pinged).unwrap();
     assert_eq!(bench.turn().len(), 1);
     bench.channel.tick(false, pinged + PING_PATIENCE / 2).unwrap();
     assert!(bench.channel.tick(false, pinged + PING_PATIENCE).is_err());
-    bench.channel.hear(pinged + PING_PATIENCE / 2);
+    bench.channel.note_received(pinged + PING_PATIENCE / 2);
     assert!(bench.channel.tick(false, pinged + PING_PATIENCE).is_ok(), "something came");
 }
 
@@ -303,21 +303,21 @@ fn silence_is_answered_by_a_ping_and_then_by_giving_the_connection_up() {
 fn while_there_are_locks_it_is_known_when_the_session_was_there_last() {
     let mut bench = Bench::new(1);
     let start = Instant::now();
-    let after = |times| start + SILENCE * times;
+    let after = |times| start + PING_AFTER * times;
     // However late an answer is found in the socket.
     bench.push(1, false);
     let call = bench.turn_at(after(1))[0];
     bench.reply(call.tag, Reply::Clunk);
-    bench.channel.hear(after(9));
+    bench.channel.note_received(after(9));
     assert_eq!(bench.channel.renewed(), after(1));
     bench.channel.tick(false, after(9)).unwrap();
     assert_eq!(bench.turn(), [], "nobody has locks");
     bench.channel.tick(true, after(9)).unwrap();
     let ping = bench.turn()[0];
-    bench.channel.tick(true, after(9) + SILENCE / 2).unwrap();
+    bench.channel.tick(true, after(9) + PING_AFTER / 2).unwrap();
     assert_eq!(bench.turn(), [], "one at a time");
     bench.reply(ping.tag, ExtReply::Ping);
-    bench.channel.hear(after(18));
+    bench.channel.note_received(after(18));
     assert_eq!(bench.channel.renewed(), after(9));
 }
 
@@ -347,7 +347,7 @@ fn what_was_given_up_is_not_made_again_in_another_session() {
     bench.turn();
     bench.push(3, false);
     bench.lose();
-    for done in bench.channel.give_up(Instant::now()) {
+    for done in bench.channel.abandon_all(Instant::now()) {
         done(Err(Errno::TIMEDOUT));
     }
     let timed_out: Vec<_> = bench.told().into_iter().map(|(_, told)| told).collect();
@@ -355,7 +355,7 @@ fn what_was_given_up_is_not_made_again_in_another_session() {
     bench.channel.restart(1, 2, None);
     bench.connect();
     assert_eq!(bench.turn(), []);
-    assert!(bench.channel.unsettled.is_empty() && bench.channel.is_idle());
+    assert!(bench.channel.in_doubt.is_empty() && bench.channel.is_idle());
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn everybody_in_a_full_channel_is_looked_at_before_long() {
     (0..100).for_each(|number| bench.push(number, false));
     assert!(bench.channel.waiters_if_full().is_empty(), "their interrupts are read");
     (100..=WAITING_MAX as u32).for_each(|number| bench.push(number, false));
-    let looks = WAITING_MAX / LOOK_AT + 1;
+    let looks = WAITING_MAX / WAITERS_CHECKED_MAX + 1;
     let mut seen = vec![false; WAITING_MAX + 1];
     for waiter in (0..looks).flat_map(|_| bench.channel.waiters_if_full()) {
         seen[waiter.thread as usize] = true;
@@ -377,7 +377,7 @@ fn locks_are_left_to_those_who_had_them_when_a_session_is_begun_anew() {
     let mut bench = Bench::new(2);
     let lock = |bench: &mut Bench, number| {
         let mut call = bench.call(number, false);
-        call.ask = call.ask.freely().locking();
+        call.spec = call.spec.freely().locking();
         bench.channel.push(call);
     };
     lock(&mut bench, 1);
@@ -401,7 +401,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     let write = |bench: &Bench, number: u32| {
         let mut call = bench.call(number, false);
         let message = ExtRequest::Write { fid: Fid(number), offset: 0, flags: 0, data: b"data" };
-        call.ask = CallSpec::new(HandleList::NONE, message).with_bytes(4);
+        call.spec = CallSpec::new(HandleList::NONE, message).with_bytes(4);
         call
     };
     // The writer's window has room for one.
@@ -449,7 +449,7 @@ fn who_waits_for_a_write_that_was_answered_meanwhile_says_nothing() {
     let mut bench = Bench::new(2);
     let mut call = bench.call(1, false);
     let message = ExtRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: b"data" };
-    call.ask = CallSpec::new(HandleList::NONE, message);
+    call.spec = CallSpec::new(HandleList::NONE, message);
     bench.channel.push(call);
     let tag = bench.turn()[0].tag;
     let donor = SessionIdentity::known(9, 100, 1 << 20);

@@ -44,7 +44,7 @@ impl SessionControl {
         };
         let identity = match self {
             SessionControl::Donate(_, _, donor) => donor.number,
-            _ => ninep::dialect::NOBODY,
+            _ => ninep::dialect::NO_IDENTITY,
         };
         frame.stamp(ticket, identity, 0);
         frame

@@ -47,7 +47,7 @@ struct EventLoop<'h> {
     /// /dev/fuse is in the set.
     serving: bool,
     /// Time of the last check of the waiters in full channels.
-    looked: CheckInterval,
+    check_interval: CheckInterval,
     busy_poll: BusyPoll,
 }
 
@@ -72,15 +72,16 @@ impl<'h> EventLoop<'h> {
         busy_poll: BusyPoll,
     ) -> Result<EventLoop<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
-        let bell = &homes.shared.bells[on];
-        epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        let bell = &homes.shared.wakers[on];
+        epoll::add(&set, bell, EventData::new_u64(WAKE), EventFlags::IN)?;
         let line = |link: &'h Arc<ClientSession>| {
             let inbox = SocketInbox::new(link.msize);
             LoopConnection { link, on, inbox, socket: None, blocked: false }
         };
         let lines = homes.links.iter().map(line).collect();
         let looked = CheckInterval::default();
-        let mut turn = EventLoop { homes, on, set, lines, serving: false, looked, busy_poll };
+        let mut turn =
+            EventLoop { homes, on, set, lines, serving: false, check_interval: looked, busy_poll };
         turn.serve(port, true)?;
         turn.lines.iter_mut().try_for_each(|line| line.adopt(&turn.set))?;
         Ok(turn)
@@ -89,13 +90,13 @@ impl<'h> EventLoop<'h> {
     fn run(&mut self, port: &mut RequestReceiver) -> Result<Never, Errno> {
         loop {
             let ticks = self.lines.iter().filter_map(|line| line.channel().next_tick());
-            let signals = (self.homes.any_waits() || !self.serving).then_some(SIGNALS_EVERY);
+            let signals = (self.homes.has_waiters() || !self.serving).then_some(SIGNALS_EVERY);
             // They are pinged for.
             let locked = self.homes.shared.locks.any().then_some(TICK);
             let pause = ticks.chain(signals).chain(locked).min();
             let ready = self.wait(pause)?;
-            if ready.bell {
-                self.homes.shared.hush(self.on);
+            if ready.wake {
+                self.homes.shared.clear_wake(self.on);
                 self.lines.iter_mut().try_for_each(|line| line.adopt(&self.set))?;
             }
             for (line, _) in self.lines.iter_mut().zip(0..).filter(|(_, at)| ready.has(*at)) {
@@ -104,9 +105,9 @@ impl<'h> EventLoop<'h> {
             if ready.fuse {
                 port.serve(REQUESTS_AT_ONCE)?;
             }
-            self.homes.look_at_signalled();
-            if !self.serving && self.looked.is_due(Instant::now()) {
-                self.lines.iter().for_each(LoopConnection::let_the_dead_go);
+            self.homes.detach_signalled();
+            if !self.serving && self.check_interval.is_due(Instant::now()) {
+                self.lines.iter().for_each(LoopConnection::detach_killed);
             }
             self.lines.iter_mut().for_each(|line| line.begin(&self.set));
             port.flush()?;
@@ -125,10 +126,10 @@ impl<'h> EventLoop<'h> {
         while self.lines.iter().any(busy) && Instant::now() < deadline {
             for line in &mut self.lines {
                 // /dev/fuse is always readable by now.
-                match line.wait_alone() {
+                match line.poll_socket() {
                     Ok(true) => line.receive(&self.set),
                     Ok(false) => {}
-                    Err(error) => line.lose(&self.set, &error.into()),
+                    Err(error) => line.disconnect(&self.set, &error.into()),
                 }
                 line.begin(&self.set);
             }
@@ -136,7 +137,7 @@ impl<'h> EventLoop<'h> {
         for line in &self.lines {
             let mut channel = line.channel();
             channel.phase = ChannelPhase::Over;
-            let left = channel.give_up(Instant::now());
+            let left = channel.abandon_all(Instant::now());
             drop(channel);
             for done in left {
                 done(Err(Errno::NOTCONN));
@@ -149,8 +150,8 @@ impl<'h> EventLoop<'h> {
         let mut events = [none; 8];
         let mut ready = ReadySet::default();
         let began = Instant::now();
-        let came = self.look(&mut events, began, pause);
-        self.busy_poll.came_after(nanos(began.elapsed()));
+        let came = self.wait_for_events(&mut events, began, pause);
+        self.busy_poll.record_wait(nanos(began.elapsed()));
         let count = match came {
             Ok(count) => count,
             // A ring's entry may have come by what interrupted it.
@@ -163,7 +164,7 @@ impl<'h> EventLoop<'h> {
         for event in &events[..count] {
             match event.data.u64() {
                 FUSE => ready.fuse = true,
-                BELL => ready.bell = true,
+                WAKE => ready.wake = true,
                 home => ready.sockets |= 1 << (home - SOCKETS),
             }
         }
@@ -171,7 +172,7 @@ impl<'h> EventLoop<'h> {
     }
 
     /// Waits for events: awake for a while if they come soon, then asleep.
-    fn look(
+    fn wait_for_events(
         &self,
         events: &mut [Event],
         began: Instant,
@@ -205,11 +206,11 @@ impl<'h> EventLoop<'h> {
 
 impl LoopConnection<'_> {
     fn channel(&self) -> MutexGuard<'_, LinkChannel> {
-        self.link.seat(self.on)
+        self.link.lock_channel(self.on)
     }
 
     /// Detaches killed waiters in a full channel, while the kernel's interrupts are not read.
-    fn let_the_dead_go(&self) {
+    fn detach_killed(&self) {
         let waiters = self.channel().waiters_if_full();
         for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
             self.link.interrupt(waiter.request);
@@ -217,7 +218,7 @@ impl LoopConnection<'_> {
     }
 
     /// Whether something came, for which it waits a moment.
-    fn wait_alone(&self) -> Result<bool, Errno> {
+    fn poll_socket(&self) -> Result<bool, Errno> {
         use rustix::event::{PollFd, PollFlags, poll};
         let Some(socket) = &self.socket else { return Ok(false) };
         let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -239,14 +240,14 @@ impl LoopConnection<'_> {
     fn receive(&mut self, set: &OwnedFd) {
         let Some(socket) = self.socket.clone() else { return };
         if let Err(why) = self.try_receive(&socket) {
-            self.lose(set, &why);
+            self.disconnect(set, &why);
         }
     }
 
     fn try_receive(&mut self, socket: &OwnedFd) -> Result<(), Broken> {
         for _ in 0..READS_AT_ONCE {
             let drained = self.inbox.fill(socket.as_fd())?;
-            self.channel().hear(Instant::now());
+            self.channel().note_received(Instant::now());
             while let Some(frame) = self.inbox.next()? {
                 self.link.received(self.on, frame)?;
             }
@@ -273,7 +274,7 @@ impl LoopConnection<'_> {
             };
             let sent = channel.send();
             let expired = match self.link.refuses(&channel) {
-                Some(error) if !channel.is_idle() => Some((error, channel.give_up(now))),
+                Some(error) if !channel.is_idle() => Some((error, channel.abandon_all(now))),
                 _ => None,
             };
             let overdue = channel.overdue(now);
@@ -281,14 +282,14 @@ impl LoopConnection<'_> {
             match (ticked, sent) {
                 // A process that stood still finds what came meanwhile.
                 (Err(_), _) if self.has_input() => {}
-                (Err(why), _) => self.lose(set, &why),
-                (_, Err(error)) => self.lose(set, &error.into()),
+                (Err(why), _) => self.disconnect(set, &why),
+                (_, Err(error)) => self.disconnect(set, &error.into()),
                 _ if outlived => {
-                    self.lose(set, &Broken::Protocol("the session was replaced".into()));
+                    self.disconnect(set, &Broken::Protocol("the session was replaced".into()));
                 }
                 (Ok(()), Ok(all)) => self.want_room(set, !all),
             }
-            self.link.let_the_dead_go(self.on, &overdue);
+            self.link.detach_killed(self.on, &overdue);
             let again = !failed.is_empty();
             for (done, error) in failed {
                 done(Err(error));
@@ -302,14 +303,14 @@ impl LoopConnection<'_> {
         }
     }
 
-    fn lose(&mut self, set: &OwnedFd, why: &Broken) {
+    fn disconnect(&mut self, set: &OwnedFd, why: &Broken) {
         if let Some(socket) = self.socket.take() {
             // The set forgets a descriptor when its last copy is closed, not before.
             let _ = epoll::delete(set, &socket);
         }
         self.inbox = SocketInbox::new(self.link.msize);
         self.blocked = false;
-        self.link.lose(self.on, why);
+        self.link.disconnect(self.on, why);
     }
 
     /// Adopts a connection that another thread may have made.
@@ -335,7 +336,7 @@ impl LoopConnection<'_> {
         let data = EventData::new_u64(SOCKETS + self.link.home as u64);
         match epoll::modify(set, socket, data, flags) {
             Ok(()) => self.blocked = blocked,
-            Err(error) => self.lose(set, &error.into()),
+            Err(error) => self.disconnect(set, &error.into()),
         }
     }
 }
@@ -344,7 +345,7 @@ impl LoopConnection<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 struct ReadySet {
     fuse: bool,
-    bell: bool,
+    wake: bool,
     /// A bit for each line.
     sockets: u64,
 }
@@ -357,7 +358,7 @@ impl ReadySet {
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const FUSE: u64 = 0;
-const BELL: u64 = 1;
+const WAKE: u64 = 1;
 /// Event key of the first connection; the others follow.
 const SOCKETS: u64 = 2;
 /// Requests that are taken before their messages are sent.

@@ -45,14 +45,14 @@ impl ClientSession {
 
     fn connect_to(&self, at: usize) -> Result<Vec<u8>, HandshakeError> {
         let mut root = Vec::new();
-        for on in 0..self.seats.len() {
-            let from = lock(&self.life).at;
-            root = self.attach(on, from, at, &Outage::default(), self.talk_to(at)?)?;
+        for on in 0..self.channels.len() {
+            let from = lock(&self.state).source;
+            root = self.attach(on, from, at, &Outage::default(), self.handshake_with(at)?)?;
         }
         Ok(root)
     }
 
-    fn talk_to(&self, at: usize) -> Result<Handshake, HandshakeError> {
+    fn handshake_with(&self, at: usize) -> Result<Handshake, HandshakeError> {
         let talk = Handshake::begin(&self.sources[at], self.gateway.as_deref(), self.msize)?;
         match talk.msize == self.msize {
             true => Ok(talk),
@@ -61,13 +61,13 @@ impl ClientSession {
     }
 
     /// A channel's connection broke; a helper sees to another one.
-    pub(super) fn lose(self: &Arc<ClientSession>, on: usize, why: &Broken) {
+    pub(super) fn disconnect(self: &Arc<ClientSession>, on: usize, why: &Broken) {
         let given_up = {
-            let mut channel = self.seat(on);
+            let mut channel = self.lock_channel(on);
             if !matches!(channel.phase, ChannelPhase::Up(_)) {
                 return;
             }
-            channel.lose(Instant::now())
+            channel.disconnect(Instant::now())
         };
         for done in given_up {
             done(Err(Errno::INTR));
@@ -87,14 +87,14 @@ impl ClientSession {
     fn reconnect(&self, on: usize) {
         let (mut pause, mut gone) = (PAUSE_MIN, Outage::default());
         while !self.shared.over.load(Ordering::SeqCst) {
-            let from = lock(&self.life).at;
+            let from = lock(&self.state).source;
             let others = (0..self.sources.len()).filter(|at| *at != from);
             for at in std::iter::once(from).chain(others) {
-                if at != from && !gone.may_move(Instant::now()) {
+                if at != from && !gone.may_fail_over(Instant::now()) {
                     break;
                 }
                 let attached =
-                    self.talk_to(at).and_then(|talk| self.attach(on, from, at, &gone, talk));
+                    self.handshake_with(at).and_then(|talk| self.attach(on, from, at, &gone, talk));
                 let proxy = &self.sources[at].address;
                 match attached {
                     Ok(_) => {
@@ -126,8 +126,8 @@ impl ClientSession {
         mut talk: Handshake,
     ) -> Result<Vec<u8>, HandshakeError> {
         let began = Instant::now();
-        let mut life = lock(&self.life);
-        if life.at != from {
+        let mut life = lock(&self.state);
+        if life.source != from {
             return Err(Broken::Protocol(
                 "the session has failed over to a different proxy".into(),
             )
@@ -140,54 +140,54 @@ impl ClientSession {
         }
         if at != from {
             tracing::warn!(home = self.home, proxy = %self.sources[at].address, "failed over");
-            (life.at, life.id) = (at, id);
+            (life.source, life.id) = (at, id);
         }
         if !terms.resumed {
             life.epoch += 1;
             life.restored = false;
-            life.retake = match talk.is_gateway {
+            life.reclaim = match talk.is_gateway {
                 // A server of another kind gives locks back as soon as it loses a connection.
                 true => Retake::Never,
-                false => self.may_retake(at == from, gone),
+                false => self.reclaim_policy(at == from, gone),
             };
         }
         if !life.restored {
             self.epoch.store(life.epoch, Ordering::SeqCst);
             self.wait_for_receivers();
-            reclaim::restore(self, life.retake, &mut talk)?;
+            reclaim::restore(self, life.reclaim, &mut talk)?;
             life.restored = true;
         }
-        let (epoch, is_away) = (life.epoch, life.at != 0);
+        let (epoch, is_away) = (life.epoch, life.source != 0);
         drop(life);
-        self.heard(epoch, talk.header);
-        let same = self.seat(on).epoch == epoch;
+        self.handle_header(epoch, talk.header);
+        let same = self.lock_channel(on).epoch == epoch;
         if same {
-            self.seat(on).resume();
+            self.lock_channel(on).resume();
         } else {
             // A restarted proxy reserves locks for the former holders by itself.
             let locks_from = is_away.then(|| match epoch {
                 1 => Instant::now() + DEAD_PATIENCE + LOCK_GRACE,
                 _ => Instant::now() + LOCK_GRACE,
             });
-            let given_up = self.seat(on).restart(terms.slots, epoch, locks_from);
+            let given_up = self.lock_channel(on).restart(terms.slots, epoch, locks_from);
             for done in given_up {
                 done(Err(Errno::INTR));
             }
         }
-        in_doubt::settle(self, on, &mut talk)?;
+        in_doubt::resolve_all(self, on, &mut talk)?;
         let socket = Arc::new(talk.into_socket());
-        self.seat(on).up(socket, began);
-        self.shared.ring(on);
+        self.lock_channel(on).up(socket, began);
+        self.shared.wake_thread(on);
         // Those that still have a connection of the life before learn that it is over.
         if !terms.resumed {
-            (0..self.seats.len()).for_each(|other| self.shared.ring(other));
+            (0..self.channels.len()).for_each(|other| self.shared.wake_thread(other));
         }
         Ok(terms.root)
     }
 
     /// Whether locks may be taken again: where the session was, or at another proxy.
-    fn may_retake(&self, is_same: bool, gone: &Outage) -> Retake {
-        let renewed = (0..self.seats.len()).map(|on| self.seat(on).renewed()).max();
+    fn reclaim_policy(&self, is_same: bool, gone: &Outage) -> Retake {
+        let renewed = (0..self.channels.len()).map(|on| self.lock_channel(on).renewed()).max();
         match renewed {
             _ if is_same => Retake::Reclaim,
             Some(then) if gone.is_dead() => Retake::Until(then + DEAD_PATIENCE + LOCK_GRACE),
@@ -198,20 +198,20 @@ impl ClientSession {
 
     /// Fails back to the own proxy once it is present again and that harms no caller. False if a
     /// later attempt is better: calls in flight did not end.
-    pub(super) fn look_home(&self) -> bool {
-        let away = lock(&self.life).at != 0;
+    pub(super) fn try_fail_back(&self) -> bool {
+        let away = lock(&self.state).source != 0;
         // A lock would be free for a moment; a waiter for one waits for others.
         let locked = || {
-            let waits = (0..self.seats.len()).any(|on| !self.seat(on).can_be_quiet());
+            let waits = (0..self.channels.len()).any(|on| !self.lock_channel(on).can_be_quiet());
             waits || self.shared.locks.any_at(self.home)
         };
-        if !away || locked() || self.talk_to(0).is_err() {
+        if !away || locked() || self.handshake_with(0).is_err() {
             return true;
         }
         self.pausing.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + DRAIN;
         let drained = loop {
-            if (0..self.seats.len()).all(|on| self.seat(on).is_quiet()) {
+            if (0..self.channels.len()).all(|on| self.lock_channel(on).is_quiet()) {
                 break true;
             }
             if Instant::now() >= deadline {
@@ -219,9 +219,9 @@ impl ClientSession {
             }
             std::thread::sleep(PAUSE_MIN);
         };
-        if drained && !self.was_granted_a_lock() {
-            let mut life = lock(&self.life);
-            (life.at, life.id) = (0, life.id.wrapping_add(1));
+        if drained && !self.has_new_lock() {
+            let mut life = lock(&self.state);
+            (life.source, life.id) = (0, life.id.wrapping_add(1));
             life.epoch += 1;
             life.restored = false;
             self.epoch.store(life.epoch, Ordering::SeqCst);
@@ -230,13 +230,13 @@ impl ClientSession {
         // A thread that sees the end of the pause sees the new life, too, in which the present
         // connections count as lost.
         self.pausing.store(false, Ordering::SeqCst);
-        (0..self.seats.len()).for_each(|on| self.shared.ring(on));
+        (0..self.channels.len()).for_each(|on| self.shared.wake_thread(on));
         drained
     }
 
     /// Whether a lock was granted during the check; no call is in flight and none begins, so that
     /// the answer stays true.
-    fn was_granted_a_lock(&self) -> bool {
+    fn has_new_lock(&self) -> bool {
         // It may not be known yet.
         self.wait_for_receivers();
         self.shared.locks.any_at(self.home)
@@ -247,12 +247,12 @@ impl ClientSession {
 #[derive(Debug, Default)]
 struct Outage {
     dead: Option<Instant>,
-    silent: Option<Instant>,
+    silent_since: Option<Instant>,
 }
 
 impl Outage {
     fn failed(&mut self, why: &HandshakeError, now: Instant) {
-        self.silent.get_or_insert(now);
+        self.silent_since.get_or_insert(now);
         self.dead = why.is_dead().then(|| self.dead.unwrap_or(now));
     }
 
@@ -262,11 +262,11 @@ impl Outage {
     }
 
     /// Whether it is time for another proxy to take over.
-    fn may_move(&self, now: Instant) -> bool {
+    fn may_fail_over(&self, now: Instant) -> bool {
         let over = |since: Option<Instant>, patience| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= patience)
         };
-        over(self.dead, DEAD_PATIENCE) || over(self.silent, SILENT_PATIENCE)
+        over(self.dead, DEAD_PATIENCE) || over(self.silent_since, SILENT_MAX)
     }
 }
 
@@ -279,7 +279,7 @@ const DEAD_PATIENCE: Duration = Duration::from_secs(3);
 /// Time without a message after which a silent proxy counts as gone. A proxy that is cut off drops
 /// a silent connection and what is queued on it before (`io/proxy`, `SILENCE_MAX`), so nothing is
 /// executed there afterwards.
-const SILENT_PATIENCE: Duration = Duration::from_secs(30);
+const SILENT_MAX: Duration = Duration::from_secs(30);
 /// Time, after another proxy could first have taken over, for which locks are reserved for their
 /// former holders: many times as long as a mount that looks for a proxy pauses.
 const LOCK_GRACE: Duration = Duration::from_secs(10);
@@ -298,14 +298,14 @@ mod tests {
         let refused = HandshakeError::Connect(Error::from(ErrorKind::ConnectionRefused));
         let silent = HandshakeError::Connect(Error::from(ErrorKind::TimedOut));
         let mut gone = Outage::default();
-        assert!(!gone.may_move(after(100)), "it was not tried");
+        assert!(!gone.may_fail_over(after(100)), "it was not tried");
         gone.failed(&refused, start);
         gone.failed(&refused, after(2));
-        assert!(!gone.may_move(after(2)) && gone.may_move(after(3)));
+        assert!(!gone.may_fail_over(after(2)) && gone.may_fail_over(after(3)));
         assert!(gone.is_dead());
         // It was started, but does not answer.
         gone.failed(&silent, after(3));
-        assert!(!gone.may_move(after(29)) && gone.may_move(after(30)));
+        assert!(!gone.may_fail_over(after(29)) && gone.may_fail_over(after(30)));
         assert!(!gone.is_dead(), "it may live, and its locks with it");
     }
 }

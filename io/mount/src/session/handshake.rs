@@ -170,28 +170,32 @@ impl Handshake {
                 Err(error) => Err(HandshakeError::Refused(error)),
             };
         };
-        self.ask_for(SESSION_PATIENCE, &[(RequestHeader::SESSION, request.into())], each)?;
+        self.call_with_deadline(
+            SESSION_PATIENCE,
+            &[(RequestHeader::SESSION, request.into())],
+            each,
+        )?;
         terms
     }
 
     /// Asks all of these, and gives each answer with its question's place in the list.
-    pub(crate) fn ask_all(
+    pub(crate) fn call_all(
         &mut self,
         asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
         each: impl FnMut(usize, CallReply<'_>),
     ) -> Result<(), Broken> {
-        self.ask_for(PATIENCE, asks, each)
+        self.call_with_deadline(PATIENCE, asks, each)
     }
 
     /// Asks one thing; `take` makes of the answer what is wanted.
-    pub(crate) fn ask<'a, T>(
+    pub(crate) fn call<'a, T>(
         &mut self,
         header: RequestHeader<'a>,
         request: impl Into<AnyRequest<'a>>,
         take: impl FnOnce(AnyReply<'_>) -> Option<T>,
     ) -> Result<Result<T, Errno>, Broken> {
         let (mut take, mut taken) = (Some(take), Err(Errno::PROTO));
-        self.ask_all(&[(header, request.into())], |_, answer| {
+        self.call_all(&[(header, request.into())], |_, answer| {
             if let Some(take) = take.take() {
                 taken = answer.and_then(|reply| take(reply).ok_or(Errno::PROTO));
             }
@@ -204,7 +208,7 @@ impl Handshake {
         self.socket
     }
 
-    fn ask_for(
+    fn call_with_deadline(
         &mut self,
         patience: Duration,
         asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
@@ -232,7 +236,7 @@ impl Handshake {
             match rustix::net::send(&self.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(Broken::Silent(PATIENCE)),
+                Err(Errno::AGAIN) => return Err(Broken::TimedOut(PATIENCE)),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -244,7 +248,7 @@ impl Handshake {
         while !self.inbox.has_frame()? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Broken::Silent(patience));
+                return Err(Broken::TimedOut(patience));
             }
             let left = Timespec::try_from(left).expect("seconds fit");
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {

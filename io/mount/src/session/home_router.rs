@@ -48,7 +48,7 @@ pub(crate) struct RouterSettings<'a> {
     pub(crate) threads: usize,
     pub(crate) soft: Option<Duration>,
     /// Bytes that are kept until they are durable.
-    pub(crate) keep: u64,
+    pub(crate) replay_buffer: u64,
     /// A random name for the sessions.
     pub(crate) id: u128,
     /// This mount's name as an owner of locks.
@@ -72,7 +72,7 @@ impl HomeRouter {
     pub(crate) fn begin(
         begin: RouterSettings<'_>,
     ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
-        let RouterSettings { sources, threads, soft, keep, id, client } = begin;
+        let RouterSettings { sources, threads, soft, replay_buffer: keep, id, client } = begin;
         let at = |home: usize| move |error| (sources[home].clone(), error);
         let shared =
             MountState::new(threads, client).map_err(|error| at(0)(Broken::from(error).into()))?;
@@ -107,23 +107,23 @@ impl HomeRouter {
                 home,
                 sources: sources.collect(),
                 gateway: gateway.clone(),
-                kept: UncommittedWrites::new(keep / names.len() as u64),
+                uncommitted: UncommittedWrites::new(keep / names.len() as u64),
                 root: OnceLock::new(),
                 msize,
                 soft,
-                seats: (0..threads).map(seat).collect(),
+                channels: (0..threads).map(seat).collect(),
                 payers: IdentityTable::new(home, services.clone()),
-                life: Mutex::new(SessionState {
+                state: Mutex::new(SessionState {
                     epoch: 0,
                     restored: false,
-                    retake: Retake::Never,
-                    at: 0,
+                    reclaim: Retake::Never,
+                    source: 0,
                     id,
                 }),
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
             });
-            link.seat(0).say(SessionControl::Events);
+            link.lock_channel(0).push_control(SessionControl::Events);
             if let Some(root) = &root {
                 link.root.set(root.clone()).expect("it is set once");
             }
@@ -157,30 +157,33 @@ impl HomeRouter {
     }
 
     /// Sets the callback for writes that a proxy's machine has lost.
-    pub(crate) fn on_lost(&self, then: impl Fn(Vec<SentWrite>) + Send + Sync + 'static) {
+    pub(crate) fn on_writes_lost(&self, then: impl Fn(Vec<SentWrite>) + Send + Sync + 'static) {
         // Once for each mount.
-        let _ = self.shared.on_lost.0.set(Box::new(then));
+        let _ = self.shared.on_writes_lost.0.set(Box::new(then));
     }
 
     /// Whether a waiter must be checked before long.
-    pub(super) fn any_waits(&self) -> bool {
-        let MountState { signalled, behind, abandoned, waits, .. } = &*self.shared;
+    pub(super) fn has_waiters(&self) -> bool {
+        let MountState { signalled, write_behind: behind, abandoned, waits, .. } = &*self.shared;
         let any = signalled.any() || behind.any() || abandoned.any() || waits.any();
-        any || self.links.iter().any(|link| link.kept.is_full())
+        any || self.links.iter().any(|link| link.uncommitted.is_full())
     }
 
     /// Detaches callers that are killed while they wait for writes, and those that got a signal
     /// that did not end them, and one since that does.
-    pub(super) fn look_at_signalled(&self) {
+    pub(super) fn detach_signalled(&self) {
         let now = Instant::now();
-        let kept = self.links.iter().flat_map(|link| link.kept.let_go(now, is_being_killed));
-        for then in self.shared.behind.let_go(now, is_being_killed).into_iter().chain(kept) {
+        let kept =
+            self.links.iter().flat_map(|link| link.uncommitted.detach_killed(now, is_being_killed));
+        for then in
+            self.shared.write_behind.detach_killed(now, is_being_killed).into_iter().chain(kept)
+        {
             then(Err(Errno::INTR));
         }
         for (then, result) in self.shared.abandoned.take_due(now, is_being_killed) {
             then(result);
         }
-        self.shared.waits.let_go(now, is_being_killed);
+        self.shared.waits.detach_killed(now, is_being_killed);
         for request in self.shared.signalled.take_due(now) {
             // Those that were answered meanwhile are in no channel.
             let mut links = self.links.iter();
@@ -191,7 +194,7 @@ impl HomeRouter {
     }
 
     /// Sees to it that sessions return to their own proxies; ends with the mount.
-    pub(crate) fn watch(&self) {
+    pub(crate) fn start_fail_back_thread(&self) {
         if self.links.len() < 2 {
             return;
         }
@@ -200,10 +203,10 @@ impl HomeRouter {
         let watch = move || {
             let mut from = vec![Instant::now(); links.len()];
             while !shared.over.load(Ordering::SeqCst) {
-                std::thread::park_timeout(LOOK_HOME);
+                std::thread::park_timeout(FAIL_BACK_INTERVAL);
                 for (link, from) in links.iter().zip(&mut from) {
-                    if Instant::now() >= *from && !link.look_home() {
-                        *from = Instant::now() + LOOK_HOME_LATER;
+                    if Instant::now() >= *from && !link.try_fail_back() {
+                        *from = Instant::now() + FAIL_BACK_INTERVAL_MAX;
                     }
                 }
             }
@@ -221,7 +224,7 @@ impl HomeRouter {
 
 impl ClientSession {
     fn has(&self, request: FuseRequestId) -> bool {
-        (0..self.seats.len()).any(|on| self.seat(on).find(request).is_some())
+        (0..self.channels.len()).any(|on| self.lock_channel(on).find(request).is_some())
     }
 }
 
@@ -259,9 +262,9 @@ const PAYLOAD: u32 = 1 << 20;
 /// Bytes of a message besides its payload, two long handles and a name among them.
 pub(super) const ROOM: u32 = 12 << 10;
 /// How often it is looked whether a proxy is back.
-const LOOK_HOME: Duration = Duration::from_secs(1);
+const FAIL_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longer pause after calls had to pause in vain.
-const LOOK_HOME_LATER: Duration = Duration::from_secs(60);
+const FAIL_BACK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -26,7 +26,7 @@ pub(crate) struct SessionIdentity {
     /// The link whose proxy knows the number.
     pub(crate) home: usize,
     key: IdentityKey,
-    asked: AtomicBool,
+    sent: AtomicBool,
     /// Calls that each channel may have in flight; 0 until the proxy said it.
     requests: AtomicU32,
     bytes: AtomicU64,
@@ -35,7 +35,7 @@ pub(crate) struct SessionIdentity {
     /// When it was last asked for, counted in look-ups.
     used: AtomicU64,
     /// Bytes that were written and answered, and are not executed.
-    pub(crate) behind: AtomicU64,
+    pub(crate) write_behind: AtomicU64,
     /// Its service here and at other proxies, if there are others.
     service: Option<RemoteOps>,
 }
@@ -113,9 +113,9 @@ impl IdentityTable {
     }
 
     /// Returns the identities that the proxy knows or is being sent.
-    pub(crate) fn asked(&self) -> Vec<Arc<SessionIdentity>> {
+    pub(crate) fn sent_identities(&self) -> Vec<Arc<SessionIdentity>> {
         let table = lock(&self.table);
-        let asked = table.by_number.values().filter(|payer| payer.asked.load(Ordering::SeqCst));
+        let asked = table.by_number.values().filter(|payer| payer.sent.load(Ordering::SeqCst));
         asked.cloned().collect()
     }
 
@@ -145,19 +145,19 @@ impl SessionIdentity {
             number,
             home,
             key,
-            asked: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
             requests: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             refused: AtomicI32::new(0),
             used: AtomicU64::new(now),
-            behind: AtomicU64::new(0),
+            write_behind: AtomicU64::new(0),
             service: None,
         }
     }
 
     /// Returns true for the first caller, which has to send the identity to the proxy.
-    pub(crate) fn begin_asking(&self) -> bool {
-        !self.asked.load(Ordering::SeqCst) && !self.asked.swap(true, Ordering::SeqCst)
+    pub(crate) fn begin_send(&self) -> bool {
+        !self.sent.load(Ordering::SeqCst) && !self.sent.swap(true, Ordering::SeqCst)
     }
 
     /// Sets the window that the proxy replied.
@@ -204,7 +204,7 @@ impl SessionIdentity {
     }
 
     /// Counts a metadata message to its proxy. What it had of others since the last.
-    pub(crate) fn count(&self) -> u32 {
+    pub(crate) fn count_remote_ops(&self) -> u32 {
         self.service.as_ref().map_or(0, RemoteOps::count)
     }
 
@@ -216,7 +216,7 @@ impl SessionIdentity {
     #[cfg(test)]
     pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<SessionIdentity> {
         let payer = SessionIdentity::new(0, number, IdentityKey::of_user(1), 0);
-        payer.begin_asking();
+        payer.begin_send();
         payer.set_window(requests, bytes);
         Arc::new(payer)
     }
@@ -247,8 +247,8 @@ mod tests {
         let other = find(&payers, 1, "b").unwrap().payer;
         assert_ne!(first.number, other.number);
         assert_eq!(find(&payers, 1, "a").unwrap().payer.number, first.number);
-        assert!(first.begin_asking() && !first.begin_asking(), "one asks, and once");
-        assert_eq!(payers.asked().len(), 1);
+        assert!(first.begin_send() && !first.begin_send(), "one asks, and once");
+        assert_eq!(payers.sent_identities().len(), 1);
     }
 
     #[test]

@@ -21,9 +21,9 @@ use super::identities::SessionIdentity;
 /// A channel's waiting calls, and what each identity has in flight.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityQueues {
-    lanes: FxHashMap<u32, IdentityQueue>,
+    queues: FxHashMap<u32, IdentityQueue>,
     /// Identities with calls that wait; each once.
-    turn: VecDeque<u32>,
+    round_robin: VecDeque<u32>,
     free: VecDeque<ServerCall>,
     /// Calls in flight that may wait long at the proxy.
     patient: usize,
@@ -42,7 +42,7 @@ impl IdentityQueues {
     /// Appends a call to the queue of its identity, or to the calls that need no window.
     pub(crate) fn push(&mut self, call: ServerCall) {
         self.count(&call);
-        if call.ask.free {
+        if call.spec.free {
             return self.free.push_back(call);
         }
         self.lane(call.pays().number).queue.push_back(call);
@@ -51,7 +51,7 @@ impl IdentityQueues {
     /// A call comes back, to go before what came after it.
     pub(crate) fn push_front(&mut self, call: ServerCall) {
         self.count(&call);
-        if call.ask.free {
+        if call.spec.free {
             return self.free.push_front(call);
         }
         self.lane(call.pays().number).queue.push_front(call);
@@ -63,27 +63,27 @@ impl IdentityQueues {
         if let Some(call) = self.next_free(slot) {
             return Some(Ok(call));
         }
-        let mut left = self.turn.len();
+        let mut left = self.round_robin.len();
         while left > 0 {
             left -= 1;
-            let number = self.turn.pop_front()?;
-            let lane = self.lanes.get_mut(&number).expect("a queue in turn has a lane");
+            let number = self.round_robin.pop_front()?;
+            let lane = self.queues.get_mut(&number).expect("a queue in turn has a lane");
             let head = lane.queue.front().expect("a queue in turn has a call");
             if head.pays().number != head.payer.number && head.pays().refused().is_some() {
-                self.turn.push_front(number);
-                self.take_head_back(number);
-                left = self.turn.len();
+                self.round_robin.push_front(number);
+                self.revoke_head_donation(number);
+                left = self.round_robin.len();
                 continue;
             }
             let refused = head.payer.refused();
             let goes = refused.is_some() || lane.admits(head, slot);
             if !goes {
-                self.turn.push_back(number);
+                self.round_robin.push_back(number);
                 continue;
             }
             let call = lane.queue.pop_front().expect("the queue has a call");
             if !lane.queue.is_empty() {
-                self.turn.push_back(number);
+                self.round_robin.push_back(number);
             }
             if let Some(error) = refused {
                 self.uncount(&call);
@@ -98,15 +98,15 @@ impl IdentityQueues {
 
     /// A call that [`IdentityQueues::next`] gave is no longer in flight.
     pub(crate) fn ended(&mut self, call: &ServerCall) {
-        self.patient -= usize::from(call.ask.patient);
-        if call.ask.free {
+        self.patient -= usize::from(call.spec.patient);
+        if call.spec.free {
             return;
         }
-        if let Some(lane) = self.lanes.get_mut(&call.pays().number) {
+        if let Some(lane) = self.queues.get_mut(&call.pays().number) {
             lane.end(call);
         }
-        if self.lanes.len() > LANES_MAX {
-            self.lanes.retain(|_, lane| lane.calls > 0 || !lane.queue.is_empty());
+        if self.queues.len() > LANES_MAX {
+            self.queues.retain(|_, lane| lane.calls > 0 || !lane.queue.is_empty());
         }
     }
 
@@ -117,13 +117,13 @@ impl IdentityQueues {
         donor: &Arc<SessionIdentity>,
     ) -> bool {
         let mut taken = Vec::new();
-        for lane in self.lanes.values_mut().filter(|lane| lane.queue.iter().any(&is)) {
+        for lane in self.queues.values_mut().filter(|lane| lane.queue.iter().any(&is)) {
             let (of_his, others) = lane.queue.drain(..).partition(&is);
             lane.queue = others;
             let of_his: VecDeque<ServerCall> = of_his;
             taken.extend(of_his);
         }
-        self.turn.retain(|number| !self.lanes[number].queue.is_empty());
+        self.round_robin.retain(|number| !self.queues[number].queue.is_empty());
         let any = !taken.is_empty();
         for mut call in taken {
             self.uncount(&call);
@@ -143,24 +143,24 @@ impl IdentityQueues {
         if !call.donate(donor) {
             return false;
         }
-        if let Some(lane) = self.lanes.get_mut(&before) {
+        if let Some(lane) = self.queues.get_mut(&before) {
             lane.end(call);
         }
-        self.lanes.entry(donor.number).or_default().begin(call);
+        self.queues.entry(donor.number).or_default().begin(call);
         true
     }
 
     /// Nothing is in flight any more.
     pub(crate) fn all_ended(&mut self) {
         self.patient = 0;
-        self.lanes.retain(|_, lane| {
+        self.queues.retain(|_, lane| {
             (lane.calls, lane.bytes) = (0, 0);
             !lane.queue.is_empty()
         });
     }
 
     /// Takes the call of an interrupted request out.
-    pub(crate) fn take(&mut self, request: FuseRequestId) -> Option<ServerCall> {
+    pub(crate) fn remove(&mut self, request: FuseRequestId) -> Option<ServerCall> {
         let is = |call: &ServerCall| call.is_for(request);
         if let Some(at) = self.free.iter().position(is) {
             let call = self.free.remove(at)?;
@@ -168,13 +168,13 @@ impl IdentityQueues {
             return Some(call);
         }
         let (number, at) = self
-            .lanes
+            .queues
             .iter()
             .find_map(|(number, lane)| lane.queue.iter().position(is).map(|at| (*number, at)))?;
-        let lane = self.lanes.get_mut(&number)?;
+        let lane = self.queues.get_mut(&number)?;
         let call = lane.queue.remove(at)?;
         if lane.queue.is_empty() {
-            self.turn.retain(|other| *other != number);
+            self.round_robin.retain(|other| *other != number);
         }
         self.uncount(&call);
         Some(call)
@@ -182,13 +182,13 @@ impl IdentityQueues {
 
     /// The call that waits for this request.
     pub(crate) fn find(&self, request: FuseRequestId) -> Option<&ServerCall> {
-        let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
+        let all = self.free.iter().chain(self.queues.values().flat_map(|lane| &lane.queue));
         all.into_iter().find(|call| call.is_for(request))
     }
 
     /// Returns the waiters of calls that have not begun, from the `from`th on and round to it.
     pub(crate) fn waiters(&self, from: usize, most: usize) -> Vec<CallWaiter> {
-        let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
+        let all = self.free.iter().chain(self.queues.values().flat_map(|lane| &lane.queue));
         let all = all.filter_map(|call| call.waiter);
         let from = from % self.waiting.max(1);
         let some = all.clone().skip(from).chain(all.take(from));
@@ -197,10 +197,10 @@ impl IdentityQueues {
 
     /// Takes all calls out.
     pub(crate) fn drain(&mut self) -> Vec<ServerCall> {
-        self.turn.clear();
+        self.round_robin.clear();
         (self.waiting, self.waiting_bytes) = (0, 0);
         let mut all: Vec<_> = self.free.drain(..).collect();
-        all.extend(self.lanes.values_mut().flat_map(|lane| lane.queue.drain(..)));
+        all.extend(self.queues.values_mut().flat_map(|lane| lane.queue.drain(..)));
         all
     }
 
@@ -216,61 +216,61 @@ impl IdentityQueues {
 
     fn next_free(&mut self, slot: bool) -> Option<ServerCall> {
         let room = self.patient < PATIENT_MAX;
-        let goes = |call: &ServerCall| (slot || !call.ask.once) && (room || !call.ask.patient);
+        let goes = |call: &ServerCall| (slot || !call.spec.once) && (room || !call.spec.patient);
         let at = self.free.iter().position(goes)?;
         let call = self.free.remove(at)?;
-        self.patient += usize::from(call.ask.patient);
+        self.patient += usize::from(call.spec.patient);
         self.uncount(&call);
         Some(call)
     }
 
     /// Takes back the lane that was lent to the first call: its owner may not use it any more.
-    fn take_head_back(&mut self, number: u32) {
-        let Some(mut call) = self.lanes.get_mut(&number).and_then(|lane| lane.queue.pop_front())
+    fn revoke_head_donation(&mut self, number: u32) {
+        let Some(mut call) = self.queues.get_mut(&number).and_then(|lane| lane.queue.pop_front())
         else {
             return;
         };
-        if self.lanes[&number].queue.is_empty() {
-            self.turn.retain(|other| *other != number);
+        if self.queues[&number].queue.is_empty() {
+            self.round_robin.retain(|other| *other != number);
         }
         self.uncount(&call);
-        call.take_back();
+        call.revoke_donation();
         self.push(call);
     }
 
     /// The identity's lane, which is about to have a call.
     fn lane(&mut self, number: u32) -> &mut IdentityQueue {
-        let lane = self.lanes.entry(number).or_default();
+        let lane = self.queues.entry(number).or_default();
         if lane.queue.is_empty() {
-            self.turn.push_back(number);
+            self.round_robin.push_back(number);
         }
         lane
     }
 
     fn count(&mut self, call: &ServerCall) {
         self.waiting += 1;
-        self.waiting_bytes += call.ask.frame.bytes().len();
+        self.waiting_bytes += call.spec.frame.bytes().len();
     }
 
     fn uncount(&mut self, call: &ServerCall) {
         self.waiting -= 1;
-        self.waiting_bytes -= call.ask.frame.bytes().len();
+        self.waiting_bytes -= call.spec.frame.bytes().len();
     }
 }
 
 impl IdentityQueue {
     fn begin(&mut self, call: &ServerCall) {
         self.calls += 1;
-        self.bytes += call.ask.bytes;
+        self.bytes += call.spec.bytes;
     }
 
     fn end(&mut self, call: &ServerCall) {
         self.calls = self.calls.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(call.ask.bytes);
+        self.bytes = self.bytes.saturating_sub(call.spec.bytes);
     }
 
     fn admits(&self, call: &ServerCall, slot: bool) -> bool {
-        (slot || !call.ask.once) && call.pays().admits(self.calls, self.bytes, call.ask.bytes)
+        (slot || !call.spec.once) && call.pays().admits(self.calls, self.bytes, call.spec.bytes)
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn fid(call: &ServerCall) -> u8 {
-        *call.ask.frame.bytes().last_chunk::<4>().unwrap().first().unwrap()
+        *call.spec.frame.bytes().last_chunk::<4>().unwrap().first().unwrap()
     }
 
     fn next(lanes: &mut IdentityQueues) -> Option<u8> {
@@ -343,11 +343,11 @@ mod tests {
         lanes.push(call(&payer, 2));
         assert_eq!(next(&mut lanes), Some(1));
         let mut unlock = call(&payer, 3);
-        unlock.ask.free = true;
+        unlock.spec.free = true;
         lanes.push(unlock);
         assert_eq!(next(&mut lanes), Some(3));
         let mut make = call(&SessionIdentity::known(2, 9, 9999), 4);
-        make.ask.once = true;
+        make.spec.once = true;
         lanes.push(make);
         assert!(lanes.next(false).is_none());
         assert_eq!(next(&mut lanes), Some(4));
@@ -359,7 +359,7 @@ mod tests {
         let mut lanes = IdentityQueues::default();
         let lock = |patient| {
             let mut lock = call(&payer, 7);
-            (lock.ask.free, lock.ask.patient) = (true, patient);
+            (lock.spec.free, lock.spec.patient) = (true, patient);
             lock
         };
         (0..PATIENT_MAX + 1).for_each(|_| lanes.push(lock(true)));

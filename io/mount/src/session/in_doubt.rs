@@ -27,24 +27,28 @@ use super::socket::Broken;
 use crate::files::OpenFiles;
 
 /// Settles every call of a channel that is not.
-pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> Result<(), Broken> {
+pub(super) fn resolve_all(
+    link: &ClientSession,
+    on: usize,
+    talk: &mut Handshake,
+) -> Result<(), Broken> {
     loop {
-        let Some(call) = link.seat(on).unsettled.pop() else { return Ok(()) };
-        let outcome = match look(&link.shared.files, talk, &call) {
+        let Some(call) = link.lock_channel(on).in_doubt.pop() else { return Ok(()) };
+        let outcome = match resolve(&link.shared.files, talk, &call) {
             Ok(outcome) => outcome,
             Err(broken) => {
-                link.seat(on).unsettled.push(call);
+                link.lock_channel(on).in_doubt.push(call);
                 return Err(broken);
             }
         };
         tracing::info!(?call, ?outcome, "resolved a call in doubt");
         let waiter = call.waiter;
         match outcome {
-            InDoubtOutcome::Again => link.seat(on).push_again(call),
-            other => other.tell(call),
+            InDoubtOutcome::NotExecuted => link.lock_channel(on).requeue(call),
+            other => other.complete(call),
         }
         if let Some(CallWaiter { request, .. }) = waiter
-            && link.shared.missed.take(request)
+            && link.shared.missed.remove(request)
         {
             link.interrupt(request);
         }
@@ -55,7 +59,7 @@ pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> R
 #[derive(Debug, PartialEq)]
 enum InDoubtOutcome {
     /// It was not executed.
-    Again,
+    NotExecuted,
     /// It was, and the answer says nothing but that.
     Done(Reply<'static>),
     DoneOwn(ExtReply<'static>),
@@ -69,9 +73,9 @@ enum InDoubtOutcome {
 type FoundName = Result<InDoubtOutcome, Broken>;
 
 impl InDoubtOutcome {
-    fn tell(self, call: ServerCall) {
+    fn complete(self, call: ServerCall) {
         match self {
-            InDoubtOutcome::Again => unreachable!("such a call is made again"),
+            InDoubtOutcome::NotExecuted => unreachable!("such a call is made again"),
             InDoubtOutcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
             InDoubtOutcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
             InDoubtOutcome::Made(handle, attributes) => {
@@ -88,15 +92,16 @@ impl InDoubtOutcome {
 
 /// Resolves a call in doubt as its caller, with the files that it named.
 struct InDoubtResolver<'a, 't> {
-    talk: &'t mut Handshake,
+    handshake: &'t mut Handshake,
     header: RequestHeader<'a>,
     call: &'a ServerCall,
 }
 
-fn look(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName {
-    let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
-    let header = RequestHeader { slot: NOSLOT, sequence: 0, places: HandlePlaces::NONE, ..header };
-    let mut looker = InDoubtResolver { talk, header, call };
+fn resolve(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName {
+    let (_, header, request) = decode_request(call.spec.frame.bytes()).expect("we encoded it");
+    let header =
+        RequestHeader { reply_slot: NOSLOT, sequence: 0, names: HandlePlaces::NONE, ..header };
+    let mut looker = InDoubtResolver { handshake: talk, header, call };
     match request {
         AnyRequest::Ext(ExtRequest::Mknode { fid, name, mode, target, .. }) => {
             looker.made(fid, name, mode, target)
@@ -118,7 +123,7 @@ fn look(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName
         AnyRequest::Ext(ExtRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
         // Whether space was cut out once or not at all cannot be seen.
         AnyRequest::Ext(ExtRequest::Allocate { .. }) => Ok(InDoubtOutcome::Failed(Errno::IO)),
-        _ => Ok(InDoubtOutcome::Again),
+        _ => Ok(InDoubtOutcome::NotExecuted),
     }
 }
 
@@ -126,12 +131,12 @@ impl InDoubtResolver<'_, '_> {
     fn made(&mut self, fid: Fid, name: &[u8], mode: u32, target: &[u8]) -> FoundName {
         let (handle, attributes) = match self.lookup(fid, name)? {
             Ok(found) => found,
-            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::NotExecuted),
             Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
         let is_link = mode & S_IFMT == S_IFLNK;
         let same = attributes.mode & S_IFMT == mode & S_IFMT
-            && self.is_new_and_ours(&attributes)
+            && self.may_be_created_by_call(&attributes)
             && (!is_link || self.points_to(&handle, target)?);
         Ok(match same {
             true => InDoubtOutcome::Made(handle, attributes),
@@ -142,17 +147,17 @@ impl InDoubtResolver<'_, '_> {
     fn opened(&mut self, fid: Fid, newfid: Fid, name: &[u8], flags: u32) -> FoundName {
         let (handle, attributes) = match self.lookup(fid, name)? {
             Ok(found) => found,
-            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::NotExecuted),
             Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
         let empty_file = attributes.mode & S_IFMT == S_IFREG && attributes.size == 0;
-        if !empty_file || !self.is_new_and_ours(&attributes) {
+        if !empty_file || !self.may_be_created_by_call(&attributes) {
             return Ok(InDoubtOutcome::Failed(Errno::EXIST));
         }
         let flags = flags & !(open::CREATE | open::EXCL | open::TRUNC);
         let header = RequestHeader { handles: HandleList::one(&handle), ..self.header };
         let request = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
-        Ok(match self.talk.ask(header, request, |_| Some(()))? {
+        Ok(match self.handshake.call(header, request, |_| Some(()))? {
             Ok(()) => InDoubtOutcome::Opened(handle, attributes),
             Err(error) => InDoubtOutcome::Failed(error),
         })
@@ -160,7 +165,7 @@ impl InDoubtResolver<'_, '_> {
 
     fn removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
         Ok(match self.lookup(fid, name)? {
-            Ok(_) => InDoubtOutcome::Again,
+            Ok(_) => InDoubtOutcome::NotExecuted,
             Err(Errno::NOENT) => InDoubtOutcome::Done(Reply::Unlinkat),
             Err(error) => InDoubtOutcome::Failed(error),
         })
@@ -168,7 +173,7 @@ impl InDoubtResolver<'_, '_> {
 
     fn renamed(&mut self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> FoundName {
         match self.lookup(old.0, old.1)? {
-            Ok(_) => return Ok(InDoubtOutcome::Again),
+            Ok(_) => return Ok(InDoubtOutcome::NotExecuted),
             Err(Errno::NOENT) => {}
             Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         }
@@ -183,7 +188,7 @@ impl InDoubtResolver<'_, '_> {
         Ok(match self.lookup(directory, name)? {
             Ok((handle, _)) if Some(&handle) == file.as_ref() => InDoubtOutcome::Done(Reply::Link),
             Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
-            Err(Errno::NOENT) => InDoubtOutcome::Again,
+            Err(Errno::NOENT) => InDoubtOutcome::NotExecuted,
             Err(error) => InDoubtOutcome::Failed(error),
         })
     }
@@ -196,12 +201,12 @@ impl InDoubtResolver<'_, '_> {
             Ok(attributes) => attributes.size,
             Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
-        let had = self.call.ask.kept.as_ref().map_or(0, |(_, place)| place.start);
+        let had = self.call.spec.replayable.as_ref().map_or(0, |(_, place)| place.start);
         // Somebody has cut it if it is shorter: then it may be anywhere.
         let had = if had <= size { had } else { 0 };
-        let from = had.max(size.saturating_sub(LOOK_BACK));
+        let from = had.max(size.saturating_sub(APPEND_SEARCH_MAX));
         if size - from < data.len() as u64 {
-            return Ok(InDoubtOutcome::Again);
+            return Ok(InDoubtOutcome::NotExecuted);
         }
         // The open file may be for writing only.
         let handle = files.by_fid(fid).map(|file| file.node.handle.clone());
@@ -212,33 +217,33 @@ impl InDoubtResolver<'_, '_> {
         files.release(reader);
         let Ok(behind) = behind? else { return Ok(InDoubtOutcome::Failed(Errno::IO)) };
         let at = behind.windows(data.len().max(1)).position(|found| found == data);
-        Ok(at.map_or(InDoubtOutcome::Again, |at| {
+        Ok(at.map_or(InDoubtOutcome::NotExecuted, |at| {
             InDoubtOutcome::DoneOwn(ExtReply::Append { offset: from + at as u64, number: 0 })
         }))
     }
 
     fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> FoundName {
         if flags & XATTR_CREATE == 0 {
-            return Ok(InDoubtOutcome::Again);
+            return Ok(InDoubtOutcome::NotExecuted);
         }
         Ok(match self.xattr(fid, name)? {
             Ok(value) if value == data => InDoubtOutcome::DoneOwn(ExtReply::Setxattr),
             Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
-            Err(Errno::NODATA) => InDoubtOutcome::Again,
+            Err(Errno::NODATA) => InDoubtOutcome::NotExecuted,
             Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
     fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
         Ok(match self.xattr(fid, name)? {
-            Ok(_) => InDoubtOutcome::Again,
+            Ok(_) => InDoubtOutcome::NotExecuted,
             Err(Errno::NODATA) => InDoubtOutcome::DoneOwn(ExtReply::Removexattr),
             Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
     /// Whether it may have been made by the call, whose user may be another at the server.
-    fn is_new_and_ours(&self, attributes: &Attributes) -> bool {
+    fn may_be_created_by_call(&self, attributes: &Attributes) -> bool {
         let payer = self.call.payer.uid();
         let since = self.call.since.unwrap_or(SystemTime::UNIX_EPOCH) - SKEW;
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(attributes.ctime.sec);
@@ -248,14 +253,12 @@ impl InDoubtResolver<'_, '_> {
     fn points_to(&mut self, handle: &[u8], target: &[u8]) -> Result<bool, Broken> {
         let header = RequestHeader { handles: HandleList::one(handle), ..self.header };
         let same =
-            self.talk.ask(
-                header,
-                Request::Readlink { fid: handle_fid(0) },
-                |reply| match reply {
+            self.handshake.call(header, Request::Readlink { fid: handle_fid(0) }, |reply| {
+                match reply {
                     AnyReply::Base(Reply::Readlink { target: is }) => Some(is == target),
                     _ => None,
-                },
-            )?;
+                }
+            })?;
         Ok(same.unwrap_or(false))
     }
 
@@ -264,7 +267,7 @@ impl InDoubtResolver<'_, '_> {
         fid: Fid,
         name: &[u8],
     ) -> Result<Result<(Vec<u8>, Attributes), Errno>, Broken> {
-        self.talk.ask(self.header, ExtRequest::Lookup { fid, name }, |reply| match reply {
+        self.handshake.call(self.header, ExtRequest::Lookup { fid, name }, |reply| match reply {
             AnyReply::Ext(ExtReply::Lookup { handle, attributes }) => {
                 Some((handle.to_vec(), attributes))
             }
@@ -274,7 +277,7 @@ impl InDoubtResolver<'_, '_> {
 
     fn attributes(&mut self, fid: Fid) -> Result<Result<Attributes, Errno>, Broken> {
         let request = Request::Getattr { fid, mask: getattr::BASIC };
-        self.talk.ask(self.header, request, |reply| match reply {
+        self.handshake.call(self.header, request, |reply| match reply {
             AnyReply::Base(Reply::Getattr(attributes)) => Some(attributes),
             _ => None,
         })
@@ -282,7 +285,7 @@ impl InDoubtResolver<'_, '_> {
 
     fn xattr(&mut self, fid: Fid, name: &[u8]) -> Result<Result<Vec<u8>, Errno>, Broken> {
         let request = ExtRequest::Getxattr { fid, name, count: XATTR_MAX };
-        self.talk.ask(self.header, request, |reply| match reply {
+        self.handshake.call(self.header, request, |reply| match reply {
             AnyReply::Ext(ExtReply::Getxattr { data, .. }) => Some(data.to_vec()),
             _ => None,
         })
@@ -302,12 +305,12 @@ impl InDoubtResolver<'_, '_> {
             flags: open::RDONLY,
             mode: 0,
         };
-        if let Err(error) = self.talk.ask(header, request, |_| Some(()))? {
+        if let Err(error) = self.handshake.call(header, request, |_| Some(()))? {
             return Ok(Err(error));
         }
         let data = self.read_open(fid, place)?;
         // What became of the clunk does not matter: the fid is nobody's.
-        let _ = self.talk.ask(self.header, Request::Clunk { fid }, |_| Some(()))?;
+        let _ = self.handshake.call(self.header, Request::Clunk { fid }, |_| Some(()))?;
         Ok(data)
     }
 
@@ -316,9 +319,9 @@ impl InDoubtResolver<'_, '_> {
         let mut all = Vec::new();
         let mut offset = place.start;
         while offset < place.end {
-            let most = u64::from(self.talk.msize.saturating_sub(ROOM).max(1));
+            let most = u64::from(self.handshake.msize.saturating_sub(ROOM).max(1));
             let read = Request::Read { fid, offset, count: (place.end - offset).min(most) as u32 };
-            let part = self.talk.ask(self.header, read, |reply| match reply {
+            let part = self.handshake.call(self.header, read, |reply| match reply {
                 AnyReply::Base(Reply::Read { data }) => Some(data.to_vec()),
                 _ => None,
             })?;
@@ -341,7 +344,7 @@ const S_IFLNK: u32 = 0o120_000;
 /// The largest value of an extended attribute in Linux, in bytes.
 const XATTR_MAX: u32 = 64 << 10;
 /// Maximum number of bytes that others may have appended since a call was made.
-const LOOK_BACK: u64 = 16 << 20;
+const APPEND_SEARCH_MAX: u64 = 16 << 20;
 /// How far the clocks of mount and server may differ for a file to count as new.
 const SKEW: Duration = Duration::from_secs(10);
 

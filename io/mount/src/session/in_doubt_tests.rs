@@ -62,10 +62,10 @@ fn settled_ask(directory: Directory, ask: CallSpec) -> (InDoubtOutcome, Vec<u32>
     let mut call = ServerCall::new(SessionIdentity::known(1, 1, 1), ask, None, |_| {});
     call.since = Some(SystemTime::now());
     let (files, nodes) = (OpenFiles::default(), Nodes::new(b"root", Duration::ZERO));
-    let file = nodes.look_up(b"open", &Attributes::default());
+    let file = nodes.lookup(b"open", &Attributes::default());
     files.opened(files.reserve().unwrap(), file, SessionIdentity::known(1, 1, 1), open::WRONLY);
     let mut talk = Handshake::with(ours.into());
-    let outcome = look(&files, &mut talk, &call).unwrap();
+    let outcome = resolve(&files, &mut talk, &call).unwrap();
     drop(talk);
     server.join().unwrap();
     let opens = opens.lock().unwrap().clone();
@@ -144,7 +144,7 @@ fn make(mode: u32, directory: Directory) -> InDoubtOutcome {
 
 #[test]
 fn what_is_not_there_was_not_made() {
-    assert_eq!(make(DIRECTORY, Directory::new()), InDoubtOutcome::Again);
+    assert_eq!(make(DIRECTORY, Directory::new()), InDoubtOutcome::NotExecuted);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_file_that_was_made_exclusively_is_opened_without_making_it() {
     let (fid, newfid) = (handle_fid(0), Fid(9));
     let message = ExtRequest::Open { fid, newfid, name: b"name", flags, mode: 0o644 };
     let settled = |directory| settled(directory, HandleList::one(b"dir"), message);
-    assert_eq!(settled(Directory::new()), (InDoubtOutcome::Again, vec![]));
+    assert_eq!(settled(Directory::new()), (InDoubtOutcome::NotExecuted, vec![]));
     let (outcome, opens) = settled(one("name", ours(REGULAR)));
     assert!(matches!(outcome, InDoubtOutcome::Opened(..)), "{outcome:?}");
     assert_eq!(opens, [open::RDWR | open::APPEND]);
@@ -189,7 +189,7 @@ fn what_is_gone_was_removed() {
     let message = Request::Unlinkat { dirfid: handle_fid(0), name: b"name", flags: 0 };
     let settled = |directory| settled(directory, HandleList::one(b"dir"), message).0;
     assert_eq!(settled(Directory::new()), InDoubtOutcome::Done(Reply::Unlinkat));
-    assert_eq!(settled(one("name", ours(REGULAR))), InDoubtOutcome::Again);
+    assert_eq!(settled(one("name", ours(REGULAR))), InDoubtOutcome::NotExecuted);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn what_lost_its_old_name_and_has_the_new_was_renamed() {
         newname: b"new",
     };
     let settled = |directory| settled(directory, HandleList::two(b"dir", b"dir"), message).0;
-    assert_eq!(settled(one("old", ours(REGULAR))), InDoubtOutcome::Again);
+    assert_eq!(settled(one("old", ours(REGULAR))), InDoubtOutcome::NotExecuted);
     assert_eq!(settled(one("new", ours(REGULAR))), InDoubtOutcome::Done(Reply::Renameat));
     assert_eq!(settled(Directory::new()), InDoubtOutcome::Failed(Errno::NOENT));
 }
@@ -210,7 +210,7 @@ fn what_lost_its_old_name_and_has_the_new_was_renamed() {
 fn a_hard_link_is_ours_if_it_is_the_file() {
     let message = Request::Link { dfid: handle_fid(0), fid: handle_fid(1), name: b"name" };
     let settled = |directory| settled(directory, HandleList::two(b"dir", b"found"), message).0;
-    assert_eq!(settled(Directory::new()), InDoubtOutcome::Again);
+    assert_eq!(settled(Directory::new()), InDoubtOutcome::NotExecuted);
     assert_eq!(settled(one("name", ours(REGULAR))), InDoubtOutcome::Done(Reply::Link));
     let mut other = ours(REGULAR);
     other.handle = b"other".to_vec();
@@ -223,17 +223,17 @@ fn data_that_is_behind_what_the_file_had_was_appended() {
     let settled = |had: u64, data: &[u8]| {
         let mut ask = CallSpec::once(HandleList::NONE, line);
         let nodes = Nodes::new(b"root", Duration::ZERO);
-        let node = nodes.look_up(b"open", &Attributes::default());
-        ask.kept = Some((node, had..had + 5));
+        let node = nodes.lookup(b"open", &Attributes::default());
+        ask.replayable = Some((node, had..had + 5));
         settled_ask(one("open", with_data(REGULAR, data)), ask).0
     };
     let there = |offset| InDoubtOutcome::DoneOwn(ExtReply::Append { offset, number: 0 });
     assert_eq!(settled(0, b"other\nline\n"), there(6));
     assert_eq!(settled(6, b"other\nline\n"), there(6));
     assert_eq!(settled(0, b"line\nother\n"), there(0), "others have appended since");
-    assert_eq!(settled(5, b"line\nother\n"), InDoubtOutcome::Again, "it was there before");
-    assert_eq!(settled(5, b"line\n"), InDoubtOutcome::Again);
-    assert_eq!(settled(0, b"li"), InDoubtOutcome::Again);
+    assert_eq!(settled(5, b"line\nother\n"), InDoubtOutcome::NotExecuted, "it was there before");
+    assert_eq!(settled(5, b"line\n"), InDoubtOutcome::NotExecuted);
+    assert_eq!(settled(0, b"li"), InDoubtOutcome::NotExecuted);
     assert_eq!(settled(900, b"line\n"), there(0), "somebody has cut the file");
     let mut long = b"line\n".to_vec();
     long.resize(200_000, b'x');
@@ -248,11 +248,11 @@ fn an_extended_attribute_that_has_the_value_was_set_by_the_call() {
     let settled = |directory, message: ExtRequest<'static>| {
         settled(directory, HandleList::one(b"file"), message).0
     };
-    assert_eq!(settled(Directory::new(), set), InDoubtOutcome::Again);
+    assert_eq!(settled(Directory::new(), set), InDoubtOutcome::NotExecuted);
     let there = |value: &[u8]| one("xattr", with_data(REGULAR, value));
     assert_eq!(settled(there(b"value"), set), InDoubtOutcome::DoneOwn(ExtReply::Setxattr));
     assert_eq!(settled(there(b"others"), set), InDoubtOutcome::Failed(Errno::EXIST));
-    assert_eq!(settled(there(b"value"), remove), InDoubtOutcome::Again);
+    assert_eq!(settled(there(b"value"), remove), InDoubtOutcome::NotExecuted);
     let removed = InDoubtOutcome::DoneOwn(ExtReply::Removexattr);
     assert_eq!(settled(Directory::new(), remove), removed);
 }

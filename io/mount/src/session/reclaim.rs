@@ -47,19 +47,19 @@ pub(super) fn restore(
     retake: Retake,
     talk: &mut Handshake,
 ) -> Result<(), Broken> {
-    identities(talk, &link.payers.asked())?;
+    identities(talk, &link.payers.sent_identities())?;
     files(talk, &link.shared.files.all_at(link.home))?;
     let mut held = link.shared.locks.all_at(link.home);
     held.retain(|held| !held.file.is_stale());
     locks(link, retake, &held, talk)?;
     if matches!(retake, Retake::Until(until) if Instant::now() >= until) {
-        lose(&held);
+        mark_lost(&held);
     }
     Ok(())
 }
 
 /// Others may have had these locks meanwhile.
-fn lose(locks: &[GrantedLock]) {
+fn mark_lost(locks: &[GrantedLock]) {
     for held in locks {
         tracing::warn!(
             fid = held.file.fid.0,
@@ -76,7 +76,7 @@ fn identities(talk: &mut Handshake, payers: &[Arc<SessionIdentity>]) -> Result<(
         .zip(&mut spaces)
         .map(|(payer, space)| (RequestHeader::SESSION, payer.message(space).into()))
         .collect();
-    talk.ask_all(&asks, |at, answer| match answer {
+    talk.call_all(&asks, |at, answer| match answer {
         Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
             payers[at].set_window(requests, bytes);
         }
@@ -89,18 +89,18 @@ fn files(talk: &mut Handshake, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = files
         .iter()
         .map(|file| {
-            let header = paid_by(&file.payer, HandleList::one(&file.node.handle));
+            let header = idempotent_header(&file.payer, HandleList::one(&file.node.handle));
             let request = ExtRequest::Open {
                 fid: handle_fid(0),
                 newfid: file.fid,
                 name: b"",
-                flags: file.flags_again(),
+                flags: file.reopen_flags(),
                 mode: 0,
             };
             (header, request.into())
         })
         .collect();
-    talk.ask_all(&asks, |at, answer| {
+    talk.call_all(&asks, |at, answer| {
         if let Err(error) = answer {
             tracing::warn!(fid = files[at].fid.0, %error, "cannot reopen a file");
             files[at].set_stale();
@@ -118,23 +118,23 @@ fn locks(
         Retake::Reclaim => LOCK_RECLAIM,
         Retake::Until(_) => 0,
         Retake::Never => {
-            lose(held);
+            mark_lost(held);
             return Ok(());
         }
     };
     let asks: Vec<_> = held
         .iter()
-        .map(|held| link.shared.locks.ask(&held.file, held.owner, &held.lock, flags))
+        .map(|held| link.shared.locks.lock_call(&held.file, held.owner, &held.lock, flags))
         .collect();
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = asks
         .iter()
         .zip(held)
         .map(|(ask, held)| {
             let (_, _, request) = decode_request(ask.frame.bytes()).expect("we encoded it");
-            (paid_by(&held.file.payer, HandleList::NONE), request)
+            (idempotent_header(&held.file.payer, HandleList::NONE), request)
         })
         .collect();
-    talk.ask_all(&asks, |at, answer| {
+    talk.call_all(&asks, |at, answer| {
         let granted = Reply::Lock { status: LockStatus::Success };
         if answer != Ok(granted.into()) {
             let fid = held[at].file.fid.0;
@@ -145,6 +145,9 @@ fn locks(
 }
 
 /// The header of a message that may be executed twice.
-pub(super) fn paid_by<'a>(payer: &SessionIdentity, handles: HandleList<'a>) -> RequestHeader<'a> {
+pub(super) fn idempotent_header<'a>(
+    payer: &SessionIdentity,
+    handles: HandleList<'a>,
+) -> RequestHeader<'a> {
     RequestHeader { identity: payer.number, handles, ..RequestHeader::SESSION }
 }

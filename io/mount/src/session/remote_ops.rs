@@ -27,7 +27,7 @@ pub(super) struct RemoteOpsTable {
 pub(super) struct RemoteOps {
     all: Arc<AtomicU64>,
     here: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 impl RemoteOpsTable {
@@ -39,7 +39,7 @@ impl RemoteOpsTable {
         let all = all.entry(key.clone()).or_default().clone();
         // What was before it came here is not held against it.
         let told = AtomicU64::new(all.load(Ordering::Relaxed));
-        RemoteOps { all, here: AtomicU64::new(0), told }
+        RemoteOps { all, here: AtomicU64::new(0), reported: told }
     }
 }
 
@@ -49,7 +49,7 @@ impl RemoteOps {
         let all = self.all.fetch_add(1, Ordering::Relaxed) + 1;
         let here = self.here.fetch_add(1, Ordering::Relaxed) + 1;
         let elsewhere = all.saturating_sub(here);
-        let told = self.told.fetch_max(elsewhere, Ordering::Relaxed);
+        let told = self.reported.fetch_max(elsewhere, Ordering::Relaxed);
         u32::try_from(elsewhere.saturating_sub(told)).unwrap_or(u32::MAX)
     }
 }

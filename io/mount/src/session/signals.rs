@@ -60,7 +60,7 @@ impl CheckInterval {
 pub(super) struct PendingSignals {
     count: AtomicUsize,
     requests: Mutex<Vec<FuseRequestId>>,
-    looked: CheckInterval,
+    check_interval: CheckInterval,
 }
 
 impl PendingSignals {
@@ -79,7 +79,7 @@ impl PendingSignals {
 
     /// Takes all pending signals, once in a while.
     pub(super) fn take_due(&self, now: Instant) -> Vec<FuseRequestId> {
-        if !self.any() || !self.looked.is_due(now) {
+        if !self.any() || !self.check_interval.is_due(now) {
             return Vec::new();
         }
         let mut requests = lock(&self.requests);
@@ -108,7 +108,7 @@ impl EarlyInterrupts {
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
-    pub(super) fn take(&self, request: FuseRequestId) -> bool {
+    pub(super) fn remove(&self, request: FuseRequestId) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -126,7 +126,7 @@ impl EarlyInterrupts {
 pub(crate) struct WaitingCalls {
     count: AtomicUsize,
     replies: Mutex<FxHashMap<FuseRequestId, Unanswered>>,
-    looked: CheckInterval,
+    check_interval: CheckInterval,
 }
 
 #[derive(Debug)]
@@ -156,8 +156,8 @@ impl WaitingCalls {
     }
 
     /// Detaches, once in a while, the waiters that have waited for long and are killed.
-    pub(super) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) {
-        if !self.any() || !self.looked.is_due(now) {
+    pub(super) fn detach_killed(&self, now: Instant, killed: impl Fn(u32) -> bool) {
+        if !self.any() || !self.check_interval.is_due(now) {
             return;
         }
         let late = |one: &Unanswered| now.saturating_duration_since(one.since) > FLUSH_PATIENCE;

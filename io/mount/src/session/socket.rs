@@ -34,7 +34,7 @@ pub(crate) enum Broken {
     Protocol(String),
     /// Nothing came for too long.
     #[error("received nothing from the proxy for {0:?}")]
-    Silent(Duration),
+    TimedOut(Duration),
 }
 
 /// Connects, and waits for it `patience` at most.
@@ -97,7 +97,7 @@ impl SocketOutbox {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let mut none = SendAncillaryBuffer::default();
             match sendmsg(to, &parts[..count], &mut none, flags) {
-                Ok(sent) => self.gone(sent),
+                Ok(sent) => self.advance(sent),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => return Err(error),
@@ -111,7 +111,7 @@ impl SocketOutbox {
         self.sent = 0;
     }
 
-    fn gone(&mut self, mut bytes: usize) {
+    fn advance(&mut self, mut bytes: usize) {
         while let Some(first) = self.pieces.front() {
             let left = first.bytes().len() - self.sent;
             if bytes < left {
@@ -154,7 +154,7 @@ impl SocketInbox {
     pub(crate) fn fill(&mut self, from: BorrowedFd<'_>) -> Result<bool, Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-        } else if self.buffer.len() - self.start < self.wanted() {
+        } else if self.buffer.len() - self.start < self.read_size() {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -196,7 +196,7 @@ impl SocketInbox {
     }
 
     /// Bytes that the frame which has begun to come needs, and a reading that is worth it.
-    fn wanted(&self) -> usize {
+    fn read_size(&self) -> usize {
         let frame = frame_len(&self.buffer[self.start..self.end]).unwrap_or(0) as usize;
         frame.clamp(READ_MIN, self.msize)
     }

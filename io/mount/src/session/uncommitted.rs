@@ -33,9 +33,9 @@ pub(crate) struct UncommittedWrites {
     /// Values of the last reply, to see without the lock that nothing is new.
     seen: [AtomicU64; 3],
     /// How often writes were lost.
-    losses: AtomicU64,
+    loss_count: AtomicU64,
     bytes: AtomicU64,
-    looked: CheckInterval,
+    check_interval: CheckInterval,
     state: Mutex<UncommittedState>,
 }
 
@@ -45,14 +45,14 @@ struct UncommittedState {
     header: Option<ReplyHeader>,
     writes: BTreeMap<(u64, u64), SentWrite>,
     committing: bool,
-    held: Vec<(CallWaiter, OnReady)>,
+    waiters: Vec<(CallWaiter, OnReady)>,
 }
 
 /// Changes by a reply's header.
 #[derive(Default)]
 pub(crate) struct Changed {
     /// To be written once more.
-    pub(crate) lost: Vec<SentWrite>,
+    pub(crate) lost_writes: Vec<SentWrite>,
     /// Callbacks of the waiters for room.
     pub(crate) ready: Vec<OnReady>,
 }
@@ -60,12 +60,12 @@ pub(crate) struct Changed {
 impl UncommittedWrites {
     pub(crate) fn new(limit: u64) -> UncommittedWrites {
         let (seen, losses, bytes, looked, state) = Default::default();
-        UncommittedWrites { limit, seen, losses, bytes, looked, state }
+        UncommittedWrites { limit, seen, loss_count: losses, bytes, check_interval: looked, state }
     }
 
     /// A reply of this life of the session came.
-    pub(crate) fn heard(&self, epoch: u64, header: ReplyHeader) -> Changed {
-        let now = [epoch, header.verifier, header.committed];
+    pub(crate) fn handle_header(&self, epoch: u64, header: ReplyHeader) -> Changed {
+        let now = [epoch, header.verifier, header.commit_watermark];
         if self.seen.iter().zip(now).all(|(seen, now)| seen.load(Ordering::Relaxed) == now) {
             return Changed::default();
         }
@@ -78,21 +78,24 @@ impl UncommittedWrites {
         state.epoch = epoch;
         if before.is_none_or(|before| before.verifier == header.verifier) {
             let committed = state.take_committed();
-            return Changed { lost: Vec::new(), ready: self.dropped(&mut state, &committed) };
+            return Changed {
+                lost_writes: Vec::new(),
+                ready: self.dropped(&mut state, &committed),
+            };
         }
-        self.losses.fetch_add(1, Ordering::SeqCst);
+        self.loss_count.fetch_add(1, Ordering::SeqCst);
         let lost = std::mem::take(&mut state.writes);
         let ready = self.dropped(&mut state, &lost);
-        Changed { lost: lost.into_values().map(again).collect(), ready }
+        Changed { lost_writes: lost.into_values().map(named_by_handle).collect(), ready }
     }
 
     /// A write was executed. True if the proxy is to be asked to make all of them durable.
-    pub(crate) fn keep(&self, epoch: u64, number: u64, write: SentWrite) -> bool {
+    pub(crate) fn insert(&self, epoch: u64, number: u64, write: SentWrite) -> bool {
         if self.limit == 0 || number == 0 {
             return false;
         }
         let mut state = lock(&self.state);
-        let committed = state.header.map_or(0, |header| header.committed);
+        let committed = state.header.map_or(0, |header| header.commit_watermark);
         if epoch < state.epoch || (epoch == state.epoch && number <= committed) {
             return false;
         }
@@ -109,7 +112,7 @@ impl UncommittedWrites {
         let mut state = lock(&self.state);
         state.committing = false;
         if !well {
-            return state.take_held(|_| true);
+            return state.take_waiters(|_| true);
         }
         if epoch != state.epoch {
             return Vec::new();
@@ -127,20 +130,20 @@ impl UncommittedWrites {
     }
 
     /// Keeps a waiter until there is room; returns the callback if it need not wait.
-    pub(crate) fn hold(&self, waiter: CallWaiter, then: OnReady) -> Option<OnReady> {
+    pub(crate) fn wait(&self, waiter: CallWaiter, then: OnReady) -> Option<OnReady> {
         let mut state = lock(&self.state);
         if !self.is_full() || !state.committing {
             return Some(then);
         }
-        state.held.push((waiter, then));
+        state.waiters.push((waiter, then));
         None
     }
 
     /// Detaches, once in a while, the waiters whose processes are killed, as `killed` says of a
     /// thread.
-    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
-        match self.is_full() && self.looked.is_due(now) {
-            true => lock(&self.state).take_held(|waiter| killed(waiter.thread)),
+    pub(crate) fn detach_killed(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
+        match self.is_full() && self.check_interval.is_due(now) {
+            true => lock(&self.state).take_waiters(|waiter| killed(waiter.thread)),
             false => Vec::new(),
         }
     }
@@ -152,7 +155,7 @@ impl UncommittedWrites {
 
     /// How often writes were lost: an fsync during which that happened is made again.
     pub(crate) fn losses(&self) -> u64 {
-        self.losses.load(Ordering::SeqCst)
+        self.loss_count.load(Ordering::SeqCst)
     }
 
     /// Removes these writes; returns the waiters if there is room now.
@@ -164,7 +167,7 @@ impl UncommittedWrites {
         self.bytes.fetch_sub(writes.values().map(SentWrite::bytes).sum(), Ordering::SeqCst);
         match self.is_full() {
             true => Vec::new(),
-            false => state.take_held(|_| true),
+            false => state.take_waiters(|_| true),
         }
     }
 }
@@ -174,19 +177,19 @@ impl UncommittedState {
         let Some(header) = self.header else { return BTreeMap::new() };
         // Those of lives before come first, and stay.
         let mut of_now = self.writes.split_off(&(self.epoch, 0));
-        let mut later = of_now.split_off(&(self.epoch, header.committed + 1));
+        let mut later = of_now.split_off(&(self.epoch, header.commit_watermark + 1));
         self.writes.append(&mut later);
         of_now
     }
 
-    fn take_held(&mut self, which: impl Fn(&CallWaiter) -> bool) -> Vec<OnReady> {
-        self.held.extract_if(.., |(waiter, _)| which(waiter)).map(|(_, then)| then).collect()
+    fn take_waiters(&mut self, which: impl Fn(&CallWaiter) -> bool) -> Vec<OnReady> {
+        self.waiters.extract_if(.., |(waiter, _)| which(waiter)).map(|(_, then)| then).collect()
     }
 }
 
 /// Makes the same write as a message that names the file by handle: it may be closed by now.
-fn again(write: SentWrite) -> SentWrite {
-    let SentWrite { node, payer, frame, place } = write;
+fn named_by_handle(write: SentWrite) -> SentWrite {
+    let SentWrite { node, payer, frame, range: place } = write;
     let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
     let (flags, data) = match message {
         AnyRequest::Ext(ExtRequest::Write { flags, data, .. }) => (flags, data),
@@ -197,7 +200,7 @@ fn again(write: SentWrite) -> SentWrite {
     let flags = flags & WRITE_KILL_PRIV;
     let message = ExtRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
     let frame = CallFrame::new(HandleList::one(&node.handle), message);
-    SentWrite { node, payer, frame, place }
+    SentWrite { node, payer, frame, range: place }
 }
 
 impl std::fmt::Debug for UncommittedState {

@@ -18,21 +18,21 @@ impl Bench {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> SentWrite {
-        let node = self.nodes.look_up(b"file", &Attributes::default());
+        let node = self.nodes.lookup(b"file", &Attributes::default());
         let fid = ninep::Fid(7);
         let message = ExtRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
         let frame = CallFrame::new(HandleList::NONE, message);
         let place = offset..offset + data.len() as u64;
-        SentWrite { node, payer: SessionIdentity::known(1, 64, 1 << 22), frame, place }
+        SentWrite { node, payer: SessionIdentity::known(1, 64, 1 << 22), frame, range: place }
     }
 
     /// Keeps a write; true if a commit is to be asked for.
     fn keep(&self, epoch: u64, number: u64, data: &[u8]) -> bool {
-        self.kept.keep(epoch, number, self.write(number * 100, data))
+        self.kept.insert(epoch, number, self.write(number * 100, data))
     }
 
     fn heard(&self, epoch: u64, verifier: u64, committed: u64) -> Changed {
-        self.kept.heard(epoch, ReplyHeader { verifier, committed })
+        self.kept.handle_header(epoch, ReplyHeader { verifier, commit_watermark: committed })
     }
 
     fn numbers(&self) -> Vec<(u64, u64)> {
@@ -51,7 +51,7 @@ fn what_is_durable_is_dropped_and_the_rest_stays() {
     for number in 1..=4 {
         assert!(!bench.keep(1, number, b"data"));
     }
-    assert!(bench.heard(1, 9, 2).lost.is_empty());
+    assert!(bench.heard(1, 9, 2).lost_writes.is_empty());
     assert_eq!(bench.numbers(), [(1, 3), (1, 4)]);
     assert_eq!(bench.kept.bytes.load(Ordering::SeqCst), 8);
     bench.keep(1, 2, b"its reply came late");
@@ -69,7 +69,7 @@ fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
     }
     bench.heard(1, 9, 1);
     let losses = bench.kept.losses();
-    let lost = bench.heard(1, 10, 1).lost;
+    let lost = bench.heard(1, 10, 1).lost_writes;
     assert_ne!(bench.kept.losses(), losses);
     let again: Vec<_> = lost
         .iter()
@@ -86,9 +86,9 @@ fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
         })
         .collect();
     assert_eq!(again, [(200, b"two".to_vec()), (300, b"three".to_vec())]);
-    assert_eq!(lost[1].place, 300..305);
+    assert_eq!(lost[1].range, 300..305);
     assert!(bench.numbers().is_empty() && !bench.kept.is_full());
-    assert!(bench.heard(1, 10, 1).lost.is_empty(), "once");
+    assert!(bench.heard(1, 10, 1).lost_writes.is_empty(), "once");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn an_append_is_written_once_more_where_it_was() {
     bench.heard(1, 9, 0);
     let message = ExtRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
     let frame = CallFrame::new(HandleList::NONE, message);
-    bench.kept.keep(1, 1, SentWrite { frame, place: 40..44, ..bench.write(0, b"") });
-    let lost = bench.heard(1, 10, 0).lost;
+    bench.kept.insert(1, 1, SentWrite { frame, range: 40..44, ..bench.write(0, b"") });
+    let lost = bench.heard(1, 10, 0).lost_writes;
     let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
     let expected = ExtRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
     assert_eq!(message, expected.into());
@@ -109,10 +109,10 @@ fn a_proxy_that_was_started_again_has_lost_nothing() {
     let bench = Bench::new(MIB);
     bench.heard(1, 9, 0);
     bench.keep(1, 5, b"before");
-    assert!(bench.heard(2, 9, 0).lost.is_empty());
+    assert!(bench.heard(2, 9, 0).lost_writes.is_empty());
     assert!(bench.keep(2, 1, b"after"), "what is older is to be committed");
     assert!(!bench.keep(2, 2, b"after"), "that is in flight");
-    assert!(bench.heard(1, 9, 5).lost.is_empty(), "a late reply says nothing of now");
+    assert!(bench.heard(1, 9, 5).lost_writes.is_empty(), "a late reply says nothing of now");
     assert_eq!(bench.numbers(), [(1, 5), (2, 1), (2, 2)]);
     // The commit's own reply says what it committed.
     bench.heard(2, 9, 1);
@@ -120,7 +120,7 @@ fn a_proxy_that_was_started_again_has_lost_nothing() {
     assert_eq!(bench.numbers(), [(2, 2)]);
     // With another verifier what is left is lost, whichever life it is of.
     bench.keep(3, 1, b"x");
-    assert_eq!(bench.heard(3, 10, 0).lost.len(), 2);
+    assert_eq!(bench.heard(3, 10, 0).lost_writes.len(), 2);
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn who_finds_no_room_waits_for_the_commit_or_dies() {
     for thread in [7, 8] {
         let told = told.clone();
         let then = Box::new(move |_| lock(&told).push(thread));
-        assert!(bench.kept.hold(waiter(thread), then).is_none());
+        assert!(bench.kept.wait(waiter(thread), then).is_none());
     }
     let now = Instant::now();
-    bench.kept.let_go(now, |thread| thread == 8).into_iter().for_each(|then| then(Ok(())));
-    assert!(bench.kept.let_go(now, |_| true).is_empty(), "it looks once in a while");
+    bench.kept.detach_killed(now, |thread| thread == 8).into_iter().for_each(|then| then(Ok(())));
+    assert!(bench.kept.detach_killed(now, |_| true).is_empty(), "it looks once in a while");
     assert_eq!(*lock(&told), [8]);
     bench.heard(1, 9, 2).ready.into_iter().for_each(|then| then(Ok(())));
     assert_eq!(*lock(&told), [8, 7]);
@@ -146,9 +146,9 @@ fn who_finds_no_room_waits_for_the_commit_or_dies() {
     bench.kept.committed(1, false);
     bench.keep(1, 3, b"0123456789");
     let then = Box::new(|_| {});
-    assert!(bench.kept.hold(waiter(7), then).is_none());
+    assert!(bench.kept.wait(waiter(7), then).is_none());
     assert_eq!(bench.kept.committed(1, false).len(), 1);
-    assert!(bench.kept.hold(waiter(7), Box::new(|_| {})).is_some());
+    assert!(bench.kept.wait(waiter(7), Box::new(|_| {})).is_some());
 }
 
 #[test]
@@ -156,5 +156,5 @@ fn nothing_is_kept_where_nothing_shall_be() {
     let bench = Bench::new(0);
     bench.heard(1, 9, 0);
     assert!(!bench.keep(1, 1, b"data"));
-    assert!(bench.heard(1, 10, 0).lost.is_empty() && !bench.kept.is_full());
+    assert!(bench.heard(1, 10, 0).lost_writes.is_empty() && !bench.kept.is_full());
 }

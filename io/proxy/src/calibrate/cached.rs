@@ -34,7 +34,7 @@ pub(super) fn measure(
     for (write, ladders) in &mut sides {
         for size in SIZES {
             let what = if *write { "writes" } else { "reads" };
-            steps.say(&format!("cached {what} of {size}"));
+            steps.report_progress(&format!("cached {what} of {size}"));
             warm(file, steps)?;
             let target = file.cached.as_fd();
             let subject = SizeSubject { file, target, write: *write, size, within: WITHIN };

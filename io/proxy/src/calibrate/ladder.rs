@@ -14,7 +14,7 @@
 //! in the device short, would grow with it. Nothing here measures.
 
 use model::{Bytes, Nanos};
-use sched::slots_held;
+use sched::slots_needed;
 
 /// Rates of one size in one direction, by number outstanding.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,7 +159,7 @@ fn losses<'a>(
     let sides = [(false, reads), (true, writes)];
     let each = sides.into_iter().flat_map(|(write, ladders)| {
         ladders.iter().zip(curve_points(ladders)).map(move |(ladder, (size, cost))| {
-            let outstanding = slots / slots_held(cost, unit, slots);
+            let outstanding = slots / slots_needed(cost, unit, slots);
             let loss_percent = 100.0 * ladder.loss(outstanding);
             (SlotLoss { slots_max: slots, loss_percent, size_bytes: size.get(), write }, ladder)
         })

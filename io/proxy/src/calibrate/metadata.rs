@@ -72,7 +72,7 @@ pub(super) fn measure(
     let mut places = (0..all).map(place).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     for crowd in CROWDS {
         for kind in KINDS {
-            steps.say(&format!("{kind} by {crowd}"));
+            steps.report_progress(&format!("{kind} by {crowd}"));
             let mut workers: Vec<_> =
                 places[..crowd].iter_mut().map(|place| place.worker(kind)).collect();
             let each = if makes_names(kind) { each / 3 } else { each };
@@ -144,7 +144,7 @@ impl ScratchDir {
                 return Ok(Some(2));
             }
             OpKind::Walk | OpKind::Getattr | OpKind::Open | OpKind::Statfs | OpKind::Getxattr => {
-                self.look(kind, &old)?;
+                self.run_read_only(kind, &old)?;
             }
             _ => self.change(kind, &old)?,
         }
@@ -152,7 +152,7 @@ impl ScratchDir {
     }
 
     /// Operations that change nothing.
-    fn look(&self, kind: OpKind, old: &str) -> Result<(), Errno> {
+    fn run_read_only(&self, kind: OpKind, old: &str) -> Result<(), Errno> {
         let open =
             |flags| rustix::fs::openat(&self.dir, old, flags | OFlags::CLOEXEC, Mode::empty());
         match kind {

@@ -68,10 +68,10 @@ pub(super) fn measure(
     let most = Bytes::new((2.0 * each.as_secs_f64() * device_per_sec) as u64);
     let most = most.min(Bytes::new(scratch.free()?.get() / FREE_PART)).max(Bytes::mib(16));
     let bench = ModeBench { scratch, backing, time: each, most };
-    steps.say("fdatasync alone");
+    steps.report_progress("fdatasync alone");
     let mut figures = vec![bench.run(None, steps)?];
     for mode in modes {
-        steps.say(&format!("fdatasync beside {WRITERS} writers, mode {mode}"));
+        steps.report_progress(&format!("fdatasync beside {WRITERS} writers, mode {mode}"));
         figures.push(bench.run(Some(mode), steps)?);
     }
     Ok(figures)
@@ -111,7 +111,7 @@ impl ModeBench<'_> {
         let (over, begun) = (AtomicBool::new(false), Instant::now());
         let window = LoadWindow::of(self.time, steps.stop);
         let (took, waits) = thread::scope(|scope| {
-            let waits = scope.spawn(|| sync_again_and_again(&victim, window, &over));
+            let waits = scope.spawn(|| sync_repeatedly(&victim, window, &over));
             let rate = if count == 0 { idle(window) } else { window.rate(&mut writers) };
             let took = rate.map(|_| begun.elapsed());
             over.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ fn writer<'a>(
 }
 
 /// The victim: how long each fdatasync took.
-fn sync_again_and_again(
+fn sync_repeatedly(
     file: &OwnedFd,
     window: LoadWindow<'_>,
     over: &AtomicBool,

@@ -66,7 +66,7 @@ pub(super) fn measure(
     let rest = end.saturating_duration_since(Instant::now()) / (taken * (ROUNDS - 1));
     for _ in 1..ROUNDS {
         for climb in &mut climbs {
-            climb.again(rest.max(Duration::from_millis(1)), steps)?;
+            climb.resample(rest.max(Duration::from_millis(1)), steps)?;
         }
     }
     let mut reads: Vec<_> = climbs.iter().map(Climb::ladder).collect();
@@ -115,7 +115,7 @@ impl Climb<'_> {
         Ok(())
     }
 
-    fn again(&mut self, each: Duration, steps: &mut Steps<'_>) -> Result<(), CalibrateError> {
+    fn resample(&mut self, each: Duration, steps: &mut Steps<'_>) -> Result<(), CalibrateError> {
         for step in 0..self.samples.len() {
             let rate = self.sample(self.samples[step].0, each, steps)?;
             self.samples[step].1.push(rate);
@@ -131,7 +131,7 @@ impl Climb<'_> {
     ) -> Result<f64, CalibrateError> {
         let SizeSubject { write, size, .. } = self.subject;
         let what = if write { "writes" } else { "reads" };
-        steps.say(&format!("{what} of {size}, {outstanding} outstanding"));
+        steps.report_progress(&format!("{what} of {size}, {outstanding} outstanding"));
         rate(self.subject, outstanding, LoadWindow::of(each, steps.stop))
     }
 

@@ -40,7 +40,7 @@ impl ConfigFault {
             }
         });
         match value.map(|value| value.span()) {
-            Some(span) => ConfigError::Place(Box::new(ConfigLocation {
+            Some(span) => ConfigError::InvalidKey(Box::new(ConfigLocation {
                 file: file.into(),
                 message: self.message,
                 excerpt: Excerpt::new(text, span),

@@ -20,7 +20,7 @@ pub enum ConfigError {
     },
     /// A key or value in the file is wrong.
     #[error("{0}")]
-    Place(Box<ConfigLocation>),
+    InvalidKey(Box<ConfigLocation>),
     /// A value without a line is wrong: it came from a flag, or from a flag and the file.
     #[error("{message}")]
     Value {

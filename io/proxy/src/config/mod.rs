@@ -282,7 +282,11 @@ impl ProxyConfig {
             let span = error.span().unwrap_or(0..0);
             let message = error.message().replace('`', "\"");
             let excerpt = Excerpt::new(text, span);
-            ConfigError::Place(Box::new(ConfigLocation { file: file.into(), message, excerpt }))
+            ConfigError::InvalidKey(Box::new(ConfigLocation {
+                file: file.into(),
+                message,
+                excerpt,
+            }))
         })?;
         config.check().map_err(|fault| fault.in_text(file, text))?;
         Ok(config)

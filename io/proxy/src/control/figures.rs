@@ -120,10 +120,10 @@ fn add_loads(rules: &mut WireRules, target: &Target) {
     let figures = target.with_dispatcher(|d, now| {
         let limits = d.dependent_limits().map(|(rule, limit)| (rule.to_owned(), limit));
         let limits = limits.collect::<BTreeMap<_, _>>();
-        (d.classes().collect::<Vec<_>>(), limits, d.promises_cut_ppm(now))
+        (d.classes().collect::<Vec<_>>(), limits, d.reservation_shortfall_ppm(now))
     });
     let Some((classes, limits, cut_ppm)) = figures else { return };
-    rules.promises_cut_ppm.insert(target.name.clone(), cut_ppm);
+    rules.reservation_shortfall_ppm.insert(target.name.clone(), cut_ppm);
     let mut loads: BTreeMap<String, RuleLoad> = BTreeMap::new();
     for class in classes {
         let load = loads.entry(class.rule).or_default();
@@ -159,13 +159,13 @@ fn target(target: &Target, settings: &ProxyConfig) -> TargetReport {
     };
     let figures = target.with_dispatcher(|d, now| {
         let device = d.target().costs.device.clone();
-        (d.slots_max(), d.queued(), d.promises_cut_ppm(now), device)
+        (d.slots_max(), d.queued(), d.reservation_shortfall_ppm(now), device)
     });
     let Some((slots_max, queued, promises_cut_ppm, device)) = figures else { return report };
     TargetReport {
         slots_max,
         queued: queued as u64,
-        promises_cut_ppm,
+        reservation_shortfall_ppm: promises_cut_ppm,
         read_costs: cost_points(&device.read),
         write_costs: cost_points(&device.write),
         ..report
@@ -202,10 +202,10 @@ fn subject(target: &str, report: &sched::SubjectReport) -> WireSubject {
     WireSubject {
         id: report.id.to_bits(),
         target: target.into(),
-        job: report.who.job.to_string(),
-        uid: report.who.uid,
-        gid: report.who.gid,
-        nid: report.who.nid.to_string(),
+        job: report.identity.job.to_string(),
+        uid: report.identity.uid,
+        gid: report.identity.gid,
+        nid: report.identity.nid.to_string(),
         usage: WireUsage {
             queued: report.queued.into(),
             running: report.running.into(),
@@ -225,7 +225,7 @@ fn sums(usage: &sched::Usage) -> WireUsage {
         queue_ns: usage.queue_time.get(),
         service_ns: usage.service_time.get(),
         cost_ns: usage.cost.get(),
-        elsewhere_ns: usage.elsewhere.get(),
+        remote_ns: usage.remote.get(),
         ..WireUsage::default()
     }
 }

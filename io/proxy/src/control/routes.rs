@@ -36,8 +36,8 @@ pub(super) fn router(control: Arc<dyn ProxyControl>) -> Router {
         .route(path::RULES, get(rules).put(set_rules))
         .route(path::METRICS, get(metrics))
         .route(path::OPENAPI, get(|| async { Json(described()) }))
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(not_so)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(RULES_BYTES_MAX))
         .with_state(control)
 }
@@ -187,12 +187,12 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     })
 }
 
-async fn nothing_here(uri: axum::http::Uri) -> RouteError {
+async fn not_found(uri: axum::http::Uri) -> RouteError {
     let message = format!("no resource at {:?}; see {}", uri.path(), path::OPENAPI);
     RouteError::new(ErrorCode::NotFound, message)
 }
 
-async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
+async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
     let message =
         format!("method {method} is not allowed for {:?}; see {}", uri.path(), path::OPENAPI);
     RouteError::new(ErrorCode::MethodNotAllowed, message)

@@ -30,7 +30,7 @@ impl ProxyControl for ControlFigures {
         api::Connections { t_ns: 6, connections: vec![] }
     }
     fn why(&self, query: &api::WhyQuery) -> api::Why {
-        api::Why { asked: query.clone(), ..Default::default() }
+        api::Why { query: query.clone(), ..Default::default() }
     }
     fn metrics(&self) -> String {
         "x 1\n".into()
@@ -69,7 +69,7 @@ fn each_path_answers_with_its_message() {
     assert_eq!(client.subjects().unwrap(), api::WireSubjects::default());
     assert_eq!(client.connections().unwrap().t_ns, 6);
     let query = api::WhyQuery { job: Some("a b".into()), user: Some(7), limit: None };
-    assert_eq!(client.why(&query).unwrap().asked, query);
+    assert_eq!(client.why(&query).unwrap().query, query);
     let wrong = client.get::<api::Why>("/v1/why?user=x").unwrap_err();
     assert_eq!((wrong.code(), wrong.at()), (ErrorCode::InvalidArgument, Some("user")), "{wrong}");
     assert_eq!(client.rules().unwrap().rules, []);

@@ -52,9 +52,9 @@ impl Server {
     pub(crate) fn why_of(&self, query: &WhyQuery) -> Why {
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
-        let mut why = Why { t_ns, asked: query.clone(), scheduling, ..Why::default() };
+        let mut why = Why { t_ns, query: query.clone(), scheduling, ..Why::default() };
         for target in self.targets() {
-            look(&target, query, &mut why);
+            add_target(&target, query, &mut why);
         }
         why.arrange();
         why
@@ -70,7 +70,7 @@ impl Server {
         let mut why = Why { t_ns, scheduling, ..Why::default() };
         for target in self.targets() {
             let found = target.with_dispatcher(|dispatcher, now| {
-                let standings = dispatcher.standings(now, payers);
+                let standings = dispatcher.subject_details(now, payers);
                 (dispatcher.limits_of(who, PathSet::default(), now), standings, now)
             });
             let Some((limits, standings, now)) = found else { continue };
@@ -81,7 +81,7 @@ impl Server {
             });
             why.subjects.extend(standings.iter().map(|standing| subject(&target, standing, now)));
         }
-        Why { asked: query, ..why }
+        Why { query, ..why }
     }
 
     /// Answers a query of a controller.
@@ -119,21 +119,24 @@ fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &WireUsage) {
     rows.truncate(ROWS_MAX);
 }
 
-fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
+fn add_target(target: &Target, query: &WhyQuery, why: &mut Why) {
     let job = query.job.as_deref().map(JobId::new);
     // No job has such a name.
     let Ok(job) = job.map(|known| known.ok_or(())).transpose() else { return };
     let payers = MeterPayers { job: job.as_ref(), user: query.user };
     let found = target.with_dispatcher(|dispatcher, now| {
-        let standings = dispatcher.standings(now, payers);
+        let standings = dispatcher.subject_details(now, payers);
         let held = match payers {
-            MeterPayers { job: Some(_), user: Some(_) } => dispatcher.held_of(&standings, now),
-            MeterPayers { job: None, user: None } => dispatcher.held(now, |_, _, _| true),
+            MeterPayers { job: Some(_), user: Some(_) } => {
+                dispatcher.wait_reports_of(&standings, now)
+            }
+            MeterPayers { job: None, user: None } => dispatcher.wait_reports(now, |_, _, _| true),
             _ => {
                 let of = standings.iter().flat_map(|one| one.classes.iter());
                 let classes: BTreeSet<_> = of.collect();
-                dispatcher
-                    .held(now, |class, _, key| classes.contains(&class) || has_key(query, key))
+                dispatcher.wait_reports(now, |class, _, key| {
+                    classes.contains(&class) || matches_key(query, key)
+                })
             }
         };
         let donations =
@@ -146,8 +149,8 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
     why.subjects.extend(subjects.filter(|subject| {
         query.limit.is_none() || subject.limits.iter().any(|limit| of_limit(&limit.name))
     }));
-    let holds = held.iter().flat_map(|report| holds(target, report, now));
-    why.holds.extend(holds.filter(|hold| match &hold.limit {
+    let holds = held.iter().flat_map(|report| waits_of(target, report, now));
+    why.waits.extend(holds.filter(|hold| match &hold.limit {
         Some(limit) => of_limit(&limit.name),
         None => query.limit.is_none(),
     }));
@@ -159,7 +162,7 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
 }
 
 /// Whether a class's key names the queried job or user, which may be gone.
-fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
+fn matches_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     key.iter().any(|value| match value {
         KeyValue::Jobid(job) => query.job.as_deref() == Some(job.as_str()),
         KeyValue::Uid(uid) => query.user == Some(*uid),
@@ -168,7 +171,7 @@ fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
 }
 
 fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
-    let SubjectDetail { who, usage, meters, .. } = standing;
+    let SubjectDetail { identity: who, usage, meters, .. } = standing;
     WhySubject {
         proxy: String::new(),
         target: target.name.clone(),
@@ -186,7 +189,7 @@ fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
     }
 }
 
-fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = WireWait> {
+fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = WireWait> {
     let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
     let key = key.join(" ");
     report.causes.iter().map(move |cause| {
@@ -196,7 +199,7 @@ fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item 
             WaitCause::Weight => WireWaitKind::Share,
             WaitCause::Busy => WireWaitKind::Busy,
             WaitCause::Slots => WireWaitKind::Slots,
-            WaitCause::RemoteService => WireWaitKind::Elsewhere,
+            WaitCause::RemoteService => WireWaitKind::RemoteService,
             WaitCause::Other => WireWaitKind::Other,
         };
         let limit = limit_of(by, meter.as_ref(), now);
@@ -210,7 +213,7 @@ fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item 
             now: cause.now,
             since_ns_ago: now.since(cause.since).get(),
             last_ns_ago: now.since(cause.last).get(),
-            held_ns: cause.held.get(),
+            active_ns: cause.active.get(),
             wait_ns: cause.wait.get(),
             span_ns: cause.span.get(),
             requests: cause.requests,

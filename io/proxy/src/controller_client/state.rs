@@ -87,7 +87,7 @@ impl ControllerClientState {
     }
 
     /// Whether the last call was answered.
-    pub(super) fn is_heard(&self) -> bool {
+    pub(super) fn is_answered(&self) -> bool {
         self.lock().as_ref().is_some_and(|known| known.last == ReportCall::Answered)
     }
 
@@ -109,7 +109,7 @@ impl ControllerClientState {
 /// controller decides, or that none does yet.
 pub(super) fn refusal(error: &ClientError) -> Option<ErrorCode> {
     match error {
-        ClientError::Refused { code, .. } if !error.stands_by() => Some(*code),
+        ClientError::Refused { code, .. } if !error.is_standby() => Some(*code),
         _ => None,
     }
 }
@@ -127,9 +127,9 @@ mod tests {
         let state = ControllerClientState::default();
         assert_eq!(state.report(Time::ZERO), None, "there is no controller");
         state.begin("http://c:1".into(), "a");
-        assert!(!state.is_heard());
+        assert!(!state.is_answered());
         state.answered(&ControllerReply::default(), Time::from_nanos(5));
-        assert!(state.is_heard());
+        assert!(state.is_answered());
         state.failed(&refused(ErrorCode::DuplicateName, "taken"));
         let told = state.report(Time::from_nanos(9)).unwrap();
         assert_eq!((told.connected, told.order_ns_ago), (false, Some(4)));

@@ -33,10 +33,10 @@ pub(super) struct UsageReporter {
     /// Totals of the lines that were dropped.
     closed: UsageTotals,
     /// Dropped lines of which the controller may not know it.
-    gone: BTreeSet<u64>,
+    dropped_lines: BTreeSet<u64>,
     sent: Option<UnackedReport>,
     sequence: u64,
-    looked: Option<Time>,
+    last_sweep: Option<Time>,
 }
 
 /// A target, and its dispatcher's number for a subject, which is never used twice.
@@ -45,7 +45,7 @@ type SubjectKey = (usize, u64);
 #[derive(Debug)]
 struct UsageEntry {
     id: u64,
-    who: Identity,
+    identity: Identity,
     /// The export that it came through.
     export: Arc<str>,
     /// Of the rules in force.
@@ -62,7 +62,7 @@ struct UnackedReport {
     sequence: u64,
     at: Time,
     lines: Vec<((SubjectKey, String), UsageTotals)>,
-    gone: Vec<u64>,
+    dropped_lines: Vec<u64>,
 }
 
 impl UsageReporter {
@@ -70,8 +70,8 @@ impl UsageReporter {
     pub(super) fn next_report(&mut self, server: &Server, now: Time) -> Option<UsageReport> {
         let targets = server.targets();
         let decays = targets.iter().any(|target| !target.rules().set.decays.is_empty());
-        let look = if decays { LOOK_DECAYS } else { LOOK };
-        if self.looked.is_some_and(|looked| now.since(looked) < look) {
+        let look = if decays { SWEEP_INTERVAL_WITH_DECAYS } else { SWEEP_INTERVAL };
+        if self.last_sweep.is_some_and(|looked| now.since(looked) < look) {
             return None;
         }
         for target in targets {
@@ -81,23 +81,23 @@ impl UsageReporter {
                 self.note(target.index, &rules, &subject, now);
             }
         }
-        self.looked_at_all(now);
+        self.forget_unseen(now);
         self.report(now)
     }
 
     /// The controller has counted a report.
-    pub(super) fn note_taken(&mut self, sequence: u64) {
+    pub(super) fn acknowledge(&mut self, sequence: u64) {
         let Some(sent) = self.sent.take_if(|sent| sent.sequence == sequence) else { return };
         for (key, sums) in sent.lines {
             if let Some(line) = self.lines.get_mut(&key) {
                 line.known = sums;
             }
         }
-        self.gone.retain(|id| !sent.gone.contains(id));
+        self.dropped_lines.retain(|id| !sent.dropped_lines.contains(id));
     }
 
     /// Another controller: it may have anything.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.sent = None;
         self.lines.values_mut().for_each(|line| line.known = UsageTotals::default());
     }
@@ -110,7 +110,7 @@ impl UsageReporter {
             line.known = UsageTotals::default();
         }
         (self.sent, self.closed) = (None, UsageTotals::default());
-        self.gone.clear();
+        self.dropped_lines.clear();
     }
 
     /// Adds the usage of a subject since its last check to the lines of its classes.
@@ -135,8 +135,8 @@ impl UsageReporter {
                 self.last_id += 1;
                 UsageEntry {
                     id: self.last_id,
-                    who: subject.who.clone(),
-                    export: subject.door.clone(),
+                    identity: subject.identity.clone(),
+                    export: subject.export.clone(),
                     paths: subject.paths,
                     sums: UsageTotals::default(),
                     known: UsageTotals::default(),
@@ -149,8 +149,8 @@ impl UsageReporter {
     }
 
     /// Forgets what subjects had that the dispatchers have dropped.
-    fn looked_at_all(&mut self, now: Time) {
-        self.looked = Some(now);
+    fn forget_unseen(&mut self, now: Time) {
+        self.last_sweep = Some(now);
         self.seen.retain(|_, (_, looked)| *looked == now);
     }
 
@@ -161,30 +161,31 @@ impl UsageReporter {
         self.drop_old(now);
         let changed = self.lines.iter().filter(|(_, line)| line.sums != line.known);
         let changed: Vec<_> = changed.take(REPORT_LINES_MAX).collect();
-        if changed.is_empty() && self.gone.is_empty() {
+        if changed.is_empty() && self.dropped_lines.is_empty() {
             self.sent = None;
             return None;
         }
         self.sequence += 1;
         let mut total = self.closed;
         self.lines.values().for_each(|line| total.add(&line.sums));
-        let gone: Vec<_> = self.gone.iter().copied().collect();
+        let gone: Vec<_> = self.dropped_lines.iter().copied().collect();
         let report = UsageReport {
             sequence: self.sequence,
             total: total.form(),
             lines: changed.iter().map(|((_, class), line)| line.form(class)).collect(),
-            gone: gone.clone(),
+            dropped_lines: gone.clone(),
         };
         let lines = changed.into_iter().map(|(key, line)| (key.clone(), line.sums)).collect();
-        self.sent = Some(UnackedReport { sequence: self.sequence, at: now, lines, gone });
+        self.sent =
+            Some(UnackedReport { sequence: self.sequence, at: now, lines, dropped_lines: gone });
         Some(report)
     }
 
     /// Drops lines that did not change for long. A payer that returns gets a new line.
     fn drop_old(&mut self, now: Time) {
-        let (gone, closed) = (&mut self.gone, &mut self.closed);
+        let (gone, closed) = (&mut self.dropped_lines, &mut self.closed);
         self.lines.retain(|_, line| {
-            let stays = line.sums != line.known || now.since(line.changed) < KEEP;
+            let stays = line.sums != line.known || now.since(line.changed) < LINE_IDLE_MAX;
             if !stays {
                 gone.insert(line.id);
                 closed.add(&line.sums);
@@ -197,11 +198,11 @@ impl UsageReporter {
 impl UsageEntry {
     fn form(&self, class: &str) -> UsageLine {
         let payer = WireSubjectId {
-            job: self.who.job.to_string(),
-            uid: self.who.uid,
-            gid: self.who.gid,
-            project: self.who.projid,
-            nid: self.who.nid.to_string(),
+            job: self.identity.job.to_string(),
+            uid: self.identity.uid,
+            gid: self.identity.gid,
+            project: self.identity.projid,
+            nid: self.identity.nid.to_string(),
             paths: self.paths.0,
             class: class.to_string(),
             export: self.export.to_string(),
@@ -211,13 +212,13 @@ impl UsageEntry {
 }
 
 /// Interval of checks of subjects: the ledger's finest sums are of minutes.
-const LOOK: Nanos = Nanos::from_secs(5);
+const SWEEP_INTERVAL: Nanos = Nanos::from_secs(5);
 /// Interval of checks if decays depend on usage.
-const LOOK_DECAYS: Nanos = Nanos::from_secs(1);
+const SWEEP_INTERVAL_WITH_DECAYS: Nanos = Nanos::from_secs(1);
 /// A report that was not taken for so long is lost.
 const RETRY: Nanos = Nanos::from_secs(5);
 /// A line that did not change for so long may be dropped.
-const KEEP: Nanos = Nanos::from_secs(600);
+const LINE_IDLE_MAX: Nanos = Nanos::from_secs(600);
 /// Maximum number of lines; further classes are not counted.
 const LINES_MAX: usize = 262_144;
 /// Lines of one report: some megabytes.
@@ -280,7 +281,7 @@ mod tests {
             for subject in &subjects {
                 self.book.note(0, &self.rules, subject, self.now);
             }
-            self.book.looked_at_all(self.now);
+            self.book.forget_unseen(self.now);
             self.book.report(self.now)
         }
     }
@@ -304,9 +305,9 @@ mod tests {
         assert_eq!(desk.report(1), None, "the first may still be taken");
         let second = desk.report(5).unwrap();
         assert_eq!(bytes(&second), [("a", 10), ("b", 5)], "the first was lost");
-        desk.book.note_taken(first.sequence);
+        desk.book.acknowledge(first.sequence);
         assert_eq!(desk.report(1), None, "an answer to what was given up");
-        desk.book.note_taken(second.sequence);
+        desk.book.acknowledge(second.sequence);
         assert_eq!(desk.report(1), None);
         desk.read("a", 7);
         let third = desk.report(1).unwrap();
@@ -318,9 +319,9 @@ mod tests {
         let mut desk = Desk::new();
         desk.read("a", 10);
         let report = desk.report(1).unwrap();
-        desk.book.note_taken(report.sequence);
+        desk.book.acknowledge(report.sequence);
         assert_eq!(desk.report(1), None);
-        desk.book.begin_anew();
+        desk.book.reset();
         assert_eq!(bytes(&desk.report(1).unwrap()), [("a", 10)]);
     }
 
@@ -329,14 +330,14 @@ mod tests {
         let mut desk = Desk::new();
         desk.read("a", 10);
         let report = desk.report(1).unwrap();
-        desk.book.note_taken(report.sequence);
+        desk.book.acknowledge(report.sequence);
         // As if it had been dropped for others.
         desk.dispatcher = Desk::new().dispatcher;
         assert_eq!(desk.report(500), None);
         let last = desk.report(200).unwrap();
-        assert_eq!((bytes(&last), &last.gone), (vec![], &vec![report.lines[0].id]));
+        assert_eq!((bytes(&last), &last.dropped_lines), (vec![], &vec![report.lines[0].id]));
         assert_eq!(last.total.read_bytes, 10, "what was served stays served");
-        desk.book.note_taken(last.sequence);
+        desk.book.acknowledge(last.sequence);
         assert_eq!(desk.report(1), None);
     }
 
@@ -359,7 +360,7 @@ mod tests {
         let cost = |line: &UsageLine| line.counters.cost_ns;
         assert_eq!(report.lines.iter().map(cost).sum::<u64>(), report.total.cost_ns);
         // Other rules: what was counted stays where it was, what comes is the new class's.
-        desk.book.note_taken(report.sequence);
+        desk.book.acknowledge(report.sequence);
         desk.rules = Arc::default();
         desk.read("a", 7);
         let report = desk.report(1).unwrap();

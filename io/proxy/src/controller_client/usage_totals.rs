@@ -50,7 +50,7 @@ impl UsageTotals {
         rules: &RuleSet,
         subject: &SubjectReport,
     ) -> Vec<(String, UsageTotals)> {
-        let class_of = |kind| class_name(rules, &subject.who, kind, subject.paths);
+        let class_of = |kind| class_name(rules, &subject.identity, kind, subject.paths);
         let mut parts: Vec<(String, UsageTotals)> = Vec::new();
         let used = OpKind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
         let used: Vec<OpKind> = used.copied().collect();

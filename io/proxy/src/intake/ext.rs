@@ -24,7 +24,7 @@ use crate::trace::RefusedRequest;
 
 impl Server {
     /// Takes in one message of a connection that speaks the dialect.
-    pub(super) fn take_in_dialect(
+    pub(super) fn receive_dialect(
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
@@ -35,7 +35,7 @@ impl Server {
         let bytes = incoming.bytes();
         let (tag, header, request) = match dialect::decode_request(bytes) {
             Ok(decoded) => decoded,
-            Err(error) => return self.misread(connection, session, bytes, error, outbox),
+            Err(error) => return self.reject_malformed(connection, session, bytes, error, outbox),
         };
         let to = session.reply_to(connection, tag);
         let kind = ninep::frame_kind(bytes).unwrap_or(0);
@@ -48,12 +48,12 @@ impl Server {
             return Err(ProtocolError::NoSession(kind));
         };
         let Some(about) = ParsedRequest::of_any(&request) else {
-            if header.slot != NOSLOT {
+            if header.reply_slot != NOSLOT {
                 return self.answer(session, &to, Err(Errno::INVAL), outbox);
             }
             return match request {
                 AnyRequest::Base(Request::Flush { oldtag }) => {
-                    self.take_flush(session, to, oldtag, arrivals, outbox)
+                    self.receive_flush(session, to, oldtag, arrivals, outbox)
                 }
                 AnyRequest::Ext(ExtRequest::Identity { .. }) => {
                     self.admit(session, tag, None, bytes.len())?;
@@ -76,7 +76,7 @@ impl Server {
                     self.answer(session, &to, Ok(ExtReply::Ping), outbox)
                 }
                 AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
-                    self.hand_over(session, arrivals);
+                    self.enqueue_batch(session, arrivals);
                     let donated = self.donate(session, &binding, &header, fid, oldtag);
                     self.answer(session, &to, donated.map(|()| ExtReply::Donate), outbox)
                 }
@@ -91,7 +91,7 @@ impl Server {
         };
         let once = match begin_once(&binding, &header, kind, about.kind) {
             Ok(BegunCall::Call(once)) => once,
-            Ok(BegunCall::Again(reply)) => {
+            Ok(BegunCall::Replay(reply)) => {
                 self.admit(session, tag, None, 0)?;
                 sessions::repeat(&reply, tag, &mut outbox.batch(&to).bytes);
                 return Ok(());
@@ -125,12 +125,13 @@ impl Server {
         // A fid knows where its file lies.
         let handle = header.handles.get(about.fid);
         let location = handle.map_or_else(Location::default, |it| binding.session.location(it));
-        let mut asked = about.ask(&file, location);
-        asked.elsewhere = Some(header.elsewhere);
+        let mut asked = about.to_meta(&file, location);
+        asked.remote_ops = Some(header.remote_ops);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let donor = donor_of(&binding, &header, &request, &file);
-        let looked = arrivals.looked;
-        let operation = PendingRequest { to, file, frame: FrameBuffer::EMPTY, once, donor, looked };
+        let looked = arrivals.read_after;
+        let operation =
+            PendingRequest { to, file, frame: FrameBuffer::EMPTY, once, donor, read_after: looked };
         let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())
@@ -186,7 +187,7 @@ impl Server {
             for to in to {
                 outbox.batch(&to).reply(to.tag, ExtReply::Events { data: &[] });
             }
-            while let Some(mut batch) = outbox.take() {
+            while let Some(mut batch) = outbox.pop_batch() {
                 connection.send(&mut batch, &self.poll, self.bounds());
             }
         }
@@ -198,7 +199,7 @@ enum BegunCall {
     /// It is to be executed.
     Call(Option<IdempotencyKey>),
     /// It was, with this reply.
-    Again(Vec<u8>),
+    Replay(Vec<u8>),
 }
 
 /// The file that a message is about: a fid of the session, or a handle of its header on
@@ -240,7 +241,7 @@ fn begin_once(
     message: u8,
     kind: OpKind,
 ) -> Result<BegunCall, Errno> {
-    let RequestHeader { slot, sequence, .. } = *header;
+    let RequestHeader { reply_slot: slot, sequence, .. } = *header;
     if slot == NOSLOT {
         return Ok(BegunCall::Call(None));
     }
@@ -254,7 +255,7 @@ fn begin_once(
     let once = IdempotencyKey { slot, sequence };
     match binding.begin(once, message) {
         Ok(None) => Ok(BegunCall::Call(Some(once))),
-        Ok(Some(reply)) => Ok(BegunCall::Again(reply)),
+        Ok(Some(reply)) => Ok(BegunCall::Replay(reply)),
         Err(error) => {
             tracing::debug!("{error}");
             Err(Errno::INVAL)

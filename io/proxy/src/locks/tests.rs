@@ -125,7 +125,7 @@ impl LockBed {
 
     fn close(&self, fid: &Arc<FidLocks>) -> Vec<(u16, LockOutcome)> {
         let mut answers = Vec::new();
-        self.locks.give_back(&self.node, fid, &mut |a| answers.push((a.to.tag.0, a.outcome)));
+        self.locks.release(&self.node, fid, &mut |a| answers.push((a.to.tag.0, a.outcome)));
         answers
     }
 
@@ -397,7 +397,7 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     drop(busy);
     drop(file);
     // The next thread removes the entries of those that are gone.
-    bed.locks.give_back(&other, &fid, &mut |_| panic!("nobody waits"));
+    bed.locks.release(&other, &fid, &mut |_| panic!("nobody waits"));
     bed.set(1, Unlock, ALL);
     bed.assert_nothing_is_left();
 }

@@ -38,7 +38,7 @@ pub(super) struct LockWaiter {
     file: LockedFileId,
     /// Counts up, so that the first waiter is tried first.
     number: u64,
-    _places: [WaitPermit; 3],
+    _permits: [WaitPermit; 3],
 }
 
 /// A reply, or what stands for one, to a Tlock that was held.
@@ -78,7 +78,7 @@ struct WaiterList {
 }
 
 impl WaitPermit {
-    pub(super) fn take(of: &Arc<AtomicUsize>, max: usize) -> Option<WaitPermit> {
+    pub(super) fn acquire(of: &Arc<AtomicUsize>, max: usize) -> Option<WaitPermit> {
         let more = |n| (n < max).then_some(n + 1);
         of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
         Some(WaitPermit(of.clone()))
@@ -107,11 +107,11 @@ impl LockWaiters {
         of_owner: &Arc<AtomicUsize>,
     ) -> Option<LockReply> {
         let of_connection = &asked.to.path.connection.lock_waiters;
-        let Some(place) = WaitPermit::take(of_connection, asked.waiters_max) else {
+        let Some(place) = WaitPermit::acquire(of_connection, asked.waiters_max) else {
             let outcome = LockOutcome::Status(LockStatus::Blocked);
             return Some(LockReply { to: asked.to.clone(), outcome, record: None });
         };
-        let count = |of| WaitPermit::take(of, usize::MAX).expect("there is no bound");
+        let count = |of| WaitPermit::acquire(of, usize::MAX).expect("there is no bound");
         self.park(LockWaiter {
             to: asked.to.clone(),
             name: asked.owner.name.clone(),
@@ -121,7 +121,7 @@ impl LockWaiters {
             record: (asked.record)(),
             file: asked.owner.file,
             number: self.next.fetch_add(1, Ordering::Relaxed),
-            _places: [place, count(&self.all), count(of_owner)],
+            _permits: [place, count(&self.all), count(of_owner)],
         })
     }
 
@@ -137,7 +137,7 @@ impl LockWaiters {
         }
         if session.flushes.iter().any(|(old, _)| *old == tag) {
             session.free(tag);
-            return Some(waiter.answer(LockOutcome::Flushed(session.flushes_of(&[tag]))));
+            return Some(waiter.answer(LockOutcome::Flushed(session.take_flushes_of(&[tag]))));
         }
         let mut list = self.list();
         if list.ended {

@@ -38,7 +38,7 @@ pub(super) struct Lines<K> {
     /// Counts scrapes.
     round: u32,
     /// All that lines of their own were ever given.
-    given: MetricSums,
+    own_totals: MetricSums,
     other: MetricSums,
 }
 
@@ -67,7 +67,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
     /// Makes lines for at most `most` subjects.
     pub(super) fn new(most: usize) -> Lines<K> {
         let (given, other) = Default::default();
-        Lines { most, accounts: FxHashMap::default(), round: 0, given, other }
+        Lines { most, accounts: FxHashMap::default(), round: 0, own_totals: given, other }
     }
 
     /// Adds the service of a subject since the last scrape; for every present subject, also without
@@ -88,7 +88,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
 
     /// Ends a scrape: `since` the last one, and the totals of all until now. A subject that was not
     /// added is forgotten; `may_have` says which subjects may have a line.
-    pub(super) fn settle(
+    pub(super) fn end_scrape(
         &mut self,
         served: &MetricSums,
         since: Duration,
@@ -113,12 +113,12 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
             if let Some(line) = &mut account.line {
                 let fresh = std::mem::take(&mut line.fresh);
                 if was_shown && is_shown {
-                    add(&mut self.given, &fresh);
+                    add(&mut self.own_totals, &fresh);
                     add(&mut line.sums, &fresh);
                 }
             }
         }
-        for ((other, served), given) in self.other.iter_mut().zip(served).zip(&self.given) {
+        for ((other, served), given) in self.other.iter_mut().zip(served).zip(&self.own_totals) {
             // The usage of a subject that was forgotten during a scrape is missing until the next
             // scrape.
             *other = (*other).max(served.saturating_sub(*given));
@@ -201,7 +201,7 @@ mod tests {
                 self.lines.add(who, &cost(*ns));
                 self.served += ns;
             }
-            self.lines.settle(&cost(self.served), MINUTE, |who| *who != "other");
+            self.lines.end_scrape(&cost(self.served), MINUTE, |who| *who != "other");
             let mut shown: Vec<_> =
                 self.lines.shown().into_iter().map(|(who, sums)| (*who, sums[COST])).collect();
             shown.push(("other", self.lines.other()[COST]));

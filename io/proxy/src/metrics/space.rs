@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Default)]
 pub(super) struct Space {
     figures: Mutex<FxHashMap<String, SpaceFigures>>,
-    is_asking: AtomicBool,
+    is_querying: AtomicBool,
 }
 
 /// How full a target is.
@@ -29,7 +29,7 @@ pub(super) struct SpaceFigures {
     pub(super) free_bytes: u64,
     pub(super) files_max: u64,
     pub(super) files_free: u64,
-    pub(super) asked: Instant,
+    pub(super) queried_at: Instant,
 }
 
 /// Younger figures are good enough.
@@ -37,32 +37,32 @@ const FRESH: Duration = Duration::from_secs(15);
 
 impl Space {
     /// Returns what is known, by target, and starts a new query if that is old.
-    pub(super) fn look(
+    pub(super) fn get_or_refresh(
         self: &Arc<Space>,
         targets: Vec<(String, PathBuf)>,
     ) -> FxHashMap<String, SpaceFigures> {
         let mut known = self.figures.lock().expect("not poisoned").clone();
         known.retain(|name, _| targets.iter().any(|(target, _)| target == name));
         let is_fresh = |(name, _): &(String, PathBuf)| {
-            known.get(name).is_some_and(|figures| figures.asked.elapsed() < FRESH)
+            known.get(name).is_some_and(|figures| figures.queried_at.elapsed() < FRESH)
         };
-        if !targets.iter().all(is_fresh) && !self.is_asking.swap(true, Ordering::AcqRel) {
+        if !targets.iter().all(is_fresh) && !self.is_querying.swap(true, Ordering::AcqRel) {
             let space = self.clone();
             let ask = move || {
-                space.ask(&targets);
-                space.is_asking.store(false, Ordering::Release);
+                space.query(&targets);
+                space.is_querying.store(false, Ordering::Release);
             };
             if let Err(error) =
                 std::thread::Builder::new().name("space".into()).spawn(api::critical(ask))
             {
                 tracing::warn!("cannot start the thread that reads free space: {error}");
-                self.is_asking.store(false, Ordering::Release);
+                self.is_querying.store(false, Ordering::Release);
             }
         }
         known
     }
 
-    fn ask(&self, targets: &[(String, PathBuf)]) {
+    fn query(&self, targets: &[(String, PathBuf)]) {
         for (name, dir) in targets {
             let stat = match rustix::fs::statvfs(dir) {
                 Ok(stat) => stat,
@@ -76,7 +76,7 @@ impl Space {
                 free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
                 files_max: stat.f_files,
                 files_free: stat.f_favail,
-                asked: Instant::now(),
+                queried_at: Instant::now(),
             };
             self.figures.lock().expect("not poisoned").insert(name.clone(), figures);
         }
@@ -93,23 +93,23 @@ mod tests {
         let targets = vec![("t".to_owned(), std::env::temp_dir())];
         let deadline = Instant::now() + Duration::from_secs(30);
         let figures = loop {
-            if let Some(figures) = space.look(targets.clone()).get("t") {
+            if let Some(figures) = space.get_or_refresh(targets.clone()).get("t") {
                 break *figures;
             }
             assert!(Instant::now() < deadline, "nothing was ever answered");
             std::thread::yield_now();
         };
         assert!(figures.size_bytes >= figures.free_bytes && figures.size_bytes > 0, "{figures:?}");
-        assert!(space.look(vec![]).is_empty());
+        assert!(space.get_or_refresh(vec![]).is_empty());
     }
 
     #[test]
     fn while_one_asks_nobody_else_does() {
         let space = Arc::new(Space::default());
-        space.is_asking.store(true, Ordering::Release);
-        assert!(space.look(vec![("t".into(), std::env::temp_dir())]).is_empty());
+        space.is_querying.store(true, Ordering::Release);
+        assert!(space.get_or_refresh(vec![("t".into(), std::env::temp_dir())]).is_empty());
         // The thread that asks would be the one that ends this.
-        assert!(space.is_asking.load(Ordering::Acquire));
+        assert!(space.is_querying.load(Ordering::Acquire));
         assert_eq!(Arc::strong_count(&space), 1);
     }
 }

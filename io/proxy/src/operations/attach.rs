@@ -67,7 +67,7 @@ pub(crate) fn attach(
 /// terms are those of an attach; the groups in the message count only from trusted clients.
 pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> io::Result<()> {
     let session = &to.path.form.binding().ok_or(Errno::INVAL)?.session;
-    if who.identity == dialect::NOBODY || who.uid == NONUNAME {
+    if who.identity == dialect::NO_IDENTITY || who.uid == NONUNAME {
         return Err(Errno::INVAL.into());
     }
     let job = std::str::from_utf8(who.job).ok().and_then(JobId::new).ok_or(Errno::INVAL)?;

@@ -130,7 +130,7 @@ fn truncate(cx: &Context<'_>, size: u64) -> io::Result<()> {
     }
     match &fid.role {
         FidState::File { flags, .. } if flags.intersects(OFlags::WRONLY | OFlags::RDWR) => {
-            credentials::leave_root(cx.credentials())?;
+            credentials::become_non_root(cx.credentials())?;
             Ok(rustix::fs::ftruncate(&fid.node.fd, size)?)
         }
         _ => match fid.node.kind {

@@ -18,7 +18,7 @@ use crate::credentials;
 use crate::fids::FidState;
 use crate::pipes::PipeLoad;
 use crate::sessions::MountSession;
-use crate::sys::read_behind;
+use crate::sys::read_appending;
 use crate::target::SPLICE_MIN;
 use crate::writes::{DirtyAccount, WriteFile, WriteRequest};
 
@@ -43,7 +43,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     }
     let only_cached = cx.running.quick && target.nowait;
     if u64::from(count) >= SPLICE_MIN.get() {
-        if only_cached && !looks_cached(file, offset, count) {
+        if only_cached && !is_likely_cached(file, offset, count) {
             return Ending::Missed;
         }
         return read_long(cx, file, offset, count);
@@ -96,7 +96,7 @@ fn read_full(
 ) -> io::Result<usize> {
     let mut done = 0;
     while done < count {
-        match read_behind(file, bytes, count - done, offset + done as u64, flags) {
+        match read_appending(file, bytes, count - done, offset + done as u64, flags) {
             Ok(0) => break,
             Ok(len) => done += len,
             Err(Errno::INTR) => {}
@@ -108,7 +108,7 @@ fn read_full(
 
 /// Whether both ends of a range are in the page cache: what lies between was most
 /// likely read together with them.
-fn looks_cached(file: BorrowedFd<'_>, offset: u64, count: u32) -> bool {
+fn is_likely_cached(file: BorrowedFd<'_>, offset: u64, count: u32) -> bool {
     let has = |at: u64| {
         let mut byte = [0];
         let read = rustix::io::preadv2(
@@ -176,7 +176,7 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
 /// Writes to an open file, in the way that its class writes.
 pub(super) fn write_file(cx: &Context<'_>, offset: u64, data: &[u8]) -> io::Result<usize> {
     let writing = writing(cx)?;
-    credentials::leave_root(cx.credentials())?;
+    credentials::become_non_root(cx.credentials())?;
     let request = WriteRequest {
         account: DirtyAccount(cx.running.class.map_or(0, |class| class.to_bits())),
         mode: cx.running.write_mode,
@@ -207,7 +207,7 @@ pub(super) fn fsync<'r>(cx: &Context<'_>, data_only: bool) -> io::Result<Reply<'
             let synced = writes.fsync(node.fd.as_fd(), writing, data_only);
             match (cx.mount().zip(mark), &synced) {
                 (Some((mount, mark)), Ok(())) => mount.durable(node, mark),
-                (Some((mount, _)), Err(_)) => mount.lost_writes(),
+                (Some((mount, _)), Err(_)) => mount.change_verifier(),
                 (None, _) => {}
             }
             synced?;
@@ -227,7 +227,7 @@ impl Context<'_> {
     /// device; in the cached lane a look at the clock would be a large part of the read.
     fn was_fetched(&self) -> bool {
         let took = || self.server.clock.now().since(self.running.started);
-        self.running.asked.lane == Lane::Device && took() > FETCHED
+        self.running.meta.lane == Lane::Device && took() > FETCHED
     }
 
     fn answer_read(&self, data: &[u8]) -> Ending {

@@ -38,7 +38,7 @@ pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN);
     let (export, dir) = (&cx.fid().user.export, cx.own_path());
     let look = |name: &[u8]| -> io::Result<_> {
-        let node = cx.fid().node.look_up(name, export)?;
+        let node = cx.fid().node.lookup(name, export)?;
         let attributes = attributes::all_attributes(&node, export)?;
         let handle = export.handles.of(&node, export)?;
         let path = dir.as_ref().map(|dir| join(dir, name));

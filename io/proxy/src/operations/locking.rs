@@ -36,7 +36,7 @@ pub(super) fn lock(
         }
         Ok(Some(outcome)) => {
             let answer = LockReply { to: cx.to().clone(), outcome, record: record(cx) };
-            cx.server.answer_held(cx.outbox, answer);
+            cx.server.answer_parked(cx.outbox, answer);
             Ending::Parked
         }
         Ok(None) => Ending::Parked,
@@ -83,7 +83,7 @@ fn try_lock(
 
 /// Begins the record of a lock whose reply is held.
 fn record(cx: &Context<'_>) -> Option<TraceDraft> {
-    cx.server.recorder()?.held(cx.running, cx.server.clock.now())
+    cx.server.recorder()?.begin_parked(cx.running, cx.server.clock.now())
 }
 
 pub(super) fn getlock(
@@ -126,20 +126,20 @@ impl Server {
     /// comes with the next try.
     pub(crate) fn retry_locks(&self, outbox: &Mutex<ReplyOutbox>) {
         let now = self.clock.now();
-        self.locks.retry_all(&mut |answer| self.answer_held(outbox, answer), now);
+        self.locks.retry_all(&mut |answer| self.answer_parked(outbox, answer), now);
     }
 
     fn retry_file(&self, fid: &OpenFid, outbox: &Mutex<ReplyOutbox>) {
         let now = self.clock.now();
-        self.locks.retry(&fid.node, &mut |answer| self.answer_held(outbox, answer), now);
+        self.locks.retry(&fid.node, &mut |answer| self.answer_parked(outbox, answer), now);
     }
 
     /// Gives back the locks taken through a fid, as closing it does, to those that wait.
-    pub(crate) fn give_back_locks(&self, fid: &OpenFid, outbox: &Mutex<ReplyOutbox>) {
+    pub(crate) fn release_locks(&self, fid: &OpenFid, outbox: &Mutex<ReplyOutbox>) {
         if let FidState::File { locks, .. } = &fid.role
             && self
                 .locks
-                .give_back(&fid.node, locks, &mut |answer| self.answer_held(outbox, answer))
+                .release(&fid.node, locks, &mut |answer| self.answer_parked(outbox, answer))
         {
             self.retry_file(fid, outbox);
         }
@@ -148,26 +148,26 @@ impl Server {
     /// Refuses all lock requests that wait, at shutdown: the client may ask another proxy.
     pub(crate) fn refuse_lock_waiters(&self) {
         let outbox = Mutex::new(ReplyOutbox::default());
-        self.locks.end_waiting().into_iter().for_each(|answer| self.answer_held(&outbox, answer));
-        while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
+        self.locks.end_waiting().into_iter().for_each(|answer| self.answer_parked(&outbox, answer));
+        while let Some(mut batch) = outbox.lock().expect("not poisoned").pop_batch() {
             batch.path.connection.clone().send(&mut batch, &self.poll, self.bounds());
         }
     }
 
     /// Notes in the trace that a parked Tlock has ended.
-    pub(crate) fn note_held(&self, answer: &LockReply) {
+    pub(crate) fn trace_parked(&self, answer: &LockReply) {
         let (Some(recorder), Some(draft)) = (self.recorder(), answer.record) else { return };
         let outcome = match answer.outcome {
             LockOutcome::Status(_) => TraceOutcome::Done,
             LockOutcome::Failed(errno) => TraceOutcome::of(errno.raw_os_error() as u32),
             LockOutcome::Flushed(_) => TraceOutcome::Cancelled,
         };
-        recorder.ended(draft, outcome, self.clock.now());
+        recorder.record_parked(draft, outcome, self.clock.now());
     }
 
     /// Answers a Tlock whose reply was held.
-    fn answer_held(&self, outbox: &Mutex<ReplyOutbox>, answer: LockReply) {
-        self.note_held(&answer);
+    fn answer_parked(&self, outbox: &Mutex<ReplyOutbox>, answer: LockReply) {
+        self.trace_parked(&answer);
         let LockReply { to, outcome, .. } = answer;
         if matches!(outcome, LockOutcome::Flushed(_)) {
             self.count_cancelled(&to.path.connection);

@@ -144,7 +144,7 @@ impl<'a> Context<'a> {
     /// Whether a new fid could have this number; `replaces` is what may be there. Asked
     /// before anything is done that cannot be taken back.
     fn check_fid(&self, at: ninep::Fid, replaces: Option<&Arc<OpenFid>>) -> io::Result<()> {
-        if replaces.is_none_or(|old| !is_alone(old)) {
+        if replaces.is_none_or(|old| !is_last_reference(old)) {
             self.check_open_files()?;
         }
         self.check_in(&self.fids()?.lock().expect("not poisoned"), at, replaces)
@@ -184,7 +184,8 @@ impl<'a> Context<'a> {
         let fids = self.fids()?;
         let mut fids = fids.lock().expect("not poisoned");
         self.check_in(&fids, at, replaces)?;
-        let ends = replaces.filter(|old| is_alone(old) && !Arc::ptr_eq(&old.node, &fid.node));
+        let ends =
+            replaces.filter(|old| is_last_reference(old) && !Arc::ptr_eq(&old.node, &fid.node));
         let pays = ends.is_some_and(|old| fid.node.inherit(&old.node));
         fid.charge(&self.server.shared, pays)?;
         fids.insert(at.0, Arc::new(fid));
@@ -249,11 +250,11 @@ impl<'a> On<'a> {
     }
 
     fn answer(&self, result: io::Result<Reply<'_>>) -> Ending {
-        self.answer_served(result, self.running.asked.amount)
+        self.answer_served(result, self.running.meta.amount)
     }
 
     fn answer_own(&self, result: io::Result<ExtReply<'_>>) -> Ending {
-        self.answer_served(result, self.running.asked.amount)
+        self.answer_served(result, self.running.meta.amount)
     }
 
     fn answer_served<'r>(
@@ -290,7 +291,7 @@ impl<'a> On<'a> {
 
     /// Counts a reply that was added to its batch.
     fn answered(&self, batch: &mut ReplyBatch, served: Amount, errno: u32) -> Ending {
-        batch.tally.count(self.running.asked.kind, served, errno);
+        batch.tally.count(self.running.meta.kind, served, errno);
         Ending::Answered { served, errno }
     }
 }
@@ -303,7 +304,7 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         (HandleList::NONE, HandlePlaces::NONE, AnyRequest::Base(request))
     } else {
         let (_, header, request) = dialect::decode_request(frame.bytes()).expect(DECODED);
-        (header.handles, header.places, request)
+        (header.handles, header.names, request)
     };
     let named;
     let (fid, handle) = match file {
@@ -328,7 +329,7 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
 }
 
 /// Whether the fid's descriptor goes with it.
-fn is_alone(fid: &Arc<OpenFid>) -> bool {
+fn is_last_reference(fid: &Arc<OpenFid>) -> bool {
     Arc::strong_count(&fid.node) == 1
 }
 
@@ -339,7 +340,7 @@ fn resolve(on: &On<'_>, user: &Arc<ProxyUser>, handle: &[u8]) -> io::Result<Open
     let node = user.export.handles.resolve(handle, &user.export)?;
     on.learn_unknown(handle, &node, &user.export);
     // It pays for nothing: the payer was known when the message was taken in.
-    Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.asked.subject))
+    Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.meta.subject))
 }
 
 /// Returns the fid, if its file still has all these names. A name in a directory that the user must

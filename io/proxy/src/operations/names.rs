@@ -24,7 +24,7 @@ pub(super) fn mkdir<'r>(
     let dir = directory(cx, name)?;
     cx.as_creator(gid)?;
     rustix::fs::mkdirat(&dir.fd, name, Mode::from_raw_mode(mode & 0o7777))?;
-    Ok(Reply::Mkdir { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+    Ok(Reply::Mkdir { qid: dir.lookup(name, &cx.fid().user.export)?.qid })
 }
 
 pub(super) fn symlink<'r>(
@@ -36,7 +36,7 @@ pub(super) fn symlink<'r>(
     let dir = directory(cx, name)?;
     cx.as_creator(gid)?;
     rustix::fs::symlinkat(target, &dir.fd, name)?;
-    Ok(Reply::Symlink { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+    Ok(Reply::Symlink { qid: dir.lookup(name, &cx.fid().user.export)?.qid })
 }
 
 pub(super) fn mknod<'r>(
@@ -56,7 +56,7 @@ pub(super) fn mknod<'r>(
     }
     let mode = Mode::from_raw_mode(mode & 0o7777);
     rustix::fs::mknodat(&dir.fd, name, kind, mode, device)?;
-    Ok(Reply::Mknod { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+    Ok(Reply::Mknod { qid: dir.lookup(name, &cx.fid().user.export)?.qid })
 }
 
 /// A further name for a file. It is named by its descriptor, so that no name of it
@@ -121,7 +121,7 @@ fn make_node(
         FileType::Unknown => return Err(Errno::INVAL.into()),
         _ => rustix::fs::mknodat(&dir.fd, name, kind, mode, rdev)?,
     }
-    Ok(Arc::new(dir.look_up(name, &cx.fid().user.export)?))
+    Ok(Arc::new(dir.lookup(name, &cx.fid().user.export)?))
 }
 
 pub(super) fn readlink(cx: &Context<'_>) -> Ending {
@@ -193,7 +193,7 @@ pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Res
 fn written_file(cx: &Context<'_>, dir: &ExportNode, name: &[u8]) -> Option<ExportNode> {
     let export = &cx.fid().user.export;
     let written = cx.mount().is_some_and(|mount| mount.has_written());
-    (written || !export.links.is_empty()).then(|| dir.look_up(name, export).ok())?
+    (written || !export.links.is_empty()).then(|| dir.lookup(name, export).ok())?
 }
 
 /// Notes that a name is gone. The writes to a file without names are forgotten: they cannot be made
@@ -209,7 +209,7 @@ fn forget_writes(cx: &Context<'_>, file: Option<ExportNode>) {
 /// Removes the file that a fid was walked to. The fid is gone whatever comes of it.
 pub(super) fn remove<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
     cx.take_fid(number);
-    cx.server.give_back_locks(cx.fid(), cx.outbox);
+    cx.server.release_locks(cx.fid(), cx.outbox);
     cx.writable()?;
     let entry = entry_of(cx.fid())?;
     cx.as_user()?;
@@ -235,6 +235,6 @@ fn entry_of(fid: &OpenFid) -> io::Result<&FidEntry> {
 
 /// Another file may have taken the name since the walk: it is not the one that was meant.
 fn check_entry(cx: &Context<'_>, entry: &FidEntry) -> io::Result<()> {
-    let there = entry.dir.look_up(&entry.name, &cx.fid().user.export)?;
+    let there = entry.dir.lookup(&entry.name, &cx.fid().user.export)?;
     if there.same_file(&cx.fid().node) { Ok(()) } else { Err(Errno::NOENT.into()) }
 }

@@ -89,7 +89,7 @@ fn open_named(
         (fid.node.reopen(flags)?, fid.node.kind)
     } else {
         let name = cx.name(&fid.node, name)?;
-        let found = fid.node.look_up(name, export)?;
+        let found = fid.node.lookup(name, export)?;
         check_openable(&found, flags)?;
         (found.reopen(flags)?, found.kind)
     };
@@ -163,7 +163,7 @@ fn create_or_open(
         if flags.contains(OFlags::EXCL) {
             return Err(Errno::EXIST.into());
         }
-        let there = match fid.node.look_up(name, &fid.user.export) {
+        let there = match fid.node.lookup(name, &fid.user.export) {
             // Removed since: make it after all.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
             result => result?,

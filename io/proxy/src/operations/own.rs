@@ -39,7 +39,7 @@ pub(super) fn append(cx: &Context<'_>, flags: u32, bytes: &[u8]) -> Ending {
 
 fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
     let side = data::writing(cx)?;
-    credentials::leave_root(cx.credentials())?;
+    credentials::become_non_root(cx.credentials())?;
     let file = cx.fid().node.fd.as_fd();
     let (offset, written) = {
         let _alone = position(cx.fid())?.lock().expect("not poisoned");
@@ -56,10 +56,10 @@ fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
     let account = DirtyAccount(cx.running.class.map_or(0, |class| class.to_bits()));
     let writes = &cx.fid().user.export.target.writes;
     let request = WriteRequest { account, mode: cx.running.write_mode, offset, data: bytes };
-    if writes.written_behind(file, side, request).is_err() {
+    if writes.note_appended(file, side, request).is_err() {
         // The data is in the file and must not be appended again; its possible loss is reported as
         // such.
-        cx.mount().inspect(|mount| mount.lost_writes());
+        cx.mount().inspect(|mount| mount.change_verifier());
     }
     Ok(offset)
 }
@@ -71,7 +71,7 @@ pub(super) fn allocate<'r>(
     length: u64,
 ) -> io::Result<ExtReply<'r>> {
     data::writing(cx)?;
-    credentials::leave_root(cx.credentials())?;
+    credentials::become_non_root(cx.credentials())?;
     let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
     rustix::fs::fallocate(&cx.fid().node.fd, mode, offset, length)?;
     Ok(ExtReply::Allocate)
@@ -118,7 +118,7 @@ fn copy_range(
     if access(from_flags) == OFlags::WRONLY || access(to_flags) == OFlags::RDONLY {
         return Err(Errno::BADF.into());
     }
-    credentials::leave_root(cx.credentials())?;
+    credentials::become_non_root(cx.credentials())?;
     let length = usize::try_from(length.min(COPY_MAX)).unwrap_or(usize::MAX);
     let (from, into) = (&cx.fid().node.fd, &to.node.fd);
     let count =
@@ -131,7 +131,7 @@ fn copy_range(
 pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<ExtReply<'r>> {
     let mount = cx.mount().ok_or(Errno::INVAL)?;
     let mark = mount.mark();
-    rustix::fs::syncfs(&cx.fid().user.export.open).inspect_err(|_| mount.lost_writes())?;
+    rustix::fs::syncfs(&cx.fid().user.export.open).inspect_err(|_| mount.change_verifier())?;
     mount.all_durable(mark);
     Ok(ExtReply::Commit)
 }

@@ -72,7 +72,7 @@ impl On<'_> {
         };
         let known = KnownFile { path: path.into(), project: id, inherits, linked };
         if !known.path.is_empty() || !wanted.paths {
-            mount.names.learn(handle, known);
+            mount.names.insert(handle, known);
         }
     }
 
@@ -126,7 +126,7 @@ impl Context<'_> {
             return;
         }
         // Somebody may have renamed it again: then it is known where it is looked up next.
-        let Ok(node) = dir.node.look_up(name, export) else { return };
+        let Ok(node) = dir.node.lookup(name, export) else { return };
         let Ok(handle) = export.handles.of(&node, export) else { return };
         let path = self.path_of_fid(dir, None).map(|dir| join(&dir, name));
         let how = Reached { path: path.as_deref(), made: false };

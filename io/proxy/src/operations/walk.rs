@@ -65,7 +65,7 @@ pub(super) fn step(
         b"" => Err(Errno::NOENT.into()),
         b"." => Ok((node.clone(), false)),
         b".." => Ok((Arc::new(node.parent(export)?), false)),
-        _ => Ok((Arc::new(node.look_up(name, export)?), true)),
+        _ => Ok((Arc::new(node.lookup(name, export)?), true)),
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) fn step(
 /// written is set now, and its error is the clunk's.
 pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
     cx.take_fid(number);
-    cx.server.give_back_locks(cx.fid(), cx.outbox);
+    cx.server.release_locks(cx.fid(), cx.outbox);
     forget_writes(cx);
     if let FidState::XattrWrite(write) = &cx.fid().role {
         xattr::finish(cx, &write.lock().expect("not poisoned"))?;

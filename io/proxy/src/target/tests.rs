@@ -57,7 +57,7 @@ impl GateBed {
             target: target.clone(),
             handles,
             project: None,
-            projects: api::ProjectsKnown::Nothing,
+            projects: api::ProjectsKnown::NoProjects,
             links: Arc::default(),
         };
         let (uid, gid, groups) = (1000, 1000, Arc::from([1000]));
@@ -83,10 +83,10 @@ impl GateBed {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
             let asked = crate::parsed_request::ParsedRequest::of(&request).unwrap();
             let file = RequestFile::Fid(self.fid.clone());
-            let asked = asked.ask(&file, Location::default());
+            let asked = asked.to_meta(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
             let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
-            (PendingRequest { to, file, frame, once: None, donor: None, looked }, asked)
+            (PendingRequest { to, file, frame, once: None, donor: None, read_after: looked }, asked)
         };
         self.target.enqueue((0..count).map(read), |_, _| {});
     }
@@ -108,7 +108,7 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
         let mut chosen = bed.next(&mut Vec::new());
         assert_eq!(chosen.len(), 1, "one slot, {done} done");
         let running = chosen.pop().unwrap();
-        assert_eq!((running.asked.lane, running.quick), (Lane::Device, true));
+        assert_eq!((running.meta.lane, running.quick), (Lane::Device, true));
         let tag = running.operation.to.tag;
         bed.target.miss(running);
         // The kernel is fetching it, and nobody else gets its slot: it comes back, to be
@@ -131,7 +131,7 @@ fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
     let lane = || {
         bed.enqueue(1);
         let running = bed.next(&mut Vec::new()).pop().unwrap();
-        let lane = running.asked.lane;
+        let lane = running.meta.lane;
         bed.target.finish(&mut vec![running.finished(Amount::new(4096, 1))]);
         lane
     };

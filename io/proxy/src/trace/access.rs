@@ -18,7 +18,7 @@ pub(crate) struct LastAccess {
 
 impl LastAccess {
     /// Takes note of an access to `len` bytes at `offset` and says how it follows the last.
-    pub(crate) fn follow(&self, offset: u64, len: u64) -> Access {
+    pub(crate) fn record(&self, offset: u64, len: u64) -> Access {
         let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
         self.start.store(offset, Ordering::Relaxed);
         self.end.store(offset.saturating_add(len), Ordering::Relaxed);
@@ -40,7 +40,7 @@ mod tests {
         let last = LastAccess::default();
         let followed: Vec<_> =
             [(0, 100), (100, 50), (100, 50), (120, 10), (500, 1), (0, 4), (4, 4)]
-                .map(|(offset, len)| last.follow(offset, len))
+                .map(|(offset, len)| last.record(offset, len))
                 .to_vec();
         use Access::{Backward, Forward, Same, Sequential};
         assert_eq!(
@@ -51,13 +51,13 @@ mod tests {
 
     #[test]
     fn the_first_access_is_sequential_only_at_the_beginning() {
-        assert_eq!(LastAccess::default().follow(4096, 1), Access::Forward);
+        assert_eq!(LastAccess::default().record(4096, 1), Access::Forward);
     }
 
     #[test]
     fn the_last_byte_there_can_be_overflows_nothing() {
         let last = LastAccess::default();
-        assert_eq!(last.follow(u64::MAX, u64::MAX), Access::Forward);
-        assert_eq!(last.follow(u64::MAX, 1), Access::Sequential);
+        assert_eq!(last.record(u64::MAX, u64::MAX), Access::Forward);
+        assert_eq!(last.record(u64::MAX, 1), Access::Sequential);
     }
 }

@@ -46,36 +46,42 @@ impl<'a> RefusedRequest<'a> {
 
 impl TraceRecorder {
     /// Takes down a request that was answered with `errno` (0: with success) at `now`.
-    pub(crate) fn answered(&self, running: &RunningRequest, served: Amount, errno: u32, now: Time) {
+    pub(crate) fn record_answered(
+        &self,
+        running: &RunningRequest,
+        served: Amount,
+        errno: u32,
+        now: Time,
+    ) {
         let Some(mut draft) = self.draft(running, now) else { return };
         draft.request.served = served;
         let mut filling = self.shared.filling();
-        self.meet_class(&mut filling, running);
+        self.request_class_name(&mut filling, running);
         self.push(&mut filling, &draft.ended(TraceOutcome::of(errno), now));
     }
 
     /// Begins the record of a request whose reply is held; [`TraceRecorder::ended`] takes it
     /// down. `None` if it is lost.
-    pub(crate) fn held(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
+    pub(crate) fn begin_parked(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
         let draft = self.draft(running, now)?;
-        self.meet_class(&mut self.shared.filling(), running);
+        self.request_class_name(&mut self.shared.filling(), running);
         Some(draft)
     }
 
     /// Takes down a request whose reply was held.
-    pub(crate) fn ended(&self, draft: TraceDraft, outcome: TraceOutcome, now: Time) {
+    pub(crate) fn record_parked(&self, draft: TraceDraft, outcome: TraceOutcome, now: Time) {
         self.push(&mut self.shared.filling(), &draft.ended(outcome, now));
     }
 
     /// Takes down a request that was given up before its turn.
     pub(crate) fn cancelled(&self, user: &ProxyUser, asked: &RequestMeta, now: Time) {
         let outcome = TraceOutcome::Cancelled;
-        self.take(TraceCaller::User(user), now, |subject| TraceRequest {
+        self.record_request(TraceCaller::User(user), now, |subject| TraceRequest {
             lane: asked.lane,
             access: asked.access,
             arrived: asked.arrived,
             queued: now.since(asked.arrived),
-            asked: asked.amount.bytes,
+            requested: asked.amount.bytes,
             outcome,
             ..untouched(subject, asked.kind, now)
         });
@@ -83,9 +89,9 @@ impl TraceRecorder {
 
     /// Takes down a request that was answered with `errno` as soon as it was read.
     pub(crate) fn refused(&self, request: RefusedRequest<'_>, errno: u32, now: Time) {
-        self.take(request.caller, now, |subject| TraceRequest {
+        self.record_request(request.caller, now, |subject| TraceRequest {
             access: request.access,
-            asked: request.asked,
+            requested: request.asked,
             outcome: TraceOutcome::of(errno),
             ..untouched(subject, request.kind, now)
         });
@@ -100,7 +106,7 @@ impl TraceRecorder {
         errno: u32,
         now: Time,
     ) {
-        self.take(who, now, |subject| TraceRequest {
+        self.record_request(who, now, |subject| TraceRequest {
             queued: started.since(arrived),
             service: now.since(started),
             served: Amount::new(0, 1),
@@ -109,21 +115,26 @@ impl TraceRecorder {
         });
     }
 
-    fn take(&self, who: TraceCaller<'_>, now: Time, request: impl FnOnce(u32) -> TraceRequest) {
+    fn record_request(
+        &self,
+        who: TraceCaller<'_>,
+        now: Time,
+        request: impl FnOnce(u32) -> TraceRequest,
+    ) {
         if let Some(subject) = self.subject(who, now) {
             self.push(&mut self.shared.filling(), &request(subject));
         }
     }
 
     fn draft(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
-        let asked = &running.asked;
+        let asked = &running.meta;
         let subject = self.subject(TraceCaller::User(running.operation.user()), now)?;
         let request = TraceRequest {
             class: running.class.map(|class| class.to_bits()),
             lane: asked.lane,
             access: asked.access,
             queued: running.queued,
-            asked: asked.amount.bytes,
+            requested: asked.amount.bytes,
             served: asked.amount,
             ..untouched(subject, asked.kind, asked.arrived)
         };
@@ -131,7 +142,7 @@ impl TraceRecorder {
     }
 
     /// Asks for the name of a class that is met for the first time.
-    fn meet_class(&self, filling: &mut Filling, running: &RunningRequest) {
+    fn request_class_name(&self, filling: &mut Filling, running: &RunningRequest) {
         let Some(class) = running.class else { return };
         let target = &running.operation.user().export.target;
         if filling.is_new_class(target.index, class.to_bits()) {
@@ -159,7 +170,7 @@ fn untouched(subject: u32, kind: OpKind, arrived: Time) -> TraceRequest {
         arrived,
         queued: Nanos::ZERO,
         service: Nanos::ZERO,
-        asked: Bytes::ZERO,
+        requested: Bytes::ZERO,
         served: Amount::new(0, 0),
         outcome: TraceOutcome::Done,
     }

@@ -65,8 +65,8 @@ impl<R: Read> TraceReader<R> {
     }
 
     /// Requests that were not recorded, as far as the file has been read.
-    pub fn lost(&self) -> u64 {
-        self.decoder.lost()
+    pub fn dropped(&self) -> u64 {
+        self.decoder.dropped()
     }
 
     /// Whether the file ended without its last chunk: the proxy was killed, or still

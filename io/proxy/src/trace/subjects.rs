@@ -46,7 +46,7 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 impl TraceState {
     /// Returns the number of a subject, defined if it is new; `None` without room.
     pub(super) fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
-        match who.traced().load(Ordering::Acquire) {
+        match who.trace_number().load(Ordering::Acquire) {
             0 => self.define(who, now),
             known => Some(known),
         }
@@ -55,7 +55,7 @@ impl TraceState {
     #[cold]
     fn define(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         let mut definitions = self.definitions.lock().expect("not poisoned");
-        match who.traced().load(Ordering::Acquire) {
+        match who.trace_number().load(Ordering::Acquire) {
             0 => {}
             known => return Some(known),
         }
@@ -71,7 +71,7 @@ impl TraceState {
                 definitions.define(&who, "", "", now)
             }
         }?;
-        who.traced().store(number, Ordering::Release);
+        who.trace_number().store(number, Ordering::Release);
         Some(number)
     }
 
@@ -116,7 +116,7 @@ impl TraceState {
 
 impl<'a> TraceCaller<'a> {
     /// Where its number stands.
-    fn traced(self) -> &'a AtomicU32 {
+    fn trace_number(self) -> &'a AtomicU32 {
         match self {
             TraceCaller::User(user) => &user.traced,
             TraceCaller::Peer(connection) => &connection.traced,

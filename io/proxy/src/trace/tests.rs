@@ -89,12 +89,12 @@ proptest! {
         writer.run();
         let bytes = scratch.bytes();
         let (records, reader) = read_whole(&bytes);
-        prop_assert_eq!(reader.lost(), 0);
+        prop_assert_eq!(reader.dropped(), 0);
         prop_assert_eq!(records.len(), requests.len());
         for (record, request) in records.iter().zip(&requests) {
             prop_assert_eq!(&record.request, request);
-            prop_assert_eq!(&record.who.who, &identity(jobs[request.subject as usize - 1]));
-            prop_assert_eq!((&*record.who.export, &*record.who.target), ("scratch", "disk"));
+            prop_assert_eq!(&record.subject.identity, &identity(jobs[request.subject as usize - 1]));
+            prop_assert_eq!((&*record.subject.export, &*record.subject.target), ("scratch", "disk"));
         }
     }
 }
@@ -116,12 +116,12 @@ fn chunks_that_find_the_channel_full_are_counted_and_nobody_waits() {
         }
     }
     let lost = chunks[1] + chunks[2] + chunks[3];
-    assert_eq!(recorder.shared.lost.load(Ordering::Relaxed), lost);
+    assert_eq!(recorder.shared.dropped.load(Ordering::Relaxed), lost);
     drop(recorder);
     writer.run();
     let bytes = scratch.bytes();
     let (records, reader) = read_whole(&bytes);
-    assert_eq!((records.len() as u64, reader.lost()), (chunks[0] + 1, lost));
+    assert_eq!((records.len() as u64, reader.dropped()), (chunks[0] + 1, lost));
     assert_eq!(records.last().unwrap().request.queued.get(), number - 1);
 }
 
@@ -143,10 +143,11 @@ fn requests_of_many_threads_are_all_there_when_finish_returns() {
     recorder.finish();
     let bytes = scratch.bytes();
     let (records, reader) = read_whole(&bytes);
-    assert_eq!(records.len() as u64 + reader.lost(), THREADS * EACH);
-    if reader.lost() == 0 {
+    assert_eq!(records.len() as u64 + reader.dropped(), THREADS * EACH);
+    if reader.dropped() == 0 {
         for thread in 0..THREADS {
-            let own = records.iter().filter(|r| r.who.who.job.as_str() == thread.to_string());
+            let own =
+                records.iter().filter(|r| r.subject.identity.job.as_str() == thread.to_string());
             let sum: u64 = own.map(|record| record.request.queued.get()).sum();
             assert_eq!(sum, EACH * (EACH - 1) / 2, "thread {thread}");
         }
@@ -174,7 +175,7 @@ fn a_full_disk_loses_requests_and_nothing_else() {
     recorder.record(&request(recorder.define("dd"), 0));
     drop(recorder);
     writer.run();
-    assert_eq!(shared.lost.load(Ordering::Relaxed), 1);
+    assert_eq!(shared.dropped.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -202,6 +203,6 @@ fn a_trace_is_its_owners_and_a_new_one_takes_the_place_of_the_old() {
     let bytes = scratch.bytes();
     let (records, reader) = read_whole(&bytes);
     assert_eq!(records.len(), 1);
-    assert_eq!(records[0].who.who.job.as_str(), "new");
+    assert_eq!(records[0].subject.identity.job.as_str(), "new");
     assert!(reader.origin_unix_ns() > 1_600_000_000_000_000_000);
 }

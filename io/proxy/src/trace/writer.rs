@@ -40,7 +40,7 @@ pub(super) struct TraceWriter {
     /// Requests in the file.
     written: u64,
     /// Lost requests that the file speaks of.
-    lost_told: u64,
+    dropped_written: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl TraceWriter {
             good,
             state: TraceWriterState::Well,
             written: 0,
-            lost_told: 0,
+            dropped_written: 0,
         }
     }
 
@@ -106,7 +106,7 @@ impl TraceWriter {
         if !classes.is_empty() {
             self.put(&classes.classes_chunk());
         }
-        self.tell_lost();
+        self.write_dropped();
     }
 
     fn finish(mut self) {
@@ -116,13 +116,13 @@ impl TraceWriter {
             }
         }
         self.sweep(true);
-        self.put(&trace::end_chunk(self.written, self.lost_told));
+        self.put(&trace::end_chunk(self.written, self.dropped_written));
     }
 
     fn write_chunk(&mut self, mut chunk: Chunk) {
         if self.write_subjects() && self.put(chunk.seal()) {
             self.written += u64::from(chunk.count());
-            self.shared.give_back(chunk);
+            self.shared.recycle(chunk);
         } else {
             self.shared.drop_chunk(chunk);
         }
@@ -142,11 +142,11 @@ impl TraceWriter {
         done
     }
 
-    fn tell_lost(&mut self) {
-        let lost = self.shared.lost.load(Ordering::Relaxed);
-        let new = lost - self.lost_told;
-        if new > 0 && self.put(&trace::lost_chunk(new)) {
-            self.lost_told = lost;
+    fn write_dropped(&mut self) {
+        let lost = self.shared.dropped.load(Ordering::Relaxed);
+        let new = lost - self.dropped_written;
+        if new > 0 && self.put(&trace::dropped_chunk(new)) {
+            self.dropped_written = lost;
         }
     }
 
@@ -166,7 +166,7 @@ impl TraceWriter {
             }
             Err(error) => {
                 let was = self.state;
-                self.state = if self.cut_back().is_ok() {
+                self.state = if self.truncate_to_good().is_ok() {
                     TraceWriterState::Failing
                 } else {
                     TraceWriterState::Broken
@@ -179,7 +179,7 @@ impl TraceWriter {
         }
     }
 
-    fn cut_back(&mut self) -> io::Result<()> {
+    fn truncate_to_good(&mut self) -> io::Result<()> {
         let good = self.good.ok_or(io::ErrorKind::NotSeekable)?;
         self.file.set_len(good)?;
         self.file.seek(SeekFrom::Start(good))?;

@@ -31,7 +31,7 @@ impl<S: Subscriber> Layer<S> for RepeatLimiter {
 
 /// Logs the number of lines omitted since the last report; returns whether there were any.
 pub(super) fn report() -> bool {
-    let left_out = with_repeats(RepeatCount::take);
+    let left_out = with_repeats(RepeatCount::take_omitted);
     for (place, count) in &left_out {
         tracing::warn!(
             target: TARGET, count, of = place.target, line = place.line, "omitted repeated lines"
@@ -47,7 +47,7 @@ fn report_later() {
     }
     let run = || loop {
         std::thread::sleep(WINDOW);
-        if !report() && with_repeats(RepeatCount::dismiss) {
+        if !report() && with_repeats(RepeatCount::may_end) {
             return;
         }
     };
@@ -74,7 +74,7 @@ struct LogCallsite {
 
 /// Counts of recent lines by call site; one entry per call site in the code.
 struct RepeatCount {
-    places: BTreeMap<LogCallsite, RepeatWindow>,
+    windows: BTreeMap<LogCallsite, RepeatWindow>,
     has_reporter: bool,
 }
 
@@ -86,12 +86,12 @@ struct RepeatWindow {
 
 impl RepeatCount {
     const fn new() -> RepeatCount {
-        RepeatCount { places: BTreeMap::new(), has_reporter: false }
+        RepeatCount { windows: BTreeMap::new(), has_reporter: false }
     }
 
     fn count(&mut self, place: LogCallsite, now: Instant) -> LineVerdict {
         let fresh = RepeatWindow { since: now, passed: 0, left_out: 0 };
-        let window = self.places.entry(place).or_insert(fresh);
+        let window = self.windows.entry(place).or_insert(fresh);
         if now.saturating_duration_since(window.since) >= WINDOW {
             (window.since, window.passed) = (now, 0);
         }
@@ -103,14 +103,14 @@ impl RepeatCount {
         if window.left_out == 1 { LineVerdict::FirstLeftOut } else { LineVerdict::LeftOut }
     }
 
-    fn take(&mut self) -> Vec<(LogCallsite, u64)> {
-        let left_out = self.places.iter_mut().filter(|(_, window)| window.left_out > 0);
+    fn take_omitted(&mut self) -> Vec<(LogCallsite, u64)> {
+        let left_out = self.windows.iter_mut().filter(|(_, window)| window.left_out > 0);
         left_out.map(|(place, window)| (*place, std::mem::take(&mut window.left_out))).collect()
     }
 
     /// Returns whether the reporter may end: no line was omitted since its last report.
-    fn dismiss(&mut self) -> bool {
-        self.has_reporter = self.places.values().any(|window| window.left_out > 0);
+    fn may_end(&mut self) -> bool {
+        self.has_reporter = self.windows.values().any(|window| window.left_out > 0);
         !self.has_reporter
     }
 }
@@ -145,9 +145,9 @@ mod tests {
         assert_eq!(passed, BURST);
         // Another call site is not limited by it.
         assert_eq!(repeats.count(other, begin), LineVerdict::Passes);
-        assert!(!repeats.dismiss());
-        assert_eq!(repeats.take(), [(flood, u64::from(1000 - BURST))]);
-        assert!(repeats.dismiss() && repeats.take().is_empty());
+        assert!(!repeats.may_end());
+        assert_eq!(repeats.take_omitted(), [(flood, u64::from(1000 - BURST))]);
+        assert!(repeats.may_end() && repeats.take_omitted().is_empty());
         assert_eq!(repeats.count(flood, begin + WINDOW), LineVerdict::Passes);
     }
 }

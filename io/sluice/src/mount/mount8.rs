@@ -62,7 +62,7 @@ pub(crate) fn run_for_mount8() -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::log::say(&format!("{NAME}: {error:#}"));
+            crate::log::print_line(&format!("{NAME}: {error:#}"));
             ExitCode::from(NOT_MOUNTED)
         }
     }

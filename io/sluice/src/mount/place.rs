@@ -67,7 +67,7 @@ impl MountEntry {
     }
 
     /// Returns the mount point.
-    pub(crate) fn place(&self) -> &Path {
+    pub(crate) fn mount_point(&self) -> &Path {
         &self.at
     }
 
@@ -78,13 +78,13 @@ impl MountEntry {
 
     /// Returns whether its process has ended. A mount without an answer in time counts as alive.
     pub(crate) fn is_dead(&self) -> bool {
-        let answer = self.ask(|place| fs::metadata(place));
-        matches!(answer.recv_timeout(ANSWER_TIME), Ok(Err(error)) if says_dead(&error))
+        let answer = self.call(|place| fs::metadata(place));
+        matches!(answer.recv_timeout(ANSWER_TIME), Ok(Err(error)) if is_dead_error(&error))
     }
 
     /// Calls the mount in a thread, which hangs as long as the mount does and ends with this
     /// process.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         what: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> Receiver<io::Result<T>> {
@@ -113,7 +113,7 @@ impl MountEntry {
 
 /// Returns whether the error means that the mount's process has ended, `ECONNABORTED` during the
 /// call.
-pub(crate) fn says_dead(error: &io::Error) -> bool {
+pub(crate) fn is_dead_error(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
@@ -122,10 +122,10 @@ pub(crate) fn says_dead(error: &io::Error) -> bool {
 /// # Errors
 /// If a parent directory is missing or cannot be searched. The directory itself may be missing.
 pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
-    absolute_behind(dir, LINKS_MAX)
+    resolve_links(dir, LINKS_MAX)
 }
 
-fn absolute_behind(dir: &Path, links: u32) -> io::Result<PathBuf> {
+fn resolve_links(dir: &Path, links: u32) -> io::Result<PathBuf> {
     let path = std::path::absolute(dir)?;
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return path.canonicalize();
@@ -134,7 +134,7 @@ fn absolute_behind(dir: &Path, links: u32) -> io::Result<PathBuf> {
     let path = above.join(name);
     match fs::read_link(&path) {
         Ok(_) if links == 0 => Err(Errno::LOOP.into()),
-        Ok(target) => absolute_behind(&above.join(target), links - 1),
+        Ok(target) => resolve_links(&above.join(target), links - 1),
         // Not a link, or missing.
         Err(_) => Ok(path),
     }

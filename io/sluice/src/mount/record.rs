@@ -35,7 +35,7 @@ pub(crate) struct MountRunFile {
 #[derive(Debug)]
 pub(crate) struct OtherMount {
     file: File,
-    about: MountRunData,
+    data: MountRunData,
 }
 
 /// The content of a run file.
@@ -94,40 +94,40 @@ impl OtherMount {
         file.metadata().ok().filter(|data| data.uid() == geteuid().as_raw())?;
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
-        let other = OtherMount { file, about: serde_json::from_str(&text).ok()? };
-        other.lives().then_some(other)
+        let other = OtherMount { file, data: serde_json::from_str(&text).ok()? };
+        other.is_alive().then_some(other)
     }
 
     /// Returns the process number.
     pub(crate) fn pid(&self) -> i32 {
-        self.about.pid
+        self.data.pid
     }
 
     /// Waits until the process has ended; returns false if the deadline came first.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
-        while self.lives() {
+        while self.is_alive() {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return false;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         true
     }
 
     /// Returns whether the process ended normally; valid after it has ended.
-    pub(crate) fn ended_well(&self) -> bool {
+    pub(crate) fn ended_normally(&self) -> bool {
         self.file.metadata().is_ok_and(|data| data.len() == 0)
     }
 
     /// Kills the process with SIGKILL, if it still runs.
     pub(crate) fn kill(&self) {
         // The lock shows that the process lives, so the number is not reused.
-        if let Some(pid) = Pid::from_raw(self.about.pid).filter(|_| self.lives()) {
+        if let Some(pid) = Pid::from_raw(self.data.pid).filter(|_| self.is_alive()) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         match flock(&self.file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => true,
             _ => {
@@ -168,7 +168,7 @@ fn private() -> OpenOptions {
 
 /// The folder of run files and logs.
 pub(crate) const FOLDER: &str = "/run/sluice";
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(other.pid(), std::process::id() as i32);
         assert!(!other.wait(Some(Instant::now())));
         record.remove();
-        assert!(other.wait(None) && other.ended_well());
+        assert!(other.wait(None) && other.ended_normally());
         assert!(OtherMount::open(&dir, at).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -202,7 +202,7 @@ mod tests {
         let record = MountRunFile::write(&dir, at, "s").unwrap();
         let other = OtherMount::open(&dir, at).unwrap();
         drop(record);
-        assert!(other.wait(None) && !other.ended_well());
+        assert!(other.wait(None) && !other.ended_normally());
         assert!(OtherMount::open(&dir, at).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -214,12 +214,12 @@ mod tests {
         let of_first = OtherMount::open(&dir, at).unwrap();
         let second = MountRunFile::write(&dir, at, "s").unwrap();
         let of_second = OtherMount::open(&dir, at).unwrap();
-        assert!(!of_first.wait(Some(Instant::now())) && !of_first.ended_well());
+        assert!(!of_first.wait(Some(Instant::now())) && !of_first.ended_normally());
         first.remove();
-        assert!(of_first.wait(None) && of_first.ended_well());
+        assert!(of_first.wait(None) && of_first.ended_normally());
         assert!(!of_second.wait(Some(Instant::now())));
         second.remove();
-        assert!(of_second.wait(None) && of_second.ended_well());
+        assert!(of_second.wait(None) && of_second.ended_normally());
         fs::remove_dir_all(&dir).unwrap();
     }
 

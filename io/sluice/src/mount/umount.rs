@@ -43,12 +43,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     // Before the mount is gone: a new mount at this path has a run file of its own.
     let process = OtherMount::open(Path::new(FOLDER), &place);
-    take_away(&place, args.force)?;
+    unmount_path(&place, args.force)?;
     // With --force the copies end with the connection.
     let copies = if args.force { Vec::new() } else { mounted.copies() };
     let written_back = match &process {
         Some(process) if !copies.is_empty() => {
-            say_where(process, &copies);
+            print_copies(process, &copies);
             false
         }
         Some(process) if args.force => {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         Some(process) => {
             wait(process);
-            process.ended_well()
+            process.ended_normally()
         }
         None => false,
     };
@@ -72,7 +72,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         writeln!(io::stdout(), "{outcome:#}")?;
     }
     match process {
-        None => log::say(&format!(
+        None => log::print_line(&format!(
             "sluice: unmounted {}; its process had ended, so writes not written back are lost",
             place.display()
         )),
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
+fn unmount_path(place: &Path, force: bool) -> anyhow::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
     if force {
         // FORCE ends the connection, so waiting calls get an error; DETACH works despite users.
@@ -101,20 +101,20 @@ fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
 }
 
 /// Prints the copies of an unmounted mount in other name spaces.
-fn say_where(process: &OtherMount, copies: &[MountCopy]) {
-    log::say(&format!(
+fn print_copies(process: &OtherMount, copies: &[MountCopy]) {
+    log::print_line(&format!(
         "sluice: unmounted here; closed files are written back. Process {} still serves:",
         process.pid()
     ));
     for MountCopy { process, at } in copies {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        log::say(&format!(
+        log::print_line(&format!(
             "  {} in the mount name space of process {process} ({})",
             at.display(),
             name.trim()
         ));
     }
-    log::say("It ends when these are unmounted or their name spaces end.");
+    log::print_line("It ends when these are unmounted or their name spaces end.");
 }
 
 fn in_json(copy: &MountCopy) -> serde_json::Value {
@@ -123,8 +123,8 @@ fn in_json(copy: &MountCopy) -> serde_json::Value {
 
 /// Waits without a limit for the process of an unmounted mount.
 fn wait(process: &OtherMount) {
-    if !process.wait(Some(Instant::now() + SILENCE)) {
-        log::say(&format!(
+    if !process.wait(Some(Instant::now() + QUIET_WAIT)) {
+        log::print_line(&format!(
             "sluice: unmounted; process {} is still writing back, or waiting for its proxy; kill \
              it to discard its writes",
             process.pid()
@@ -144,6 +144,6 @@ fn end(process: &OtherMount) -> anyhow::Result<()> {
 }
 
 /// Time to wait before a message explains the wait.
-const SILENCE: Duration = Duration::from_secs(2);
+const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// Time limit for a process to end by itself, and after a kill.
 const GRACE: Duration = Duration::from_secs(5);

@@ -119,7 +119,7 @@ fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
             ProjectsKnown::OpenFiles => {
                 format!("{OPENED}: this kernel has no file_getattr(2), which is new in Linux 6.17")
             }
-            ProjectsKnown::Nothing => {
+            ProjectsKnown::NoProjects => {
                 "its file system has no projects: projid is -1 for every file".into()
             }
         };
@@ -182,7 +182,9 @@ mod tests {
         let said = |known| unknown_projects("rules", &[export(known)]);
         assert_eq!(said(ProjectsKnown::Files), "");
         assert!(said(ProjectsKnown::OpenFiles).contains("export x: projid is known of open files"));
-        assert!(said(ProjectsKnown::Nothing).contains("export x: its file system has no projects"));
+        assert!(
+            said(ProjectsKnown::NoProjects).contains("export x: its file system has no projects")
+        );
     }
 
     #[test]

@@ -102,7 +102,7 @@ mod tests {
 
     fn started(flags: &[&str]) -> String {
         let (name, keys) = ("x".into(), edits(flags));
-        let edit = RuleEdit::Start { name, keys, place: RulePosition::Last };
+        let edit = RuleEdit::Start { name, keys, position: RulePosition::Last };
         edit.apply("[[rule]]\nname = \"ckpt\"\nmatch = \"uid={1}\"\n").unwrap()
     }
 
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_is_no_number_is_shown_by_the_parser_in_its_line() {
         let keys = edits(&["--weight", "many"]);
-        let edit = RuleEdit::Start { name: "x".into(), keys, place: RulePosition::First };
+        let edit = RuleEdit::Start { name: "x".into(), keys, position: RulePosition::First };
         let error = edit.apply("").unwrap_err().to_string();
         assert!(
             error.contains("3:10: weight must be a whole number such as 4, not a text"),

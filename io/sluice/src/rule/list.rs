@@ -30,7 +30,7 @@ pub(super) fn list(rules: &WireRules) -> String {
     for (rule, by) in shadowed(rules) {
         let _ = writeln!(text, "{}", never_matches(rule, by));
     }
-    for (target, cut) in rules.promises_cut_ppm.iter().filter(|(_, cut)| **cut > 0) {
+    for (target, cut) in rules.reservation_shortfall_ppm.iter().filter(|(_, cut)| **cut > 0) {
         let percent = cut.div_ceil(10_000);
         let _ = writeln!(
             text,
@@ -189,7 +189,7 @@ fn sum(rule: &WireRule, part: fn(&RuleLoad) -> u64) -> String {
 
 /// Returns whether the rules are those of a scheduling proxy, not of a file.
 fn is_of_proxy(rules: &WireRules) -> bool {
-    !rules.promises_cut_ppm.is_empty()
+    !rules.reservation_shortfall_ppm.is_empty()
 }
 
 #[cfg(test)]
@@ -239,7 +239,7 @@ mod tests {
         rules.rules[0].targets = vec![load("x", 3, None), load("y", 4, None)];
         rules.rules[1].targets = vec![load("x", 0, Some("9ops/s")), load("y", 0, Some("2ops/s"))];
         rules.unmatched = vec![load("x", 5, None)];
-        rules.promises_cut_ppm = [("x".into(), 0), ("y".into(), 120_001)].into();
+        rules.reservation_shortfall_ppm = [("x".into(), 0), ("y".into(), 120_001)].into();
         rules.file = Some("/r.toml".into());
         assert_eq!(
             list(&rules),

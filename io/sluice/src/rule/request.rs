@@ -25,7 +25,7 @@ use crate::top::table;
 /// A hypothetical request, for which the rules are tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestSpec {
-    who: Identity,
+    identity: Identity,
     kind: OpKind,
     /// Path below the export's root; none: outside of the directories of all rules.
     path: Option<String>,
@@ -99,7 +99,7 @@ impl FromStr for RequestSpec {
             nid: Nid::local(),
         };
         let amount = Amount::new(0, 1);
-        let mut asked = RequestSpec { who, kind: OpKind::Read, path: None, amount };
+        let mut asked = RequestSpec { identity: who, kind: OpKind::Read, path: None, amount };
         let (mut bytes, mut seen) = (None, Vec::new());
         for (field, value) in fields(text)? {
             if seen.contains(&field) {
@@ -110,14 +110,14 @@ impl FromStr for RequestSpec {
             match field {
                 "jobid" => {
                     let job = JobId::new(&value);
-                    asked.who.job = job.ok_or_else(|| {
+                    asked.identity.job = job.ok_or_else(|| {
                         wrong("a job's name has up to 128 bytes without control characters")
                     })?;
                 }
-                "uid" => asked.who.uid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
-                "gid" => asked.who.gid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
-                "projid" => asked.who.projid = id(&value).map_err(wrong)?,
-                "nid" => asked.who.nid = nid(&value).map_err(wrong)?,
+                "uid" => asked.identity.uid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
+                "gid" => asked.identity.gid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
+                "projid" => asked.identity.projid = id(&value).map_err(wrong)?,
+                "nid" => asked.identity.nid = nid(&value).map_err(wrong)?,
                 "opcode" => {
                     asked.kind =
                         value.parse().map_err(|e: model::ParseKindError| wrong(&e.to_string()))?;
@@ -158,7 +158,7 @@ impl FromStr for RequestSpec {
 impl RuleGrant {
     /// Computes the grant of a rule set for a request; `rules` has the load of a proxy.
     pub(super) fn of(asked: &RequestSpec, set: &RuleSet, rules: &WireRules) -> RuleGrant {
-        let RequestSpec { who, kind, path, .. } = asked;
+        let RequestSpec { identity: who, kind, path, .. } = asked;
         let path = path.as_deref().unwrap_or_default();
         let paths =
             if path.is_empty() { Default::default() } else { set.path_set(path.as_bytes()) };
@@ -192,8 +192,8 @@ impl RuleGrant {
             request: asked.to_string(),
             passed_over: passed_over.collect(),
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
-            weight: rule.map_or(1, |rule| rule.share().get()),
-            reservation: text_of(rule, Rule::promised),
+            weight: rule.map_or(1, |rule| rule.effective_weight().get()),
+            reservation: text_of(rule, Rule::reserved_rate),
             reservation_metadata: rule.and_then(Rule::reservation_metadata).map(percent),
             slots: rule.and_then(|rule| rule.slots),
             write_mode: text_of(rule, |rule| rule.write_mode),
@@ -231,7 +231,7 @@ impl fmt::Display for RequestSpec {
             Some(UNKNOWN) | None => "-1".to_owned(),
             Some(id) => id.to_string(),
         };
-        let Identity { job, uid, gid, projid, nid } = &self.who;
+        let Identity { job, uid, gid, projid, nid } = &self.identity;
         let job = job.as_str();
         let job = if job.is_empty() || job.contains(' ') { format!("'{job}'") } else { job.into() };
         write!(f, "jobid={job} uid={} gid={}", id(Some(*uid)), id(Some(*gid)))?;
@@ -405,10 +405,10 @@ mod tests {
     #[test]
     fn a_value_with_spaces_stands_in_quotes() {
         let asked: RequestSpec = " path='/My Data'  jobid=\"a b\" ops=5".parse().unwrap();
-        assert_eq!((asked.path.as_deref(), asked.who.job.as_str()), (Some("/My Data"), "a b"));
+        assert_eq!((asked.path.as_deref(), asked.identity.job.as_str()), (Some("/My Data"), "a b"));
         assert_eq!((asked.amount.ops.get(), asked.amount.bytes), (5, Bytes::mib(1)));
         let asked: RequestSpec = "opcode=walk projid=5".parse().unwrap();
-        assert_eq!((asked.who.projid, asked.amount.bytes), (Some(5), Bytes::ZERO));
+        assert_eq!((asked.identity.projid, asked.amount.bytes), (Some(5), Bytes::ZERO));
     }
 
     #[test]

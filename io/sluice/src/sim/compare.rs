@@ -21,7 +21,7 @@ use crate::trace::lines::span;
 pub(super) struct SimComparison {
     trace: String,
     /// The method of the replay.
-    how: &'static str,
+    method: &'static str,
     /// Remarks for the reader.
     notes: Vec<String>,
     pub(super) targets: Vec<TargetComparison>,
@@ -50,10 +50,10 @@ pub(super) struct RunOf {
 }
 
 /// The method, part of every report: a longer wait delays later requests, which affects other jobs.
-const HOW: &str = "a closed-loop replay: each request follows the same reply as in the trace, \
+const METHOD: &str = "a closed-loop replay: each request follows the same reply as in the trace, \
                    after the same pause";
 
-const HAD_COLUMNS: [&str; 12] = [
+const OUTCOME_COLUMNS: [&str; 12] = [
     "JOB",
     "RULES",
     "REQUESTS",
@@ -67,7 +67,7 @@ const HAD_COLUMNS: [&str; 12] = [
     "BY LIMITS",
     "TOOK",
 ];
-const TAKEN_COLUMNS: [&str; 7] =
+const RULE_COLUMNS: [&str; 7] =
     ["JOB", "RULES", "RULE", "REQUESTS", "DELAYED", "WAITED", "CAN BE THROTTLED BY"];
 
 impl SimComparison {
@@ -76,18 +76,18 @@ impl SimComparison {
         notes: Vec<String>,
         targets: Vec<TargetComparison>,
     ) -> SimComparison {
-        SimComparison { trace, how: HOW, notes, targets }
+        SimComparison { trace, method: METHOD, notes, targets }
     }
 
     /// Returns whether no check failed.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         let mut runs = self.targets.iter().flat_map(|target| &target.runs);
         runs.all(|run| run.violations.is_empty())
     }
 
     /// Formats everything for people.
     pub(super) fn tables(&self) -> String {
-        let mut text = format!("{}: {}\n", self.trace, self.how);
+        let mut text = format!("{}: {}\n", self.trace, self.method);
         for note in &self.notes {
             text += &format!("note: {note}\n");
         }
@@ -124,8 +124,11 @@ impl TargetComparison {
         recording: &Recording,
         target: &RecordedTarget,
     ) -> TargetComparison {
-        let recorded =
-            RunOf { rules: "recorded".into(), jobs: recording.had(), violations: Vec::new() };
+        let recorded = RunOf {
+            rules: "recorded".into(),
+            jobs: recording.recorded_outcomes(),
+            violations: Vec::new(),
+        };
         TargetComparison {
             target: name.into(),
             requests: recording.len() as u64,
@@ -155,11 +158,11 @@ impl TargetComparison {
             "\ntarget {target}: {requests} requests of {loops} closed loops, {took}; the device as \
              recorded (medians by kind, size and lane), {parallelism} at once; {slots} slots\n\n"
         );
-        text += &aligned(&HAD_COLUMNS, &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11], self.had_rows());
-        let taken = self.taken_rows();
+        text += &aligned(&OUTCOME_COLUMNS, &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11], self.outcome_rows());
+        let taken = self.rule_rows();
         if !taken.is_empty() {
             text.push('\n');
-            text += &aligned(&TAKEN_COLUMNS, &[3, 4, 5], taken);
+            text += &aligned(&RULE_COLUMNS, &[3, 4, 5], taken);
         }
         text
     }
@@ -175,7 +178,7 @@ impl TargetComparison {
         })
     }
 
-    fn had_rows(&self) -> Vec<Vec<String>> {
+    fn outcome_rows(&self) -> Vec<Vec<String>> {
         let row = |(job, rules, had): (&str, &str, &JobOutcome)| {
             let ns = |ns: u64| span(ns as f64);
             let more = if had.unfinished { "+" } else { "" };
@@ -190,14 +193,14 @@ impl TargetComparison {
                 ns(had.latency_ns_p99),
                 ns(had.queued_ns_mean),
                 had.delayed.to_string(),
-                had.held_percent.map_or("-".into(), |percent| format!("{percent:.0}%")),
+                had.throttled_percent.map_or("-".into(), |percent| format!("{percent:.0}%")),
                 format!("{}{more}", ns(had.span_ns)),
             ]
         };
         self.by_job().map(row).collect()
     }
 
-    fn taken_rows(&self) -> Vec<Vec<String>> {
+    fn rule_rows(&self) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
         for (job, rules, had) in self.by_job() {
             rows.extend(had.rules.iter().map(|taken| {
@@ -222,7 +225,7 @@ impl RunOf {
         recording: &Recording,
         report: &RunResult,
     ) -> RunOf {
-        let jobs = recording.had_in(report, &rules.set);
+        let jobs = recording.replayed_outcomes(report, &rules.set);
         let violations = report.violations.iter().map(|violation| violation.what.clone());
         RunOf { rules: rules.name.clone(), jobs, violations: violations.collect() }
     }

@@ -20,12 +20,12 @@ use chart::short;
 pub(super) struct SimOutcome {
     pub(super) scenario: String,
     from: String,
-    about: String,
+    description: String,
     seed: u64,
     duration_ns: u64,
     warmup_ns: u64,
     /// All expectations are met and no check failed.
-    holds: bool,
+    passed: bool,
     verdicts: Vec<ScenarioVerdict>,
     pub(super) reports: Vec<RunResult>,
     /// The command that repeats it, without seed and scheduler.
@@ -53,11 +53,11 @@ impl SimOutcome {
         SimOutcome {
             scenario: scenario.name.clone(),
             from: scenario.from.clone(),
-            about: scenario.about.split_whitespace().collect::<Vec<_>>().join(" "),
+            description: scenario.description.split_whitespace().collect::<Vec<_>>().join(" "),
             seed: reports.first().map_or(scenario.seed, |report| report.seed),
             duration_ns: scenario.duration.get(),
             warmup_ns: scenario.warmup.get(),
-            holds: kept && verdicts.iter().all(|verdict| verdict.holds),
+            passed: kept && verdicts.iter().all(|verdict| verdict.met),
             verdicts,
             reports,
             command: command.into(),
@@ -66,7 +66,7 @@ impl SimOutcome {
 
     /// Formats the description, the service of each job, and the expectations.
     pub(super) fn tables(&self) -> String {
-        let SimOutcome { scenario, from, about, seed, .. } = self;
+        let SimOutcome { scenario, from, description: about, seed, .. } = self;
         let (duration, warmup) = (span(self.duration_ns as f64), span(self.warmup_ns as f64));
         let mut text = format!("{scenario}: {from}\n{about}\n");
         text += &format!("{duration}, the first {warmup} not measured; seed {seed}\n\n");
@@ -103,7 +103,7 @@ impl SimOutcome {
     pub(super) fn failures(&self) -> String {
         let (scenario, command, seed) = (&self.scenario, &self.command, self.seed);
         let mut text = String::new();
-        for verdict in self.verdicts.iter().filter(|verdict| !verdict.holds) {
+        for verdict in self.verdicts.iter().filter(|verdict| !verdict.met) {
             let ScenarioVerdict { what, policy, wanted, .. } = verdict;
             let found = found(verdict);
             text += &format!("FAILED {scenario}: {what} ({policy}) is {found}, not {wanted}\n");
@@ -129,7 +129,7 @@ fn verdict_row(verdict: &ScenarioVerdict) -> Vec<String> {
         verdict.policy.clone(),
         verdict.wanted.clone(),
         found(verdict),
-        if verdict.holds { "ok" } else { "FAILED" }.into(),
+        if verdict.met { "ok" } else { "FAILED" }.into(),
         verdict.source.clone(),
     ]
 }
@@ -149,11 +149,11 @@ impl SimTotals {
         self.scenarios += 1;
         self.runs += outcome.reports.len();
         self.expectations += outcome.verdicts.len();
-        self.failed += outcome.verdicts.iter().filter(|verdict| !verdict.holds).count();
+        self.failed += outcome.verdicts.iter().filter(|verdict| !verdict.met).count();
         self.violations += outcome.reports.iter().map(|r| r.violations.len()).sum::<usize>();
     }
 
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn has_passed(&self) -> bool {
         self.failed == 0 && self.violations == 0
     }
 }

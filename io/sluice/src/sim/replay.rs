@@ -28,7 +28,7 @@ pub(super) struct SimReplay {
     trace: PathBuf,
     recordings: Recordings,
     /// Number of requests that the proxy could not record.
-    lost: u64,
+    dropped: u64,
     /// The end of the trace is missing.
     cut: bool,
     rules: Vec<ReplayRuleFile>,
@@ -61,8 +61,8 @@ impl SimReplay {
         let recordings = Recordings::new(reader.by_ref()).with_context(name)?;
         let empty = recordings.targets.is_empty();
         ensure!(!empty, "{} contains no request that can be replayed", name());
-        let (lost, cut) = (reader.lost(), reader.cut());
-        Ok(SimReplay { trace: trace.into(), recordings, lost, cut, rules, costs })
+        let (lost, cut) = (reader.dropped(), reader.cut());
+        Ok(SimReplay { trace: trace.into(), recordings, dropped: lost, cut, rules, costs })
     }
 
     /// Replays and shows the result; returns whether every check held.
@@ -74,7 +74,7 @@ impl SimReplay {
             targets.push(TargetComparison::recorded(name, recording, &target));
             all.extend(self.rules.iter().map(|rules| {
                 let scenario = Arc::new(recording.scenario(&target, rules.set.clone()));
-                SimRun { scenario, policy: Policy::Ours, seed: 1 }
+                SimRun { scenario, policy: Policy::Dispatcher, seed: 1 }
             }));
         }
         let mut reports: Vec<RunResult> = Vec::new();
@@ -96,11 +96,11 @@ impl SimReplay {
         let trace = self.trace.display().to_string();
         let comparison = SimComparison::new(trace, self.notes(), targets);
         self.show(&comparison, args)?;
-        Ok(comparison.holds())
+        Ok(comparison.has_passed())
     }
 
     fn notes(&self) -> Vec<String> {
-        let SimReplay { lost, cut, .. } = self;
+        let SimReplay { dropped: lost, cut, .. } = self;
         let Recordings { left_out, shortened, .. } = &self.recordings;
         let mut notes = Vec::new();
         if *left_out > 0 {

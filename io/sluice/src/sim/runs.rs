@@ -61,8 +61,8 @@ pub(super) fn run_all(
         for _ in 0..threads {
             let (sender, work) = (sender.clone(), &work);
             scope.spawn(move || {
-                while let Some((number, run)) = work.take(runs) {
-                    if sender.send((number, guarded(run, work))).is_err() {
+                while let Some((number, run)) = work.next_run(runs) {
+                    if sender.send((number, run_catching_panics(run, work))).is_err() {
                         return;
                     }
                 }
@@ -97,7 +97,7 @@ pub(super) fn run_all(
 }
 
 impl SimWork {
-    fn take<'a>(&self, runs: &'a [SimRun]) -> Option<(usize, &'a SimRun)> {
+    fn next_run<'a>(&self, runs: &'a [SimRun]) -> Option<(usize, &'a SimRun)> {
         if self.stop.load(Relaxed) {
             return None;
         }
@@ -106,8 +106,8 @@ impl SimWork {
     }
 }
 
-fn guarded(run: &SimRun, work: &SimWork) -> RunResult {
-    catch_unwind(AssertUnwindSafe(|| one(run, work))).unwrap_or_else(|panic| {
+fn run_catching_panics(run: &SimRun, work: &SimWork) -> RunResult {
+    catch_unwind(AssertUnwindSafe(|| run_one(run, work))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         let (scenario, policy) = (run.scenario.name.clone(), run.policy.name().to_string());
@@ -120,7 +120,7 @@ fn guarded(run: &SimRun, work: &SimWork) -> RunResult {
     })
 }
 
-fn one(run: &SimRun, work: &SimWork) -> RunResult {
+fn run_one(run: &SimRun, work: &SimWork) -> RunResult {
     let mut world = World::new(&run.scenario, run.policy, run.seed);
     let part = world.end().as_nanos() / PARTS + 1;
     let (mut at, mut events) = (0, 0);

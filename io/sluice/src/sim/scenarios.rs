@@ -29,11 +29,11 @@ pub(super) struct Planned {
 /// Runs scenarios and shows their outcomes; returns whether all expectations are met.
 pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
     let totals = simulate(planned, args)?;
-    let silent = args.json || (args.quiet && totals.holds());
+    let silent = args.json || (args.quiet && totals.has_passed());
     if !silent {
         writeln!(io::stdout(), "{totals}")?;
     }
-    Ok(totals.holds())
+    Ok(totals.has_passed())
 }
 
 /// Runs all scenarios and shows each when all its schedulers are done.
@@ -87,7 +87,7 @@ fn show(outcome: &SimOutcome, scenario: &Scenario, args: &Args) -> anyhow::Resul
 
 // ---- planning ----
 
-pub(super) fn by_chance(seeds: u64, args: &Args) -> Vec<Planned> {
+pub(super) fn random_scenarios(seeds: u64, args: &Args) -> Vec<Planned> {
     let first = args.seed.unwrap_or(1);
     let policies = args.policy.map_or(Policy::ALL.to_vec(), |policy| vec![policy]);
     let plan = |seed| Planned {

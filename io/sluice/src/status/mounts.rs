@@ -16,7 +16,7 @@ use api::MountStatus;
 use serde::Serialize;
 
 use crate::decay::amount;
-use crate::mount::place::{ANSWER_TIME, MountEntry, says_dead};
+use crate::mount::place::{ANSWER_TIME, MountEntry, is_dead_error};
 use crate::top::table;
 
 /// A mount of this machine.
@@ -40,7 +40,7 @@ pub(super) enum MountState {
     /// Its process has ended.
     Ended,
     /// It does not answer.
-    Silent,
+    Unresponsive,
     /// It belongs to another user, or its version has no status file.
     Unknown,
 }
@@ -52,12 +52,12 @@ pub(super) enum MountState {
 pub(super) fn all() -> io::Result<Vec<MountShown>> {
     let (until, mut asked) = (Instant::now() + ANSWER_TIME, Vec::new());
     for mounted in MountEntry::all("self")?.into_iter().filter(MountEntry::is_sluice) {
-        let answer = mounted.ask(|place| fs::read_to_string(place.join(FILE)));
+        let answer = mounted.call(|place| fs::read_to_string(place.join(FILE)));
         asked.push((mounted, answer));
     }
     let shown = |(mounted, answer): (MountEntry, Receiver<io::Result<String>>)| {
         let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
-        MountShown::of(mounted.place(), &mounted.source, answer.ok())
+        MountShown::of(mounted.mount_point(), &mounted.source, answer.ok())
     };
     Ok(asked.into_iter().map(shown).collect())
 }
@@ -75,7 +75,7 @@ pub(super) fn text(mounts: &[MountShown]) -> String {
         let (at, source) = (mount.at.display().to_string(), mount.source.clone());
         let process = of(|status| status.pid.to_string());
         let open = of(|status| status.open_files.to_string());
-        let behind = of(|status| amount(status.behind_bytes, true));
+        let behind = of(|status| amount(status.write_behind_bytes, true));
         vec![at, source, process, open, behind, mount.state.name().into()]
     });
     format!("\n{}", table::aligned(&head, &[2, 3, 4], rows))
@@ -85,11 +85,11 @@ impl MountShown {
     /// Determines the state from the mount's answer; `None` if it did not come in time.
     fn of(at: &Path, source: &str, answer: Option<io::Result<String>>) -> MountShown {
         let (state, status) = match answer {
-            None => (MountState::Silent, None),
-            Some(Err(error)) if says_dead(&error) => (MountState::Ended, None),
+            None => (MountState::Unresponsive, None),
+            Some(Err(error)) if is_dead_error(&error) => (MountState::Ended, None),
             Some(Err(_)) => (MountState::Unknown, None),
             Some(Ok(text)) => match MountStatus::of(&text) {
-                Ok(status) if status.proxies.iter().any(|link| link.lost > 0) => {
+                Ok(status) if status.proxies.iter().any(|link| link.connections_down > 0) => {
                     (MountState::Waits, Some(status))
                 }
                 Ok(status) => (MountState::Ok, Some(status)),
@@ -107,10 +107,10 @@ impl MountShown {
             MountState::Ended => {
                 vec![format!("the process of the mount at {at} has ended; run sluice umount {at}")]
             }
-            MountState::Silent => vec![format!("the mount at {at} does not answer")],
+            MountState::Unresponsive => vec![format!("the mount at {at} does not answer")],
             MountState::Waits => {
                 let links = self.status.iter().flat_map(|status| &status.proxies);
-                let lost = links.filter(|link| link.lost > 0).map(|link| {
+                let lost = links.filter(|link| link.connections_down > 0).map(|link| {
                     format!("the mount at {at} is waiting for its connection to {}", link.proxy)
                 });
                 lost.collect()
@@ -126,7 +126,7 @@ impl MountState {
             MountState::Ok => "ok",
             MountState::Waits => "waits",
             MountState::Ended => "ended",
-            MountState::Silent => "silent",
+            MountState::Unresponsive => "silent",
             MountState::Unknown => "unknown",
         }
     }
@@ -149,7 +149,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_mount_is_said_and_nothing_else_is() {
         let status = |lost| {
-            let link = |proxy: &str, lost| MountLink { proxy: proxy.into(), connected: 4, lost };
+            let link = |proxy: &str, lost| MountLink {
+                proxy: proxy.into(),
+                connected: 4,
+                connections_down: lost,
+            };
             let proxies = vec![link("a", lost), link("b", 0)];
             Some(Ok(MountStatus { proxies, ..MountStatus::default() }.text()))
         };
@@ -157,7 +161,7 @@ mod tests {
         assert_eq!(shown(status(0)), (MountState::Ok, 0));
         assert_eq!(shown(status(2)), (MountState::Waits, 1));
         assert_eq!(shown(error(Errno::NOTCONN)), (MountState::Ended, 1));
-        assert_eq!(shown(None), (MountState::Silent, 1));
+        assert_eq!(shown(None), (MountState::Unresponsive, 1));
         assert_eq!(shown(error(Errno::ACCESS)), (MountState::Unknown, 0), "another user's");
         assert_eq!(shown(error(Errno::NOENT)), (MountState::Unknown, 0), "an older one");
     }

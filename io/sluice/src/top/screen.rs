@@ -56,7 +56,7 @@ struct TopScreen {
 
 impl TopScreen {
     fn new(watch: TopWatch, by: TopBy, sort: TopSort) -> TopScreen {
-        let view = TopView { sort, reversed: false, trouble: None, table: TableState::default() };
+        let view = TopView { sort, reversed: false, problem: None, table: TableState::default() };
         TopScreen { watch, by, view, report: None }
     }
 
@@ -86,13 +86,13 @@ impl TopScreen {
     /// Takes a sample; an error is shown and the next sample retries.
     fn sample(&mut self) {
         match self.watch.sample() {
-            Ok(None) => self.view.trouble = Some("end of the recording".into()),
+            Ok(None) => self.view.problem = Some("end of the recording".into()),
             Ok(Some(status)) => {
-                self.view.trouble = None;
+                self.view.problem = None;
                 let TopView { sort, reversed, .. } = self.view;
                 self.report = Some(self.watch.report(status, self.by, sort, reversed));
             }
-            Err(error) => self.view.trouble = Some(format!("{error:#}")),
+            Err(error) => self.view.problem = Some(format!("{error:#}")),
         }
     }
 

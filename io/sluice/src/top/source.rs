@@ -174,7 +174,7 @@ impl TopRecorder {
 
 /// Merges the samples of all proxies; each target gets its proxy's name as a prefix.
 fn merged(live: LiveUsage) -> TopFrame {
-    let LiveUsage { t_ns, version, pid, samples, silent } = live;
+    let LiveUsage { t_ns, version, pid, samples, unanswered: silent } = live;
     let mut all = TopFrame {
         status: ProxyStatus { version, pid, t_ns, ..ProxyStatus::default() },
         ..TopFrame::default()

@@ -81,7 +81,7 @@ pub(super) struct TopView {
     pub(super) sort: TopSort,
     pub(super) reversed: bool,
     /// The reason why the report is not updated, if any.
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
     pub(super) table: TableState,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&TopReport>, view: &mut
         Layout::vertical([Constraint::Length(3), Constraint::Min(2), Constraint::Length(1)])
             .areas(frame.area());
     let mut head = report.map(summary).unwrap_or_default();
-    if let Some(trouble) = &view.trouble {
+    if let Some(trouble) = &view.problem {
         head.truncate(1);
         head.push(Line::styled(trouble.clone(), Style::new().fg(Color::Red)));
     }
@@ -124,7 +124,7 @@ fn summary(report: &TopReport) -> Vec<Line<'static>> {
     );
     let targets = status.targets.iter().map(|target| {
         let held = report.slots.get(&target.name).copied().unwrap_or(0);
-        let cut = match target.promises_cut_ppm / 10_000 {
+        let cut = match target.reservation_shortfall_ppm / 10_000 {
             0 => String::new(),
             percent => format!(", reservations cut by {percent} %"),
         };
@@ -303,7 +303,7 @@ mod tests {
         TopView {
             sort: TopSort::Load,
             reversed: false,
-            trouble: None,
+            problem: None,
             table: TableState::default(),
         }
     }
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_proxy_that_does_not_answer_leaves_the_last_rows_and_says_so() {
         let trouble = Some("cannot connect".to_string());
-        let lines = screen(&mut TopView { trouble, ..view() }, 120, 8);
+        let lines = screen(&mut TopView { problem: trouble, ..view() }, 120, 8);
         assert_eq!(lines[1], "cannot connect");
         assert!(lines[4].starts_with("bully "), "{}", lines[4]);
     }

@@ -29,7 +29,7 @@ struct TraceLine<'a> {
     lane: &'a str,
     /// The position relative to the previous access, for reads and writes of files.
     offset: Option<&'a str>,
-    asked_bytes: u64,
+    requested_bytes: u64,
     bytes: u64,
     ops: u64,
     queue_ns: u64,
@@ -51,7 +51,7 @@ pub(crate) fn head(out: &mut impl Write) -> io::Result<()> {
 
 /// Writes one request for people.
 pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
-    let (who, request) = (&record.who.who, &record.request);
+    let (who, request) = (&record.subject.identity, &record.request);
     let micros = request.arrived.as_nanos() / 1000;
     let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
     let offset = request.access.map_or("-", |access| access.name());
@@ -66,9 +66,9 @@ pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()
         "{secs:>6}.{micros:06}  {:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {offset:10}  {:>9}  \
          {:>9}  {:>9}{end}",
         dash(who.job.as_str()),
-        record.who.uid().map_or("-".into(), |uid| uid.to_string()),
+        record.subject.uid().map_or("-".into(), |uid| uid.to_string()),
         who.nid,
-        dash(&record.who.export),
+        dash(&record.subject.export),
         request.kind,
         lane(request.lane),
         request.served.bytes.get(),
@@ -79,21 +79,21 @@ pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()
 
 /// Writes one request for programs.
 pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
-    let (who, request) = (&record.who.who, &record.request);
+    let (who, request) = (&record.subject.identity, &record.request);
     let line = TraceLine {
         t_ns: request.arrived.as_nanos(),
         subject: request.subject,
         job: who.job.as_str(),
-        uid: record.who.uid(),
-        gid: record.who.gid(),
+        uid: record.subject.uid(),
+        gid: record.subject.gid(),
         projid: who.projid,
         nid: who.nid.as_str(),
-        export: &record.who.export,
-        target: &record.who.target,
+        export: &record.subject.export,
+        target: &record.subject.target,
         kind: request.kind.name(),
         lane: lane(request.lane),
         offset: request.access.map(|access| access.name()),
-        asked_bytes: request.asked.get(),
+        requested_bytes: request.requested.get(),
         bytes: request.served.bytes.get(),
         ops: request.served.ops.get(),
         queue_ns: request.queued.get(),

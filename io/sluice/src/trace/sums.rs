@@ -74,7 +74,7 @@ struct TraceKindSum {
     ends: TraceSpan,
     service_ns: u128,
     /// Requests with a position in a file, and the sequential ones among them.
-    placed: u64,
+    with_offset: u64,
     sequential: u64,
 }
 
@@ -124,13 +124,13 @@ impl TraceSums {
     }
 
     pub(crate) fn add(&mut self, record: &TraceRecord) {
-        let who = &record.who.who;
+        let who = &record.subject.identity;
         let key = match self.by {
             TraceBy::Job => TraceKey::Name(who.job.to_string()),
-            TraceBy::User => TraceKey::User(record.who.uid()),
-            TraceBy::Class => TraceKey::Class(record.who.target.clone(), record.request.class),
+            TraceBy::User => TraceKey::User(record.subject.uid()),
+            TraceBy::Class => TraceKey::Class(record.subject.target.clone(), record.request.class),
             TraceBy::Client => TraceKey::Name(who.nid.to_string()),
-            TraceBy::Export => TraceKey::Name(record.who.export.clone()),
+            TraceBy::Export => TraceKey::Name(record.subject.export.clone()),
         };
         let arrived = record.request.arrived;
         self.all.entry(key).or_insert_with(|| TraceSum::new(arrived)).add(record);
@@ -193,7 +193,7 @@ impl TraceSum {
         kind.amount.ops += request.served.ops;
         kind.ends.add(request.outcome);
         kind.service_ns += u128::from(request.service.get());
-        kind.placed += u64::from(request.access.is_some());
+        kind.with_offset += u64::from(request.access.is_some());
         kind.sequential += u64::from(request.access == Some(Access::Sequential));
     }
 
@@ -228,7 +228,7 @@ impl TraceKindSum {
             bytes: self.amount.bytes.get(),
             ops: self.amount.ops.get(),
             service_ns_mean: mean(self.service_ns, self.requests),
-            sequential_percent: (self.sequential * 100).checked_div(self.placed),
+            sequential_percent: (self.sequential * 100).checked_div(self.with_offset),
             errors: self.ends.errors,
             cancelled: self.ends.cancelled,
         }
@@ -281,8 +281,8 @@ pub(crate) fn tables(summary: &TraceSummary) -> String {
         text.push('\n');
         text += &by_kind(name, &summary.rows);
     }
-    if summary.lost > 0 {
-        let _ = writeln!(text, "\n{} requests were not recorded", summary.lost);
+    if summary.dropped > 0 {
+        let _ = writeln!(text, "\n{} requests were not recorded", summary.dropped);
     }
     if summary.cut {
         text += "\nthe end of the trace is missing: the proxy was killed, or is still writing it\n";
@@ -377,7 +377,7 @@ mod tests {
     fn record(job: &str, kind: OpKind, at_us: u64, bytes: u64) -> TraceRecord {
         let job = JobId::new(job).unwrap();
         let who = Identity { job, uid: 7, gid: 7, projid: None, nid: Nid::local() };
-        let who = TraceSubject { who, export: "x".into(), target: "disk".into() };
+        let who = TraceSubject { identity: who, export: "x".into(), target: "disk".into() };
         let request = TraceRequest {
             subject: 1,
             class: Some(1 << 32 | 3),
@@ -387,7 +387,7 @@ mod tests {
             arrived: Time::from_nanos(at_us * 1000),
             queued: Nanos::from_micros(100),
             service: Nanos::from_micros(300),
-            asked: Bytes::new(bytes),
+            requested: Bytes::new(bytes),
             served: Amount::new(bytes, 1),
             outcome: match kind {
                 OpKind::Open => TraceOutcome::of(2),
@@ -395,7 +395,7 @@ mod tests {
                 _ => TraceOutcome::Done,
             },
         };
-        TraceRecord { who: Arc::new(who), request }
+        TraceRecord { subject: Arc::new(who), request }
     }
 
     fn summary(by: TraceBy, class: Option<&'static str>) -> TraceSummary {
@@ -407,7 +407,14 @@ mod tests {
         sums.add(&record("dd", OpKind::Write, 600, 500_000));
         sums.add(&record("dd", OpKind::Fsync, 600, 0));
         let rows = sums.rows(|_, _| class);
-        TraceSummary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
+        TraceSummary {
+            by,
+            requests: sums.requests(),
+            dropped: 3,
+            cut: true,
+            origin_unix_ns: 0,
+            rows,
+        }
     }
 
     #[test]

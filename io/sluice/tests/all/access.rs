@@ -136,7 +136,8 @@ fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
     let mut controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     // The connection is kept: what counts is the call.
-    let reader = client(&controller.url, &showing(&token(&admin, "ann", Role::Read))).keeping();
+    let reader = client(&controller.url, &showing(&token(&admin, "ann", Role::Read)))
+        .with_connection_reuse();
     reader.rules().unwrap();
     admin.revoke_token("ann").unwrap();
     let error = reader.rules().unwrap_err();
@@ -264,7 +265,7 @@ fn each_accepted_change_is_written_down_and_no_refused_one() {
     admin.revoke_token("ann").unwrap();
 
     let lines = admin.audit("since=-1h&limit=100").unwrap().lines;
-    let told: Vec<_> = lines.iter().map(|line| (&*line.who, &*line.what)).collect();
+    let told: Vec<_> = lines.iter().map(|line| (&*line.actor, &*line.what)).collect();
     let expected = [
         ("offline", "token root"),
         ("root", "token ann"),

@@ -98,7 +98,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
     until("the proxies are back", || {
         let proxies = client.proxies().unwrap().proxies;
         proxies.len() == 3
-            && proxies.iter().all(|p| !p.silent && p.fallback > 0 && p.acknowledged == p.sent)
+            && proxies.iter().all(|p| !p.unreachable && p.fallback > 0 && p.acknowledged == p.sent)
     });
     let parts = || proxies.iter().map(part_at).sum::<u64>();
     until("all of it is given again", || (999_999_000..=1_000_000_000).contains(&parts()));

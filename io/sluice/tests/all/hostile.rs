@@ -212,7 +212,7 @@ fn controller_under_attack() {
     let proxy = proxy_with("hostile-controller", "a", &beside, &more);
     let is_heard = || {
         let known = admin.proxies().unwrap().proxies;
-        known.iter().map(|proxy| proxy.name.as_str()).eq(["a"]) && !known[0].silent
+        known.iter().map(|proxy| proxy.name.as_str()).eq(["a"]) && !known[0].unreachable
     };
     until("the proxy is heard", is_heard);
     let address: SocketAddr = controller.at().parse().unwrap();

@@ -63,7 +63,7 @@ fn requests(proxy: &Proxy) -> u64 {
 
 /// What a proxy was told of service elsewhere, in ns of cost.
 fn elsewhere(proxy: &Proxy) -> u64 {
-    api_of(proxy).classes().unwrap().classes.iter().map(|class| class.usage.elsewhere_ns).sum()
+    api_of(proxy).classes().unwrap().classes.iter().map(|class| class.usage.remote_ns).sum()
 }
 
 #[test]

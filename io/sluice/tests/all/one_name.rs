@@ -66,7 +66,7 @@ fn two_proxies_of_one_name_are_told_and_the_one_that_stays_is_taken_again() {
         link.connected && !link.duplicate
     });
     until("it is not told of any more", || {
-        client.proxies().unwrap().proxies.iter().all(|proxy| !proxy.duplicate && !proxy.silent)
+        client.proxies().unwrap().proxies.iter().all(|proxy| !proxy.duplicate && !proxy.unreachable)
     });
     assert_eq!(problems_of(&elder), 0);
 }

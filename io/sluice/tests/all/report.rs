@@ -85,9 +85,11 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
         (&[USER][..], READS)
     );
     assert!(report.counters.delayed > READS / 2, "{report:#?}");
-    assert!(report.asked_per_s > report.achieved_per_s, "{report:#?}");
-    assert!(report.holders_known && report.holders[0].what.contains("the limit of rule jobs"));
-    assert!(report.holders[0].requests > READS / 2, "{:?}", report.holders);
+    assert!(report.requested_per_s > report.achieved_per_s, "{report:#?}");
+    assert!(
+        report.delay_causes_known && report.delay_causes[0].what.contains("the limit of rule jobs")
+    );
+    assert!(report.delay_causes[0].requests > READS / 2, "{:?}", report.delay_causes);
     let beside: Vec<_> = report.others.iter().map(|other| (&*other.job, other.bytes)).collect();
     assert_eq!((beside, report.others_count), (vec![("logger", WRITES * 100)], 1));
     let all = READS * PIECE + WRITES * 100;

@@ -143,7 +143,7 @@ fn simulated() -> BTreeMap<&'static str, u64> {
         JOBS.map(job).concat()
     );
     let scenario = Scenario::parse(&text, "cross-check").unwrap_or_else(|error| panic!("{error}"));
-    let report = World::new(&scenario, Policy::Ours, 1).without_checks().run();
+    let report = World::new(&scenario, Policy::Dispatcher, 1).without_checks().run();
     assert_eq!(report.violations, []);
     JOBS.map(|job| (job, report.job(job).unwrap().requests)).into()
 }

@@ -36,13 +36,13 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     let at_b = Reader::start(&b);
     // By the limit: a busy machine may make it wait for a thread, too.
     let held_at = |why: &Why| -> Vec<String> {
-        let holds = why.holds.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
+        let holds = why.waits.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
         let mut at: Vec<_> = holds.map(|hold| hold.proxy.clone()).collect();
         at.sort();
         at
     };
     let halves = |why: &Why| {
-        let limits = why.holds.iter().filter_map(|hold| hold.limit.as_ref());
+        let limits = why.waits.iter().filter_map(|hold| hold.limit.as_ref());
         limits.clone().count() == 2
             && limits.clone().all(|l| l.part.abs_diff(500_000_000) < 50_000_000)
     };
@@ -79,7 +79,7 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
         let live = client.live().unwrap();
         let mut proxies: Vec<_> = live.samples.iter().map(|sample| sample.proxy.as_str()).collect();
         proxies.sort_unstable();
-        (proxies, live.silent.len()) == (vec!["a", "b"], 0)
+        (proxies, live.unanswered.len()) == (vec!["a", "b"], 0)
     });
     let args = ["top", "--once", "--json", "--interval", "2s", "--controller", &controller.url];
     let mut report = serde_json::Value::Null;
@@ -96,7 +96,7 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     drop((at_b, b));
     until("one answers, and the other one is named", || {
         let why = of_job(&client);
-        why.silent == ["b"] && held_at(&why) == ["a"]
+        why.unanswered == ["b"] && held_at(&why) == ["a"]
     });
     until("it is said, too", || {
         let text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);

@@ -38,7 +38,7 @@ fn key(key: &'static str, value: &str) -> KeyEdit {
 }
 
 fn start(name: &str, keys: &[KeyEdit], place: RulePosition) -> RuleEdit {
-    RuleEdit::Start { name: name.into(), keys: keys.to_vec(), place }
+    RuleEdit::Start { name: name.into(), keys: keys.to_vec(), position: place }
 }
 
 fn change(name: &str, keys: &[KeyEdit]) -> RuleEdit {
@@ -50,7 +50,7 @@ fn stop(name: &str) -> RuleEdit {
 }
 
 fn rank(name: &str, place: RulePosition) -> RuleEdit {
-    RuleEdit::Rank { name: name.into(), place }
+    RuleEdit::Rank { name: name.into(), position: place }
 }
 
 fn before(name: &str) -> RulePosition {
@@ -211,14 +211,14 @@ fn default_has_one_place_and_no_rule_unless_it_is_started() {
         start("default", &[], before("a")),
     ] {
         let text = if matches!(edit, RuleEdit::Start { .. }) { "" } else { FILE };
-        assert_eq!(edit.apply(text).unwrap_err(), RuleEditError::DefaultPlace);
+        assert_eq!(edit.apply(text).unwrap_err(), RuleEditError::DefaultPosition);
     }
     assert_eq!(stop("default").apply("").unwrap_err(), RuleEditError::NoDefault);
 }
 
 #[test]
 fn a_change_of_nothing_is_an_error() {
-    assert_eq!(change("jobs", &[]).apply(FILE).unwrap_err(), RuleEditError::Nothing);
+    assert_eq!(change("jobs", &[]).apply(FILE).unwrap_err(), RuleEditError::Empty);
 }
 
 #[test]

@@ -97,7 +97,8 @@ pub(crate) fn rules() -> Arc<RuleSet> {
 impl Fleet {
     pub(crate) fn new(members: usize, seed: u64) -> Fleet {
         // A member without a controller gives nothing: what it would give is its configuration's.
-        let standing = SessionSettings { alone: Share::ZERO, ..SessionSettings::default() };
+        let standing =
+            SessionSettings { share_without_controller: Share::ZERO, ..SessionSettings::default() };
         let mut fleet = Fleet {
             controller: None,
             term: 0,
@@ -219,8 +220,9 @@ impl Fleet {
     fn controller_acts(&mut self) {
         let now = self.now();
         let Some(controller) = &mut self.controller else { return };
-        let orders: Vec<Assignment> = std::iter::from_fn(|| controller.poll_order(now)).collect();
-        self.known = controller.members().collect();
+        let orders: Vec<Assignment> =
+            std::iter::from_fn(|| controller.poll_assignment(now)).collect();
+        self.known = controller.proxies().collect();
         for order in orders {
             let node = self.nodes.iter().position(|node| *node.name == *order.to);
             self.send(node.expect("an order is for a member"), Message::Order(Box::new(order)));
@@ -265,7 +267,7 @@ impl Fleet {
                 Message::Order(order) => {
                     let now = self.clock(node);
                     let own = &mut self.nodes[node];
-                    if own.up && own.standing.hear(&order, now) {
+                    if own.up && own.standing.receive(&order, now) {
                         self.report(node, false);
                     }
                 }

@@ -317,7 +317,7 @@ impl World {
                     Amount::new(UNIT_BYTES, 1),
                 );
                 let cost = Nanos::new(unit.get() * elsewhere);
-                self.sched.served_elsewhere(subject, kind, cost, self.now);
+                self.sched.charge_remote_service(subject, kind, cost, self.now);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct RecentPatterns(BTreeMap<Scope, (Time, AccessStats)>);
 
 impl RecentPatterns {
     /// Adds the requests of keys. If there are too many keys, new ones are ignored.
-    pub(super) fn see(&mut self, scope: &Scope, more: &Counters, now: Time) {
+    pub(super) fn add(&mut self, scope: &Scope, more: &Counters, now: Time) {
         if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
             return;
         }
@@ -38,7 +38,12 @@ impl RecentPatterns {
 
     /// Reports keys with a pattern to the accounts, and drops those without one for long. Call it
     /// when a report was counted.
-    pub(super) fn judge(&mut self, rules: &RuleSet, decays: &mut DecayAccounts, now: Time) {
+    pub(super) fn report_patterns(
+        &mut self,
+        rules: &RuleSet,
+        decays: &mut DecayAccounts,
+        now: Time,
+    ) {
         self.0.retain(|scope, (since, seen)| {
             let Some(decay) = rule_of(rules, scope).map(|at| &rules.decays[at]) else {
                 return false;
@@ -91,11 +96,11 @@ mod tests {
         (1..=3).for_each(|uid| decays.charge(&scope(uid), 1_000, at(0)));
         let mut recent = RecentPatterns::default();
         for _ in 0..2 {
-            recent.see(&scope(1), &writes([60, 0, 0, 0]), at(1));
-            recent.see(&scope(2), &writes([0, 0, 0, 60]), at(1));
+            recent.add(&scope(1), &writes([60, 0, 0, 0]), at(1));
+            recent.add(&scope(2), &writes([0, 0, 0, 60]), at(1));
         }
-        recent.see(&scope(3), &writes([99, 0, 0, 0]), at(1));
-        recent.judge(&rules, &mut decays, at(1));
+        recent.add(&scope(3), &writes([99, 0, 0, 0]), at(1));
+        recent.report_patterns(&rules, &mut decays, at(1));
         let known = |decays: &DecayAccounts| -> Vec<_> {
             decays
                 .reports()
@@ -108,9 +113,9 @@ mod tests {
         assert_eq!(recent.0.keys().collect::<Vec<_>>(), [&scope(3)], "the others start again");
 
         // A hundredth write within the minute would show it; after it, it is the first.
-        recent.judge(&rules, &mut decays, at(61));
-        recent.see(&scope(3), &writes([1, 0, 0, 0]), at(62));
-        recent.judge(&rules, &mut decays, at(62));
+        recent.report_patterns(&rules, &mut decays, at(61));
+        recent.add(&scope(3), &writes([1, 0, 0, 0]), at(62));
+        recent.report_patterns(&rules, &mut decays, at(62));
         assert_eq!(known(&decays)[2], None);
         assert_eq!(recent.0[&scope(3)].1.writes.all(), 1);
     }

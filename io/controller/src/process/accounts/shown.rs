@@ -9,7 +9,7 @@ use api::{ControllerEvent, DecayAccountTable, DecayChange, EventKind, WireDecayA
 use model::{DecayRule, Scope, Time};
 use plan::{DecayEvent, DecayLevel, DecayStatus};
 
-pub(super) fn told(event: &DecayEvent) -> Option<ControllerEvent> {
+pub(super) fn controller_event(event: &DecayEvent) -> Option<ControllerEvent> {
     let kind = match event.stage {
         _ if event.is_release() => EventKind::Released,
         DecayLevel::Warned => EventKind::Warned,

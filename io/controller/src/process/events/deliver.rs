@@ -218,7 +218,7 @@ fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result
             };
             return Err(why.into());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -276,7 +276,7 @@ fn post_all(
                 tracing::warn!(%webhook, event = event.sequence, %error, "--webhook failed");
                 break;
             }
-            told.again.add(1);
+            told.retried.add(1);
             wait(pause, stop);
             pause *= 2;
         }
@@ -287,7 +287,7 @@ fn post_all(
 fn wait(span: Duration, stop: &AtomicBool) {
     let until = Instant::now() + span;
     while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -304,7 +304,7 @@ const POST_TIME_MAX: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(16);
 /// The interval of checks whether a command has ended, or the controller is to end.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

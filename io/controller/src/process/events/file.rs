@@ -32,12 +32,12 @@ impl EventFile {
             .map_err(|source| KIND.failed(path, source))?;
         let newest = newest.cast_unsigned();
         let mut file = EventFile { path: path.into(), connection, newest };
-        file.leave_out(left_out);
+        file.skip(left_out);
         Ok(file)
     }
 
     /// Skips this many numbers.
-    pub(crate) fn leave_out(&mut self, count: u64) {
+    pub(crate) fn skip(&mut self, count: u64) {
         if self.newest > 0 {
             self.newest += count;
         }
@@ -53,7 +53,7 @@ impl EventFile {
     }
 
     /// Writes another controller's events; events that are here already stay.
-    pub(crate) fn keep(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
+    pub(crate) fn insert_copies(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
         let newest = events.iter().map(|event| event.sequence).max();
         self.newest = self.newest.max(newest.unwrap_or(0));
         self.write(events)
@@ -99,7 +99,7 @@ impl EventFile {
 
     fn write(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
         let Some(last) = events.last() else { return Ok(()) };
-        let oldest = last.at_ns.saturating_sub(KEPT.get());
+        let oldest = last.at_ns.saturating_sub(RETENTION.get());
         let run = |connection: &mut Connection| -> rusqlite::Result<()> {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -127,7 +127,7 @@ fn signed(number: u64) -> i64 {
 }
 
 /// The time for which events are kept.
-const KEPT: Nanos = Nanos::from_secs(30 * 86_400);
+const RETENTION: Nanos = Nanos::from_secs(30 * 86_400);
 /// The most events that are kept: about 60 MB.
 const EVENTS_MAX: u64 = 100_000;
 
@@ -168,7 +168,7 @@ mod tests {
         let mut next = [event(3)];
         file.append(&mut next).unwrap();
         assert_eq!(next[0].sequence, 1_003);
-        file.keep(&[
+        file.insert_copies(&[
             ControllerEvent { sequence: 2, ..event(9) },
             ControllerEvent { sequence: 2_000, ..event(4) },
         ])
@@ -184,14 +184,17 @@ mod tests {
         let folder = TestFolder::new();
         let mut file = EventFile::open(&folder.path().join("e.db"), 0).unwrap();
         file.append(&mut [event(5)]).unwrap();
-        file.append(&mut [event(KEPT.get()), event(KEPT.get() + 6)]).unwrap();
+        file.append(&mut [event(RETENTION.get()), event(RETENTION.get() + 6)]).unwrap();
         assert_eq!(
             file.page(EventsSince::Sequence(0), 10).unwrap().len(),
             2,
             "the first is too old"
         );
-        file.keep(&[ControllerEvent { sequence: EVENTS_MAX + 2, ..event(KEPT.get() + 7) }])
-            .unwrap();
+        file.insert_copies(&[ControllerEvent {
+            sequence: EVENTS_MAX + 2,
+            ..event(RETENTION.get() + 7)
+        }])
+        .unwrap();
         let page = file.page(EventsSince::Sequence(0), 10).unwrap();
         assert_eq!(
             page.iter().map(|event| event.sequence).collect::<Vec<_>>(),

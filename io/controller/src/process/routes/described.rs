@@ -15,7 +15,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{Description, RouteError, cut, invalid};
+use super::{Description, RouteError, invalid, truncated};
 
 /// The description of all calls.
 pub(super) fn description() -> &'static Value {
@@ -42,11 +42,11 @@ pub(super) async fn check(request: Request, next: Next) -> Result<Response, Rout
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             let message = format!(
                 "{:?} is not a parameter of {} {}: it takes {known}",
-                cut(name),
+                truncated(name),
                 parts.method,
                 matched.as_str()
             );
-            return Err(invalid(cut(name), message));
+            return Err(invalid(truncated(name), message));
         }
     }
     Ok(next.run(Request::from_parts(parts, body)).await)
@@ -69,7 +69,7 @@ pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
     }
     let message = format!(
         "Content-Type {:?} is not a rule file; send its text as application/toml to {}",
-        cut(kind),
+        truncated(kind),
         path::RULES
     );
     Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))

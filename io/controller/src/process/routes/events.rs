@@ -23,7 +23,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
-use super::{RouteError, RouteQuery, cut, invalid, shutting_down, submit, time_of};
+use super::{RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated};
 use crate::process::access::{ApiCaller, CallerPeer};
 use crate::process::bounds::Bounded;
 use crate::process::events::{EventMsg, EventsSince};
@@ -111,8 +111,11 @@ pub(super) async fn decays(
     if let (Some(own), Some(subject)) = (&own, &subject)
         && own != subject
     {
-        let message =
-            format!("{} has role user and sees {own} only, not {}", caller.name, cut(subject));
+        let message = format!(
+            "{} has role user and sees {own} only, not {}",
+            caller.name,
+            truncated(subject)
+        );
         return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("subject"));
     }
     let subject = own.or(subject);
@@ -173,7 +176,7 @@ fn stream(
     // Without a word of from where: what comes from now on.
     let now = EventsSince::Sequence(*shared.recent.watch().borrow());
     let since = since.unwrap_or(now);
-    let place = shared.bounds.take(Bounded::EventStreams, &peer.holder, 1);
+    let place = shared.bounds.acquire(Bounded::EventStreams, &peer.holder, 1);
     let Some(place) = place else {
         let message = "too many event streams of this address or user; use wait=30s instead";
         return Err(RouteError::new(ErrorCode::Overloaded, message));
@@ -217,7 +220,7 @@ fn last_event(headers: &HeaderMap) -> Result<Option<EventsSince>, RouteError> {
     let text = value.to_str().unwrap_or_default();
     let number = text.parse().map(|number| Some(EventsSince::Sequence(number)));
     number.map_err(|_| {
-        let message = format!("Last-Event-ID: {:?} is not a number of an event", cut(text));
+        let message = format!("Last-Event-ID: {:?} is not a number of an event", truncated(text));
         invalid("Last-Event-ID", message)
     })
 }
@@ -233,7 +236,7 @@ fn since_of(text: &str, now: model::Time) -> Result<EventsSince, RouteError> {
 fn wait_of(text: &str) -> Result<Duration, RouteError> {
     let span = text.parse::<Nanos>().ok().filter(|span| *span <= WAIT_MAX);
     span.map(Nanos::to_duration).ok_or_else(|| {
-        invalid("wait", format!("wait: {:?} is not a time from 0s to 60s", cut(text)))
+        invalid("wait", format!("wait: {:?} is not a time from 0s to 60s", truncated(text)))
     })
 }
 

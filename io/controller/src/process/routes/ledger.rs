@@ -60,7 +60,7 @@ pub(super) async fn changes(
     submit(&shared.usage, usage::UsageMsg::Changes { since, answer })?;
     match copied.await.map_err(|_| shutting_down())? {
         Ok(ReplicationBatch::Changes(changes)) => Ok(changes),
-        Ok(ReplicationBatch::TakeWhole) => {
+        Ok(ReplicationBatch::CopyFile) => {
             let message = format!(
                 "commit {commit} of term {term} is not in this ledger; copy the whole ledger"
             );

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::metrics as names;
-use api::{MetricsPage, tell_process};
+use api::{MetricsPage, write_process_metrics};
 use axum::extract::State;
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
@@ -23,14 +23,14 @@ use super::super::bounds::Bounded;
 use super::super::plan_actor::PlanView;
 use super::super::standby::ledger_path;
 use super::super::{ApiState, Counts};
-use super::{RouteQuery, in_force, look};
+use super::{RouteQuery, in_force, plan_view};
 
 /// The proxies of one target.
 #[derive(Default)]
 struct StandbyMetrics {
     known: u64,
-    silent: u64,
-    behind: u64,
+    unreachable: u64,
+    unacked: u64,
 }
 
 /// The metrics of docs/METRICS.md, as Prometheus text.
@@ -41,57 +41,57 @@ struct StandbyMetrics {
 )]
 pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static str); 1], String) {
     let began = Instant::now();
-    let view = look(&shared).await.ok();
+    let view = plan_view(&shared).await.ok();
     let mut page = MetricsPage::new();
     page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
-    tell_process(&mut page);
+    write_process_metrics(&mut page);
     page.single(&names::SCRAPE, shared.counts.scrape_ns.get());
     page.single(&names::CONTROLLER_TERM, shared.term);
-    tell_rules(&mut page, &shared);
+    write_rules(&mut page, &shared);
     if let Some(view) = &view {
-        tell_members(&mut page, view);
+        write_proxies(&mut page, view);
     }
-    tell_reports(&mut page, &shared.counts);
-    tell_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
-    tell_events(&mut page, &shared.counts);
-    tell_queues(&mut page, &shared);
-    tell_bounds(&mut page, &shared);
+    write_reports(&mut page, &shared.counts);
+    write_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
+    write_events(&mut page, &shared.counts);
+    write_queues(&mut page, &shared);
+    write_bounds(&mut page, &shared);
     shared.counts.scrape_ns.set(began.elapsed().as_nanos() as u64);
     ([(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], page.finish())
 }
 
-fn tell_rules(page: &mut MetricsPage, shared: &ApiState) {
+fn write_rules(page: &mut MetricsPage, shared: &ApiState) {
     let rules = in_force(shared);
     // No rules are stored yet: proxies keep their own.
-    let version = if rules.given { rules.version.as_str() } else { "none" };
+    let version = if rules.is_stored { rules.version.as_str() } else { "none" };
     page.family(&names::CONTROLLER_RULES).line(&[version], 1);
 }
 
-fn tell_members(page: &mut MetricsPage, view: &PlanView) {
+fn write_proxies(page: &mut MetricsPage, view: &PlanView) {
     let mut targets: BTreeMap<&Arc<str>, StandbyMetrics> = BTreeMap::new();
-    for (target, member) in &view.members {
+    for (target, member) in &view.proxies {
         let standing = targets.entry(target).or_default();
         let (sent, acknowledged) = member.revisions;
         standing.known += 1;
-        standing.silent += u64::from(member.silent);
-        standing.behind += u64::from(acknowledged < sent);
+        standing.unreachable += u64::from(member.unreachable);
+        standing.unacked += u64::from(acknowledged < sent);
     }
     let mut tell = |metric, of: fn(&StandbyMetrics) -> u64| {
         let mut family = page.family(metric);
         targets.iter().for_each(|(target, standing)| family.line(&[target], of(standing)));
     };
     tell(&names::CONTROLLER_PROXIES, |standing| standing.known);
-    tell(&names::CONTROLLER_SILENT, |standing| standing.silent);
-    tell(&names::CONTROLLER_BEHIND, |standing| standing.behind);
+    tell(&names::CONTROLLER_SILENT, |standing| standing.unreachable);
+    tell(&names::CONTROLLER_BEHIND, |standing| standing.unacked);
     page.single(&names::CONTROLLER_SCOPES, view.scopes as u64);
 }
 
-fn tell_reports(page: &mut MetricsPage, counts: &Counts) {
+fn write_reports(page: &mut MetricsPage, counts: &Counts) {
     let mut reports = page.family(&names::CONTROLLER_REPORTS);
     reports.line(&["accepted"], counts.reports.get());
     reports.line(&["rejected"], counts.refused.get());
     reports.line(&["duplicate"], counts.duplicate.get());
-    page.single(&names::CONTROLLER_ORDERS, counts.orders.get());
+    page.single(&names::CONTROLLER_ORDERS, counts.assignments.get());
     let mut usage = page.family(&names::CONTROLLER_USAGE);
     usage.line(&["counted"], counts.counted.get());
     usage.line(&["duplicate"], counts.stale.get());
@@ -99,7 +99,7 @@ fn tell_reports(page: &mut MetricsPage, counts: &Counts) {
     usage.line(&["dropped"], counts.dropped.get());
 }
 
-fn tell_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
+fn write_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
     let mut commits = page.family(&names::CONTROLLER_COMMITS);
     commits.line(&["ok"], counts.written.get());
     commits.line(&["error"], counts.unwritten.get());
@@ -109,24 +109,24 @@ fn tell_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
     page.single(&names::CONTROLLER_LEDGER_BYTES, bytes_of(file));
 }
 
-fn tell_events(page: &mut MetricsPage, counts: &Counts) {
+fn write_events(page: &mut MetricsPage, counts: &Counts) {
     let mut accounts = page.family(&names::CONTROLLER_DECAYS);
-    accounts.line(&["throttled"], counts.held.get());
+    accounts.line(&["throttled"], counts.throttled.get());
     accounts.line(&["all"], counts.accounts.get());
     let mut events = page.family(&names::CONTROLLER_EVENTS);
     events.line(&["published"], counts.events.get());
-    events.line(&["unpersisted"], counts.events_unkept.get());
-    events.line(&["dropped"], counts.events_lost.get());
+    events.line(&["unpersisted"], counts.events_unpersisted.get());
+    events.line(&["dropped"], counts.events_dropped.get());
     let mut deliveries = page.family(&names::CONTROLLER_DELIVERIES);
     for (by, told) in [("command", &counts.commands), ("webhook", &counts.posts)] {
         deliveries.line(&[by, "delivered"], told.done.get());
         deliveries.line(&[by, "failed"], told.failed.get());
         deliveries.line(&[by, "dropped"], told.dropped.get());
-        deliveries.line(&[by, "retried"], told.again.get());
+        deliveries.line(&[by, "retried"], told.retried.get());
     }
 }
 
-fn tell_queues(page: &mut MetricsPage, shared: &ApiState) {
+fn write_queues(page: &mut MetricsPage, shared: &ApiState) {
     let queues = [
         ("plan", shared.plan.waiting()),
         ("store", shared.store.waiting()),
@@ -139,7 +139,7 @@ fn tell_queues(page: &mut MetricsPage, shared: &ApiState) {
     queues.iter().for_each(|(queue, (_, max))| most.line(&[queue], *max as u64));
 }
 
-fn tell_bounds(page: &mut MetricsPage, shared: &ApiState) {
+fn write_bounds(page: &mut MetricsPage, shared: &ApiState) {
     let names = [
         &names::CONTROLLER_BOUND_USED,
         &names::CONTROLLER_BOUND_MAX,

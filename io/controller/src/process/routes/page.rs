@@ -18,7 +18,7 @@ use axum::http::header::{
 };
 use axum::routing::get;
 
-use super::{ApiState, RouteError, cut};
+use super::{ApiState, RouteError, truncated};
 
 /// A file's headers and its text.
 type ServedFile = ([(HeaderName, &'static str); 6], &'static str);
@@ -33,7 +33,7 @@ pub(super) fn router() -> Router<Arc<ApiState>> {
 async fn file(Path(name): Path<String>) -> Result<ServedFile, RouteError> {
     let found = FILES.iter().find(|(known, ..)| *known == name);
     found.map(|(_, kind, text)| served(kind, text)).ok_or_else(|| {
-        RouteError::new(ErrorCode::NotFound, format!("/page/{} not found; see /", cut(&name)))
+        RouteError::new(ErrorCode::NotFound, format!("/page/{} not found; see /", truncated(&name)))
     })
 }
 

@@ -24,12 +24,12 @@ use super::super::access::ApiCaller;
 use super::super::bounds::BODY_MAX;
 use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
-use super::{RouteError, RouteQuery, cut, invalid, look, shutting_down, submit};
+use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
 
 /// The known proxies, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
 pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
-    Ok(Json(listed(look(&shared).await?)))
+    Ok(Json(listed(plan_view(&shared).await?)))
 }
 
 /// Removes a proxy at once, even if it may still be using its share: for a proxy that has ended
@@ -52,15 +52,15 @@ pub(super) async fn forget(
     submit(&shared.plan, plan_actor::PlanMsg::Forget(name.clone(), answer))?;
     if !outcome.await.map_err(|_| shutting_down())? {
         let message =
-            format!("proxy {:?} not found; list proxies with GET /v1/proxies", cut(&name));
+            format!("proxy {:?} not found; list proxies with GET /v1/proxies", truncated(&name));
         return Err(RouteError::new(ErrorCode::NotFound, message).at("name"));
     }
     let (line, of) =
-        (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
+        (by.audit_line(format!("proxy {name}"), Some("known".into()), None), shared.clone());
     tokio::task::spawn_blocking(move || of.access.audit.write(&line))
         .await
         .map_err(|_| shutting_down())?;
-    Ok(Json(listed(look(&shared).await?)))
+    Ok(Json(listed(plan_view(&shared).await?)))
 }
 
 /// Reports the usage of a proxy and returns its assignments.
@@ -91,7 +91,7 @@ pub(super) async fn report(
         let message = format!(
             "{:?} is not a name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
              with a letter or digit",
-            cut(&name)
+            truncated(&name)
         );
         return Err(invalid("name", message));
     }
@@ -101,7 +101,7 @@ pub(super) async fn report(
     }
     let body = body?;
     let name: Arc<str> = name.into();
-    let body = taken(&shared, &name, &headers, &body)?;
+    let body = decode_report(&shared, &name, &headers, &body)?;
     if body.answers.len() > ANSWERS_MAX {
         let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.answers.len());
         return Err(invalid("answers", message));
@@ -112,7 +112,7 @@ pub(super) async fn report(
     }
     let fits = |target: &str| !target.is_empty() && target.len() <= TARGET_BYTES_MAX;
     if let Some((target, _)) = body.targets.iter().find(|(target, _)| !fits(target)) {
-        let message = format!("{:?} is not a name of a target: 1 to 255 bytes", cut(target));
+        let message = format!("{:?} is not a name of a target: 1 to 255 bytes", truncated(target));
         return Err(invalid("targets", message));
     }
     if let Some(usage) = body.usage {
@@ -132,7 +132,7 @@ pub(super) async fn report(
             format!("proxy {name} rejected: too many proxies, or the controller is shutting down");
         RouteError::new(ErrorCode::Overloaded, message)
     })?;
-    let mut order = order.map_err(|superseded| match superseded.again {
+    let mut order = order.map_err(|superseded| match superseded.may_restart {
         false => {
             let message = format!(
                 "another proxy reports as {name} and started later; rename one of them with --name"
@@ -144,7 +144,7 @@ pub(super) async fn report(
             RouteError::new(ErrorCode::EpochSuperseded, message).at("epoch")
         }
     })?;
-    order.usage_taken = shared.taken.of(&name, epoch);
+    order.usage_acknowledged = shared.usage_acks.of(&name, epoch);
     Ok(Json(order))
 }
 
@@ -153,20 +153,20 @@ fn listed(view: plan_actor::PlanView) -> Proxies {
         name: member.name.to_string(),
         target: target.to_string(),
         epoch: member.epoch,
-        heard_ns_ago: view.now.since(member.heard).get(),
-        silent: member.silent,
+        last_report_ns_ago: view.now.since(member.last_report).get(),
+        unreachable: member.unreachable,
         duplicate: view.duplicates.contains(&member.name),
         fallback: member.fallback.billionths(),
         sent: member.revisions.0,
         acknowledged: member.revisions.1,
     };
-    let mut proxies: Vec<_> = view.members.into_iter().map(standing).collect();
+    let mut proxies: Vec<_> = view.proxies.into_iter().map(standing).collect();
     proxies.sort_by(|a, b| (&a.name, &a.target).cmp(&(&b.name, &b.target)));
     Proxies { t_ns: view.now.as_nanos(), proxies }
 }
 
 /// Decodes the body by its content type.
-fn taken(
+fn decode_report(
     shared: &ApiState,
     name: &Arc<str>,
     headers: &HeaderMap,
@@ -194,7 +194,7 @@ fn taken(
         other => {
             let message = format!(
                 "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
-                cut(other)
+                truncated(other)
             );
             Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))
         }

@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use tokio::sync::oneshot;
 
-use super::{RouteError, RouteQuery, cut, invalid, shutting_down, submit, time_of, why};
+use super::{RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated, why};
 use crate::process::access::ApiCaller;
 use crate::process::{report, usage};
 
@@ -57,7 +57,7 @@ pub(super) async fn of_job(
     if found.points.is_empty() {
         let message = format!(
             "job {:?} had no requests in this time; GET /v1/usage?by=job lists those that had",
-            cut(&job)
+            truncated(&job)
         );
         return Err(RouteError::new(ErrorCode::NotFound, message).at("job"));
     }
@@ -69,21 +69,21 @@ pub(super) async fn of_job(
         let message = format!(
             "{} has role user and sees its own jobs only, and job {:?} is not",
             caller.name,
-            cut(&job)
+            truncated(&job)
         );
         return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("job"));
     }
     let mut made = report::summary(&job, &found, now);
     if made.counters.delayed > 0 {
         let query = WhyQuery { job: Some(job), ..WhyQuery::default() };
-        let heard = why::ask(&shared, QueryKind::Why(query)).await?;
+        let heard = why::query_proxies(&shared, QueryKind::Why(query)).await?;
         let mut all = Why::default();
         for (proxy, answer) in heard.answers {
             if let QueryReply::Why(answer) = answer {
                 all.merge(&proxy, *answer);
             }
         }
-        report::add_holders(&mut made, &all, &heard.silent);
+        report::add_delay_causes(&mut made, &all, &heard.unanswered);
     }
     Ok(Json(made))
 }

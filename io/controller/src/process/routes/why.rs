@@ -44,9 +44,9 @@ pub(super) async fn why(
         let message = format!("{} has role user and sees its own jobs only", caller.name);
         return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
     }
-    let heard = ask(&shared, QueryKind::Why(query.clone())).await?;
+    let heard = query_proxies(&shared, QueryKind::Why(query.clone())).await?;
     let t_ns = uptime(&shared);
-    let mut all = Why { t_ns, asked: query, silent: heard.silent, ..Why::default() };
+    let mut all = Why { t_ns, query: query, unanswered: heard.unanswered, ..Why::default() };
     all.scheduling = heard.answers.is_empty();
     for (proxy, answer) in heard.answers {
         if let QueryReply::Why(answer) = answer {
@@ -105,7 +105,7 @@ pub(super) async fn top(
     )
 )]
 pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, RouteError> {
-    let heard = ask(&shared, QueryKind::Live).await?;
+    let heard = query_proxies(&shared, QueryKind::Live).await?;
     let sample = |(proxy, answer): (std::sync::Arc<str>, QueryReply)| match answer {
         QueryReply::Live(sample) => Some(api::LiveSample { proxy: proxy.to_string(), ..*sample }),
         QueryReply::Why(_) => None,
@@ -115,7 +115,7 @@ pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, R
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         samples: heard.answers.into_iter().filter_map(sample).collect(),
-        silent: heard.silent,
+        unanswered: heard.unanswered,
     }))
 }
 
@@ -127,12 +127,12 @@ pub(super) struct DelayQuery {
     since: Option<String>,
 }
 
-pub(super) async fn ask(
+pub(super) async fn query_proxies(
     shared: &ApiState,
     question: QueryKind,
 ) -> Result<QueryReplies, RouteError> {
     let (answer, heard) = oneshot::channel();
-    submit(&shared.plan, plan_actor::PlanMsg::Question(question, answer))?;
+    submit(&shared.plan, plan_actor::PlanMsg::Query(question, answer))?;
     heard.await.map_err(|_| shutting_down())
 }
 

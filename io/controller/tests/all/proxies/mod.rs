@@ -105,7 +105,7 @@ impl Proxy {
             sequence: self.sequence,
             total: Some(&self.total),
             lines: &lines,
-            gone: &self.gone,
+            dropped_lines: &self.gone,
         };
         ledger.report(&report, now).unwrap()
     }
@@ -113,7 +113,7 @@ impl Proxy {
 
 /// Bytes read by subject of a kind, over all time.
 pub(crate) fn bytes_by(ledger: &mut Ledger, kind: SubjectKind) -> BTreeMap<String, u64> {
-    let sums = ledger.by(kind, Time::ZERO, time(1_000_000_000 / 60)).unwrap();
+    let sums = ledger.sums_by(kind, Time::ZERO, time(1_000_000_000 / 60)).unwrap();
     sums.into_iter().map(|(name, sums)| (name, sums.read_bytes)).collect()
 }
 

@@ -86,7 +86,7 @@ fn writes_are_numbered_and_committed_once_their_files_are_durable() {
     client.create(1, "a");
     client.create(2, "b");
     let verifier = client.head.verifier;
-    assert_eq!(client.head.committed, 0);
+    assert_eq!(client.head.commit_watermark, 0);
     assert_eq!(client.write(1, 0, b"one").unwrap().1, 1);
     assert_eq!(client.write(2, 0, b"two").unwrap().1, 2);
     assert_eq!(client.append(1, b"three").unwrap(), (3, 3));
@@ -94,12 +94,12 @@ fn writes_are_numbered_and_committed_once_their_files_are_durable() {
     assert_eq!(client.write(1, 0, b"five").unwrap().1, 5);
     client.fsync(1).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 1, "the second write is not durable");
+    assert_eq!(client.head.commit_watermark, 1, "the second write is not durable");
     client.fsync(2).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 5);
+    assert_eq!(client.head.commit_watermark, 5);
     assert_eq!(client.write(1, 0, b"six").unwrap().1, 6);
-    assert_eq!(client.head.committed, 5);
+    assert_eq!(client.head.commit_watermark, 5);
     assert_eq!(client.head.verifier, verifier);
     let mut other = served.client();
     assert_eq!(other.head.verifier, verifier, "one server, one verifier");
@@ -123,22 +123,22 @@ fn writes_to_a_file_that_was_removed_hold_back_no_others() {
     client.fsync(2).unwrap();
     client.clunk(3).unwrap();
     client.clunk(4).unwrap();
-    assert_eq!(client.head.committed, 0);
+    assert_eq!(client.head.commit_watermark, 0);
     client.unlink(&root, "open", 0).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 2, "the others still have names");
+    assert_eq!(client.head.commit_watermark, 2, "the others still have names");
     client.unlink(&root, "closed", 0).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 3);
+    assert_eq!(client.head.commit_watermark, 3);
     client.rename((&root, "new"), (&root, "replaced")).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 4);
+    assert_eq!(client.head.commit_watermark, 4);
     client.write(1, 4, b"more").unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 4, "it may still be made durable, through its fid");
+    assert_eq!(client.head.commit_watermark, 4, "it may still be made durable, through its fid");
     client.clunk(1).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 5);
+    assert_eq!(client.head.commit_watermark, 5);
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn the_answer_to_a_session_has_the_servers_verifier() {
     client.fsync(1).unwrap();
     client.ping();
     let head = client.head;
-    assert_eq!(head.committed, 1);
+    assert_eq!(head.commit_watermark, 1);
     client.reconnect();
     assert_eq!(client.head, head, "a client that compares must not see a change");
     let mut other = served.connect();
     other.session(crate::peer::fresh_id(), 0, 1, "x").unwrap();
-    assert_eq!((other.head.verifier, other.head.committed), (head.verifier, 0));
+    assert_eq!((other.head.verifier, other.head.commit_watermark), (head.verifier, 0));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_server_that_was_started_again_has_lost_nothing_and_says_so() {
     client.door = served.tcp();
     assert!(!client.reconnect().resumed);
     client.ping();
-    assert_eq!((client.head.verifier, client.head.committed), (verifier, 0));
+    assert_eq!((client.head.verifier, client.head.commit_watermark), (verifier, 0));
     assert_eq!(fs::read(served.data().join("f")).unwrap(), b"in the page cache");
 }
 
@@ -185,14 +185,14 @@ fn one_commit_makes_all_files_durable_open_or_not() {
             client.clunk(fid).unwrap();
         }
     }
-    assert_eq!(client.head.committed, 0);
+    assert_eq!(client.head.commit_watermark, 0);
     client.commit(&root).unwrap();
-    assert_eq!(client.head.committed, 20, "the reply itself says it");
+    assert_eq!(client.head.commit_watermark, 20, "the reply itself says it");
     client.write(1, 4, b"more").unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 20);
+    assert_eq!(client.head.commit_watermark, 20);
     client.commit(&root).unwrap();
-    assert_eq!(client.head.committed, 21);
+    assert_eq!(client.head.commit_watermark, 21);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_closed_file_is_written_and_made_durable_by_its_handle() {
     let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
     client.call(HandleList::one(&handle), request).done().unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 2);
+    assert_eq!(client.head.commit_watermark, 2);
     let dir = client.mkdir("dir").unwrap().handle;
     assert_eq!(client.write_to(&dir, 0, b"x"), Err(EBADF));
 }

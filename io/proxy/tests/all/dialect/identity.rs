@@ -90,7 +90,7 @@ fn a_number_that_nobody_has_or_a_refused_one_is_einval() {
     assert_eq!(client.mkdir("x"), Err(EINVAL));
     client.identify(3, USER, "").unwrap();
     client.mkdir("x").unwrap();
-    client.identity = ninep::dialect::NOBODY;
+    client.identity = ninep::dialect::NO_IDENTITY;
     assert_eq!(client.mkdir("y"), Err(EINVAL), "the session itself makes no files");
     assert!(!served.data().join("y").exists());
 }
@@ -229,7 +229,7 @@ fn a_job_that_cannot_be_one_is_refused() {
     }
     client.identify_with(2, USER, USER, &[], b"dd.500").unwrap();
     // Neither can these be anybody.
-    assert_eq!(client.identify(ninep::dialect::NOBODY, USER, ""), Err(EINVAL));
+    assert_eq!(client.identify(ninep::dialect::NO_IDENTITY, USER, ""), Err(EINVAL));
     assert_eq!(client.identify(3, u32::MAX, ""), Err(EINVAL));
 }
 

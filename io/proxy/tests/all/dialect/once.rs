@@ -491,7 +491,7 @@ fn the_next_call_of_a_slot_does_not_overtake_the_one_under_way() {
     let first = CallId { tag: Tag(409), slot: 7, sequence: 1 };
     let header = |ticket: CallId, identity| ninep::dialect::RequestHeader {
         identity,
-        slot: ticket.slot,
+        reply_slot: ticket.slot,
         sequence: ticket.sequence,
         handles: HandleList::one(&root),
         ..ninep::dialect::RequestHeader::SESSION

@@ -4,7 +4,9 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
-use ninep::dialect::{ExtReply, ExtRequest, HandleList, NOBODY, NOSLOT, RequestHeader, handle_fid};
+use ninep::dialect::{
+    ExtReply, ExtRequest, HandleList, NO_IDENTITY, NOSLOT, RequestHeader, handle_fid,
+};
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, getattr, open};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -332,7 +334,7 @@ fn a_ping_is_answered_before_what_is_queued() {
 fn a_wait_without_news_is_not_answered_and_can_be_flushed() {
     let served = Served::plain("wait");
     let mut client = served.client();
-    client.identity = NOBODY;
+    client.identity = NO_IDENTITY;
     for _ in 0..3 {
         let tag = client.send(HandleList::NONE, ExtRequest::Events);
         client.ping();
@@ -351,7 +353,7 @@ fn a_wait_without_news_is_not_answered_and_can_be_flushed() {
 fn a_wait_ends_with_the_server() {
     let mut served = Served::plain("drain");
     let mut client = served.client();
-    client.identity = NOBODY;
+    client.identity = NO_IDENTITY;
     let tag = client.send(HandleList::NONE, ExtRequest::Events);
     client.ping();
     served.stop();
@@ -391,7 +393,7 @@ fn a_retired_identity_is_unknown_and_its_open_files_stay_open() {
     client.create(1, "f");
     client.identify(2, USER, "").unwrap();
     let retire = ExtRequest::Retire { identity: IDENTITY };
-    let header = RequestHeader { slot: NOSLOT, ..RequestHeader::SESSION };
+    let header = RequestHeader { reply_slot: NOSLOT, ..RequestHeader::SESSION };
     client.send_as(Tag(9), &header, &retire.into());
     assert_eq!(client.wait(Tag(9)).own(), Ok(ExtReply::Retire));
     let root = client.root.clone();
