@@ -40,9 +40,9 @@ fn check_edits(text: &str, set: &RuleSet) {
         let keys = keys.map(|(key, value)| KeyEdit { key, value }).to_vec();
         for edit in [
             RuleEdit::Stop { name: name.clone() },
-            RuleEdit::Rank { name: name.clone(), place: RulePosition::First },
+            RuleEdit::Rank { name: name.clone(), position: RulePosition::First },
             RuleEdit::Change { name: name.clone(), keys: keys.clone() },
-            RuleEdit::Start { name: format!("{name}2"), keys, place: RulePosition::Last },
+            RuleEdit::Start { name: format!("{name}2"), keys, position: RulePosition::Last },
         ] {
             let _ = edit.apply(text);
         }

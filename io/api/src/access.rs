@@ -71,7 +71,7 @@ pub struct TokenReport {
     /// The user whose usage it sees, with role `user`.
     pub user: Option<u32>,
     /// When it was created, in seconds since 1970.
-    pub made_s: u64,
+    pub created_s: u64,
     /// Its expiry, in seconds since 1970; absent: valid until it is revoked.
     pub expires_s: Option<u64>,
 }
@@ -108,7 +108,7 @@ pub struct AuditLines {
     /// The newest of the requested changes.
     pub lines: Vec<AuditLine>,
     /// The number of older ones.
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 impl Role {

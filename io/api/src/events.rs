@@ -106,7 +106,7 @@ pub struct DecayAccountTable {
     /// The keys with usage, those with the most of their entitlement first.
     pub accounts: Vec<WireDecayAccount>,
     /// Further accounts that are not listed.
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 /// The account of one key.

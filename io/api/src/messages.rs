@@ -48,7 +48,7 @@ pub struct ControllerLink {
     pub connected: bool,
     /// How long ago the last reply came, in nanoseconds; absent before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order_ns_ago: Option<u64>,
+    pub last_reply_ns_ago: Option<u64>,
     /// The reason why the last call was not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

@@ -46,7 +46,7 @@ pub struct ProxyReport {
     pub contended: bool,
     /// Replies to queries, 8 at most.
     #[serde(default)]
-    pub answers: Vec<ProxyReply>,
+    pub replies: Vec<ProxyReply>,
 }
 
 /// The report of one target, without name and epoch of the proxy.
@@ -78,7 +78,7 @@ pub struct WireMembership {
     /// The term of the controller.
     pub controller: u64,
     /// The number of the registration in that term.
-    pub joined: u64,
+    pub registration: u64,
 }
 
 /// All shares that a proxy has of a target, in billionths.
@@ -148,7 +148,7 @@ pub struct UsageLine {
     pub id: u64,
     /// The subject of the line.
     #[serde(with = "compact::apart")]
-    pub payer: WireSubjectId,
+    pub subject: WireSubjectId,
     /// The usage of the subject, cumulative.
     pub counters: WireCounters,
 }
@@ -221,7 +221,7 @@ pub struct ControllerReply {
     pub usage_acknowledged: Option<u64>,
     /// Queries, 8 at most.
     #[serde(default)]
-    pub questions: Vec<ProxyQuery>,
+    pub queries: Vec<ProxyQuery>,
     /// Whether another process reports under the same name; its reports are rejected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
@@ -235,7 +235,7 @@ pub struct WireTargetAssignment {
     /// Its number in the membership, from 1.
     pub number: u64,
     /// The report to which it replies.
-    pub answers: u64,
+    pub in_reply_to: u64,
     /// Whether the controller is learning and raises no share.
     pub learning: bool,
     /// The revision since which it lists all changes.
@@ -262,7 +262,7 @@ pub struct WireRemoteService {
     /// The service by the others.
     pub total: WireServiceTotal,
     /// The known service of the proxy itself.
-    pub own: WireServiceTotal,
+    pub local: WireServiceTotal,
 }
 
 /// The rules that a controller sends to its proxies.
@@ -286,11 +286,11 @@ pub struct ControllerStatus {
     /// Its term: greater than that of every leader before it.
     pub term: u64,
     /// Whether it is the leader. A standby serves nothing else.
-    pub leads: bool,
+    pub is_leader: bool,
     /// The leader, if this one is a standby and the leader is known.
     pub leader: Option<String>,
     /// How old a standby's copy of the leader's usage is.
-    pub copied_ns_ago: Option<u64>,
+    pub replication_lag_ns: Option<u64>,
     /// The store of rules, tokens and proxies.
     pub store: String,
     /// The addresses at which it listens.
@@ -348,7 +348,7 @@ pub struct UsageTable {
     /// The subjects, the costliest first.
     pub rows: Vec<UsageRow>,
     /// Further subjects that are not listed.
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 /// The usage of one subject.

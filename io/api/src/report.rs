@@ -55,7 +55,7 @@ pub struct WireJobReport {
     /// Named patterns of its requests; those that are slow have advice.
     pub patterns: Vec<JobPattern>,
     /// Caveats about these figures, a sentence each.
-    pub doubts: Vec<String>,
+    pub caveats: Vec<String>,
 }
 
 /// A cause of delay of a job.
@@ -64,7 +64,7 @@ pub struct JobDelayCause {
     /// The cause in words: `the limit of rule jobs (jobid=dd.1)`.
     pub what: String,
     /// Whether it delays requests now.
-    pub now: bool,
+    pub current: bool,
     /// Requests that it delayed.
     pub requests: u64,
     /// The payload bytes of the delayed requests.
@@ -81,7 +81,7 @@ pub struct ConcurrentJob {
     /// Its payload read and written.
     pub bytes: u64,
     /// Its part of all payload in this time, in millionths.
-    pub share_ppm: u32,
+    pub traffic_ppm: u32,
 }
 
 /// A point of a job's time.

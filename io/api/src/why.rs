@@ -51,7 +51,7 @@ pub struct Why {
     #[serde(default)]
     pub donations: Vec<WireDonation>,
     /// Subjects and causes that are not listed.
-    pub left_out: u64,
+    pub omitted: u64,
     /// Proxies that did not reply in time.
     #[serde(default)]
     pub unanswered: Vec<String>,
@@ -103,7 +103,7 @@ pub struct LimitState {
     /// Units a second over all proxies; the greatest number: none.
     pub per_s: u64,
     /// The share of this proxy, in billionths.
-    pub part: u32,
+    pub share_ppb: u32,
     /// Units a second that it admitted here recently.
     pub used_per_s: u64,
     /// The time until it admits the next request; 0: at once.
@@ -153,7 +153,7 @@ pub struct WireWait {
     /// The limit, if the kind is `limit`; without figures if it no longer exists.
     pub limit: Option<LimitState>,
     /// Whether it delays requests now.
-    pub now: bool,
+    pub current: bool,
     /// How long ago it began, with pauses of less than a second.
     pub since_ns_ago: u64,
     /// The time since then in which it delayed any request.
@@ -218,7 +218,7 @@ pub struct DelayTable {
     /// The listed subjects, longest delay first.
     pub rows: Vec<DelayRow>,
     /// Further subjects that are not listed.
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 /// The delays of one subject.
@@ -329,13 +329,13 @@ impl Why {
             (key(a), &a.proxy, &a.nid).cmp(&(key(b), &b.proxy, &b.nid))
         });
         self.waits.sort_by(|a, b| {
-            let key = |h: &WireWait| (!h.now, std::cmp::Reverse(h.wait_ns), h.kind);
+            let key = |h: &WireWait| (!h.current, std::cmp::Reverse(h.wait_ns), h.kind);
             (key(a), &a.proxy, &a.rule, &a.key).cmp(&(key(b), &b.proxy, &b.rule, &b.key))
         });
-        self.left_out += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
-        self.left_out += self.waits.len().saturating_sub(Why::WAITS_MAX) as u64;
+        self.omitted += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
+        self.omitted += self.waits.len().saturating_sub(Why::WAITS_MAX) as u64;
         self.donations.sort_by_key(|donation| donation.last_ns_ago);
-        self.left_out += self.donations.len().saturating_sub(Why::DONATIONS_MAX) as u64;
+        self.omitted += self.donations.len().saturating_sub(Why::DONATIONS_MAX) as u64;
         self.donations.truncate(Why::DONATIONS_MAX);
         self.subjects.truncate(Why::SUBJECTS_MAX);
         self.waits.truncate(Why::WAITS_MAX);
@@ -344,7 +344,7 @@ impl Why {
     /// Adds the reply of the proxy of that name.
     pub fn merge(&mut self, proxy: &str, answer: Why) {
         self.scheduling |= answer.scheduling;
-        self.left_out += answer.left_out;
+        self.omitted += answer.omitted;
         let named = |mut subject: WhySubject| {
             proxy.clone_into(&mut subject.proxy);
             subject
@@ -374,7 +374,7 @@ impl LimitState {
 
     /// Returns the units a second that this proxy admits.
     pub fn here_per_s(&self) -> u64 {
-        let here = u128::from(self.per_s) * u128::from(self.part) / 1_000_000_000;
+        let here = u128::from(self.per_s) * u128::from(self.share_ppb) / 1_000_000_000;
         u64::try_from(here).unwrap_or(u64::MAX)
     }
 }

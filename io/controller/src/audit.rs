@@ -88,7 +88,10 @@ impl Audit {
                 }
             }
         }
-        Ok(AuditLines { lines: found.into_iter().map(|(_, line)| line).collect(), left_out })
+        Ok(AuditLines {
+            lines: found.into_iter().map(|(_, line)| line).collect(),
+            omitted: left_out,
+        })
     }
 
     fn append(&self, to: &mut OpenAudit, text: &[u8]) -> io::Result<()> {
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(whats(&audit.read(0, 10).unwrap()), ["w1", "w2", "w3", "w4"]);
         assert_eq!(audit.read(0, 10).unwrap().lines[0], line(1, "w1"));
         let newest = audit.read(2, 2).unwrap();
-        assert_eq!((whats(&newest), newest.left_out), (vec!["w3", "w4"], 1));
+        assert_eq!((whats(&newest), newest.omitted), (vec!["w3", "w4"], 1));
         let mode = fs::metadata(folder.path().join("audit.log")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -135,7 +135,7 @@ impl TokenRecord {
             name: self.name.clone(),
             role: self.role,
             user: self.user,
-            made_s: self.made_s,
+            created_s: self.made_s,
             expires_s: self.expires_s,
         }
     }

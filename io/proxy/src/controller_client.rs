@@ -258,12 +258,12 @@ impl ReportLoop {
     }
 
     fn post(&mut self, mut report: ProxyReport) {
-        report.answers = std::mem::take(&mut self.answers);
+        report.replies = std::mem::take(&mut self.answers);
         // Where both posters wait for answers, what this says the next one says.
         match self.posts.try_send(report) {
             Ok(()) => self.in_flight += 1,
             Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
-                self.answers = report.answers;
+                self.answers = report.replies;
             }
         }
     }
@@ -284,7 +284,7 @@ impl ReportLoop {
         if let Some(sequence) = order.usage_acknowledged {
             self.usage.acknowledge(sequence);
         }
-        let questions = order.questions.iter().take(QUESTIONS_MAX);
+        let questions = order.queries.iter().take(QUESTIONS_MAX);
         self.answers.extend(questions.map(|question| self.server.answer_controller(question)));
         self.answers.truncate(QUESTIONS_MAX);
         asks |= !self.answers.is_empty();

@@ -153,7 +153,7 @@ impl Server {
     fn write_controller_client(&self, page: &mut MetricsPage) {
         let Some(link) = self.link.report(self.clock.now()) else { return };
         page.single(&names::LINK_UP, link.connected.into());
-        if let Some(age) = link.order_ns_ago {
+        if let Some(age) = link.last_reply_ns_ago {
             page.single(&names::LINK_AGE, age);
         }
         let mut calls = page.family(&names::LINK_CALLS);

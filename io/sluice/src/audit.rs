@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-fn format_lines(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
+fn format_lines(AuditLines { lines, omitted: left_out }: &AuditLines, now_s: u64) -> String {
     let mut text = String::new();
     if *left_out > 0 {
         let _ = writeln!(text, "({left_out} older entries omitted)");
@@ -86,7 +86,7 @@ mod tests {
             before: Some("a\nb\nc\n".into()),
             after: Some("a\nB\nB2\nc\n".into()),
         };
-        let lines = AuditLines { lines: vec![line], left_out: 3 };
+        let lines = AuditLines { lines: vec![line], omitted: 3 };
         assert_eq!(
             format_lines(&lines, 100),
             "(3 older entries omitted)\n\

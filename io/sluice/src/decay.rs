@@ -78,8 +78,8 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
             }
         }
     }
-    for decay in decays.decays.iter().filter(|decay| decay.left_out > 0) {
-        let _ = writeln!(text, "{} more accounts of {}", decay.left_out, decay.rule.name);
+    for decay in decays.decays.iter().filter(|decay| decay.omitted > 0) {
+        let _ = writeln!(text, "{} more accounts of {}", decay.omitted, decay.rule.name);
     }
     if !decays.contended && decays.decays.iter().any(|decay| decay.rule.contention) {
         let _ = writeln!(text, "no contention: decays with contention throttle no key now");
@@ -160,7 +160,7 @@ mod tests {
             ..WireDecayAccount::default()
         };
         let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };
-        let decay = DecayAccountTable { rule, accounts: vec![account], left_out: 3 };
+        let decay = DecayAccountTable { rule, accounts: vec![account], omitted: 3 };
         let decays =
             WireDecayAccounts { at_ns: 5_000_000_001, contended: true, decays: vec![decay] };
         assert_eq!(

@@ -89,7 +89,7 @@ fn format_report(report: &WireJobReport) -> String {
             let _ = writeln!(out, "  {}\n  ({})", pattern.advice, pattern.source);
         }
     }
-    for doubt in &report.doubts {
+    for doubt in &report.caveats {
         let _ = writeln!(out, "Note: {doubt}");
     }
     out
@@ -153,7 +153,7 @@ fn write_delays(out: &mut String, report: &WireJobReport) {
         span(delayed_ns)
     );
     for holder in &report.delay_causes {
-        let now = if holder.now { "; delaying it now" } else { "" };
+        let now = if holder.current { "; delaying it now" } else { "" };
         let _ = writeln!(
             out,
             "  {}: {} requests ({}), {} in all{now}.",
@@ -195,7 +195,7 @@ fn write_other_jobs(out: &mut String, report: &WireJobReport) {
     }
     let named = report.others.iter().map(|other| {
         let name = if other.job.is_empty() { "requests without a job" } else { other.job.as_str() };
-        format!("{name} {}", percent(other.share_ppm.into(), WHOLE))
+        format!("{name} {}", percent(other.traffic_ppm.into(), WHOLE))
     });
     let named = named.collect::<Vec<_>>().join(", ");
     let more = if report.others_count > report.others.len() as u64 { ", …" } else { "" };
@@ -233,12 +233,13 @@ mod tests {
         };
         let holder = JobDelayCause {
             what: "the limit of rule jobs (jobid=dd.1)".into(),
-            now: true,
+            current: true,
             requests: 18_000,
             bytes: 1_080_000_000,
             wait_ns: 720_000_000_000,
         };
-        let other = ConcurrentJob { job: "sh.a".into(), bytes: 2_800_000_000, share_ppm: 700_000 };
+        let other =
+            ConcurrentJob { job: "sh.a".into(), bytes: 2_800_000_000, traffic_ppm: 700_000 };
         WireJobReport {
             job: "dd.1".into(),
             users: vec![1000],
@@ -254,7 +255,7 @@ mod tests {
             others_count: 1,
             coverage_ppm: 300_000,
             patterns: vec![JobPattern::from(model::Pattern::SmallReads)],
-            doubts: vec!["The last minute is not over.".into()],
+            caveats: vec!["The last minute is not over.".into()],
             ..WireJobReport::default()
         }
     }

@@ -85,7 +85,7 @@ const AFTER_HELP: &str = "\
 Examples:
   sluice sim scenarios/
   sluice sim scenarios/wrf.toml --out figures
-  sluice sim scenarios/ --json | jq 'select(.holds | not)'
+  sluice sim scenarios/ --json | jq 'select(.passed | not)'
   sluice sim --seeds 1000
   sluice sim --trace t.slt --rules now.toml --rules planned.toml";
 

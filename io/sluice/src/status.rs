@@ -114,7 +114,7 @@ impl ShownProcess {
     fn of_controller(status: ControllerStatus, proxies: Vec<WireProxyStatus>) -> ShownProcess {
         let mut problems: Vec<_> = proxies.iter().filter_map(problem_of).collect();
         problems.dedup();
-        if !status.leads && status.leader.is_none() {
+        if !status.is_leader && status.leader.is_none() {
             problems.push("no leader: this controller is a standby and sees no leader".into());
         }
         ShownProcess { controller: Some(status), proxies, problems, ..ShownProcess::default() }
@@ -143,7 +143,7 @@ impl ShownProcess {
             match &status.controller {
                 None => row("controller", "none: the rules are local".into()),
                 Some(link) => {
-                    let heard = match link.order_ns_ago {
+                    let heard = match link.last_reply_ns_ago {
                         Some(ago) => format!("last reply {} ago", span(ago)),
                         None => "no reply yet".into(),
                     };
@@ -158,7 +158,7 @@ impl ShownProcess {
             row("store", status.store.clone());
             row(
                 "decides",
-                match (status.leads, &status.leader) {
+                match (status.is_leader, &status.leader) {
                     (true, _) => format!("itself, term {term}"),
                     (false, Some(leader)) => format!("{leader}; this one is a standby"),
                     (false, None) => "no leader".into(),
@@ -252,7 +252,7 @@ mod tests {
             proxy("b", "x", true, false),
             proxy("c", "x", false, false),
         ];
-        let leads = ControllerStatus { leads: true, ..ControllerStatus::default() };
+        let leads = ControllerStatus { is_leader: true, ..ControllerStatus::default() };
         let shown = ShownProcess::of_controller(leads, proxies);
         assert_eq!(shown.problems.len(), 2, "{:?}", shown.problems);
         assert_eq!(shown.text().lines().filter(|line| line.starts_with("wrong")).count(), 2);

@@ -201,7 +201,7 @@ mod tests {
             name: name.into(),
             role,
             user,
-            made_s: 1,
+            created_s: 1,
             expires_s,
         };
         let tokens = Tokens {

@@ -93,8 +93,8 @@ fn list(used: &UsageTable) -> String {
     let by = used.by.to_uppercase();
     let head = [by.as_str(), "READ", "READS", "WRITTEN", "WRITES", "METADATA", "COST", "DELAYED"];
     let mut text = table::aligned(&head, &[1, 2, 3, 4, 5, 6, 7], rows);
-    if used.left_out > 0 {
-        text += &format!("({} more rows omitted)\n", used.left_out);
+    if used.omitted > 0 {
+        text += &format!("({} more rows omitted)\n", used.omitted);
     }
     text
 }
@@ -120,7 +120,7 @@ mod tests {
             ..WireCounters::default()
         };
         let rows = vec![UsageRow { name: String::new(), counters }];
-        let used = UsageTable { by: "job".into(), rows, left_out: 2, ..UsageTable::default() };
+        let used = UsageTable { by: "job".into(), rows, omitted: 2, ..UsageTable::default() };
         assert_eq!(
             list(&used),
             "JOB     READ  READS  WRITTEN  WRITES  METADATA     COST  DELAYED\n\

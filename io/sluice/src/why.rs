@@ -149,7 +149,7 @@ fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
     }
     let mut rows: Vec<_> = rows.into_values().filter(|row| row.delayed > 0).collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.delayed_ns), row.name.clone()));
-    Ok(DelayTable { by: by.into(), rows, left_out: why.left_out, ..DelayTable::default() })
+    Ok(DelayTable { by: by.into(), rows, omitted: why.omitted, ..DelayTable::default() })
 }
 
 fn delays(delayed: &DelayTable) -> String {
@@ -169,8 +169,8 @@ fn delays(delayed: &DelayTable) -> String {
     let by = delayed.by.to_uppercase();
     let head = [by.as_str(), "DELAYED", "WAITED", "EACH", "BYTES", "OF ALL BYTES"];
     let mut text = table::aligned(&head, &[1, 2, 3, 4, 5], rows);
-    if delayed.left_out > 0 {
-        text += &format!("({} more rows omitted)\n", delayed.left_out);
+    if delayed.omitted > 0 {
+        text += &format!("({} more rows omitted)\n", delayed.omitted);
     }
     text
 }

@@ -93,7 +93,7 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
 fn leader_of(all: &[Option<QosController>]) -> Option<usize> {
     let leads = |one: &Option<QosController>| {
         let status = one.as_ref().and_then(|one| one.client.controller_status().ok());
-        status.is_some_and(|status| status.leads)
+        status.is_some_and(|status| status.is_leader)
     };
     all.iter().position(leads)
 }

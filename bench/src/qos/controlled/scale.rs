@@ -169,7 +169,7 @@ fn count(usage: &mut UsageReport, classes: u64) {
             export: "data".into(),
             ..WireSubjectId::default()
         };
-        let line = |id| UsageLine { id, payer: payer(id), counters: WireCounters::default() };
+        let line = |id| UsageLine { id, subject: payer(id), counters: WireCounters::default() };
         usage.lines = (1..=classes).map(line).collect();
     }
     for line in &mut usage.lines {

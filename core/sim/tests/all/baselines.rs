@@ -23,7 +23,7 @@ fn run_with(
         text += &format!("steps = [{{ do = \"read 4KiB\", depth = {depth} }}]\n");
     }
     let head = format!(
-        "from = \"a test\"\nabout = \"\"\nduration = \"110s\"\nwarmup = \"10s\"\npolicies = [\"{policy}\"]\n"
+        "from = \"a test\"\ndescription =  \"\"\nduration = \"110s\"\nwarmup = \"10s\"\npolicies = [\"{policy}\"]\n"
     );
     let target = format!(
         "[[target]]\nname = \"t\"\nslots = {slots}\nparallelism = {slots}\nread = [[\"4KiB\", \"{time}\"]]\n{more}\n"

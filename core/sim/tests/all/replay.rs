@@ -5,7 +5,7 @@ use sluice_sim::{Policy, ReplayRecord, Replayed, Scenario, World};
 
 const BASE: &str = r#"
 from = "a test"
-about = "Where a recording is replayed."
+description = "Where a recording is replayed."
 duration = "10s"
 rules = '''
 [[rule]]

@@ -3,7 +3,7 @@
 use sluice_sim::Scenario;
 
 const RIGHT: &str = r#"from = "a test"
-about = "One job at one disk."
+description = "One job at one disk."
 duration = "10s"
 warmup = "1s"
 policies = ["ours", "fifo"]

@@ -35,7 +35,7 @@ pub struct CheckedReport {
     /// Whether requests of several classes wait for one another at any target.
     pub contended: bool,
     /// Replies to pending queries of the controller.
-    pub answers: Vec<ProxyReply>,
+    pub replies: Vec<ProxyReply>,
 }
 
 /// A [`UsageReport`] with checked values.
@@ -57,7 +57,7 @@ pub struct CheckedLine {
     /// The number of the line at the proxy.
     pub id: u64,
     /// The subject of the line.
-    pub payer: Arc<WireSubjectId>,
+    pub subject: Arc<WireSubjectId>,
     /// The cumulative counters of the line.
     pub counters: WireCounters,
 }
@@ -120,14 +120,14 @@ impl CheckedReport {
     /// # Errors
     /// If a value is not valid: names the target and the value.
     pub fn new(from: &Arc<str>, said: ProxyReport) -> Result<CheckedReport, WrongMessage> {
-        let ProxyReport { epoch, rules, targets, usage, contended, answers } = said;
+        let ProxyReport { epoch, rules, targets, usage, contended, replies: answers } = said;
         let taken = |(target, form): (&String, &WireTargetReport)| {
             let report = form.to_report(from, epoch).map_err(|why| why.at(target))?;
             Ok((target.as_str().into(), report))
         };
         let targets = targets.iter().map(taken).collect::<Result<_, WrongMessage>>()?;
         let usage = usage.map(CheckedUsage::from);
-        Ok(CheckedReport { epoch, rules, targets, usage, contended, answers })
+        Ok(CheckedReport { epoch, rules, targets, usage, contended, replies: answers })
     }
 }
 
@@ -136,7 +136,7 @@ impl From<UsageReport> for CheckedUsage {
         let UsageReport { sequence, total, lines, dropped_lines: gone } = said;
         let line = |line: UsageLine| CheckedLine {
             id: line.id,
-            payer: line.payer.into(),
+            subject: line.subject.into(),
             counters: line.counters,
         };
         CheckedUsage {
@@ -189,13 +189,13 @@ impl ScopeInterner {
             taken.push((target.into(), ShareReport { uses, ..report }));
         }
         let usage = usage.map(|said| self.usage(said)).transpose()?;
-        Ok(CheckedReport { epoch, rules, targets: taken, usage, contended, answers })
+        Ok(CheckedReport { epoch, rules, targets: taken, usage, contended, replies: answers })
     }
 
     fn usage(&mut self, said: CompactUsage<'_>) -> Result<CheckedUsage, WrongMessage> {
         let CompactUsage { sequence, total, lines, dropped_lines: gone } = said;
         let line = |(id, payer, counters): CompactLine<'_>| {
-            Ok(CheckedLine { id, payer: self.payer(payer)?, counters })
+            Ok(CheckedLine { id, subject: self.payer(payer)?, counters })
         };
         let lines = lines.into_iter().map(line).collect::<Result<_, WrongMessage>>()?;
         Ok(CheckedUsage { sequence, total, lines, dropped_lines: gone })

@@ -15,7 +15,7 @@ impl ProxyReport {
     /// Returns the report in its compact form; `None` if it has replies to queries.
     pub fn to_compact(&self) -> Option<Vec<u8>> {
         let compact = || postcard::to_stdvec(self).expect("memory takes all of it");
-        self.answers.is_empty().then(compact)
+        self.replies.is_empty().then(compact)
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) mod tests {
         };
         let payer =
             WireSubjectId { job: "dd.500".into(), project: Some(8), ..WireSubjectId::default() };
-        let line = UsageLine { id: 4, payer, counters: counters.clone() };
+        let line = UsageLine { id: 4, subject: payer, counters: counters.clone() };
         let usage =
             UsageReport { sequence: 3, total: counters, lines: vec![line], dropped_lines: vec![1] };
         ProxyReport {
@@ -98,7 +98,7 @@ pub(super) mod tests {
             targets: BTreeMap::from([("fs".into(), target)]),
             usage: Some(usage),
             contended: true,
-            answers: Vec::new(),
+            replies: Vec::new(),
         }
     }
 
@@ -109,8 +109,8 @@ pub(super) mod tests {
         let json = serde_json::to_vec(&report).unwrap();
         assert!(bytes.len() * 3 < json.len(), "{} and {} bytes", bytes.len(), json.len());
         let what = QueryReply::Why(Box::default());
-        let answers = vec![ProxyReply { number: 1, what }];
-        assert_eq!(ProxyReport { answers, ..report }.to_compact(), None);
+        let replies = vec![ProxyReply { number: 1, what }];
+        assert_eq!(ProxyReport { replies, ..report }.to_compact(), None);
     }
 
     /// If this fails, the message has changed: increase the number in `COMPACT_REPORT` and in the

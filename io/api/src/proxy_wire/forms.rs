@@ -63,7 +63,7 @@ pub struct WireWaits {
     /// The scope that is divided.
     pub scope: WireScope,
     /// The share in billionths of the whole.
-    pub part: u32,
+    pub share_ppb: u32,
 }
 
 /// The grant of a scope; with neither share nor rate it is no longer listed.
@@ -72,7 +72,7 @@ pub struct WireScopeGrant {
     /// The scope of the grant.
     pub scope: WireScope,
     /// The share, in billionths.
-    pub part: Option<u32>,
+    pub share_ppb: Option<u32>,
     /// The rate over all proxies to which a decay limits it.
     pub rate: Option<WireRate>,
 }
@@ -157,10 +157,10 @@ impl WireTargetAssignment {
     pub fn to_assignment(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
         let grants = self.grants.iter().map(|of| {
             let rate = of.rate.map(Rate::try_from).transpose()?;
-            Ok((of.scope.to_scope()?, Grant { part: of.part.map(part).transpose()?, rate }))
+            Ok((of.scope.to_scope()?, Grant { part: of.share_ppb.map(part).transpose()?, rate }))
         });
         let told = self.remote_service.iter().map(|of| {
-            let told = RemoteService { total: of.total.into(), own: of.own.into() };
+            let told = RemoteService { total: of.total.into(), own: of.local.into() };
             Ok((of.scope.to_scope()?, told))
         });
         Ok(Assignment {
@@ -168,7 +168,7 @@ impl WireTargetAssignment {
             epoch,
             term: self.term.into(),
             number: self.number,
-            in_reply_to: self.answers,
+            in_reply_to: self.in_reply_to,
             learning: self.learning,
             base: self.base,
             revision: self.revision,
@@ -185,18 +185,18 @@ impl From<&Assignment> for WireTargetAssignment {
     fn from(order: &Assignment) -> WireTargetAssignment {
         let grant_of = |(scope, grant): &(Scope, Grant)| WireScopeGrant {
             scope: scope.into(),
-            part: grant.part.map(Share::billionths),
+            share_ppb: grant.part.map(Share::billionths),
             rate: grant.rate.map(WireRate::from),
         };
         let told_of = |(scope, told): &(Scope, RemoteService)| WireRemoteService {
             scope: scope.into(),
             total: told.total.into(),
-            own: told.own.into(),
+            local: told.own.into(),
         };
         WireTargetAssignment {
             term: order.term.into(),
             number: order.number,
-            answers: order.in_reply_to,
+            in_reply_to: order.in_reply_to,
             learning: order.learning,
             base: order.base,
             revision: order.revision,
@@ -211,7 +211,7 @@ impl From<&Assignment> for WireTargetAssignment {
 
 impl WireHoldings {
     fn to_holdings(&self) -> Result<Holdings, WrongMessage> {
-        let listed = self.listed.iter().map(|of| Ok((of.scope.to_scope()?, part(of.part)?)));
+        let listed = self.listed.iter().map(|of| Ok((of.scope.to_scope()?, part(of.share_ppb)?)));
         Ok(Holdings {
             unlisted: part(self.unlisted)?,
             fallback: part(self.fallback)?,
@@ -224,7 +224,7 @@ impl From<&Holdings> for WireHoldings {
     fn from(held: &Holdings) -> WireHoldings {
         let form = |(scope, part): &(Scope, Share)| WireWaits {
             scope: scope.into(),
-            part: part.billionths(),
+            share_ppb: part.billionths(),
         };
         WireHoldings {
             unlisted: held.unlisted.billionths(),
@@ -320,13 +320,13 @@ impl From<Rate> for WireRate {
 
 impl From<WireMembership> for Membership {
     fn from(form: WireMembership) -> Membership {
-        Membership { controller: form.controller, joined: form.joined }
+        Membership { controller: form.controller, joined: form.registration }
     }
 }
 
 impl From<Membership> for WireMembership {
     fn from(term: Membership) -> WireMembership {
-        WireMembership { controller: term.controller, joined: term.joined }
+        WireMembership { controller: term.controller, registration: term.joined }
     }
 }
 

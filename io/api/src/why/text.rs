@@ -28,7 +28,7 @@ impl Why {
             );
             return out;
         }
-        let (now, before): (Vec<_>, Vec<_>) = self.waits.iter().partition(|hold| hold.now);
+        let (now, before): (Vec<_>, Vec<_>) = self.waits.iter().partition(|hold| hold.current);
         if now.is_empty() {
             let _ = writeln!(out, "Nothing delays {whom} now.");
         }
@@ -42,8 +42,8 @@ impl Why {
         for donation in &self.donations {
             donation.explain(&mut out);
         }
-        if self.left_out > 0 {
-            let _ = writeln!(out, "{} further lines are omitted.", self.left_out);
+        if self.omitted > 0 {
+            let _ = writeln!(out, "{} further lines are omitted.", self.omitted);
         }
         out
     }
@@ -275,8 +275,8 @@ impl LimitState {
         let rate = per_second(self.per_s, self.in_bytes);
         let share = percent(self.used_per_s, self.here_per_s());
         let mut text = format!("the limit is {rate}");
-        if self.part < 1_000_000_000 {
-            let part = percent(self.part.into(), 1_000_000_000);
+        if self.share_ppb < 1_000_000_000 {
+            let part = percent(self.share_ppb.into(), 1_000_000_000);
             let here = per_second(self.here_per_s(), self.in_bytes);
             let _ = write!(text, " over all proxies, {part} of it here ({here})");
         }
@@ -439,7 +439,7 @@ mod tests {
             key: "jobid=dd.1".into(),
             in_bytes: true,
             per_s: 20_000_000,
-            part: 500_000_000,
+            share_ppb: 500_000_000,
             used_per_s: 9_900_000,
             next_ns: 3_410_000,
             waiting: 1,
@@ -451,7 +451,7 @@ mod tests {
             key: "jobid=dd.1".into(),
             kind: WireWaitKind::Limit,
             limit: Some(limit.clone()),
-            now: true,
+            current: true,
             since_ns_ago: 12_000_000_000,
             active_ns: 11_900_000_000,
             wait_ns: 40_000_000_000,
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn who_is_not_held_and_who_is_not_known_is_told_so() {
         let mut why = held();
-        why.waits[0].now = false;
+        why.waits[0].current = false;
         why.waits[0].last_ns_ago = 90_000_000_000;
         let text = why.explain();
         assert!(text.starts_with("Nothing delays job dd.1 now.\n"), "{text}");

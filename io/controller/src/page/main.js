@@ -89,7 +89,7 @@ function showStack() {
 part(["now", "jobs", "proxies"], "/v1/live", LIVE_MS, (live) => {
   const began = performance.now();
   shown = began;
-  at("silent").textContent = live.silent.length ? `Not included, because these proxies did not reply: ${live.silent.join(", ")}.` : "";
+  at("unanswered").textContent = live.unanswered.length ? `Not included, because these proxies did not reply: ${live.unanswered.join(", ")}.` : "";
   if (rates.take(live)) showStack();
   showPayers();
   heat.push(rates.targets);
@@ -108,10 +108,10 @@ for (const id of ["find", "held"]) at(id).addEventListener("input", showPayers);
 
 // ---- why ----
 
-const limited = (hold) => `${hold.limit.section} ${hold.limit.name}${hold.limit.key ? ` for ${hold.limit.key}` : ""}`;
+const limited = (hold) => `${wait.limit.section} ${wait.limit.name}${wait.limit.key ? ` for ${wait.limit.key}` : ""}`;
 const CAUSES = {
-  limit: (hold) => (hold.limit ? limited(hold) : "a limit"),
-  slots: (hold) => `the cap on slots of rule ${hold.rule}`,
+  limit: (hold) => (wait.limit ? limited(hold) : "a limit"),
+  slots: (hold) => `the cap on slots of rule ${wait.rule}`,
   share: () => "its weight: other classes are served by theirs",
   elsewhere: () => "service from other proxies",
   busy: () => "its own load: the target is saturated",
@@ -121,12 +121,12 @@ const CAUSES = {
 every("/v1/why", SLOW_MS, (why) => {
   reasons.clear();
   const named = /(?:^| )jobid=(\S+)/;
-  for (const hold of why.holds) {
-    if (!hold.now || !["limit", "slots"].includes(hold.kind)) continue;
-    const job = named.exec(hold.key)?.[1];
-    const text = `${CAUSES[hold.kind](hold)}, for ${span(hold.since_ns_ago)}`;
+  for (const wait of why.waits) {
+    if (!wait.current || !["limit", "slots"].includes(wait.kind)) continue;
+    const job = named.exec(wait.key)?.[1];
+    const text = `${CAUSES[wait.kind](hold)}, for ${span(wait.since_ns_ago)}`;
     const jobs = job ? [job] : why.subjects
-      .filter((one) => one.delayed > 0 && one.limits.some((limit) => limit.name === hold.limit?.name))
+      .filter((one) => one.delayed > 0 && one.limits.some((limit) => limit.name === wait.limit?.name))
       .map((one) => one.job || "(no job)");
     for (const name of jobs) if (!reasons.has(name)) reasons.set(name, text);
   }
@@ -154,9 +154,9 @@ every("/v1/proxies", SLOW_MS, (answer) => {
 function showProxies() {
   const rows = new Map(rates.targets.map((one) => [`${one.proxy} ${one.target}`, { ...one, heard: "now", said: "now" }]));
   for (const [key, one] of standings) {
-    const ago = one.heard_ns_ago;
+    const ago = one.last_report_ns_ago;
     const row = rows.get(key) ?? { proxy: one.name, target: one.target, slots: 0, held: 0, queued: 0, full: 0 };
-    const said = one.silent ? `unreachable for ${span(ago)}; its share is not reassigned` : ago > 5e9 ? `${span(ago)} ago` : "now";
+    const said = one.unreachable ? `unreachable for ${span(ago)}; its share is not reassigned` : ago > 5e9 ? `${span(ago)} ago` : "now";
     rows.set(key, { ...row, heard: said, said });
   }
   proxies.show([...rows.values()], (row) => `${row.proxy} ${row.target}`);
@@ -245,7 +245,7 @@ listen((events) => {
 // ---- age of the figures ----
 
 every("/v1/status", SLOW_MS, (status) => {
-  const who = status.leads ? `leader, term ${status.term}` : "standby";
+  const who = status.is_leader ? `leader, term ${status.term}` : "standby";
   at("standing").dataset.text = `${location.host} ${who}; ${status.proxies} proxies`;
 });
 

@@ -34,22 +34,22 @@ function tell(report) {
   if (counters.delayed > 0) {
     sentences.push(`Limits delayed ${count(counters.delayed)} requests, ${span(counters.delayed_ns / counters.delayed)} each.`);
   }
-  for (const holder of report.holders) sentences.push(`Delayed by ${holder.what}: ${span(holder.wait_ns)} in total.`);
+  for (const cause of report.delay_causes) sentences.push(`Delayed by ${cause.what}: ${span(cause.wait_ns)} in total.`);
   for (const kind of ["reads", "writes"]) if (counters[kind]) sentences.push(sizes(kind, counters[kind]));
-  const others = report.others.map((other) => `${other.job || "requests without a job"} ${percent(other.share_ppm / 1e6)}`);
+  const others = report.others.map((other) => `${other.job || "requests without a job"} ${percent(other.traffic_ppm / 1e6)}`);
   sentences.push(others.length === 0 ? "No other job had requests in this time."
     : `It moved ${percent(report.coverage_ppm / 1e6)} of all bytes in this time; others: ${others.join(", ")}.`);
   const told = sentences.map((text) => line("p", text));
   for (const pattern of report.patterns) {
     told.push(line("h4", pattern.name), line("p", `${pattern.what} ${pattern.advice}`));
   }
-  return [...told, ...report.doubts.map((doubt) => line("p", doubt, "aside"))];
+  return [...told, ...report.caveats.map(line\("p", doubt => (caveat) => line("p", caveat => line("p", doubt, "aside"))];
 }
 
 function achieved(report) {
   const inBytes = report.achieved_per_s > 0;
   const unit = inBytes ? "bytes" : "ops";
-  const [had, wanted] = inBytes ? [report.achieved_per_s, report.asked_per_s] : [report.achieved_ops_per_s, report.asked_ops_per_s];
+  const [had, wanted] = inBytes ? [report.achieved_per_s, report.requested_per_s] : [report.achieved_ops_per_s, report.requested_ops_per_s];
   const asked = report.counters.delayed > 0 ? ` and requested about ${rate(wanted, unit)}` : "";
   return `It achieved ${rate(had, unit)}${asked}.`;
 }

@@ -140,7 +140,7 @@ function change() {
   }
   if (editing) return { action: "change", name: editing.name, keys };
   const before_ = fields.before.value;
-  return { action: "start", name: fields.name.value, keys, place: before_ ? { before: before_ } : "last" };
+  return { action: "start", name: fields.name.value, keys, position: before_ ? { before: before_ } : "last" };
 }
 
 /** Applies the change of a dialog; if it is refused, the dialog stays open with its input. */

@@ -426,7 +426,7 @@ impl PlanActor {
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
             rules: given.then(rules),
             usage_acknowledged: None,
-            questions: self.fan_out.questions(name),
+            queries: self.fan_out.questions(name),
             duplicate: waiting.duplicate,
         }));
     }

@@ -121,7 +121,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         coverage_ppm: part_ppm(bytes, everybody),
         points: merge_points(points, &length),
         patterns: seen.patterns().map(JobPattern::from).collect(),
-        doubts: caveats(found, active_s, at_s),
+        caveats: caveats(found, active_s, at_s),
         ..WireJobReport::default()
     }
 }
@@ -130,11 +130,11 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
 pub(super) fn add_delay_causes(report: &mut WireJobReport, why: &Why, silent: &[String]) {
     report.delay_causes_known = !why.subjects.is_empty();
     let mut holders: BTreeMap<String, api::JobDelayCause> = BTreeMap::new();
-    for hold in why.waits.iter().filter(|hold| hold.requests > 0 || hold.now) {
+    for hold in why.waits.iter().filter(|hold| hold.requests > 0 || hold.current) {
         let what = hold.cause();
         let holder = holders.entry(what.clone()).or_default();
         holder.what = what;
-        holder.now |= hold.now;
+        holder.current |= hold.current;
         holder.requests = holder.requests.saturating_add(hold.requests);
         holder.bytes = holder.bytes.saturating_add(hold.bytes);
         holder.wait_ns = holder.wait_ns.saturating_add(hold.wait_ns);
@@ -144,7 +144,7 @@ pub(super) fn add_delay_causes(report: &mut WireJobReport, why: &Why, silent: &[
     report.delay_causes.truncate(DELAY_CAUSES_MAX);
     if !silent.is_empty() {
         let silent = silent.join(", ");
-        report.doubts.push(format!("Causes of delay are not known from: {silent}."));
+        report.caveats.push(format!("Causes of delay are not known from: {silent}."));
     }
 }
 
@@ -157,7 +157,7 @@ fn concurrent_jobs(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<Concu
     let row = |(bytes, name): (u64, &String)| ConcurrentJob {
         job: name.clone(),
         bytes,
-        share_ppm: part_ppm(bytes, everybody),
+        traffic_ppm: part_ppm(bytes, everybody),
     };
     (others.into_iter().take(OTHERS_MAX).map(row).collect(), count)
 }
@@ -289,12 +289,12 @@ mod tests {
         assert_eq!((report.achieved_per_s, report.requested_per_s), (1_000_000, 1_500_000));
         assert_eq!((report.achieved_ops_per_s, report.requested_ops_per_s), (100, 150));
         assert_eq!(report.coverage_ppm, 250_000);
-        let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, share_ppm: 750_000 };
+        let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, traffic_ppm: 750_000 };
         assert_eq!((report.others, report.others_count), (vec![beside], 1));
         let names: Vec<_> = report.patterns.iter().map(|pattern| pattern.name.as_str()).collect();
         assert_eq!(names, ["small-random-reads", "small-reads"]);
         assert_eq!(
-            report.doubts,
+            report.caveats,
             ["In 1 of 3 minutes it had no requests, or they were not counted."]
         );
         assert_eq!(report.points.len(), 2);
@@ -307,13 +307,13 @@ mod tests {
         short.users = vec![7, 8];
         let report = summary("j", &short, Time::from_nanos(10 * MINUTE.get() + 20_000_000_000));
         assert_eq!((report.active_s, report.to_s), (20, 620), "the open minute is 20 s old");
-        let doubts = report.doubts.join("\n");
+        let doubts = report.caveats.join("\n");
         for what in ["less than two minutes", "not over", "2 users", "(other)"] {
             assert!(doubts.contains(what), "{what}: {doubts}");
         }
         let old = found(vec![point(10, 10, 1, 0)], &[]);
         let report = summary("j", &old, Time::from_nanos(99 * MINUTE.get()));
-        assert!(report.doubts[0].contains("points of 10min are kept"), "{:?}", report.doubts);
+        assert!(report.caveats[0].contains("points of 10min are kept"), "{:?}", report.caveats);
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
             rule: "jobs".into(),
             requests: 2,
             wait_ns,
-            now,
+            current: now,
             ..WireWait::default()
         };
         let holds = vec![
@@ -347,10 +347,10 @@ mod tests {
         let holders: Vec<_> = report
             .delay_causes
             .iter()
-            .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.now))
+            .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.current))
             .collect();
         let share = "its weight: other classes are served by theirs";
         assert_eq!(holders, [("the slots of rule jobs", 4, 7, true), (share, 2, 5, false)]);
-        assert!(report.delay_causes_known && report.doubts[0].ends_with("from: b."));
+        assert!(report.delay_causes_known && report.caveats[0].ends_with("from: b."));
     }
 }

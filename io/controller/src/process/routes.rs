@@ -133,9 +133,9 @@ async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, Rou
         pid: std::process::id(),
         t_ns: view.now.as_nanos(),
         term: shared.term,
-        leads: true,
+        is_leader: true,
         leader: None,
-        copied_ns_ago: None,
+        replication_lag_ns: None,
         store: shared.store_location.clone(),
         listeners: shared.listeners.clone(),
         rules: in_force(&shared).version.clone(),
@@ -256,7 +256,7 @@ async fn used(
     let rows = table.iter().filter(|(name, counters)| !counters.is_zero() && asked(name));
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(name, counters)| (std::cmp::Reverse(counters.cost_ns), *name));
-    let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
+    let omitted = rows.len().saturating_sub(ROWS_MAX) as u64;
     let row = |(name, counters): (&String, &Counters)| UsageRow {
         name: name.clone(),
         counters: usage::form(counters),
@@ -266,7 +266,7 @@ async fn used(
         from_s: from.as_nanos() / 1_000_000_000,
         to_s: to.as_nanos() / 1_000_000_000,
         rows: rows.into_iter().take(ROWS_MAX).map(row).collect(),
-        left_out,
+        omitted,
     }))
 }
 

@@ -311,9 +311,9 @@ async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         t_ns: nanos(told.began),
-        leads: false,
+        is_leader: false,
         leader,
-        copied_ns_ago: copied.map(nanos),
+        replication_lag_ns: copied.map(nanos),
         listeners: told.listeners.clone(),
         ..ControllerStatus::default()
     })

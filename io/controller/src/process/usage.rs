@@ -108,7 +108,7 @@ impl UsageUpdate {
     ) -> UsageUpdate {
         let line = |line: CheckedLine| LedgerReportLine {
             id: line.id,
-            payer: Some(line.payer),
+            payer: Some(line.subject),
             counters: counters(&line.counters),
         };
         UsageUpdate {

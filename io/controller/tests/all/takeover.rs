@@ -91,7 +91,7 @@ impl Process {
     }
 
     fn leads(&self) -> bool {
-        self.client().controller_status().is_ok_and(|status| status.leads)
+        self.client().controller_status().is_ok_and(|status| status.is_leader)
     }
 }
 
@@ -137,7 +137,7 @@ impl Proxy {
             export: "x".into(),
             ..WireSubjectId::default()
         };
-        let line = UsageLine { id: 1, payer, counters: counters.clone() };
+        let line = UsageLine { id: 1, subject: payer, counters: counters.clone() };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
         let usage = Some(UsageReport { sequence, total: counters, lines, dropped_lines: gone });
         let report = self.standing.report(Some(Vec::new()), self.now);
@@ -222,7 +222,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     let (first, second) = if first.leads() { (first, second) } else { (second, first) };
     let known = Instant::now();
     until("the second has copied it", || {
-        let ago = second.client().controller_status().ok().and_then(|s| s.copied_ns_ago);
+        let ago = second.client().controller_status().ok().and_then(|s| s.replication_lag_ns);
         ago.is_some_and(|ago| u128::from(ago) < known.elapsed().as_nanos())
     });
     let mut store = etcd::store(&etcd, None);

@@ -210,7 +210,7 @@ fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<It
             key: key.clone(),
             kind,
             limit,
-            now: cause.now,
+            current: cause.now,
             since_ns_ago: now.since(cause.since).get(),
             last_ns_ago: now.since(cause.last).get(),
             active_ns: cause.active.get(),
@@ -251,7 +251,7 @@ fn limit_of(by: &WaitCause, meter: Option<&MeterStatus>, now: Time) -> Option<Li
 fn limit(meter: &MeterStatus, now: Time) -> LimitState {
     LimitState {
         per_s: meter.rate.per_sec(),
-        part: meter.part.billionths(),
+        share_ppb: meter.part.billionths(),
         used_per_s: meter.used_per_sec,
         next_ns: meter.due.since(now).get(),
         waiting: meter.waiting as u64,

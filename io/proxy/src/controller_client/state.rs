@@ -97,7 +97,7 @@ impl ControllerClientState {
         let KnownController { link, last, ordered } = locked.as_ref()?;
         let connected = *last == ReportCall::Answered;
         let order_ns_ago = ordered.map(|ordered| now.since(ordered).get());
-        Some(ControllerLink { connected, order_ns_ago, ..link.clone() })
+        Some(ControllerLink { connected, last_reply_ns_ago: order_ns_ago, ..link.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<KnownController>> {
@@ -132,7 +132,7 @@ mod tests {
         assert!(state.is_answered());
         state.failed(&refused(ErrorCode::DuplicateName, "taken"));
         let told = state.report(Time::from_nanos(9)).unwrap();
-        assert_eq!((told.connected, told.order_ns_ago), (false, Some(4)));
+        assert_eq!((told.connected, told.last_reply_ns_ago), (false, Some(4)));
         assert_eq!((told.problem.as_deref(), told.duplicate), (Some("taken"), true));
         assert_eq!((told.answered, told.refused, told.unanswered), (1, 1, 0));
         state.answered(

@@ -207,7 +207,7 @@ impl UsageEntry {
             class: class.to_string(),
             export: self.export.to_string(),
         };
-        UsageLine { id: self.id, payer, counters: self.sums.form() }
+        UsageLine { id: self.id, subject: payer, counters: self.sums.form() }
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
 
     fn bytes(report: &UsageReport) -> Vec<(&str, u64)> {
         let lines = report.lines.iter();
-        lines.map(|line| (line.payer.job.as_str(), line.counters.read_bytes)).collect()
+        lines.map(|line| (line.subject.job.as_str(), line.counters.read_bytes)).collect()
     }
 
     #[test]
@@ -350,13 +350,13 @@ mod tests {
         let report = desk.report(1).unwrap();
         let of = |line: &UsageLine| {
             let ops = [OpKind::Read, OpKind::Getattr].map(|kind| line.counters.ops.of(kind));
-            (line.payer.class.clone(), line.counters.read_bytes, ops)
+            (line.subject.class.clone(), line.counters.read_bytes, ops)
         };
         let lines: Vec<_> = report.lines.iter().map(of).collect();
         let class = |name: &str, bytes, ops| (name.to_string(), bytes, ops);
         let (of_a, of_c) = (class("jobs jobid=a", 10, [1, 0]), class("default", 5, [1, 0]));
         assert_eq!(lines, [class("default", 0, [0, 3]), of_a, of_c]);
-        assert!(report.lines.iter().all(|line| line.payer.export == "home"), "{report:?}");
+        assert!(report.lines.iter().all(|line| line.subject.export == "home"), "{report:?}");
         let cost = |line: &UsageLine| line.counters.cost_ns;
         assert_eq!(report.lines.iter().map(cost).sum::<u64>(), report.total.cost_ns);
         // Other rules: what was counted stays where it was, what comes is the new class's.

@@ -126,7 +126,7 @@ impl MountState {
             MountState::Ok => "ok",
             MountState::Waits => "waits",
             MountState::Ended => "ended",
-            MountState::Unresponsive => "silent",
+            MountState::Unresponsive => "unresponsive",
             MountState::Unknown => "unknown",
         }
     }

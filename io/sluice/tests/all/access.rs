@@ -176,7 +176,12 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
     let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
     let line = |id: u64, uid: u32| UsageLine {
         id,
-        payer: WireSubjectId { job: format!("dd.{id}"), uid, gid: 100, ..WireSubjectId::default() },
+        subject: WireSubjectId {
+            job: format!("dd.{id}"),
+            uid,
+            gid: 100,
+            ..WireSubjectId::default()
+        },
         counters: WireCounters { read_bytes: 1_000 * id, cost_ns: id, ..WireCounters::default() },
     };
     let lines = vec![line(1, 1001), line(2, 1002)];
@@ -292,7 +297,7 @@ fn each_accepted_change_is_written_down_and_no_refused_one() {
     let has = |needle: &str| kept.windows(needle.len()).any(|window| window == needle.as_bytes());
     assert!(!has(&root[4..]) && !has(&ann[4..]), "a token's text is on record");
 
-    assert_eq!(admin.audit("limit=1").unwrap().left_out, 4);
+    assert_eq!(admin.audit("limit=1").unwrap().omitted, 4);
     for (query, at) in [
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
@@ -369,7 +374,8 @@ fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_o
     let mut controllers = dirs.each_ref().map(|dir| start(dir));
     let clients = controllers.each_ref().map(|one| client(&one.url, &showing(root.trim())));
     let leader = |not: Option<usize>| {
-        let leads = |at: usize| clients[at].controller_status().is_ok_and(|status| status.leads);
+        let leads =
+            |at: usize| clients[at].controller_status().is_ok_and(|status| status.is_leader);
         until("one leads", || (0..2).any(|at| Some(at) != not && leads(at)));
         (0..2).find(|at| Some(*at) != not && leads(*at)).unwrap()
     };
@@ -377,7 +383,7 @@ fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_o
     let ann = token(&clients[first], "ann", Role::Read);
     let other = 1 - first;
     until("what was used is copied", || {
-        clients[other].controller_status().unwrap().copied_ns_ago.is_some()
+        clients[other].controller_status().unwrap().replication_lag_ns.is_some()
     });
     let place = ["--data", text(data.path()), "--store", &store];
     let error = sluice(&[&["token", "list"], &place[..]].concat()).unwrap_err();

@@ -149,7 +149,7 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
     let report = |target: &str, more: &str| {
         format!(
             "{{\"epoch\":1,\"targets\":{{\"{target}\":{{\"sequence\":1,\"term\":{{\"controller\":0,\
-             \"joined\":0}},\"heard\":0,\"revision\":0,\"lapsed\":false,\"uses\":[{more}],\
+             \"registration\":0}},\"last_assignment\":0,\"revision\":0,\"lease_expired\":false,\"uses\":[{more}],\
              \"served\":[]}}}}}}"
         )
     };

@@ -42,7 +42,7 @@ impl Controllers {
     fn leader(&self) -> Option<usize> {
         let leads = |one: &Controller| {
             let status = one.client().controller_status();
-            status.is_ok_and(|status| status.leads)
+            status.is_ok_and(|status| status.is_leader)
         };
         self.all.iter().position(leads)
     }
@@ -124,10 +124,10 @@ fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
         let status = |one: &Controller| one.client().controller_status().ok();
         let all: Vec<_> = controllers.all.iter().filter_map(status).collect();
         let copied = all.iter().filter(|status| {
-            let ago = status.copied_ns_ago.map(u128::from);
-            !status.leads && ago.is_some_and(|ago| ago < known.elapsed().as_nanos())
+            let ago = status.replication_lag_ns.map(u128::from);
+            !status.is_leader && ago.is_some_and(|ago| ago < known.elapsed().as_nanos())
         });
-        copied.count() == 2 && all.iter().any(|status| status.leads)
+        copied.count() == 2 && all.iter().any(|status| status.is_leader)
     });
     let leader = controllers.wait_for_leader();
     controllers.all[leader].kill();
@@ -147,7 +147,7 @@ fn one_that_stands_by_says_who_leads_and_nothing_else() {
         let client = controllers.all[(leader + 1) % 3].client();
         let status = client.controller_status().unwrap();
         let refused = client.set_rules(&limited(LIMIT)).err();
-        !status.leads
+        !status.is_leader
             && status.leader.as_deref() == Some(url)
             && refused.is_some_and(|error| {
                 error.code() == ErrorCode::NotLeader && error.to_string().contains(url)

@@ -67,7 +67,7 @@ fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byt
         let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
         (status(&answer), body)
     };
-    let start = r#"{"action": "start", "name": "b", "place": {"before": "a"},
+    let start = r#"{"action": "start", "name": "b", "position": {"before": "a"},
                     "keys": {"match": "jobid={dd.*}", "limit": "5MB/s,9ops/s"}}"#;
     let (code, body) = edit(start);
     assert_eq!(code, 200, "{body}");
@@ -76,7 +76,7 @@ fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byt
         |rules: &WireRules| rules.rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&rules), ["b", "a"]);
     assert_eq!(rules.rules[0].limits.len(), 2);
-    assert_eq!(edit(r#"{"action": "rank", "name": "b", "place": "last"}"#).0, 200);
+    assert_eq!(edit(r#"{"action": "rank", "name": "b", "position": "last"}"#).0, 200);
     assert_eq!(edit(r#"{"action": "change", "name": "b", "keys": {"limit": "none"}}"#).0, 200);
     let rules = client.rules().unwrap();
     assert_eq!((names(&rules), rules.rules[1].limits.len()), (vec!["a".into(), "b".into()], 0));

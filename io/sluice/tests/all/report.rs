@@ -97,7 +97,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     assert_eq!(names(&report), ["small-random-reads", "small-reads"]);
     assert!(report.to_s > report.from_s && report.to_s <= report.at_s, "{report:#?}");
     assert_eq!(report.points.iter().map(|point| point.read_bytes).sum::<u64>(), READS * PIECE);
-    assert!(report.doubts[0].contains("less than two minutes"), "{:?}", report.doubts);
+    assert!(report.caveats[0].contains("less than two minutes"), "{:?}", report.caveats);
 
     let log = of("logger").unwrap();
     assert_eq!((names(&log), log.counters.writes.random), (vec!["small-writes"], 0));

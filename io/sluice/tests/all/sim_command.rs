@@ -13,7 +13,7 @@ use testkit::TestFolder;
 
 /// A job at a disk that serves 1000 of its requests a second.
 const SCENARIO: &str = r#"from = "a test"
-about = "One job at one disk."
+description = "One job at one disk."
 duration = "10s"
 policies = ["ours", "fifo"]
 
@@ -107,7 +107,7 @@ fn json_has_what_was_found_and_a_figure_is_drawn() {
     let output = sim(&["--json", "--out", figures.to_str().unwrap()], &[&file]);
     assert_eq!(output.status.code(), Some(0));
     let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&object["holds"], &object["seed"]), (&true.into(), &1.into()));
+    assert_eq!((&object["passed"], &object["seed"]), (&true.into(), &1.into()));
     assert_eq!(object["reports"][1]["policy"], "fifo");
     assert_eq!(object["verdicts"][0]["what"], "rate a");
     let svg = fs::read_to_string(figures.join("one.svg")).unwrap();
@@ -121,7 +121,7 @@ fn scenarios_by_chance_are_run_from_a_seed_on() {
     let text = stdout(&output);
     let found = text.lines().map(|line| {
         let object: Value = serde_json::from_str(line).unwrap();
-        (object["seed"].as_u64().unwrap(), object["holds"] == true)
+        (object["seed"].as_u64().unwrap(), object["passed"] == true)
     });
     assert_eq!(found.collect::<Vec<_>>(), [(5, true), (6, true), (7, true)]);
 }
@@ -170,7 +170,7 @@ fn a_replay_shows_what_each_job_would_have_had_and_which_rule_held_it_back() {
     let output = args(&["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert!(object["how"].is_string(), "{object}");
+    assert!(object["method"].is_string(), "{object}");
     let runs = object["targets"][0]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
     let had = |run: usize, job: &str, what: &str| runs[run]["jobs"][job][what].clone();
@@ -185,7 +185,7 @@ fn a_replay_shows_what_each_job_would_have_had_and_which_rule_held_it_back() {
     // All but the first: the burst is less than one.
     assert!(had(2, "slow", "span_ns").as_u64().unwrap() > (READS - 1) * 5_000_000_000);
     assert_eq!(had(2, "slow", "delayed"), READS - 1);
-    assert!(had(2, "slow", "held_percent").as_f64().unwrap() > 50.0);
+    assert!(had(2, "slow", "throttled_percent").as_f64().unwrap() > 50.0);
     let held = had(2, "slow", "rules");
     assert_eq!((&held[0]["rule"], &held[0]["requests"]), (&"held".into(), &asked));
     assert!(held[0]["by"].as_str().unwrap().contains("800B/s"), "{held}");
@@ -196,7 +196,7 @@ fn a_replay_shows_what_each_job_would_have_had_and_which_rule_held_it_back() {
         text.lines().find(is).unwrap_or_else(|| panic!("{text}"))
     };
     assert!(row("slow", "recorded") != row("slow", "slow.toml"));
-    assert!(text.contains(object["how"].as_str().unwrap()), "{text}");
+    assert!(text.contains(object["method"].as_str().unwrap()), "{text}");
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn simulated() -> BTreeMap<&'static str, u64> {
         )
     };
     let text = format!(
-        "from = \"a real proxy\"\nabout = \"Reads that the page cache answers.\"\n\
+        "from = \"a real proxy\"\ndescription =  \"Reads that the page cache answers.\"\n\
          duration = \"12s\"\nwarmup = \"2s\"\nrules = '''{RULES}'''\n\
          [[target]]\nname = \"proxy\"\nslots = 1\nthreads = 1\nparallelism = 1\n\
          hit_percent = 100\nread = [[\"1KiB\", \"1ms\"]]\ncached = [[\"1KiB\", \"100us\"]]\n{}",

@@ -126,7 +126,7 @@ fn every_request_is_in_the_trace_and_in_its_sums() {
         assert_eq!(record["cancelled"], false);
     }
 
-    assert_eq!((&summary["requests"], &summary["lost"]), (&WORK.into(), &0.into()));
+    assert_eq!((&summary["requests"], &summary["dropped"]), (&WORK.into(), &0.into()));
     assert_eq!(summary["cut"], false);
     let rows = summary["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
@@ -168,7 +168,13 @@ fn what_is_refused_before_it_waits_for_a_turn_is_in_the_trace() {
                 (text("nid"), number("ops"), number("bytes")),
                 ("127.0.0.1@tcp".into(), u64::from(r["kind"] == "attach"), 0)
             );
-            (text("kind"), number("errno"), r["uid"].clone(), text("export"), number("asked_bytes"))
+            (
+                text("kind"),
+                number("errno"),
+                r["uid"].clone(),
+                text("export"),
+                number("requested_bytes"),
+            )
         })
         .collect();
     let expected = [
@@ -225,7 +231,7 @@ fn what_its_client_gives_up_is_cancelled_and_counts_for_the_order_of_accesses() 
     for record in &reads[1..] {
         assert_eq!((&record["errno"], &record["service_ns"]), (&0.into(), &0.into()));
         assert_eq!((&record["bytes"], &record["ops"]), (&0.into(), &0.into()));
-        assert_eq!(record["asked_bytes"], 4096);
+        assert_eq!(record["requested_bytes"], 4096);
         assert!(record["queue_ns"].as_u64().unwrap() > 0);
     }
     let row = &summary["rows"][0];
@@ -343,7 +349,7 @@ fn a_disk_that_fills_up_loses_requests_until_there_is_room_again() {
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.wait().code(), Some(0));
     let (records, summary) = objects(&file, &[]);
-    let lost = summary["lost"].as_u64().unwrap();
+    let lost = summary["dropped"].as_u64().unwrap();
     assert_eq!(records.len() as u64 + lost, WORK as u64 * (ROUNDS + 1));
     assert!(lost > 0 && summary["cut"] == false, "{lost}");
     assert!(text(trace(&file, &["--summary"])).ends_with(" requests were not recorded\n"));

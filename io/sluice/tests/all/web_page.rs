@@ -22,7 +22,7 @@ const JSON: &str = "content-type: application/json\r\n";
 /// What locks its administrator out of a controller without tokens.
 const TOKEN: (&str, &str) = ("POST /v1/tokens", "{\"name\":\"evil\",\"role\":\"admin\"}");
 const START: &str = r#"{"action":"start","name":"evil","keys":{"match":"*","limit":"1MB/s"},
-                        "place":"first"}"#;
+                        "position":"first"}"#;
 
 #[test]
 fn a_web_page_of_elsewhere_cannot_drive_a_controller_without_tokens() {

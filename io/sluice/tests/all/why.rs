@@ -51,7 +51,7 @@ fn told(proxy: &Proxy, args: &[&str]) -> String {
 /// What holds now by a limit that was used lately: a busy machine may make it wait for a thread,
 /// too.
 fn by_limit(why: &Why) -> Vec<WireWait> {
-    let now = why.waits.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
+    let now = why.waits.iter().filter(|hold| hold.current && hold.kind == WireWaitKind::Limit);
     now.filter(|hold| hold.limit.as_ref().is_some_and(|l| l.used_per_s > 0)).cloned().collect()
 }
 
@@ -66,7 +66,7 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     let of =
         |job: &str| client.why(&WhyQuery { job: Some(job.into()), ..WhyQuery::default() }).unwrap();
     let held_for =
-        |why: &Why, ns: u64| why.waits.iter().any(|hold| hold.now && hold.active_ns > ns);
+        |why: &Why, ns: u64| why.waits.iter().any(|hold| hold.current && hold.active_ns > ns);
     until("they are held for a while", || {
         ["dd.1", "sh.1", "sh.2"].iter().all(|job| held_for(&of(job), 3_000_000_000))
     });

@@ -36,7 +36,8 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     let at_b = Reader::start(&b);
     // By the limit: a busy machine may make it wait for a thread, too.
     let held_at = |why: &Why| -> Vec<String> {
-        let holds = why.waits.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
+        let holds =
+            why.waits.iter().filter(|hold| hold.current && hold.kind == WireWaitKind::Limit);
         let mut at: Vec<_> = holds.map(|hold| hold.proxy.clone()).collect();
         at.sort();
         at
@@ -44,7 +45,7 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     let halves = |why: &Why| {
         let limits = why.waits.iter().filter_map(|hold| hold.limit.as_ref());
         limits.clone().count() == 2
-            && limits.clone().all(|l| l.part.abs_diff(500_000_000) < 50_000_000)
+            && limits.clone().all(|l| l.share_ppb.abs_diff(500_000_000) < 50_000_000)
     };
     until("both hold it, with half of the limit each", || {
         let why = of_job(&client);

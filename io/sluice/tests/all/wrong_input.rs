@@ -153,7 +153,7 @@ fn of_rules() -> Vec<Case> {
 fn report(target: &str, more: &str, tail: &str) -> String {
     format!(
         "{{\"epoch\":1,\"targets\":{{\"{target}\":{{\"sequence\":1,\"term\":{{\"controller\":0,\
-         \"joined\":0}},\"heard\":0,\"revision\":0,\"lapsed\":false,\"uses\":[{more}],\
+         \"registration\":0}},\"last_assignment\":0,\"revision\":0,\"lease_expired\":false,\"uses\":[{more}],\
          \"served\":[]}}}}{tail}}}"
     )
 }
@@ -167,7 +167,9 @@ fn of_proxies() -> Vec<Case> {
     let usage = |ops: &str| {
         let counters =
             format!("{{\"read_bytes\":1,\"written_bytes\":0,\"cost_ns\":1,\"ops\":{ops}}}");
-        format!(",\"usage\":{{\"sequence\":1,\"total\":{counters},\"lines\":[],\"gone\":[]}}")
+        format!(
+            ",\"usage\":{{\"sequence\":1,\"total\":{counters},\"lines\":[],\"dropped_lines\":[]}}"
+        )
     };
     let targets: Vec<_> = (0..65).map(|n| format!("\"t{n}\":null")).collect();
     vec![
@@ -346,7 +348,7 @@ fn furnish(url: &str, admin: &ApiClient) -> Vec<(Role, String)> {
     let proxy = &tokens.iter().find(|(role, _)| *role == Role::Proxy).unwrap().1;
     let counters = WireCounters { read_bytes: 1_000, cost_ns: 1, ..WireCounters::default() };
     let payer = WireSubjectId { job: "dd.1".into(), uid: 1001, ..WireSubjectId::default() };
-    let lines = vec![UsageLine { id: 1, payer, counters: counters.clone() }];
+    let lines = vec![UsageLine { id: 1, subject: payer, counters: counters.clone() }];
     let usage = Some(UsageReport { sequence: 1, total: counters, lines, ..UsageReport::default() });
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let report = ProxyReport { epoch: since.as_nanos() as u64, usage, ..ProxyReport::default() };

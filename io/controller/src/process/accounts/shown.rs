@@ -55,7 +55,7 @@ pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> D
     DecayAccountTable {
         rule: decay.into(),
         accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
-        left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,
+        omitted: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,
     }
 }
 

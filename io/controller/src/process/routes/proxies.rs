@@ -102,8 +102,8 @@ pub(super) async fn report(
     let body = body?;
     let name: Arc<str> = name.into();
     let body = decode_report(&shared, &name, &headers, &body)?;
-    if body.answers.len() > ANSWERS_MAX {
-        let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.answers.len());
+    if body.replies.len() > ANSWERS_MAX {
+        let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.replies.len());
         return Err(invalid("answers", message));
     }
     if body.targets.len() > TARGETS_MAX {
@@ -124,7 +124,7 @@ pub(super) async fn report(
         }
     }
     let (answer, order) = oneshot::channel();
-    let CheckedReport { epoch, rules, targets: reports, answers, .. } = body;
+    let CheckedReport { epoch, rules, targets: reports, replies: answers, .. } = body;
     let said = plan_actor::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {

@@ -83,7 +83,7 @@ pub(super) async fn top(
     let sums = sums_by(&shared, kind, from, to).await?;
     let mut rows: Vec<_> = sums.iter().filter(|(_, sums)| sums.delayed > 0).collect();
     rows.sort_by_key(|(name, sums)| (Reverse(sums.delayed_ns), *name));
-    let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
+    let omitted = rows.len().saturating_sub(ROWS_MAX) as u64;
     let row = |(name, sums): (&String, &crate::ledger::Counters)| DelayRow {
         name: name.clone(),
         delayed: sums.delayed,
@@ -93,7 +93,7 @@ pub(super) async fn top(
     };
     let rows = rows.into_iter().take(ROWS_MAX).map(row).collect();
     let seconds = |time: model::Time| time.as_nanos() / 1_000_000_000;
-    Ok(Json(DelayTable { by, from_s: seconds(from), to_s: seconds(to), rows, left_out }))
+    Ok(Json(DelayTable { by, from_s: seconds(from), to_s: seconds(to), rows, omitted }))
 }
 
 /// The current activity of every proxy: a sample for `sluice top`.

@@ -131,7 +131,7 @@ pub(crate) fn part_at(proxy: &Proxy) -> u64 {
     let query = WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() };
     let why = api_of(proxy).why(&query).unwrap();
     let all = why.subjects.iter().flat_map(|subject| &subject.limits);
-    all.filter(|limit| limit.name == "jobs").map(|limit| limit.part.into()).next().unwrap_or(0)
+    all.filter(|limit| limit.name == "jobs").map(|limit| limit.share_ppb.into()).next().unwrap_or(0)
 }
 
 /// Whether each proxy has acknowledged an equal part, or more.
