@@ -143,7 +143,7 @@ fn the_readme_holds_many_proxies_to_one_limit() {
 
 #[test]
 fn the_readme_has_no_section_that_nobody_types() {
-    let typed = ["", "Try it", "Many proxies, one limit", "One figure"];
+    let typed = ["", "Try it", "Many proxies, one limit", "One measurement"];
     for block in typed_blocks(README.0, README.1, README.2) {
         assert!(typed.contains(&block.section.as_str()), "{block:?}");
     }
