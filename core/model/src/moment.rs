@@ -41,15 +41,13 @@ pub enum Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MomentError {
     /// The text does not follow the grammar.
-    #[error(
-        "not a point of time such as 30d, 1w, yesterday, 2026-11-23, 2026-11-23T14:00 or 1767225600"
-    )]
+    #[error("not a time such as 30d, 1w, yesterday, 2026-11-23, 2026-11-23T14:00 or 1767225600")]
     NotAMoment,
     /// The text is a date, and the calendar has no such day or the day no such time.
     #[error("the calendar has no such date or time of day")]
     NotInCalendar,
     /// The point is before 1970, or so late that nanoseconds since then do not fit.
-    #[error("not a point of time from 1970 to 2553")]
+    #[error("not a time from 1970 to 2553")]
     OutOfRange,
     /// The point must be in the past.
     #[error("this time is in the future; use a past one")]

@@ -583,13 +583,13 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
 fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
     match (error.kind(), at) {
         (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. } | Endpoint::Https { .. }) => {
-            ", nothing listens there"
+            " (nothing listens there)"
         }
         (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, Endpoint::Unix(_)) => {
-            ", no proxy runs with this --proxy"
+            " (nothing listens there)"
         }
         (io::ErrorKind::PermissionDenied, Endpoint::Unix(_)) => {
-            ", only the proxy's own user and root may ask"
+            " (only the user of the server and root may connect)"
         }
         _ => "",
     }
@@ -709,7 +709,7 @@ mod tests {
     fn a_missing_proxy_is_named_with_its_socket() {
         let address: ServerAddress = "unix:///nonexistent/api".parse().unwrap();
         let error = ApiClient::new(&address).unwrap().status().unwrap_err().to_string();
-        assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --proxy");
+        assert_eq!(error, "cannot connect to /nonexistent/api (nothing listens there)");
     }
 
     #[test]

@@ -11,21 +11,21 @@ use crate::when::{self, MomentArg, forms_of_time};
 
 /// Show the audit log: changes and their authors, oldest first
 ///
-/// Each entry has the time, the author, the address, the object, and the lines that were removed
-/// and added.
+/// Each entry shows the time, the author, the author's address, what was changed, and the lines
+/// that were removed (-) and added (+).
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Start of the time span.
+    /// Start of the time span [default: the first entry]
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
     since: Option<MomentArg>,
-    /// Number of entries to show, newest kept.
-    #[arg(long, value_name = "COUNT", default_value_t = 1000,
+    /// Maximum number of entries to show, 1 to 1000; older entries are omitted.
+    #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
     controller: ControllerArgs,
-    /// JSON output, with the whole text before and after.
+    /// JSON output, with the whole text before and after each change.
     #[arg(long)]
     json: bool,
 }

@@ -26,10 +26,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 pub(crate) struct Args {
     /// Writable directory of the file system.
     dir: PathBuf,
-    /// Output file of costs, for `[[target]] costs = "FILE"` in the configuration.
+    /// File for the measured costs, for `[[target]] costs = "FILE"` in the configuration.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Approximate time to measure; longer on a busy machine.
+    /// Approximate duration of the measurement, 1s to 1h; longer on a busy machine.
     #[arg(long, value_name = "SPAN", default_value = "20s")]
     time: Nanos,
     /// JSON output with all measurements.

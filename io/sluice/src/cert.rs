@@ -40,12 +40,12 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum CertAction {
-    /// Create an authority: DIR/ca.pem and DIR/ca.key
+    /// Create a certificate authority: DIR/ca.pem and DIR/ca.key
     #[command(after_help = forms_of_expiry!())]
     Ca {
         /// Directory; created if it does not exist.
         dir: PathBuf,
-        /// End of validity.
+        /// Expiry of the certificate.
         #[arg(long, value_name = "TIME", default_value = "3650d", value_parser = when::expiry,
               allow_hyphen_values = true)]
         expires: MomentArg,
@@ -53,9 +53,9 @@ enum CertAction {
     /// Create a signed certificate: DIR/NAME.pem and DIR/NAME.key
     #[command(after_help = forms_of_expiry!())]
     Issue {
-        /// Directory of the authority.
+        /// Directory of the certificate authority.
         dir: PathBuf,
-        /// Name of a controller or, with --client, of a proxy as in its --name.
+        /// Name of a controller or, with --client, of a proxy (its --name).
         name: String,
         /// Host name or address of the controller; may be repeated [default: NAME]
         #[arg(long, value_name = "HOST", conflicts_with = "client")]
@@ -63,7 +63,7 @@ enum CertAction {
         /// Client certificate, for a proxy or a standby controller.
         #[arg(long)]
         client: bool,
-        /// End of validity.
+        /// Expiry of the certificate.
         #[arg(long, value_name = "TIME", default_value = "365d", value_parser = when::expiry,
               allow_hyphen_values = true)]
         expires: MomentArg,
@@ -114,7 +114,9 @@ fn issue(
          letter or digit, other than ca"
     );
     let ca = (dir.join("ca.pem"), dir.join("ca.key"));
-    let none = || format!("no authority in {0}; run sluice cert ca {0}", dir.display());
+    let none = || {
+        format!("no certificate authority in {0} (sluice cert ca {0} creates one)", dir.display())
+    };
     let text = fs::read_to_string(&ca.0).with_context(none)?;
     let ca_key = String::from_utf8(read_secret(&ca.1).with_context(none)?);
     let ca_key = ca_key.ok().and_then(|text| KeyPair::from_pem(&text).ok());

@@ -22,25 +22,27 @@ use crate::log;
 
 /// Run a controller: rules, limits and usage over many proxies
 ///
-/// Prints `listening on URL` for each address, and `ready` each time it becomes the leader.
-/// SIGTERM writes the usage to the ledger and exits; proxies continue with their shares.
+/// Prints `listening on URL` for each address, and `ready` each time it becomes the leader. On
+/// SIGTERM it writes the usage to the ledger and exits; proxies continue with their shares.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  sluice controller --data /var/lib/sluice/controller\n  sluice \
                         proxy --export scratch=/mnt/scratch --controller http://127.0.0.1:5650 \
                         --name a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
                         --match '*' --per jobid --limit 200MB/s\n\nWithout tokens it serves every user of \
-                        this machine and no other machine; see docs/ACCESS.md."
+                        this machine and no other machine; see docs/ACCESS.md.\nA standby \
+                        connects to its leader with --ca, --token-file, --cert and --key."
 )]
 pub(crate) struct Args {
-    /// TOML file with the keys below, such as `on_event` for --on-event; flags take precedence.
+    /// TOML file with a key for each flag, such as `on_event` for --on-event, and `allowed_hosts`;
+    /// flags take precedence.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// State directory, one per controller; required here or in --config.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Address to listen on: http://IP:PORT of loopback, unix:///path or, with tokens and a
-    /// certificate, https://IP:PORT; may be repeated. The system chooses a port for port 0
+    /// certificate, https://IP:PORT; may be repeated. For port 0 the system chooses a port
     /// [default: http://127.0.0.1:5650]
     #[arg(long, value_name = "URL")]
     listen: Vec<Endpoint>,
@@ -61,14 +63,14 @@ pub(crate) struct Args {
     /// Private key of the certificate, readable by its owner only.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Certificate authority of proxies; a proxy with its certificate needs no token.
+    /// Certificate authority of proxies: a proxy with a certificate that it signed needs no token.
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
     /// The credentials of a standby at its leader.
     #[command(flatten)]
     credentials: CredentialArgs,
     /// Command to run for each event (see `sluice events`), with the event as JSON on standard
-    /// input; words or a shell line, killed after 10 s.
+    /// input. A shell runs it if it contains shell syntax. It is killed after 10 s.
     #[arg(long, value_name = "COMMAND")]
     on_event: Option<String>,
     /// URL to post each event to as JSON; up to five retries within 30 s.

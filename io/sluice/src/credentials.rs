@@ -17,14 +17,14 @@ use crate::failure::CommandError;
 /// The caller's credentials, and the authority that the controller's certificate must be from.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CredentialArgs {
-    /// Authority of the controller's certificate, for https:// URLs [default: $SLUICE_CA]
+    /// Certificate authority of the controller, for https:// URLs [default: $SLUICE_CA]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// File with the token, readable by its owner only [default: $SLUICE_TOKEN_FILE, or the token
-    /// itself in $SLUICE_TOKEN]
+    /// File with the access token for the controller, readable by its owner only [default:
+    /// $SLUICE_TOKEN_FILE, or the token itself in $SLUICE_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Client certificate.
+    /// Client certificate for the controller (`sluice cert issue --client`).
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Private key of the client certificate, readable by its owner only.

@@ -16,17 +16,18 @@ use crate::top::table;
 
 /// Show decay accounts: usage, entitlement, level and limit
 ///
-/// LEVEL is `free`, `warned` (80 % of the entitlement used), `throttled` (throttled) or `floor`; FREE IN
-/// is the time until throttling ends for a key without further usage.
+/// LEVEL is `free`, `warned` (80 % of the entitlement used), `throttled` (the limit is lowered), or
+/// `floor` (to its lowest value). FREE IN is the time until throttling ends if the key has no
+/// further usage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice decay\n  sluice decay --subject uid=1000 --json")]
 pub(crate) struct Args {
-    /// Action; `list` is the only one.
+    /// Action.
     #[arg(value_enum, default_value = "list")]
     action: DecayAction,
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Key of the only account to show, such as uid=1000 or jobid=dd.500.
+    /// Key of the account to show, such as uid=1000 or jobid=dd.500 [default: all accounts]
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
     /// JSON output.
@@ -61,7 +62,7 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
     if rows.is_empty() {
         return match subject {
             Some(subject) => format!("{subject} has no usage that a decay counts\n"),
-            None => "no usage that a decay counts\n".into(),
+            None => "no accounts: no decay has counted usage yet\n".into(),
         };
     }
     let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];

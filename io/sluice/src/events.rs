@@ -14,15 +14,18 @@ use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};
 
 /// Show events: decay warnings, unreachable proxies, leaders, rule changes
+///
+/// The kinds are `warned`, `throttled`, `floor` and `released` of a decay's key; `unreachable`,
+/// `recovered` and `duplicate` (name) of a proxy; `leader` and `rules`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Start of the time span [default: the last hundred events]
+    /// Start of the time span [default: the last 100 events]
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
     since: Option<MomentArg>,
-    /// Wait for further events until interrupted, across changes of leader.
+    /// Further events as they come, until interrupted, also when the leader changes.
     #[arg(long)]
     follow: bool,
     /// JSON output, one object per line.

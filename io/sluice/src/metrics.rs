@@ -30,7 +30,7 @@ use samples::{MetricSample, samples};
 
 /// Show the metrics of a process, or send them to collectd or InfluxDB
 ///
-/// The process is a proxy, a mount or a controller.
+/// The process is a proxy, a mount or a controller. The options below precede the subcommand.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -41,7 +41,8 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Names are those of docs/METRICS.md. Histograms have their count and sum, without buckets.
+Names are those of docs/METRICS.md. collectd and InfluxDB get the count and sum of a histogram, and
+not its buckets.
 
 Examples:
   sluice metrics show unix:///run/sluice/proxy.sock
@@ -56,7 +57,7 @@ In collectd's configuration:
 
 #[derive(Clone, Debug, Subcommand)]
 enum MetricsCommand {
-    /// Print the current metrics page
+    /// Print the current metrics as Prometheus text
     Show {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
@@ -71,7 +72,7 @@ enum MetricsCommand {
         #[arg(long, value_name = "NAME")]
         instance: Option<String>,
     },
-    /// Write to InfluxDB 1 at each interval
+    /// Write metrics to InfluxDB, version 1, at each interval
     Influx {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
@@ -92,7 +93,7 @@ const FROM: &str = "URL of the metrics: --metrics of a proxy, -o metrics of a mo
 #[derive(Clone, Debug, clap::Args)]
 struct PushInterval {
     /// Interval between reads [default: $COLLECTD_INTERVAL, or 10s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "SPAN")]
     every: Option<Nanos>,
     /// Host name of the values [default: $COLLECTD_HOSTNAME, or this machine's name]
     #[arg(long, value_name = "NAME")]

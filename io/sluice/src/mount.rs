@@ -51,15 +51,15 @@ pub(crate) use umount::{Args as UmountArgs, run as run_umount};
                         allow_other,attr_timeout=5s\n  sluice umount /mnt/scratch\n\n\
                         docs/MOUNT.md describes every option and the line for /etc/fstab.")]
 pub(crate) struct Args {
-    /// Export: tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, with commas between the
-    /// proxies of one export.
+    /// Export: tcp://HOST:PORT/NAME, or unix:///path/of/socket//NAME, where two slashes end the
+    /// socket's path; with commas between the proxies of one export.
     source: String,
     /// Mount point.
     dir: PathBuf,
-    /// Mount options with commas between them, as for mount(8).
+    /// Mount options separated by commas, as for mount(8); may be repeated.
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Service in this process until it is unmounted, with the log on stderr.
+    /// Operation in the foreground until the directory is unmounted, with the log on stderr.
     #[arg(long)]
     foreground: bool,
     /// Log file of the background process, emptied at the start [default: a file in /run/sluice]
@@ -110,7 +110,7 @@ fn prepare(place: &Path) -> anyhow::Result<()> {
             "sluice: removed a dead mount, whose process had ended, from {place}"
         ));
     }
-    let found = place.metadata().with_context(|| place.display().to_string())?;
+    let found = place.metadata().with_context(|| format!("cannot mount at {}", place.display()))?;
     if !found.is_dir() {
         bail!("{} is not a directory", place.display());
     }
@@ -280,7 +280,7 @@ mod tests {
         let missing = prepare(Path::new("/proc/self/none")).unwrap_err();
         assert_eq!(
             format!("{missing:#}"),
-            "/proc/self/none: No such file or directory (os error 2)"
+            "cannot mount at /proc/self/none: No such file or directory (os error 2)"
         );
         let file = prepare(Path::new("/proc/self/status")).unwrap_err();
         assert_eq!(file.to_string(), "/proc/self/status is not a directory");

@@ -24,29 +24,29 @@ use crate::log;
 /// Serve directories over 9P2000.L and schedule every request by job
 ///
 /// Prints `listening on ADDRESS` for each listener, `metrics at ADDRESS` with --metrics, and then
-/// `ready`. SIGTERM answers the requests in flight and exits; SIGHUP reloads configuration and
-/// rules.
+/// `ready`. On SIGTERM it answers the requests in flight and exits; on SIGHUP it reloads
+/// configuration and rules.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  sluice proxy --export scratch=/mnt/scratch --listen \
                         tcp://127.0.0.1:5640 --rules rules.toml\n  mount -t 9p -o \
                         trans=tcp,port=5640,version=9p2000.L,aname=scratch 127.0.0.1 /mnt\n\n\
-                        Flags take precedence over the file of --config (docs/CONFIG.md).")]
+                        Flags take precedence over the configuration file (docs/CONFIG.md).")]
 pub(crate) struct Args {
     /// Directory to serve and its name for clients; may be repeated.
     #[arg(long, value_name = "NAME=DIR", value_parser = export)]
     export: Vec<(String, PathBuf)>,
-    /// Address for clients, tcp://IP:PORT or unix:///path; may be repeated. Replaces the list in
-    /// the file.
+    /// Address for clients, tcp://IP:PORT or unix:///path, in place of the configured list; may be
+    /// repeated [default: tcp://127.0.0.1:5640]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<ServerAddress>,
-    /// Users that are mapped to nobody: root, all or none.
+    /// Users that are mapped to nobody: root, all or none [default: root]
     #[arg(long, value_name = "USERS")]
     squash: Option<Squash>,
-    /// Rule file (docs/RULES.md).
+    /// Rule file (docs/RULES.md) [default: none, one class for all requests]
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// URL of the controller, which then provides the rules: https://HOST:PORT,
-    /// http://127.0.0.1:PORT or unix:///path (docs/CONTROLLER.md).
+    /// http://127.0.0.1:PORT or unix:///path, with commas between several (docs/CONTROLLER.md).
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
     /// The credentials at the controller (docs/ACCESS.md).
@@ -55,19 +55,21 @@ pub(crate) struct Args {
     /// Name of the proxy at the controller [default: this machine's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Configuration file (docs/CONFIG.md).
+    /// Configuration file (docs/CONFIG.md) [default: none]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Socket of the control API: unix:///path, auto or off.
+    /// Socket of the control API: unix:///path, off, or auto for unix:///run/sluice/proxy.sock
+    /// [default: auto]
     #[arg(long, value_name = "unix:///PATH")]
     api: Option<ApiSocket>,
-    /// Address of metrics as Prometheus text: http://IP:PORT or unix:///path.
+    /// Address of metrics as Prometheus text, besides the control API: http://IP:PORT or
+    /// unix:///path [default: none]
     #[arg(long, value_name = "http://IP:PORT")]
     metrics: Option<MetricsAddress>,
     /// File for a compact trace of every request (see `sluice trace`).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Service in order of arrival, to measure the cost of scheduling.
+    /// Dispatch in order of arrival, to measure the cost of scheduling.
     #[arg(long)]
     no_schedule: bool,
     /// Name of an export in which every change is refused; may be repeated.

@@ -22,8 +22,8 @@ use crate::when::{self, MomentArg, forms_of_time, utc};
 
 /// Report on a job: usage, delays by limits, and advice
 ///
-/// Includes the sizes and the order of its reads and writes, and the other jobs at the time. Only
-/// requests that reached a proxy are counted. docs/REPORT.md explains each line.
+/// Includes the sizes and the order of the job's reads and writes, and the other jobs of that time.
+/// Only requests that reached a proxy are counted. docs/REPORT.md explains each line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -32,14 +32,14 @@ pub(crate) struct Args {
     /// Name of the job; '' for requests without a job.
     #[arg(long)]
     job: String,
-    /// Time span to report, such as 10min or 24h.
+    /// Start of the time span, such as 15m or 24h.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = when::since,
           allow_hyphen_values = true)]
     since: MomentArg,
     /// JSON output.
     #[arg(long)]
     json: bool,
-    /// File for a picture of the job's rate over time.
+    /// SVG file for a picture of the job's rate over time.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }

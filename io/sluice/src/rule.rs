@@ -28,7 +28,7 @@ use source::RuleSource;
 
 use crate::failure::CommandError;
 
-/// Show, test and change rules, of a running proxy or in a rule file
+/// Show, test and change rules of a proxy, a controller or a rule file
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -37,12 +37,13 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Rules are ordered: a request belongs to the first rule whose --match holds. Without --file the
-command works on the proxy that listens at --proxy. A change is in force at once, also for queued
-requests, until the proxy ends or reloads its rule file; --save makes it permanent. With
---controller, or $SLUICE_CONTROLLER, it works on a controller, which stores the rules and gives them
-to all its proxies. With --file it works on a file and keeps its comments and order; \"-\" is
-standard input and, for changes, standard output.
+Rules are ordered: a request belongs to the first rule whose --match holds. The rules are those of:
+- a running proxy (--proxy, the default). A change is in force at once, also for queued requests,
+  until the proxy ends or reloads its rule file; --save makes it permanent.
+- a controller (--controller or $SLUICE_CONTROLLER). It stores the rules and gives them to all its
+  proxies.
+- a rule file (--file). Comments and order stay. \"-\" is standard input and, for changes, standard
+  output.
 
 Examples:
   sluice rule start backup --match 'uid={34}' --limit 200MB/s
@@ -58,8 +59,9 @@ docs/RULES.md describes conditions and every key.";
 enum RuleSubcommand {
     /// List rules and meters in their order, with their load
     ///
-    /// For a running proxy: the current value of limits with a parent (NOW), the number of classes
-    /// of each rule, and their waiting requests. Empty columns are omitted.
+    /// For a running proxy it shows the current value of limits that depend on other rules (NOW),
+    /// the number of classes of each rule, and their requests in the queue (QUEUED) and at the
+    /// backend (RUNNING). Empty columns are omitted.
     List {
         #[command(flatten)]
         source: RuleSource,
@@ -69,7 +71,8 @@ enum RuleSubcommand {
     },
     /// Start a rule, first in the order or at a given position
     ///
-    /// A rule named `default` gets the requests that no other rule matches and is always last.
+    /// Without a position the rule is placed first. A rule named `default` gets the requests that
+    /// no other rule matches and is always last.
     #[command(after_help = START_HELP)]
     Start {
         /// Name of the new rule: letters, digits, _ - and . only.
@@ -82,10 +85,10 @@ enum RuleSubcommand {
         #[command(flatten)]
         keys: RuleKeyArgs,
     },
-    /// Change keys of a rule: all given keys or, after an error, none
+    /// Change keys of a rule; after an error none is changed
     ///
-    /// Keys that are not given stay. `none` removes a key, so that its default holds. The debt or
-    /// balance of a class or meter stays: a change never refills a meter.
+    /// Keys that are not given keep their values. `none` removes a key, so that its default
+    /// applies. A change never refills a meter: classes and meters keep their debt or balance.
     #[command(after_help = CHANGE_HELP)]
     Change {
         /// Name of the rule.
@@ -97,7 +100,7 @@ enum RuleSubcommand {
     },
     /// Stop a rule; its requests move to the next rule that matches
     ///
-    /// It is an error if the rule does not exist or is the parent of others.
+    /// Fails if the rule does not exist, or if other rules depend on it.
     #[command(after_help = "Example:\n  sluice rule stop backup --save")]
     Stop {
         /// Name of the rule.
@@ -118,7 +121,7 @@ enum RuleSubcommand {
     },
     /// Replace all rules and meters by those of a file
     ///
-    /// After an error in the file the old rules stay; exit status 1.
+    /// If the file has an error, the rules in force stay, and the exit status is 1.
     #[command(
         after_help = "Examples:\n  sluice rule import rules.toml\n  sluice rule export | sed \
                             s/500MB/600MB/ | sluice rule import -"
@@ -134,14 +137,14 @@ enum RuleSubcommand {
     Export {
         #[command(flatten)]
         source: RuleSource,
-        /// JSON output of text and version.
+        /// JSON output: the text of the rules and its version.
         #[arg(long)]
         json: bool,
     },
-    /// Check a rule file: errors, rules that never match, one request
+    /// Check a rule file, and show what a given request would get
     ///
-    /// Exit status 1 if a proxy would refuse the file. Without FILE it checks the rules in force at
-    /// a running proxy.
+    /// Lists errors and rules that never match. The exit status is 1 if a proxy would refuse the
+    /// file. Without FILE it checks the rules in force at a running proxy.
     #[command(after_help = check::AFTER_HELP)]
     Check(check::RuleCheck),
 }
@@ -166,13 +169,13 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 struct RulePositionArgs {
-    /// Rule before which it is placed.
+    /// Position before this rule.
     #[arg(long, value_name = "RULE")]
     before: Option<String>,
-    /// Position before all others.
+    /// Position before all other rules.
     #[arg(long)]
     first: bool,
-    /// Position after all others except `default`.
+    /// Position after all other rules except `default`.
     #[arg(long)]
     last: bool,
 }
@@ -182,7 +185,8 @@ struct RulePositionArgs {
 struct RuleWriteArgs {
     #[command(flatten)]
     source: RuleSource,
-    /// Change of the proxy's rule file (its --rules), too, so that it is permanent.
+    /// Permanent change, written to the proxy's rule file (its --rules); a controller saves every
+    /// change.
     #[arg(long, conflicts_with = "file")]
     save: bool,
     /// JSON output of the changed rules.

@@ -16,12 +16,11 @@ use crate::top::DEFAULT_API;
 /// The flags that choose the server to call.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
-    /// unix:///run/sluice/proxy.sock]
+    /// Control socket of the proxy [default: unix:///run/sluice/proxy.sock, without a controller]
     #[arg(long, value_name = "unix:///PATH", conflicts_with = "controller")]
     proxy: Option<ServerAddress>,
     /// URL of the controller, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT or
-    /// unix:///path, with commas between several.
+    /// unix:///path, with commas between several [default: $SLUICE_CONTROLLER]
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
     #[command(flatten)]

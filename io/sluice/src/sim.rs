@@ -38,36 +38,37 @@ use scenarios::Planned;
 /// With --trace it replays the requests of a proxy's trace under other rules: a dry run
 /// (docs/SIM.md).
 ///
-/// The exit status is 0 if all expectations are met, 1 if one is not, and 2 if a file is wrong.
+/// The exit status is 0 if all expectations are met, 1 if one is not, and 2 if a file is invalid.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     /// Scenario files, and directories of scenario files.
     #[arg(value_name = "FILE|DIR", required_unless_present_any = ["seeds", "trace"])]
     paths: Vec<PathBuf>,
-    /// Only scheduler to run: ours, fifo, sfqd, sfqd-slots, tbf or dmclock.
+    /// Scheduler to run instead of all: ours (that of the proxy), fifo, sfqd, sfqd-slots, tbf or
+    /// dmclock.
     #[arg(long, value_name = "NAME")]
     policy: Option<Policy>,
     /// Seed of random numbers, instead of the scenario's.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Number of random scenarios with faults to run under every scheduler, from --seed (or 1)
-    /// on; the only expectation is that no check fails.
+    /// Number of random scenarios with faults to run under every scheduler, from --seed (or 1) on;
+    /// only invariants are checked.
     #[arg(long, value_name = "N", conflicts_with_all = ["paths", "out"])]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: Option<u64>,
-    /// Trace of `sluice proxy --trace` to replay under each of --rules, with the service of each
-    /// job at the recorded device. Each request follows the same reply as in the trace, after the
-    /// same pause (a closed loop).
+    /// Trace of `sluice proxy --trace` to replay under each of --rules, to show the service of each
+    /// job. Each request follows the same reply as in the trace, after the same pause (a closed
+    /// loop).
     #[arg(long, value_name = "FILE", requires = "rules")]
     #[arg(conflicts_with_all = ["paths", "seeds", "seed", "policy"])]
     trace: Option<PathBuf>,
     /// Rule file for the replay; may be repeated to compare.
     #[arg(long, value_name = "FILE", requires = "trace")]
     rules: Vec<PathBuf>,
-    /// Costs and slots of the replayed scheduler, from `sluice calibrate --out` [default: the
-    /// recorded times and the maximum of slots in use]
-    #[arg(long, value_name = "COSTS", requires = "trace")]
+    /// File of `sluice calibrate --out` with costs and slots for the replay [default: the recorded
+    /// times, and the largest recorded number of slots in use]
+    #[arg(long, value_name = "FILE", requires = "trace")]
     target: Option<PathBuf>,
     /// Directory for figures of rates over time: NAME.svg for each scenario, or one named after
     /// the trace.
@@ -76,7 +77,7 @@ pub(crate) struct Args {
     /// JSON output: one line with an object for each scenario, or one object of a replay.
     #[arg(long)]
     json: bool,
-    /// Output of failures only, without progress.
+    /// Failures only, without progress.
     #[arg(long)]
     quiet: bool,
 }

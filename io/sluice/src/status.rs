@@ -165,9 +165,9 @@ impl ShownProcess {
                 },
             );
         }
-        self.problems.iter().for_each(|problem| row("wrong", problem.clone()));
+        self.problems.iter().for_each(|problem| row("problem", problem.clone()));
         if self.problems.is_empty() {
-            row("wrong", "nothing".into());
+            row("problems", "none".into());
         }
         let mut text = String::new();
         let width = rows.iter().map(|cells| cells[0].len()).max().unwrap_or(0);
@@ -255,7 +255,7 @@ mod tests {
         let leads = ControllerStatus { is_leader: true, ..ControllerStatus::default() };
         let shown = ShownProcess::of_controller(leads, proxies);
         assert_eq!(shown.problems.len(), 2, "{:?}", shown.problems);
-        assert_eq!(shown.text().lines().filter(|line| line.starts_with("wrong")).count(), 2);
+        assert_eq!(shown.text().lines().filter(|line| line.starts_with("problem")).count(), 2);
         assert_eq!(
             ShownProcess::of_controller(ControllerStatus::default(), vec![]).problems.len(),
             1

@@ -43,22 +43,23 @@ enum TokenAction {
     Create {
         /// Name of the token: letters, digits, _ - and . only.
         name: String,
-        /// Role of the token: user, read, operate, admin or proxy.
+        /// Rights of the token: user (usage of one user), read (all usage), operate (and change
+        /// rules), admin (and create tokens), or proxy (for proxies).
         #[arg(long)]
         role: Role,
-        /// User whose usage the token shows, name or number; with --role user.
+        /// User whose usage a token of role user shows, by name or number.
         #[arg(long, value_name = "USER", value_parser = user)]
         user: Option<u32>,
-        /// Expiry [default: until it is revoked]
+        /// Expiry of the token [default: none]
         #[arg(long, value_name = "TIME", value_parser = when::expiry, allow_hyphen_values = true)]
         expires: Option<MomentArg>,
         #[command(flatten)]
         store: TokenStoreArgs,
-        /// With --data: new records in place of a lost decided.db, whose rules and tokens are
-        /// given up.
+        /// New records in place of a lost decided.db, without its rules and tokens; requires
+        /// --data.
         #[arg(long, requires = "data")]
         accept_lost_records: bool,
-        /// JSON output of token and record.
+        /// JSON output: the token and its record.
         #[arg(long)]
         json: bool,
     },

@@ -34,17 +34,17 @@ pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
 
 /// Show the current service of jobs, users, classes or clients
 ///
-/// A live table, of one proxy or over all proxies of a controller.
+/// Shows a live table of one proxy, or of all proxies of a controller.
 ///
-/// Columns: MB/s read and written, backend operations per second, the mean time of a request in the
-/// queue (QUEUE) and until its reply (LATENCY, which includes the queue), requests waiting and at
-/// the backend, slots in use, and whether a limit throttles it. Without scheduling, only the
-/// counters of connections.
+/// Columns: MB/s read and written, backend operations per second (OPS/s), the mean time of a
+/// request in the queue (QUEUE) and until its reply (LATENCY, which includes the queue), requests
+/// in the queue (WAITING) and at the backend (RUNNING), slots in use, and whether a limit throttles
+/// the row. A proxy with --no-schedule shows only the counters of connections.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Keys: j, u, c, n for rows by job, user, class, client node; left and right \
-                        for the column to sort by, r to reverse the order; up, down, page up, \
-                        page down to move; q to quit."
+    after_help = "Keys: j, u, c, n show rows by job, user, class, client node; left and right \
+                        choose the column to sort by, r reverses the order; up, down, page up, \
+                        page down move; q quits."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -55,8 +55,8 @@ pub(crate) struct Args {
     /// Order of the rows.
     #[arg(long, value_enum, default_value = "load")]
     sort: TopSort,
-    /// Time between two samples, such as 500ms or 2s.
-    #[arg(long, default_value = "1s", value_parser = interval)]
+    /// Time between two samples, 50ms to 1h.
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = interval)]
     interval: Nanos,
     /// One table over one interval instead of a live table.
     #[arg(long)]
@@ -64,10 +64,10 @@ pub(crate) struct Args {
     /// JSON output: one line with an object for each interval.
     #[arg(long)]
     json: bool,
-    /// New file for a recording of the samples.
+    /// File for a recording of the samples; it must not exist.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Recording to show instead of live samples; with --once one table over all of it.
+    /// Recording to show instead of live samples; with --once, one table over all of it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "controller", "record"])]
     play: Option<PathBuf>,
     /// Speed of --play relative to the original, 0.1 to 100.

@@ -20,18 +20,19 @@ use serde::Serialize;
 
 use sums::{TraceBy, TraceRow, TraceSums};
 
-/// Print a trace of `sluice proxy --trace`, one request a line, and sums
+/// Print a trace of `sluice proxy --trace`: its requests and their sums
 ///
-/// Times are in seconds since the proxy's start. QUEUE is the time of a request in the queue,
-/// SERVICE its time at the backend, OFFSET the position of a read or write relative to the previous
-/// one of its open file, END the error in the reply, or `cancelled` by the client.
+/// Each line is a request, and its first column is its time in seconds since the proxy's start.
+/// QUEUE is how long it waited in the queue, and SERVICE how long it was at the backend. OFFSET is
+/// the position of a read or write relative to the previous one of its open file. END is the error
+/// in the reply, or `cancelled` if the client cancelled it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice trace t.slt --summary\n  sluice trace t.slt --job \
                         dd.500 --limit 20\n  sluice trace t.slt --json | jq 'select(.errno)'")]
 pub(crate) struct Args {
     /// Trace file.
     file: PathBuf,
-    /// Output of the sums only.
+    /// Sums only, without the requests.
     #[arg(long)]
     summary: bool,
     /// Grouping of the sums.

@@ -17,8 +17,9 @@ use crate::when::{self, MomentArg, forms_of_time};
 
 /// Show usage in a span of time, highest cost first
 ///
-/// METADATA are operations that neither read nor write a file; COST is the cost of all operations
-/// at their targets; DELAYED is the total time that requests waited for limits.
+/// READS, WRITES and METADATA are operations; METADATA are those that neither read nor write data.
+/// COST is the time for which all operations occupied their targets. DELAYED is the total time that
+/// requests waited for limits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {

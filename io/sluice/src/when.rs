@@ -40,7 +40,7 @@ pub(crate) fn expiry(text: &str) -> Result<MomentArg, String> {
         if at < now + Nanos::from_secs(1) { Err(MomentError::Past) } else { Ok(at) }
     });
     let point = read.map_err(|error| match error {
-        MomentError::NotAMoment => "not a point of time such as 12h, 90d or 2027-01-01".into(),
+        MomentError::NotAMoment => "not a time such as 12h, 90d or 2027-01-01".into(),
         error => error.to_string(),
     })?;
     let latest = now() + EXPIRY_MAX;
@@ -143,8 +143,8 @@ fn now() -> Time {
 macro_rules! forms_of_time {
     () => {
         "\
-TIME is a time ago (90s, 15m, 1h, 7d, 1w), now, today, yesterday, a date (2026-11-23,
-2026-11-23T14:00), or seconds since 1970. A date is of this machine's time zone (TZ, or
+TIME is a span before now (90s, 15m, 1h, 7d, 1w), now, today, yesterday, a date (2026-11-23,
+2026-11-23T14:00), or seconds since 1970. A date is in this machine's time zone (TZ, or
 /etc/localtime), unless Z or an offset follows: 2026-11-23T14:00Z, 2026-11-23T14:00+01:00."
     };
 }
@@ -154,8 +154,8 @@ pub(crate) use forms_of_time;
 macro_rules! forms_of_expiry {
     () => {
         "\
-TIME is a time from now on (12h, 90d, 52w), a date (2027-01-01, 2027-01-01T14:00), or seconds
-since 1970. A date is of this machine's time zone (TZ, or /etc/localtime), unless Z or an offset
+TIME is a span from now (12h, 90d, 52w), a date (2027-01-01, 2027-01-01T14:00), or seconds
+since 1970. A date is in this machine's time zone (TZ, or /etc/localtime), unless Z or an offset
 follows: 2027-01-01T14:00Z, 2027-01-01T14:00+01:00."
     };
 }

@@ -23,7 +23,7 @@ use crate::when::{self, MomentArg, forms_of_time};
 ///
 /// Shows the limit, since when and until when it throttles, how much was delayed, how much of the
 /// limit is in use now, and what would change it. Without --job, --user and --limit it shows all
-/// users. On a node, the owner of a job can read it without rights: cat MOUNT/.sluice/why.
+/// users. A job can read its own answer on its node, without a token: cat MOUNT/.sluice/why.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -35,23 +35,23 @@ pub(crate) struct Args {
     /// User, by name or number.
     #[arg(long)]
     user: Option<String>,
-    /// Name of the only rule, meter or decay to explain.
+    /// Name of a rule, meter or decay: explanation of its delays only.
     #[arg(long, value_name = "NAME", conflicts_with = "top")]
     limit: Option<String>,
-    /// Ranking of delays by limits, longest first.
+    /// Ranking of jobs, or of the rows of --by, by their delay by limits, longest first.
     #[arg(long, conflicts_with_all = ["job", "user"])]
     top: bool,
     /// Grouping of the rows of --top.
     #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "class", "export", "proxy"], default_value = "job")]
     by: String,
-    /// Time span of --top, at a controller only [default: 1h]
+    /// Start of the time span of --top; needs a controller [default: 1h]
     #[arg(long, requires = "top", value_name = "TIME", value_parser = when::since,
           allow_hyphen_values = true)]
     since: Option<MomentArg>,
     /// JSON output.
     #[arg(long)]
     json: bool,
-    /// Repetition each SPAN; without SPAN each 2s.
+    /// Repetition every SPAN, 100ms or more; without SPAN, every 2s.
     #[arg(long, value_name = "SPAN", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
     watch: Option<Nanos>,
 }
@@ -154,7 +154,7 @@ fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
 
 fn delays(delayed: &DelayTable) -> String {
     if delayed.rows.is_empty() {
-        return "no request was delayed by a limit in this time span\n".into();
+        return "no request was delayed by a limit\n".into();
     }
     let rows = delayed.rows.iter().map(|row| {
         vec![
@@ -222,10 +222,7 @@ mod tests {
         let users = rank(&why, "user").unwrap();
         assert_eq!(users.rows.iter().map(|row| row.delayed).collect::<Vec<_>>(), [7, 4]);
         assert!(rank(&why, "group").is_err());
-        assert_eq!(
-            delays(&DelayTable::default()),
-            "no request was delayed by a limit in this time span\n"
-        );
+        assert_eq!(delays(&DelayTable::default()), "no request was delayed by a limit\n");
     }
 
     #[test]

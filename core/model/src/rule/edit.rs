@@ -113,7 +113,7 @@ pub enum RuleEditError {
     #[error("{0}")]
     Before(Box<RuleFileError>),
     /// The text would be wrong.
-    #[error("not changed: the new text would be wrong at {0}")]
+    #[error("not changed: the result would be wrong at line {0}")]
     After(Box<RuleFileError>),
     /// The text is valid, but not written in parts that can be replaced.
     #[error("this text cannot be changed by a command: {0}; edit it by hand")]

@@ -158,7 +158,7 @@ pub enum RuleProblem {
         want: &'static str,
     },
     /// A reservation is for an unbounded number of classes.
-    #[error("{key} with per needs max_classes: the whole rate is reserved for each class")]
+    #[error("{key} with per needs max_classes: each class reserves the whole rate")]
     ReserveUnbounded {
         /// The key of the reservation.
         key: &'static str,
@@ -201,7 +201,7 @@ pub enum RuleProblem {
     #[error("max_classes needs per: without it a rule has one class")]
     MaxClassesUnused,
     /// A dependent rule needs exactly one limit.
-    #[error("depends_on needs exactly one limit, its greatest value, and the rule has {limits}")]
+    #[error("depends_on needs exactly one limit in its rule, as the upper bound, not {limits}")]
     ParentLimit {
         /// The number of limits.
         limits: usize,

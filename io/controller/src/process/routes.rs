@@ -355,7 +355,7 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
     point.map_err(|why| {
         let why = match why {
             MomentError::NotAMoment => {
-                "not a point of time such as -1h, 1767225600 or 2026-11-23T14:00Z".into()
+                "not a time such as -1h, 1767225600 or 2026-11-23T14:00Z".into()
             }
             why => why.to_string(),
         };

@@ -41,7 +41,7 @@ impl ProxyConfig {
         self.check().map_err(|fault| fault.without_text())?;
         let value = |message: &str| ConfigError::Value { message: message.into() };
         if self.export.is_empty() {
-            return Err(value("no exports; add --export NAME=DIR or an [[export]]"));
+            return Err(value("no exports; add --export NAME=DIR, or an [[export]] to --config"));
         }
         if self.listen.is_empty() {
             return Err(value(
@@ -195,7 +195,7 @@ mod tests {
     fn a_proxy_without_exports_or_listeners_is_refused() {
         assert_eq!(
             ProxyConfig::default().layout().unwrap_err().to_string(),
-            "no exports; add --export NAME=DIR or an [[export]]"
+            "no exports; add --export NAME=DIR, or an [[export]] to --config"
         );
         let deaf = ProxyConfig { listen: vec![], ..exporting(&[Path::new("/")]) };
         assert_eq!(

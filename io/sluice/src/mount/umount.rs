@@ -18,18 +18,18 @@ use crate::log;
 
 /// Unmount a directory of `sluice mount`
 ///
-/// Returns when the mount's process has written everything back and ended. If another mount name
-/// space, such as a container's, has a copy of the mount, the process continues to serve the copy:
-/// the command then names the copies and returns.
+/// Returns when the mount's process has written everything back and ended. If another mount
+/// namespace, such as a container's, has a copy of the mount, the process continues to serve the
+/// copy. The command then names the copies and returns.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Mount point.
     dir: PathBuf,
-    /// Unmounting of a mount that is in use or whose proxy does not answer: open files get errors,
-    /// and writes that were not written back are lost.
+    /// Forced unmount, also if the mount is in use or its proxy does not answer: open files get
+    /// errors, and writes that were not written back are lost.
     #[arg(long)]
     force: bool,
-    /// JSON output of the outcome.
+    /// JSON output.
     #[arg(long)]
     json: bool,
 }
@@ -109,12 +109,12 @@ fn print_copies(process: &OtherMount, copies: &[MountCopy]) {
     for MountCopy { process, at } in copies {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         log::print_line(&format!(
-            "  {} in the mount name space of process {process} ({})",
+            "  {} in the mount namespace of process {process} ({})",
             at.display(),
             name.trim()
         ));
     }
-    log::print_line("It ends when these are unmounted or their name spaces end.");
+    log::print_line("It ends when these are unmounted or their namespaces end.");
 }
 
 fn in_json(copy: &MountCopy) -> serde_json::Value {

@@ -10,47 +10,52 @@ pub(super) struct RuleKeyArgs {
     /// Condition on requests: 'jobid={dd.* cp.*}&uid={500}', or '*' for all.
     #[arg(long = "match", value_name = "CONDITION")]
     condition: Option<String>,
-    /// Fields whose values make a class each: jobid, uid, gid, projid, nid, opcode, with commas.
+    /// Fields whose distinct values make a class each: jobid, uid, gid, projid, nid, opcode,
+    /// separated by commas [default: none, one class]
     #[arg(long, value_name = "FIELDS")]
     per: Option<String>,
-    /// Relative claim on the remaining service, 1 to 1000000.
+    /// Relative claim on the service that reservations leave, 1 to 1000000 [default: 1, with
+    /// --spare the rate]
     #[arg(long, value_name = "N")]
     weight: Option<String>,
-    /// Reservation of each class, such as 50MB/s or 500ops/s.
+    /// Guaranteed rate of each class, such as 50MB/s or 500ops/s.
     #[arg(long, value_name = "RATE")]
     reservation: Option<String>,
-    /// Part of a reservation in bytes for requests without bytes, such as opens: 10%, or 0%.
+    /// Part of the device time of a reservation in bytes that requests without bytes, such as
+    /// opens, may take before others: 0% to 100% [default: 10%]
     #[arg(long, value_name = "PART")]
     reservation_metadata: Option<String>,
-    /// Limits of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
+    /// Highest rates of each class: 100MB/s, or by kind of request
+    /// read=100MB/s,metadata=1kops/s,burst=1s, or TOML [default burst: 100ms, --realtime: 500ms]
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
-    /// Reservation of the limit's rate; --realtime=none removes it.
+    /// Limit that is also a reservation of its rate; --realtime=none removes it.
     #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     realtime: Option<String>,
-    /// Reservation of the limit's rate, which is also the weight for spare service; --spare=none
-    /// removes it.
+    /// Limit that is a reservation and not a ceiling: spare service is divided in proportion to
+    /// rates; --spare=none removes it.
     #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     spare: Option<String>,
-    /// Rule on which the limit depends: RULE,when_idle=500ms,min=10MB/s, or with follow=50% or
-    /// remainder_of=2GB/s instead of when_idle.
-    #[arg(long, value_name = "DEPENDS ON")]
+    /// Rule on which the limit depends, and how: RULE,when_idle=500ms, RULE,follow=50% or
+    /// RULE,remainder_of=2GB/s; with min=10MB/s as the lowest limit.
+    #[arg(long, value_name = "RULE,KEY=VALUE")]
     depends_on: Option<String>,
-    /// Maximum number of device slots that each class uses at once.
+    /// Maximum number of device slots that each class uses at once [default: all]
     #[arg(long, value_name = "N")]
     slots: Option<String>,
-    /// Number of device slots that are kept free for the rule's reservation.
+    /// Number of device slots that are kept free for reservations [default: 0]
     #[arg(long, value_name = "N")]
     reserved_slots: Option<String>,
-    /// Minimum local service of a class, whatever other proxies served it: 50%.
+    /// Part of its service that a class keeps at each proxy, whatever service it had at other
+    /// proxies: 0% to 100% [default: 0%]
     #[arg(long, value_name = "PART")]
     min_local_service: Option<String>,
-    /// Mode of writes at the backend: direct, dontcache, paced or cached.
+    /// Mode of writes at the backend: direct, dontcache, paced or cached [default: the target's]
     #[arg(long, value_name = "MODE")]
     write_mode: Option<String>,
-    /// Maximum number of classes of --per; required with --reservation.
+    /// Maximum number of classes that --per makes; with --per, a reservation requires it.
     #[arg(long, value_name = "N")]
     max_classes: Option<String>,
 }

@@ -40,9 +40,12 @@ pub(super) fn list(rules: &WireRules) -> String {
     if is_of_proxy(rules) && !rules.saved && !rules.text.is_empty() {
         let _ = match &rules.file {
             Some(file) => {
-                writeln!(text, "not saved in {file}: in force until the proxy ends or reloads it")
+                writeln!(
+                    text,
+                    "in force until the proxy ends or reloads {file} (SIGHUP); not saved there"
+                )
             }
-            None => writeln!(text, "not saved in a rule file: in force until the proxy ends"),
+            None => writeln!(text, "in force until the proxy ends: it has no rule file (--rules)"),
         };
     }
     text
@@ -252,7 +255,7 @@ mod tests {
              default  all the rest       1                                    \
              \x20                           1       5        1\n\
              target y: reservations exceed its capacity; each is cut by 13 %\n\
-             not saved in /r.toml: in force until the proxy ends or reloads it\n"
+             in force until the proxy ends or reloads /r.toml (SIGHUP); not saved there\n"
         );
         assert_eq!(effective(&rules.rules[1].targets[..1]), "9ops/s");
     }

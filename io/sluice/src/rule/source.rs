@@ -22,17 +22,16 @@ use crate::failure::CommandError;
 /// The proxy, controller or file with the rules.
 #[derive(Debug, clap::Args)]
 pub(super) struct RuleSource {
-    /// Control socket of the proxy [default: $SLUICE_CONTROLLER, or
-    /// unix:///run/sluice/proxy.sock]
+    /// Control socket of the proxy [default: unix:///run/sluice/proxy.sock, without a controller]
     #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
     proxy: Option<ServerAddress>,
-    /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with
-    /// commas between several.
+    /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with commas
+    /// between several [default: $SLUICE_CONTROLLER]
     #[arg(long, value_name = "URL", conflicts_with = "file")]
     controller: Option<Endpoints>,
     #[command(flatten)]
     credentials: CredentialArgs,
-    /// Rule file to use instead; - for standard input and output.
+    /// Rule file to show or change in place of the rules in force; - for standard input and output.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

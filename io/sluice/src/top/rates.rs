@@ -13,7 +13,7 @@ pub(crate) enum TopBy {
     Job,
     /// One row per user id.
     User,
-    /// A class of the rules.
+    /// One row per class of the rules.
     Class,
     /// One row per client node.
     Client,

@@ -20,7 +20,7 @@ pub(crate) enum TraceBy {
     Job,
     /// One row per user id.
     User,
-    /// A class of the rules.
+    /// One row per class of the rules.
     Class,
     /// One row per client node.
     Client,

@@ -407,7 +407,7 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
         json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(shown[..all.len()], all);
     let list = run(&["decay"]);
-    assert_eq!(list, "no usage that a decay counts\n");
+    assert_eq!(list, "no accounts: no decay has counted usage yet\n");
     let rules = run(&["rule", "list"]);
     assert!(rules.contains("readers") && rules.contains("each 1h"), "{rules}");
 

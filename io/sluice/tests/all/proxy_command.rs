@@ -298,7 +298,7 @@ fn without_a_proxy_the_commands_say_where_they_looked() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "sluice: cannot connect to /nonexistent/api, no proxy runs with this --proxy: No such \
-         file or directory (os error 2)\n"
+        "sluice: cannot connect to /nonexistent/api (nothing listens there): No such file or \
+         directory (os error 2)\n"
     );
 }

@@ -132,7 +132,7 @@ fn a_change_is_done_as_a_whole_or_not_at_all() {
     let edit = change("ckpt", &[key("weight", "9"), key("limit", "\"50 MB\"")]);
     assert_eq!(
         refusal(edit, FILE),
-        "not changed: the new text would be wrong at 8:9: \"50 MB\" is not a rate above \
+        "not changed: the result would be wrong at line 8:9: \"50 MB\" is not a rate above \
          zero such as 500MB/s, 1.5GiB/s or 5000ops/s\n  8 | limit = \"50 MB\"\n    |         ^^^^^^^"
     );
 }

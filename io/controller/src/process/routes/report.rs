@@ -56,7 +56,7 @@ pub(super) async fn of_job(
         found.map_err(|wrong| RouteError::new(ErrorCode::StoreFailed, wrong.to_string()))?;
     if found.points.is_empty() {
         let message = format!(
-            "job {:?} had no requests in this time; GET /v1/usage?by=job lists those that had",
+            "job {:?} had no requests in this time span; sluice usage --by job lists jobs",
             truncated(&job)
         );
         return Err(RouteError::new(ErrorCode::NotFound, message).at("job"));
