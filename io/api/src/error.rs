@@ -75,13 +75,13 @@ error_codes! {
     Unauthenticated = "unauthenticated", 401;
     /// The call requires another role, or shows data of another user.
     PermissionDenied = "permission_denied", 403;
-    /// A web page of another origin sends the call, or it names another host.
+    /// The call has an `Origin` or `Host` header that the server does not permit.
     WrongHost = "wrong_host", 403;
-    /// The path, or what it or a parameter names, does not exist.
+    /// The path does not exist, or the object that the path or a parameter names.
     NotFound = "not_found", 404;
     /// The path does not have this method.
     MethodNotAllowed = "method_not_allowed", 405;
-    /// The call was not complete in time.
+    /// The call was not completed in time.
     Timeout = "timeout", 408;
     /// The rules no longer have the version in `If-Match`; read them again.
     VersionConflict = "version_conflict", 409;
@@ -95,11 +95,11 @@ error_codes! {
     DuplicateName = "duplicate_name", 409;
     /// A controller publishes the rules of this proxy; `leader` is its URL.
     RulesManaged = "rules_managed", 409;
-    /// Another process reported as this proxy and has ended; start a new epoch.
+    /// Another process reported as this proxy and has ended; report with a new epoch.
     EpochSuperseded = "epoch_superseded", 410;
     /// The ledger no longer has the changes since this cursor; copy the whole ledger.
     CursorExpired = "cursor_expired", 410;
-    /// The body is too long, or the rules are too long for a record.
+    /// The body is too long, or the rules are too long to be stored.
     TooLarge = "too_large", 413;
     /// The call does not accept this content type.
     UnsupportedMediaType = "unsupported_media_type", 415;
@@ -107,7 +107,7 @@ error_codes! {
     NotLeader = "not_leader", 421;
     /// This controller is a standby and no leader is elected; retry in 5 s.
     NoLeader = "no_leader", 421;
-    /// The body is JSON and not a message of this call.
+    /// The body is JSON, but not a message of this call.
     InvalidMessage = "invalid_message", 422;
     /// The rules cannot be saved, because the proxy was started without a rule file.
     NoRuleFile = "no_rule_file", 422;
@@ -117,17 +117,17 @@ error_codes! {
     Internal = "internal", 500;
     /// The server cannot read or write its store or its files.
     StoreFailed = "store_failed", 500;
-    /// The server, or the caller's part of it, is overloaded; retry in 1 s.
+    /// The server is overloaded, or the caller has too many calls; retry in 1 s.
     Overloaded = "overloaded", 503;
     /// The rules were changed by others during each attempt; retry.
     Contended = "contended", 503;
     /// The server is shutting down.
     ShuttingDown = "shutting_down", 503;
-    /// The command has no connection to the server, or it broke.
+    /// The command cannot connect to the server, or the connection broke.
     Unreachable = "unreachable", 500;
     /// The command cannot read or write a local file.
     Io = "io", 500;
-    /// The command failed otherwise.
+    /// The command failed for another reason.
     Failed = "failed", 500;
 }
 

@@ -80,44 +80,46 @@ metrics! {
     "Processes": "Exported by every process of Sluice." {
         /// Constant 1; the labels say what runs. `role` is `proxy`, `mount` or `controller`.
         INFO = "sluice_build_info", Gauge, Count, ["role", "version"];
-        /// When the process started, since 1970.
+        /// Time at which the process started, in seconds since 1970.
         START = "process_start_time_seconds", Gauge, Seconds, [];
         /// Processor time used by all threads of the process.
         CPU = "process_cpu_seconds_total", Counter, Seconds, [];
         /// Resident memory of the process.
         MEMORY = "process_resident_memory_bytes", Gauge, Bytes, [];
-        /// Time taken to make the previous page of metrics.
+        /// Time that the previous scrape took to answer.
         SCRAPE = "sluice_scrape_seconds", Gauge, Seconds, [];
     }
     "Proxies": "Totals of a proxy over all clients." {
         /// Open client connections.
         CONNECTIONS = "sluice_proxy_connections", Gauge, Count, [];
-        /// Amount in use of each bound that all clients share: `connections`, `sessions`,
-        /// `open_files`, `locks` (ranges) and `memory` (bytes).
+        /// Amount in use of each bounded resource that all clients share: `connections`,
+        /// `sessions`, `open_files`, `locks` (ranges) and `memory` (bytes). The label is the key of
+        /// the configuration without `_max`.
         BOUND_USED = "sluice_proxy_bound_used", Gauge, Count, ["bound"];
-        /// Maximum of each bound.
+        /// Maximum of each of these resources.
         BOUND_MAX = "sluice_proxy_bound_max", Gauge, Count, ["bound"];
-        /// Requests for more of a bound that were refused. The log names the clients; if many
-        /// clients are refused, raise the bound.
+        /// Requests that were refused because a resource or the client's part of it was used up.
+        /// The log names the clients; if many clients are refused, raise the bound.
         BOUND_REFUSED = "sluice_proxy_bound_refused_total", Counter, Count, ["bound"];
         /// Idle connections and abandoned sessions that were closed to make room for others.
         TAKEN_BACK = "sluice_proxy_taken_back_total", Counter, Count, ["bound"];
         /// Threads that serve requests.
         THREADS = "sluice_proxy_threads", Gauge, Count, [];
-        /// Maximum of these threads. If all are running, calls to the backend hang.
+        /// Maximum number of these threads. If `sluice_proxy_threads` stays at it, calls to the
+        /// backend hang.
         THREADS_MAX = "sluice_proxy_threads_max", Gauge, Count, [];
         /// 1 from SIGTERM on, 0 before.
         DRAINING = "sluice_proxy_draining", Gauge, Count, [];
-        /// 1 if the controller replied to the last call, 0 if it did not or refused; absent without
-        /// a controller.
+        /// 1 if the controller replied to the last call, 0 if it did not reply or refused the call;
+        /// absent without a controller.
         LINK_UP = "sluice_proxy_controller_up", Gauge, Count, [];
         /// Time since the last reply of the controller.
         LINK_AGE = "sluice_proxy_controller_order_age_seconds", Gauge, Seconds, [];
-        /// Calls to the controller: `answered`, `refused`, or `unanswered`.
+        /// Calls to the controller: `answered`, `refused` or `unanswered`.
         LINK_CALLS = "sluice_proxy_controller_calls_total", Counter, Count, ["outcome"];
         /// 1 while another proxy reports under the same name.
         LINK_DUPLICATE = "sluice_proxy_controller_duplicate", Gauge, Count, [];
-        /// Requests answered, including attaches and requests refused on arrival.
+        /// Requests answered, including attaches and refused requests.
         REQUESTS = "sluice_proxy_requests_total", Counter, Count, [];
         /// Requests answered with an error. Many are harmless, such as a name that does not exist.
         ERRORS = "sluice_proxy_errors_total", Counter, Count, [];
@@ -127,12 +129,12 @@ metrics! {
         READ_BYTES = "sluice_proxy_read_bytes_total", Counter, Bytes, [];
         /// Payload written.
         WRITTEN_BYTES = "sluice_proxy_written_bytes_total", Counter, Bytes, [];
-        /// Backend operations; an entry listed with its attributes counts as one.
+        /// Backend operations; a directory entry that is listed with its attributes counts as one.
         OPERATIONS = "sluice_proxy_operations_total", Counter, Count, [];
     }
-    "Targets": "A target is a backend with its own scheduler. Kinds are those of rules \
-                (`opcode={…}`). Requests of the lane `cached` are served from memory, all others \
-                by `device`." {
+    "Targets": "A target is a backend with its own scheduler. The label `kind` has the kinds of \
+                rules (`opcode={…}`). The label `lane` is `cached` for requests that are served from \
+                memory, and `device` for all others." {
         /// Requests completed.
         TARGET_REQUESTS =
             "sluice_target_requests_total", Counter, Count, ["target", "kind", "lane"];
@@ -143,20 +145,21 @@ metrics! {
         TARGET_BYTES = "sluice_target_bytes_total", Counter, Bytes, ["target", "kind", "lane"];
         /// Time that requests waited in the queue.
         TARGET_QUEUE = "sluice_target_queue_seconds", Histogram, Seconds, ["target", "kind", "lane"];
-        /// Time from dispatch to completion of requests. Up to 16 reads answered from memory are
-        /// counted together, each with the time of all.
+        /// Time from dispatch to completion of requests. Up to 16 reads from memory are counted
+        /// together, each with the time of all of them.
         TARGET_SERVICE =
             "sluice_target_service_seconds", Histogram, Seconds, ["target", "kind", "lane"];
-        /// Requests waiting in the queue.
+        /// Requests that wait in the queue.
         TARGET_QUEUED = "sluice_target_queued", Gauge, Count, ["target"];
         /// Device slots in use.
         TARGET_SLOTS = "sluice_target_slots_in_use", Gauge, Count, ["target"];
-        /// Device slots of the target: the current D of SFQ(D).
+        /// Current number of device slots, D of SFQ(D). It is below the configured `slots_max`
+        /// while the key `latency` lowers it.
         TARGET_SLOTS_MAX = "sluice_target_slots_max", Gauge, Count, ["target"];
-        /// Part of the reserved rates that could not be served in the last second. Above 0 if the
-        /// reservations exceed what the target can do; lower them.
+        /// Fraction of the reserved rates that could not be served in the last second. If it is
+        /// above 0, the reservations exceed what the target can do; lower them.
         TARGET_CUT = "sluice_target_reservation_shortfall_ratio", Gauge, Ratio, ["target"];
-        /// Jobs that have a file open at this target or had one recently.
+        /// Jobs that have a file open at this target or had one open recently.
         TARGET_JOBS = "sluice_target_jobs", Gauge, Count, ["target"];
         /// Size of the file system.
         TARGET_SIZE = "sluice_target_size_bytes", Gauge, Bytes, ["target"];
@@ -169,11 +172,11 @@ metrics! {
         /// Age of the previous four values. It grows while the backend hangs.
         TARGET_SPACE_AGE = "sluice_target_space_age_seconds", Gauge, Seconds, ["target"];
     }
-    "Jobs": "The 50 jobs with the most recent cost at each target have a line each; `other` sums \
-             up all other jobs, `none` all requests without a job. A line begins at 0 when its job \
-             gets it, and continues at its last value when the job returns to it, so the sum of \
-             the rates of all lines is the rate of the target. Jobs that are really named `other` \
-             or `none` are counted as `other`." {
+    "Jobs": "Each of the 50 jobs with the highest recent cost at a target has a series. `other` is \
+             the sum of all other jobs, `none` of all requests without a job. The series of a job \
+             starts at 0. If the job leaves the 50 and returns, its series continues at the last \
+             value. So the rates of all series add up to the rate of the target. A job that is \
+             named `other` or `none` is counted as `other`." {
         /// Payload read.
         JOB_READ_BYTES = "sluice_job_read_bytes_total", Counter, Bytes, ["target", "jobid"];
         /// Payload written.
@@ -188,10 +191,11 @@ metrics! {
         JOB_QUEUE = "sluice_job_queue_seconds_total", Counter, Seconds, ["target", "jobid"];
         /// Time from dispatch to completion of these requests, summed up.
         JOB_SERVICE = "sluice_job_service_seconds_total", Counter, Seconds, ["target", "jobid"];
-        /// Cost of these requests to the target, in the time that the scheduler divides.
+        /// Cost of these requests: the time for which they occupy the target. Weights divide it.
         JOB_COST = "sluice_job_cost_seconds_total", Counter, Seconds, ["target", "jobid"];
     }
-    "Users": "The same for the 50 users with the most recent cost at each target, by number." {
+    "Users": "The same series for the 50 users with the highest recent cost at a target; `uid` is \
+              the number of the user." {
         /// Payload read.
         USER_READ_BYTES = "sluice_user_read_bytes_total", Counter, Bytes, ["target", "uid"];
         /// Payload written.
@@ -206,11 +210,11 @@ metrics! {
         USER_QUEUE = "sluice_user_queue_seconds_total", Counter, Seconds, ["target", "uid"];
         /// Time from dispatch to completion of these requests, summed up.
         USER_SERVICE = "sluice_user_service_seconds_total", Counter, Seconds, ["target", "uid"];
-        /// Cost of these requests to the target, in the time that the scheduler divides.
+        /// Cost of these requests: the time for which they occupy the target. Weights divide it.
         USER_COST = "sluice_user_cost_seconds_total", Counter, Seconds, ["target", "uid"];
     }
     "Mounts": "Work of a mount for the programs that use it." {
-        /// Constant 1; the labels say what is mounted where.
+        /// Constant 1; `source` is what is mounted, `at` the directory.
         MOUNT_INFO = "sluice_mount_info", Gauge, Count, ["source", "at"];
         /// Requests to the proxies of the mount, by result: `ok` or `error`. Many errors are
         /// harmless, such as a name that does not exist.
@@ -226,14 +230,14 @@ metrics! {
         /// Bytes written through the page cache that no proxy has confirmed yet.
         MOUNT_BEHIND = "sluice_mount_write_behind_bytes", Gauge, Bytes, [];
     }
-    "Controllers": "Decisions and state of a controller. A proxy counts once for each of its \
-                    targets; `GET /v1/proxies` lists them." {
-        /// Term of the leader; increases with each start and each election.
+    "Controllers": "Decisions and state of a controller. `GET /v1/proxies` lists the proxies. A \
+                    proxy with several targets counts once at each." {
+        /// Term of the leader; increases with each start of a controller and each election.
         CONTROLLER_TERM = "sluice_controller_term", Gauge, Count, [];
-        /// Constant 1; the label is the version of the rules of all proxies, `none` until rules are
+        /// Constant 1; `version` is the version of the rules of all proxies, `none` until rules are
         /// stored.
         CONTROLLER_RULES = "sluice_controller_rules_info", Gauge, Count, ["version"];
-        /// Proxies that hold a share of the limits of the target, or may hold one.
+        /// Proxies that hold a share of the limits of the target, including unreachable ones.
         CONTROLLER_PROXIES = "sluice_controller_proxies", Gauge, Count, ["target"];
         /// Proxies without a report for 5 s. Their share is not reassigned.
         CONTROLLER_SILENT = "sluice_controller_unreachable_proxies", Gauge, Count, ["target"];
@@ -250,36 +254,40 @@ metrics! {
         /// Usage received with reports: `counted`, `duplicate` of an earlier report, `failed`, or
         /// `dropped` because the queue was full. Proxies report usage again until it is counted.
         CONTROLLER_USAGE = "sluice_controller_usage_reports_total", Counter, Count, ["outcome"];
-        /// Minutes of usage written to the file of the ledger, by `ok` and `error`.
+        /// Minutes of usage that were written to the ledger (`ok`) or could not be written
+        /// (`error`).
         CONTROLLER_COMMITS = "sluice_controller_ledger_commits_total", Counter, Count, ["outcome"];
-        /// Proxies whose counters are in memory.
+        /// Proxies whose usage counters are in memory.
         CONTROLLER_LEDGER_PROXIES = "sluice_controller_ledger_proxies", Gauge, Count, [];
-        /// Lines of usage in memory, one for each subject at each of these proxies.
+        /// Usage counters in memory, one for each subject at each proxy.
         CONTROLLER_LEDGER_LINES = "sluice_controller_ledger_lines", Gauge, Count, [];
-        /// Jobs, users, groups and other subjects in memory whose usage is summed up.
+        /// Jobs, users, groups and other subjects whose sums are in memory.
         CONTROLLER_LEDGER_SUBJECTS = "sluice_controller_ledger_subjects", Gauge, Count, [];
-        /// Size of the file of the ledger with its write-ahead log.
+        /// Size of the ledger on disk, with its write-ahead log.
         CONTROLLER_LEDGER_BYTES = "sluice_controller_ledger_bytes", Gauge, Bytes, [];
-        /// Keys of decays with usage: `throttled`, and `all` of them.
+        /// Decay accounts with usage: `all`, and those whose key is `throttled`.
         CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["level"];
-        /// Events: `published`; `unpersisted`, which of these could not be written to disk;
-        /// `dropped` because the queue was full.
+        /// Events: `published`; `unpersisted`, published but not written to disk; `dropped` because
+        /// the queue was full.
         CONTROLLER_EVENTS = "sluice_controller_events_total", Counter, Count, ["outcome"];
-        /// Events delivered to others, `by` the `command` or the `webhook`: `delivered`,
-        /// `failed`, `dropped` because the queue was full, and `retried` for each retry.
+        /// Deliveries of events `by` the `command` or the `webhook`: `delivered`, `failed`,
+        /// `dropped` because the queue was full, and `retried` for each retry.
         CONTROLLER_DELIVERIES =
             "sluice_controller_event_deliveries_total", Counter, Count, ["by", "outcome"];
-        /// Messages waiting for each thread: `plan` decides, `store` stores decisions, `usage`
-        /// keeps the ledger and the decay accounts, `events` writes events.
+        /// Messages waiting for each thread: `plan` divides limits, `store` stores rules, tokens
+        /// and proxies, `usage` keeps the ledger and the decay accounts, `events` writes events.
         CONTROLLER_QUEUED = "sluice_controller_queued", Gauge, Count, ["queue"];
-        /// Maximum of messages that may wait. More are refused, and their senders retry.
+        /// Maximum number of messages that may wait. Further ones are refused, and their senders
+        /// retry.
         CONTROLLER_QUEUE_MAX = "sluice_controller_queue_max", Gauge, Count, ["queue"];
-        /// Amount in use of each bound that all callers share: `connections`, `body_bytes` of long
-        /// bodies in transfer, and `event_streams`.
+        /// Amount in use of each bounded resource that all callers share: `connections`,
+        /// `body_bytes` (bytes of long bodies in transfer) and `event_streams`.
         CONTROLLER_BOUND_USED = "sluice_controller_bound_used", Gauge, Count, ["bound"];
-        /// Maximum of each bound. One address gets a third of it while others use nothing.
+        /// Maximum of each of these resources. A single address gets a third at most, and less
+        /// while others use some.
         CONTROLLER_BOUND_MAX = "sluice_controller_bound_max", Gauge, Count, ["bound"];
-        /// Requests for more of a bound that were refused. The log names the callers.
+        /// Requests that were refused because a resource or the caller's part of it was used up.
+        /// The log names the callers.
         CONTROLLER_BOUND_REFUSED = "sluice_controller_bound_refused_total", Counter, Count, ["bound"];
     }
 }
@@ -288,7 +296,7 @@ metrics! {
 pub fn markdown() -> String {
     let mut text = String::from(INTRODUCTION);
     for (title, about, metrics) in SECTIONS {
-        text += &format!("\n## {title}\n\n{about}\n\n| name | kind | unit | labels | |\n");
+        text += &format!("\n## {title}\n\n{about}\n\n| name | type | unit | labels | meaning |\n");
         text += "|---|---|---|---|---|\n";
         for metric in *metrics {
             let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -323,7 +331,7 @@ impl MetricUnit {
             MetricUnit::Count => "",
             MetricUnit::Bytes => "bytes",
             MetricUnit::Seconds => "seconds",
-            MetricUnit::Ratio => "part of 1",
+            MetricUnit::Ratio => "0 to 1",
         }
     }
 }
@@ -333,33 +341,35 @@ const INTRODUCTION: &str = "\
 
 # Metrics
 
-A proxy and a controller serve metrics as Prometheus text with their other calls. A proxy and a
-mount also serve them at a separate address if one is configured:
+A proxy and a controller serve metrics as Prometheus text at `/metrics` of their API. A proxy and a
+mount also serve them at an address of their own if one is configured:
 
     curl --unix-socket /run/sluice/proxy.sock http://sluice/metrics
-    curl http://127.0.0.1:5650/metrics                  a controller's
+    curl http://127.0.0.1:5650/metrics                  of a controller
     sluice proxy --metrics http://127.0.0.1:9400 …      or  metrics = \"http://127.0.0.1:9400\"
     sluice mount … -o metrics=http://127.0.0.1:9401     or  metrics=unix:///run/sluice/scratch.sock
 
-Anybody who can connect can read the names of jobs and the numbers of users: on 127.0.0.1 every
-user of the machine, on any other address everybody who can reach it. For Prometheus:
+Everybody who can connect to such an address can read the names of jobs and the numbers of users: on
+127.0.0.1 every user of the machine, on any other address everybody who can reach it. With tokens, a
+controller requires one of role `read` (docs/ACCESS.md). For Prometheus:
 
     scrape_configs:
       - job_name: sluice
         static_configs: [{targets: ['127.0.0.1:9400', '127.0.0.1:9401', '127.0.0.1:5650']}]
 
-dashboard/grafana has dashboards to import: overview, targets, jobs, users, metadata, proxies,
-mounts, controller.
+The directory dashboard/grafana has dashboards to import: overview, targets, jobs, users, metadata,
+proxies, mounts, controller.
+
 For collectd and InfluxDB 1, `sluice metrics` exports the same names; run one for each process:
 
     Exec \"nobody\" \"sluice\" \"metrics\" \"collectd\" \"http://127.0.0.1:9400\"      in collectd.conf
     sluice metrics influx http://127.0.0.1:9400 --to http://127.0.0.1:8086 --database sluice
 
-collectd receives counters in seconds as whole nanoseconds, `…_nanoseconds_total`. Both receive
-number and sum of histograms, without buckets.
+Counters of collectd are whole numbers, so it receives counters of seconds in nanoseconds, named
+`…_nanoseconds_total`. Both receive the count and the sum of histograms, without buckets.
 
-Counters start at 0 with their process. Histograms have a bucket for each power of two from
-1.024 µs to 68.7 s.
+Counters start at 0 with their process. Histograms have buckets at 1.024 µs and twice the previous
+bound up to 68.7 s.
 ";
 
 #[cfg(test)]

@@ -39,19 +39,19 @@ pub(crate) struct Right {
 pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::STATUS, Role::User, true, "the controller and its state"),
     row("GET", path::OPENAPI, Role::User, true, "the description of all calls"),
-    row("GET", path::USAGE, Role::User, false, "usage; role `user`: of that user"),
-    row("GET", path::DECAYS, Role::User, false, "the decay accounts; role `user`: its own"),
+    row("GET", path::USAGE, Role::User, false, "usage; role `user`: that user's"),
+    row("GET", path::DECAYS, Role::User, false, "the decay accounts; role `user`: that user's"),
     row("GET", path::WHY, Role::User, false, "what delays jobs; role `user`: that user's jobs"),
-    row("GET", path::JOB_REPORT, Role::User, false, "a job's report; role `user`: that user's"),
+    row("GET", path::JOB_REPORT, Role::User, false, "reports of jobs; role `user`: that user's"),
     row("GET", path::WHY_TOP, Role::Read, false, "past delays, the longest first"),
     row("GET", path::LIVE, Role::Read, false, "live figures of every proxy"),
     row("GET", path::EVENTS, Role::Read, false, "events of decays, proxies, leaders, rules"),
     row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
     row("PUT", path::RULES, Role::Operate, false, "new rules for all proxies"),
-    row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or ranks a rule"),
+    row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or moves a rule"),
     row("GET", path::PROXIES, Role::Read, false, "the proxies"),
-    row("DELETE", path::PROXY, Role::Operate, false, "forgets a proxy that is gone for good"),
-    row("POST", path::REPORT, Role::Admin, true, "a proxy's report, answered with its assignment"),
+    row("DELETE", path::PROXY, Role::Operate, false, "removes a proxy that does not return"),
+    row("POST", path::REPORT, Role::Admin, true, "a proxy's report; the reply is its assignment"),
     row("GET", path::LEDGER_CHANGES, Role::Read, false, "for standby controllers"),
     row("GET", path::LEDGER_FILE, Role::Read, false, "for standby controllers"),
     row("GET", path::METRICS, Role::Read, false, "for Prometheus"),
@@ -146,7 +146,7 @@ impl Right {
 
 /// Returns the text of docs/ACCESS.md, with the table of rights.
 pub fn markdown() -> String {
-    let mut table = String::from("| call | user | read | operate | admin | proxy | |\n");
+    let mut table = String::from("| call | user | read | operate | admin | proxy | meaning |\n");
     table += "|---|---|---|---|---|---|---|\n";
     for row in RIGHTS {
         let _ = write!(table, "| `{} {}` |", row.method, row.path);

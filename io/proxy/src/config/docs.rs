@@ -6,7 +6,7 @@ use super::{ExportConfig, ProxyConfig, TargetConfig};
 /// The text of docs/CONFIG.md.
 pub fn markdown() -> String {
     let mut text = String::from(INTRODUCTION);
-    section(&mut text, "The top of the file", ProxyConfig::ABOUT, ProxyConfig::KEYS);
+    section(&mut text, "Top-level keys", ProxyConfig::ABOUT, ProxyConfig::KEYS);
     section(&mut text, "`[[export]]`", ExportConfig::ABOUT, ExportConfig::KEYS);
     section(&mut text, "`[[target]]`", TargetConfig::ABOUT, TargetConfig::KEYS);
     text
@@ -16,8 +16,8 @@ fn section(text: &mut String, title: &str, about: &[&str], keys: &[ConfigKey]) {
     *text += &format!("\n## {title}\n\n{}\n", paragraph(about));
     for key in keys {
         let default = match (key.default)().as_deref() {
-            None => "must be given".into(),
-            Some("none") => "absent by default".into(),
+            None => "required".into(),
+            Some("none") => "optional".into(),
             Some("[]") => "empty by default".into(),
             Some(text) => format!("default `{text}`"),
         };
@@ -47,9 +47,12 @@ error names its line:
       7 | msize_max = \"64\"
         |             ^^^^
 
-Amounts of data are written `4MiB` or `1GB`, spans of time `200us`, `10s` or `5min`. Flags are
-applied over the file: `--listen` replaces the whole list, `--export` adds an export or
-changes the directory of the export with the same name. On SIGHUP the proxy reads the file
+An amount of data is a number with a unit: `B`, `kB`, `MB`, `GB`, `TB`, `PB` (powers of 1000) or
+`KiB`, `MiB`, `GiB`, `TiB`, `PiB` (powers of 1024). Units of a span of time are `ns`, `us`, `ms`,
+`s`, `min`, `h`, `d` and `w`. Both are quoted: `\"4MiB\"`, `\"200us\"`.
+
+Flags take precedence over the file: `--listen` replaces the whole list. `--export` adds an export
+or changes the directory of the export with the same name. On SIGHUP the proxy reads the file
 again; if the file has an error, the old configuration stays active.
 ";
 

@@ -33,17 +33,18 @@ pub use values::{
 };
 
 settings! {
-    /// The keys at the top of the file. Paths that are not absolute are relative to the file's
-    /// directory.
+    /// Keys before the first `[[…]]` table. Paths that are not absolute are relative to the
+    /// directory of the file.
     pub struct ProxyConfig {
         /// Addresses on which the proxy listens for clients. With port 0 the system chooses a port,
-        /// and the proxy prints it. The default accepts connections of this machine only.
+        /// and the proxy prints it. The default accepts connections from this machine only.
         pub listen: Vec<ServerAddress> = vec![ServerAddress::Tcp(([127, 0, 0, 1], 5640).into())],
             "list of addresses, `tcp://IP:PORT` or `unix:///path`";
         /// Address of the control API, which `sluice top` and `sluice rule` use. `auto` is
         /// `unix:///run/sluice/proxy.sock`. If another proxy uses that socket or it cannot be
-        /// created, there is no control API, and the proxy logs a warning. Only the proxy's own
-        /// user and root may connect.
+        /// created, there is no control API, and the proxy logs a warning. With an address of your
+        /// own that cannot be used, the proxy does not start. Only the proxy's own user and root
+        /// may connect.
         pub api: ApiSocket = ApiSocket::Auto, "`auto`, `off` or `unix:///path`";
         /// Address at which metrics are exported as Prometheus text (docs/METRICS.md), besides the
         /// control API. Any client that can connect can read the names of jobs: on 127.0.0.1 every
@@ -53,110 +54,117 @@ settings! {
         /// The rule file (docs/RULES.md). Without a rule file every request is in one class named
         /// `default`.
         pub rules: Option<PathBuf> = None, "path";
-        /// Address of the controller. It publishes the rules and divides their limits over all
-        /// proxies. The rule file applies until the controller has published rules. Without a
-        /// controller the proxy decides alone.
-        pub controller: Option<Endpoints> = None, "`https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///path`; commas separate several";
-        /// CA certificates that the proxy accepts at `https://` addresses of the controller
-        /// (docs/ACCESS.md).
+        /// Address of the controller, or of all controllers of one etcd. It publishes the rules and
+        /// divides their limits over all proxies. The rule file applies until the controller has
+        /// published rules. Without a controller the proxy applies its own rule file.
+        pub controller: Option<Endpoints> = None, "`https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///path`, or several with commas between them";
+        /// CA certificates that the proxy accepts at `https://` addresses of the controller, which
+        /// need this key (docs/ACCESS.md).
         pub controller_ca: Option<PathBuf> = None, "path, PEM";
         /// File with the token for the controller, of role `proxy`. Other users must not be able to
         /// read the file.
         pub controller_token_file: Option<PathBuf> = None, "path";
-        /// Certificate for the controller in place of a token. Its common name is `proxy_name`.
+        /// Client certificate for the controller, in place of a token. Its common name is
+        /// `proxy_name`.
         pub controller_cert: Option<PathBuf> = None, "path, PEM";
-        /// Private key of the certificate. Other users must not be able to read the file.
+        /// Private key of `controller_cert`. Other users must not be able to read the file.
         pub controller_key: Option<PathBuf> = None, "path, PEM";
-        /// Limits that apply after 10 s without a reply of the controller. `equal` gives each of N
-        /// proxies 1/N of each limit. `keep` gives what this proxy had last. `full` gives this
-        /// proxy the whole of each limit, and no decay throttles. With `keep` and `full` all
-        /// proxies together may exceed a limit.
+        /// Limits that apply while the controller is unreachable. For 10 s after its last reply the
+        /// proxy keeps its shares. With `equal` it then lowers shares above 1/N to 1/N, where N is
+        /// the number of proxies. After 20 s it raises shares below 1/N to 1/N. With `keep` it
+        /// keeps its shares. With `full` it gives the whole of each limit, and no decay throttles.
+        /// With `keep` and `full` all proxies together may exceed a limit.
         pub controller_unreachable: ControllerUnreachable = ControllerUnreachable::Equal, "`equal`, `keep` or `full`";
-        /// The proxy's name at the controller. It must be unique among the proxies. The default is
-        /// the name of this machine, up to the first dot.
-        pub proxy_name: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
+        /// Name of the proxy at the controller, also set by `--name`. It must be unique among the
+        /// proxies. The default is the name of this machine up to the first dot.
+        pub proxy_name: Option<String> = None, "1 to 63 letters, digits, `_`, `-` and `.`, beginning with a letter or digit";
         /// File to which the proxy writes a compact trace of every request, for `sluice trace`.
         pub trace: Option<PathBuf> = None, "path";
-        /// Whether the proxy schedules requests. `false` executes them in order of arrival, to
-        /// measure the cost of scheduling.
+        /// Whether the proxy schedules requests. `false` executes them in order of arrival; use it
+        /// to measure the cost of scheduling.
         pub schedule: bool = true, "`true` or `false`";
-        /// Users that are replaced by the squash user. Any program that can open a TCP connection
-        /// can claim to be root, so root is squashed unless every client is trusted.
+        /// Users that are replaced by `squash_uid`: only root, all users, or none. Any program that
+        /// can open a TCP connection can claim to be root, so use `none` only if every client is
+        /// trusted.
         pub squash: Squash = Squash::Root, "`root`, `all` or `none`";
         /// User that replaces squashed users and users with an unknown name. 65534 is `nobody`,
-        /// which owns no files.
+        /// which owns no files. 0 needs `squash = "none"`.
         pub squash_uid: u32 = 65534, "user id";
-        /// Group that replaces the group of squashed users.
+        /// Group that replaces the group of squashed users. 0 needs `squash = "none"`.
         pub squash_gid: u32 = 65534, "group id";
         /// Source of a user's supplementary groups. `client` uses the groups that clients at
         /// `trusted` addresses send, and the user database of this machine for all other clients.
         pub groups: GroupsSource = GroupsSource::Server, "`server` or `client`";
-        /// Addresses of clients that may state the supplementary groups of their users.
-        pub trusted: Vec<Network> = Vec::new(), "list of address ranges";
+        /// Addresses of clients that may state the supplementary groups of their users; used with
+        /// `groups = "client"`.
+        pub trusted: Vec<Network> = Vec::new(), "list of address ranges such as `192.0.2.0/24`, `fd00::/8` or `192.0.2.7`";
         /// Addresses that may connect over TCP. The proxy closes connections from other addresses
         /// at once.
-        pub allow: Vec<Network> = values::everybody(), "list of address ranges";
+        pub allow: Vec<Network> = values::everybody(), "list of address ranges such as `192.0.2.0/24`, `fd00::/8` or `192.0.2.7`";
         /// Number of threads for requests that the page cache can answer. 0 is one thread per
         /// processor. These requests use only the processor, so more threads do not make them
         /// faster.
-        pub threads: u32 = 0, "count";
+        pub threads: u32 = 0, "count, 0 to `threads_max`";
         /// Maximum number of threads, including those that wait for the backend. A call to a
-        /// parallel file system may take 30 s; once this many calls hang, other requests wait.
-        pub threads_max: u32 = 256, "count";
+        /// parallel file system may take 30 s. If calls occupy all threads, other requests wait.
+        pub threads_max: u32 = 256, "count, 2 to 4096";
         /// Largest message that the proxy offers to clients. Above 4 MiB throughput does not
         /// increase, and one message occupies its connection for longer.
         pub msize_max: Bytes = Bytes::mib(4), "amount of data, 4KiB to 4MiB";
-        /// Maximum number of connections, limited to a quarter of the process's file descriptors.
-        /// If the table is full, a new connection replaces an idle connection of the peer with the
+        /// Maximum number of connections, but at most a quarter of the file descriptors that the
+        /// process may open. A peer is the address or Unix socket from which connections come. If
+        /// the table is full, a new connection replaces an idle connection of the peer with the
         /// most connections. Connections without fids are replaced first, then connections of
-        /// mounts, which reconnect, then any other. If no peer has more connections than the new
-        /// one's, the new connection is closed at once.
-        pub connections_max: u32 = 4096, "count";
-        /// Maximum number of mount sessions, including those that wait for their mount to reconnect
-        /// (`session_timeout`). If the table is full, a new session replaces an abandoned session of
-        /// the peer with the most sessions, first one without open files. If there is none, it
-        /// fails with ENFILE.
-        pub sessions_max: u32 = 4096, "count";
+        /// mounts, which reconnect, then any other. If no other peer has more connections than the
+        /// peer of the new connection, the new connection is closed at once.
+        pub connections_max: u32 = 4096, "count, 1 to 1048576";
+        /// Maximum number of mount sessions. A session is abandoned while it waits for its mount to
+        /// reconnect (`session_timeout`); it counts, too. If the table is full, a new session
+        /// replaces an abandoned session of the peer with the most sessions, first one without open
+        /// files. If there is none, the new session fails with ENFILE.
+        pub sessions_max: u32 = 4096, "count, 1 to 1048576";
         /// Maximum number of descriptors for fids and lock owners of all clients. Fids that share a
-        /// descriptor count as one. 0 is the process's limit less connections, pipes and the
-        /// proxy's own files: about 11,500 of 20,000. The free descriptors are divided equally over
-        /// the peers that hold any, and a peer's amount equally over its users. A single user gets
-        /// a third, so that new clients always find free descriptors. Above the limit, opening a
-        /// file fails with ENFILE.
-        pub open_files_max: u32 = 0, "count";
-        /// Maximum number of locked file ranges of all clients, divided as in `open_files_max`.
-        /// Above the limit, locking fails with ENOLCK.
-        pub locks_max: u32 = 65536, "count";
+        /// descriptor count as one. 0 is what the process may open less connections, pipes and the
+        /// proxy's own files: about 11,500 of 20,000. Each peer may hold as many descriptors as are
+        /// free divided by the number of peers that hold some. Within a peer the same applies to
+        /// its users. So a single user gets a third, and new clients always find free descriptors.
+        /// Above its bound, a user's open fails with ENFILE.
+        pub open_files_max: u32 = 0, "count, 0 to 16777216";
+        /// Maximum number of locked file ranges of all clients, divided over peers and users as in
+        /// `open_files_max`. Above its bound, a user's lock request fails with ENOLCK.
+        pub locks_max: u32 = 65536, "count, 1 to 16777216";
         /// Maximum memory for requests, unsent replies, values of extended attributes and
-        /// identities of mounts of all clients, divided as in `open_files_max`. The first 64KiB of
-        /// each connection are not counted. Above the limit, the proxy stops reading from the
-        /// connection, and extended attributes and identities fail with ENOMEM.
+        /// identities of mounts of all clients. It is divided over peers and users as in
+        /// `open_files_max`. The first 64KiB of each connection are not counted. Above the bound,
+        /// the proxy stops reading from the connection, and extended attributes and identities fail
+        /// with ENOMEM.
         pub memory_max: Bytes = Bytes::mib(1024), "amount of data, twice `bytes_in_flight_max` or more";
-        /// Maximum number of fids of one connection, and maximum number of its lock owners. Above
-        /// the limit, creating a fid fails with ENFILE and locking fails with ENOLCK.
-        pub fids_max: u32 = 65536, "count";
+        /// Maximum number of fids of one connection, and also of its lock owners. Above the limit,
+        /// creating a fid fails with ENFILE and locking fails with ENOLCK.
+        pub fids_max: u32 = 65536, "count, 1 to 16777216";
         /// Maximum number of requests in flight on one connection. At the limit, the proxy stops
         /// reading from the connection until it has answered a request. At most half of the
-        /// requests may wait for locks, so that the requests that end the waiting are always read.
-        pub tags_max: u32 = 1024, "count, at most 65535";
+        /// requests may wait for locks, so that the proxy can always read the requests that release
+        /// those locks.
+        pub tags_max: u32 = 1024, "count, 1 to 65535";
         /// Maximum payload of the requests in flight on one connection. At the limit, the proxy
-        /// stops reading from the connection.
+        /// stops reading from the connection until it has answered a request.
         pub bytes_in_flight_max: Bytes = Bytes::mib(16), "amount of data, `msize_max` or more";
-        /// Maximum number of bytes that a connection may send before it has attached. The default
+        /// Maximum number of bytes that a connection may send before its first attach. The default
         /// is enough for version negotiation and some attempts to attach, and prevents clients from
         /// filling memory.
         pub bytes_before_attach: Bytes = Bytes::kib(64), "amount of data, 1KiB or more";
-        /// Time after which a connection that has not attached is closed.
+        /// Time after which the proxy closes a connection that has not attached.
         pub attach_timeout: Nanos = Nanos::from_secs(10), "span of time";
         /// Time that the proxy waits for requests in flight after SIGTERM before it exits.
         pub drain_timeout: Nanos = Nanos::from_secs(30), "span of time";
-        /// Maximum number of pipes that move payload from files to sockets. Each pipe uses up to
-        /// `msize_max` of kernel memory, of which each user has a bounded amount. Above the limit,
-        /// the proxy copies payload.
-        pub pipes_max: u32 = 64, "count";
-        /// Time in a backend call after which a thread counts as blocked and another thread serves
-        /// the connections in its place. A shorter time wakes threads in vain; a longer time delays
-        /// other requests.
+        /// Maximum number of pipes that move payload from files to sockets without a copy. Each
+        /// pipe uses up to `msize_max` of kernel memory, which the kernel bounds for each user
+        /// (`fs.pipe-user-pages-soft`). If all pipes are in use, the proxy copies payload.
+        pub pipes_max: u32 = 64, "count, 0 to 4096";
+        /// Time in a backend call after which a thread counts as blocked. Another thread then
+        /// serves the connections in its place. A shorter time wakes threads in vain; a longer time
+        /// delays other requests.
         pub promote_after: Nanos = Nanos::from_micros(200), "span of time";
         /// Time for which the thread that reads the sockets polls for the next request before it
         /// sleeps, while requests follow each other closely. The default is about the cost of a
@@ -164,74 +172,80 @@ settings! {
         pub busy_poll: Nanos = Nanos::from_micros(100), "span of time";
         /// Time for which the proxy caches the groups of a user.
         pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
-        /// File with the key that signs the file handles of mounts: 32 random bytes. The proxy
-        /// creates a missing file. Mounts survive a restart of the proxy if the key is the same.
-        /// Proxies that serve the same exports must share the key. The default is
-        /// `/var/lib/sluice/handle.key`. The file must belong to root, to the proxy's user or to
-        /// the owner of its directory, and other users must not be able to write it; otherwise the
-        /// proxy does not start. The proxy removes read permission of other users.
+        /// File with the key that signs the file handles of mounts: 32 random bytes. The default is
+        /// `/var/lib/sluice/handle.key`. The proxy creates a missing file. Mounts survive a restart
+        /// of the proxy if the key is the same. Proxies that serve the same exports must share the
+        /// key. The file must belong to root, to the proxy's user or to the owner of its directory,
+        /// and other users must not be able to write it; otherwise the proxy does not start. The
+        /// proxy removes read permission of other users.
         pub handle_key: Option<PathBuf> = None, "path";
         /// Time for which the proxy keeps the session of a mount after its last connection was
-        /// lost: its open files, its locks and the replies that the mount may not have received.
+        /// lost. The session has its open files, its locks and the replies that the mount may not
+        /// have received.
         pub session_timeout: Nanos = Nanos::from_secs(60), "span of time";
-        /// Time after a start in which clients can reclaim the locks that they held before it. A
-        /// lock that is reclaimed is granted at once. Other lock requests wait until this time has
-        /// passed; unlocking does not wait. The grace period needs a `handle_key` that existed when
-        /// the proxy started, because under a new key no client has held a lock. After the grace
-        /// period, and with `0s`, a reclaim is refused, since another client may have held the
-        /// lock. SIGHUP does not change this value.
+        /// Time after a start of the proxy in which clients can reclaim the locks that they held
+        /// before it. A reclaimed lock is granted at once. Other lock requests wait until this time
+        /// has passed; unlocking does not wait. The grace period needs a `handle_key` that existed
+        /// when the proxy started, because under a new key no client has held a lock. After the
+        /// grace period, and with `0s`, a reclaim is refused, since another client may have held
+        /// the lock. SIGHUP does not change this value.
         pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
         /// Maximum number of requests that one user and job of a mount may have in flight on each
-        /// connection. A throttled job then leaves room for the requests of other jobs.
-        pub window_requests: u32 = 64, "count";
+        /// connection. So a throttled job leaves room for the requests of other jobs.
+        pub window_requests: u32 = 64, "count, 1 to 65535";
         /// Maximum payload that one user and job of a mount may have in flight on each connection.
         pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
-        /// The directories that the proxy serves.
+        /// Directories that the proxy serves; see below.
         pub export: Vec<ExportConfig> = Vec::new(), "`[[export]]` tables";
-        /// The settings of the backends.
+        /// Backends that differ from the defaults; see below.
         pub target: Vec<TargetConfig> = Vec::new(), "`[[target]]` tables";
     }
 }
 
 settings! {
-    /// One `[[export]]`: a directory and the name by which clients attach to it.
+    /// A directory, and the name by which clients attach to it.
     pub struct ExportConfig {
-        /// Name in the client's attach request: `NAME` or `NAME?job=ID`.
-        pub name: String, "letters, digits, `_`, `-`, `.`; at most 63";
+        /// Name in the client's attach request, which is `NAME` or `NAME?job=ID`.
+        pub name: String, "1 to 63 letters, digits, `_`, `-` and `.`";
         /// The exported directory. Clients cannot access anything outside the directory.
         pub dir: PathBuf, "path";
-        /// Whether the proxy refuses every change, whatever the permissions of the directory allow.
+        /// Whether the proxy refuses every change, even if the permissions of the files allow it.
         pub readonly: bool = false, "`true` or `false`";
-        /// The `[[target]]` that schedules the export. By default, exports of one file system share
-        /// a target that is named after the mount point.
-        pub target: Option<String> = None, "name of a target";
+        /// Name of the `[[target]]` that schedules the export. By default, exports of one file
+        /// system share a target that is named after the mount point.
+        pub target: Option<String> = None, "name of a `[[target]]`";
     }
 }
 
 settings! {
-    /// One `[[target]]`: a backend with its own scheduler. A target with the name of a mount point
-    /// schedules the exports of that file system that name no target.
+    /// A backend with its own scheduler. A target with the name of a mount point schedules the
+    /// exports of that file system that have no `target` key.
     pub struct TargetConfig {
-        /// Name of the target, in `target` keys, in tables and in metrics.
-        pub name: String, "1 to 255 characters";
+        /// Name of the target in the `target` key of exports, in tables and in metrics.
+        pub name: String, "1 to 255 printable characters";
         /// Maximum number of device slots: small requests that the backend executes at once (D in
-        /// SFQ(D)). The default is the result of calibration, or a built-in number.
-        pub slots_max: Option<u32> = None, "count";
-        /// Cost of a request: the time that the backend needs, or the bytes that it moves.
+        /// SFQ(D)). The default is the number in the file `costs`, or 64 without such a file.
+        pub slots_max: Option<u32> = None, "count, 1 to 65536";
+        /// Unit of the cost of a request: `calibrated` is the time that the backend needs, by the
+        /// file `costs`; `bytes` is the number of bytes that it moves.
         pub cost: ConfiguredCosts = ConfiguredCosts::Calibrated, "`calibrated` or `bytes`";
-        /// How writes reach the backend (docs/ARCHITECTURE.md). The default is the best mode that a
-        /// probe of the directory finds: on a disk `direct` from 512KiB and `paced` below.
+        /// How writes reach the backend (docs/ARCHITECTURE.md). By default the proxy probes the
+        /// directory and uses the best mode. On a disk these are `direct` for writes of 512KiB and
+        /// more, and `paced` for smaller ones.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
-        /// Bytes that each class may have written and not yet clean before its writes wait. A
-        /// larger budget ends bursts sooner and makes other classes wait longer for the device.
-        pub dirty_budget: Bytes = DIRTY_BUDGET, "amount of data";
-        /// File of costs that `sluice calibrate` wrote. The default is built-in costs.
+        /// Bytes that each class may have written and that are not yet on the backend's device.
+        /// Above it, the writes of the class wait. A larger budget makes other classes wait longer
+        /// for the device.
+        pub dirty_budget: Bytes = DIRTY_BUDGET, "amount of data, 64KiB or more";
+        /// File with measured costs, written by `sluice calibrate`. By default the proxy uses
+        /// built-in costs.
         pub costs: Option<PathBuf> = None, "path";
-        /// Target for the mean service time of a small request. The proxy lowers its slots below
-        /// `slots_max` until the target is met, which costs throughput. Without a target,
-        /// `slots_max` applies.
+        /// Upper bound for the mean service time of a small request. While requests take longer,
+        /// the proxy uses fewer slots than `slots_max`, which costs throughput. By default it uses
+        /// `slots_max` slots.
         pub latency: Option<Nanos> = None, "span of time";
-        /// Whether the proxy learns costs from requests that happen to run alone.
+        /// Whether the proxy corrects its costs by requests that happen to run alone. The corrected
+        /// costs are in memory only.
         pub recalibrate: bool = false, "`true` or `false`";
     }
 }

@@ -88,7 +88,7 @@ choices! {
 
 choices! {
     /// Limits that apply when the controller is unreachable.
-    pub enum ControllerUnreachable ("equal, keep, lift") {
+    pub enum ControllerUnreachable ("equal, keep, full") {
         /// 1/N of each limit, with N proxies.
         Equal = "equal",
         /// The limits of the last assignment.

@@ -236,7 +236,7 @@ fn mounts_are_made_and_ended_as_the_document_says() {
         "Why is it slow here?",
         "At boot: fstab",
         "Several proxies",
-        "Servers that know only 9P2000.L",
+        "Servers that support only 9P2000.L",
     ];
     assert!(document.iter().all(|block| sections.contains(&block.section.as_str())));
     let before = |block: &Block| {
@@ -270,7 +270,7 @@ fn rules_are_right_and_are_changed_while_requests_wait() {
     let proxy =
         "sluice proxy --export data=/srv/data --listen tcp://127.0.0.1:5640 --rules fs.toml &";
     shell.must(proxy, "a proxy runs");
-    let sections = ["Worked examples", "Rates and bursts", "While requests wait"];
+    let sections = ["Worked examples", "Rates and bursts", "Changing rules at run time"];
     let document = typed_blocks(RULES.0, RULES.1, RULES.2);
     assert!(document.iter().all(|block| sections.contains(&block.section.as_str())));
     play(
