@@ -88,7 +88,7 @@ error_codes! {
     /// A rule or token of this name exists.
     AlreadyExists = "already_exists", 409;
     /// The change would leave the controller without a token that can create others.
-    TokenRequired = "token_required", 409;
+    LastAdminToken = "last_admin_token", 409;
     /// The controller stores the maximum number of tokens.
     LimitReached = "limit_reached", 409;
     /// Another process reports as this proxy and started later.

@@ -102,7 +102,7 @@ metrics! {
         /// The log names the clients; if many clients are refused, raise the bound.
         BOUND_REFUSED = "sluice_proxy_bound_refused_total", Counter, Count, ["bound"];
         /// Idle connections and abandoned sessions that were closed to make room for others.
-        TAKEN_BACK = "sluice_proxy_taken_back_total", Counter, Count, ["bound"];
+        TAKEN_BACK = "sluice_proxy_reclaimed_total", Counter, Count, ["bound"];
         /// Threads that serve requests.
         THREADS = "sluice_proxy_threads", Gauge, Count, [];
         /// Maximum number of these threads. If `sluice_proxy_threads` stays at it, calls to the
@@ -114,7 +114,7 @@ metrics! {
         /// absent without a controller.
         LINK_UP = "sluice_proxy_controller_up", Gauge, Count, [];
         /// Time since the last reply of the controller.
-        LINK_AGE = "sluice_proxy_controller_order_age_seconds", Gauge, Seconds, [];
+        LINK_AGE = "sluice_proxy_controller_last_reply_age_seconds", Gauge, Seconds, [];
         /// Calls to the controller: `answered`, `refused` or `unanswered`.
         LINK_CALLS = "sluice_proxy_controller_calls_total", Counter, Count, ["outcome"];
         /// 1 while another proxy reports under the same name.

@@ -197,7 +197,7 @@ impl TargetFigures {
             slots_max: known.slots_max.or(slots).unwrap_or(SLOTS_DEFAULT),
             threads: threads(config),
             costs,
-            latency: known.latency,
+            latency: known.latency_target,
             recalibrate: known.recalibrate,
         };
         Ok(TargetFigures { target, write_mode })

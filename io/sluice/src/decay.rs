@@ -65,7 +65,7 @@ fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
             None => "no accounts: no decay has counted usage yet\n".into(),
         };
     }
-    let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];
+    let head = ["DECAY", "SUBJECT", "USED", "OF", "RATIO", "LEVEL", "LIMIT", "FREE IN"];
     let mut text = table::aligned(&head, &[2, 3, 4], rows);
     for decay in &decays.decays {
         for account in &decay.accounts {
@@ -166,8 +166,8 @@ mod tests {
             WireDecayAccounts { at_ns: 5_000_000_001, contended: true, decays: vec![decay] };
         assert_eq!(
             list(&decays, None),
-            "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\
-             writers  uid=1000  50.4GB  42.0GB  120%  floor  10MB/s  90s\n\
+            "DECAY    SUBJECT     USED      OF  RATIO  LEVEL  LIMIT   FREE IN\n\
+             writers  uid=1000  50.4GB  42.0GB  120%   floor  10MB/s  90s\n\
              writers uid=1000: entitlement × 0.50 for small-writes\n\
              3 more accounts of writers\n"
         );

@@ -112,7 +112,7 @@ impl TokenFailed {
                 TokenRefused::NameInUse { .. } => (ErrorCode::AlreadyExists, Some("name")),
                 TokenRefused::Unknown { .. } => (ErrorCode::NotFound, Some("name")),
                 TokenRefused::First | TokenRefused::Last { .. } | TokenRefused::Open { .. } => {
-                    (ErrorCode::TokenRequired, None)
+                    (ErrorCode::LastAdminToken, None)
                 }
                 TokenRefused::TooMany => (ErrorCode::LimitReached, None),
             },

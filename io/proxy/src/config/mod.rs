@@ -243,7 +243,7 @@ settings! {
         /// Upper bound for the mean service time of a small request. While requests take longer,
         /// the proxy uses fewer slots than `slots_max`, which costs throughput. By default it uses
         /// `slots_max` slots.
-        pub latency: Option<Nanos> = None, "span of time";
+        pub latency_target: Option<Nanos> = None, "span of time";
         /// Whether the proxy corrects its costs by requests that happen to run alone. The corrected
         /// costs are in memory only.
         pub recalibrate: bool = false, "`true` or `false`";
@@ -274,7 +274,7 @@ impl TargetConfig {
             write_mode: None,
             dirty_budget: DIRTY_BUDGET,
             costs: None,
-            latency: None,
+            latency_target: None,
             recalibrate: false,
         }
     }

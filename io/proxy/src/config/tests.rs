@@ -47,7 +47,7 @@ fn every_kind_of_value_is_read() {
         write_mode = "paced"
         dirty_budget = "32MiB"
         costs = "costs.toml"
-        latency = "5ms"
+        latency_target = "5ms"
         recalibrate = true
         "#,
     );
@@ -78,7 +78,7 @@ fn every_kind_of_value_is_read() {
             write_mode: Some(WriteMode::Paced),
             dirty_budget: Bytes::mib(32),
             costs: Some("costs.toml".into()),
-            latency: Some(Nanos::from_millis(5)),
+            latency_target: Some(Nanos::from_millis(5)),
             recalibrate: true,
         }],
         ..ProxyConfig::default()

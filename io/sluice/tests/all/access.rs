@@ -236,7 +236,7 @@ fn beyond_this_machine_it_refuses_to_start_and_the_commands_that_it_names_make_i
     let ca = Some(data.path().join("tls/ca.pem"));
     let root = client(&url, &Credentials { ca: ca.clone(), ..showing(token.trim()) });
     root.set_rules(&limited(LIMIT)).unwrap();
-    assert_eq!(root.revoke_token("admin").unwrap_err().code(), ErrorCode::TokenRequired);
+    assert_eq!(root.revoke_token("admin").unwrap_err().code(), ErrorCode::LastAdminToken);
     let nobody = client(&url, &Credentials { ca, ..Credentials::default() });
     assert_eq!(nobody.rules().unwrap_err().code(), ErrorCode::Unauthenticated);
 

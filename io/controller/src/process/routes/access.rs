@@ -32,7 +32,7 @@ pub(super) async fn tokens(State(shared): RouteQuery) -> Json<Tokens> {
     responses(
         (status = 200, body = MadeToken),
     ),
-    extensions(("x-error-codes" = json!(["already_exists", "token_required", "limit_reached"]))),
+    extensions(("x-error-codes" = json!(["already_exists", "last_admin_token", "limit_reached"]))),
 )]
 pub(super) async fn make_token(
     State(shared): RouteQuery,
@@ -53,7 +53,7 @@ pub(super) async fn make_token(
     responses(
         (status = 200, description = "the remaining tokens", body = Tokens),
     ),
-    extensions(("x-error-codes" = json!(["not_found", "token_required"]))),
+    extensions(("x-error-codes" = json!(["not_found", "last_admin_token"]))),
 )]
 pub(super) async fn revoke_token(
     State(shared): RouteQuery,
