@@ -4,13 +4,13 @@
 //!   subject + kind ─► class ─► queue per lane and direction ─► its meters ─► ready heads
 //!    (classify)      (class)                                  (admission)      (lane)
 //!                                                                                │
-//!        complete ◄── running, using slots  ◄── urgent | reserved | share ◄─────┘
+//!        complete ◄── running, using slots  ◄── urgent | reserved | weight ◄────┘
 //!                                                       (choose)
 //! ```
 //!
 //! A request belongs to one class, which has a weight and may have a reservation and a cap on
 //! slots. It pays any number of meters. Between classes the device is divided by weight (start-time
-//! fair queueing with slots by size). A reservation comes before shares, and a meter before either.
+//! fair queueing with slots by size). A reservation comes before weights, and a meter before both.
 //! docs/algorithms/dispatcher.md has the rule in words, its sources, and the worked tables that are
 //! tests here.
 //!

@@ -183,7 +183,7 @@ mod tests {
     fn a_change_does_to_a_text_what_it_says() {
         let change: RuleChange = serde_json::from_str(
             r#"{"action": "start", "name": "x", "keys": {"match": "uid={5}", "limit": "1MB/s,5ops/s"},
-                "place": {"before": "y"}}"#,
+                "position": {"before": "y"}}"#,
         )
         .unwrap();
         let text = change.to_edit().unwrap().apply("[[rule]]\nname = \"y\"\n").unwrap();

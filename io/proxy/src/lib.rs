@@ -1,15 +1,15 @@
 //! Serves directories over 9P2000.L and schedules every request by job.
 //!
 //! ```text
-//!   socket ─► connection ─► intake ─► gate (sched::Dispatcher) ─► worker ─► operations ─► directory
-//!              frames        fids,     who goes next?              leader,    backend calls   │
-//!                            identity                              followers                  │
-//!   socket ◄─ outbox ◄───────────────────────────────────────────────────────────────────────┘
+//!   socket ─► connection ─► intake ─► target (sched::Dispatcher) ─► worker ─► operations ─► directory
+//!              frames        fids,     order of requests             leader,    backend calls   │
+//!                            identity                                followers                  │
+//!   socket ◄─ outbox ◄─────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! The thread that reads a request also executes the dispatcher's choice and sends the reply.
-//! Nothing is handed over unless a backend call has to wait (`crew`). [`Server`] is the whole proxy
-//! for the binary and the tests.
+//! Nothing is handed over unless a backend call has to wait (`thread_pool`). [`Server`] is the
+//! whole proxy for the binary and the tests.
 
 mod accept;
 mod bounds;

@@ -1,4 +1,4 @@
-//! Decay: a limit falls when a key's past usage exceeds its entitlement, until that is past.
+//! Decay: a limit falls when a key's past usage exceeds its entitlement, and rises as usage decays.
 //!
 //! ```text
 //!   record ─► account of the key ─ each `update_interval`, and at each window ─► ratio ρ to its entitlement

@@ -3,8 +3,8 @@
 //! ```text
 //!   arrived ─► counts of waiting requests ─┐
 //!   dispatched ─► slots, order ────────────┼─► a violation: what, when, and how to reproduce it
-//!   quiet ─► no request waits in vain ─────┤
-//!   windows of 10 s ─► limits, reservations, shares between equals
+//!   quiet ─► no usable slot is free ───────┤
+//!   windows of 10 s ─► limits, reservations, division by weight
 //! ```
 //!
 //! The checks do not know how the dispatcher chooses; they derive the classes from the rules.

@@ -20,7 +20,7 @@ fn scenario(rules: &str) -> Scenario {
     let text = format!(
         r#"
 from = "a test"
-about = ""
+description = ""
 duration = "60s"
 rules = '''
 {rules}'''
