@@ -16,7 +16,7 @@ use sluice_sim::{Policy, Scenario, World};
 /// 64 jobs in a closed loop at one server.
 const SMALL: &str = r#"
 from = "a bench"
-about = "Jobs with classes of their own at one server."
+description = "Jobs with classes of their own at one server."
 duration = "20s"
 rules = """
 [[rule]]
@@ -40,7 +40,7 @@ steps = [{ do = "read 4KiB", depth = 16 }]
 /// Clients and servers of Spider, each server with 1,000 requests a second.
 const SPIDER: &str = r#"
 from = "Spider, Oak Ridge: 18,640 clients and 192 servers"
-about = "Every client asks every server in turn, by chance, a thousand requests a second each."
+description = "Every client asks every server in turn, by chance, a thousand requests a second each."
 duration = "60s"
 rules = """
 [[rule]]

@@ -14,7 +14,7 @@
 //! ```
 //! let text = r#"
 //!     from = "an example"
-//!     about = "Two jobs with weights 3 : 1 on a device of 100 requests a second."
+//!     description = "Two jobs with weights 3 : 1 on a device of 100 requests a second."
 //!     duration = "60s"
 //!     warmup = "10s"
 //!     rules = '''
