@@ -463,7 +463,7 @@ impl PlanActor {
             return;
         }
         changed.truncate(RECORD_MEMBERS_MAX);
-        match self.store.try_send(records::StoreMsg::Members(changed)) {
+        match self.store.try_send(records::StoreMsg::Proxies(changed)) {
             Ok(()) => self.storing = Some(now),
             // It is retried with the next tick, or the controller ends.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
@@ -580,7 +580,7 @@ mod tests {
 
         /// The store does what it was asked.
         fn store(&mut self) -> Vec<ProxyRecord> {
-            let Some(records::StoreMsg::Members(members)) = self.store.try_iter().next() else {
+            let Some(records::StoreMsg::Proxies(members)) = self.store.try_iter().next() else {
                 return vec![];
             };
             self.desk.handle(PlanMsg::Stored(members.clone()));

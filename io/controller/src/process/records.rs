@@ -45,7 +45,7 @@ pub(crate) enum StoreMsg {
         by: ApiCaller,
         answer: oneshot::Sender<Result<api::Tokens, TokenFailed>>,
     },
-    Members(Vec<ProxyRecord>),
+    Proxies(Vec<ProxyRecord>),
     /// The keys that decays throttle.
     ThrottledKeys(ThrottledKeys),
     Stop,
@@ -140,7 +140,7 @@ pub(crate) type KnownProxies = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
 enum Decision {
     Term(u64),
     Rules(String),
-    Members(Vec<ProxyRecord>),
+    Proxies(Vec<ProxyRecord>),
     Token(TokenRecord),
     /// The tokens by name.
     Revoked(String),
@@ -298,7 +298,7 @@ impl RecordsState {
             Decision::Token(token) => self.tokens.push(token),
             Decision::Revoked(name) => self.tokens.retain(|token| token.name != name),
             Decision::Decays(standings) => self.decays = standings,
-            Decision::Members(changed) => {
+            Decision::Proxies(changed) => {
                 for new in changed {
                     self.proxies.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
                     if new.fallback.is_some() {
@@ -328,8 +328,8 @@ pub(crate) fn run(
     while let Ok(ask) = asked.recv() {
         match ask {
             StoreMsg::Stop => return,
-            StoreMsg::Members(changed) => {
-                match records.decide(Decision::Members(changed.clone())) {
+            StoreMsg::Proxies(changed) => {
+                match records.decide(Decision::Proxies(changed.clone())) {
                     // It fails only if the plan's thread has ended.
                     Ok(()) => drop(to.plan.send(plan_actor::PlanMsg::Stored(changed))),
                     Err(error) => tracing::error!(%error, "cannot store the proxies"),
@@ -425,9 +425,9 @@ mod tests {
         records.decide(Decision::Rules(text.into())).unwrap();
         let half = Some(500_000_000);
         let members = vec![member("a", 1, half), member("b", 2, half)];
-        records.decide(Decision::Members(members)).unwrap();
+        records.decide(Decision::Proxies(members)).unwrap();
         records
-            .decide(Decision::Members(vec![member("b", 2, None), member("a", 3, half)]))
+            .decide(Decision::Proxies(vec![member("b", 2, None), member("a", 3, half)]))
             .unwrap();
         drop(records);
         let mut again = open(&folder);
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn a_snapshot_from_before_there_were_tokens_is_read() {
         let state: RecordsState =
-            serde_json::from_str(r#"{"term":3,"rules":null,"members":[]}"#).unwrap();
+            serde_json::from_str(r#"{"term":3,"rules":null,"proxies":[]}"#).unwrap();
         assert!(state.tokens.is_empty());
     }
 
@@ -466,7 +466,7 @@ mod tests {
         let folder = TestFolder::new();
         let mut records = open(&folder);
         for epoch in 0..TAIL_MAX as u64 + 5 {
-            records.decide(Decision::Members(vec![member("a", epoch, Some(7))])).unwrap();
+            records.decide(Decision::Proxies(vec![member("a", epoch, Some(7))])).unwrap();
         }
         assert_eq!(records.tail, 5);
         drop(records);
