@@ -144,7 +144,7 @@ fn bounds_that_the_type_does_not_know_are_marked_too() {
         ("squash_uid = 0", "f.toml:1:14: 0 is not an unprivileged id such as 65534"),
         (
             "proxy_name = \"-a\"",
-            "f.toml:1:8: \"-a\" is not 1 to 63 letters, digits, '_', '-' and '.', beginning with \
+            "f.toml:1:14: \"-a\" is not 1 to 63 letters, digits, '_', '-' and '.', beginning with \
              a letter or digit",
         ),
         (
