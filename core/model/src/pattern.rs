@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pattern_is_told_by_its_bounds() {
+    fn each_pattern_is_recognised_at_its_bounds() {
         let none = Accesses::default();
         let cases: &[(&str, AccessStats, &[&str])] = &[
             ("nothing", AccessStats::default(), &[]),

@@ -5,7 +5,7 @@
 //!   cargo run --release -p sluice-sched --example memory -- CLASSES [stay]
 //! ```
 //!
-//! Each class has one subject, a weight, a limit, a promise and a finish tag: it was served once.
+//! Each class has one subject, a weight, a limit, a reservation and a finish tag: it was served once.
 
 use std::sync::Arc;
 

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worked_example_of_the_document_has_these_bytes() {
+    fn worked_example_of_the_document_has_these_bytes() {
         let request = TraceRequest {
             subject: 1,
             class: Some(2),

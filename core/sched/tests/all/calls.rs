@@ -1,4 +1,4 @@
-//! What each public call promises, one request at a time under invented time.
+//! The contract of each public call, one request at a time under simulated time.
 
 use std::sync::Arc;
 
@@ -183,7 +183,7 @@ fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
 }
 
 #[test]
-fn a_miss_gives_its_turn_by_a_promise_back_and_takes_it_at_the_device() {
+fn miss_returns_its_reserved_turn_and_takes_it_at_the_device() {
     let promised = Rule { reservation: Some(ops(1)), ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
@@ -291,7 +291,7 @@ fn fewer_slots_take_effect_as_running_requests_end() {
 }
 
 #[test]
-fn keys_make_classes_and_those_beyond_the_bound_share_one_without_a_promise() {
+fn keys_beyond_the_class_bound_share_a_class_without_reservation() {
     let mut per_job = rule("jobs", 1);
     per_job.matcher = Match::any();
     per_job.per = vec![KeyField::Jobid];

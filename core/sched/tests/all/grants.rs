@@ -77,7 +77,7 @@ fn a_third_of_a_small_limit_is_exact() {
 }
 
 #[test]
-fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
+fn reservation_is_scaled_by_the_share_also_for_a_dormant_class() {
     let promised = Rule { reservation: Some(ops(60)), ..rule("a", 1) };
     let mut w = world(vec![promised, rule("b", 1), rule("c", 2)]);
     for job in ["a", "b", "c"] {
@@ -85,7 +85,7 @@ fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
     }
     w.run(ms(20_000));
     assert_near(&w.served(ms(30_000)), &[600, 133, 267], 12);
-    // The weight of what is promised falls with it.
+    // The weight falls with the reservation.
     let all = [("a", percent(75)), ("b", percent(50)), ("c", percent(50))];
     w.sched.set_grants(&granted(2, &all), w.now);
     assert_near(&w.served(ms(40_000)), &[450, 183, 367], 12);

@@ -1,4 +1,4 @@
-//! Promises and weights where requests use both lanes, or one after the other.
+//! Reservations and weights where requests use both lanes, or one after the other.
 //!
 //! The server is that of the named cases, once for each lane: 100 unit requests a second
 //! over ten slots.
@@ -17,7 +17,7 @@ fn reserved(job: &str, weight: u32, rate: Rate) -> Rule {
 }
 
 #[test]
-fn a_promise_holds_though_every_request_misses_the_cache_first() {
+fn reservation_is_met_if_every_request_misses_the_cache_first() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1000)]);
     w.cached_client("a", 1, 20, 10);
     w.client("b", OpKind::Read, 1, 20);
@@ -26,10 +26,10 @@ fn a_promise_holds_though_every_request_misses_the_cache_first() {
     assert_eq!(w.served(ms(40_000)), [1800, 1200]);
 }
 
-/// A try that missed pays nothing of the promise. Were it charged, what waits for the device
-/// would have paid and not be due: a got 1 % less, and b 2520 of 4000 with a's 60.
+/// A cached attempt that misses is not charged to the reservation. If it were, requests that wait
+/// for the device would be charged and not due: a got 1 % less, and b 2520 of 4000 with a's 60.
 #[test]
-fn a_promise_for_large_requests_gets_the_same_by_way_of_the_cache() {
+fn reservation_for_large_requests_is_the_same_through_the_cached_lane() {
     for rate in [23, 40, 60] {
         let served = |cached: bool| {
             let bytes = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
@@ -49,22 +49,22 @@ fn a_promise_for_large_requests_gets_the_same_by_way_of_the_cache() {
 }
 
 #[test]
-fn hits_count_towards_a_promise_as_misses_do() {
+fn hits_count_towards_a_reservation_like_misses() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1000)]);
     w.cached_client("a", 1, 20, 5);
     w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     let got = w.served(ms(40_000));
     // Every second one of a's misses, and the device serves it or b. More hits than the
-    // promise pays for go by share, for nobody else wants the cached lane.
+    // reservation covers are served by weight, since no other class uses the cached lane.
     let missed = 3000 - got[1];
     assert!(got[0].abs_diff(2 * missed) <= 20, "a's 20 outstanding blur it: {got:?}");
     assert!(got[0] >= 1800, "{got:?}");
-    assert!(missed <= 1800 + 30, "the promise, and 1/1000 of the rest: {got:?}");
+    assert!(missed <= 1800 + 30, "the reservation, and 1/1000 of the rest: {got:?}");
 }
 
 #[test]
-fn one_promise_spans_both_lanes_and_what_is_left_of_each_is_shared_by_weight() {
+fn one_reservation_spans_both_lanes_and_the_rest_of_each_is_divided_by_weight() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1), rule("c", 2)]);
     for job in ["a", "b", "c"] {
         w.cached_client(job, 1, 20, 0);

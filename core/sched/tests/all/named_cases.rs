@@ -36,7 +36,7 @@ fn a_reservation_comes_before_shares_and_the_rest_is_shared_by_weight() {
 }
 
 #[test]
-fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
+fn reservations_beyond_capacity_are_cut_in_the_same_proportion() {
     let mut w = world(vec![reserved("a", 1, ops(120)), reserved("b", 1, ops(50))], vec![]);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
@@ -48,7 +48,7 @@ fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
 }
 
 #[test]
-fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
+fn cut_reservation_is_met_again_when_capacity_returns() {
     let mut w = world(vec![reserved("a", 1, ops(60)), reserved("b", 1, ops(60))], vec![]);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
@@ -62,20 +62,20 @@ fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
 }
 
 #[test]
-fn a_stuck_device_is_told_as_promises_that_are_not_kept() {
+fn stuck_target_reports_a_reservation_shortfall() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1)], vec![]);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
-    // What begins now takes a hundred seconds. The dispatcher hears of nothing, and is asked.
+    // What begins now takes a hundred seconds: the dispatcher gets no completions, only queries.
     w.slower = 1000;
     w.run(ms(30_000));
     assert_eq!(w.sched.reservation_shortfall_ppm(ms(10_300)), 0, "it may be made up for");
     let beginning = w.sched.reservation_shortfall_ppm(ms(11_000));
     assert!((300_000..=600_000).contains(&beginning), "half a second of one: {beginning}");
     assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
-    // Neither does who keeps arriving make it look well.
+    // Nor do new arrivals hide the shortfall.
     w.clients[0].depth = 40;
     w.run(ms(31_000));
     w.clients[0].depth = 60;
@@ -83,11 +83,11 @@ fn a_stuck_device_is_told_as_promises_that_are_not_kept() {
     assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
     w.slower = 1;
     w.run(ms(115_000));
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0, "all is well again");
+    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0, "the shortfall ends");
 }
 
 #[test]
-fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
+fn demand_below_a_reservation_leaves_other_reservations_whole() {
     let promised = vec![reserved("a", 1, ops(1000)), reserved("b", 1, ops(60)), rule("c", 1)];
     let mut w = world(promised, vec![]);
     w.ragged_percent = 50;
@@ -102,7 +102,7 @@ fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
 }
 
 #[test]
-fn a_reservation_that_ends_is_not_held_against_its_class() {
+fn ended_reservation_is_not_charged_to_its_class() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1)], vec![]);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
@@ -169,8 +169,8 @@ fn cost_of_collecting(slots_max: u32, ragged_percent: u64, all: Vec<Rule>) -> (u
 }
 
 #[test]
-fn collecting_slots_for_a_promise_costs_something_where_service_times_differ() {
-    println!("D, +- %: slots empty, in per mille, with 6/10 promised and by weights 6 : 4");
+fn collecting_slots_for_a_reservation_costs_service_if_service_times_differ() {
+    println!("D, +- %: slots empty, in per mille, with 6/10 reserved and by weights 6 : 4");
     // The most that is empty is the table's figure and a tenth of it.
     for (slots_max, ragged, most) in [
         (10, 0, 0),

@@ -576,7 +576,7 @@ proptest! {
     /// Over 20 s a reserved class has its rate, but for the half second and one request by
     /// which R may lag at the end, and for D units that run when it ends.
     #[test]
-    fn a_promise_is_kept_whatever_sizes_lanes_and_misses(
+    fn reservation_is_met_with_any_sizes_lanes_and_misses(
         rate in 5..60u64,
         units in (1..5u64, 1..9u64),
         weight in 1..1_000u32,

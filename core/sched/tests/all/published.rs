@@ -134,7 +134,7 @@ fn a_hard_limit_has_its_rate_and_nothing_of_what_is_spare() {
 }
 
 #[test]
-fn slots_kept_free_let_a_promised_request_start_at_once() {
+fn reserved_slots_let_a_reserved_request_start_at_once() {
     let gaps_and_others = |keep: Option<u32>| {
         let promised = Rule { reserved_slots: keep, ..realtime("a", 60) };
         // It asks for five a second, so its slot is taken by b in between.
@@ -160,7 +160,7 @@ fn slots_kept_free_let_a_promised_request_start_at_once() {
 }
 
 #[test]
-fn a_request_larger_than_what_is_not_kept_runs_when_no_other_does() {
+fn request_larger_than_the_unreserved_slots_runs_alone() {
     let promised = Rule { reserved_slots: Some(8), ..realtime("a", 10) };
     let mut w = world(vec![promised, rule("b", 1)]);
     w.client("b", OpKind::Read, 8, 3);
@@ -176,7 +176,7 @@ fn a_dependent_rule_is_a_rate_computed_from_the_parent_in_the_dispatcher() {
         kind: DependencyKind::Follow { part_ppm: 500_000 },
         min: ops(1),
     };
-    // Its promise follows as well as its ceiling.
+    // Its reservation follows as well as its limit.
     let child = Rule { depends_on: Some(parent), ..realtime("b", 40) };
     let all = |rate| rules(vec![limited("a", rate), child.clone(), rule("c", 1000)], vec![]);
     let mut w = backlogged(World::new(target(10, UNIT_NS), all(60)), &["a", "b", "c"]);

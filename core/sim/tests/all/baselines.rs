@@ -72,7 +72,7 @@ fn a_plain_token_bucket_loses_fractions_of_tokens_and_a_compensated_one_does_not
 
 /// docs/algorithms/baselines.md: depth caps what comes in batches: 3 in each gap of 100 ms.
 #[test]
-fn the_depth_of_a_token_bucket_caps_what_comes_in_batches() {
+fn token_bucket_depth_caps_batches() {
     let jobs = [("a", 16, "limit = \"60ops/s\""), ("b", 16, "limit = \"5000ops/s\"")];
     let got = rates(&run(Policy::Tbf, 10, "100ms", &jobs));
     assert!(got[0] <= 31, "3 in each gap of 100 ms: {got:?}");
@@ -92,7 +92,7 @@ fn compensated_rules_beyond_capacity_starve_each_other() {
     let got = rates(&report);
     assert!(got[1] <= 5, "the least of them gets next to nothing: {got:?}");
     let ours = run_with(Policy::Dispatcher, 1, "2ms", &jobs, "jitter_percent = 30");
-    // 50 of 1570 of what there is: each promise is kept to the same part.
+    // 50 of 1570 of the service: reservations are cut in the same proportion.
     assert!(ours.jobs[1].requests_per_sec >= 15.0, "{:?}", rates(&ours));
     assert!(ours.reservation_shortfall_ppm > 600_000);
 }
@@ -124,7 +124,7 @@ fn dmclock_keeps_reservations_limits_and_the_proportion_of_weights() {
 }
 
 #[test]
-fn without_a_scheduler_the_one_who_asks_most_gets_most() {
+fn fifo_serves_jobs_in_proportion_to_their_requests_in_flight() {
     let got = rates(&run(Policy::Fifo, 10, "10ms", &[("a", 90, ""), ("b", 10, "weight = 100")]));
     assert!(got[0].abs_diff(900) <= 5 && got[1].abs_diff(100) <= 5, "{got:?}");
 }

@@ -1,4 +1,4 @@
-//! Scenarios by chance pass every check.
+//! Random scenarios pass every check.
 //!
 //! `SLUICE_SEEDS=1000 cargo test -p sluice-sim --test all random` tries more of them, and
 //! `SLUICE_SEED=7` a certain one; so does `sluice sim --seeds 1 --seed 7`.
@@ -11,7 +11,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn scenarios_by_chance_break_no_promise() {
+fn random_scenarios_pass_every_check() {
     let seeds = match number("SLUICE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SLUICE_SEEDS").unwrap_or(50),

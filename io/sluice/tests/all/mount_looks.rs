@@ -96,7 +96,7 @@ fn the_time_of_what_is_written_behind_moves_forward_and_ends_with_the_close() {
 }
 
 #[test]
-fn who_reads_what_is_not_executed_gets_it_once_it_is() {
+fn read_of_unexecuted_writes_returns_after_they_are_executed() {
     let Some((proxy, mount, dd)) = held_up("reads") else { return };
     let file = mount.join("file");
     let reader = std::thread::spawn(move || {
@@ -119,7 +119,7 @@ fn donations_of(proxy: &Proxy, job: &str) -> Vec<WireDonation> {
 }
 
 #[test]
-fn who_must_wait_for_what_another_has_written_has_it_done_in_his_own_lane() {
+fn writes_that_another_job_waits_for_are_executed_in_its_class() {
     // Reading it, making it durable and changing it: days before the writer's limit would let that.
     for (program, words) in [("cat", &[][..]), ("sync", &[]), ("truncate", &["-s+1"])] {
         let Some((proxy, mount, mut dd)) = held_up(&format!("lane-{program}")) else { return };

@@ -44,7 +44,7 @@ fn replace(mount: &Mounted, name: &str, content: &str) {
 }
 
 #[test]
-fn what_is_written_to_a_name_that_was_removed_elsewhere_is_there() {
+fn write_to_a_name_that_another_node_removed_creates_the_file() {
     let Some(pair) = believing("removed") else { return };
     for round in 0..20 {
         known(&pair.a, "file", "old");
@@ -59,7 +59,7 @@ fn what_is_written_to_a_name_that_was_removed_elsewhere_is_there() {
 }
 
 #[test]
-fn a_log_that_was_rotated_elsewhere_is_begun_anew() {
+fn append_to_a_log_that_another_node_rotated_opens_the_new_log() {
     let Some(pair) = believing("rotated") else { return };
     for round in 0..10 {
         append(&pair.a.join("log"), "before\n");
@@ -72,7 +72,7 @@ fn a_log_that_was_rotated_elsewhere_is_begun_anew() {
 }
 
 #[test]
-fn a_file_that_was_replaced_elsewhere_is_opened_as_the_new_one() {
+fn open_of_a_file_that_another_node_replaced_opens_the_new_file() {
     let Some(pair) = believing("replaced") else { return };
     known(&pair.a, "file", "first");
     for round in 0..20 {
@@ -83,7 +83,7 @@ fn a_file_that_was_replaced_elsewhere_is_opened_as_the_new_one() {
 }
 
 #[test]
-fn a_name_that_was_not_there_is_found_once_it_is_made_elsewhere() {
+fn missing_name_is_found_once_another_node_creates_it() {
     let Some(pair) = believing("made") else { return };
     for round in 0..20 {
         let name = format!("file{round}");
@@ -94,7 +94,7 @@ fn a_name_that_was_not_there_is_found_once_it_is_made_elsewhere() {
 }
 
 #[test]
-fn a_directory_that_was_replaced_elsewhere_is_listed_as_the_new_one() {
+fn listing_of_a_directory_that_another_node_replaced_is_of_the_new_directory() {
     let Some(pair) = believing("directory") else { return };
     fs::create_dir(pair.a.join("dir")).unwrap();
     fs::write(pair.a.join("dir/old"), "").unwrap();
@@ -105,7 +105,7 @@ fn a_directory_that_was_replaced_elsewhere_is_listed_as_the_new_one() {
 }
 
 #[test]
-fn who_was_told_to_look_again_believes_no_other_name_for_it() {
+fn second_lookup_of_one_name_leaves_other_names_checked() {
     let Some(pair) = believing("again") else { return };
     for round in 0..10 {
         known(&pair.a, "gone", "old");

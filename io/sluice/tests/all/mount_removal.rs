@@ -94,7 +94,7 @@ fn said(here: &Path, there: &Path, remade: bool) -> Vec<(&'static str, Result<()
 }
 
 #[test]
-fn in_a_directory_that_was_removed_elsewhere_nothing_is_there() {
+fn directory_that_another_node_removed_is_empty() {
     for options in ["allow_other", "allow_other,attr_timeout=1h", "allow_other,attr_timeout=0"] {
         let Some(pair) = Pair::new("removed-directory", options) else { return };
         let beside = pair.beside("plain");
@@ -111,7 +111,7 @@ fn in_a_directory_that_was_removed_elsewhere_nothing_is_there() {
 }
 
 #[test]
-fn a_path_through_a_directory_that_was_made_anew_elsewhere_leads_there() {
+fn path_through_a_directory_that_another_node_recreated_leads_to_the_new_one() {
     let Some(pair) = Pair::new("remade-directory", "allow_other,attr_timeout=1h") else { return };
     type Use = (&'static str, fn(&Path) -> io::Result<()>);
     let uses: [Use; 6] = [
@@ -235,7 +235,7 @@ fn work(tree: &Path, who: usize, rounds: usize) -> BTreeSet<i32> {
 }
 
 #[test]
-fn who_removes_a_tree_in_which_others_work_is_told_what_a_local_disk_tells() {
+fn removal_of_a_tree_in_use_fails_as_on_a_local_disk() {
     let Some(pair) = Pair::new("worked-in", "allow_other") else { return };
     fs::create_dir(pair.a.join("tree")).unwrap();
     let done = AtomicBool::new(false);

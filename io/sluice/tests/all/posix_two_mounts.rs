@@ -28,7 +28,7 @@ const SIZES: [usize; 10] = [0, 1, 100, 4095, 4096, 4097, 131_072, 131_073, 1_048
 const FILES: usize = 200;
 
 #[test]
-fn what_one_mount_closed_the_other_reads_when_it_opens_it() {
+fn open_reads_what_another_mount_wrote_before_close() {
     let Some(pair) = Pair::new("close-open", "allow_other") else { return };
     for round in 0..FILES {
         let [from, to] = match round % 2 {
@@ -95,7 +95,7 @@ fn a_file_that_was_renamed_over_is_opened_as_the_new_one() {
 }
 
 #[test]
-fn without_belief_every_change_is_seen_at_once() {
+fn without_attribute_cache_every_change_is_visible_at_once() {
     let Some(pair) = Pair::new("at-once", "allow_other,attr_timeout=0") else { return };
     let [a, b] = pair.both();
     for round in 0..FILES {
@@ -293,7 +293,7 @@ fn appended_lines_of_both_mounts_are_each_there_once_and_whole() {
 }
 
 #[test]
-fn of_many_who_make_one_name_exactly_one_succeeds() {
+fn of_concurrent_creators_of_one_name_exactly_one_succeeds() {
     let Some(pair) = Pair::new("winner", "allow_other") else { return };
     fs::write(pair.a.join("source"), "").unwrap();
     let (rounds, start) = (100, Barrier::new(4));
@@ -329,7 +329,7 @@ fn of_many_who_make_one_name_exactly_one_succeeds() {
 }
 
 #[test]
-fn what_is_written_past_the_cache_is_read_past_the_cache_at_once() {
+fn write_past_the_cache_is_read_past_the_cache_at_once() {
     use std::os::unix::fs::OpenOptionsExt;
     let Some(pair) = Pair::new("direct", "allow_other") else { return };
     let direct = |mount: &Mounted| {

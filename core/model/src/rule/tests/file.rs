@@ -180,7 +180,7 @@ fn a_list_of_limits_may_mix_all_forms() {
 }
 
 #[test]
-fn a_tenth_of_what_is_promised_in_bytes_is_for_requests_without_bytes() {
+fn a_tenth_of_a_reservation_in_bytes_is_for_requests_without_bytes() {
     let part = |keys: &str| {
         let text = format!("[[rule]]\nname = \"a\"\n{keys}\n");
         let set = RuleSet::parse(&text).unwrap();
