@@ -2,24 +2,26 @@
 //!
 //! ```text
 //!                        ┌──────────── data directory, locked ─────────────┐
-//!   rules, policies, ──► │ store: records with revisions (SQLite) ─ or ─┐  │      ┌ etcd, 3 members ┐
-//!   tokens, members      │                                              └──┼────► │ records, leader │
+//!   rules, tokens,   ──► │ store: records with revisions (SQLite) ─ or ─┐  │      ┌ etcd cluster ───┐
+//!   proxies              │                                              └──┼────► │ records, leader │
 //!   reports of proxies ─►│ ledger: sums by subject and minute (SQLite)     │      └───────▲─────────┘
 //!                        └────────────────┬────────────────────────────────┘              │
-//!                                         └─ copies ─► standby controllers ── election ────┘
+//!                                         └─ replication ─► standby controllers ─ election ┘
 //! ```
 //!
 //! - [`store`]: decisions. An append names the revision that it was based on and fails if another
 //!   came first, so two controllers never overwrite each other.
-//! - [`election`]: one of several controllers leads while its lease in etcd lasts; later appends of
-//!   it are refused. Without etcd, [`DataDirectory`] ensures that a directory has one controller.
+//! - [`election`]: one of several controllers leads while it holds the leader lease in etcd; appends
+//!   of a former leader fail. Without etcd, [`DataDirectory`] ensures that a directory has one
+//!   controller.
 //! - [`ledger`]: usage, as sums of one minute that age into coarser ones.
 //! - [`Offline`]: tokens of a controller that does not run. The rights at a running one are in
 //!   `process/rights.rs`.
-//! - [`StandbyController`], [`Controller`]: the process around them and around `plan`, with its API.
+//! - [`StandbyController`], [`Controller`]: the process, which connects these and `plan`, with its
+//!   API.
 //!
-//! Stores, election and ledger block and belong in threads of their own: never call them from a
-//! thread that runs tasks of tokio.
+//! Stores, election and ledger block: call them from threads of their own, never from a thread that
+//! runs tokio tasks.
 
 mod audit;
 mod clock;

@@ -1,18 +1,19 @@
 //! A proxy's export as a file system of this machine.
 //!
 //! ```text
-//!   program ─► kernel ─► fuse::Port ─► filesystem ─► operations ─► link ─► proxy
-//!                            ▲             │ nodes, files, locks,    │
-//!                            │             │ writes behind           │
-//!                            └─ answer ◄───┴──────── done ◄──────────┘
+//!   program ─► kernel ─► RequestReceiver ─► filesystem ─► operations ─► session ─► proxy
+//!                               ▲              │ nodes, files, locks,      │
+//!                               │              │ write_behind              │
+//!                               └─ reply ◄─────┴───────── done ◄───────────┘
 //! ```
 //!
-//! Each thread has a descriptor of /dev/fuse and a connection to the proxy, and a request
-//! stays on the thread that took it. The proxy may die and come back: what was open is opened
-//! again, what was asked is asked again, and what must not happen twice is looked for first.
-//! Programs wait meanwhile, and can be killed.
+//! Each thread has a descriptor of /dev/fuse and a connection to each proxy, and a request stays on
+//! the thread that received it. If a proxy crashes and returns, the mount opens its files again and
+//! retries calls that may be executed twice. Calls in doubt are looked up, to find out whether they
+//! were executed. Programs wait meanwhile, and can be killed.
 //!
-//! Left to others: the kernel's protocol (`fuse`), the proxy's (`ninep`), what the proxy does.
+//! Not in this crate: the kernel's protocol (`fuse`), the messages (`ninep`) and how the proxy
+//! executes them (`io/proxy`).
 
 mod daemon;
 mod files;

@@ -1,16 +1,17 @@
-//! The proxy's link to its controller: what it did goes there, what it may do comes back.
+//! The proxy's client of its controller: it reports usage and applies what the replies assign.
 //!
 //! ```text
-//!   dispatchers ─ uses, 10 a second ─► plan::Standing ─┐ report  ┌ poster ┐ HTTP
-//!        ▲                                  ▲          ├────────►│ poster ├──────► controller
-//!        └─ grants ─────────────────────────┘          │ events  └────────┘
-//!   rules in force ◄───────────── hear ◄───────────────┴──────────── order
+//!   dispatchers ─ usage ─► ControllerSession ─ report ─► ReportSender ─ HTTP ─► controller
+//!        ▲                    │      ▲                   (two threads)           │
+//!        └────── grants ◄─────┘      └── assignment ◄─┐                          │
+//!   rules in force ◄──────── rules ◄──────────────────┴── ControllerReply ◄──────┘
 //! ```
 //!
-//! The path of requests never waits for it. Two threads send, since the controller holds a call
-//! until there is an assignment or the next report comes: one call waits there while the next is
-//! made. A report that cannot be sent is dropped, and a later report repeats its content.
-//! `plan::ControllerSession` decides what happens when the controller is unreachable for long.
+//! Requests never wait for this client. Two threads send, since each call is a long poll: the
+//! controller replies when there is a change, when the next report arrives, or after half a second.
+//! So one call can be open while the next is made. A report that cannot be sent is dropped, and a
+//! later report repeats its content. `plan::ControllerSession` decides what is in force when the
+//! controller is unreachable and the lease expires.
 
 mod state;
 mod usage_reporter;
@@ -38,13 +39,13 @@ use usage_reporter::UsageReporter;
 
 pub(crate) use state::ControllerClientState;
 
-/// The thread that speaks with the controller; it ends when this is dropped.
+/// The thread that reports to the controller; it ends when this is dropped.
 pub struct ControllerClient {
     events: Sender<LoopEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why a proxy cannot be a controller's.
+/// Errors that keep a proxy from using a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerClientError {
     /// The proxy's name is not valid.
@@ -83,13 +84,13 @@ struct ReportLoop {
     posts: SyncSender<ProxyReport>,
     /// Replies to the controller's queries, for the next report.
     answers: Vec<ProxyReply>,
-    /// Calls that were not answered yet, those that wait for a poster included.
+    /// Calls without a reply, including those that wait for a sender thread.
     in_flight: usize,
-    /// The version of the rules that the controller gave.
+    /// The version of the rules that the controller sent.
     rules: Option<String>,
-    /// The greatest number of a controller that was heard.
+    /// The greatest term of a controller that replied.
     term: u64,
-    /// The controller refused a call: none is made until then.
+    /// The time until which no call is made, since the controller refused one.
     paused: Option<Instant>,
 }
 
@@ -101,14 +102,14 @@ struct ReportSender {
     name: String,
 }
 
-/// The standing with one target's controller.
+/// The controller session of one target.
 struct TargetSession {
     target: Arc<Target>,
     session: ControllerSession,
 }
 
 impl ControllerClient {
-    /// Begins to speak with the controller of the configuration; `None` if it names none.
+    /// Starts the client of the configured controller; `None` if none is configured.
     ///
     /// # Errors
     /// If the proxy has no name, or threads cannot be started. A controller that does not answer is
@@ -163,7 +164,7 @@ impl ControllerClient {
 
 impl Drop for ControllerClient {
     fn drop(&mut self) {
-        // Posters end by themselves, when their call is answered.
+        // Sender threads end by themselves, when their call returns.
         let _ = self.events.send(LoopEvent::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -215,7 +216,7 @@ impl ReportLoop {
         }
     }
 
-    /// Says what there is to say, with what was used if a tick has passed.
+    /// Sends what is to be reported, with the usage if a tick has passed.
     fn report(&mut self, with_uses: bool) {
         let now = self.server.clock.now();
         let mut report = self.empty_report();
@@ -243,8 +244,8 @@ impl ReportLoop {
         self.sessions.iter().any(|member| waits(member).unwrap_or(false))
     }
 
-    /// Leaves a call at the controller, if none is there: news come as its answer. While the
-    /// controller does not answer, reports are enough.
+    /// Makes a call without content if none is open, so that the controller can reply with changes.
+    /// While the controller does not reply, the reports suffice.
     fn send_long_poll(&mut self) {
         if self.in_flight == 0 && self.server.link.is_answered() {
             let report = self.empty_report();
@@ -259,7 +260,7 @@ impl ReportLoop {
 
     fn post(&mut self, mut report: ProxyReport) {
         report.replies = std::mem::take(&mut self.answers);
-        // Where both posters wait for answers, what this says the next one says.
+        // If both sender threads wait for replies, the next report repeats this content.
         match self.posts.try_send(report) {
             Ok(()) => self.in_flight += 1,
             Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
@@ -268,7 +269,7 @@ impl ReportLoop {
         }
     }
 
-    /// Takes an order in; true if something is to be reported at once.
+    /// Applies a reply of the controller; true if something is to be reported at once.
     fn receive(&mut self, order: &ControllerReply) -> bool {
         if order.term < self.term {
             return false;
@@ -314,7 +315,7 @@ impl ReportLoop {
                 tracing::error!("cannot apply the controller's rules: {error}");
             }
         }
-        // Said either way: to be given them again would change nothing.
+        // Reported in either case: to receive these rules again would change nothing.
         self.rules = Some(rules.version.clone());
         true
     }
@@ -337,13 +338,13 @@ impl ReportLoop {
         }
     }
 
-    /// A call was not answered, or refused.
+    /// Handles a call that failed or was refused.
     fn handle_failure(&mut self, error: &ClientError) {
         self.server.link.failed(error);
         let Some(code) = refusal(error) else { return };
         self.paused = Some(Instant::now() + REFUSED_PAUSE);
         if code == ErrorCode::EpochSuperseded {
-            // Another one had this name and has ended: what it was given is given to this one.
+            // A later process had this name and has ended: a new epoch takes over its shares.
             self.epoch = unix_time_ns().max(self.epoch + 1);
             self.sessions.clear();
             self.usage.begin_life();
@@ -353,7 +354,7 @@ impl ReportLoop {
 }
 
 impl ReportSender {
-    /// Makes one call after the other, until there are no senders.
+    /// Makes one call after another, until the channel is closed.
     fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<LoopEvent>) {
         loop {
             let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -371,7 +372,7 @@ impl ReportSender {
         }
     }
 
-    /// A token or certificate that took the place of one that was revoked or has expired.
+    /// Reads the credentials again, since a token or certificate may have been replaced.
     fn reload_credentials(&mut self) {
         if self.credentials == Credentials::default() {
             return;
@@ -400,7 +401,7 @@ fn spawn(
         .map_err(ControllerClientError::Thread)
 }
 
-/// Now, in nanoseconds since 1970: tells lives apart.
+/// The current time in nanoseconds since 1970, as the epoch of this process.
 fn unix_time_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -412,11 +413,11 @@ fn machine() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// As often as parts move.
+/// Interval of reports while usage changes.
 const TICK: Duration = Duration::from_millis(100);
 /// Time that a refused proxy waits until it reports again: an administrator has to act first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
-/// One call may wait at the controller while the next is made.
+/// Number of sender threads: one call may be open at the controller while the next is made.
 const POSTERS: usize = 2;
 /// Maximum number of queries that are answered at once, and of replies that wait to be sent.
 const QUESTIONS_MAX: usize = 8;

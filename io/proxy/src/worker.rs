@@ -1,9 +1,9 @@
-//! Steps of a request: drain, enqueue, choose, perform, complete, answer.
+//! Steps of a request: drain, enqueue, choose, execute, complete, answer.
 //!
 //! The leader first reads the requests of every readable connection, so that the dispatcher sees
-//! the backlog and not the sockets. It then executes what the dispatcher chooses, and checks the
-//! sockets again after a bounded time. The duration of a call to the backend is unknown: `crew`
-//! handles that.
+//! the whole backlog. It then executes what the dispatcher chooses, and checks the sockets again
+//! after a bounded time. The duration of a call to the backend is unknown, so `thread_pool` lets a
+//! standby thread take over when the leader's call takes too long.
 
 use std::cell::Cell;
 use std::io;

@@ -15,14 +15,15 @@ use crate::wire::{FrameReader, FrameWriter, string_len};
 /// The first of the fid numbers that stand for a handle of the message's header.
 const HANDLE_FIDS: u32 = 0xffff_fff0;
 
-/// Bytes of a read's reply before its payload: header, verifier\[8\] committed\[8\] count\[4\].
+/// Bytes of a read's reply before its payload: header, verifier\[8\] commit_watermark\[8\]
+/// count\[4\].
 pub const READ_REPLY_HEADER_LEN: usize = HEADER_LEN + ReplyHeader::ENCODED_LEN + 4;
 
 /// The identity of a request, its idempotency key, and the files that the body names by handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader<'a> {
-    /// The number of an identity, as an Identity message defined it; [`NOBODY`] for messages that
-    /// are about the session.
+    /// The number of an identity, as an Identity message defined it; [`NO_IDENTITY`] for messages
+    /// about the session.
     pub identity: u32,
     /// The channel's reply slot that keeps the reply; [`NOSLOT`] for messages that may be executed
     /// twice.
@@ -42,8 +43,9 @@ pub struct RequestHeader<'a> {
 /// The state of the server in every reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// Changes when writes that were answered but are not yet durable may be lost: with
-    /// the server's boot, its process, and when the backend reports a lost write.
+    /// Changes when writes that were answered but are not yet durable may be lost: when the
+    /// server's machine boots, and when an fsync or commit fails. A restart of the server's process
+    /// alone does not change it.
     pub verifier: u64,
     /// Writes of this session with a number up to this are durable.
     pub commit_watermark: u64,
@@ -56,7 +58,7 @@ pub struct HandleList<'a> {
     count: u8,
 }
 
-/// Names in directories, at most [`PLACES_MAX`], in their wire form; an iterator over them, each the
+/// Names in directories, at most [`NAMES_MAX`], in their wire form; an iterator over them, each the
 /// directory's handle and a name in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandlePlaces<'a> {
@@ -70,7 +72,7 @@ impl<'a> HandlePlaces<'a> {
     /// No name: the file is meant wherever it is.
     pub const NONE: HandlePlaces<'static> = HandlePlaces { count: 0, bytes: &[] };
 
-    /// The first [`PLACES_MAX`] of these, each a directory's handle and a name in it; their wire form
+    /// The first [`NAMES_MAX`] of these, each a directory's handle and a name in it; their wire form
     /// is put into `space`, which is emptied first.
     ///
     /// # Panics
