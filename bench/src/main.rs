@@ -1,10 +1,10 @@
 //! The laboratory: a 9P load generator, comparisons with the peers, the ceilings beside
-//! every figure, what was promised and what was kept, and the demo.
+//! every figure, the guarantees of scheduling, and the demo.
 //!
 //!   p9     ─► load ─► link (one connection) ─► work (what to ask next)
 //!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
 //!   mount  ─► mounts (sluice, bare, sshfs, glusterfs) + fio, find, tar … ─► report
-//!   qos    ─► one proxy for each promise, jobs that compete ─► the promise and what was kept
+//!   qos    ─► one proxy for each guarantee, jobs that compete ─► target, reached
 //!   demo   ─► one proxy, one mount, a bully and a victim ─► without rules, and with them
 //!   bare   the least a server can do: request → splice → reply
 //!
@@ -46,7 +46,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Measure any 9P server, the proxy and the mount beside their peers, and the promises
+/// Measure any 9P server, the proxy and the mount beside their peers, and the guarantees
 #[derive(Debug, clap::Parser)]
 #[command(name = "sluice-bench", version, arg_required_else_help = true)]
 struct BenchCli {

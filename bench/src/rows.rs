@@ -1,4 +1,4 @@
-//! What is compared, and what is promised: the throughput figures of the project.
+//! Rows that are compared, and their targets: the throughput figures of the project.
 //!
 //! A row is one load; its contenders run it in turn. A goal sets one contender's
 //! figure against others' of the same row.

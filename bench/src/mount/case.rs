@@ -1,4 +1,4 @@
-//! What is measured, and what is promised of it.
+//! Cases that are measured, and their targets.
 //!
 //! ```text
 //!   Case: a load and who runs it ─► one figure, or several of the same run
@@ -93,7 +93,7 @@ impl MountUnit {
 }
 
 impl MountGoal {
-    /// What is promised, in words.
+    /// The target, in words.
     pub(crate) fn target(&self, unit: MountUnit) -> String {
         let beside: Vec<String> = self.beside.iter().map(ServerUnderTest::to_string).collect();
         let beside = match &beside[..] {

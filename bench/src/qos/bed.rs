@@ -1,4 +1,4 @@
-//! What one promise is measured on: a directory on a real disk and a proxy of its own.
+//! The test bed of one guarantee: a directory on a real disk and a proxy of its own.
 //!
 //!   Bed: DIR ─┬─ x/            the export, with a directory for each job
 //!             ├─ NAME.toml     the configuration of proxy NAME

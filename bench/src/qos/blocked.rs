@@ -56,7 +56,7 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
             reader.cut()?;
             let mut sleeper =
                 QosJob::start(&[QosJobPart { plan, dir: "sleeper".into(), data: String::new() }])?;
-            // The promise speaks of 5 s; the freeze lasts as long as the span.
+            // The guarantee is for 5 s; the freeze lasts as long as the span.
             run.bed.wait(run.time(5, 2).max(Duration::from_secs(2)))?;
             let (during, slept) = (reader.cut()?, sleeper.cut()?);
             drop(frozen);

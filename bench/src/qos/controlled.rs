@@ -1,4 +1,4 @@
-//! What a controller promises: one limit over many proxies, whatever moves or dies.
+//! The guarantees of a controller: one limit over many proxies, whatever moves or fails.
 //!
 //! ```text
 //!   readers ─► proxies n0 … n7 ─► controller        news   how soon other rules are in force

@@ -1,4 +1,4 @@
-//! What a decay promises: the sawtooth of the source, and where use settles with a half-life.
+//! The guarantees of a decay: the sawtooth of the source, and where use settles with a half-life.
 //!
 //! ```text
 //!   user 1: dd-like writes, all that he gets ─┐            bytes, operations ▲ B ──┐   ┌──
@@ -41,7 +41,7 @@ pub(crate) fn measure(
     let Some(out) = out else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let chart = LineChart {
-        title: "Decay: who had more than his part is held to less".into(),
+        title: "Decay: limits that follow past usage".into(),
         subtitle: "one proxy and its controller; a period, and a half-life, of a minute".into(),
         series: vec!["user 1".into(), "user 2".into(), "user 3".into(), "formula".into()],
         panels,

@@ -1,8 +1,8 @@
-//! `sluice-bench qos`: the commands that measure the promises.
+//! `sluice-bench qos`: the commands that measure the guarantees.
 //!
 //!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller  decay
 //!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┴────────┘
-//!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
+//!     bed (directory, proxies) + jobs that compete ─► table: target, reached
 //!
 //! Each starts proxies of its own over a new directory, with rules it writes, and stops and
 //! removes everything at its end. With `--out DIR` it writes `qos-NAME.md` and
@@ -35,17 +35,17 @@ use model::Nanos;
 use bed::QosTestBed;
 use table::QosTable;
 
-/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost,
+/// Measure the guarantees: weights, limits, a victim's latency, blocked calls, memory, cost,
 /// mounts, scrapes, a controller, decay
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which of them [default: all]
+    /// The guarantees to measure [default: all]
     #[arg(value_enum)]
-    what: Vec<QosPromise>,
+    what: Vec<QosGuarantee>,
     /// Short spans and fewer cases, to see that everything works
     #[arg(long)]
     quick: bool,
-    /// How long each case is measured [default: what the promise says]
+    /// How long each case is measured [default: as each guarantee needs]
     #[arg(long)]
     time: Option<Nanos>,
     /// How often each comparison is repeated [default: victim 5, cost 20, of mounts 5 to 12]
@@ -63,12 +63,12 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-/// One group of promises.
+/// One group of guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum QosPromise {
+pub(crate) enum QosGuarantee {
     /// Two jobs share by weight
     Weights,
-    /// A job gets what its limit says
+    /// A job gets the rate of its limit
     Limits,
     /// Small operations beside large writes
     Victim,
@@ -84,7 +84,7 @@ pub(crate) enum QosPromise {
     Scrape,
     /// One limit over many proxies, and what their controller costs
     Controller,
-    /// Who had more than his part is held to less, by the formula
+    /// A limit that falls with past usage, by the formula
     Decay,
 }
 
@@ -99,60 +99,60 @@ pub(crate) struct QosRun<'a> {
 pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     raise_descriptor_limit();
-    let all = <QosPromise as clap::ValueEnum>::value_variants();
+    let all = <QosGuarantee as clap::ValueEnum>::value_variants();
     let chosen = if args.what.is_empty() { all } else { &args.what };
-    for promise in chosen {
-        measure(*promise, &args, sluice, &stop)?;
+    for guarantee in chosen {
+        measure(*guarantee, &args, sluice, &stop)?;
     }
     Ok(())
 }
 
 fn measure(
-    promise: QosPromise,
+    guarantee: QosGuarantee,
     args: &Args,
     sluice: &Path,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
     let out = args.out.as_deref();
     let bed = QosTestBed::make(args.dir.as_deref(), sluice, stop)?;
-    let mut table = QosTable::new(promise.name(), &bed, args.command_line(promise));
+    let mut table = QosTable::new(guarantee.name(), &bed, args.command_line(guarantee));
     let run = QosRun { args, bed };
-    match promise {
-        QosPromise::Weights => weights::measure(&run, &mut table),
-        QosPromise::Limits => limits::measure(&run, &mut table),
-        QosPromise::Victim => victim::measure(&run, &mut table),
-        QosPromise::Blocked => blocked::measure(&run, &mut table),
-        QosPromise::Memory => memory::measure(&run, &mut table),
-        QosPromise::Cost => cost::measure(&run, &mut table),
-        QosPromise::Mounts => mounts::measure(&run, &mut table),
-        QosPromise::Scrape => scrape::measure(&run, &mut table),
-        QosPromise::Controller => controlled::measure(&run, &mut table, out),
-        QosPromise::Decay => decayed::measure(&run, &mut table, out),
+    match guarantee {
+        QosGuarantee::Weights => weights::measure(&run, &mut table),
+        QosGuarantee::Limits => limits::measure(&run, &mut table),
+        QosGuarantee::Victim => victim::measure(&run, &mut table),
+        QosGuarantee::Blocked => blocked::measure(&run, &mut table),
+        QosGuarantee::Memory => memory::measure(&run, &mut table),
+        QosGuarantee::Cost => cost::measure(&run, &mut table),
+        QosGuarantee::Mounts => mounts::measure(&run, &mut table),
+        QosGuarantee::Scrape => scrape::measure(&run, &mut table),
+        QosGuarantee::Controller => controlled::measure(&run, &mut table, out),
+        QosGuarantee::Decay => decayed::measure(&run, &mut table, out),
     }
-    .with_context(|| format!("qos {}", promise.name()))?;
+    .with_context(|| format!("qos {}", guarantee.name()))?;
     drop(run);
     table.write(out)
 }
 
-impl QosPromise {
+impl QosGuarantee {
     fn name(self) -> &'static str {
         match self {
-            QosPromise::Weights => "weights",
-            QosPromise::Limits => "limits",
-            QosPromise::Victim => "victim",
-            QosPromise::Blocked => "blocked",
-            QosPromise::Memory => "memory",
-            QosPromise::Cost => "cost",
-            QosPromise::Mounts => "mounts",
-            QosPromise::Scrape => "scrape",
-            QosPromise::Controller => "controller",
-            QosPromise::Decay => "decay",
+            QosGuarantee::Weights => "weights",
+            QosGuarantee::Limits => "limits",
+            QosGuarantee::Victim => "victim",
+            QosGuarantee::Blocked => "blocked",
+            QosGuarantee::Memory => "memory",
+            QosGuarantee::Cost => "cost",
+            QosGuarantee::Mounts => "mounts",
+            QosGuarantee::Scrape => "scrape",
+            QosGuarantee::Controller => "controller",
+            QosGuarantee::Decay => "decay",
         }
     }
 }
 
 impl QosRun<'_> {
-    /// How long a case is measured, where the promise says `full`.
+    /// Time for which a case is measured: `full` without other settings, in seconds.
     pub(crate) fn time(&self, full: u64, quick: u64) -> Duration {
         let chosen = self.args.time.map(|time| time.to_duration());
         chosen.unwrap_or(Duration::from_secs(if self.args.quick { quick } else { full }))
@@ -175,8 +175,8 @@ impl QosRun<'_> {
 }
 
 impl Args {
-    fn command_line(&self, promise: QosPromise) -> String {
-        let mut line = format!("sluice-bench qos {}", promise.name());
+    fn command_line(&self, guarantee: QosGuarantee) -> String {
+        let mut line = format!("sluice-bench qos {}", guarantee.name());
         if self.quick {
             line.push_str(" --quick");
         }
@@ -193,7 +193,7 @@ impl Args {
     }
 }
 
-/// As many descriptors as there may be: thousands of connections are one promise.
+/// Raises the limit of open files to its maximum: one guarantee concerns thousands of connections.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = getrlimit(Resource::Nofile).maximum;

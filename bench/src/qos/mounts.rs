@@ -1,4 +1,4 @@
-//! The promises as programs on mounts meet them.
+//! The guarantees as programs on mounts see them.
 //!
 //!   weights    two mounts of jobs with weights w : 1, both always backlogged
 //!   victim     p99 of 4 KiB reads and of fdatasync beside 16 × 1 MiB writers

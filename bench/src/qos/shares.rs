@@ -2,7 +2,7 @@
 //!
 //!   rules: a has weight w, b has 1 ─► watch: usage, sampled ─► Seen ─► row: w : 1, within 1 %
 //!
-//! Weights promise a division of the service only while both sides ask for more than they get.
+//! Weights guarantee a division of the service only while both sides ask for more than they get.
 //! So the length of the dispatcher's queue is sampled all through the span, and the least
 //! sample is reported beside the result.
 
@@ -127,7 +127,7 @@ pub(crate) fn rules(weight: u32) -> String {
     rule("a", weight) + &rule("b", 1)
 }
 
-/// Those of the promise.
+/// The weights that are measured, each against 1.
 pub(crate) const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
 /// New weights count from the next request on; what is queued by the old ones goes first.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);

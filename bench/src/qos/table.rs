@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::super::report::machine;
 use super::bed::QosTestBed;
 
-/// The results of one promise.
+/// The results of one guarantee.
 pub(crate) struct QosTable {
     name: &'static str,
     command: String,
@@ -19,15 +19,15 @@ pub(crate) struct QosTable {
     rows: Vec<QosRow>,
 }
 
-/// One measured case of a promise.
+/// One measured case of a guarantee.
 pub(crate) struct QosRow {
     /// The load and its setting.
     pub(crate) case: String,
-    /// The promised value, as text.
+    /// The guaranteed value, as text.
     pub(crate) target: String,
     /// What came of it.
     pub(crate) reached: String,
-    /// `None`: the case was not one for the promise, or stands here for comparison.
+    /// `None`: the case is not one of the guarantee, or is here for comparison.
     pub(crate) met: Option<bool>,
     /// What else is to be seen, for people.
     pub(crate) beside: String,
@@ -88,7 +88,7 @@ impl QosTable {
     }
 
     fn markdown(&self) -> String {
-        let mut text = format!("# Promises: {}\n\n", self.name);
+        let mut text = format!("# Guarantees: {}\n\n", self.name);
         let mut line = |line: &str| writeln!(text, "{line}").expect("writing to memory succeeds");
         line(&format!("- machine: {}", self.machine));
         line(&format!("- to repeat: `{}`", self.command));
@@ -112,7 +112,7 @@ impl QosTable {
             json!({ "case": case, "target": target, "reached": reached, "met": met, "figures": figures })
         };
         json!({
-            "promise": self.name,
+            "guarantee": self.name,
             "machine": self.machine,
             "command": self.command,
             "notes": self.notes,

@@ -158,11 +158,11 @@ fn one(
     })
 }
 
-/// What the rounds of one way came to, held against those without scheduling if that is
-/// `promised`.
+/// What the rounds of one way came to, compared with those without scheduling if this is
+/// `guaranteed`.
 pub(super) fn row(
     case: String,
-    promised: bool,
+    guaranteed: bool,
     samples: &[QosSample],
     unscheduled: &[QosSample],
 ) -> QosRow {
@@ -176,15 +176,15 @@ pub(super) fn row(
     let p50 = middle(samples, |sample| sample.p50_us);
     let ops = middle(samples, |sample| sample.ops_per_sec);
     let bully = middle(samples, |sample| sample.bully_mb_per_sec);
-    let reached = match promised {
+    let reached = match guaranteed {
         true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
         false => format!("p99 {}", micros(p99)),
     };
     QosRow {
         case,
-        target: if promised { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
+        target: if guaranteed { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
         reached,
-        met: promised.then_some(ratio <= 0.2),
+        met: guaranteed.then_some(ratio <= 0.2),
         beside: format!("median {}, {ops:.0} ops/s; bully {bully:.0} MB/s", micros(p50)),
         figures: figures([
             ("p50_us", p50),

@@ -1,6 +1,6 @@
 //! Shares: two jobs with weights w : 1, both always with more than 2 D requests queued.
 //!
-//! Weights promise a division of the service only while both sides ask for more than
+//! Weights guarantee a division of the service only while both sides ask for more than
 //! they get, so each job keeps far more in flight than the slots can hold, and what is
 //! queued at the dispatcher is sampled all through the span: the least sample is reported
 //! beside the result. The share is that of the charged cost, or of the bytes
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_weight_of_the_promise_and_more_than_two_slots_worth_in_flight() {
+    fn every_weight_of_the_guarantee_and_more_than_two_slots_worth_in_flight() {
         assert_eq!(WEIGHTS, [2, 4, 8, 16, 32]);
         assert!(
             CASES.iter().all(|case| !case.target.contains("slots_max = 2") || IN_FLIGHT > 5 * 2)

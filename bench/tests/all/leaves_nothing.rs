@@ -105,7 +105,7 @@ fn ends_by(signal: Signal, words: &str, word: &str) {
 }
 
 #[test]
-fn of_a_promise_that_was_measured() {
+fn of_a_guarantee_that_was_measured() {
     ends_by_itself("qos cost --quick --time 100ms --rounds 1");
 }
 
@@ -117,7 +117,7 @@ fn of_a_demo_that_was_played() {
 }
 
 #[test]
-fn of_a_promise_that_was_interrupted() {
+fn of_a_guarantee_that_was_interrupted() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         ends_by(signal, "qos weights --time 1h", " proxy ");
     }
