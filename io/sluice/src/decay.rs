@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(
             list(&decays, None),
             "DECAY    SUBJECT     USED      OF  RATIO  LEVEL  LIMIT   FREE IN\n\
-             writers  uid=1000  50.4GB  42.0GB  120%   floor  10MB/s  90s\n\
+             writers  uid=1000  50.4GB  42.0GB   120%  floor  10MB/s  90s\n\
              writers uid=1000: entitlement × 0.50 for small-writes\n\
              3 more accounts of writers\n"
         );

@@ -370,12 +370,12 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
         RawTrouble::Crash => FaultKind::Crash,
         // At 25 percent of its speed requests take four times as long.
         RawTrouble::Slow => FaultKind::Slow { thousandths: 100_000 / percent(1, 1000)? },
-        RawTrouble::Ahead => FaultKind::Clock { ahead: true, by: by()? },
+        RawTrouble::ClockAhead => FaultKind::Clock { ahead: true, by: by()? },
         RawTrouble::ClockBehind => FaultKind::Clock { ahead: false, by: by()? },
         RawTrouble::Leader => FaultKind::Leader,
         RawTrouble::Drop => FaultKind::Drop { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
-        RawTrouble::Double => FaultKind::Double { ppm: percent(1, 100)? * 10_000 },
+        RawTrouble::Duplicate => FaultKind::Double { ppm: percent(1, 100)? * 10_000 },
     };
     let lasts = !matches!(what, FaultKind::Clock { .. });
     if lasts && raw.span == Nanos::ZERO {

@@ -189,16 +189,16 @@ pub(super) struct RawFault {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum RawTrouble {
     Crash,
     Slow,
-    Ahead,
+    ClockAhead,
     ClockBehind,
     Leader,
     Drop,
     Delay,
-    Double,
+    Duplicate,
 }
 
 #[derive(Debug, Deserialize)]

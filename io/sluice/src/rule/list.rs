@@ -214,9 +214,9 @@ mod tests {
         );
         assert_eq!(
             list(&rules),
-            "RULE  MATCH         PER    WEIGHT  RESERVE  METADATA  LIMIT               SLOTS\n\
-             jobs  jobid={dd.*}  jobid       4                     100MB/s read write\n\
-             rest  *                         1  1MB/s         25%                          8\n\
+            "RULE  MATCH         PER    WEIGHT  RESERVATION  METADATA  LIMIT               SLOTS\n\
+             jobs  jobid={dd.*}  jobid       4                         100MB/s read write\n\
+             rest  *                         1  1MB/s             25%                          8\n\
              late  uid={500}                 1\n\
              \n\
              METER  MATCH  PER  RATE\n\
@@ -247,13 +247,13 @@ mod tests {
         assert_eq!(
             list(&rules),
             "RULE     MATCH         WEIGHT  LIMIT   NOW                       \
-             PARENT                CLASSES  QUEUED  RUNNING\n\
+             DEPENDS ON                 CLASSES  QUEUED  RUNNING\n\
              a        uid={1}            1                                    \
-             \x20                           2       7        2\n\
+             \x20                                2       7        2\n\
              b        uid={2}            1  9ops/s  9ops/s on x, 2ops/s on y  \
              a,when_idle=1s,min=2ops/s        2       0        2\n\
              default  all the rest       1                                    \
-             \x20                           1       5        1\n\
+             \x20                                1       5        1\n\
              target y: reservations exceed its capacity; each is cut by 13 %\n\
              in force until the proxy ends or reloads /r.toml (SIGHUP); not saved there\n"
         );

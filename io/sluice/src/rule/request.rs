@@ -369,7 +369,7 @@ mod tests {
              \x20 matched by rule jobs\n\
              class       jobs of jobid=dd.500 uid=1000\n\
              weight      4\n\
-             reservation     5MB/s, metadata 10%\n\
+             reservation 5MB/s, metadata 10%\n\
              slots       2\n\
              max_classes 8\n\
              PAYS  TO                  OF                     RATE      BURST\n\
