@@ -54,7 +54,7 @@
 //!     .iter()
 //!     .map(|policy| sluice_sim::World::new(&scenario, *policy, scenario.seed).run())
 //!     .collect();
-//! assert!(sluice_sim::judge(&scenario, &reports).iter().all(|verdict| verdict.passed));
+//! assert!(sluice_sim::judge(&scenario, &reports).iter().all(|verdict| verdict.met));
 //! assert!(reports[0].violations.is_empty());
 //! ```
 

@@ -6,7 +6,7 @@ use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// A refused call.
+/// The error reply of a refused call: its status and body.
 #[derive(Debug)]
 pub(super) struct RouteError(ErrorReport);
 
