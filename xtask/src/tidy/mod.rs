@@ -2,7 +2,8 @@
 //!
 //!   Rust files ┬► code: long files and functions, leftovers, dead files, banned words
 //!              ├► types: names that more than one type has
-//!              └► short_docs: doc comments too short to say anything
+//!              ├► short_docs: doc comments too short to say anything
+//!              └► bundled: parameters that are tuples of arguments
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
 //!               ├► names: names of files that do not exist
 //!               ├► links: Markdown links whose file or heading does not exist
@@ -11,6 +12,7 @@
 //!
 //! A finding is listed, to look at, or to mend: then the chore fails.
 
+mod bundled;
 mod cited;
 mod code;
 mod links;
@@ -41,6 +43,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     code::check(root, &mut findings)?;
     findings.to_mend.extend(types::check(root)?);
     findings.to_mend.extend(short_docs::check(root)?);
+    findings.to_mend.extend(bundled::check(root)?);
     match TidyTree::read(root)? {
         Some(tree) => {
             for check in [tracked::check, names::check, links::check, cited::check, words::check] {
