@@ -140,9 +140,9 @@ pub(crate) enum WaitUntil {
 
 /// Result of adding a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Accepted {
+pub(crate) enum BufferOutcome {
     /// The piece is accepted.
-    Accepted,
+    Buffered,
     /// The file has no room: wait for [`WaitUntil::Room`].
     Full,
     /// The mount has no room: write without write-behind.
@@ -178,15 +178,15 @@ impl WriteBehind {
         file: &Arc<OpenFile>,
         piece: WritePiece<'_>,
         payload: u32,
-    ) -> Accepted {
+    ) -> BufferOutcome {
         let (bytes, behind) = (piece.data.len() as u64, &file.node.write_behind);
         let mut state = lock(&behind.state);
         if state.is_full(bytes) {
-            return Accepted::Full;
+            return BufferOutcome::Full;
         }
         let full = self.bytes.load(Ordering::SeqCst) + bytes > ALL_MAX;
         if full || file.payer.write_behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
-            return Accepted::NoRoom;
+            return BufferOutcome::NoRoom;
         }
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
         file.payer.write_behind.fetch_add(bytes, Ordering::SeqCst);
@@ -194,7 +194,7 @@ impl WriteBehind {
         if behind.runs.swap(state.runs(), Ordering::SeqCst) == 0 {
             lock(&self.files).insert(file.node.id.0, file.node.clone());
         }
-        Accepted::Accepted
+        BufferOutcome::Buffered
     }
 
     /// Takes back a write that was executed and lost, its file named by handle: it goes before all

@@ -34,7 +34,7 @@ impl Bench {
         self.all.executed(&file.node, &file.payer, number)
     }
 
-    fn put(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Accepted {
+    fn put(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> BufferOutcome {
         self.all.put(file, WritePiece { offset, data, kill_set_id: false }, PAYLOAD)
     }
 }
@@ -68,7 +68,7 @@ fn what_continues_the_last_write_travels_with_it_while_others_are_under_way() {
     let file = bench.open(b"a");
     let behind = &file.node.write_behind;
     for piece in 0..DEPTH as u64 {
-        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), Accepted::Accepted);
+        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), BufferOutcome::Buffered);
         assert_eq!(message(&behind.begin().unwrap()), (piece * 4, b"aaaa".to_vec()));
     }
     bench.put(&file, 16, b"bbbb");
@@ -131,22 +131,25 @@ fn a_file_and_a_payer_have_bounds() {
     let mut files: Vec<_> = (0..4).map(|number| bench.open(&[number])).collect();
     for file in &files {
         for piece in 0..4 {
-            assert_eq!(bench.put(file, piece * u64::from(PAYLOAD), &large), Accepted::Accepted);
+            assert_eq!(
+                bench.put(file, piece * u64::from(PAYLOAD), &large),
+                BufferOutcome::Buffered
+            );
         }
-        assert_eq!(bench.put(file, 1 << 30, b"x"), Accepted::Full);
+        assert_eq!(bench.put(file, 1 << 30, b"x"), BufferOutcome::Full);
     }
     files.push(bench.open(b"another"));
     let [first, .., another] = &files[..] else { unreachable!() };
     // Each payer here is another identity, as `SessionIdentity::known` makes them.
-    assert_eq!(bench.put(another, 0, b"x"), Accepted::Accepted);
+    assert_eq!(bench.put(another, 0, b"x"), BufferOutcome::Buffered);
     let (waits, told) = held(WaitUntil::Room(1), 7);
     assert!(first.node.write_behind.wait(waits).is_ok());
     let run = first.node.write_behind.begin().unwrap();
     go(bench.executed(first, run.number));
     assert_eq!(told.load(Ordering::SeqCst), 1);
-    assert_eq!(bench.put(first, 1 << 30, b"x"), Accepted::Accepted);
+    assert_eq!(bench.put(first, 1 << 30, b"x"), BufferOutcome::Buffered);
     another.payer.write_behind.store(PAYER_MAX, Ordering::SeqCst);
-    assert_eq!(bench.put(another, 9, b"x"), Accepted::NoRoom);
+    assert_eq!(bench.put(another, 9, b"x"), BufferOutcome::NoRoom);
 }
 
 #[test]

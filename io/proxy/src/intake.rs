@@ -133,7 +133,7 @@ impl Server {
             return self.refuse(session, refused, &to, Errno::BADF, outbox);
         };
         let file = RequestFile::Fid(fid);
-        let asked = about.to_meta(&file, Location::default());
+        let asked = about.meta(&file, Location::default());
         let expected = expected_bytes(&request);
         let looked = arrivals.read_after;
         let operation = PendingRequest {

@@ -140,9 +140,9 @@ impl ParsedRequest {
 
     /// Adds the facts for the dispatcher, once identity and file are known; for a file named by
     /// handle also its location.
-    pub(crate) fn to_meta(&self, file: &RequestFile, location: Location) -> RequestMeta {
+    pub(crate) fn meta(&self, file: &RequestFile, location: Location) -> RequestMeta {
         match file {
-            RequestFile::Fid(fid) => self.to_meta_of_fid(fid),
+            RequestFile::Fid(fid) => self.meta_of_fid(fid),
             RequestFile::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
                 let subject = user.subject(location);
@@ -160,7 +160,7 @@ impl ParsedRequest {
     }
 
     /// A read or write of a file also says how it follows the fid's last one, and becomes the last.
-    fn to_meta_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
+    fn meta_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
             (FidState::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),

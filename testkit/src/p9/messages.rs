@@ -268,14 +268,15 @@ impl P9Channel {
         }
     }
 
-    /// Copies from fid and offset to fid and offset; how many bytes, and the number.
+    /// Copies from one fid and offset to another; returns the bytes copied, and the number.
     pub fn copy(
         &mut self,
-        (fid, offset): (u32, u64),
-        (tofid, tooffset): (u32, u64),
+        from: (u32, u64),
+        to: (u32, u64),
         length: u64,
     ) -> Result<(u64, u64), u32> {
-        let (fid, tofid) = (Fid(fid), Fid(tofid));
+        let (fid, offset) = (Fid(from.0), from.1);
+        let (tofid, tooffset) = (Fid(to.0), to.1);
         let request = ExtRequest::Copy { fid, offset, tofid, tooffset, length };
         match self.call(HandleList::NONE, request).own()? {
             ExtReply::Copy { count, number } => Ok((count, number)),

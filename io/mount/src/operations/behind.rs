@@ -18,7 +18,7 @@ use crate::filesystem::MountFs;
 use crate::nodes::MountNode;
 use crate::session::{CallReply, CallSpec, CallWaiter, ServerCall, SessionIdentity, here};
 use crate::write_behind::{
-    Accepted, KnownSize, OnReady, SentWrite, WaitUntil, WaitingSince, WritePiece, WriteRun,
+    BufferOutcome, KnownSize, OnReady, SentWrite, WaitUntil, WaitingSince, WritePiece, WriteRun,
     WriteWaiter,
 };
 
@@ -33,12 +33,12 @@ pub(super) fn write(
     let FuseWrite { offset, data, kill_set_id, .. } = *write;
     let piece = WritePiece { offset, data, kill_set_id };
     match export.shared().write_behind.put(file, piece, export.payload) {
-        Accepted::Accepted => {
+        BufferOutcome::Buffered => {
             reply.ok(&WrittenBytes(data.len() as u32));
             start_runs(export, &file.node);
         }
-        Accepted::NoRoom => data::write_through(export, request, file, write, reply),
-        Accepted::Full => {
+        BufferOutcome::NoRoom => data::write_through(export, request, file, write, reply),
+        BufferOutcome::Full => {
             let until = WaitUntil::Room(data.len() as u64);
             let (file, write) = (file.clone(), WaitingWrite::of(write));
             let opened = file.clone();

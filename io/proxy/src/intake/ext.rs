@@ -125,7 +125,7 @@ impl Server {
         // A fid knows where its file lies.
         let handle = header.handles.get(about.fid);
         let location = handle.map_or_else(Location::default, |it| binding.session.location(it));
-        let mut asked = about.to_meta(&file, location);
+        let mut asked = about.meta(&file, location);
         asked.remote_ops = Some(header.remote_ops);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let donor = donor_of(&binding, &header, &request, &file);

@@ -31,8 +31,8 @@ fn nameless_file() -> ExportNode {
     ExportNode::new(file, None).unwrap()
 }
 
-fn wanted(kind: LockKind, (start, len): (u64, u64)) -> WantedRange {
-    WantedRange { kind, start, len }
+fn wanted(kind: LockKind, range: (u64, u64)) -> WantedRange {
+    WantedRange { kind, start: range.0, len: range.1 }
 }
 
 impl LockBed {

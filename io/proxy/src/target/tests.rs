@@ -83,7 +83,7 @@ impl GateBed {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
             let asked = crate::parsed_request::ParsedRequest::of(&request).unwrap();
             let file = RequestFile::Fid(self.fid.clone());
-            let asked = asked.to_meta(&file, Location::default());
+            let asked = asked.meta(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
             let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
             (PendingRequest { to, file, frame, once: None, donor: None, read_after: looked }, asked)

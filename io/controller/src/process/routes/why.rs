@@ -46,7 +46,7 @@ pub(super) async fn why(
     }
     let heard = query_proxies(&shared, QueryKind::Why(query.clone())).await?;
     let t_ns = uptime(&shared);
-    let mut all = Why { t_ns, query: query, unanswered: heard.unanswered, ..Why::default() };
+    let mut all = Why { t_ns, query, unanswered: heard.unanswered, ..Why::default() };
     all.scheduling = heard.answers.is_empty();
     for (proxy, answer) in heard.answers {
         if let QueryReply::Why(answer) = answer {
