@@ -143,6 +143,7 @@ impl ErrorCode {
             408 => ErrorCode::Timeout,
             413 => ErrorCode::TooLarge,
             415 => ErrorCode::UnsupportedMediaType,
+            421 => ErrorCode::NotLeader,
             422 => ErrorCode::InvalidMessage,
             500 => ErrorCode::Internal,
             503 => ErrorCode::Overloaded,
