@@ -119,14 +119,14 @@ pub struct LimitState {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum WireWaitKind {
     /// A limit of a rule, a meter or a decay.
     Limit,
     /// The rule's cap on slots.
     Slots,
     /// Other classes are served by their weights.
-    Share,
+    Weight,
     /// Other classes come first because other proxies serve this one.
     RemoteService,
     /// Its own requests keep the target or the threads busy.

@@ -169,7 +169,7 @@ impl WireWait {
                 "several earlier causes".into()
             }
             (WireWaitKind::Slots, _) => format!("the slots of rule {}", self.rule),
-            (WireWaitKind::Share, _) => "its weight: other classes are served by theirs".into(),
+            (WireWaitKind::Weight, _) => "its weight: other classes are served by theirs".into(),
             (WireWaitKind::RemoteService, _) => {
                 "service from other proxies: other classes come first here".into()
             }
@@ -200,7 +200,7 @@ impl WireWait {
             (WireWaitKind::Slots, _) => {
                 format!("ask an administrator to raise the slots of rule {rule}")
             }
-            (WireWaitKind::Share, _) => format!(
+            (WireWaitKind::Weight, _) => format!(
                 "wait until other classes pause, or ask an administrator to raise the weight of \
                  rule {rule}"
             ),

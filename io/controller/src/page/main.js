@@ -108,12 +108,12 @@ for (const id of ["find", "held"]) at(id).addEventListener("input", showPayers);
 
 // ---- why ----
 
-const limited = (hold) => `${wait.limit.section} ${wait.limit.name}${wait.limit.key ? ` for ${wait.limit.key}` : ""}`;
+const limited = (wait) => `${wait.limit.section} ${wait.limit.name}${wait.limit.key ? ` for ${wait.limit.key}` : ""}`;
 const CAUSES = {
-  limit: (hold) => (wait.limit ? limited(hold) : "a limit"),
-  slots: (hold) => `the cap on slots of rule ${wait.rule}`,
-  share: () => "its weight: other classes are served by theirs",
-  elsewhere: () => "service from other proxies",
+  limit: (wait) => (wait.limit ? limited(wait) : "a limit"),
+  slots: (wait) => `the cap on slots of rule ${wait.rule}`,
+  weight: () => "its weight: other classes are served by theirs",
+  remote_service: () => "service from other proxies",
   busy: () => "its own load: the target is saturated",
   other: () => "several causes",
 };
@@ -124,7 +124,7 @@ every("/v1/why", SLOW_MS, (why) => {
   for (const wait of why.waits) {
     if (!wait.current || !["limit", "slots"].includes(wait.kind)) continue;
     const job = named.exec(wait.key)?.[1];
-    const text = `${CAUSES[wait.kind](hold)}, for ${span(wait.since_ns_ago)}`;
+    const text = `${CAUSES[wait.kind](wait)}, for ${span(wait.since_ns_ago)}`;
     const jobs = job ? [job] : why.subjects
       .filter((one) => one.delayed > 0 && one.limits.some((limit) => limit.name === wait.limit?.name))
       .map((one) => one.job || "(no job)");

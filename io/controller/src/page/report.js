@@ -43,7 +43,7 @@ function tell(report) {
   for (const pattern of report.patterns) {
     told.push(line("h4", pattern.name), line("p", `${pattern.what} ${pattern.advice}`));
   }
-  return [...told, ...report.caveats.map(line\("p", doubt => (caveat) => line("p", caveat => line("p", doubt, "aside"))];
+  return [...told, ...report.caveats.map((caveat) => line("p", caveat, "aside"))];
 }
 
 function achieved(report) {

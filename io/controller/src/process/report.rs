@@ -336,7 +336,7 @@ mod tests {
             ..WireWait::default()
         };
         let holds = vec![
-            hold(WireWaitKind::Share, 5, false),
+            hold(WireWaitKind::Weight, 5, false),
             hold(WireWaitKind::Slots, 3, false),
             hold(WireWaitKind::Slots, 4, true),
         ];

@@ -196,7 +196,7 @@ fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<It
         let WaitCauseReport { by, meter, .. } = cause;
         let kind = match by {
             WaitCause::Meter { .. } => WireWaitKind::Limit,
-            WaitCause::Weight => WireWaitKind::Share,
+            WaitCause::Weight => WireWaitKind::Weight,
             WaitCause::Busy => WireWaitKind::Busy,
             WaitCause::Slots => WireWaitKind::Slots,
             WaitCause::RemoteService => WireWaitKind::RemoteService,
