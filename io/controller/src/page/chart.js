@@ -144,13 +144,13 @@ export class Heat {
 }
 
 /**
- * An account's way down from now on if it uses nothing: what it is entitled to as a broken line, what
+ * An account's way down from now on if it uses nothing: its entitlement as a broken line, what
  * it had as a curve that ends at `until`.
  */
 export function curve(canvas, points, entitlement, until) {
   const pen = fitted(canvas);
   const { width, height } = canvas.getBoundingClientRect();
-  const most = Math.max(entitled * 1.1, ...points, 1);
+  const most = Math.max(entitlement * 1.1, ...points, 1);
   const foot = height - FOOT;
   const y = (value) => foot - (value / most) * (foot - 4) - 2;
   const style = getComputedStyle(canvas);
@@ -159,8 +159,8 @@ export function curve(canvas, points, entitlement, until) {
   ends(pen, width, height, "now", until);
   pen.setLineDash([4, 4]);
   pen.beginPath();
-  pen.moveTo(0, y(entitled));
-  pen.lineTo(width, y(entitled));
+  pen.moveTo(0, y(entitlement));
+  pen.lineTo(width, y(entitlement));
   pen.stroke();
   pen.setLineDash([]);
   pen.strokeStyle = style.getPropertyValue("--mark");

@@ -212,7 +212,7 @@ function showQuota({ caption, canvas }, policy, account, now) {
   const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitlement)} (${part})${held}${free}`;
   caption.textContent = text;
   canvas.setAttribute("aria-label", text);
-  const steps = policy.mode === "step";
+  const steps = policy.mode === "period";
   curve(canvas, ahead(policy, account, now), account.entitlement, `in ${span(policy.span_ns * (steps ? 1 : 2))}, without usage`);
 }
 
@@ -224,7 +224,7 @@ function ahead(policy, account, now) {
   const over = ((account.until_ns ?? now - (now % policy.span_ns) + policy.span_ns) - now) / policy.span_ns;
   const stepped = (step) => (step / steps < over ? account.used : 0);
   const decayed = (step) => account.used * 2 ** ((-2 * step) / steps);
-  return Array.from({ length: steps + 1 }, (_, step) => (policy.mode === "step" ? stepped(step) : decayed(step)));
+  return Array.from({ length: steps + 1 }, (_, step) => (policy.mode === "period" ? stepped(step) : decayed(step)));
 }
 
 // ---- events ----

@@ -97,9 +97,9 @@ const COLUMNS: &[RuleColumn] = &[
     ("LIMIT", false, |rule| rule.limits.iter().map(limit).collect::<Vec<_>>().join(", ")),
     ("MODE", false, |rule| rule.limit_mode.clone().unwrap_or_default()),
     ("NOW", false, |rule| effective(&rule.targets)),
-    ("DEPENDS ON", false, |rule| rule.depends_on.as_ref().map(dependency).unwrap_or_default()),
+    ("DEPENDENCY", false, |rule| rule.depends_on.as_ref().map(dependency).unwrap_or_default()),
     ("SLOTS", true, |rule| number(rule.slots)),
-    ("RESERVED SLOTS", true, |rule| number(rule.reserved_slots)),
+    ("RESERVED", true, |rule| number(rule.reserved_slots)),
     ("MIN SHARE", true, |rule| rule.min_local_service_ppm.map(percent).unwrap_or_default()),
     ("WRITES", false, |rule| rule.write_mode.clone().unwrap_or_default()),
     ("MAX", true, |rule| number(rule.max_classes)),
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(
             list(&rules),
             "RULE     MATCH         WEIGHT  LIMIT   NOW                       \
-             DEPENDS ON                 CLASSES  QUEUED  RUNNING\n\
+             DEPENDENCY                 CLASSES  QUEUED  RUNNING\n\
              a        uid={1}            1                                    \
              \x20                                2       7        2\n\
              b        uid={2}            1  9ops/s  9ops/s on x, 2ops/s on y  \

@@ -149,7 +149,7 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
     browser.until_says("#quota-list", "[[decay]]");
     browser.until_says("#standing", "2 proxies");
     browser.until_told("all is fresh, and nobody is left out", || {
-        !browser.shows("#old") && browser.text("#silent").is_empty()
+        !browser.shows("#old") && browser.text("#unanswered").is_empty()
     });
     browser.has_no(CROWDED);
     browser.has_no(WIDER_THAN_WINDOW);
@@ -157,9 +157,9 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
 
     // One that dies is not left out in silence.
     scene.proxies[1].signal(Signal::STOP);
-    browser.until_says("#silent", ": b");
+    browser.until_says("#unanswered", ": b");
     scene.proxies[1].signal(Signal::CONT);
-    browser.until_told("it is counted again", || browser.text("#silent").is_empty());
+    browser.until_told("it is counted again", || browser.text("#unanswered").is_empty());
 }
 
 /// What a rule does and what its bar says of it.

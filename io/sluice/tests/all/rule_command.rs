@@ -326,7 +326,7 @@ fn a_list_shows_what_dependent_limits_are_now() {
     // The gate is shut while main works.
     let table = stdout(&ask(&proxy, &["list"]));
     let head = table.lines().next().unwrap();
-    for column in ["RULE", "MATCH", "NOW", "DEPENDS ON", "CLASSES", "QUEUED"] {
+    for column in ["RULE", "MATCH", "NOW", "DEPENDENCY", "CLASSES", "QUEUED"] {
         assert!(head.split_whitespace().any(|word| word == column), "{table}");
     }
     let gated = table.lines().find(|line| line.starts_with("gated ")).unwrap();

@@ -454,7 +454,7 @@ fn a_command_that_fails_with_json_prints_the_code_on_one_line() {
 
     let nobody = ["status", "--json", "--controller", "http://127.0.0.1:1"];
     assert_eq!(failure(&nobody), (ErrorCode::Unreachable, None));
-    let missing = ["rule", "list", "--json", "--api", "unix:///nonexistent/api"];
+    let missing = ["rule", "list", "--json", "--proxy", "unix:///nonexistent/api"];
     assert_eq!(failure(&missing), (ErrorCode::Unreachable, None));
     assert_eq!(
         with(&["token", "create", "a b", "--role", "admin", "--json"]),
