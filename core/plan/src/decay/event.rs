@@ -60,10 +60,12 @@ impl DecayEvent {
 impl fmt::Display for DecayEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = u128::from(self.used) * 100 / u128::from(self.entitlement.max(1));
-        write!(f, "{}: {percent}% of the entitlement used", self.scope)?;
+        write!(f, "{}: {percent} % of the entitlement used", self.scope)?;
         match (self.stage, self.limit) {
             _ if self.is_release() => f.write_str(", no longer throttled")?,
-            (DecayLevel::Throttled, Some(limit)) => write!(f, ", limited to {limit}")?,
+            (DecayLevel::Throttled, Some(limit)) => {
+                write!(f, ", limited to {}", three_digits(limit))?;
+            }
             (DecayLevel::Floor, Some(limit)) => write!(f, ", limited to the floor of {limit}")?,
             _ => {}
         }
@@ -77,4 +79,13 @@ impl fmt::Display for DecayEvent {
         }
         Ok(())
     }
+}
+
+/// Rounds a rate down to three digits: its exact value is in [`DecayEvent::limit`].
+fn three_digits(rate: Rate) -> Rate {
+    let mut unit = 1;
+    while rate.per_sec() / unit >= 1000 {
+        unit *= 10;
+    }
+    rate.with_per_sec(rate.per_sec() / unit * unit).unwrap_or(rate)
 }

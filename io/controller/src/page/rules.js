@@ -64,7 +64,7 @@ const table = new Table(document.getElementById("rule-rows"), [
     cell: (rule) => {
       if (!rule.use) return "–";
       const bytes = rate(rule.use.read + rule.use.written, "bytes");
-      return `${bytes} ${rate(rule.use.ops, "ops")}`;
+      return `${bytes}, ${rate(rule.use.ops, "ops")}`;
     },
   },
   { key: "bar", title: "Of limit", cell: bar, same: (rule) => part(rule)?.toFixed(2) ?? "" },

@@ -5,14 +5,14 @@ const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
 const three = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 
-/** `12.3MB` */
+/** `12.3 MB` */
 export function bytes(count) {
   let at = 0;
   while (count >= 999.5 && at < BYTES.length - 1) {
     count /= 1000;
     at += 1;
   }
-  return (at === 0 ? Math.round(count) : three(count)) + BYTES[at];
+  return `${at === 0 ? Math.round(count) : three(count)} ${BYTES[at]}`;
 }
 
 /** `1.2k` */
@@ -29,10 +29,10 @@ export function span(ns) {
   return `${three(ns / unit)} ${name}`;
 }
 
-/** `12.3MB/s`, `1.2kops/s`, or seconds of the targets per second */
+/** `12.3 MB/s`, `1.20 kops/s`, or seconds of the targets per second */
 export function rate(value, unit) {
   if (unit === "bytes") return `${bytes(value)}/s`;
-  if (unit === "ops") return `${count(value)}ops/s`;
+  if (unit === "ops") return `${count(value).replace(/(?<=[0-9])(?=[kM]?$)/, " ")}ops/s`;
   return `${three(value)} s/s`;
 }
 

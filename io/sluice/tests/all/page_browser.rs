@@ -58,11 +58,11 @@ impl Scene {
     }
 }
 
-/// Megabytes a second of a text as `2.01MB/s` or `950kB/s`; zero of another.
+/// Megabytes a second of a text as `2.01 MB/s` or `950 kB/s`; zero of another.
 fn megabytes(text: &str) -> f64 {
     let units = [("GB/s", 1e3), ("MB/s", 1.0), ("kB/s", 1e-3), ("B/s", 1e-6)];
     let mut numbers = units.iter().filter_map(|(unit, of)| {
-        let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+        let number: f64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
         Some(number * of)
     });
     numbers.next().unwrap_or_default()
@@ -102,7 +102,7 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
     // Both are held to 2 MB/s, and must be shown to have no more; how much it is, is a matter of
     // this machine's speed.
     let has = |name: &str| {
-        browser.row("#payers", name).is_some_and(|row| moves(&row[1], 2.6) && row[2] == "0B/s")
+        browser.row("#payers", name).is_some_and(|row| moves(&row[1], 2.6) && row[2] == "0 B/s")
     };
     browser.until_told("jobs with their rates", || has("dd.1") && has("dd.2"));
     browser.until_told("what holds them", || {
@@ -130,13 +130,13 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
     // Rules with limit against actual, proxies with their targets.
     browser.until_told("the rule's use", || {
         browser.row("#rule-rows", "jobs").is_some_and(|row| {
-            let actual = row[4].split_once(' ').map_or(0.0, |(bytes, _)| megabytes(bytes));
+            let actual = row[4].split_once(',').map_or(0.0, |(bytes, _)| megabytes(bytes));
             row[3] == "2MB/s" && 0.0 < actual && actual < 5.2 && row[6] == "2"
         })
     });
     // The bar is of the same moment: the part of what both of its classes may have together.
     let (actual, bar): (String, String) = serde_json::from_value(browser.run(BAR)).unwrap();
-    let actual = megabytes(actual.split_once(' ').unwrap().0);
+    let actual = megabytes(actual.split_once(',').unwrap().0);
     let percent = bar.split_once(' ').unwrap().0.parse::<f64>().unwrap();
     assert!((percent - actual * 100.0 / 4.0).abs() <= 2.0, "{actual} MB/s, {bar}");
     browser.until_told("the proxies with their targets", || {
@@ -399,7 +399,7 @@ fn in_dark_and_in_light_mode_all_text_can_be_read() {
         browser.until_says("#rule-rows", "jobs");
         // Its use against its quota, and the way down.
         browser.until_says("#quota-list figcaption", "readers, uid=1000");
-        browser.until_says("#quota-list figcaption", "1.00MB/s");
+        browser.until_says("#quota-list figcaption", "1.00 MB/s");
         browser.until_says("#event-list", "readers");
         browser.until_told("the curve is drawn", || painted(&browser, "#quota-list canvas") > 500);
         browser.has_no(FAINT);
