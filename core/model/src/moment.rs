@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text ─► Moment ─┬─ now, a zone ─► back / ahead ─► Time, counted from 1970
-//!                   └─ now ─────────► without_zone ─► Time, or an error: it needs a zone
+//!                   └─ now ─────────► resolve_without_zone ─► Time, or an error: it needs a zone
 //! ```
 //!
 //! The core knows neither what time it is nor where: both are passed in.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   report ─► proxy ─► acknowledged: what may be raised is raised at once
-//!                  └──► usage ─► each 100 ms: targets of shares ─► poll_order, until None
+//!                  └──► usage ─► each 100 ms: targets of shares ─► poll_assignment, until None
 //! ```
 //!
 //! One allocator is for one target and the proxies that serve it. After any call that takes `now`,
-//! drain [`ShareAllocator::poll_order`]. An assignment for a proxy that cannot be reached may be
-//! dropped: the reply to the proxy's next report repeats its content.
+//! drain [`ShareAllocator::poll_assignment`]. An assignment for a proxy that cannot be reached may
+//! be dropped: the reply to the proxy's next report repeats its content.
 //!
 //! What is unknown is assumed to be in use. A proxy that registers first reports what it holds.
 //! While an expected proxy has not reported that, no share is raised.

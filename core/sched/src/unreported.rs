@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   a mount's request         reports remote service ─► delay (remote_delay.rs)
-//!   a plain client's request  ends ─► sum by class ─► take_untold ─► a controller ─► the others
+//!   a plain client's request  ends ─► sum by class ─► take_unreported ─► a controller ─► the others
 //! ```
 //!
-//! Nothing is counted before the first call of `take_untold`.
+//! Nothing is counted before the first call of `take_unreported`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what [`Dispatcher::count_untold`] counted since the last call, by class.
+    /// Takes what [`Dispatcher::count_unreported`] counted since the last call, by class.
     pub fn take_unreported(&mut self) -> Vec<(Scope, Nanos)> {
         let sums = self.unreported.0.replace(BTreeMap::new()).unwrap_or_default();
         let scope = |key: &ClassKey| Scope::rule(&key.rule, &key.values);

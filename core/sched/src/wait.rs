@@ -10,7 +10,7 @@
 //!
 //! A queue adds up its length times the time that passed. The sum goes to the cause for which its
 //! head waited when that cause ends. So the causes of a class sum up to the time that its requests
-//! waited. Queues that were empty again before their requests had waited [`HELD_MIN_NS`] in all are
+//! waited. Queues that were empty again before their requests had waited [`WAIT_MIN_NS`] in all are
 //! left out. A request that does not wait costs a few additions in its queue, and nothing is kept
 //! of it. A class keeps its greatest causes, [`METERS_MAX`] meters at most; the rest goes to
 //! `other`.

@@ -116,7 +116,7 @@ pub struct WireDecayAccount {
     pub subject: String,
     /// The key's values, in the order of `per`.
     pub key: Vec<WireKey>,
-    /// `free`, `warned` (four fifths used), `throttled` (throttled) or `floor`.
+    /// `free`, `warned` (80 % used), `throttled` (limit below `max`) or `floor`.
     pub level: String,
     /// Its usage, in bytes or operations, as the decay counts it.
     pub used: u64,

@@ -154,7 +154,7 @@ metrics! {
         /// Device slots in use.
         TARGET_SLOTS = "sluice_target_slots_in_use", Gauge, Count, ["target"];
         /// Current number of device slots, D of SFQ(D). It is below the configured `slots_max`
-        /// while the key `latency` lowers it.
+        /// while the key `latency_target` lowers it.
         TARGET_SLOTS_MAX = "sluice_target_slots_max", Gauge, Count, ["target"];
         /// Fraction of the reserved rates that could not be served in the last second. If it is
         /// above 0, the reservations exceed what the target can do; lower them.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ledger: the job's points, all jobs' sums ─┐
-//!   proxies: causes of delay ─────────────────┴─► JobReport ─► GET /v1/report ─► sluice report
+//!   proxies: causes of delay ─────────────────┴─► WireJobReport ─► GET /v1/report ─► sluice report
 //! ```
 
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   append(7, record) ─► newest is 7? ─yes─► kept as 8, durable, then acknowledged
-//!                             └─no──► Behind: load what came after 7, and retry
+//!                             └─no──► RevisionConflict: load what came after 7, and retry
 //!   load(0)           ─► snapshot at 5, records 6 7 8          snapshot(8, state) ─► 6 7 8 may go
 //!   newest(8, 1 s)    ─► 8 after a second, or 9 as soon as it is there
 //! ```

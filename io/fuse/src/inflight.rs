@@ -44,7 +44,7 @@ struct InFlightEntry {
     interrupted: bool,
     /// The thread that asks.
     thread: u32,
-    /// Looks of [`FuseInFlight::overlooked`] that it has outlived.
+    /// Number of calls of [`FuseInFlight::missed_kills`] that it has outlived.
     checks: u8,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   granted ─► set: owner's range replaced, cut or joined ─► all: taken again
-//!   closed ─► begin_giving: no lock of the inode is asked for ─► sent: set, kind None
+//!   closed ─► begin_release: no lock of the inode is asked for ─► sent: set, kind None
 //!                └─ answered: GivingBack ends ─► the waiters ask
 //! ```
 //!

@@ -245,7 +245,7 @@ impl ClientSession {
     /// Handles a signal for the waiting caller of this request. Only a signal that ends the process
     /// ends the call, unless it waits for other programs: a program that reads a file's attributes
     /// does not expect EINTR. The kernel sends the interrupt once, so a caller that was not being
-    /// killed is checked again ([`HomeRouter::look_at_signalled`]). True if the call is here.
+    /// killed is checked again ([`HomeRouter::detach_signalled`]). True if the call is here.
     fn interrupt(&self, request: FuseRequestId) -> bool {
         // Recorded first: a thread that is about to call on behalf of the request checks here
         // afterwards.

@@ -246,7 +246,7 @@ impl WriteBehind {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// Whether [`WriteBehind::let_go`] may have to check a waiter before long.
+    /// Whether [`WriteBehind::detach_killed`] may have to check a waiter before long.
     pub(crate) fn any(&self) -> bool {
         self.bytes() != 0
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   controller ────► text ──────┐ from then on the only one
 //!   start, SIGHUP ─► rule file ─┤
-//!   PUT /v1/rules ─► text ──────┴► InForce ─► each target's dispatcher: queued requests, too
+//!   PUT /v1/rules ─► text ──────┴► ActiveRules ─► each target's dispatcher: queued requests, too
 //!                     │ is it over the version that was read? (else refused: stale)
 //!                     └ save ─► rule file, if nobody edited it since it was read
 //! ```

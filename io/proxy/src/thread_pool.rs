@@ -229,7 +229,7 @@ impl ThreadPool {
     }
 }
 
-/// Starts a thread of the pool, which [`ThreadPool::enlist`] or a wake-up for help has counted.
+/// Starts a thread of the pool, which [`ThreadPool::count_in`] or a wake-up for help has counted.
 pub(crate) fn start_thread(
     number: usize,
     body: impl FnOnce() + Send + 'static,

@@ -1,9 +1,9 @@
 //! `sluice report`: a job's usage, delays and patterns as text, JSON or a picture.
 //!
 //! ```text
-//!   GET /v1/report of a controller ─► JobReport ─┬─► text: when, how much, delayed by what, advice
-//!                                                ├─► JSON
-//!                                                └─► picture.rs: its rate by minute, as SVG
+//!   GET /v1/report of a controller ─► WireJobReport ─┬─► text: when, how much, delayed by what, advice
+//!                                                    ├─► JSON
+//!                                                    └─► picture.rs: its rate by minute, as SVG
 //! ```
 
 mod picture;

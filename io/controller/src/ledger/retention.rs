@@ -12,7 +12,7 @@ use std::fmt;
 
 use model::{Nanos, Time};
 
-/// One retention tier: points of `resolution` until they are `keep` old.
+/// One retention tier: points of `resolution` until they are `max_age` old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionTier {
     /// The span of a point: whole minutes, and a multiple of that of the tier before.

@@ -87,7 +87,7 @@ const WHOLE: u64 = 1;
 /// Set in the form of a state that has a count of its fields; without it they are [`FIELDS_1`].
 const FORM: u64 = 2;
 
-/// Reads what [`put_member`] wrote; returns the proxy's index.
+/// Reads what [`write_proxy`] wrote; returns the proxy's index.
 pub(crate) fn read_proxy(
     reader: &mut LedgerReader<'_>,
     members: &mut ProxyCounters,

@@ -1,10 +1,9 @@
 //! The usage of one job in the ledger, and the job's users.
 //!
 //! ```text
-//!   reports ─► Owners ─► ledger: an hour's mark for each user and job
-//!   Ask::Job ─► read: the job's points, its owners, all jobs' sums from its first point to its last
-//!                └─► summary ─► JobReport, but for what its proxies say
-//!                └─► summary ─► JobReport, without the causes of delay
+//!   reports ─► JobOwners ─► ledger: an hour's mark for each user and job
+//!   UsageMsg::Job ─► read: the job's points, its owners, all jobs' sums in its time
+//!                     └─► summary ─► WireJobReport, without the causes of delay
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,7 +8,7 @@
 //!   link ◄──────────────────────────────── replies, in any order
 //! ```
 //!
-//! Bounds: [`UNDER_WAY_MAX`] messages, which the link keeps to; one more ends the channel, as
+//! Bounds: [`IN_FLIGHT_MAX`] messages, which the link keeps to; one more ends the channel, as
 //! anything does that is not the dialect. A connection to the peer that breaks ends it too,
 //! without an answer to what is in flight.
 //!

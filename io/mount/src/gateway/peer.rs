@@ -1,7 +1,7 @@
 //! A client of plain 9P2000.L: one connection, which many threads ask over at once.
 //!
 //! ```text
-//!   worker ─► ask, ask_all ─► tags, one send ─► socket ─► peer
+//!   worker ─► call, call_all ─► tags, one send ─► socket ─► peer
 //!     ▲                                                     │
 //!     └── its own replies ◄── reader thread, by tag ◄───────┘
 //!   flush ─► Tflush for what a job has in flight ─► its reply, or Rflush: EINTR

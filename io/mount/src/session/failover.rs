@@ -277,8 +277,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// one that is only started again is back before.
 const DEAD_PATIENCE: Duration = Duration::from_secs(3);
 /// Time without a message after which a silent proxy counts as gone. A proxy that is cut off drops
-/// a silent connection and what is queued on it before (`io/proxy`, `SILENCE_MAX`), so nothing is
-/// executed there afterwards.
+/// a silent connection and what is queued on it before (`io/proxy`, `KEEPALIVE_TIMEOUT`), so nothing
+/// is executed there afterwards.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 /// Time, after another proxy could first have taken over, for which locks are reserved for their
 /// former holders: many times as long as a mount that looks for a proxy pauses.

@@ -5,7 +5,7 @@
 //!   connect ─► Tversion "9P2000.L.sluice.2" ─► Tsession id, channel ─► Terms
 //!                 │ the peer does not know it       ▲                      │
 //!                 ▼                                 │                      ▼
-//!              Tversion "9P2000.L" ─► Gateway, which does   ask_all: identities, files, locks
+//!              Tversion "9P2000.L" ─► Gateway, which does   call_all: identities, files, locks
 //! ```
 //!
 //! The dialect's special steps of beginning a session are all here.

@@ -161,11 +161,13 @@ fn target(target: &Target, settings: &ProxyConfig) -> TargetReport {
         let device = d.target().costs.device.clone();
         (d.slots_max(), d.queued(), d.reservation_shortfall_ppm(now), device)
     });
-    let Some((slots_max, queued, promises_cut_ppm, device)) = figures else { return report };
+    let Some((slots_max, queued, reservation_shortfall_ppm, device)) = figures else {
+        return report;
+    };
     TargetReport {
         slots_max,
         queued: queued as u64,
-        reservation_shortfall_ppm: promises_cut_ppm,
+        reservation_shortfall_ppm,
         read_costs: cost_points(&device.read),
         write_costs: cost_points(&device.write),
         ..report

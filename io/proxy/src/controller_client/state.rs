@@ -1,8 +1,8 @@
 //! How a proxy stands with its controller: for its log, its status and its metrics.
 //!
 //! ```text
-//!   calls: answered | refused | no answer ─► LinkState ─┬─► a line of the log for each change
-//!                                                       └─► GET /v1/status, GET /metrics
+//!   calls: answered | refused | no answer ─► ControllerClientState ─┬─► log: a line for each change
+//!                                                                   └─► GET /v1/status, GET /metrics
 //! ```
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

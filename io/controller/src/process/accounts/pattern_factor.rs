@@ -5,8 +5,8 @@
 //!                                         └─ not within WINDOW: forgotten
 //! ```
 //!
-//! Only decays with `pattern_factors` are checked. The state is in memory only: after a restart the next
-//! hundred requests show the same pattern again.
+//! Only decays with `pattern_factors` are checked. The state is in memory only: after a restart the
+//! next hundred requests show the same pattern again.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Accounts and events of decays as the API shows them.
 //!
 //! ```text
-//!   DecayEvent ─► Event: kind, subject, numbers, sentence
-//!   DecayReport ─► DecayAccount, those with the most of their entitlement first
+//!   DecayEvent ─► ControllerEvent: kind, subject, numbers, sentence
+//!   DecayStatus ─► WireDecayAccount, those with the most of their entitlement first
 //! ```
 
 use api::{ControllerEvent, DecayAccountTable, DecayChange, EventKind, WireDecayAccount, WireKey};

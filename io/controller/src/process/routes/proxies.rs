@@ -104,7 +104,7 @@ pub(super) async fn report(
     let body = decode_report(&shared, &name, &headers, &body)?;
     if body.replies.len() > ANSWERS_MAX {
         let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.replies.len());
-        return Err(invalid("answers", message));
+        return Err(invalid("replies", message));
     }
     if body.targets.len() > TARGETS_MAX {
         let message = format!("{} targets; {TARGETS_MAX} are the maximum", body.targets.len());

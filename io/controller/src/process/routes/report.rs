@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   job, from, to ─► ledger ─► none: 404 ─► the caller's own? 403 ─┬─ delayed? ─► proxies
-//!                                                                  └─► JobReport ◄──┘
+//!                                                                  └─► WireJobReport ◄──┘
 //! ```
 
 use api::{ErrorCode, QueryKind, QueryReply, Why, WhyQuery, WireJobReport};
