@@ -102,7 +102,7 @@ metrics! {
         /// The log names the clients; if many clients are refused, raise the bound.
         BOUND_REFUSED = "sluice_proxy_bound_refused_total", Counter, Count, ["bound"];
         /// Idle connections and abandoned sessions that were closed to make room for others.
-        TAKEN_BACK = "sluice_proxy_reclaimed_total", Counter, Count, ["bound"];
+        RECLAIMED = "sluice_proxy_reclaimed_total", Counter, Count, ["bound"];
         /// Threads that serve requests.
         THREADS = "sluice_proxy_threads", Gauge, Count, [];
         /// Maximum number of these threads. If `sluice_proxy_threads` stays at it, calls to the
@@ -114,7 +114,7 @@ metrics! {
         /// absent without a controller.
         LINK_UP = "sluice_proxy_controller_up", Gauge, Count, [];
         /// Time since the last reply of the controller.
-        LINK_AGE = "sluice_proxy_controller_last_reply_age_seconds", Gauge, Seconds, [];
+        CONTROLLER_REPLY_AGE = "sluice_proxy_controller_last_reply_age_seconds", Gauge, Seconds, [];
         /// Calls to the controller: `answered`, `refused` or `unanswered`.
         LINK_CALLS = "sluice_proxy_controller_calls_total", Counter, Count, ["outcome"];
         /// 1 while another proxy reports under the same name.
@@ -240,17 +240,17 @@ metrics! {
         /// Proxies that hold a share of the limits of the target, including unreachable ones.
         CONTROLLER_PROXIES = "sluice_controller_proxies", Gauge, Count, ["target"];
         /// Proxies without a report for 5 s. Their share is not reassigned.
-        CONTROLLER_SILENT = "sluice_controller_unreachable_proxies", Gauge, Count, ["target"];
+        CONTROLLER_UNREACHABLE = "sluice_controller_unreachable_proxies", Gauge, Count, ["target"];
         /// Proxies that have not acknowledged their last assignment. If this persists, assignments
         /// do not arrive.
-        CONTROLLER_BEHIND = "sluice_controller_unacked_proxies", Gauge, Count, ["target"];
+        CONTROLLER_UNACKED = "sluice_controller_unacked_proxies", Gauge, Count, ["target"];
         /// Scopes (limits, reservations and weights by key) that are divided over proxies.
         CONTROLLER_SCOPES = "sluice_controller_scopes", Gauge, Count, [];
         /// Reports received from proxies: `accepted`; `rejected` because the table of proxies is full;
         /// `duplicate` because a proxy of the same name started later.
         CONTROLLER_REPORTS = "sluice_controller_reports_total", Counter, Count, ["outcome"];
         /// Assignments sent, one for each target of a reply.
-        CONTROLLER_ORDERS = "sluice_controller_assignments_total", Counter, Count, [];
+        CONTROLLER_ASSIGNMENTS = "sluice_controller_assignments_total", Counter, Count, [];
         /// Usage received with reports: `counted`, `duplicate` of an earlier report, `failed`, or
         /// `dropped` because the queue was full. Proxies report usage again until it is counted.
         CONTROLLER_USAGE = "sluice_controller_usage_reports_total", Counter, Count, ["outcome"];

@@ -4,7 +4,7 @@
 //! ```text
 //!   granted ─► set: owner's range replaced, cut or joined ─► all: taken again
 //!   closed ─► begin_release: no lock of the inode is asked for ─► sent: set, kind None
-//!                └─ answered: GivingBack ends ─► the waiters ask
+//!                └─ answered: PendingRelease ends ─► the waiters ask
 //! ```
 //!
 //! The kernel names an owner by an address, which it soon reuses. So no lock of an inode is
@@ -36,12 +36,12 @@ pub(crate) struct MountLocks {
     granted: Mutex<FxHashMap<InodeId, Vec<GrantedLock>>>,
     /// Whether there are any, readable without the lock.
     any: AtomicBool,
-    releasing: Arc<AllGivingBack>,
+    releasing: Arc<PendingReleases>,
 }
 
 /// Locks that are being given back.
 #[derive(Debug, Default)]
-struct AllGivingBack {
+struct PendingReleases {
     /// Number of entries, readable without the lock.
     count: AtomicUsize,
     inodes: Mutex<FxHashMap<InodeId, Giving>>,
@@ -57,8 +57,8 @@ struct Giving {
 /// Guard of the release of some locks of an inode. It is dropped where no channel is locked:
 /// waiters continue then.
 #[derive(Debug)]
-pub(crate) struct GivingBack {
-    all: Arc<AllGivingBack>,
+pub(crate) struct PendingRelease {
+    all: Arc<PendingReleases>,
     inode: InodeId,
 }
 
@@ -144,10 +144,10 @@ impl MountLocks {
     }
 
     /// Locks of an inode are about to be given back. To be kept until the proxy has answered.
-    pub(crate) fn begin_release(&self, inode: InodeId) -> GivingBack {
+    pub(crate) fn begin_release(&self, inode: InodeId) -> PendingRelease {
         self.releasing.count.fetch_add(1, Ordering::SeqCst);
         lock(&self.releasing.inodes).entry(inode).or_default().count += 1;
-        GivingBack { all: self.releasing.clone(), inode }
+        PendingRelease { all: self.releasing.clone(), inode }
     }
 
     /// Whether locks of an inode are being given back.
@@ -230,7 +230,7 @@ impl MountLocks {
     }
 }
 
-impl Drop for GivingBack {
+impl Drop for PendingRelease {
     fn drop(&mut self) {
         let mut inodes = lock(&self.all.inodes);
         let giving = inodes.get_mut(&self.inode).expect("it is counted");

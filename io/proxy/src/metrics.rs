@@ -145,7 +145,7 @@ impl Server {
         family.line(&["connections"], connections[0]);
         family.line(&["sessions"], sessions[0]);
         shared.iter().for_each(|(name, figures)| family.line(&[name], figures[2]));
-        let mut family = page.family(&names::TAKEN_BACK);
+        let mut family = page.family(&names::RECLAIMED);
         family.line(&["connections"], connections[1]);
         family.line(&["sessions"], sessions[1]);
     }
@@ -154,7 +154,7 @@ impl Server {
         let Some(link) = self.link.report(self.clock.now()) else { return };
         page.single(&names::LINK_UP, link.connected.into());
         if let Some(age) = link.last_reply_ns_ago {
-            page.single(&names::LINK_AGE, age);
+            page.single(&names::CONTROLLER_REPLY_AGE, age);
         }
         let mut calls = page.family(&names::LINK_CALLS);
         calls.line(&["answered"], link.answered);

@@ -217,7 +217,7 @@ impl DecayAccounts {
 
     /// Applies a pattern's factor to a key's entitlement. The factor, from 0.25 to 2 in millionths,
     /// returns to 1 by half an hour after hour. False if the key has no account.
-    pub fn set_behaviour(
+    pub fn set_pattern_factor(
         &mut self,
         scope: &Scope,
         factor_ppm: u32,

@@ -228,11 +228,11 @@ fn nobody_is_held_back_for_nothing_where_contention_is_asked_for() {
 #[test]
 fn a_behaviour_makes_the_entitlement_another_and_is_forgotten() {
     let mut decays = DecayAccounts::new(step(), secs(0));
-    let known = decays.set_behaviour(&scope(1), 250_000, "small random reads", secs(0));
+    let known = decays.set_pattern_factor(&scope(1), 250_000, "small random reads", secs(0));
     assert!(!known, "nobody is judged without an account");
     let mut users = [Writer::new(1, 25 * MB)];
     write(&mut decays, &mut users, 0, 60);
-    assert!(decays.set_behaviour(&scope(1), 100_000, "metadata storm", secs(60)));
+    assert!(decays.set_pattern_factor(&scope(1), 100_000, "metadata storm", secs(60)));
     let events = write(&mut decays, &mut users, 60, 600);
     // A quarter of 42 GB is 10.5 GB, and rising: at 25 MB/s it is used up in about nine minutes.
     let floor =

@@ -462,7 +462,7 @@ impl PlanActor {
         if changed.is_empty() {
             return;
         }
-        changed.truncate(RECORD_MEMBERS_MAX);
+        changed.truncate(RECORD_PROXIES_MAX);
         match self.store.try_send(records::StoreMsg::Proxies(changed)) {
             Ok(()) => self.storing = Some(now),
             // It is retried with the next tick, or the controller ends.
@@ -521,7 +521,7 @@ const BATCH: usize = 256;
 const MEMBERS_MAX: usize = 8_192;
 const TARGETS_MAX: usize = 64;
 /// The most proxies of one record, which is 1 MiB at most.
-const RECORD_MEMBERS_MAX: usize = 1_024;
+const RECORD_PROXIES_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {

@@ -125,7 +125,7 @@ impl StandbyController {
         } = self;
         if settings.store != StorePlace::Data {
             // The events of the former leader's last second were not copied.
-            events.skip(EVENTS_LEFT_OUT);
+            events.skip(EVENTS_OMITTED);
         }
         let store = open_store(&settings.data, &settings.store, fence.clone())?;
         let place = match &settings.store {
@@ -330,7 +330,7 @@ async fn refer_to_leader(State(told): State<Arc<StandbyApi>>) -> RouteError {
 }
 
 /// The numbers of events that a new leader skips.
-const EVENTS_LEFT_OUT: u64 = 1_000;
+const EVENTS_OMITTED: u64 = 1_000;
 /// The events of one page, and the pages of one copy.
 const EVENT_PAGE: usize = 1_000;
 const EVENT_PAGES: usize = 10;

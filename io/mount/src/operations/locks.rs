@@ -31,7 +31,7 @@ use ninep::{LOCK_BLOCK, LockKind as WireKind, LockStatus};
 use super::{behind, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::MountFs;
-use crate::locks::{GivingBack, MountLockOwner, WHOLE};
+use crate::locks::{MountLockOwner, PendingRelease, WHOLE};
 use crate::session::{CallReply, CallWaiter, ServerCall, here};
 
 pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
@@ -238,7 +238,7 @@ pub(crate) fn release(
     export: &MountFs,
     file: Arc<OpenFile>,
     flock: Option<LockOwner>,
-    then: impl FnOnce(&MountFs, Arc<OpenFile>, Option<GivingBack>) + Send + 'static,
+    then: impl FnOnce(&MountFs, Arc<OpenFile>, Option<PendingRelease>) + Send + 'static,
 ) {
     let locks = &export.shared().locks;
     if !locks.any_by(&file) {

@@ -1,7 +1,7 @@
 //! The recent patterns of requests of decays' keys, and their effect on entitlements.
 //!
 //! ```text
-//!   growth of a report's lines ─► AccessStats of the key ─ a pattern of its decay? ─► set_behaviour
+//!   growth of a report's lines ─► AccessStats of the key ─ a pattern of its decay? ─► set_pattern_factor
 //!                                         └─ not within WINDOW: forgotten
 //! ```
 //!
@@ -52,7 +52,7 @@ impl RecentPatterns {
                 decay.pattern_factors.iter().find(|(named, _)| *named == pattern).copied()
             });
             if let Some((pattern, factor_ppm)) = shown {
-                decays.set_behaviour(scope, factor_ppm, pattern.name(), now);
+                decays.set_pattern_factor(scope, factor_ppm, pattern.name(), now);
             }
             shown.is_none() && now.since(*since) < WINDOW
         });

@@ -27,7 +27,7 @@ use super::{RouteQuery, in_force, plan_view};
 
 /// The proxies of one target.
 #[derive(Default)]
-struct StandbyMetrics {
+struct TargetProxyCounts {
     known: u64,
     unreachable: u64,
     unacked: u64,
@@ -68,7 +68,7 @@ fn write_rules(page: &mut MetricsPage, shared: &ApiState) {
 }
 
 fn write_proxies(page: &mut MetricsPage, view: &PlanView) {
-    let mut targets: BTreeMap<&Arc<str>, StandbyMetrics> = BTreeMap::new();
+    let mut targets: BTreeMap<&Arc<str>, TargetProxyCounts> = BTreeMap::new();
     for (target, member) in &view.proxies {
         let standing = targets.entry(target).or_default();
         let (sent, acknowledged) = member.revisions;
@@ -76,13 +76,13 @@ fn write_proxies(page: &mut MetricsPage, view: &PlanView) {
         standing.unreachable += u64::from(member.unreachable);
         standing.unacked += u64::from(acknowledged < sent);
     }
-    let mut tell = |metric, of: fn(&StandbyMetrics) -> u64| {
+    let mut tell = |metric, of: fn(&TargetProxyCounts) -> u64| {
         let mut family = page.family(metric);
         targets.iter().for_each(|(target, standing)| family.line(&[target], of(standing)));
     };
     tell(&names::CONTROLLER_PROXIES, |standing| standing.known);
-    tell(&names::CONTROLLER_SILENT, |standing| standing.unreachable);
-    tell(&names::CONTROLLER_BEHIND, |standing| standing.unacked);
+    tell(&names::CONTROLLER_UNREACHABLE, |standing| standing.unreachable);
+    tell(&names::CONTROLLER_UNACKED, |standing| standing.unacked);
     page.single(&names::CONTROLLER_SCOPES, view.scopes as u64);
 }
 
@@ -91,7 +91,7 @@ fn write_reports(page: &mut MetricsPage, counts: &Counts) {
     reports.line(&["accepted"], counts.reports.get());
     reports.line(&["rejected"], counts.refused.get());
     reports.line(&["duplicate"], counts.duplicate.get());
-    page.single(&names::CONTROLLER_ORDERS, counts.assignments.get());
+    page.single(&names::CONTROLLER_ASSIGNMENTS, counts.assignments.get());
     let mut usage = page.family(&names::CONTROLLER_USAGE);
     usage.line(&["counted"], counts.counted.get());
     usage.line(&["duplicate"], counts.stale.get());

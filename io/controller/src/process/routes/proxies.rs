@@ -102,8 +102,8 @@ pub(super) async fn report(
     let body = body?;
     let name: Arc<str> = name.into();
     let body = decode_report(&shared, &name, &headers, &body)?;
-    if body.replies.len() > ANSWERS_MAX {
-        let message = format!("{} replies; {ANSWERS_MAX} are the maximum", body.replies.len());
+    if body.replies.len() > REPLIES_MAX {
+        let message = format!("{} replies; {REPLIES_MAX} are the maximum", body.replies.len());
         return Err(invalid("replies", message));
     }
     if body.targets.len() > TARGETS_MAX {
@@ -206,7 +206,7 @@ pub(super) const BYTES_MAX: usize = BODY_MAX as usize;
 /// The longest report as postcard, in which a few bytes become a line.
 const COMPACT_BYTES_MAX: usize = 8 << 20;
 /// The most replies in one report.
-const ANSWERS_MAX: usize = 8;
+const REPLIES_MAX: usize = 8;
 /// The most targets of one proxy.
 const TARGETS_MAX: usize = 64;
 const TARGET_BYTES_MAX: usize = 255;
