@@ -31,7 +31,7 @@ pub(crate) const INTERRUPT_BIT: u64 = 1;
 /// Bytes in the unit that the kernel counts pages of a request in.
 pub(crate) const PAGE: usize = 4096;
 
-// `Copied` and a few more are encoded so that their 32- and 64-bit forms agree.
+// `CopiedBytes` and a few more are encoded so that their 32- and 64-bit forms agree.
 const _: () = assert!(cfg!(target_endian = "little"));
 
 macro_rules! opcodes {

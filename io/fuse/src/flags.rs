@@ -90,7 +90,7 @@ flags! {
     /// Features that kernel and file system negotiate when a mount begins (FUSE_INIT).
     ///
     /// A file system names those that it wants; which of them the kernel has, and so are
-    /// in force, [`Connection::capabilities`](crate::Connection) says.
+    /// in force, [`FuseConnection::capabilities`](crate::FuseConnection) says.
     Capabilities: u64 {
         /// Several reads of one file at once; without it the kernel orders them.
         ASYNC_READ = 1;

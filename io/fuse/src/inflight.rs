@@ -4,8 +4,8 @@
 //!   begin ──► running ──(method returned)──► waiting ──► finish
 //!               │ interrupt: delivered now,    │ interrupt: delivered now
 //!               │ and again when it returned   │
-//!   interrupt before begin: kept ──► running, interrupted
-//!   interrupt after finish: kept in vain, until newer ones push it out
+//!   interrupt before begin: stored ──► running, interrupted
+//!   interrupt after finish: stored in vain, until newer ones push it out
 //! ```
 //!
 //! The kernel hands an interrupt to any reader of /dev/fuse once it has handed the request to one.
@@ -44,18 +44,18 @@ struct InFlightEntry {
     interrupted: bool,
     /// The thread that asks.
     thread: u32,
-    /// Number of calls of [`FuseInFlight::missed_kills`] that it has outlived.
+    /// Checks of [`FuseInFlight::missed_kills`] that it has outlived.
     checks: u8,
 }
 
 /// Action for an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
-    /// The request is here: tell the file system.
+    /// The request is here: deliver it to the file system.
     Deliver,
-    /// It is not: it is kept, in case the request is on its way.
+    /// It is not: it is stored, in case the request is on its way.
     Stored,
-    /// As kept, and the kernel may have back this one, which was kept longest.
+    /// As stored, and the kernel may have back this one, which was stored longest.
     StoredEvicting(FuseRequestId),
 }
 

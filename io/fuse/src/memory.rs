@@ -69,7 +69,7 @@ pub(crate) struct BufferPool {
     free: Mutex<Vec<Pages>>,
 }
 
-/// How many buffers a stock keeps; more are given back to the kernel.
+/// Buffers that a pool keeps; more are given back to the kernel.
 const BUFFERS_MAX: usize = 8;
 
 impl BufferPool {

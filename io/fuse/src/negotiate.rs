@@ -1,7 +1,7 @@
 //! The first request of a connection, FUSE_INIT: what both sides can do.
 //!
 //! ```text
-//!   kernel: version, capabilities, readahead ─► the smaller of each ─► Connection
+//!   kernel: version, capabilities, readahead ─► the smaller of each ─► FuseConnection
 //!                                 wishes (Options) ─┘
 //! ```
 //!

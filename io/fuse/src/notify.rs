@@ -103,7 +103,7 @@ impl Notifier {
     }
 
     /// Hands an open file to the kernel, to be read and written in place of one of ours:
-    /// [`Opened::backing`](crate::Opened) names it. Reads and writes are then not seen here.
+    /// [`OpenedFile::backing`](crate::OpenedFile) names it. Reads and writes are then not seen here.
     ///
     /// # Errors
     /// `EPERM` without CAP_SYS_ADMIN or without

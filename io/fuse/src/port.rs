@@ -1,12 +1,12 @@
 //! One thread's end of a mounted file system.
 //!
 //! ```text
-//!   epoll ─► the port's descriptor is readable ─► serve ─► Server ─► FileSystem's method
+//!   epoll ─► the receiver's descriptor is readable ─► serve ─► FuseServer ─► FileSystem's method
 //!     ▲                                             │
 //!     └── whatever else the thread waits for ◄──────┘ nothing more there, or enough
 //! ```
 //!
-//! A request is served on the thread that has the port, and its answer goes out by the same
+//! A request is served on the thread that has the receiver, and its answer goes out by the same
 //! descriptor, from whatever thread. Over io_uring the descriptor is the ring's.
 
 use std::fmt;

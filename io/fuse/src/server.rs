@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header, fixed fields, names and data ─► opcode? ─┬─ forget, interrupt: no answer
-//!                                                    └─ ticket ─► arguments ─► method
+//!                                                    └─ ReplyToken ─► arguments ─► method
 //!                                                          └─ dropped anywhere: EIO
 //! ```
 //!
@@ -146,7 +146,7 @@ impl<F: FileSystem> FuseServer<F> {
         Ok(())
     }
 
-    /// Calls the method for the opcode. Arguments are taken before the ticket is: if they are
+    /// Calls the method for the opcode. Arguments are parsed before the token is taken: if they are
     /// malformed, the caller still has it to answer with.
     fn call(
         &self,

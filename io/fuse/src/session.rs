@@ -1,7 +1,7 @@
 //! A mounted file system and the threads that serve it.
 //!
 //! ```text
-//!   Session::mount ─► open, mount(2), FUSE_INIT ─► threads ─► Port ─► Server ─► FileSystem
+//!   FuseSession::mount ─► open, mount(2), FUSE_INIT ─► threads ─► RequestReceiver ─► FuseServer
 //!   unmount, abort, umount(8), drop ─► the kernel says ENODEV ─► threads end ─► destroy
 //! ```
 //!
@@ -55,7 +55,7 @@ impl FuseSession {
 
     /// As [`FuseSession::mount`], but each thread runs `serve` with its number and its [`RequestReceiver`],
     /// and has other things to wait for besides. When `serve` returns the thread ends, and
-    /// requests that its port still receives wait for ever: it returns after
+    /// requests that its receiver still receives wait for ever: it returns after
     /// [`RequestReceiver::serve`] failed, not before.
     ///
     /// # Errors

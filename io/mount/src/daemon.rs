@@ -1,7 +1,7 @@
 //! The life of a mount: connecting, mounting, serving and unmounting.
 //!
 //! ```text
-//!   start: connect all channels ─► mount(2) ─► threads, each with its port and its channel
+//!   start: connect all channels ─► mount(2) ─► threads, each with its receiver and its channel
 //!   unmount, umount(8) ─► the kernel says that it is gone ─► threads end
 //! ```
 

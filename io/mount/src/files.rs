@@ -127,7 +127,7 @@ impl OpenFiles {
         lock(&self.table).iter().filter(|(_, file)| file.is_some()).count()
     }
 
-    /// Returns the files that are open at one link's proxy.
+    /// Returns the files that are open at the proxy of one session.
     pub(crate) fn all_at(&self, home: usize) -> Vec<Arc<OpenFile>> {
         let table = lock(&self.table);
         let files = table.iter().filter_map(|(_, file)| file.as_ref());

@@ -2,9 +2,9 @@
 //! and the reply its answer.
 //!
 //! ```text
-//!   FUSE request ─► node or open file ─► Ask ─┬─ as_caller: the thread's identity ──┐
-//!                                             └─ as_opener: the opener's identity ─┴─► link
-//!   FUSE answer ◄─ then ◄─────────────────────────────────────────────────── reply
+//!   FUSE request ─► node or open file ─► CallSpec ─┬─ as_caller: the thread's identity ──┐
+//!                                                  └─ as_opener: the opener's identity ─┴─► session
+//!   FUSE reply ◄─ then ◄──────────────────────────────────────────────────────── reply
 //! ```
 //!
 //! Operations on a path are paid by the process that calls. Operations on an open file are paid by
@@ -78,7 +78,7 @@ impl MountFs {
 
     /// Makes writes that the proxy's machine has lost be written again.
     pub(crate) fn rewrite_lost_writes(&self) {
-        // The links live as long as this, and must not keep it alive.
+        // The sessions live as long as this, and must not keep it alive.
         let export = self.downgrade();
         self.homes.on_writes_lost(move |lost| {
             if let Some(export) = export.upgrade() {

@@ -1,11 +1,11 @@
-//! A gateway to servers that know only 9P2000.L, such as diod: to the link it is a proxy, to
+//! A gateway to servers that know only 9P2000.L, such as diod: to the session it is a proxy, to
 //! the server a client.
 //!
 //! ```text
-//!   link ═ the dialect, over sockets within this process ═► Channel ─► Asked ─┐
-//!                     one for each channel of the link                        │ one or several
-//!                                                                             ▼ messages
-//!   server ◄════════════ 9P2000.L, over one connection ═══════════════ Peer, by tag
+//!   session ═ the dialect, over sockets in this process ═► GatewayChannel ─► GatewayCall ─┐
+//!                     one for each channel of the session                                 │ one or
+//!                                                                                         ▼ several
+//!   server ◄════════════ 9P2000.L, over one connection ═════════════════ UpstreamClient, by tag
 //! ```
 //!
 //! Everything about such servers is in this folder: the rest of the mount does not know of
@@ -13,8 +13,8 @@
 //! locks at the server, replies that are remembered) is left out or made up for here, one
 //! file for each part. docs/MOUNT.md says what programs notice of it.
 //!
-//! A [`UpstreamSession`] is one connection to the server. When it breaks, so do the link's
-//! channels. The link reconnects and learns that its session is unknown, so it opens its files
+//! An [`UpstreamSession`] is one connection to the server. When it breaks, so do the channels of the
+//! mount's session. That reconnects and learns that it is unknown, so it opens its files
 //! again by handles. Handles stay valid, because the [`UpstreamFiles`] are kept here.
 
 mod asked;

@@ -193,7 +193,7 @@ impl MountLocks {
         held.is_some_and(|held| held.iter().any(|one| Arc::ptr_eq(&one.file, file)))
     }
 
-    /// Whether a link's proxy may have locks of this mount's.
+    /// Whether the proxy of a session may have locks of this mount.
     pub(crate) fn any_at(&self, home: usize) -> bool {
         !self.all_at(home).is_empty() || self.releasing.count.load(Ordering::SeqCst) > 0
     }
@@ -217,7 +217,7 @@ impl MountLocks {
         found.map(|one| one.lock.process)
     }
 
-    /// All that are held at one link's proxy.
+    /// All that are held at the proxy of one session.
     pub(crate) fn all_at(&self, home: usize) -> Vec<GrantedLock> {
         let all = lock(&self.granted);
         let held = all.values().flatten().filter(|one| one.file.payer.home == home);

@@ -1,8 +1,8 @@
 //! The mount's page of metrics, made at each scrape.
 //!
 //! ```text
-//!   GET /metrics ─► the export, if it is mounted still ─► its files, nodes, writes behind
-//!                                                    └──► links ─► channels: calls, connections
+//!   GET /metrics ─► the export, if it is mounted still ─► its files, nodes, write-behind
+//!                                                    └──► sessions ─► channels: calls, connections
 //! ```
 //!
 //! Channels count what their own lock covers; everything else is looked up. Nothing is kept for
@@ -57,7 +57,7 @@ impl MountMetrics {
     }
 }
 
-/// Returns the counters of each proxy's links, by the proxy's name.
+/// Returns the counters of the sessions with each proxy, by its name.
 pub(crate) fn tallies(export: &MountFsState) -> BTreeMap<String, ChannelStats> {
     let mut tallies: BTreeMap<String, ChannelStats> = BTreeMap::new();
     for link in &export.homes.links {

@@ -1,8 +1,8 @@
 //! The kernel's view of the export: inodes, and the proxy's handles for them.
 //!
 //! ```text
-//!   reply: handle ─► look_up ─► Node, one look-up more ─► InodeId ─► kernel
-//!   kernel: InodeId ─► get ─► Node: handle ─► request
+//!   reply: handle ─► lookup ─► MountNode, one look-up more ─► InodeId ─► kernel
+//!   kernel: InodeId ─► get ─► MountNode: handle ─► request
 //!   kernel: forget n ─► n look-ups less ─► none left: dropped
 //! ```
 //!

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   tcp://storage1:5640/scratch  /mnt/scratch  -o ro,attr_timeout=5s,_netdev
-//!             └─► Source              │            └─► words, each checked or passed over
-//!                    └────────────► Settings ◄──────────┘
+//!             └─► MountSource         │            └─► words, each checked or passed over
+//!                    └──────────► MountSettings ◄───────┘
 //! ```
 //!
 //! The words are those of mount(8) and fstab(5): a later one overrides an earlier one. What only

@@ -1,16 +1,16 @@
 //! The mount's session with one of its proxies, with a connection for each thread.
 //!
 //! ```text
-//!   homes: which link ─► call ─► Channel n ─► socket ─► proxy    Payers: who pays, as numbers
-//!   thread n ▲                       │ received                  Shared: what a new session
-//!            └───────── done ◄───────┘                                   has to know
-//!                                    │ lost ─► reach: resume, or restore and restart
+//!   HomeRouter: which session ─► call ─► LinkChannel n ─► socket ─► proxy
+//!   thread n ▲                             │ received      IdentityTable: identities as numbers
+//!            └──────────── done ◄──────────┤               MountState: what a new session receives
+//!                                          └ disconnect ─► failover: resume, or reclaim and restart
 //! ```
 //!
 //! A thread calls on its own channel, and replies come back to it. Other threads (that found a job
 //! late, that interrupt) put calls into the channel and wake its thread.
 //!
-//! No [`Done`] is called while a channel is locked: it may call again.
+//! No [`OnReply`] is called while a channel is locked: it may call again.
 
 mod abandoned;
 mod call;
@@ -99,7 +99,7 @@ pub(crate) struct MountState {
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     shared: Arc<MountState>,
-    /// Its index among the mount's links.
+    /// Its index among the mount's sessions.
     home: usize,
     /// The proxies that it may use: its own, and those that take over from it, in their order.
     sources: Vec<MountSource>,
@@ -165,7 +165,7 @@ impl MountState {
     }
 
     fn wake_thread(&self, on: usize) {
-        // Full means that it rings already.
+        // A full counter wakes the thread already.
         let _ = rustix::io::write(&self.wakers[on], &1u64.to_ne_bytes());
     }
 
@@ -224,7 +224,7 @@ impl ClientSession {
         self.lock_channel(on).push_later(call, Instant::now() + after);
     }
 
-    /// Lends a waiter's lane to the writes to these places of a file.
+    /// Lends a waiter's queue to the writes to these places of a file.
     pub(crate) fn donate(
         &self,
         node: &MountNode,
@@ -338,7 +338,7 @@ impl ClientSession {
         let (news, epoch) = {
             let mut channel = self.lock_channel(on);
             // What a proxy said before it forgot the session is not so any more: the call is
-            // made again, or settled.
+            // made again, or resolved.
             if channel.epoch != self.epoch.load(Ordering::SeqCst) {
                 return Err(Broken::Protocol("the session was replaced".into()));
             }

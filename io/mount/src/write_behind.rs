@@ -6,7 +6,7 @@
 //!     └─► waits                                 ▼
 //!   close, fsync, truncation, unlock ─────► wait for what was written before them
 //!   read ─────────────────────────────────► waits for what it reads
-//!   stat, look-up, open ──────────────────► wait for nothing: Since says how long the file is
+//!   stat, look-up, open ──────────────────► wait for nothing: WaitingSince has the length
 //! ```
 //!
 //! While little is in flight a write goes at once. Later writes that continue the last one travel
@@ -99,7 +99,7 @@ pub(crate) struct WriteRun {
     pub(crate) write: SentWrite,
     /// Open file for it; `None` if that may be closed, and the message has a handle.
     pub(crate) file: Option<Arc<OpenFile>>,
-    /// Another identity that waits for it, and lends its lane.
+    /// Another identity that waits for it, and lends its queue.
     pub(crate) donor: Option<Arc<SessionIdentity>>,
     kill_set_id: bool,
 }
@@ -308,7 +308,7 @@ impl FileWriteBehind {
         Ok(until)
     }
 
-    /// Lends the lane of a waiter to the writes of others that have not begun. Returns the ranges
+    /// Lends the queue of a waiter to the writes of others that have not begun. Returns the ranges
     /// of those that have.
     pub(crate) fn donate(
         &self,

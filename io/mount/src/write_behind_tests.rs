@@ -140,7 +140,7 @@ fn a_file_and_a_payer_have_bounds() {
     }
     files.push(bench.open(b"another"));
     let [first, .., another] = &files[..] else { unreachable!() };
-    // Each payer here is another identity, as `SessionIdentity::known` makes them.
+    // Each payer here is an identity of its own, as `SessionIdentity::known` makes them.
     assert_eq!(bench.put(another, 0, b"x"), BufferOutcome::Buffered);
     let (waits, told) = held(WaitUntil::Room(1), 7);
     assert!(first.node.write_behind.wait(waits).is_ok());
@@ -293,7 +293,7 @@ fn what_others_write_before_goes_in_the_lane_of_who_waits() {
     let donor = SessionIdentity::known(2, 64, 1 << 22);
     let (there, _) = held(WaitUntil::Read(500..504), 7);
     let until = behind.wait(there).unwrap();
-    assert!(behind.donate(&until, &file.payer).is_empty(), "its own lane it has");
+    assert!(behind.donate(&until, &file.payer).is_empty(), "it has a queue of its own");
     let begun = behind.donate(&until, &donor);
     assert_eq!(begun, [0..4, 100..104, 200..204, 300..304]);
     (1..=DEPTH as u64).for_each(|run| go(bench.executed(&file, NEW + run)));

@@ -3,7 +3,7 @@
 //! ```text
 //!   --ca, --token-file, --cert, --key ─┐
 //!   SLUICE_CA, SLUICE_TOKEN_FILE,      ├─► Credentials ─┐
-//!   SLUICE_TOKEN ──────────────────────┘                ├─► Client
+//!   SLUICE_TOKEN ──────────────────────┘                ├─► ApiClient
 //!   --controller, SLUICE_CONTROLLER, the default     ───┘
 //! ```
 

@@ -1,7 +1,7 @@
 //! `sluice decay`: usage, entitlement and level of each key of each decay.
 //!
 //! ```text
-//!   GET /v1/decays ─► policies ─► accounts ─► a table, highest usage of the entitlement first
+//!   GET /v1/decays ─► decays ─► accounts ─► a table, highest usage of the entitlement first
 //! ```
 
 use std::fmt::Write as _;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `eprintln!` panics if stderr cannot be written, which ends the thread that logs. So the binary
-//! does not use it: [`say`] is for errors and hints, and [`announce`] for lines on stdout that the
+//! does not use it: [`print_line`] is for errors and hints, and [`announce`] for lines on stdout that the
 //! starter of a process waits for.
 
 mod repeats;

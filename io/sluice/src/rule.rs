@@ -1,9 +1,9 @@
 //! `sluice rule`: shows, tests and changes the rules of a running proxy, a controller or a file.
 //!
 //! ```text
-//!   list, export, check ◄─────────────── text ◄─┐         ┌─ --proxy: GET, PUT If-Match
-//!   start, change, stop, rank ─► RuleEdit ─► text ├─ Source ┤
-//!   import ────────────────────────────────► text ┘         └─ --file: locked, then renamed over
+//!   list, export, check ◄─────────────── text ◄─┐             ┌─ --proxy: GET, PUT If-Match
+//!   start, change, stop, rank ─► RuleEdit ─► text ├─ RuleSource ┤
+//!   import ────────────────────────────────► text ┘             └─ --file: locked, then renamed over
 //! ```
 //!
 //! Both use the same edit, from text to text ([`model::RuleEdit`]).

@@ -1,8 +1,8 @@
 //! Points of time on the command line: `--since`, `--until`, `--expires`.
 //!
 //! ```text
-//!   text ─► model::Moment ─ now, the zone of this machine ─► Point ─┬─► a time: tokens, certificates
-//!                                                                   └─► a parameter of the HTTP API
+//!   text ─► model::Moment ─ now, the zone of this machine ─► Time ─┬─► a time: tokens, certificates
+//!                                                                  └─► a parameter of the HTTP API
 //! ```
 //!
 //! The zone is that of the variable `TZ`, else of `/etc/localtime`. A local time that occurs twice

@@ -1,12 +1,12 @@
-//! One message of the dialect, done with one message to the peer or several.
+//! One message of the dialect, done with one message to the upstream or several.
 //!
 //! ```text
 //!   message ─► perform ─┬─ names: look up, make, remove, rename, link
 //!                       ├─ data: open, read, write, append, close, fsync, locks
 //!                       ├─ attributes: get, change       listing: names with attributes
 //!                       └─ xattr: get, set, remove
-//!   fid of the message ─► Target ─┬─ a handle: a file, as the message's identity
-//!                                 └─ a fid: an open file, as the identity that opened it
+//!   fid of the message ─► GatewayTarget ─┬─ a handle: a file, as the message's identity
+//!                                        └─ a fid: an open file, as the identity that opened it
 //! ```
 //!
 //! Requests without a message in plain 9P are answered as by a file system that cannot do them:

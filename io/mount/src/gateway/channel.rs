@@ -1,18 +1,18 @@
-//! One channel of the link, served over a socket within this process as a proxy would over the
-//! network.
+//! One channel of the mount's session, served over a socket within this process as a proxy would
+//! over the network.
 //!
 //! ```text
-//!   link ─► socket ─► reader ─┬─ Tping: answered        Tevents: held     Tsession: bound
-//!                             ├─ Tflush: taken out, or flushed at the peer
-//!                             └─ queue ─► workers ─► Asked ─► peer
-//!   link ◄──────────────────────────────── replies, in any order
+//!   session ─► socket ─► reader ─┬─ Tping: answered        Tevents: held     Tsession: bound
+//!                                ├─ Tflush: taken out, or flushed at the upstream
+//!                                └─ queue ─► workers ─► GatewayCall ─► upstream
+//!   session ◄─────────────────────────────── replies, in any order
 //! ```
 //!
-//! Bounds: [`IN_FLIGHT_MAX`] messages, which the link keeps to; one more ends the channel, as
+//! Bounds: [`IN_FLIGHT_MAX`] messages, which the session keeps to; one more ends the channel, as
 //! anything does that is not the dialect. A connection to the peer that breaks ends it too,
 //! without an answer to what is in flight.
 //!
-//! Invariant: a message is in `under_way` until its reply is sent, and both change while
+//! Invariant: a message is in `in_flight` until its reply is sent, and both change while
 //! `sending` is locked, so a Tflush is answered after the message that it names.
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ use super::life::UpstreamSession;
 use super::peer::{UpstreamError, UpstreamOp, read_frame};
 use crate::session::lock;
 
-/// A channel of the link.
+/// A channel of the mount's session.
 #[derive(Debug)]
 pub(super) struct GatewayChannel {
     life: Arc<UpstreamSession>,
@@ -175,7 +175,7 @@ impl GatewayChannel {
             let reply = match done {
                 Ok(reply) => reply,
                 Err(UpstreamError::Errno(error)) => self.reply(task.tag, &error_of(error)),
-                // Whether it was done the link has to find out.
+                // Whether it was done the session has to find out.
                 Err(UpstreamError::Disconnected) => return self.end(),
             };
             if self.answer(&task, reply).is_err() {
@@ -251,7 +251,7 @@ fn invalid(why: impl ToString) -> io::Error {
 
 /// Threads that do a channel's messages; each waits for the peer by itself.
 const WORKERS: usize = 8;
-/// Messages at a time: as many as the link has tags.
+/// Messages at a time: as many as the session has tags.
 const IN_FLIGHT_MAX: usize = 256;
 /// Slots of a channel. Nothing is remembered by them: a life has each channel once.
 const SLOTS_MAX: u16 = 64;

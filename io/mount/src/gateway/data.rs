@@ -244,7 +244,7 @@ impl GatewayCall<'_> {
 /// in pieces that no device requires, and no file is created that way.
 const NOT_FORWARDED: u32 = open::APPEND | open::DIRECT | MAKING;
 const MAKING: u32 = open::CREATE | open::EXCL;
-/// The most bytes of one read: more than the link asks for.
+/// The most bytes of one read: more than the mount asks for.
 const PAYLOAD_MAX: u32 = 1 << 20;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;

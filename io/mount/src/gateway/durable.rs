@@ -124,7 +124,7 @@ impl UpstreamSession {
         first
     }
 
-    /// Makes the writes to a file durable. If the server cannot, retrying does not help: the link
+    /// Makes the writes to a file durable. If the server cannot, retrying does not help: the session
     /// must not keep those writes for ever, nor this the file.
     fn sync_written(&self, job: &UpstreamOp, written: &WrittenExtent) -> Result<(), UpstreamError> {
         let WrittenExtent { file, caller: who, opened } = written;

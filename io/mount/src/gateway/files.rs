@@ -1,10 +1,10 @@
-//! Files that the link knows: their handles, and where they are by now.
+//! Files that the mount knows: their handles, and where they are by now.
 //!
 //! ```text
-//!   (directory, name) and qid ─► found ─► File: serial, handle     handle: sort 2[1] serial[8]
+//!   (directory, name) and qid ─► UpstreamFile: serial, handle      handle: sort 2[1] serial[8]
 //!                                          │                               qid path[8] kind[1]
-//!        renamed, removed here ─► places ◄─┘                               path as it was then
-//!   handle ─► by_handle ─► File ─► paths: where to walk
+//!        renamed, removed here ─► names ◄──┘                               path as it was then
+//!   handle ─► by_handle ─► UpstreamFile ─► paths: where to walk
 //! ```
 //!
 //! Plain 9P identifies files by walking to their names, and the mount identifies them by handles
@@ -16,7 +16,7 @@
 //! Bounds: [`FILES_MAX`] files, the last used ones. What is forgotten is found by the path in
 //! its handle. Directories on the way to a file are used with it, so they are forgotten later.
 //!
-//! Invariant: `by_name[(directory, name)]` is a file exactly while it has that place.
+//! Invariant: `by_name[(directory, name)]` is a file exactly while it has that name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ pub(super) struct UpstreamFile {
     pub(super) appending: Mutex<()>,
 }
 
-/// The files that the link knows.
+/// The files that the mount knows.
 #[derive(Debug)]
 pub(super) struct UpstreamFiles {
     /// Never forgotten.

@@ -1,14 +1,15 @@
-//! Agreement of the link and the server while one connection to the server lives.
+//! Agreement of the mount and the server while one connection to the server lives.
 //!
 //! ```text
 //!   Tsession ─► bind ─► Tattach: the root       identity ─► uid ─► Tattach: that user's root
-//!   fid of the link ─► Opened: fid of the peer   (file, uid) ─► Held: walked to, and kept
-//!   the connection breaks ─► every channel ends ─► the link starts again: resumed = 0
+//!   fid of the mount ─► UpstreamOpened: fid of the upstream
+//!   (file, uid) ─► UpstreamFid: walked to, and cached
+//!   the connection breaks ─► every channel ends ─► the mount's session starts again: resumed = 0
 //! ```
 //!
 //! Nothing here outlives the connection but the [`UpstreamFiles`], which are the gateway's: with
-//! them the link reopens its files. A channel that is bound twice has lost the replies on it
-//! before, and they are not kept here. Then the connection is ended, and the link finds out what
+//! them the mount reopens its files. A channel that is bound twice has lost the replies on it
+//! before, and they are not kept here. Then the connection is ended, and the mount finds out what
 //! was executed as it does when a proxy has died.
 
 use std::collections::BTreeMap;
@@ -69,7 +70,7 @@ pub(super) struct UpstreamCaller {
     pub(super) gid: u32,
 }
 
-/// A file that the link has open.
+/// A file that the mount has open.
 #[derive(Debug)]
 pub(super) struct UpstreamOpened {
     pub(super) fid: UpstreamFid,
@@ -138,7 +139,7 @@ impl UpstreamSession {
     }
 
     /// A channel has ended; with the last one the connection does. Before the first is bound
-    /// the link only tries what it can have.
+    /// the mount only tries what it can have.
     pub(super) fn unbind(&self, channel: Option<u16>) {
         let mut session = lock(&self.session);
         if let Some(bound) = channel.and_then(|number| session.channels.get_mut(&number)) {
@@ -149,7 +150,7 @@ impl UpstreamSession {
         }
     }
 
-    /// The connection to the peer is gone: the link learns it on every channel. False if it
+    /// The connection to the peer is gone: the mount learns it on every channel. False if it
     /// has none, and wants no connection.
     pub(super) fn end(&self) -> bool {
         let session = lock(&self.session);
@@ -218,7 +219,7 @@ impl UpstreamSession {
         self.known.get().ok_or(Errno::INVAL)
     }
 
-    /// The link has a file open from now on.
+    /// The mount has a file open from now on.
     ///
     /// # Errors
     /// `EBADF` if it has another by this fid.
@@ -265,5 +266,5 @@ impl UpstreamSession {
     }
 }
 
-/// Identities at a time: the link keeps to fewer.
+/// Identities at a time: the mount keeps to fewer.
 const IDENTITIES_MAX: usize = 1 << 16;

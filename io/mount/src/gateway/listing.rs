@@ -116,7 +116,7 @@ impl GatewayCall<'_> {
 const LARGER: u32 = 8;
 /// Bytes of names that are asked for at least: one of any length, with room to spare.
 const WANTED_MIN: u32 = 1024;
-/// Bytes of entries at most: more than the link asks for.
+/// Bytes of entries at most: more than the mount asks for.
 const LIST_MAX: u32 = 1 << 20;
 /// Names that are looked up together.
 const AT_ONCE: usize = 64;

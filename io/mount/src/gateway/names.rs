@@ -1,7 +1,7 @@
 //! Names: looked up, made, removed, renamed and linked.
 //!
 //! ```text
-//!   look up   Twalk ─► Tgetattr ─► File, its fid kept
+//!   look up   Twalk ─► Tgetattr ─► UpstreamFile, its fid cached
 //!   make      Tmkdir, Tmknod, Tsymlink ─► look up
 //!   remove    Tunlinkat, or Twalk ─► Tremove      rename    Trenameat, or Twalk ─► Trename
 //! ```

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   worker ─► call, call_all ─► tags, one send ─► socket ─► peer
-//!     ▲                                                     │
-//!     └── its own replies ◄── reader thread, by tag ◄───────┘
+//!     ▲                                                      │
+//!     └── its own replies ◄── reader thread, by tag ◄────────┘
 //!   flush ─► Tflush for what a job has in flight ─► its reply, or Rflush: EINTR
 //! ```
 //!
-//! A fid is a [`UpstreamFid`]: dropping it makes the server forget it, so no way out of a function
-//! leaks one. When a connection breaks, waiting and later calls fail with [`UpstreamError::Lost`].
+//! A fid is an [`UpstreamFid`]: dropping it makes the server forget it, so no way out of a function
+//! leaks one. When a connection breaks, waiting and later calls fail with [`UpstreamError::Disconnected`].
 //!
 //! Bounds: [`TAGS_MAX`] messages in flight, [`FIDS_MAX`] fids, and no message larger than the
 //! agreed size; each is checked before memory is taken.

@@ -1,4 +1,4 @@
-//! The gateway between a link and a server that the tests play themselves.
+//! The gateway between a session and a server that the tests play themselves.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-/// The link's end of a channel.
+/// The session's end of a channel.
 struct Link(BufReader<File>, File);
 
 impl Link {
@@ -303,7 +303,7 @@ fn a_reply_that_is_too_large_or_none_is_not_believed() {
     server.next();
     server.0.write_all(&[0xff, 0xff, 0xff, 0x7f, 121, 0, 0]).unwrap();
     assert_eq!(asked.join().unwrap(), Err(UpstreamError::Disconnected));
-    assert_eq!(clunk(&ends), Err(UpstreamError::Disconnected), "nor is it asked again");
+    assert_eq!(clunk(&ends), Err(UpstreamError::Disconnected), "nor is it called again");
     for odd in [Reply::Fsync, Reply::Error { ecode: 5 }] {
         let (peer, mut server) = peer();
         let asked = std::thread::spawn(move || clunk(&peer));

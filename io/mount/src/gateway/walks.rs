@@ -1,4 +1,4 @@
-//! From a file to a fid of the server: walked to, and kept for the next request.
+//! From a file to a fid of the server: walked to, and cached for the next request.
 //!
 //! ```text
 //!   file, uid ─► kept? ─┬─ checked lately: its fid

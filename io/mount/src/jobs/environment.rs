@@ -1,9 +1,9 @@
 //! Reads variables of other processes' environments, by threads that may hang.
 //!
 //! ```text
-//!   ask ─► waiting ─► a reader: /proc/TID/environ ─► then(value)
-//!             │           └─ hangs ──┐
-//!             └──────────────────────┴─► watcher, after 100 ms ─► then(None)
+//!   submit ─► waiting ─► a reader: /proc/TID/environ ─► then(value)
+//!                │           └─ hangs ──┐
+//!                └──────────────────────┴─► watcher, after 100 ms ─► then(None)
 //! ```
 //!
 //! The kernel reads an environment out of the process's memory and waits for the process's locks on

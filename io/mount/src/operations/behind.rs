@@ -1,7 +1,7 @@
 //! Writes that are answered at once, and what waits for them to be executed.
 //!
 //! ```text
-//!   write ─► taken ─► answered ─► pump ─► Twrite ─► executed ─► pump, and waiters continue
+//!   write ─► buffered ─► answered ─► start_runs ─► Twrite ─► executed ─► start_runs, and waiters continue
 //!   anything else about the file ─► after ─► goes on once they are executed
 //! ```
 
@@ -58,7 +58,7 @@ pub(super) fn write(
     }
 }
 
-/// Goes on with a write as soon as what is kept leaves room for it.
+/// Goes on with a write as soon as the uncommitted writes leave room for it.
 pub(super) fn with_room(
     export: &MountFs,
     request: &FuseRequest,
@@ -287,7 +287,7 @@ fn wait_for_writes<T: 'static>(
     });
 }
 
-/// Lends the lane of a waiter to the writes of others.
+/// Lends the queue of a waiter to the writes of others.
 fn donate(export: &MountFs, node: &MountNode, donor: &Arc<SessionIdentity>, until: &WaitUntil) {
     let begun = node.write_behind.donate(until, donor);
     if !begun.is_empty() {
@@ -330,7 +330,7 @@ fn start_runs(export: &MountFs, node: &MountNode) {
             executed(&later, &node, &pays, number, &place, written);
         };
         let mut call = ServerCall::new(payer.clone(), ask, None, done);
-        // The payers of one proxy are not those of another.
+        // The identities of one proxy are not those of another.
         if let Some(donor) = donor.filter(|donor| donor.home == payer.home) {
             call.donate(&donor);
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!   MOUNT/.sluice/why ─ open, as the caller ─► Tinfo to each proxy ─► text, kept while it is open
 //!        │        └ not listed in MOUNT: a walk of the tree does not come here
-//!        └─ status ─ open ─► the state of the links, without a request
+//!        └─ status ─ open ─► the state of the sessions, without a request
 //! ```
 //!
 //! Each open sends a new request, outside the queue of the job's own requests: a reply that waits

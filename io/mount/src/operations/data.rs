@@ -4,7 +4,7 @@
 //!   open, create ─► Topen newfid ─► OpenFile ─► read, write: by fid, paid by the opener
 //!                     │ version as at the last open? the page cache is kept
 //!                     │ not at its names any more? ESTALE: the kernel looks the name up again
-//!   write ─┬─ cached ─► answered at once (behind)      close, fsync ─► wait for those
+//!   write ─┬─ cached ─► buffered, answered at once     close, fsync ─► wait for those
 //!          └─ direct, appended, attr_timeout=0 ─► answered when executed
 //!   release ─► Tclunk ─► the fid is free
 //! ```

@@ -1,7 +1,7 @@
 //! Directories, listed: many entries in one message, given to the kernel in its smaller parts.
 //!
 //! ```text
-//!   Tlist ─► Listing: entry, entry, entry, … (with handles and attributes)
+//!   Tlist ─► OpenListing: entry, entry, entry, … (with handles and attributes)
 //!              │ from the offset that the kernel asks for
 //!              ▼
 //!            as many as fit ─► kernel; the rest stays for its next request
@@ -31,7 +31,7 @@ pub(crate) struct OpenListing {
     offset: u64,
     at: usize,
     read: Option<Instant>,
-    /// When it was asked for, as [`AllBehind::now`](crate::behind::AllBehind::now) says.
+    /// When it was asked for, as [`WriteBehind::now`](crate::write_behind::WriteBehind::now) says.
     requested_at: u64,
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   setlk ─┬─ the owner has some, or gives back ─► mapped and cached writes brought out ─┐
 //!          └─ else ──────────────────────────────────────────────────────────────────────┴─► Tlock
-//!   Tlock ─┬─ granted ─► Locks ─► the kernel drops the file's pages and attributes ─► answered
+//!   Tlock ─┬─ granted ─► MountLocks ─► the kernel drops the file's pages and attributes ─► answered
 //!          ├─ somebody has it: EAGAIN, or the proxy waits
 //!          └─ the proxy has no room for one that waits: asked again in a while
 //!   flush, release ─► the owner's locks are given back ─┐
@@ -18,7 +18,7 @@
 //! whatever node. So at each grant all cached data of the file is dropped, whatever its times say:
 //! two writes in one tick of the backend's clock leave the times as they were.
 //!
-//! [`Abandoned`]: crate::link::Abandoned
+//! [`Abandoned`]: crate::session::abandoned::Abandoned
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

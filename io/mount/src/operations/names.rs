@@ -1,7 +1,7 @@
 //! Names: looked up, made, given and taken away.
 //!
 //! ```text
-//!   directory's handle, name ─► one message ─┬─► the file's handle and attributes ─► Entry
+//!   directory's handle, name ─► one message ─┬─► the file's handle and attributes ─► InodeEntry
 //!                                            └─► the directory is gone ─► stale.rs
 //! ```
 

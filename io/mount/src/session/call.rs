@@ -1,8 +1,8 @@
 //! A call of the proxy: a whole message, the identity that pays, and a callback for the reply.
 //!
 //! ```text
-//!   size type tag │ identity slot sequence handles │ body       one frame, encoded once;
-//!             └───────────┴─── stamped when it is begun          sent again as it is
+//!   size type tag │ identity reply_slot sequence remote_ops names │ body    one frame, encoded once;
+//!             └───────────┴─── stamped when it is begun                       sent again as it is
 //! ```
 
 use std::fmt;
@@ -35,7 +35,7 @@ pub(crate) struct ServerCall {
     pub(crate) waiter: Option<CallWaiter>,
     /// When it was begun; only for what must be executed once.
     pub(crate) since: Option<SystemTime>,
-    /// Another identity that waits for it, and lends its lane.
+    /// Another identity that waits for it, and lends its queue.
     donor: Option<Arc<SessionIdentity>>,
     pub(crate) done: OnReply,
 }
@@ -81,12 +81,12 @@ impl ServerCall {
         ServerCall { payer, spec: ask, waiter, since: None, donor: None, done: Box::new(done) }
     }
 
-    /// In whose lane it goes.
+    /// Returns the identity in whose queue it goes.
     pub(crate) fn pays(&self) -> &Arc<SessionIdentity> {
         self.donor.as_ref().unwrap_or(&self.payer)
     }
 
-    /// Lends the lane of a waiter, if the call writes to an open file, has a different identity,
+    /// Lends the queue of a waiter, if the call writes to an open file, has a different identity,
     /// and the proxy knows the waiter's.
     pub(crate) fn donate(&mut self, donor: &Arc<SessionIdentity>) -> bool {
         let goes = donor.is_known()
@@ -98,7 +98,7 @@ impl ServerCall {
         goes
     }
 
-    /// It goes in the lane of its own payer.
+    /// It goes in the queue of its own identity.
     pub(crate) fn revoke_donation(&mut self) {
         self.donor = None;
         self.spec.frame.set_donor(None);
@@ -227,7 +227,7 @@ impl CallFrame {
     }
 
     /// Writes in what is known once the message is begun.
-    pub(crate) fn stamp(&mut self, ticket: CallId, identity: u32, elsewhere: u32) {
+    pub(crate) fn stamp(&mut self, ticket: CallId, identity: u32, remote_ops: u32) {
         // Nobody else has it, unless it was begun before a restart and its bytes still wait
         // to be dropped.
         let bytes = Arc::make_mut(&mut self.0);
@@ -235,7 +235,7 @@ impl CallFrame {
         bytes[IDENTITY..IDENTITY + 4].copy_from_slice(&identity.to_le_bytes());
         bytes[SLOT..SLOT + 2].copy_from_slice(&ticket.slot.to_le_bytes());
         bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&ticket.sequence.to_le_bytes());
-        bytes[REMOTE_OPS..REMOTE_OPS + 4].copy_from_slice(&elsewhere.to_le_bytes());
+        bytes[REMOTE_OPS..REMOTE_OPS + 4].copy_from_slice(&remote_ops.to_le_bytes());
     }
 
     /// Sets the waiter's identity in a write to a fid; false for other messages.
@@ -287,7 +287,7 @@ pub(crate) fn errno_of(ecode: u32) -> Errno {
     }
 }
 
-// Where the fields stand: size[4] type[1] tag[2] identity[4] slot[2] sequence[4] elsewhere[4].
+// Where the fields stand: size[4] type[1] tag[2] identity[4] reply_slot[2] sequence[4] remote_ops[4].
 const SIZE: usize = 0;
 const TAG: usize = 5;
 const IDENTITY: usize = 7;

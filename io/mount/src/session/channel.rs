@@ -2,8 +2,8 @@
 //! sent.
 //!
 //! ```text
-//!   push ─► lanes ─► begin ─► out ─► socket            lost ─► resume: the same once more
-//!                      │                                 └───► restart: again, or settled
+//!   push ─► queues ─► begin ─► out ─► socket     disconnect ─► resume: the same once more
+//!                      │                                 └───► restart: again, or in doubt
 //!                   by tag: Call ─► received ─► done
 //!                           Call, flushed ─► received or Rflush ─► done
 //! ```
@@ -11,7 +11,7 @@
 //! Nothing here calls an [`OnReply`]: they are handed out, to be called after the channel is
 //! unlocked.
 //!
-//! Invariant: `under_way[tag]` is something exactly while `calls` has the tag.
+//! Invariant: `in_flight[tag]` is something exactly while `calls` has the tag.
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
@@ -292,7 +292,7 @@ impl LinkChannel {
         Interrupted::Abandoned(call.detach_waiter(&self.abandoned))
     }
 
-    /// Lends a waiter's lane to the writes that `is` names. True if there is something to be sent
+    /// Lends a waiter's queue to the writes that `is` names. True if there is something to be sent
     /// for it.
     pub(crate) fn donate(
         &mut self,
@@ -386,7 +386,7 @@ impl LinkChannel {
     }
 
     /// Another session begins, with `slots` slots here: what may be repeated waits again, what
-    /// may not is unsettled. Gives those whose calls were interrupted.
+    /// may not is in doubt. Gives those whose calls were interrupted.
     ///
     /// No lock is taken before `locks_from`: the former holders may take theirs again.
     pub(crate) fn restart(
@@ -421,7 +421,7 @@ impl LinkChannel {
         given_up
     }
 
-    /// A call that was unsettled was not executed: it is made again.
+    /// A call in doubt was not executed: it is made again.
     pub(crate) fn requeue(&mut self, call: ServerCall) {
         self.queues.push_front(call);
     }
@@ -538,9 +538,9 @@ impl LinkChannel {
             self.slots_free -= 1;
             call.since = Some(SystemTime::now());
         }
-        let elsewhere =
+        let remote_ops =
             if call.spec.frame.is_metadata() { call.payer.count_remote_ops() } else { 0 };
-        call.spec.frame.stamp(ticket, call.pays().number, elsewhere);
+        call.spec.frame.stamp(ticket, call.pays().number, remote_ops);
         self.out.push(&call.spec.frame);
         self.in_flight[usize::from(ticket.tag.0)] =
             Some(CallInFlight::Call { call, begun, flushed: None });
@@ -605,7 +605,7 @@ impl LinkChannel {
                 self.renewed = self.renewed.max(at);
                 Ok(ChannelNews::Unchanged)
             }
-            // A proxy that does not know it leaves them in the writer's lane.
+            // A proxy that does not know it leaves them in the writer's queue.
             (
                 SessionControl::Donate(..) | SessionControl::Events | SessionControl::Retire(_),
                 _,

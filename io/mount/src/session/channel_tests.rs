@@ -242,7 +242,11 @@ fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled()
     bench.interrupt(3);
     bench.turn();
     bench.lose();
-    assert_eq!(bench.told(), [(3, Err(Errno::INTR))], "nobody waits for a flush without a link");
+    assert_eq!(
+        bench.told(),
+        [(3, Err(Errno::INTR))],
+        "nobody waits for a flush without a connection"
+    );
     for done in bench.channel.restart(2, 2, None) {
         done(Err(Errno::INTR));
     }
@@ -425,7 +429,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     let donated = OwnKind::Donate { fid: 1, oldtag: *tag };
     let second = OwnKind::Write { fid: 2, flags: WRITE_DONATED };
     assert_eq!(bodies, [(9, donated), (9, second)], "the writer's window is its own no more");
-    // A new session: both start again, in the lane of the waiting call.
+    // A new session: both start again, in the queue of the waiting call.
     bench.lose();
     bench.channel.restart(2, 2, None);
     bench.connect();

@@ -1,9 +1,9 @@
 //! A thread of the mount: it takes the kernel's requests and the proxies' replies, in turn.
 //!
 //! ```text
-//!   epoll ─┬─ /dev/fuse ─► serve ─► FileSystem ─► call ─────┐
-//!          ├─ socket of a line ─► received ─► done ─► (call) ┼─► begin ─► one send ─► epoll
-//!          └─ bell ─► another thread has called ────────────┘
+//!   epoll ─┬─ /dev/fuse ─► serve ─► FileSystem ─► call ──┐
+//!          ├─ connection ─► received ─► done ─► (call) ───┼─► begin ─► one send ─► epoll
+//!          └─ waker ─► another thread has called ─────────┘
 //! ```
 //!
 //! A request stays on the thread that took it: handing over costs more than all the rest.
@@ -51,7 +51,7 @@ struct EventLoop<'h> {
     busy_poll: BusyPoll,
 }
 
-/// This thread's connection of one link.
+/// This thread's connection of one session.
 struct LoopConnection<'h> {
     link: &'h Arc<ClientSession>,
     on: usize,
@@ -346,7 +346,7 @@ impl LoopConnection<'_> {
 struct ReadySet {
     fuse: bool,
     wake: bool,
-    /// A bit for each line.
+    /// A bit for each of `lines`.
     sockets: u64,
 }
 

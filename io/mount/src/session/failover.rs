@@ -1,12 +1,12 @@
 //! Reaching a proxy: the first time, again, and another one in its place.
 //!
 //! ```text
-//!   connection lost ─► the same proxy ─┬─ answers ─► resume, or restore and restart
-//!                                      └─ long gone ─► the next one ─► restore and restart
-//!   moved, and the own proxy is back ─► pause ─► nothing in flight ─► lose all ─► own proxy
+//!   connection lost ─► the same proxy ─┬─ answers ─► resume, or reclaim and restart
+//!                                      └─ long gone ─► the next one ─► reclaim and restart
+//!   failed over, and the own proxy is back ─► pause ─► nothing in flight ─► disconnect ─► own proxy
 //! ```
 //!
-//! A session moves as a whole: its channels agree on where it is under the lock of its life. To the
+//! A session moves as a whole: its channels agree on where it is under the lock of its state. To the
 //! proxy that it moves to it is a new session, so that proxy receives what a restarted proxy
 //! receives.
 

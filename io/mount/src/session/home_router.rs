@@ -1,7 +1,7 @@
 //! The proxies of a mount, and which of them a file is at home with.
 //!
 //! ```text
-//!   handle ─► highest score(handle, proxy) ─► its link ─► its proxy
+//!   handle ─► highest score(handle, proxy) ─► its session ─► its proxy
 //!                                                └─ gone: score(proxy, others) ─► the next one
 //! ```
 //!
@@ -31,7 +31,7 @@ use crate::nodes::MountNode;
 use crate::options::MountSource;
 use crate::write_behind::SentWrite;
 
-/// The links of a mount, one to each of its proxies.
+/// The sessions of a mount, one with each of its proxies.
 #[derive(Clone, Debug)]
 pub(crate) struct HomeRouter {
     pub(crate) shared: Arc<MountState>,
@@ -40,7 +40,7 @@ pub(crate) struct HomeRouter {
     names: Vec<u64>,
 }
 
-/// How a mount's links begin.
+/// How the sessions of a mount begin.
 #[derive(Debug)]
 pub(crate) struct RouterSettings<'a> {
     /// The proxies that the mount names, at least one.
@@ -55,7 +55,7 @@ pub(crate) struct RouterSettings<'a> {
     pub(crate) client: String,
 }
 
-/// Links that are up, and what they lead to.
+/// Sessions that are connected, and what they lead to.
 pub(crate) struct ConnectedRouter {
     pub(crate) homes: HomeRouter,
     pub(crate) root: Vec<u8>,
@@ -64,7 +64,7 @@ pub(crate) struct ConnectedRouter {
 }
 
 impl HomeRouter {
-    /// Connects every channel of every link.
+    /// Connects every channel of every session.
     ///
     /// # Errors
     /// Names the proxy at fault. If one of several is missing, others take over, and that is not an
@@ -132,12 +132,12 @@ impl HomeRouter {
             root.get_or_insert(told);
             links.push(link);
         }
-        let root = root.expect("there is a link");
+        let root = root.expect("there is a session");
         let payload = msize.saturating_sub(ROOM).min(PAYLOAD);
         Ok(ConnectedRouter { homes: HomeRouter { shared, links, names }, root, payload })
     }
 
-    /// The place of the link to a file's home.
+    /// The index of the session with a file's home.
     pub(crate) fn of(&self, node: &MountNode) -> usize {
         match self.names.len() {
             1 => 0,
@@ -145,7 +145,7 @@ impl HomeRouter {
         }
     }
 
-    /// Returns the link of an identity.
+    /// Returns the session of an identity.
     pub(crate) fn link(&self, payer: &SessionIdentity) -> &Arc<ClientSession> {
         &self.links[payer.home]
     }

@@ -1,9 +1,9 @@
 //! Identities of the session: users, groups and jobs as numbers that the proxy knows.
 //!
 //! ```text
-//!   (uid, gid, groups, job) ─► Payer: number ─┬─ not asked: Tidentity by the first channel
-//!                                             ├─ asked: calls wait, on every channel
-//!                                             └─ known: its window says how much may be in flight
+//!   (uid, gid, groups, job) ─► SessionIdentity ─┬─ not sent: Tidentity by the first channel
+//!                                               ├─ sent: calls wait, on every channel
+//!                                               └─ known: its window says how much may be in flight
 //! ```
 //!
 //! Invariant: a number is used for one identity only, for as long as the mount lives.
@@ -23,7 +23,7 @@ use super::remote_ops::{RemoteOps, RemoteOpsTable};
 #[derive(Debug)]
 pub(crate) struct SessionIdentity {
     pub(crate) number: u32,
-    /// The link whose proxy knows the number.
+    /// The session whose proxy knows the number.
     pub(crate) home: usize,
     key: IdentityKey,
     sent: AtomicBool,
@@ -49,7 +49,7 @@ pub(super) struct IdentityKey {
     job: JobId,
 }
 
-/// The identities of one link.
+/// The identities of one session.
 #[derive(Debug)]
 pub(crate) struct IdentityTable {
     home: usize,
@@ -65,7 +65,7 @@ struct IdentityMap {
     lookups: u64,
 }
 
-/// A payer, and the number of one that made room for it.
+/// An identity, and the number of one that made room for it.
 pub(crate) struct IdentityEntry {
     pub(crate) payer: Arc<SessionIdentity>,
     pub(crate) retired: Option<u32>,
@@ -76,7 +76,7 @@ impl IdentityTable {
         IdentityTable { home, services, table: Mutex::default() }
     }
 
-    /// The payer for a user with its groups and job.
+    /// The identity of a user with its groups and job.
     ///
     /// # Errors
     /// `EUSERS` if there are too many that have calls or open files.

@@ -1,9 +1,9 @@
 //! Calls that wait until they may begin: a queue for each identity, served in turn.
 //!
 //! ```text
-//!   push ─► lane of identity 1: call, call ─┐
-//!           lane of identity 2: call ───────┼─ in turn, where the window is open ─► next
-//!           given back freely: call ────────┘ before all others
+//!   push ─► queue of identity 1: call, call ─┐
+//!           queue of identity 2: call ───────┼─ in turn, where the window is open ─► next
+//!           free of the window: call ────────┘ before all others
 //! ```
 //!
 //! Within an identity the order is that of coming; a call whose turn it is and which needs a
@@ -67,7 +67,7 @@ impl IdentityQueues {
         while left > 0 {
             left -= 1;
             let number = self.round_robin.pop_front()?;
-            let lane = self.queues.get_mut(&number).expect("a queue in turn has a lane");
+            let lane = self.queues.get_mut(&number).expect("an identity in turn has a queue");
             let head = lane.queue.front().expect("a queue in turn has a call");
             if head.pays().number != head.payer.number && head.pays().refused().is_some() {
                 self.round_robin.push_front(number);
@@ -105,12 +105,12 @@ impl IdentityQueues {
         if let Some(lane) = self.queues.get_mut(&call.pays().number) {
             lane.end(call);
         }
-        if self.queues.len() > LANES_MAX {
+        if self.queues.len() > QUEUES_MAX {
             self.queues.retain(|_, lane| lane.calls > 0 || !lane.queue.is_empty());
         }
     }
 
-    /// Lends a waiter's lane to the waiting calls that `is` names. True if there were any.
+    /// Lends a waiter's queue to the waiting calls that `is` names. True if there were any.
     pub(crate) fn donate(
         &mut self,
         is: impl Fn(&ServerCall) -> bool,
@@ -224,7 +224,7 @@ impl IdentityQueues {
         Some(call)
     }
 
-    /// Takes back the lane that was lent to the first call: its owner may not use it any more.
+    /// Takes back the queue that was lent to the first call: its owner may not use it any more.
     fn revoke_head_donation(&mut self, number: u32) {
         let Some(mut call) = self.queues.get_mut(&number).and_then(|lane| lane.queue.pop_front())
         else {
@@ -238,7 +238,7 @@ impl IdentityQueues {
         self.push(call);
     }
 
-    /// The identity's lane, which is about to have a call.
+    /// The identity's queue, which is about to have a call.
     fn lane(&mut self, number: u32) -> &mut IdentityQueue {
         let lane = self.queues.entry(number).or_default();
         if lane.queue.is_empty() {
@@ -277,8 +277,8 @@ impl IdentityQueue {
 /// Calls of a channel that may wait long at the proxy: fewer than its tags, so that what ends
 /// their waiting can be said.
 const PATIENT_MAX: usize = 96;
-/// Lanes that are kept although nothing is in them.
-const LANES_MAX: usize = 256;
+/// Queues that are kept although nothing is in them.
+const QUEUES_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {

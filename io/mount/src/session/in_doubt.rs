@@ -26,7 +26,7 @@ use super::home_router::ROOM;
 use super::socket::Broken;
 use crate::files::OpenFiles;
 
-/// Settles every call of a channel that is not.
+/// Resolves every call in doubt of a channel.
 pub(super) fn resolve_all(
     link: &ClientSession,
     on: usize,

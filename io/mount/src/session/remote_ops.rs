@@ -1,10 +1,10 @@
 //! Service that each identity had of every proxy, to send each proxy the service of the others.
 //!
 //! ```text
-//!   metadata message ─► all += 1, here += 1 ─► elsewhere = all − here ─► sent: what is new of it
+//!   metadata message ─► all += 1, here += 1 ─► remote = all − here ─► sent: what is new of it
 //! ```
 //!
-//! With it a proxy charges a job for what it had elsewhere (total service; Wang and Merchant,
+//! With it a proxy charges a job for its remote service (total service; Wang and Merchant,
 //! FAST'07), and no proxy has to ask another. Reads and writes are not counted: the weights of
 //! each proxy divide its own payload.
 
@@ -16,13 +16,13 @@ use rustc_hash::FxHashMap;
 use super::identities::IdentityKey;
 use super::lock;
 
-/// The sums over all links, by identity; only with several proxies.
+/// The sums over all sessions, by identity; only with several proxies.
 #[derive(Debug, Default)]
 pub(super) struct RemoteOpsTable {
     all: Mutex<FxHashMap<IdentityKey, Arc<AtomicU64>>>,
 }
 
-/// Service of an identity at one link.
+/// Service of an identity at one session.
 #[derive(Debug)]
 pub(super) struct RemoteOps {
     all: Arc<AtomicU64>,
@@ -44,13 +44,13 @@ impl RemoteOpsTable {
 }
 
 impl RemoteOps {
-    /// Counts a message to this link's proxy. What its payer had of the others since the last.
+    /// Counts a message to the proxy of this session. Returns what its identity had of the others since the last.
     pub(super) fn count(&self) -> u32 {
         let all = self.all.fetch_add(1, Ordering::Relaxed) + 1;
         let here = self.here.fetch_add(1, Ordering::Relaxed) + 1;
-        let elsewhere = all.saturating_sub(here);
-        let told = self.reported.fetch_max(elsewhere, Ordering::Relaxed);
-        u32::try_from(elsewhere.saturating_sub(told)).unwrap_or(u32::MAX)
+        let remote = all.saturating_sub(here);
+        let told = self.reported.fetch_max(remote, Ordering::Relaxed);
+        u32::try_from(remote.saturating_sub(told)).unwrap_or(u32::MAX)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!([two.count(), two.count()], [3, 0]);
         assert_eq!([one.count(), two.count()], [2, 1]);
         let other = services.of(&IdentityKey::of_user(2));
-        assert_eq!(other.count(), 0, "another payer");
+        assert_eq!(other.count(), 0, "another identity");
         let late = services.of(&key);
         assert_eq!(late.count(), 0, "what was before it came is not held against it");
     }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   INTERRUPT ─► a call: is its thread being killed? ─┬─ yes: it ends
-//!                │                                    └─ no: Signalled, checked again
-//!                └─ no call yet ─► Missed, until there is one
-//!   what waits for no call, but for others' ─► Waits: its process, killed, does not wait for ever
+//!                │                                    └─ no: PendingSignals, checked again
+//!                └─ no call yet ─► EarlyInterrupts, until there is one
+//!   what waits for no call, but for others' ─► WaitingCalls: its process, killed, does not wait for ever
 //! ```
 
 use std::collections::VecDeque;

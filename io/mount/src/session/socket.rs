@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   frame ─► small: copied behind the last ─┐
-//!         ─► large: as it is ───────────────┴─► Outbox ─ one sendmsg ─► socket
-//!   socket ─ one recv ─► Inbox ─► frame, frame, half a frame: kept
+//!         ─► large: as it is ───────────────┴─► SocketOutbox ─ one sendmsg ─► socket
+//!   socket ─ one recv ─► SocketInbox ─► frame, frame, half a frame: kept
 //! ```
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Writes that the proxy has executed and that its machine may yet lose.
 //!
 //! ```text
-//!   Rwrite number ─► kept ─┬─ committed is as high ─► dropped
+//!   Rwrite number ─► kept ─┬─ commit_watermark is as high ─► dropped
 //!                          ├─ the verifier is another ─► lost: written once more
 //!                          └─ much is kept ─► Tcommit
 //! ```

@@ -1,8 +1,8 @@
 //! The controller's configuration: one TOML file and flags, which take precedence.
 //!
 //! ```text
-//!   --config FILE ─► Config ─┐
-//!   flags ───────────────────┴─ written over ─► Settings
+//!   --config FILE ─► ControllerConfig ─┐
+//!   flags ─────────────────────────────┴─ written over ─► ControllerSettings
 //! ```
 //!
 //! Unknown keys are errors, so a misspelt key is never ignored. Relative paths count from the

@@ -1,7 +1,7 @@
 //! The table of mounts and the paths in it.
 //!
-//! Except for [`MountEntry::ask`] no function calls the mounted file system: its process may be
-//! dead or wait for its proxy without end. Callers of `ask` wait with a deadline.
+//! Except for [`MountEntry::call`] no function calls the mounted file system: its process may be
+//! dead or wait for its proxy without end. Callers of `call` wait with a deadline.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -70,7 +70,7 @@ fn limit(limit: &LimitReport) -> String {
     }
 }
 
-/// Formats the current value of a limit with a depends_on: one for all targets, or one for each.
+/// Formats the current value of a limit that depends on another rule: one for all targets, or one for each.
 pub(super) fn effective(loads: &[RuleLoad]) -> String {
     let limits = || loads.iter().filter_map(|load| load.effective_limit.as_deref());
     match limits().collect::<BTreeSet<_>>().len() {
@@ -100,7 +100,7 @@ const COLUMNS: &[RuleColumn] = &[
     ("DEPENDENCY", false, |rule| rule.depends_on.as_ref().map(dependency).unwrap_or_default()),
     ("SLOTS", true, |rule| number(rule.slots)),
     ("RESERVED", true, |rule| number(rule.reserved_slots)),
-    ("MIN SHARE", true, |rule| rule.min_local_service_ppm.map(percent).unwrap_or_default()),
+    ("LOCAL", true, |rule| rule.min_local_service_ppm.map(percent).unwrap_or_default()),
     ("WRITES", false, |rule| rule.write_mode.clone().unwrap_or_default()),
     ("MAX", true, |rule| number(rule.max_classes)),
     ("CLASSES", true, |rule| sum(rule, |load| load.classes)),

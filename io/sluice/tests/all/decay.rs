@@ -120,7 +120,9 @@ fn kinds(events: &[ControllerEvent]) -> Vec<EventKind> {
 /// Waits until these have been told of a user, and nothing else: an event is shown when it is on
 /// disk, which may be later than what it tells.
 fn told(client: &ApiClient, uid: u32, wanted: &[EventKind]) -> Vec<ControllerEvent> {
-    until(&format!("{wanted:?} are told"), || kinds(&events_of(client, uid)).len() >= wanted.len());
+    until(&format!("{wanted:?} are published"), || {
+        kinds(&events_of(client, uid)).len() >= wanted.len()
+    });
     let events = events_of(client, uid);
     assert_eq!(kinds(&events), wanted, "{events:#?}");
     events
@@ -237,9 +239,9 @@ fn a_controller_that_was_killed_in_mid_period_keeps_the_account_and_holds_on() {
     read_on("he reads at the floor");
     let mut controller = controller.killed_and_started(data.path());
     let client = controller.client();
-    assert_eq!(level(&client, USER), "floor", "before anybody has told anything");
+    assert_eq!(level(&client, USER), "floor", "before any proxy has reported");
     let used = || account(&client, USER).map_or(0, |account| account.used);
-    until("the proxy has told what he had", || used() > 61 * MB);
+    until("the proxy has reported the usage", || used() > 61 * MB);
     // Beyond the time in which nobody is released.
     for _ in 0..12 {
         controller.pass(SECOND);

@@ -159,7 +159,7 @@ fn a_write_that_fails_later_is_told_by_fsync_and_close() {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     // Those that were under way meanwhile may have failed too; then everything is told.
     let _ = file.sync_all();
-    file.sync_all().expect("each failure is told once");
+    file.sync_all().expect("each failure is reported once");
     drop(file);
     // A close tells it too, as cp shows.
     fs::remove_file(mount.join("small/file")).unwrap();

@@ -49,7 +49,7 @@ fn two_proxies_of_one_name_are_told_and_the_one_that_stays_is_taken_again() {
         let link = link(&elder);
         link.duplicate && !link.connected && link.refused > 0 && link.problem.is_some()
     });
-    until("the other one is told", || {
+    until("the other one is reported", || {
         let link = link(&younger);
         link.duplicate && link.connected && link.refused == 0
     });
@@ -65,7 +65,7 @@ fn two_proxies_of_one_name_are_told_and_the_one_that_stays_is_taken_again() {
         let link = link(&elder);
         link.connected && !link.duplicate
     });
-    until("it is not told of any more", || {
+    until("it is not reported any more", || {
         client.proxies().unwrap().proxies.iter().all(|proxy| !proxy.duplicate && !proxy.unreachable)
     });
     assert_eq!(problems_of(&elder), 0);
