@@ -1,4 +1,4 @@
-//! Decays, as processes: who used up what he is entitled to is held back, and everybody is told.
+//! Decays, as processes: a key that exceeds its entitlement is throttled, and events are published.
 //!
 //! ```text
 //!   readers of users 1000, 1001 ─ 9P ─► proxy ─► controller ─┬─► GET /v1/decays, /v1/events
