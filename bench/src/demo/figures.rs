@@ -1,8 +1,8 @@
-//! What each job got in each phase, from the intervals that the jobs tell.
+//! What each job got in each phase, from the intervals that the jobs report.
 //!
 //! ```text
-//!   intervals of both jobs ─► Record ─┬─ a span's Figures ─► live view, table, JSON
-//!                                     └─ a line of points ─► picture
+//!   intervals of both jobs ─► DemoSamples ─┬─ a span's DemoFigures ─► live view, table, JSON
+//!                                          └─ a line of points ─► picture
 //! ```
 //!
 //! An interval counts for a span if it lies wholly within it, so what a phase begins

@@ -5,7 +5,7 @@
 //!   victim  ├── alone ──┼───── without rules ─────┼───── with rules ──────┤
 //!   bully               ├─────────────────────────┼───────────────────────┤
 //!                                                 └ PUT /v1/rules
-//!   Demo ─► Stage (processes, files)      jobs ─► Record ─► Screen, table, JSON, picture
+//!   Demo ─► DemoStage (processes, files)    jobs ─► DemoSamples ─► DemoScreen, table, JSON, picture
 //! ```
 //!
 //! Both jobs run through from one phase to the next, so that only the

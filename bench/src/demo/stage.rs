@@ -1,10 +1,10 @@
 //! The demo's processes and files: the proxy, the mount, the jobs, and the directories.
 //!
 //! ```text
-//!   Stage ─┬─ jobs   (process groups of their own: Ctrl-C is the parent's to handle)
-//!          ├─ mount  ─── TMPDIR/sluice-demo-run-PID/mount  where all of them work
-//!          ├─ proxy  ─── DIR/sluice-demo-PID/data        what is exported, on disk
-//!          └─ Place  ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
+//!   DemoStage ─┬─ jobs   (process groups of their own: Ctrl-C is the parent's to handle)
+//!              ├─ mount  ─── TMPDIR/sluice-demo-run-PID/mount  where all of them work
+//!              ├─ proxy  ─── DIR/sluice-demo-PID/data        what is exported, on disk
+//!              └─ RunDir ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
 //! ```
 //!
 //! When the drop of a [`DemoStage`] returns, nothing of it is left: the jobs end

@@ -1,8 +1,8 @@
 //! Cases that are measured, and their targets.
 //!
 //! ```text
-//!   Case: a load and who runs it ─► one figure, or several of the same run
-//!   Figure: its name, its unit, and goals: "at least so many times as fast as …"
+//!   MountCase: a load and who runs it ─► one figure, or several of the same run
+//!   MountFigure: its name, its unit, and goals: "at least 2 × the speed of …"
 //! ```
 
 use super::fio::FioShape;

@@ -1,9 +1,9 @@
 //! The test bed of one guarantee: a directory on a real disk and a proxy of its own.
 //!
-//!   Bed: DIR ─┬─ x/            the export, with a directory for each job
-//!             ├─ NAME.toml     the configuration of proxy NAME
-//!             ├─ NAME.rules
-//!             └─ NAME.sock, NAME.api, NAME.log
+//!   QosTestBed: DIR ─┬─ x/            the export, with a directory for each job
+//!                    ├─ NAME.toml     the configuration of proxy NAME
+//!                    ├─ NAME.rules
+//!                    └─ NAME.sock, NAME.api, NAME.log
 //!
 //! Files are made beside the proxy and not through it, or a job's limit would apply to
 //! the filling of its file.

@@ -1,6 +1,6 @@
 //! What two jobs a and b were served by their weights, and whether both always had a backlog.
 //!
-//!   rules: a has weight w, b has 1 ─► watch: usage, sampled ─► Seen ─► row: w : 1, within 1 %
+//!   rules: a has weight w, b has 1 ─► watch: usage, sampled ─► SharesSample ─► row: w : 1, within 1 %
 //!
 //! Weights guarantee a division of the service only while both sides ask for more than they get.
 //! So the length of the dispatcher's queue is sampled all through the span, and the least

@@ -75,7 +75,7 @@ impl FairBound {
         self.max = max;
     }
 
-    /// Takes units, to be given back by [`FairBound::give_back`].
+    /// Takes units, to be released by [`FairBound::release`].
     ///
     /// # Errors
     /// If a bound would be passed; nothing is taken then.
@@ -114,7 +114,7 @@ impl FairBound {
         }
     }
 
-    /// Whether [`FairBound::take`] would succeed now.
+    /// Whether [`FairBound::acquire`] would succeed now.
     ///
     /// # Errors
     /// The bound that would be passed.

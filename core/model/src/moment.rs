@@ -1,8 +1,8 @@
 //! Points of time as people write them: one grammar for every command and the HTTP API.
 //!
 //! ```text
-//!   text ─► Moment ─┬─ now, a zone ─► back / ahead ─► Time, counted from 1970
-//!                   └─ now ─────────► resolve_without_zone ─► Time, or an error: it needs a zone
+//!   text ─► Moment ─┬─ now, a zone ─► resolve_past, _future, _any ─► Time, counted from 1970
+//!                   └─ now ─────────► resolve_without_zone ───────► Time, or an error: it needs a zone
 //! ```
 //!
 //! The core knows neither what time it is nor where: both are passed in.

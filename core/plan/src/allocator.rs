@@ -27,7 +27,7 @@ pub struct AllocatorSettings {
     /// The shortest time between two divisions.
     pub tick: Nanos,
     /// A proxy that has not received an assignment for this time is unreachable. It is at most half
-    /// of `hold`: others must make room for the proxy's fallback before it takes effect.
+    /// of `lease`: others must make room for the proxy's fallback before it takes effect.
     pub unreachable_after: Nanos,
     /// The share lease: how long proxies keep their assignments without receiving anything.
     pub lease: Nanos,
@@ -85,16 +85,16 @@ impl ShareAllocator {
         rules: Arc<RuleSet>,
         now: Time,
     ) -> ShareAllocator {
-        let mut members = ProxyTable::default();
+        let mut proxies = ProxyTable::default();
         for member in known {
-            members.restore(member, term, now);
+            proxies.restore(member, term, now);
         }
         ShareAllocator {
             settings,
             term,
             now,
             rules,
-            proxies: members,
+            proxies,
             shares: ShareTable::default(),
             metadata: TotalService::default(),
             next_division: now,
@@ -175,11 +175,11 @@ impl ShareAllocator {
         self.advance(now);
         self.divide();
         let (id, _) = self.proxies.iter().find(|(_, member)| member.due)?;
-        let members = self.proxies.count();
+        let proxies = self.proxies.count();
         let barred = self.division_barred_until().is_some();
         let member = self.proxies.get_mut(id);
         if member.must_report() {
-            return Some(member.learning_assignment(members, self.now));
+            return Some(member.learning_assignment(proxies, self.now));
         }
         member.seal();
         let number = member.next_assignment_number(self.now);
@@ -194,7 +194,7 @@ impl ShareAllocator {
             learning: barred,
             base: member.acknowledged,
             revision: member.revision,
-            proxies: members,
+            proxies,
             unlisted: member.unlisted.sent(),
             fallback: member.fallback.sent(),
             grants: grants.collect(),
@@ -204,13 +204,12 @@ impl ShareAllocator {
 
     /// When to poll again even though no report arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        let AllocatorSettings {
-            unreachable_after: silent, lease: hold, forget_after: forget, ..
-        } = self.settings;
+        let AllocatorSettings { unreachable_after, lease, forget_after, .. } = self.settings;
         let barred = self.division_barred_until().unwrap_or(self.next_division);
         let division = self.shares.is_stale().then_some(self.next_division);
         let sweep = (self.shares.count() > 0).then_some(self.next_sweep);
-        let look = self.proxies.next_liveness_check(silent, hold, forget, self.now);
+        let look =
+            self.proxies.next_liveness_check(unreachable_after, lease, forget_after, self.now);
         let division = division.map(|at| at.max(barred));
         [division, sweep, look].into_iter().flatten().min()
     }
@@ -230,27 +229,23 @@ impl ShareAllocator {
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         let AllocatorSettings {
-            unreachable_after: silent,
-            lease: hold,
-            forget_after: forget,
-            scope_idle_timeout: keep,
-            ..
+            unreachable_after, lease, forget_after, scope_idle_timeout, ..
         } = self.settings;
         if self.next_liveness_check.is_none_or(|at| self.now >= at) {
-            if self.proxies.mark_unreachable(silent, hold, self.now) {
+            if self.proxies.mark_unreachable(unreachable_after, lease, self.now) {
                 self.shares.all_stale();
             }
-            for name in self.proxies.without_report(forget, self.now) {
+            for name in self.proxies.without_report(forget_after, self.now) {
                 self.drop_proxy(&name);
             }
             // A proxy with a fresh lease is searched for later than this.
             self.next_liveness_check =
-                self.proxies.next_liveness_check(silent, hold, forget, self.now);
+                self.proxies.next_liveness_check(unreachable_after, lease, forget_after, self.now);
         }
         if self.now >= self.next_sweep {
             self.next_sweep = self.now + SWEEP;
-            self.shares.drop_unused(&mut self.proxies, keep, self.now);
-            self.metadata.drop_unused(keep, self.now);
+            self.shares.drop_unused(&mut self.proxies, scope_idle_timeout, self.now);
+            self.metadata.drop_unused(scope_idle_timeout, self.now);
         }
     }
 

@@ -3,16 +3,16 @@
 //!
 //! ```text
 //!   assignment ─► newer than what is in force? ─► grants for the dispatcher, acknowledged by the next report
-//!   lease expired (hold) ───────► lower what is above the fallback
+//!   lease expired ──────────────► lower what is above the fallback
 //!   … for twice as long ────────► raise what is below it
 //!   received again ─────────────► keep that, report it, and be registered again
 //! ```
 //!
 //! An assignment counts as received when the report that it answers was sent. So one that travelled
-//! for long renews no lease. Raising follows lowering after another `hold`. By then every other
+//! for long renews no lease. Raising follows lowering after another `lease`. By then every other
 //! proxy has an assignment that accounts for this one's expiry, or has lowered its own share. A
 //! clock that jumps lowers at once and raises nothing. For raising, the time between two polls
-//! counts for a quarter of `hold` at most.
+//! counts for a quarter of `lease` at most.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -42,9 +42,10 @@ pub struct SessionSettings {
     pub lease: Nanos,
     /// The behaviour after the lease has expired.
     pub lease_expiry: LeaseExpiry,
-    /// How often an idle proxy reports; well below the controller's `silent`.
+    /// How often an idle proxy reports; well below the controller's
+    /// `unreachable_after`.
     pub idle_report_interval: Nanos,
-    /// The share of everything if no controller answered within `hold` of the start. Until then
+    /// The share of everything if no controller answered within `lease` of the start. Until then
     /// limited requests wait, since other proxies may be giving all of it.
     pub share_without_controller: Share,
 }
@@ -147,7 +148,7 @@ impl ControllerSession {
 
     /// The report to be sent now; `None` if there is nothing to report yet. To be polled each tick
     /// of the controller's (100 ms) with what the dispatcher used since the last one. To be polled
-    /// with `None` at once when [`ControllerSession::hear`] returns true.
+    /// with `None` at once when [`ControllerSession::receive`] returns true.
     pub fn report(
         &mut self,
         uses: Option<Vec<(Scope, ScopeUsage)>>,
@@ -287,11 +288,11 @@ impl ControllerSession {
 
     /// Updates the mode from the age of the last assignment.
     fn update_mode(&mut self) {
-        let SessionSettings { lease: hold, lease_expiry: silence, .. } = self.settings;
-        let silent = self.now.since(self.last_answered_sent) >= hold;
+        let SessionSettings { lease, lease_expiry, .. } = self.settings;
+        let silent = self.now.since(self.last_answered_sent) >= lease;
         // Without any assignment there is nothing to lower, and no other proxy makes room.
-        let patience = if self.fallback.is_none() { hold } else { hold + hold };
-        let mode = match silence {
+        let patience = if self.fallback.is_none() { lease } else { lease + lease };
+        let mode = match lease_expiry {
             // Others may not have made room yet for an earlier assignment.
             _ if !silent && self.lease_expired => self.mode,
             _ if !silent => SessionMode::Assigned,

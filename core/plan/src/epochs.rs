@@ -74,12 +74,12 @@ impl ProxyEpochs {
             return Some(EpochCheck::Current { duplicate: life.has_duplicate(now) });
         }
         let alive = now.since(life.began) >= LATE;
-        let again = now.since(life.last_report) >= DEAD_AFTER;
-        let news = alive && !again && !life.has_duplicate(now);
-        if alive && !again {
+        let may_restart = now.since(life.last_report) >= DEAD_AFTER;
+        let first_sign = alive && !may_restart && !life.has_duplicate(now);
+        if alive && !may_restart {
             life.older_reported = Some(now);
         }
-        Some(EpochCheck::Superseded { may_restart: again, first_sign: news })
+        Some(EpochCheck::Superseded { may_restart, first_sign })
     }
 
     /// Whether two processes report under a name.
@@ -114,8 +114,8 @@ mod tests {
         Time::ZERO + Nanos::from_secs(secs)
     }
 
-    fn superseded(again: bool, news: bool) -> Option<EpochCheck> {
-        Some(EpochCheck::Superseded { may_restart: again, first_sign: news })
+    fn superseded(may_restart: bool, first_sign: bool) -> Option<EpochCheck> {
+        Some(EpochCheck::Superseded { may_restart, first_sign })
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Dispatcher {
         }
         self.dependents = Dependents::of(&rules, &self.dependents, self.now);
         self.rules = rules;
-        self.reserved_slots();
+        self.set_reserved_slots();
         self.configure();
         self.requeue(waiting);
         self.recount_dependents();
@@ -86,8 +86,8 @@ impl Dispatcher {
         self.lanes[DEVICE].set_unit(unit);
     }
 
-    /// The device slots that are reserved for reservations.
-    pub(crate) fn reserved_slots(&mut self) {
+    /// Sets the number of device slots that are reserved for reservations.
+    pub(crate) fn set_reserved_slots(&mut self) {
         let kept = self.rules.rules.iter().filter_map(|rule| rule.reserved_slots);
         self.lanes[DEVICE].reserved_slots = kept.fold(0, u32::saturating_add);
     }

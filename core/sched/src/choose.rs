@@ -10,7 +10,7 @@
 //!
 //! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows the smallest
 //! S among the ready heads and does not move for reservations and urgent requests. The bound on F
-//! limits how long service beyond the share (a reservation, a time alone) counts against a class.
+//! limits how long service beyond its weight (a reservation, a time alone) counts against a class.
 
 use crate::class::{Class, NO_SIZE, QueuedRequest, RESERVED, RequestStage};
 use crate::dispatcher::{Dispatched, Dispatcher};

@@ -159,7 +159,7 @@ impl Dispatcher {
             #[cfg(debug_assertions)]
             calls: 0,
         };
-        new.reserved_slots();
+        new.set_reserved_slots();
         new.set_units();
         new
     }

@@ -2,8 +2,8 @@
 //! n).
 //!
 //! ```text
-//!   entries: [ (key, item) ]  keys inline: a sift reads no other memory
-//!   places:  item ─► index    one dense table, shared by heaps that never hold an item twice
+//!   entries:   [ (key, item) ]  keys inline: a sift reads no other memory
+//!   positions: item ─► index    one dense table, shared by heaps that never hold an item twice
 //! ```
 //!
 //! Four children, because a sift down then touches half the levels of a binary

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   urgent: FIFO ──────────────► before everything, holds no slots
-//!   reserved: heap by R ───────► those due, before shares
+//!   reserved: heap by R ───────► those due, before weights
 //!   ready: a heap for each size, by (S, arrival)
 //!            size 1: ●●●●   size 2: ●●   size 4: ●     the true head is the least root;
 //!                                                      one that may overtake it is a root too
@@ -26,7 +26,7 @@ pub(crate) struct LaneState {
     pub(crate) slots_in_use: u32,
     /// Slots in use by requests that went by a reservation.
     pub(crate) reservation_slots_in_use: u32,
-    /// Slots that shares leave free for reservations; below `slots_max`.
+    /// Slots that weights leave free for reservations; below `slots_max`.
     pub(crate) reserved_slots: u32,
     /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
     lag_max: u64,
@@ -85,7 +85,7 @@ impl LaneState {
         self.slots_max.saturating_sub(self.slots_in_use)
     }
 
-    /// The free slots that a request which goes by share may take. One that needs more than the
+    /// The free slots that a request which goes by weight may take. One that needs more than the
     /// slots that are not reserved runs when no other such request does; otherwise it could never
     /// run.
     pub(crate) fn free_for_weights(&self) -> u32 {
@@ -98,7 +98,7 @@ impl LaneState {
     }
 
     /// Sets the cost of the smallest request. On a slow device with many slots the requests in
-    /// flight alone can exceed the usual bound, though none of them is beyond a class's share.
+    /// flight alone can exceed the usual bound, though none of them is beyond a class's weight.
     pub(crate) fn set_unit(&mut self, unit_cost: u64) {
         let in_flight = unit_cost.saturating_mul(u64::from(self.slots_max));
         self.lag_max = LAG_MAX_NS.max(in_flight.saturating_mul(2));

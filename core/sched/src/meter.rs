@@ -141,7 +141,7 @@ impl Pacer {
     }
 
     /// Charges `units`; credit from before `now` counts up to `span_ns`, or, where that is
-    /// `None`, up to `default_ns` or the time of these units, whichever is longer.
+    /// `None`, up to `CATCH_UP_NS` or the time of these units, whichever is longer.
     pub(crate) fn charge(&mut self, units: u64, span_ns: Option<u64>, now: Time) {
         let (whole, rest) = self.time_of(units);
         let span_ns = span_ns.unwrap_or(CATCH_UP_NS.max(whole));

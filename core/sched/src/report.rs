@@ -140,19 +140,19 @@ impl AddAssign for Usage {
 
 impl Dispatcher {
     /// The sums of forgotten subjects, and how many of their operations neither read nor wrote a
-    /// file. With [`Dispatcher::sums`] of all places it is the service of all subjects.
+    /// file. With [`Dispatcher::sums`] of all indices it is the service of all subjects.
     pub fn forgotten_usage(&self) -> (Usage, Ops) {
         self.forgotten
     }
 
-    /// How many places [`Dispatcher::sums`] covers: all subjects are at places below it.
+    /// The end of the range that [`Dispatcher::sums`] covers: all subjects have indices below it.
     pub fn subject_index_end(&self) -> usize {
         self.subjects.span()
     }
 
-    /// The sums of the subjects at some places, and how many of their operations neither read nor
-    /// wrote a file. Callers read a few places at a time, so that no request waits for tens of
-    /// thousands. O(places).
+    /// The sums of the subjects at some indices, and how many of their operations neither read nor
+    /// wrote a file. Callers read a few indices at a time, so that no request waits for tens of
+    /// thousands. O(indices).
     pub fn sums(
         &self,
         places: Range<usize>,

@@ -4,10 +4,10 @@
 //! ```text
 //!   head ─┬─ counts towards the rate ──► R        goes when R ≤ now
 //!         └─ without bytes, rate in bytes ──► account   goes when the account owes nothing and
-//!                                                   R ≤ now + 500 ms; until then by share
+//!                                                   R ≤ now + 500 ms; until then by weight
 //! ```
 //!
-//! A job reads its files one after another, and each needs an open before its bytes. By share alone
+//! A job reads its files one after another, and each needs an open before its bytes. By weight alone
 //! the open waits until other classes have had what the reservation gave its class before. Beside
 //! 32 classes a twentieth of the rate is left (scenarios/reserved-files.toml). Without a charge, a
 //! flood of opens takes the device. Charged to R, a reservation of one byte a second takes it all
@@ -16,7 +16,7 @@
 //! reservation's device time whatever the costs become.
 //!
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
-//! request in the reservation phase. Beyond that its class goes by share.
+//! request in the reservation phase. Beyond that its class goes by weight.
 
 use model::{Amount, Nanos, Rate, Share, Time};
 
@@ -33,7 +33,7 @@ pub(crate) struct Reservation {
     /// Its due time is R.
     rate: Pacer,
     /// For requests without bytes: in the bytes that their cost would read. `None`: they go by
-    /// share.
+    /// weight.
     account: Option<Pacer>,
     account_part: Share,
 }
@@ -44,7 +44,7 @@ pub(crate) struct ReservationTerms {
     pub(crate) rate: Rate,
     /// The share of the rate that is granted here.
     pub(crate) part: Share,
-    /// The part of that share which the account has; nothing: requests without bytes go by share.
+    /// The part of that share which the account has; nothing: requests without bytes go by weight.
     pub(crate) account: Share,
 }
 
@@ -92,7 +92,7 @@ impl Reservation {
     }
 
     /// From when on a head may go in the reservation phase, by the reservations' clock; `None`: it
-    /// goes by share only.
+    /// goes by weight only.
     fn due(&self, amount: Amount) -> Option<Time> {
         if self.counts(amount) {
             return Some(self.rate.due());

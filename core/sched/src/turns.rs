@@ -2,8 +2,8 @@
 //! caller.
 //!
 //! ```text
-//!   ask(caller, query) ─► due: now, or when the caller's allowance permits ─► next(now): earliest first
-//!                      └─► refused: too many wait
+//!   submit(caller, query) ─► due: now, or when the caller's allowance permits ─► next(now): earliest first
+//!                         └─► refused: too many wait
 //! ```
 //!
 //! The allowance is what a meter charges to ([`Pacer`], the generic cell rate algorithm of ITU-T

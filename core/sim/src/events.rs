@@ -48,7 +48,7 @@ pub(crate) enum SimEvent {
     /// A proxy reports its usage.
     Account { proxy: u32 },
     /// A control message between a proxy and a controller arrives.
-    ControlMsg { letter: u32 },
+    ControlMsg { message: u32 },
     /// A controller is to be polled.
     Decide { target: u32 },
     /// A second is over.

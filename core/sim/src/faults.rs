@@ -3,7 +3,7 @@
 //! ```text
 //!   at ──────── span ────────►        crash: the proxy is gone, with its memory
 //!   │                        │        slow: requests that begin take longer
-//!   begins              mended        lose, delay, double: a percentage of messages
+//!   begins              ends          drop, delay, duplicate: a percentage of messages
 //!                                     clock: jumps once, at its beginning
 //!                                     leader: no controller until a new one begins
 //! ```
@@ -41,7 +41,7 @@ pub(crate) enum FaultKind {
     /// Messages are delayed by a time, with a probability in millionths.
     Delay { ppm: u64, by: Nanos },
     /// Messages arrive twice, with a probability in millionths.
-    Double { ppm: u64 },
+    Duplicate { ppm: u64 },
 }
 
 /// The timeout after which a client sends again.
@@ -74,7 +74,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
         3 => (FaultKind::Leader, None),
         4 => (FaultKind::Drop { ppm }, None),
         5 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
-        _ => (FaultKind::Double { ppm }, None),
+        _ => (FaultKind::Duplicate { ppm }, None),
     };
     SimFault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
 }
@@ -85,7 +85,7 @@ pub(crate) enum MessageFate {
     Arrives,
     Dropped,
     Late(Nanos),
-    Twice,
+    Duplicated,
 }
 
 /// The faults that affect messages now.
@@ -122,8 +122,8 @@ impl NetworkFaults {
                 FaultKind::Delay { ppm, by } if self.prng.chance_ppm(ppm) => {
                     return MessageFate::Late(by);
                 }
-                FaultKind::Double { ppm } if self.prng.chance_ppm(ppm) => {
-                    return MessageFate::Twice;
+                FaultKind::Duplicate { ppm } if self.prng.chance_ppm(ppm) => {
+                    return MessageFate::Duplicated;
                 }
                 _ => {}
             }

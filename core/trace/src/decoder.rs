@@ -21,7 +21,7 @@ use crate::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, Trac
 ///
 /// Call [`Decoder::next_record`] until it returns none. Then read into [`Decoder::room`] as much as
 /// it has room for, and pass the number of bytes to [`Decoder::filled`]. Without room and without a
-/// record it is at its end; [`Decoder::cut`] and [`Decoder::lost`] then name what is missing.
+/// record it is at its end; [`Decoder::cut`] and [`Decoder::dropped`] then name what is missing.
 ///
 /// Requests of different threads are interleaved by chunks, so arrival times go back
 /// and forth by up to about a second.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header │ chunk │ chunk │ … │ chunk END
-//!             └─ marker, type, length, count │ payload: requests, subjects, classes, lost
+//!             └─ marker, type, length, count │ payload: requests, subjects, classes, dropped
 //! ```
 //!
 //! A chunk can be decoded after those before it, and its length is known before its payload: a file
@@ -169,9 +169,9 @@ pub fn dropped_chunk(count: u64) -> Vec<u8> {
     chunk_of(ChunkType::Dropped, 1, &count.to_le_bytes())
 }
 
-/// The last chunk: how many requests are in the trace, and how many are counted as lost.
-pub fn end_chunk(requests: u64, lost: u64) -> Vec<u8> {
-    chunk_of(ChunkType::End, 2, &[requests, lost].map(u64::to_le_bytes).concat())
+/// The last chunk: how many requests are in the trace, and how many are counted as dropped.
+pub fn end_chunk(requests: u64, dropped: u64) -> Vec<u8> {
+    chunk_of(ChunkType::End, 2, &[requests, dropped].map(u64::to_le_bytes).concat())
 }
 
 /// A whole chunk that does not hold requests.

@@ -3,7 +3,7 @@
 //! ```text
 //!   TraceRequest ─► Chunk ──┐                              ┌─► TraceRecord, TraceRecord, …
 //!   subjects, classes       ├─► bytes ─ a file ─► bytes ─► Decoder
-//!          └─► Definitions ─┘                              └─► lost, cut, names of classes
+//!          └─► Definitions ─┘                              └─► dropped, cut, names of classes
 //! ```
 //!
 //! docs/trace.md describes the format byte by byte. Files and clocks are outside: `io/proxy` fills

@@ -1,8 +1,8 @@
 //! One channel of a session over a blocking socket.
 //!
 //! ```text
-//!   send / send_once ─► Calls: tag, slot, sequence ─► socket      lose ─► again, after
-//!   wait ◄─ early ◄──── one frame after the other ◄──┘            the session was resumed
+//!   send / send_once ─► CallTable: tag, slot, sequence ─► socket      lose ─► again, after
+//!   wait ◄─ early ◄──── one frame after the other ◄──────┘            the session was resumed
 //! ```
 //!
 //! Requests go out one by one or many at once; replies are found by their tags and kept

@@ -1,8 +1,8 @@
 //! The one 9P client of all tests and benches.
 //!
 //! ```text
-//!   Wire ─┬─► Client   9P2000.L: fids, one method for each message
-//!         └─► Channel  the mounts' dialect: handles, slots, sessions that outlive connections
+//!   P9Wire ─┬─► P9Client   9P2000.L: fids, one method for each message
+//!           └─► P9Channel  the mounts' dialect: handles, reply slots, sessions that outlive connections
 //! ```
 //!
 //! Both send exactly the given messages, and fail the test where the connection does. An error

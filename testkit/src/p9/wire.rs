@@ -1,8 +1,8 @@
 //! Frames over one blocking socket: what every 9P client of tests and benches stands on.
 //!
 //! ```text
-//!   Door ─► Wire ── send bytes ─►
-//!             ▲ receive ◄── one frame after the other; wait(tag) keeps the others until asked for
+//!   P9Address ─► P9Wire ── send bytes ─►
+//!                  ▲ receive ◄── one frame after the other; wait(tag) keeps the others until asked for
 //! ```
 //!
 //! What the world can refuse is an error here; the clients of tests fail on it.

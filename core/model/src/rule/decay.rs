@@ -1,18 +1,18 @@
-//! Decay: a limit falls when a key's past usage exceeds its entitlement, until that is past.
+//! Decay: a limit falls when a key's past usage exceeds its entitlement, and rises as usage decays.
 //!
 //! ```text
 //!   [[decay]]                                [[decay]]
 //!   name = "writers"                         name = "day"
 //!   mode = "decay"                           mode = "period"
 //!   half_life = "4h"                         period = "24h"
-//!   entitlement = "70MB/s"                      entitlement = "70MB/s"   → 6.05 TB a day
+//!   entitlement = "70MB/s"                   entitlement = "70MB/s"   → 6.05 TB a day
 //!   max = "700MB/s"                          floor = "10MB/s"
 //!   floor = "10MB/s"
 //!
 //!   limit ▲ max ────╮                        ▲ none ────┐
 //!         │          ╰───╮                   │          │ steps
 //!         │              ╰────── floor       │          └─────── floor
-//!         └────────┴──────────► usage/entitled └────────┴──────► usage in this period
+//!         └────────┴──────────► usage / E    └────────┴──────► usage in this period (E: entitlement)
 //! ```
 //!
 //! Both are the decay policy of the Lustre Intelligent Management Engine: `period` does what its code
@@ -350,7 +350,7 @@ pub(super) const KEYS: &[&str] = &[
     "pattern_factors",
 ];
 
-/// The range of a behaviour's factor: a quarter to twice (the score of a behaviour in the Lustre
+/// The range of a pattern's factor: a quarter to twice (the score of a behaviour in the Lustre
 /// Intelligent Management Engine).
 const FACTORS: std::ops::RangeInclusive<u32> = 250_000..=2_000_000;
 const MINUTE: Nanos = Nanos::from_secs(60);

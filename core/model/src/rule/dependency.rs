@@ -3,8 +3,8 @@
 //! ```text
 //!   limit = "500MB/s"
 //!   depends_on = { rule = "checkpoint", follow = "50%",         min = "10MB/s" }   half of its limit
-//!   depends_on = { rule = "checkpoint", remainder_of = "1GB/s",   min = "10MB/s" }   the remainder of that
-//!   depends_on = { rule = "checkpoint", when_idle = "500ms",         min = "10MB/s" }   min while it is active
+//!   depends_on = { rule = "checkpoint", remainder_of = "1GB/s", min = "10MB/s" }   the remainder of that
+//!   depends_on = { rule = "checkpoint", when_idle = "500ms",    min = "10MB/s" }   min while it is active
 //! ```
 //!
 //! The effective limit is between `min` and the rule's own `limit`. Dependent rules are those of

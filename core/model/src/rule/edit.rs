@@ -133,12 +133,10 @@ impl RuleEdit {
         let old = RuleSet::parse(&text).map_err(|e| RuleEditError::Before(Box::new(e)))?;
         let sheet = Sheet { outline: outline(&text)?, text };
         let new_text = match self {
-            RuleEdit::Start { name, keys, position: place } => {
-                sheet.start_rule(name, keys, place)?
-            }
+            RuleEdit::Start { name, keys, position } => sheet.start_rule(name, keys, position)?,
             RuleEdit::Change { name, keys } => sheet.change_rule(name, keys)?,
             RuleEdit::Stop { name } => sheet.stop_rule(name, &old)?,
-            RuleEdit::Rank { name, position: place } => sheet.rank_rule(name, place)?,
+            RuleEdit::Rank { name, position } => sheet.rank_rule(name, position)?,
         };
         let new = RuleSet::parse(&new_text).map_err(|e| RuleEditError::After(Box::new(e)))?;
         if self.without_edited(&old) != self.without_edited(&new) || !self.is_done(&old, &new) {
@@ -190,7 +188,7 @@ impl Sheet {
         &self,
         name: &str,
         keys: &[KeyEdit],
-        place: &RulePosition,
+        position: &RulePosition,
     ) -> Result<String, RuleEditError> {
         if let Some(at) = self.outline.position_of(name) {
             let key = self.outline.rules[at].key("name");
@@ -205,12 +203,12 @@ impl Sheet {
                 section += &format!("{key} = {value}{nl}");
             }
         }
-        let at = match (name, place) {
+        let at = match (name, position) {
             (RuleSet::DEFAULT, RulePosition::Before(_)) => {
                 return Err(RuleEditError::DefaultPosition);
             }
             (RuleSet::DEFAULT, _) => self.outline.rules.len(),
-            _ => self.position_index(place)?,
+            _ => self.position_index(position)?,
         };
         Ok(self.insert(at, &section))
     }
@@ -244,9 +242,9 @@ impl Sheet {
         Ok(self.without(piece))
     }
 
-    fn rank_rule(&self, name: &str, place: &RulePosition) -> Result<String, RuleEditError> {
+    fn rank_rule(&self, name: &str, position: &RulePosition) -> Result<String, RuleEditError> {
         let piece = &self.outline.rules[self.existing_index(name)?];
-        match place {
+        match position {
             RulePosition::Before(next) if next == name => return Ok(self.text.clone()),
             RulePosition::Before(next) => {
                 self.existing_index(next)?;
@@ -254,12 +252,12 @@ impl Sheet {
             RulePosition::First | RulePosition::Last => {}
         }
         if name == RuleSet::DEFAULT {
-            let stays = *place == RulePosition::Last;
+            let stays = *position == RulePosition::Last;
             return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPosition) };
         }
         let text = self.without(piece);
         let rest = Sheet { outline: outline(&text)?, text };
-        Ok(rest.insert(rest.position_index(place)?, &self.text[piece.lines.clone()]))
+        Ok(rest.insert(rest.position_index(position)?, &self.text[piece.lines.clone()]))
     }
 
     /// The index of a rule that must exist.
@@ -275,8 +273,8 @@ impl Sheet {
     }
 
     /// The number of rules before a position.
-    fn position_index(&self, place: &RulePosition) -> Result<usize, RuleEditError> {
-        match place {
+    fn position_index(&self, position: &RulePosition) -> Result<usize, RuleEditError> {
+        match position {
             RulePosition::First => Ok(0),
             RulePosition::Before(next) => self.existing_index(next),
             RulePosition::Last => {

@@ -5,11 +5,11 @@
 //!   limit = R            R                       weight            (never beyond R)
 //!   … realtime = true    R         R             weight            (never beyond R)
 //!   … spare = true                 R             R
-//!   reservation = R                    R             weight
+//!   reservation = R                R             weight
 //! ```
 //!
 //! A reservation in bytes does not count requests without bytes, such as opens. `reservation_metadata`
-//! is the part of its device time by which they go before shares.
+//! is the part of its device time by which they go before weights.
 //!
 //! `realtime` is Lustre's word for a rule with hard token compensation: service that was missed is
 //! made up for. `spare` is the proportional sharing of spare bandwidth; both are of Lustre's TBF

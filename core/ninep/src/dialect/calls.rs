@@ -3,7 +3,7 @@
 //! ```text
 //!   begin ─► CallId: tag, slot, sequence ─► sent ─► reply ─► end
 //!                          │ connection lost
-//!                          ├─ the server knows the session ─► again: sent again with the same ids
+//!                          ├─ the server knows the session ─► calls_to_replay: sent again with the same ids
 //!                          └─ it does not ─► restart: calls with a reply slot are in doubt;
 //!                             the client finds out whether they were executed
 //! ```

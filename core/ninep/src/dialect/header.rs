@@ -99,9 +99,9 @@ impl<'a> HandlePlaces<'a> {
     }
 
     fn read(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, FrameError> {
-        let count = get.u8("places")?;
+        let count = get.u8("names")?;
         if usize::from(count) > NAMES_MAX {
-            return Err(get.bad_value("places", count));
+            return Err(get.bad_value("names", count));
         }
         let start = get.rest();
         for _ in 0..count {
@@ -177,8 +177,8 @@ impl<'a> RequestHeader<'a> {
     };
 
     pub(crate) fn read(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, FrameError> {
-        let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
-        let (sequence, elsewhere) = (get.u32("sequence")?, get.u32("elsewhere")?);
+        let (identity, reply_slot) = (get.u32("identity")?, get.u16("reply_slot")?);
+        let (sequence, remote_ops) = (get.u32("sequence")?, get.u32("remote_ops")?);
         let count = get.u8("handles")?;
         if usize::from(count) > HANDLES_MAX {
             return Err(get.bad_value("handles", count));
@@ -187,15 +187,8 @@ impl<'a> RequestHeader<'a> {
         for handle in &mut handles.handles[..count.into()] {
             *handle = get.handle("handle")?;
         }
-        let places = HandlePlaces::read(get)?;
-        Ok(RequestHeader {
-            identity,
-            reply_slot: slot,
-            sequence,
-            remote_ops: elsewhere,
-            handles,
-            names: places,
-        })
+        let names = HandlePlaces::read(get)?;
+        Ok(RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names })
     }
 
     pub(crate) fn write(&self, put: &mut FrameWriter<'_>) {
@@ -217,7 +210,10 @@ impl ReplyHeader {
     pub const ENCODED_LEN: usize = 16;
 
     pub(crate) fn read(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
-        Ok(ReplyHeader { verifier: get.u64("verifier")?, commit_watermark: get.u64("committed")? })
+        Ok(ReplyHeader {
+            verifier: get.u64("verifier")?,
+            commit_watermark: get.u64("commit_watermark")?,
+        })
     }
 
     pub(crate) fn write(self, put: &mut FrameWriter<'_>) {

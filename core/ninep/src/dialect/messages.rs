@@ -215,7 +215,7 @@ messages! {
     237 Commit
     /// The events since the last reply.
     235 Events {
-        data: &'a [u8] = data, "Whole events, for `Events`.";
+        data: &'a [u8] = data, "Whole events, for `SessionEvents`.";
     }
     /// The donation is accepted. The reply does not contain whether the write still waited and now
     /// goes sooner.

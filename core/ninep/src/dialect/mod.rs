@@ -3,7 +3,7 @@
 //! ```text
 //!   size type tag │ identity slot sequence handles │ body of a base or an extension message
 //!   ──────────────┼────────────────────────────────┼──────────────────────────────────
-//!   as in 9P      │ identity; try; files           │ Twalk, Tgetattr … or `ExtRequest`
+//!   as in 9P      │ identity; call; files          │ Twalk, Tgetattr … or `ExtRequest`
 //!
 //!   mount: CallTable ── tag, slot, sequence ──► connection ──► proxy: ReplyCache ── execute, or replay
 //!            ▲                                (may break)              the reply of the first try

@@ -42,7 +42,7 @@ enum ReplySlotState {
 pub enum ReplyLookup<'s> {
     /// A new call: execute it, then [`ReplyCache::end`] or [`ReplyCache::abandon`].
     New,
-    /// An executed call: send this reply again, as [`again`](ReplyCache::again) does.
+    /// An executed call: send this reply again, as [`replay`](ReplyCache::replay) does.
     Replay(&'s [u8]),
     /// A call that is being executed: its reply will follow.
     Executing,

@@ -43,16 +43,9 @@ fn frames(values: &Values) -> Vec<Vec<u8>> {
     let mut space = Vec::new();
     let names = handle.chunks(9).map(|name| (&b"dir"[..], name));
     let names = names.filter(|(_, name)| !name.contains(&0) && !name.contains(&b'/'));
-    let places = HandlePlaces::pack(names, &mut space);
-    let (identity, slot, sequence, elsewhere) = (values.word, 3, 9, 5);
-    let header = RequestHeader {
-        identity,
-        reply_slot: slot,
-        sequence,
-        remote_ops: elsewhere,
-        handles,
-        names: places,
-    };
+    let names = HandlePlaces::pack(names, &mut space);
+    let (identity, reply_slot, sequence, remote_ops) = (values.word, 3, 9, 5);
+    let header = RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
     crate::samples::requests(values, |tag, plain| {
         frames.push(request(tag, &header, &plain.into()))
@@ -78,23 +71,16 @@ fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
 fn a_request_has_its_header_between_tag_and_body() {
     let handles = HandleList::one(b"\x01\x02\x03");
     let mut space = Vec::new();
-    let places = HandlePlaces::pack([(&b"d"[..], &b"it"[..])], &mut space);
-    let (identity, slot, sequence, elsewhere) = (7, 2, 0x0102, 0x03);
-    let header = RequestHeader {
-        identity,
-        reply_slot: slot,
-        sequence,
-        remote_ops: elsewhere,
-        handles,
-        names: places,
-    };
+    let names = HandlePlaces::pack([(&b"d"[..], &b"it"[..])], &mut space);
+    let (identity, reply_slot, sequence, remote_ops) = (7, 2, 0x0102, 0x03);
+    let header = RequestHeader { identity, reply_slot, sequence, remote_ops, handles, names };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
     #[rustfmt::skip]
     let bytes = [
         47, 0, 0, 0, 24, 5, 0, // size, type, tag
-        7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 3, 0, 0, 0, // identity, slot, sequence, elsewhere
+        7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 3, 0, 0, 0, // identity, reply slot, sequence, remote_ops
         1, 3, 0, 1, 2, 3, // one handle
-        1, 1, 0, b'd', 2, 0, b'i', b't', // one place: a directory's handle, a name
+        1, 1, 0, b'd', 2, 0, b'i', b't', // one name: a directory's handle, a name
         0xf0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, // the handle's fid, mask
     ];
     assert_eq!(request(Tag(5), &header, &getattr.into()), bytes);
@@ -136,10 +122,10 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     handles[21] = 3;
     let three = FrameError::BadValue { tag: Tag(1), field: "handles", value: 3 };
     assert_eq!(decode_request(&handles), Err(three));
-    let mut places = ping.clone();
-    places[22] = 33;
-    let more = FrameError::BadValue { tag: Tag(1), field: "places", value: 33 };
-    assert_eq!(decode_request(&places), Err(more));
+    let mut names = ping.clone();
+    names[22] = 33;
+    let more = FrameError::BadValue { tag: Tag(1), field: "names", value: 33 };
+    assert_eq!(decode_request(&names), Err(more));
 
     let header = RequestHeader { handles: HandleList::one(&[7; 4097]), ..RequestHeader::SESSION };
     let long = request(Tag(1), &header, &ExtRequest::Ping.into());

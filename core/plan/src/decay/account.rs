@@ -32,7 +32,7 @@ enum PastUsage {
     /// An amount in the period of this number.
     Period { used: u64, number: u64 },
     /// An amount in each bucket of some minutes, the latest first.
-    Rolling { buckets: VecDeque<(u64, u64)> },
+    Sliding { buckets: VecDeque<(u64, u64)> },
 }
 
 impl DecayAccount {
@@ -44,7 +44,7 @@ impl DecayAccount {
                 PastUsage::Period { used: 0, number: 0 }
             }
             DecayMode::Period { window: DecayWindow::Sliding, .. } => {
-                PastUsage::Rolling { buckets: VecDeque::new() }
+                PastUsage::Sliding { buckets: VecDeque::new() }
             }
         };
         DecayAccount { minute: 0, sum: 0, past }
@@ -100,7 +100,7 @@ impl DecayAccount {
                 let current = self.minute * MINUTE / period.get() == now_is;
                 past.saturating_add(if current { self.sum } else { 0 })
             }
-            (PastUsage::Rolling { buckets }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Sliding { buckets }, DecayMode::Period { period, .. }) => {
                 let since = now_ns.saturating_sub(period.get());
                 let width = bucket_minutes(*period) * MINUTE;
                 let recent = buckets.iter().filter(|(number, _)| (number + 1) * width > since);
@@ -129,7 +129,7 @@ impl DecayAccount {
                 let before = if *number == of { *used } else { 0 };
                 (*used, *number) = (before.saturating_add(sum), of);
             }
-            (PastUsage::Rolling { buckets }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Sliding { buckets }, DecayMode::Period { period, .. }) => {
                 let number = minute / bucket_minutes(*period);
                 match buckets.back_mut() {
                     Some((last, used)) if *last == number => *used = used.saturating_add(sum),

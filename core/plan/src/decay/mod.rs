@@ -1,10 +1,10 @@
 //! Decay: a limit falls when a key's past usage exceeds its entitlement, and rises as usage decays.
 //!
 //! ```text
-//!   record ─► account of the key ─ each `update_interval`, and at each window ─► ratio ρ to its entitlement
-//!                │ ledger of minutes ─► restore                               │
-//!                                            rate for (decay, key), or none ◄─┤ only if it changed
-//!                                            event, if the level changed ◄────┘ enough
+//!   record ─► account of the key ─ each `update_interval`, and as a period ends ─► ratio ρ to its entitlement
+//!                │ ledger of minutes ─► restore                                    │
+//!                                                 rate for (decay, key), or none ◄─┤ only if it changed
+//!                                                 event, if the level changed ◄────┘ enough
 //! ```
 //!
 //! `now` counts from 1970 here, since periods begin at whole multiples of their length. Exempt

@@ -110,7 +110,7 @@ pub struct SubjectDetail {
     pub identity: Identity,
     /// Its classes, of the kinds of request that it made.
     pub classes: Vec<ClassId>,
-    /// Its directories.
+    /// The indices of its classes, in the same order.
     indices: Vec<u32>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,

@@ -2,8 +2,8 @@
 //! moved.
 //!
 //! ```text
-//!   entries: [ (key, class) ]   four children each, the least on top
-//!   places:  class ─► index     so that a class is moved or removed in O(log n)
+//!   entries:   [ (key, class) ]   four children each, the least on top
+//!   positions: class ─► index     so that a class is moved or removed in O(log n)
 //! ```
 //!
 //! Ceph's intrusive heap and Lustre's binary one do the same with two children. Our own dispatcher

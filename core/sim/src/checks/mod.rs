@@ -3,7 +3,7 @@
 //! ```text
 //!   arrived ─► counts of waiting requests ─┐
 //!   dispatched ─► slots, order ────────────┼─► a violation: what, when, and how to reproduce it
-//!   quiet ─► no usable slot is free ───────┤
+//!   idle ─► no usable slot is free ────────┤
 //!   windows of 10 s ─► limits, reservations, division by weight
 //! ```
 //!

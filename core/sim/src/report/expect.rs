@@ -4,7 +4,7 @@
 //!   what = "rate small"             a job's figure
 //!   what = "rate a / b"             the quotient of two jobs' figures
 //!   what = "rate a", against = "fifo"   the quotient of two schedulers' figures
-//!        value and within, or least, or most ─► Verdict: what was found, and whether it holds
+//!        value and within, or least, or most ─► ScenarioVerdict: what was found, and whether it is met
 //! ```
 
 use std::fmt;

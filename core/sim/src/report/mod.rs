@@ -3,7 +3,7 @@
 //! ```text
 //!   replies, service ─► RunStats: integers, one histogram a job ─► RunResult: rates, shares, latencies
 //!                                                                   │ expectations
-//!                                                                   └─► Verdict
+//!                                                                   └─► ScenarioVerdict
 //! ```
 //!
 //! This is the only place with floating point. All figures are of the measured span, from the end

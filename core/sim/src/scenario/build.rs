@@ -375,7 +375,7 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
         RawTrouble::Leader => FaultKind::Leader,
         RawTrouble::Drop => FaultKind::Drop { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
-        RawTrouble::Duplicate => FaultKind::Double { ppm: percent(1, 100)? * 10_000 },
+        RawTrouble::Duplicate => FaultKind::Duplicate { ppm: percent(1, 100)? * 10_000 },
     };
     let lasts = !matches!(what, FaultKind::Clock { .. });
     if lasts && raw.span == Nanos::ZERO {

@@ -56,9 +56,9 @@ pub(super) struct MessagesInTransit {
 }
 
 impl MessagesInTransit {
-    fn insert(&mut self, proxy: u32, letter: ControlMsg) -> u32 {
+    fn insert(&mut self, proxy: u32, message: ControlMsg) -> u32 {
         self.last = self.last.wrapping_add(1);
-        self.messages.insert(self.last, (proxy, letter));
+        self.messages.insert(self.last, (proxy, message));
         self.last
     }
 
@@ -104,8 +104,8 @@ impl World {
 
     /// Handles a control message that arrives.
     pub(super) fn deliver_control_msg(&mut self, number: u32) {
-        let Some((proxy, letter)) = self.control_msgs.remove(number) else { return };
-        match letter {
+        let Some((proxy, message)) = self.control_msgs.remove(number) else { return };
+        match message {
             ControlMsg::Report(report) => {
                 let target = self.proxies[proxy as usize].target;
                 if self.controls[target].faults == 0 {
@@ -224,17 +224,17 @@ impl World {
         }
     }
 
-    fn send_control_msg(&mut self, proxy: u32, letter: ControlMsg) {
+    fn send_control_msg(&mut self, proxy: u32, message: ControlMsg) {
         let at = self.now + LATENCY;
         let (at, copies) = match self.network_faults.fate() {
             MessageFate::Dropped => return,
             MessageFate::Arrives => (at, 1),
             MessageFate::Late(by) => (at + by, 1),
-            MessageFate::Twice => (at, 2),
+            MessageFate::Duplicated => (at, 2),
         };
         for _ in 0..copies {
-            let number = self.control_msgs.insert(proxy, letter.clone());
-            self.events.push(at, SimEvent::ControlMsg { letter: number });
+            let number = self.control_msgs.insert(proxy, message.clone());
+            self.events.push(at, SimEvent::ControlMsg { message: number });
         }
     }
 }

@@ -52,7 +52,7 @@ impl World {
                 FaultKind::Leader
                 | FaultKind::Drop { .. }
                 | FaultKind::Delay { .. }
-                | FaultKind::Double { .. } => {}
+                | FaultKind::Duplicate { .. } => {}
             }
             if let Some(checks) = &mut self.checks {
                 checks.reset_after_fault(proxy as u32, fault.what == FaultKind::Crash);

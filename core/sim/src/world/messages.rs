@@ -81,7 +81,7 @@ impl World {
         match fate {
             MessageFate::Arrives => self.events.push(at, event),
             MessageFate::Late(by) => self.events.push(at + by, event),
-            MessageFate::Twice => {
+            MessageFate::Duplicated => {
                 self.events.push(at, event);
                 self.events.push(at, event);
             }

@@ -288,7 +288,7 @@ impl World {
             SimEvent::FaultEnd { fault } => self.end_fault(fault),
             SimEvent::Change { change } => self.change_rules(change),
             SimEvent::Account { proxy } => self.account(proxy),
-            SimEvent::ControlMsg { letter } => self.deliver_control_msg(letter),
+            SimEvent::ControlMsg { message } => self.deliver_control_msg(message),
             SimEvent::Decide { target } => self.decide(target),
             SimEvent::Second => self.second(),
             SimEvent::Sample => self.sample_waiting(),

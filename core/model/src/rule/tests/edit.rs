@@ -37,8 +37,8 @@ fn key(key: &'static str, value: &str) -> KeyEdit {
     KeyEdit { key, value }
 }
 
-fn start(name: &str, keys: &[KeyEdit], place: RulePosition) -> RuleEdit {
-    RuleEdit::Start { name: name.into(), keys: keys.to_vec(), position: place }
+fn start(name: &str, keys: &[KeyEdit], position: RulePosition) -> RuleEdit {
+    RuleEdit::Start { name: name.into(), keys: keys.to_vec(), position }
 }
 
 fn change(name: &str, keys: &[KeyEdit]) -> RuleEdit {
@@ -49,8 +49,8 @@ fn stop(name: &str) -> RuleEdit {
     RuleEdit::Stop { name: name.into() }
 }
 
-fn rank(name: &str, place: RulePosition) -> RuleEdit {
-    RuleEdit::Rank { name: name.into(), position: place }
+fn rank(name: &str, position: RulePosition) -> RuleEdit {
+    RuleEdit::Rank { name: name.into(), position }
 }
 
 fn before(name: &str) -> RulePosition {

@@ -119,7 +119,7 @@ fn file() -> impl Strategy<Value = String> {
 fn edit(set: &RuleSet, at: usize, what: usize) -> (RuleEdit, Vec<crate::Rule>) {
     let mut rules = set.rules.clone();
     let name = rules[at].name.clone();
-    let to_place = |place| RuleEdit::Rank { name: name.clone(), position: place };
+    let to_place = |position| RuleEdit::Rank { name: name.clone(), position };
     let edit = match what {
         0 => {
             rules.remove(at);

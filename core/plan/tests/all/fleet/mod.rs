@@ -1,13 +1,13 @@
-//! A controller and its members under invented time, with a network that may fail.
+//! A share allocator and its proxies under simulated time, with a network that may fail.
 //!
 //! ```text
-//!   members ── demand ─► Standing ─ report ─┐ lost, late, twice, in another order
-//!      ▲                    │               ▼
-//!      └── gives its part ◄─┘ order ◄── Controller
+//!   proxies ── demand ──► ControllerSession ─ report ─┐ lost, late, twice, in another order
+//!      ▲                     │                        ▼
+//!      └── gives its share ◄─┘  assignment ◄── ShareAllocator
 //! ```
 //!
-//! Each step is 10 ms. A member gives of each scope the least of what is asked for and its part; it
-//! waits where more is asked for.
+//! Each step is 10 ms. A proxy gives of each scope what is requested, up to its share; requests
+//! wait where more is requested.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
