@@ -8,7 +8,7 @@
 //! Each call opens a connection of its own: over a Unix socket that costs less than
 //! the exchange, and a viewer that polls once a second then survives a restart of the
 //! proxy without any state to repair. A caller with ten calls per second keeps the connection
-//! ([`ApiClient::keeping`]); if it broke in between, it is opened again once. hyper speaks HTTP;
+//! ([`ApiClient::with_connection_reuse`]); if it broke in between, it is opened again once. hyper speaks HTTP;
 //! its runtime runs only inside the call, on the caller's thread.
 //!
 //! Of several controllers one leads. A controller that cannot be reached, or that is a standby,

@@ -5,7 +5,7 @@
 //!                   └─► SECTIONS ─► docs/METRICS.md
 //! ```
 //!
-//! A line of a [`Page`](crate::Page) can be written for a metric of this table only, with
+//! A line of a [`MetricsPage`](crate::MetricsPage) can be written for a metric of this table only, with
 //! exactly its labels; so code and documentation agree.
 //!
 //! Labels are bounded: targets, kinds and lanes are few, and only the jobs and users with the

@@ -42,7 +42,7 @@ pub(crate) struct IntakeBatch {
     pub(crate) read_after: Time,
 }
 
-/// Files without references, for [`Server::leave`]: releasing their locks calls the backend, and
+/// Files without references, for [`Server::close_deferred`]: releasing their locks calls the backend, and
 /// closing them waits for it where the last use of a removed file ends or a close writes back. So
 /// never while holding a lock.
 #[must_use]
@@ -284,7 +284,7 @@ impl Server {
     }
 
     /// Forgets what Tversion began: queued requests are cancelled, running ones and locks that
-    /// wait go unanswered. What it had queued is to [leave](Server::leave); what it had open does
+    /// wait go unanswered. What it had queued is to [leave](Server::close_deferred); what it had open does
     /// so with it, or when the last of what is being executed has ended.
     pub(crate) fn end_session(
         &self,

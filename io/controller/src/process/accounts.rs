@@ -81,7 +81,7 @@ pub(crate) struct ThrottledKey {
     limit: Option<api::WireRate>,
 }
 
-/// How a key stands: what [`WireDecayAccounts::resume`] takes.
+/// A throttled key of a decay, as [`plan::DecayAccounts::resume`] takes it.
 pub(crate) type RestoredLevels = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
 
 /// Returns the levels on record, updated by events published since.

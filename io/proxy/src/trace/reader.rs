@@ -8,7 +8,7 @@ use trace::{Decoder, TraceDecodeError, TraceRecord};
 
 /// The requests of a trace, in the order in which they were noted.
 ///
-/// After the last record, [`TraceReader::cut`] and [`TraceReader::lost`] say what is missing.
+/// After the last record, [`TraceReader::cut`] and [`TraceReader::dropped`] say what is missing.
 pub struct TraceReader<R = BufReader<File>> {
     input: R,
     decoder: Decoder,
