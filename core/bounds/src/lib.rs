@@ -16,7 +16,7 @@
 //! units at once.
 //!
 //! In a table whose places can be reclaimed, such as connections, a holder may have all while no
-//! other wants one: [`reclaim`] chooses which go then.
+//! other wants one: `reclaim` chooses which go then.
 //!
 //! Left to others: the unit, and the reply to a client that is refused.
 

@@ -11,7 +11,7 @@
 //! Invariants: reported usage is counted once, whatever is lost, late or doubled; sums and the
 //! counters that they were made from are written together, so after a crash a ledger continues from
 //! its last minute and the next reports bring the rest. A proxy therefore keeps a line for some
-//! minutes after its last change, and drops it ([`LedgerReport::gone`]) only then. Memory is
+//! minutes after its last change, and drops it ([`LedgerReport::dropped_lines`]) only then. Memory is
 //! bounded ([`LedgerBounds`]); usage beyond the bounds counts for [`OTHER`].
 //!
 //! A point of time belongs to a period if its first minute does: points that have become coarse are

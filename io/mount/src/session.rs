@@ -10,7 +10,7 @@
 //! A thread calls on its own channel, and replies come back to it. Other threads (that found a job
 //! late, that interrupt) put calls into the channel and wake its thread.
 //!
-//! No [`OnReply`] is called while a channel is locked: it may call again.
+//! No [`OnReply`](call::OnReply) is called while a channel is locked: it may call again.
 
 mod abandoned;
 mod call;

@@ -171,7 +171,7 @@ impl LockTable {
     }
 
     /// Locks, changes or unlocks a range. `None`: it waits, and its reply comes from
-    /// [`Locks::retry`].
+    /// [`LockTable::retry`].
     pub(crate) fn set(&self, asked: &LockCall<'_>, now: Time) -> io::Result<Option<LockOutcome>> {
         let admission = self.grace.admit(asked.wanted.kind, asked.reclaims, now);
         if admission == Admission::Refuse {

@@ -56,7 +56,7 @@ impl EndedSessions {
         self.0.lock().expect("not poisoned").push_back(files);
     }
 
-    /// The files of one of them, to [leave](Server::leave).
+    /// The files of one of them, to [leave](Server::close_deferred).
     pub(crate) fn next(&self) -> Option<Vec<Arc<OpenFid>>> {
         self.0.lock().expect("not poisoned").pop_front()
     }

@@ -71,6 +71,12 @@ fn sources(sluice: &str) -> Vec<Suite> {
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
         Suite::new(
+            "doc",
+            90,
+            "doc comments link to names that exist",
+            "cargo doc --quiet --workspace --no-deps --document-private-items",
+        ),
+        Suite::new(
             "compile",
             330,
             "the binaries and the tests of every crate, built",
@@ -92,7 +98,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         Suite::new(
             "test",
             380,
-            "unit, table, property and promise tests of every crate",
+            "unit, table, property and guarantee tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
         Suite::new(

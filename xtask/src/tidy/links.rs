@@ -1,8 +1,10 @@
 //! Markdown links: the file is there, and so is the heading.
 //!
+//! ```text
 //!   [text](target#anchor) ─┬─ https:, mailto: ─► not checked
 //!                          ├─ target: a file or folder, as seen from the document's folder
 //!                          └─ anchor: a heading of that document, as GitHub names it
+//! ```
 
 use super::markdown::{anchors, links};
 use super::tree::{TidyTree, folder_of, join};

@@ -156,7 +156,7 @@ impl<'t> RuleTextReader<'t> {
         }
     }
 
-    /// One item; with `brackets`, commas between [ and ] belong to it.
+    /// One item; with `brackets`, commas between `[` and `]` belong to it.
     fn item(&mut self, brackets: bool) -> Result<RuleTextItem<'t>, MatchError> {
         let start = self.at;
         if let Some(mark) = self.rest().chars().next().filter(|c| matches!(c, '"' | '\'')) {

@@ -12,13 +12,11 @@
 //!
 //! A process that gets a lock relies on it that no call of the last owner is in flight any more.
 //! Acknowledged writes are executed first, and so are calls that a killed process has left behind
-//! ([`Abandoned`]). A killed process may be gone by then.
+//! (session/abandoned.rs). A killed process may be gone by then.
 //!
 //! Locks make data coherent: writes before the release of a lock are read by its next owner, on
 //! whatever node. So at each grant all cached data of the file is dropped, whatever its times say:
 //! two writes in one tick of the backend's clock leave the times as they were.
-//!
-//! [`Abandoned`]: crate::session::abandoned::Abandoned
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

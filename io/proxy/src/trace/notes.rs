@@ -60,7 +60,7 @@ impl TraceRecorder {
         self.push(&mut filling, &draft.ended(TraceOutcome::of(errno), now));
     }
 
-    /// Begins the record of a request whose reply is held; [`TraceRecorder::ended`] takes it
+    /// Begins the record of a request whose reply is held; [`TraceRecorder::record_parked`] takes it
     /// down. `None` if it is lost.
     pub(crate) fn begin_parked(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
         let draft = self.draft(running, now)?;
