@@ -12,7 +12,7 @@ MIRROR = $(TARGET)/release/examples/mirror
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak build
+.PHONY: help demo test bench figures soak build
 
 help: ## this list
 	@echo "make TARGET, where TARGET is"
@@ -28,10 +28,15 @@ test: ## every suite of CI; the table at the end says where the time went (half 
 	@.ci/install-deps.sh build test
 	@$(CARGO) xtask ci
 
-bench: ## the proxy and the mount beside their peers, and the promises in short: tables in bench/results; then what FUSE alone costs
+figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on where it was stopped (six hours; ROW=text for some, UNTIL=150m for a part)
 	@.ci/install-deps.sh build bench
 	@.ci/build.sh sluice sluice-bench
-	@$(BENCH) peers --out $(RESULTS)
+	@$(BENCH) figures run $(ROW) --out $(RESULTS)/figures.json $(if $(UNTIL),--until $(UNTIL))
+	@$(BENCH) figures print > docs/FIGURES.md
+
+bench: ## the mount beside its peers, and the promises in short: tables in bench/results; then what FUSE alone costs
+	@.ci/install-deps.sh build bench
+	@.ci/build.sh sluice sluice-bench
 	@$(BENCH) mount --out $(RESULTS)
 	@$(BENCH) qos --quick --out $(RESULTS)
 	@$(CARGO) build --release --package sluice-fuse --example mirror

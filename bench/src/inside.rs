@@ -13,7 +13,8 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
+use rustix::mount::MountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::RunDir;
@@ -44,6 +45,16 @@ pub(crate) fn run(dir: RunDir, stop: &AtomicBool) -> anyhow::Result<()> {
         bail!("the comparison did not finish ({status}); it needs root for namespaces of its own");
     }
     Ok(())
+}
+
+/// A loopback interface, and a /run of the bench's own: sockets have short paths there, and
+/// whatever servers leave goes with it.
+pub(crate) fn own_the_place() -> anyhow::Result<()> {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    let up = up.context("cannot run ip, which brings up the loopback interface")?;
+    ensure!(up.success(), "cannot bring up the loopback interface");
+    rustix::mount::mount("bench", "/run", "tmpfs", MountFlags::empty(), None)
+        .context("cannot mount a tmpfs on /run")
 }
 
 /// The unshare around the inner process; both are gone when it is dropped.

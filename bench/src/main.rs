@@ -18,11 +18,13 @@
 mod bare;
 mod ceilings;
 mod demo;
+mod figures;
 mod files;
 mod inside;
 mod link;
 mod load;
 mod mount;
+mod neighbours;
 mod p9;
 mod peers;
 mod place;
@@ -30,7 +32,6 @@ mod plan;
 mod process;
 mod programs;
 mod qos;
-mod report;
 mod rows;
 mod servers;
 mod session;
@@ -60,7 +61,7 @@ struct BenchCli {
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
     P9(p9::Args),
-    Peers(peers::Args),
+    Figures(figures::Args),
     Qos(qos::Args),
     Mount(mount::Args),
     Demo(demo::Args),
@@ -84,7 +85,7 @@ fn run(cli: BenchCli) -> anyhow::Result<()> {
     let sluice = || programs::find_sluice(cli.sluice.as_deref());
     match cli.what {
         BenchCommand::P9(args) => p9::run(args),
-        BenchCommand::Peers(args) => peers::run(args, &sluice()?),
+        BenchCommand::Figures(args) => figures::run(args, &sluice),
         BenchCommand::Qos(args) => qos::run(args, &sluice()?),
         BenchCommand::Mount(args) => mount::run(args, &sluice()?),
         BenchCommand::Demo(args) => demo::run(args, &sluice()?),

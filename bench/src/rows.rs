@@ -1,20 +1,18 @@
-//! Rows that are compared, and their targets: the throughput figures of the project.
+//! Loads on 9P servers that are compared, and their targets: the throughput figures of the project.
 //!
-//! A row is one load; its contenders run it in turn. A goal sets one contender's
-//! figure against others' of the same row.
+//! A load is run by each contender in turn; the names of contenders are those of what runs, so a
+//! proxy with another setting is another contender.
 
 use model::Bytes;
 
-use super::servers::ServerKind;
+use super::figures::row::{FigureBound, FigureRow};
 use super::work::WorkOp;
 
-/// One load and who runs it.
+/// One load with its row.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRow {
-    pub(crate) what: &'static str,
+    pub(crate) row: FigureRow,
     pub(crate) load: PeerShape,
-    pub(crate) contenders: Vec<PeerContender>,
-    pub(crate) goals: Vec<PeerGoal>,
 }
 
 /// The load of a row, without its contender.
@@ -23,218 +21,187 @@ pub(crate) struct PeerShape {
     pub(crate) op: WorkOp,
     /// `None` for all that fits.
     pub(crate) size: Option<Bytes>,
+    /// What is asked for; a server may grant less, and then gets as much more requests at once.
     pub(crate) msize: Bytes,
     pub(crate) connections: usize,
     pub(crate) depth: usize,
-    pub(crate) jobs: usize,
     pub(crate) unix: bool,
     /// Generator and server share one processor.
     pub(crate) one_cpu: bool,
 }
 
-/// Who runs a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum PeerContender {
-    /// A server of this kind.
-    Server(ServerKind),
-    /// The same work by system calls, without any server.
-    Backend,
-}
-
-/// What a contender should reach.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerGoal {
-    pub(crate) who: ServerKind,
-    /// Beside whom; of several the best one counts.
-    pub(crate) beside: &'static [ServerKind],
-    pub(crate) bound: PeerBound,
-}
-
-/// The bound of a goal.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum PeerBound {
-    /// Operations per second, as a multiple of the other's.
-    Times(f64),
-    /// Processor time of the server per operation, in microseconds.
-    CpuMicros(f64),
-    /// Processor time of the server per operation beyond the other's, in per cent.
-    CpuPercentMore(f64),
-}
-
-impl PeerContender {
-    pub(crate) fn name(self) -> String {
-        match self {
-            PeerContender::Server(kind) => kind.to_string(),
-            PeerContender::Backend => "backend".into(),
-        }
-    }
-}
+/// The same work by system calls, without any server.
+pub(crate) const BACKEND: &str = "backend";
 
 /// Returns the rows of the whole comparison.
 pub(crate) fn table() -> Vec<PeerRow> {
-    let mut rows = small().to_vec();
+    let mut rows = small();
+    rows.extend(streams());
     rows.extend(large());
-    rows.extend(one_cpu());
-    rows.extend(scheduling());
     rows
 }
 
-fn small() -> [PeerRow; 4] {
+/// 4 KiB reads and metadata.
+fn small() -> Vec<PeerRow> {
     let read = PeerShape { depth: 64, ..SHAPE };
     let four = PeerShape { connections: 4, ..SHAPE };
-    let getattr = PeerShape { op: WorkOp::Getattr, ..SHAPE };
-    let create = PeerShape { op: WorkOp::Create, ..SHAPE };
-    let with_socket =
-        [&PEERS[..], &[PeerContender::Server(ServerKind::Memory), PeerContender::Backend]].concat();
-    let without = [&PEERS[..], &[PeerContender::Backend]].concat();
-    [
+    let all = &[&PEERS[..], &[SOCKET, BACKEND]].concat();
+    let cpu = |row: FigureRow| row.goal(SLUICE, "server_us", FigureBound::Most(2.5));
+    vec![
         PeerRow {
-            what: "4 KiB random read, 1 × 64",
+            row: cpu(row("read-4k-1x64", "4 KiB cached random read, 1 × 64", all))
+                .beside(SLUICE, "ops_per_s", FigureBound::TimesLeast(3.5), &[DIOD])
+                .beside(SLUICE, "ops_per_s", FigureBound::TimesLeast(6.0), &[GANESHA]),
             load: read,
-            contenders: with_socket.clone(),
-            goals: vec![
-                times(&[ServerKind::Diod], 3.5),
-                times(&[ServerKind::Ganesha], 6.0),
-                PeerGoal { who: ServerKind::Sluice, beside: &[], bound: PeerBound::CpuMicros(2.5) },
-            ],
         },
         PeerRow {
-            what: "4 KiB random read, 4 × 16",
+            row: cpu(row("read-4k-4x16", "4 KiB cached random read, 4 × 16", all)).beside(
+                SLUICE,
+                "ops_per_s",
+                FigureBound::TimesLeast(3.5),
+                &[DIOD],
+            ),
             load: four,
-            contenders: with_socket.clone(),
-            goals: vec![times(&[ServerKind::Diod], 3.5)],
         },
         PeerRow {
-            what: "getattr, 1 × 16",
-            load: getattr,
-            contenders: with_socket,
-            goals: vec![times(&[ServerKind::Diod], 4.0)],
+            row: row("read-4k-1x64-unix", "the same, 1 × 64, Unix socket", &[SLUICE, DIOD, SOCKET]),
+            load: PeerShape { unix: true, ..read },
         },
         PeerRow {
-            what: "create + stat + unlink cycles, 1 × 16",
-            load: create,
-            contenders: without,
-            goals: vec![times(&[ServerKind::Diod], 3.0)],
+            row: row("read-4k-4x16-unix", "the same, 4 × 16, Unix socket", &[SLUICE, DIOD, SOCKET]),
+            load: PeerShape { unix: true, ..four },
+        },
+        PeerRow {
+            row: row(
+                "read-4k-depth1-onecpu",
+                "4 KiB cached random read, one at a time, all on one processor",
+                &[SLUICE, DIOD, GANESHA, SOCKET],
+            )
+            .beside(SLUICE, "ops_per_s", FigureBound::TimesLeast(1.4), &[DIOD]),
+            load: PeerShape { depth: 1, one_cpu: true, ..SHAPE },
+        },
+        PeerRow {
+            row: row("getattr-1x16", "getattr, 1 × 16", all).beside(
+                SLUICE,
+                "ops_per_s",
+                FigureBound::TimesLeast(5.0),
+                &[DIOD],
+            ),
+            load: PeerShape { op: WorkOp::Getattr, ..SHAPE },
+        },
+        PeerRow {
+            row: row(
+                "create-1x16",
+                "cycles of create, stat, close and unlink, 1 × 16",
+                &[&PEERS[..], &[BACKEND]].concat(),
+            )
+            .beside(SLUICE, "ops_per_s", FigureBound::TimesLeast(3.0), &[DIOD]),
+            load: PeerShape { op: WorkOp::Create, ..SHAPE },
         },
     ]
 }
 
-fn large() -> Vec<PeerRow> {
-    let peers =
-        [&PEERS[..], &[PeerContender::Server(ServerKind::Memory), PeerContender::Backend]].concat();
-    let sequential = PeerShape { size: None, depth: 4, ..SHAPE };
-    let read = PeerShape { op: WorkOp::Read, ..sequential };
-    let write = PeerShape { op: WorkOp::Write, ..sequential };
-    // The peers leave writes to the kernel's flusher; the proxy does so only when told.
-    let cached = [&[PeerContender::Server(ServerKind::Cached)], &peers[..]].concat();
-    let as_peers = PeerGoal {
-        who: ServerKind::Cached,
-        ..times(&[ServerKind::Diod, ServerKind::Ganesha], 1.4)
-    };
-    let mut rows = vec![
-        PeerRow {
-            what: "sequential read, msize 64 KiB, 1 × 4",
-            load: read,
-            contenders: peers.clone(),
-            goals: vec![times(&[ServerKind::Diod, ServerKind::Ganesha], 1.3)],
-        },
-        PeerRow {
-            what: "sequential write, msize 64 KiB, 1 × 4",
-            load: write,
-            contenders: cached,
-            goals: vec![as_peers],
-        },
-    ];
-    for (what, connections, unix) in [
-        ("sequential read, msize 1 MiB, 1 × 4, TCP", 1, false),
-        ("sequential read, msize 1 MiB, 4 × 4, TCP", 4, false),
-        ("sequential read, msize 1 MiB, 1 × 4, Unix", 1, true),
-        ("sequential read, msize 1 MiB, 4 × 4, Unix", 4, true),
-    ] {
-        let servers =
-            [ServerKind::Sluice, ServerKind::Bare, ServerKind::Memory].map(PeerContender::Server);
-        rows.push(PeerRow {
-            what,
-            load: PeerShape { msize: Bytes::mib(1), connections, unix, ..read },
-            contenders: [&servers[..], &[PeerContender::Backend]].concat(),
-            goals: vec![times(&[ServerKind::Bare], 0.9)],
-        });
+/// Reads and writes beside the peers, in messages as large as each of them takes.
+fn streams() -> Vec<PeerRow> {
+    let mut rows = Vec::new();
+    let all = &[&PEERS[..], &[SOCKET, BACKEND]].concat();
+    for (size, text, msize) in
+        [("64k", "64 KiB", Bytes::kib(64)), ("1m", "1 MiB (the peers take 64 KiB)", Bytes::mib(1))]
+    {
+        for (name, op, words, target) in [
+            ("read", WorkOp::Read, "sequential read", [1.3, 1.3]),
+            ("write", WorkOp::Write, "sequential write", [1.1, 1.4]),
+            ("randread", WorkOp::Randread, "random read", [0.0, 0.0]),
+            ("randwrite", WorkOp::Randwrite, "random write", [0.0, 0.0]),
+        ] {
+            // What a proxy loses by its default mode of writing is to be seen beside it.
+            let contenders = match op.writes() {
+                true => &[&PEERS[..], &[CACHED, SOCKET, BACKEND]].concat(),
+                false => all,
+            };
+            let what = format!("{words}, messages of {text}, 1 × 4");
+            let mut row = row(&format!("{name}-{size}"), &what, contenders);
+            let is_sequential = matches!(op, WorkOp::Read | WorkOp::Write);
+            if is_sequential {
+                row = row
+                    .beside(SLUICE, "mb_per_s", FigureBound::TimesLeast(target[0]), &[DIOD])
+                    .beside(
+                        SLUICE,
+                        "mb_per_s",
+                        FigureBound::TimesLeast(target[1]),
+                        &[DIOD, GANESHA],
+                    );
+            }
+            let load = PeerShape { op, size: None, msize, depth: 4, ..SHAPE };
+            rows.push(PeerRow { row, load });
+        }
     }
     rows
 }
 
-fn one_cpu() -> [PeerRow; 1] {
-    [PeerRow {
-        what: "4 KiB random read, depth 1, all on one processor",
-        load: PeerShape { depth: 1, one_cpu: true, ..SHAPE },
-        contenders: [&PEERS[..], &[PeerContender::Server(ServerKind::Memory)]].concat(),
-        goals: vec![times(&[ServerKind::Diod], 1.4)],
-    }]
+/// Large messages beside the least that can be done with them.
+fn large() -> Vec<PeerRow> {
+    let mut rows = Vec::new();
+    for (connections, unix) in [(1, false), (4, false), (1, true), (4, true)] {
+        let (name, words) = if unix { ("unix", "Unix socket") } else { ("tcp", "TCP") };
+        let row = row(
+            &format!("read-1m-{connections}x4-{name}"),
+            &format!("sequential read, messages of 1 MiB, {connections} × 4, {words}"),
+            &[SLUICE, BARE, SOCKET, BACKEND],
+        )
+        .beside(SLUICE, "mb_per_s", FigureBound::TimesLeast(0.9), &[BARE]);
+        let load = PeerShape { msize: Bytes::mib(1), connections, unix, ..STREAM };
+        rows.push(PeerRow { row, load });
+    }
+    for (name, op, words) in [
+        ("read", WorkOp::Read, "sequential read"),
+        ("write", WorkOp::Write, "sequential write"),
+        ("randread", WorkOp::Randread, "random read"),
+        ("randwrite", WorkOp::Randwrite, "random write"),
+    ] {
+        let row = row(
+            &format!("{name}-4m"),
+            &format!("{words}, messages of 4 MiB, 1 × 4"),
+            &[SLUICE, SOCKET, BACKEND],
+        );
+        rows.push(PeerRow { row, load: PeerShape { op, msize: Bytes::mib(4), ..STREAM } });
+    }
+    rows
 }
 
-fn scheduling() -> [PeerRow; 2] {
-    let contenders = vec![
-        PeerContender::Server(ServerKind::Ruled),
-        PeerContender::Server(ServerKind::Unscheduled),
-    ];
-    let goal = |percent| PeerGoal {
-        who: ServerKind::Ruled,
-        beside: &[ServerKind::Unscheduled],
-        bound: PeerBound::CpuPercentMore(percent),
-    };
-    [
-        PeerRow {
-            what: "scheduling: cached 4 KiB reads of 100 jobs, 1 × 64",
-            load: PeerShape { depth: 64, jobs: 100, ..SHAPE },
-            contenders: contenders.clone(),
-            goals: vec![goal(10.0)],
-        },
-        PeerRow {
-            what: "scheduling: cached 64 KiB reads of 100 jobs, 1 × 16",
-            load: PeerShape {
-                size: Some(Bytes::kib(64)),
-                msize: Bytes::kib(128),
-                jobs: 100,
-                ..SHAPE
-            },
-            contenders,
-            goals: vec![goal(1.0)],
-        },
-    ]
+fn row(name: &str, what: &str, contenders: &[&str]) -> FigureRow {
+    FigureRow::new(&format!("peers/{name}"), what, contenders).rounds(5, 1.0)
 }
 
-fn times(beside: &'static [ServerKind], factor: f64) -> PeerGoal {
-    PeerGoal { who: ServerKind::Sluice, beside, bound: PeerBound::Times(factor) }
-}
-
-const PEERS: [PeerContender; 3] = [
-    PeerContender::Server(ServerKind::Sluice),
-    PeerContender::Server(ServerKind::Diod),
-    PeerContender::Server(ServerKind::Ganesha),
-];
+const SLUICE: &str = "sluice";
+const CACHED: &str = "sluice-cached";
+const DIOD: &str = "diod";
+const GANESHA: &str = "ganesha";
+const BARE: &str = "bare";
+const SOCKET: &str = "socket";
+const PEERS: [&str; 3] = [SLUICE, DIOD, GANESHA];
 const SHAPE: PeerShape = PeerShape {
     op: WorkOp::Randread,
     size: Some(Bytes::kib(4)),
     msize: Bytes::kib(64),
     connections: 1,
     depth: 16,
-    jobs: 0,
     unix: false,
     one_cpu: false,
 };
+const STREAM: PeerShape = PeerShape { op: WorkOp::Read, size: None, depth: 4, ..SHAPE };
 
 #[cfg(test)]
 mod tests {
+    use super::super::servers::ServerKind;
     use super::*;
 
     #[test]
-    fn every_goal_speaks_of_contenders_of_its_row() {
-        for row in table() {
-            for goal in &row.goals {
-                let all = goal.beside.iter().chain([&goal.who]);
-                for kind in all {
-                    assert!(row.contenders.contains(&PeerContender::Server(*kind)), "{}", row.what);
-                }
+    fn every_contender_is_a_server_or_the_backend() {
+        let is_server = |name: &str| ServerKind::ALL.iter().any(|kind| kind.to_string() == name);
+        for PeerRow { row, .. } in table() {
+            for name in &row.contenders {
+                assert!(name == BACKEND || is_server(name), "{}: {name}", row.id);
             }
         }
     }

@@ -22,10 +22,6 @@ use super::socket::BenchAddress;
 pub(crate) enum ServerKind {
     /// The proxy as it comes.
     Sluice,
-    /// The proxy with `--no-schedule`.
-    Unscheduled,
-    /// The proxy with a rule that makes a class for each job.
-    Ruled,
     /// The proxy with writes left in the page cache, as the other servers leave theirs.
     Cached,
     /// The 9P server diod.
@@ -100,10 +96,8 @@ impl BenchServer {
 
 impl ServerKind {
     /// All that can be started.
-    pub(crate) const ALL: [ServerKind; 8] = [
+    pub(crate) const ALL: [ServerKind; 6] = [
         ServerKind::Sluice,
-        ServerKind::Unscheduled,
-        ServerKind::Ruled,
         ServerKind::Cached,
         ServerKind::Diod,
         ServerKind::Ganesha,
@@ -160,11 +154,9 @@ impl ServerKind {
         let unix = place.socket(self);
         Ok(match self {
             ServerKind::Sluice => proxy(place, &export, tcp, &unix, &[]),
-            ServerKind::Unscheduled => proxy(place, &export, tcp, &unix, &["--no-schedule"]),
-            ServerKind::Ruled | ServerKind::Cached => {
+            ServerKind::Cached => {
                 let rules = place.dir.join(format!("{self}.toml"));
-                let text = if self == ServerKind::Ruled { RULES } else { CACHED };
-                std::fs::write(&rules, text).context("cannot write the rules")?;
+                std::fs::write(&rules, CACHED).context("cannot write the rules")?;
                 let rules = rules.display().to_string();
                 proxy(place, &export, tcp, &unix, &["--rules", &rules])
             }
@@ -201,8 +193,6 @@ impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ServerKind::Sluice => "sluice",
-            ServerKind::Unscheduled => "sluice-no-schedule",
-            ServerKind::Ruled => "sluice-rules",
             ServerKind::Cached => "sluice-cached",
             ServerKind::Diod => "diod",
             ServerKind::Ganesha => "ganesha",
@@ -254,8 +244,6 @@ fn ganesha_config(export: &str, port: u16) -> String {
 
 /// The file that is read, beside what loads make for themselves.
 pub(crate) const DATA: &str = "bench-data";
-/// One class for each job, so that a load with 100 jobs keeps 100 classes busy.
-const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={bench*}\"\nper = [\"jobid\"]\n";
 /// Every write ends in the page cache.
 const CACHED: &str = "[[rule]]\nname = \"cached\"\nwrite_mode = \"cached\"\n";
 
@@ -266,8 +254,6 @@ mod tests {
     #[test]
     fn the_rules_of_the_comparison_are_rules() {
         assert!(model::RuleSet::parse(CACHED).is_ok());
-        let rules = model::RuleSet::parse(RULES).unwrap();
-        assert_eq!(rules.rules[0].per, [model::KeyField::Jobid]);
     }
 
     #[test]

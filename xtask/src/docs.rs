@@ -1,11 +1,12 @@
 //! Documents that are made from the code: written, or checked to be up to date.
 //!
-//!   `sluice docs config`  ─► docs/CONFIG.md
-//!   `sluice docs metrics` ─► docs/METRICS.md
-//!   `sluice docs access`  ─► docs/ACCESS.md
+//!   `sluice docs config`         ─► docs/CONFIG.md
+//!   `sluice docs metrics`        ─► docs/METRICS.md
+//!   `sluice docs access`         ─► docs/ACCESS.md
+//!   `sluice-bench figures print` ─► docs/FIGURES.md
 //!
-//! The binary knows its own keys, names, defaults and reasons; this chore only carries the
-//! text, so that the documents can't drift from the code.
+//! The binaries know their own keys, names, defaults and reasons, and what was measured; this
+//! chore only carries the text, so that the documents can't drift from the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +14,19 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Each document with the command of `sluice` that prints it.
-const DOCUMENTS: &[(&str, &[&str])] = &[
-    ("docs/CONFIG.md", &["docs", "config"]),
-    ("docs/METRICS.md", &["docs", "metrics"]),
-    ("docs/ACCESS.md", &["docs", "access"]),
+/// Each document with the program and the words that print it.
+const DOCUMENTS: &[(&str, &str, &[&str])] = &[
+    ("docs/CONFIG.md", "sluice", &["docs", "config"]),
+    ("docs/METRICS.md", "sluice", &["docs", "metrics"]),
+    ("docs/ACCESS.md", "sluice", &["docs", "access"]),
+    ("docs/FIGURES.md", "sluice-bench", &["figures", "print"]),
 ];
 
 /// Writes every document again; true unless a command failed.
 pub(crate) fn write(root: &Path) -> Result<bool> {
-    let sluice = build(root)?;
-    for (path, words) in DOCUMENTS {
-        let text = printed(&sluice, words)?;
+    let folder = build(root)?;
+    for (path, program, words) in DOCUMENTS {
+        let text = printed(root, &folder.join(program), words)?;
         if fs::read_to_string(root.join(path)).ok().as_ref() == Some(&text) {
             println!("{path}: up to date");
             continue;
@@ -35,13 +37,15 @@ pub(crate) fn write(root: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Says which documents are out of date by the binary given, or by one built here; true if none is.
-pub(crate) fn check(root: &Path, sluice: Option<&str>) -> Result<bool> {
-    let sluice = sluice.map_or_else(|| build(root), |path| Ok(root.join(path)))?;
+/// Says which documents are out of date by the binaries in the folder given, or by ones built
+/// here; true if none is.
+pub(crate) fn check(root: &Path, folder: Option<&str>) -> Result<bool> {
+    let folder = folder.map_or_else(|| build(root), |path| Ok(root.join(path)))?;
     let mut stale = Vec::new();
-    for (path, words) in DOCUMENTS {
+    for (path, program, words) in DOCUMENTS {
         let written = fs::read_to_string(root.join(path)).unwrap_or_default();
-        if let Some(line) = first_difference(&written, &printed(&sluice, words)?) {
+        let made = printed(root, &folder.join(program), words)?;
+        if let Some(line) = first_difference(&written, &made) {
             stale.push(format!("{path}:{line}: out of date: run `cargo xtask docs`"));
         }
     }
@@ -57,15 +61,17 @@ fn first_difference(written: &str, made: &str) -> Option<usize> {
     Some(same + 1)
 }
 
-/// What `sluice WORDS…` prints.
-fn printed(sluice: &Path, words: &[&str]) -> Result<String> {
-    let output = Command::new(sluice)
+/// What a program prints in the project's root.
+fn printed(root: &Path, program: &Path, words: &[&str]) -> Result<String> {
+    let output = Command::new(program)
         .args(words)
+        .current_dir(root)
         .output()
-        .with_context(|| format!("cannot run {} {}", sluice.display(), words.join(" ")))?;
+        .with_context(|| format!("cannot run {} {}", program.display(), words.join(" ")))?;
     if !output.status.success() {
         bail!(
-            "sluice {} failed: {}",
+            "{} {} failed: {}",
+            program.display(),
             words.join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         );
@@ -73,17 +79,17 @@ fn printed(sluice: &Path, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Builds `sluice` from this workspace and says where it is.
+/// Builds the programs from this workspace and says in which folder they are.
 fn build(root: &Path) -> Result<PathBuf> {
     let status = crate::as_by_hand(Command::new("cargo"))
-        .args(["build", "--quiet", "--package", "sluice"])
+        .args(["build", "--quiet", "--package", "sluice", "--package", "sluice-bench"])
         .current_dir(root)
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("sluice does not build: cargo build --package sluice says why");
+        bail!("a program does not build: cargo build says why");
     }
-    Ok(crate::ci::target_folder(root).join("debug/sluice"))
+    Ok(crate::ci::target_folder(root).join("debug"))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   tidy             long files and functions, dead files, leftovers, words the glossary bans;
                    what runs left in git; names of files, links and tests that do not exist
   docs             write docs/CONFIG.md, METRICS.md and ACCESS.md from the code
-  docs --check [SLUICE]   only say whether they are up to date, by the binary SLUICE if there is one";
+  docs --check [FOLDER]   only say whether they are up to date, by the binaries in FOLDER if it is given";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,7 +49,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["tidy"] => tidy::run(&root),
         ["docs"] => docs::write(&root),
         ["docs", "--check"] => docs::check(&root, None),
-        ["docs", "--check", sluice] => docs::check(&root, Some(sluice)),
+        ["docs", "--check", folder] => docs::check(&root, Some(folder)),
         _ => bail!("{USAGE}"),
     }
 }

@@ -15,7 +15,6 @@
 
 mod figures;
 mod job;
-mod neighbours;
 mod picture;
 mod rules;
 mod screen;
@@ -35,10 +34,10 @@ use serde::Serialize;
 
 use self::figures::{DemoFigures, DemoSamples, DemoSpan};
 use self::job::{DemoJob, Sizes};
-use self::neighbours::NeighbourReading;
 use self::screen::DemoScreen;
 use self::stage::{DemoNews, DemoStage};
 use self::summary::DemoSummary;
+use super::neighbours::NeighbourReading;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///

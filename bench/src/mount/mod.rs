@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use model::{Bytes, Nanos};
-use rustix::mount::MountFlags;
 use rustix::thread::CpuSet;
 
 use super::files::make_file;
@@ -88,7 +87,7 @@ pub(super) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
 
 /// What the inner process does.
 fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    own_the_place()?;
+    inside::own_the_place()?;
     let place = BenchDirs { dir, sluice: sluice.into(), own: programs::own()? };
     let amounts = args.amounts();
     let cases: Vec<MountCase> =
@@ -129,16 +128,6 @@ fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> 
     report.command = args.command_line();
     (report.rounds, report.time) = (args.rounds(), time);
     report.write(&cases, args.out.as_deref())
-}
-
-/// A loopback interface, and a /run of the bench's own: sockets have short paths there, and
-/// whatever servers leave goes with it.
-fn own_the_place() -> anyhow::Result<()> {
-    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    let up = up.context("cannot run ip, which brings up the loopback interface")?;
-    ensure!(up.success(), "cannot bring up the loopback interface");
-    rustix::mount::mount("bench", "/run", "tmpfs", MountFlags::empty(), None)
-        .context("cannot mount a tmpfs on /run")
 }
 
 /// Makes what the cases look for, behind the mounts.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use super::super::report::{machine, median};
+use super::super::figures::judge::median;
+use super::super::figures::machine::machine;
 use super::case::{MountCase, MountFigure, MountGoal};
 use super::who::ServerUnderTest;
 use chart::{Bar, BarChart, BarGroup, bar_chart};
@@ -34,7 +35,7 @@ pub(crate) struct MountBenchReport {
 impl MountBenchReport {
     pub(crate) fn new(dir: &Path) -> MountBenchReport {
         MountBenchReport {
-            machine: machine(dir),
+            machine: machine(dir).to_string(),
             who: Vec::new(),
             command: String::new(),
             rounds: 0,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use model::Bytes;
 
-use super::super::report::median;
+use super::super::figures::judge::median;
 use super::super::work::WorkOp;
 use super::QosRun;
 use super::bed::{KeepCold, QosProxy, QosSetup};

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use super::super::report::machine;
+use super::super::figures::machine::machine;
 use super::bed::QosTestBed;
 
 /// The results of one guarantee.
@@ -37,7 +37,7 @@ pub(crate) struct QosRow {
 
 impl QosTable {
     pub(crate) fn new(name: &'static str, bed: &QosTestBed, command: String) -> QosTable {
-        let machine = machine(bed.dir());
+        let machine = machine(bed.dir()).to_string();
         QosTable { name, command, machine, notes: Vec::new(), rows: Vec::new() }
     }
 

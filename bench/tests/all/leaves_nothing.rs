@@ -144,7 +144,7 @@ fn of_a_comparison_that_was_told_to_end() {
     if can_mount() {
         let words = "mount --time 1h --who sluice-unix --only direct";
         ends_by(Signal::TERM, words, "fio ");
-        let words = "peers --time 1h --only getattr";
+        let words = "figures run peers/getattr";
         ends_by(Signal::INT, words, " proxy ");
     }
 }

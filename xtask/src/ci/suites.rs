@@ -39,7 +39,7 @@ const SOCKET_TESTS: &str =
 /// Every suite, in the order of running.
 pub(crate) fn all(target: &Path) -> Vec<Suite> {
     let sluice = target.join("debug/sluice");
-    let mut suites = sources(&sluice.to_string_lossy());
+    let mut suites = sources(&target.join("debug").to_string_lossy());
     suites.extend(behaviour(&sluice.to_string_lossy()));
     suites.extend(mounts(&sluice.to_string_lossy()));
     suites.push(mirror(&target.join("debug/examples/mirror").to_string_lossy()));
@@ -47,7 +47,7 @@ pub(crate) fn all(target: &Path) -> Vec<Suite> {
 }
 
 /// What can be said from the sources, and the one build that the rest uses.
-fn sources(sluice: &str) -> Vec<Suite> {
+fn sources(folder: &str) -> Vec<Suite> {
     vec![
         Suite::new("fmt", 5, "rustfmt has nothing to change", "cargo fmt --all --check")
             .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
@@ -85,8 +85,8 @@ fn sources(sluice: &str) -> Vec<Suite> {
         Suite::new(
             "docs",
             5,
-            "docs/CONFIG.md, METRICS.md and ACCESS.md say what the code says",
-            &format!("cargo xtask docs --check {sluice}"),
+            "docs/CONFIG.md, METRICS.md and ACCESS.md say what the code says, FIGURES.md what was measured",
+            &format!("cargo xtask docs --check {folder}"),
         ),
     ]
 }

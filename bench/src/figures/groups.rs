@@ -1,0 +1,95 @@
+//! All groups of figures: which rows each has, and how it measures them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::row::FigureRow;
+use super::sink::FigureSink;
+
+/// Rows that are measured on one test bed.
+pub(crate) struct FigureGroup {
+    /// The part of their ids before the slash.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What they are about, for the document.
+    pub(crate) what: &'static str,
+    /// Files and folders of the repository that measure them: what is changed there makes the
+    /// group's figures old.
+    pub(crate) sources: &'static [&'static str],
+    pub(crate) rows: fn() -> Vec<FigureRow>,
+    /// Measures a round of each row that the sink wants.
+    pub(crate) measure: fn(&FigureRun<'_>, &mut FigureSink) -> anyhow::Result<()>,
+}
+
+/// What a group is given to measure with.
+pub(crate) struct FigureRun<'a> {
+    /// An empty directory; its file system is what is measured.
+    pub(crate) dir: &'a Path,
+    /// The program `sluice` that is measured.
+    pub(crate) sluice: &'a Path,
+    /// Raised by a signal.
+    pub(crate) stop: &'a Arc<AtomicBool>,
+    /// Short spans, to see that everything works.
+    pub(crate) is_quick: bool,
+}
+
+impl FigureRun<'_> {
+    /// How long a contender of the row is measured.
+    pub(crate) fn time(&self, row: &FigureRow) -> Duration {
+        span(row, self.is_quick)
+    }
+}
+
+/// How long a contender of the row is measured.
+pub(crate) fn span(row: &FigureRow, is_quick: bool) -> Duration {
+    let seconds =
+        if is_quick { (row.seconds / 10.0).max(0.5).min(row.seconds) } else { row.seconds };
+    Duration::from_secs_f64(seconds)
+}
+
+/// Returns every row of every group.
+pub(crate) fn all_rows() -> Vec<FigureRow> {
+    GROUPS.iter().flat_map(|group| (group.rows)()).collect()
+}
+
+/// Every group, in the order of the document.
+pub(crate) const GROUPS: &[FigureGroup] = &[crate::peers::GROUP];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::row::unit_of;
+    use super::*;
+
+    #[test]
+    fn every_row_has_an_id_of_its_own_in_its_group() {
+        let mut seen = BTreeSet::new();
+        for group in GROUPS {
+            for row in (group.rows)() {
+                assert_eq!(row.group(), group.name, "{}", row.id);
+                let plain =
+                    |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-/".contains(c);
+                assert!(row.id.chars().all(plain), "{}", row.id);
+                assert!(seen.insert(row.id.clone()), "{} is there twice", row.id);
+                assert!(row.rounds > 0 && row.seconds > 0.0 && !row.contenders.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn every_goal_is_about_contenders_of_its_row_and_a_measure_with_a_unit() {
+        for row in all_rows() {
+            let mut targets = BTreeSet::new();
+            for goal in &row.goals {
+                let is_there = |name: &String| row.contenders.contains(name);
+                assert!(is_there(&goal.who) && goal.beside.iter().all(is_there), "{}", row.id);
+                assert!(unit_of(goal.measure).is_some(), "{}: {}", row.id, goal.measure);
+                assert!(goal.target().starts_with(&goal.who), "{}", row.id);
+                assert!(targets.insert(goal.target()), "{}: {} twice", row.id, goal.target());
+            }
+        }
+    }
+}

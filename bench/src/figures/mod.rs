@@ -1,0 +1,261 @@
+//! `sluice-bench figures`: every figure of the project, measured, stored and shown.
+//!
+//! ```text
+//!   groups ─► rows ─► passes × groups × rows × contenders ─► FigureSink ─► bench/results/figures.json
+//!                                                                              │
+//!                                    docs/FIGURES.md ◄─ document ◄─ judge ◄────┴─ bench/causes.toml
+//! ```
+//!
+//! A pass measures the next round of every row, so that rounds of one row lie far apart: what the
+//! machine does for some minutes touches one of them. A round is stored when it ends; a run that is
+//! stopped goes on where it was. Everything runs in a network, process and mount namespace of its
+//! own, which ends with it.
+
+mod causes;
+mod document;
+pub(crate) mod groups;
+pub(crate) mod judge;
+pub(crate) mod machine;
+pub(crate) mod row;
+pub(crate) mod sink;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use model::Nanos;
+
+use super::inside;
+use super::place::RunDir;
+use super::programs;
+use causes::FigureCauses;
+use document::{CAUSES, FigureDocument};
+use groups::{FigureGroup, FigureRun, GROUPS, all_rows, span};
+use machine::{CodeId, machine};
+use row::FigureRow;
+use sink::FigureSink;
+use store::{FigureStore, RowKey};
+
+/// Measure the figures of the project, and show them
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: FigureCommand,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum FigureCommand {
+    Run(RunArgs),
+    /// Print docs/FIGURES.md as the stored figures make it
+    Print(FileArgs),
+    /// Check the form of the stored figures: every row measured, every miss with its cause
+    Check(FileArgs),
+    /// List the rows: how many rounds each has of how many
+    List(FileArgs),
+}
+
+/// Measure rows that are not measured yet, from the root of the project's repository
+#[derive(Clone, Debug, clap::Args)]
+struct RunArgs {
+    /// The rows whose name contains one of these [default: all]
+    #[arg(value_name = "ROW")]
+    rows: Vec<String>,
+    /// The file to go on with [default: none, the figures are printed]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Begin nothing new after this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<Nanos>,
+    /// Only this many rounds of each row, from 1
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Discard what is stored of the rows and measure them again
+    #[arg(long)]
+    again: bool,
+    /// Measure sources with changes that are not committed; the figures are marked
+    #[arg(long)]
+    dirty: bool,
+    /// One round of a tenth of the time, to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Where to make the directory that is served; its file system is what is measured
+    /// [default: TMPDIR, or else /var/tmp]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The directory, made by the outer process
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct FileArgs {
+    /// The stored figures
+    #[arg(long, value_name = "FILE", default_value = "bench/results/figures.json")]
+    file: PathBuf,
+}
+
+/// Measures figures, or shows them.
+pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> anyhow::Result<()> {
+    match args.what {
+        FigureCommand::Run(args) => args.run(&sluice()?),
+        FigureCommand::Print(args) => args.show(|document| {
+            print!("{}", document.text());
+            Ok(())
+        }),
+        FigureCommand::Check(args) => args.show(|document| {
+            let faults = document.faults();
+            faults.iter().for_each(|fault| println!("{fault}"));
+            ensure!(faults.is_empty(), "{} faults of form", faults.len());
+            Ok(())
+        }),
+        FigureCommand::List(args) => args.list(),
+    }
+}
+
+impl FileArgs {
+    fn show(
+        &self,
+        show: impl FnOnce(&FigureDocument<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let store = FigureStore::open(&self.file)?;
+        let causes = FigureCauses::read(Path::new(CAUSES))?;
+        show(&FigureDocument::new(GROUPS, all_rows(), &store, &causes))
+    }
+
+    fn list(&self) -> anyhow::Result<()> {
+        let store = FigureStore::open(&self.file)?;
+        for row in all_rows() {
+            let done = store.row(&row.id).map_or(0, |stored| stored.rounds.len());
+            println!("{done}/{}  {}  {}", row.rounds, row.id, row.what);
+        }
+        Ok(())
+    }
+}
+
+impl RunArgs {
+    fn run(&self, sluice: &Path) -> anyhow::Result<()> {
+        let stop = crate::stop_on_signals()?;
+        match &self.inside {
+            None => {
+                self.chosen()?;
+                inside::run(RunDir::make(self.dir.as_deref(), "figures")?, &stop)
+            }
+            Some(dir) => self.measure(dir, sluice, &stop),
+        }
+    }
+
+    fn chosen(&self) -> anyhow::Result<Vec<FigureRow>> {
+        let is_chosen = |row: &FigureRow| {
+            self.rows.is_empty() || self.rows.iter().any(|text| row.id.contains(text.as_str()))
+        };
+        let mut rows = all_rows();
+        rows.retain(is_chosen);
+        ensure!(
+            !rows.is_empty(),
+            "no row's name contains {}; `sluice-bench figures list` names them",
+            self.rows.join(" or ")
+        );
+        for row in &mut rows {
+            let rounds = if self.quick { Some(1) } else { self.rounds };
+            row.rounds = rounds.map_or(row.rounds, |most| row.rounds.min(most.max(1)));
+        }
+        Ok(rows)
+    }
+
+    /// What the inner process does.
+    fn measure(&self, dir: &Path, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+        inside::own_the_place()?;
+        let rows = self.chosen()?;
+        let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+        let passes = rows.iter().map(|row| row.rounds).max().unwrap_or(0);
+        let mut store = match &self.out {
+            Some(path) => FigureStore::open(path)?,
+            None => FigureStore::default(),
+        };
+        if self.again {
+            ids.iter().for_each(|id| store.forget(id));
+        }
+        let keyed = self.keyed(rows, dir)?;
+        let until = self.until.map(|time| Instant::now() + time.to_duration());
+        let mut sink = FigureSink::new(store, keyed, stop, until);
+        sink.version("sluice", &version_of(sluice)?);
+        for pass in 1..=passes {
+            sink.begin_pass(pass);
+            for group in GROUPS {
+                // A group is set up only where there is something to measure.
+                if sink.wants_any(&(group.rows)()) {
+                    self.measure_group(group, dir, sluice, stop, &mut sink)?;
+                }
+            }
+        }
+        let causes = FigureCauses::read(Path::new(CAUSES))?;
+        print!("{}", FigureDocument::new(GROUPS, all_rows(), sink.store(), &causes).table_of(&ids));
+        if sink.is_over() {
+            eprintln!("stopped before the end: the same command goes on from here");
+        }
+        Ok(())
+    }
+
+    fn measure_group(
+        &self,
+        group: &FigureGroup,
+        dir: &Path,
+        sluice: &Path,
+        stop: &Arc<AtomicBool>,
+        sink: &mut FigureSink,
+    ) -> anyhow::Result<()> {
+        let own = RunDir::make(Some(dir), group.name)?;
+        let run = FigureRun { dir: own.path(), sluice, stop, is_quick: self.quick };
+        let measured = (group.measure)(&run, sink);
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            bail!("interrupted: what was measured is stored");
+        }
+        // One group that cannot be set up must not take the others' figures along.
+        if let Err(error) = measured {
+            eprintln!("\nsluice-bench: {}: {error:#}", group.name);
+        }
+        Ok(())
+    }
+
+    /// Each row with the conditions under which it is measured.
+    fn keyed(&self, rows: Vec<FigureRow>, dir: &Path) -> anyhow::Result<Vec<(FigureRow, RowKey)>> {
+        let code = match CodeId::read() {
+            // What is only printed may be of any code.
+            Err(_) if self.out.is_none() => CodeId::unknown(),
+            read => read?,
+        };
+        ensure!(
+            !code.dirty || self.dirty || self.out.is_none(),
+            "core, io, bench/src or Cargo.lock have changes that are not committed; \
+             --dirty measures them, and marks the figures"
+        );
+        let machine = machine(dir);
+        let keyed = rows.into_iter().map(|row| {
+            let group = GROUPS.iter().find(|group| group.name == row.group());
+            let group = group.context("a row without a group")?;
+            let key = RowKey {
+                code: code.product.clone(),
+                bench: code.bench(group.sources)?,
+                commit: code.commit.clone(),
+                dirty: code.dirty,
+                machine: machine.clone(),
+                seconds: span(&row, self.quick).as_secs_f64(),
+            };
+            Ok((row, key))
+        });
+        keyed.collect()
+    }
+}
+
+/// The version of the program, and a checksum of it.
+fn version_of(sluice: &Path) -> anyhow::Result<String> {
+    let mut hash = blake3::Hasher::new();
+    let bytes =
+        std::fs::read(sluice).with_context(|| format!("cannot read {}", sluice.display()))?;
+    hash.update(&bytes);
+    let sum = hash.finalize().to_hex();
+    Ok(format!("{} {}", programs::version_of(sluice)?, &sum[..12]))
+}
