@@ -34,10 +34,9 @@ figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on wh
 	@$(BENCH) figures run $(ROW) --out $(RESULTS)/figures.json $(if $(UNTIL),--until $(UNTIL))
 	@$(BENCH) figures print > docs/FIGURES.md
 
-bench: ## the mount beside its peers, and the promises in short: tables in bench/results; then what FUSE alone costs
+bench: ## the promises in short: tables in bench/results; then what FUSE alone costs
 	@.ci/install-deps.sh build bench
 	@.ci/build.sh sluice sluice-bench
-	@$(BENCH) mount --out $(RESULTS)
 	@$(BENCH) qos --quick --out $(RESULTS)
 	@$(CARGO) build --release --package sluice-fuse --example mirror
 	@tests/mirror.sh $(MIRROR) fio

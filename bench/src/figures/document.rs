@@ -65,12 +65,15 @@ impl<'a> FigureDocument<'a> {
         text
     }
 
-    /// A table of the goals of these rows, for a terminal.
-    pub(crate) fn table_of(&self, ids: &[String]) -> String {
+    /// The tables without any text around them, for a terminal.
+    pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let judged = self.judged();
-        let chosen: Vec<_> = judged.iter().filter(|goal| ids.contains(&goal.row.id)).collect();
-        self.goals_table(&mut text, &chosen);
+        if !judged.is_empty() {
+            self.goals_table(&mut text, &judged.iter().collect::<Vec<_>>());
+            push(&mut text, "");
+        }
+        self.measures_table(&mut text, self.rows.iter());
         text
     }
 
@@ -205,8 +208,12 @@ impl<'a> FigureDocument<'a> {
             self.goals_table(text, &of_group);
             push(text, "");
         }
+        self.measures_table(text, self.rows.iter().filter(|row| row.group() == group.name));
+    }
+
+    fn measures_table<'r>(&self, text: &mut String, rows: impl Iterator<Item = &'r FigureRow>) {
         push(text, "| row | who | medians (least–most) | conditions |\n|---|---|---|---|");
-        for row in self.rows.iter().filter(|row| row.group() == group.name) {
+        for row in rows {
             let stored = self.store.row(&row.id);
             let conditions = self.conditions(row, stored);
             for (at, who) in row.contenders.iter().enumerate() {

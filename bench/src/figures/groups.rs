@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::row::FigureRow;
@@ -31,22 +31,24 @@ pub(crate) struct FigureRun<'a> {
     pub(crate) sluice: &'a Path,
     /// Raised by a signal.
     pub(crate) stop: &'a Arc<AtomicBool>,
-    /// Short spans, to see that everything works.
+    /// Short spans and small amounts, to see that everything works.
     pub(crate) is_quick: bool,
+    /// How long each contender is measured, if not as long as its row says.
+    pub(crate) span: Option<Duration>,
 }
 
 impl FigureRun<'_> {
     /// How long a contender of the row is measured.
     pub(crate) fn time(&self, row: &FigureRow) -> Duration {
-        span(row, self.is_quick)
+        let quick = (row.seconds / 10.0).max(0.3).min(row.seconds);
+        let own = if self.is_quick { quick } else { row.seconds };
+        self.span.unwrap_or(Duration::from_secs_f64(own))
     }
-}
 
-/// How long a contender of the row is measured.
-pub(crate) fn span(row: &FigureRow, is_quick: bool) -> Duration {
-    let seconds =
-        if is_quick { (row.seconds / 10.0).max(0.5).min(row.seconds) } else { row.seconds };
-    Duration::from_secs_f64(seconds)
+    /// Whether a signal came.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 /// Returns every row of every group.
@@ -55,7 +57,7 @@ pub(crate) fn all_rows() -> Vec<FigureRow> {
 }
 
 /// Every group, in the order of the document.
-pub(crate) const GROUPS: &[FigureGroup] = &[crate::peers::GROUP];
+pub(crate) const GROUPS: &[FigureGroup] = &[crate::peers::GROUP, crate::mount::GROUP];
 
 #[cfg(test)]
 mod tests {

@@ -33,7 +33,7 @@ use super::place::RunDir;
 use super::programs;
 use causes::FigureCauses;
 use document::{CAUSES, FigureDocument};
-use groups::{FigureGroup, FigureRun, GROUPS, all_rows, span};
+use groups::{FigureGroup, FigureRun, GROUPS, all_rows};
 use machine::{CodeId, machine};
 use row::FigureRow;
 use sink::FigureSink;
@@ -78,9 +78,18 @@ struct RunArgs {
     /// Measure sources with changes that are not committed; the figures are marked
     #[arg(long)]
     dirty: bool,
-    /// One round of a tenth of the time, to see that everything works
-    #[arg(long)]
+    /// One round, short and of small amounts, to see that everything works; never stored
+    #[arg(long, conflicts_with = "out")]
     quick: bool,
+    /// How long each contender is measured [default: as its row says]; never stored
+    #[arg(long, value_name = "TIME", conflicts_with = "out")]
+    span: Option<Nanos>,
+    /// Only these contenders, with commas between them; never stored
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "out")]
+    who: Vec<String>,
+    /// Print the samples as JSON
+    #[arg(long)]
+    json: bool,
     /// Where to make the directory that is served; its file system is what is measured
     /// [default: TMPDIR, or else /var/tmp]
     #[arg(long)]
@@ -161,7 +170,12 @@ impl RunArgs {
         for row in &mut rows {
             let rounds = if self.quick { Some(1) } else { self.rounds };
             row.rounds = rounds.map_or(row.rounds, |most| row.rounds.min(most.max(1)));
+            if !self.who.is_empty() {
+                row.keep(&self.who);
+            }
         }
+        rows.retain(|row| !row.contenders.is_empty());
+        ensure!(!rows.is_empty(), "no chosen row has {}", self.who.join(" or "));
         Ok(rows)
     }
 
@@ -169,14 +183,14 @@ impl RunArgs {
     fn measure(&self, dir: &Path, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
         inside::own_the_place()?;
         let rows = self.chosen()?;
-        let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+        let chosen = rows.clone();
         let passes = rows.iter().map(|row| row.rounds).max().unwrap_or(0);
         let mut store = match &self.out {
             Some(path) => FigureStore::open(path)?,
             None => FigureStore::default(),
         };
         if self.again {
-            ids.iter().for_each(|id| store.forget(id));
+            rows.iter().for_each(|row| store.forget(&row.id));
         }
         let keyed = self.keyed(rows, dir)?;
         let until = self.until.map(|time| Instant::now() + time.to_duration());
@@ -191,10 +205,25 @@ impl RunArgs {
                 }
             }
         }
-        let causes = FigureCauses::read(Path::new(CAUSES))?;
-        print!("{}", FigureDocument::new(GROUPS, all_rows(), sink.store(), &causes).table_of(&ids));
+        self.print(sink.store(), chosen)?;
         if sink.is_over() {
             eprintln!("stopped before the end: the same command goes on from here");
+        }
+        Ok(())
+    }
+
+    fn print(&self, store: &FigureStore, rows: Vec<FigureRow>) -> anyhow::Result<()> {
+        if self.json {
+            let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+            println!("{}", store.json(&ids)?);
+            return Ok(());
+        }
+        let causes = FigureCauses::read(Path::new(CAUSES))?;
+        print!("{}", FigureDocument::new(GROUPS, rows, store, &causes).table());
+        if self.quick {
+            println!(
+                "\nShort spans and small amounts: this shows that everything works, and no figure."
+            );
         }
         Ok(())
     }
@@ -208,7 +237,8 @@ impl RunArgs {
         sink: &mut FigureSink,
     ) -> anyhow::Result<()> {
         let own = RunDir::make(Some(dir), group.name)?;
-        let run = FigureRun { dir: own.path(), sluice, stop, is_quick: self.quick };
+        let span = self.span.map(Nanos::to_duration);
+        let run = FigureRun { dir: own.path(), sluice, stop, is_quick: self.quick, span };
         let measured = (group.measure)(&run, sink);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             bail!("interrupted: what was measured is stored");
@@ -242,7 +272,7 @@ impl RunArgs {
                 commit: code.commit.clone(),
                 dirty: code.dirty,
                 machine: machine.clone(),
-                seconds: span(&row, self.quick).as_secs_f64(),
+                seconds: row.seconds,
             };
             Ok((row, key))
         });

@@ -103,6 +103,13 @@ impl FigureRow {
         FigureRow { rounds, seconds, ..self }
     }
 
+    /// Leaves out contenders that are not among `names`, and goals that need one of these.
+    pub(crate) fn keep(&mut self, names: &[String]) {
+        self.contenders.retain(|name| names.contains(name));
+        let is_kept = |name: &String| names.contains(name);
+        self.goals.retain(|goal| is_kept(&goal.who) && goal.beside.iter().all(is_kept));
+    }
+
     /// The contenders in the order of a round: each goes first in its turn, because the first one
     /// finds another machine than the last one.
     pub(crate) fn in_turn(&self, round: usize) -> impl Iterator<Item = &str> {

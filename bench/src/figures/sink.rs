@@ -78,6 +78,11 @@ impl FigureSink {
             && self.store.can_be_measured(id, key)
     }
 
+    /// Whether a contender of this row is to be measured.
+    pub(crate) fn measures(&self, id: &str, who: &str) -> bool {
+        self.rows.get(id).is_some_and(|(row, _)| row.contenders.iter().any(|name| name == who))
+    }
+
     /// Whether a round of any of these rows is to be measured in this pass.
     pub(crate) fn wants_any<'r>(&self, rows: impl IntoIterator<Item = &'r FigureRow>) -> bool {
         rows.into_iter().any(|row| self.wants(&row.id))
@@ -120,6 +125,7 @@ impl FigureSink {
         if !self.wants(&row.id) {
             return Ok(());
         }
+        let row = self.rows[&row.id].0.clone();
         let mut round = self.begin(&row.id);
         for who in row.in_turn(round.number()) {
             round.shows(who);

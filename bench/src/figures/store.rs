@@ -190,6 +190,13 @@ impl FigureStore {
         write().with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// The samples of these rows as a JSON object, by their ids.
+    pub(crate) fn json(&self, ids: &[&str]) -> anyhow::Result<String> {
+        let chosen: BTreeMap<&str, &StoredRow> =
+            self.rows().filter(|(id, _)| ids.contains(id)).collect();
+        serde_json::to_string_pretty(&chosen).context("cannot write JSON")
+    }
+
     fn matching(&self, id: &str, key: &RowKey) -> Option<&StoredRow> {
         self.rows.get(id).filter(|row| row.key.is_same(key))
     }

@@ -1,118 +1,78 @@
-//! `sluice-bench mount`: the mount beside the directory itself, a bare program, sshfs and
-//! GlusterFS.
+//! Mounts beside the directory itself, a bare program, sshfs and GlusterFS: a group of figures.
 //!
 //! ```text
-//!   outside  ─ makes a directory, starts ─► unshare: own network, processes, mounts and /run
-//!                                             │
-//!   inside   contenders (server + mount) ─► rounds × cases × contenders ─► report
+//!   contenders (server + mount) ─► cases × contenders ─► a sample each
 //! ```
 //!
-//! The namespaces end with the process inside, and the kernel takes along what runs and is
-//! mounted there, however the bench ends. A round runs each contender of each case once, with
-//! another one first each time.
+//! They run in the namespaces of the bench: the kernel takes along what runs and is mounted there,
+//! however it ends.
 
 mod bare;
 mod case;
 mod fio;
 mod names;
 mod peers;
-mod report;
 mod tool;
 mod who;
 
 use std::fs::{self, File};
-use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use model::{Bytes, Nanos};
+use anyhow::{Context as _, bail};
+use model::Bytes;
 use rustix::thread::CpuSet;
 
+use super::figures::groups::{FigureGroup, FigureRun};
+use super::figures::row::FigureSample;
+use super::figures::sink::FigureSink;
 use super::files::make_file;
-use super::inside;
-use super::place::RunDir;
 use super::programs;
 use super::servers::DATA;
-use case::{MountAmounts, MountCase, MountLoad};
+use case::{METADATA, MountAmounts, MountCase, MountLoad};
 use names::NamesSource;
-use report::MountBenchReport;
 use tool::MountTools;
 use who::{BenchDirs, MountContender, ServerUnderTest};
 
 pub(super) use bare::{Args as BareArgs, run as run_bare};
 
-/// Compare a mount with the directory itself, a bare program, sshfs and GlusterFS
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// How often each case runs on each contender
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// How long each case of fio runs
-    #[arg(long, default_value = "3s")]
-    time: Nanos,
-    /// One short round over fewer files, to see that everything works
-    #[arg(long)]
-    quick: bool,
-    /// Only the cases with a name that contains this text
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-    /// Only these, with commas between them
-    #[arg(long, value_enum, value_delimiter = ',')]
-    who: Vec<ServerUnderTest>,
-    /// Where the table (mount.md), all samples (mount.json) and the chart (mount.svg) go
-    /// [default: nowhere, the table is printed]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Where to make the directory that is served; its file system is what is measured
-    /// [default: TMPDIR, or else /var/tmp]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// The directory, made by the outer process
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
-}
+/// Mounts beside their peers.
+pub(super) const GROUP: FigureGroup = FigureGroup {
+    name: "mount",
+    title: "The mount beside its peers",
+    what: "Programs (fio, find, ls, tar) on mounts of the same files. `sluice-unix` and `sluice-tcp` \
+           are mounts of a proxy at a Unix socket and on TCP, `sluice-uring` takes the kernel's \
+           requests over io_uring, `native` is the directory without a mount, `bare` the least that \
+           can serve one file. `buffered 1` marks a contender that refuses O_DIRECT and was \
+           measured through the page cache.",
+    sources: &["bench/src/mount", "bench/src/process.rs", "bench/src/bare.rs"],
+    rows: || case::table().into_iter().map(|case| case.row).collect(),
+    measure,
+};
 
-/// Runs the comparison and writes its report.
-pub(super) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
-    let stop = super::stop_on_signals()?;
-    match args.inside.clone() {
-        None => inside::run(RunDir::make(args.dir.as_deref(), "bench-mount")?, &stop),
-        Some(dir) => compare(&args, dir, sluice, &stop),
-    }
-}
-
-/// What the inner process does.
-fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    inside::own_the_place()?;
-    let place = BenchDirs { dir, sluice: sluice.into(), own: programs::own()? };
-    let amounts = args.amounts();
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let place = BenchDirs { dir: run.dir.into(), sluice: run.sluice.into(), own: programs::own()? };
+    let amounts = if run.is_quick { MountAmounts::QUICK } else { MountAmounts::FULL };
     let cases: Vec<MountCase> =
-        case::table(amounts).into_iter().filter(|case| args.wants(case)).collect();
-    ensure!(!cases.is_empty(), "no case has such a name");
-    let mut report = MountBenchReport::new(&place.dir);
+        case::table().into_iter().filter(|case| sink.wants(&case.row.id)).collect();
+    let is_wanted = |who: ServerUnderTest| {
+        cases.iter().any(|case| case.is_for(who) && sink.measures(&case.row.id, who.word()))
+    };
     let wanted: Vec<ServerUnderTest> =
-        ServerUnderTest::ALL.into_iter().filter(|who| args.wants_who(*who, &cases)).collect();
-    let tools = MountTools { stop, one_cpu: false };
-    eprintln!("making files");
+        ServerUnderTest::ALL.into_iter().filter(|who| is_wanted(*who)).collect();
+    let tools = MountTools { stop: run.stop, one_cpu: false };
     for who in [ServerUnderTest::Native, ServerUnderTest::Glusterfs] {
         if who == ServerUnderTest::Native || wanted.contains(&who) {
-            fill(&place.behind(who), &cases, amounts, stop)?;
+            fill(&place.behind(who), &cases, amounts, run)?;
         }
     }
     let mut contenders = Vec::new();
     for who in wanted {
-        match MountContender::start(who, &place) {
-            Ok(contender) => {
-                report.who.push(who);
-                contenders.push(contender);
-            }
-            Err(error) => report.note(format!("{who}: {error:#}")),
-        }
-        if stop.load(Ordering::Relaxed) {
+        sink.version(who.word(), &who.version());
+        let started = MountContender::start(who, &place).map_err(|error| format!("{error:#}"));
+        contenders.push((who, started));
+        if run.is_stopped() {
             bail!("interrupted");
         }
     }
@@ -120,14 +80,12 @@ fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> 
         true => Some(NamesSource::make(&place.dir, amounts.source, &tools)?),
         false => None,
     };
-    let time = args.time();
-    let mut bench = MountBench { args, place: &place, contenders, source, amounts, stop, time };
-    bench.settle(&cases, &mut report)?;
-    bench.run(&cases, &mut report)?;
-    drop(bench);
-    report.command = args.command_line();
-    (report.rounds, report.time) = (args.rounds(), time);
-    report.write(&cases, args.out.as_deref())
+    let mut bench = MountBench { run, place: &place, contenders, source, amounts };
+    bench.settle(&cases)?;
+    for case in &cases {
+        sink.round_of(&case.row, |who| bench.measure(case, who))?;
+    }
+    Ok(())
 }
 
 /// Makes what the cases look for, behind the mounts.
@@ -135,7 +93,7 @@ fn fill(
     behind: &Path,
     cases: &[MountCase],
     amounts: MountAmounts,
-    stop: &AtomicBool,
+    run: &FigureRun<'_>,
 ) -> anyhow::Result<()> {
     fs::create_dir(behind).context("cannot make the directory to serve")?;
     let reads = cases.iter().any(|case| matches!(case.load, MountLoad::Fio { .. }));
@@ -147,7 +105,7 @@ fn fill(
     if has(cases, MountLoad::List) {
         names::make_flat(behind)?;
     }
-    if stop.load(Ordering::Relaxed) {
+    if run.is_stopped() {
         bail!("interrupted");
     }
     flush(behind)
@@ -163,228 +121,111 @@ fn has(cases: &[MountCase], load: MountLoad) -> bool {
     cases.iter().any(|case| case.load == load)
 }
 
-impl Args {
-    fn rounds(&self) -> usize {
-        if self.quick { 1 } else { self.rounds.max(1) }
-    }
-
-    fn time(&self) -> Duration {
-        if self.quick { QUICK_TIME } else { self.time.to_duration() }
-    }
-
-    fn amounts(&self) -> MountAmounts {
-        match self.quick {
-            true => MountAmounts { metadata: 400, tree: 10_000, source: 1_000 },
-            false => MountAmounts { metadata: 2_000, tree: 100_000, source: 10_000 },
-        }
-    }
-
-    fn wants(&self, case: &MountCase) -> bool {
-        let only = self.only.as_deref().unwrap_or_default();
-        case.figures.iter().any(|figure| figure.what.contains(only))
-    }
-
-    fn wants_who(&self, who: ServerUnderTest, cases: &[MountCase]) -> bool {
-        let is_chosen = self.who.is_empty() || self.who.contains(&who);
-        is_chosen && cases.iter().any(|case| case.who.contains(&who))
-    }
-
-    fn command_line(&self) -> String {
-        let mut line = "sluice-bench mount".to_owned();
-        match self.quick {
-            true => line.push_str(" --quick"),
-            false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),
-        }
-        if let Some(only) = &self.only {
-            line.push_str(&format!(" --only {only:?}"));
-        }
-        if !self.who.is_empty() {
-            let words: Vec<&str> = self.who.iter().map(|who| who.word()).collect();
-            line.push_str(&format!(" --who {}", words.join(",")));
-        }
-        line
-    }
-}
-
 struct MountBench<'a> {
-    args: &'a Args,
+    run: &'a FigureRun<'a>,
     place: &'a BenchDirs,
-    contenders: Vec<MountContender>,
+    /// Those that were started, or why they were not.
+    contenders: Vec<(ServerUnderTest, Result<MountContender, String>)>,
     source: Option<NamesSource>,
     amounts: MountAmounts,
-    stop: &'a Arc<AtomicBool>,
-    time: Duration,
-}
-
-/// What one run found: a value for each figure of its case.
-struct MountBenchFound {
-    values: Vec<f64>,
-    /// Requests to the proxy for each name that was seen.
-    round_trips: Option<f64>,
-    note: Option<&'static str>,
 }
 
 impl MountBench<'_> {
     /// GlusterFS marks what was put into its brick when it first sees it, which is not part of
     /// what is measured.
-    fn settle(&self, cases: &[MountCase], report: &mut MountBenchReport) -> anyhow::Result<()> {
-        let Some(gluster) = self.contenders.iter().find(|c| c.who == ServerUnderTest::Glusterfs)
-        else {
-            return Ok(());
-        };
-        let tools = MountTools { stop: self.stop, one_cpu: false };
+    fn settle(&self, cases: &[MountCase]) -> anyhow::Result<()> {
+        let gluster = self.contenders.iter().find(|(who, _)| *who == ServerUnderTest::Glusterfs);
+        let Some((_, Ok(gluster))) = gluster else { return Ok(()) };
         if has(cases, MountLoad::Find) || has(cases, MountLoad::List) {
-            eprintln!("letting glusterfs see its files");
-            let seen = tools.run(Command::new("find").arg(&gluster.root).args(["-printf", "%s"]));
-            if let Err(error) = seen {
-                report.note(format!("{}: {error:#}", gluster.who));
-            }
+            let tools = MountTools { stop: self.run.stop, one_cpu: false };
+            tools.run(Command::new("find").arg(&gluster.root).args(["-printf", "%s"]))?;
         }
-        Ok(())
-    }
-
-    fn run(&mut self, cases: &[MountCase], report: &mut MountBenchReport) -> anyhow::Result<()> {
-        let (rounds, began) = (self.args.rounds(), Instant::now());
-        let all: Vec<ServerUnderTest> =
-            self.contenders.iter().map(|contender| contender.who).collect();
-        let runs = |case: &MountCase| all.iter().filter(|who| case.who.contains(who)).count();
-        let total = rounds * cases.iter().map(runs).sum::<usize>();
-        let mut done = 0;
-        for round in 0..rounds {
-            for case in cases {
-                // Whoever goes first finds another machine than whoever goes last.
-                for turn in 0..all.len() {
-                    let index = (round + turn) % all.len();
-                    let who = all[index];
-                    if !case.who.contains(&who) {
-                        continue;
-                    }
-                    let what = &case.figures[0].what;
-                    progress(done, total, began, &format!("{what} · {who}"));
-                    done += 1;
-                    // What the one before has written is not to be paid by this one.
-                    flush(&self.place.dir)?;
-                    let found = self.measure(case, index);
-                    if self.stop.load(Ordering::Relaxed) {
-                        bail!("interrupted");
-                    }
-                    match found {
-                        Ok(found) => put(report, case, who, round, &found),
-                        Err(error) => report.note(format!("{what}: {who}: {error:#}")),
-                    }
-                }
-            }
-        }
-        progress(done, total, began, "done\n");
         Ok(())
     }
 
     /// One run of a case's load.
-    fn measure(&mut self, case: &MountCase, index: usize) -> anyhow::Result<MountBenchFound> {
-        let tools = MountTools { stop: self.stop, one_cpu: false };
-        let (place, amounts) = (self.place, self.amounts);
+    fn measure(&mut self, case: &MountCase, who: &str) -> anyhow::Result<FigureSample> {
+        // What the one before has written is not to be paid by this one.
+        flush(&self.place.dir)?;
+        let tools = MountTools { stop: self.run.stop, one_cpu: false };
+        let (place, amounts, time) = (self.place, self.amounts, self.run.time(&case.row));
+        let found = self.contenders.iter_mut().find(|(kind, _)| kind.word() == who);
+        let (_, contender) = found.with_context(|| format!("no contender is named {who}"))?;
+        let contender = contender.as_mut().map_err(|why| anyhow::anyhow!("{why}"))?;
         if matches!(case.load, MountLoad::Find | MountLoad::List) {
-            self.contenders[index].remount(place)?;
+            contender.remount(place)?;
             forget_names()?;
         }
-        let contender = &self.contenders[index];
-        let root = &contender.root;
-        let seconds = |times: &[Duration]| times.iter().map(Duration::as_secs_f64).collect();
+        let root = contender.root.clone();
         match case.load {
-            MountLoad::Fio { shape, one_cpu: false } => self.fio(shape, contender, &tools),
+            MountLoad::Fio { shape, one_cpu: false } => fio(shape, contender, place, time, &tools),
             MountLoad::Fio { shape, one_cpu: true } => {
                 let tools = MountTools { one_cpu: true, ..tools };
                 let all = rustix::thread::sched_getaffinity(None).context("which processors?")?;
                 let mut one = CpuSet::new();
                 one.set(0);
                 contender.keep_on(&one)?;
-                let found = self.fio(shape, contender, &tools);
+                let found = fio(shape, contender, place, time, &tools);
                 contender.keep_on(&all)?;
                 // Its threads may have chosen processors of their own.
-                self.contenders[index].remount(place)?;
+                contender.remount(place)?;
                 found
             }
             MountLoad::Metadata => {
-                Ok(MountBenchFound::values(names::metadata(root, amounts.metadata)?))
+                let rates = names::metadata(&root, amounts.metadata)?;
+                Ok(METADATA.iter().map(|name| (*name).to_owned()).zip(rates).collect())
             }
-            MountLoad::Find => {
-                let (answer, trips) =
-                    counted(contender, || names::find(root, amounts.tree, &tools))?;
-                Ok(MountBenchFound {
-                    round_trips: trips,
-                    ..MountBenchFound::values(seconds(&[answer]))
-                })
-            }
-            MountLoad::List => {
-                let (answer, trips) = counted(contender, || names::list(root, &tools))?;
-                Ok(MountBenchFound {
-                    round_trips: trips,
-                    ..MountBenchFound::values(seconds(&[answer]))
-                })
-            }
+            MountLoad::Find => counted(contender, || names::find(&root, amounts.tree, &tools)),
+            MountLoad::List => counted(contender, || names::list(&root, &tools)),
             MountLoad::Source => {
                 let source = self.source.as_ref().context("no archive was made")?;
-                Ok(MountBenchFound::values(seconds(&source.measure(root, &tools)?)))
+                let times = source.measure(&root, &tools)?.map(|time| time.as_secs_f64());
+                let names = ["untar_s", "stat_s"].map(String::from);
+                Ok(names.into_iter().zip(times).collect())
             }
         }
     }
-
-    fn fio(
-        &self,
-        shape: fio::FioShape,
-        contender: &MountContender,
-        tools: &MountTools<'_>,
-    ) -> anyhow::Result<MountBenchFound> {
-        // What is native has no server that could have the file in its memory.
-        let prepare = || match contender.who {
-            ServerUnderTest::Native => Ok(()),
-            who => warm(&self.place.behind(who).join(DATA)),
-        };
-        let file = contender.root.join(DATA);
-        let outcome = fio::run(shape, &file, self.time, tools, &prepare)?;
-        let note =
-            outcome.buffered_instead.then_some("O_DIRECT is refused: through the page cache");
-        Ok(MountBenchFound { note, ..MountBenchFound::values(vec![outcome.rate]) })
-    }
 }
 
-impl MountBenchFound {
-    fn values(values: Vec<f64>) -> MountBenchFound {
-        MountBenchFound { values, round_trips: None, note: None }
+fn fio(
+    shape: fio::FioShape,
+    contender: &MountContender,
+    place: &BenchDirs,
+    time: Duration,
+    tools: &MountTools<'_>,
+) -> anyhow::Result<FigureSample> {
+    // What is native has no server that could have the file in its memory.
+    let prepare = || match contender.who {
+        ServerUnderTest::Native => Ok(()),
+        who => warm(&place.behind(who).join(DATA)),
+    };
+    let outcome = fio::run(shape, &contender.root.join(DATA), time, tools, &prepare)?;
+    let measure = if shape.random { "ops_per_s" } else { "mb_per_s" };
+    let mut sample = FigureSample::from([(measure.to_owned(), outcome.rate)]);
+    if outcome.buffered_instead {
+        sample.insert("buffered_count".into(), 1.0);
     }
+    Ok(sample)
 }
 
-fn put(
-    report: &mut MountBenchReport,
-    case: &MountCase,
-    who: ServerUnderTest,
-    round: usize,
-    found: &MountBenchFound,
-) {
-    for (figure, value) in case.figures.iter().zip(&found.values) {
-        report.add(figure, who, round, *value);
-        if let Some(trips) = found.round_trips {
-            report.add_round_trips(figure, who, trips);
-        }
-    }
-    if let Some(note) = found.note {
-        report.note(format!("{}: {who}: {note}", case.figures[0].what));
-    }
-}
-
-/// Looks at names, and tells how many requests each of them cost the proxy, if there is one.
+/// Looks at names: how long it takes, and how many requests each of them costs the proxy, if there
+/// is one.
 fn counted(
     contender: &MountContender,
     look: impl FnOnce() -> anyhow::Result<(Duration, u64)>,
-) -> anyhow::Result<(Duration, Option<f64>)> {
+) -> anyhow::Result<FigureSample> {
     let requests = || match &contender.api {
         Some(api) => Ok(Some(api.status()?.totals.requests)),
         None => anyhow::Ok(None),
     };
     let before = requests()?;
     let (took, names) = look()?;
-    let trips = before.zip(requests()?).map(|(before, after)| (after - before) as f64);
-    Ok((took, trips.map(|trips| trips / names.max(1) as f64)))
+    let mut sample = FigureSample::from([("s".to_owned(), took.as_secs_f64())]);
+    if let Some((before, after)) = before.zip(requests()?) {
+        let each = (after - before) as f64 / names.max(1) as f64;
+        sample.insert("requests_per_name_ratio".into(), each);
+    }
+    Ok(sample)
 }
 
 /// Reads what is behind a mount into memory: the page cache of a virtual machine is thinned out
@@ -400,21 +241,3 @@ fn warm(path: &Path) -> anyhow::Result<()> {
 fn forget_names() -> anyhow::Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").context("cannot drop cached names")
 }
-
-fn progress(done: usize, total: usize, began: Instant, what: &str) {
-    if !std::io::stderr().is_terminal() {
-        eprintln!("{done}/{total} {}", what.trim_end());
-        return;
-    }
-    let left = match done {
-        0 => String::new(),
-        _ => {
-            let left = began.elapsed() * (total - done) as u32 / done as u32;
-            format!("{}:{:02} left", left.as_secs() / 60, left.as_secs() % 60)
-        }
-    };
-    eprint!("\r\x1b[K{done}/{total} {left}  {what}");
-    let _ = std::io::stderr().flush();
-}
-
-const QUICK_TIME: Duration = Duration::from_millis(300);

@@ -30,7 +30,7 @@ use super::super::socket::BenchAddress;
 use super::peers;
 
 /// A server whose mount is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerUnderTest {
     /// The directory itself, without a mount
     Native,
@@ -258,7 +258,7 @@ impl ServerUnderTest {
         ServerUnderTest::Glusterfs,
     ];
 
-    /// As it is given on the command line, and named in JSON.
+    /// Its name among the contenders.
     pub(crate) fn word(self) -> &'static str {
         match self {
             ServerUnderTest::Native => "native",
@@ -315,12 +315,7 @@ impl ServerUnderTest {
 
 impl fmt::Display for ServerUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ServerUnderTest::SluiceUnix => "sluice unix",
-            ServerUnderTest::SluiceTcp => "sluice tcp",
-            ServerUnderTest::SluiceUring => "sluice uring",
-            other => other.word(),
-        })
+        f.write_str(self.word())
     }
 }
 
@@ -329,17 +324,3 @@ const PORT_SSHD: u16 = 15_701;
 const PORT_GLUSTERFSD: u16 = 15_702;
 const BARE_SOCKET: &str = "/run/bare.sock";
 const UNMOUNT_MAX: Duration = Duration::from_secs(2);
-
-#[cfg(test)]
-mod tests {
-    use clap::ValueEnum as _;
-
-    use super::*;
-
-    #[test]
-    fn words_are_those_of_the_command_line() {
-        for who in ServerUnderTest::ALL {
-            assert_eq!(ServerUnderTest::from_str(who.word(), false), Ok(who));
-        }
-    }
-}

@@ -142,9 +142,9 @@ fn of_a_demo_that_was_told_to_end() {
 #[test]
 fn of_a_comparison_that_was_told_to_end() {
     if can_mount() {
-        let words = "mount --time 1h --who sluice-unix --only direct";
+        let words = "figures run mount/randread --span 1h --who sluice-unix";
         ends_by(Signal::TERM, words, "fio ");
-        let words = "figures run peers/getattr";
+        let words = "figures run peers/getattr --span 1h";
         ends_by(Signal::INT, words, " proxy ");
     }
 }

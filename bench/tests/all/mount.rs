@@ -1,4 +1,4 @@
-//! `sluice-bench mount`, shortened: what it writes, and that nothing of it stays behind.
+//! Figures of mounts, shortened: what is printed, and that nothing of a run stays behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testkit::{root_here, skip, until};
 
-/// Where a bench runs: `disk` for what it makes, and `out` for its report.
+/// The directory of a bench, with `disk` for what it makes.
 struct Place {
     dir: PathBuf,
 }
@@ -37,14 +37,8 @@ impl Place {
 
     fn bench(&self, more: &[&str]) -> Command {
         let mut command = Command::new(BENCH);
-        command.args(["mount", "--quick", "--dir"]).arg(self.disk());
-        command.arg("--out").arg(self.dir.join("out")).args(more);
+        command.args(["figures", "run", "--json", "--dir"]).arg(self.disk()).args(more);
         command
-    }
-
-    fn report(&self) -> Value {
-        let text = fs::read_to_string(self.dir.join("out/mount.json")).unwrap();
-        serde_json::from_str(&text).unwrap()
     }
 
     /// The processes whose command line names what is served or where it is mounted.
@@ -85,40 +79,28 @@ impl Drop for Running {
     }
 }
 
-/// The medians of a line of the table.
-fn medians<'r>(report: &'r Value, what: &str) -> &'r Value {
-    let figures = report["figures"].as_array().unwrap();
-    let figure = figures.iter().find(|figure| figure["what"].as_str().unwrap().contains(what));
-    &figure.unwrap_or_else(|| panic!("no {what} in {report}"))["medians"]
-}
-
 #[test]
 fn each_contender_gets_a_figure_and_nothing_is_left_behind() {
     let Some(place) = Place::new("names") else { return };
-    let output =
-        place.bench(&["--only", "cold", "--who", "native,sluice-unix,bare"]).output().unwrap();
+    let rows = ["mount/seqread-1m-1", "mount/find", "mount/ls-l"];
+    let who = ["--quick", "--who", "native,sluice-unix,bare"];
+    let output = place.bench(&[&rows[..], &who].concat()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let report = place.report();
-    for (what, who) in [
-        ("sequential read, cold, 1 job", &["native", "sluice-unix", "bare"][..]),
-        ("find", &["native", "sluice-unix"]),
-        ("ls -l", &["native", "sluice-unix"]),
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (row, measure, who) in [
+        (rows[0], "mb_per_s", &["bare", "native", "sluice-unix"][..]),
+        (rows[1], "s", &["native", "sluice-unix"]),
+        (rows[2], "s", &["native", "sluice-unix"]),
     ] {
-        let medians = medians(&report, what).as_object().unwrap();
-        let mut measured: Vec<&str> = medians.keys().map(String::as_str).collect();
-        let mut expected = who.to_vec();
-        measured.sort_unstable();
-        expected.sort_unstable();
-        assert_eq!(measured, expected, "{what}: {report}");
-        assert!(medians.values().all(|value| value.as_f64().unwrap() > 0.0), "{medians:?}");
+        let rounds = report[row]["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 1, "{report}");
+        let samples = rounds[0]["samples"].as_object().unwrap();
+        assert_eq!(samples.keys().map(String::as_str).collect::<Vec<_>>(), who, "{row}: {report}");
+        assert!(samples.values().all(|sample| sample[measure].as_f64().unwrap() > 0.0), "{report}");
+        assert_eq!(report[row]["failed"], Value::Null);
     }
-    assert_eq!(report["notes"], Value::Array(vec![]));
-    let find = &report["figures"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|f| f["what"].as_str().unwrap().starts_with("find"));
-    let trips = find.unwrap()["requests_per_name"]["sluice-unix"].as_f64().unwrap();
+    let find = &report["mount/find"]["rounds"][0]["samples"]["sluice-unix"];
+    let trips = find["requests_per_name_ratio"].as_f64().unwrap();
     // A directory at a time and not a file at a time.
     assert!(trips > 0.0 && trips < 0.5, "{trips} requests for each name");
     place.assert_nothing_is_left();
@@ -128,21 +110,20 @@ fn each_contender_gets_a_figure_and_nothing_is_left_behind() {
 fn an_interrupted_bench_leaves_nothing_behind() {
     let Some(place) = Place::new("interrupted") else { return };
     // Long enough that it cannot end by itself before it is told to.
-    let mut command = Command::new(BENCH);
-    command.args(["mount", "--only", "random read, direct, 1 job", "--time", "1h"]);
-    command.args(["--who", "sluice-tcp", "--dir"]).arg(place.disk());
-    let mut bench = Running(command.arg("--out").arg(&place.dir).spawn().unwrap());
+    let words = ["mount/randread-4k-1", "--span", "1h", "--who", "sluice-tcp"];
+    let mut bench = Running(place.bench(&words).spawn().unwrap());
     until("fio works on the mount", || !place.processes("at-sluice-tcp/bench-data").is_empty());
     kill_process(Pid::from_child(&bench.0), Signal::INT).unwrap();
     assert_eq!(bench.0.wait().unwrap().code(), Some(1));
     place.assert_nothing_is_left();
-    assert!(!place.dir.join("mount.json").exists());
 }
 
 #[test]
-fn a_name_that_no_case_has_is_refused_and_leaves_nothing() {
+fn a_name_that_no_row_has_is_refused_and_leaves_nothing() {
     let Some(place) = Place::new("none") else { return };
-    let output = place.bench(&["--only", "no such case"]).output().unwrap();
+    let output = place.bench(&["no such row"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("no row's name contains no such row"), "{told}");
     place.assert_nothing_is_left();
 }
