@@ -57,7 +57,13 @@ pub(crate) fn all_rows() -> Vec<FigureRow> {
 }
 
 /// Every group, in the order of the document.
-pub(crate) const GROUPS: &[FigureGroup] = &[crate::peers::GROUP, crate::mount::GROUP];
+pub(crate) const GROUPS: &[FigureGroup] = &[
+    crate::peers::GROUP,
+    crate::mount::GROUP,
+    crate::qos::limits::GROUP,
+    crate::qos::blocked::GROUP,
+    crate::qos::costs::GROUP,
+];
 
 #[cfg(test)]
 mod tests {

@@ -51,6 +51,8 @@ pub(crate) enum FigureBound {
     Least(f64),
     /// At most this value.
     Most(f64),
+    /// At most this far from zero.
+    Within(f64),
     /// At most this many per cent away from the value.
     Near { value: f64, percent: f64 },
     /// At least this many times the greatest of the others.
@@ -136,6 +138,7 @@ impl FigureGoal {
         match self.bound {
             FigureBound::Least(least) => format!("{who}{name} ≥ {}", shown(least, unit)),
             FigureBound::Most(most) => format!("{who}{name} ≤ {}", shown(most, unit)),
+            FigureBound::Within(most) => format!("{who}{name} within ± {}", shown(most, unit)),
             FigureBound::Near { value, percent } => {
                 format!("{who}{name} {} ± {percent} %", shown(value, unit))
             }
@@ -160,7 +163,10 @@ impl FigureGoal {
         let most = others.iter().copied().max_by(f64::total_cmp);
         let least = others.iter().copied().min_by(f64::total_cmp);
         let value = match self.bound {
-            FigureBound::Least(_) | FigureBound::Most(_) | FigureBound::Near { .. } => own,
+            FigureBound::Least(_)
+            | FigureBound::Most(_)
+            | FigureBound::Within(_)
+            | FigureBound::Near { .. } => own,
             FigureBound::TimesLeast(_) => own / most?,
             FigureBound::TimesMost(_) => own / least?,
             FigureBound::PercentMore(_) => (own / least? - 1.0) * 100.0,
@@ -175,6 +181,7 @@ impl FigureGoal {
             FigureBound::Most(most)
             | FigureBound::TimesMost(most)
             | FigureBound::PercentMore(most) => value <= most,
+            FigureBound::Within(most) => value.abs() <= most,
             FigureBound::Near { value: near, percent } => {
                 (value - near).abs() <= near.abs() * percent / 100.0
             }
@@ -184,9 +191,10 @@ impl FigureGoal {
     /// A judged value, in the unit of its bound.
     pub(crate) fn show(&self, value: f64) -> String {
         match self.bound {
-            FigureBound::Least(_) | FigureBound::Most(_) | FigureBound::Near { .. } => {
-                shown(value, name_and_unit(self.measure).1)
-            }
+            FigureBound::Least(_)
+            | FigureBound::Most(_)
+            | FigureBound::Within(_)
+            | FigureBound::Near { .. } => shown(value, name_and_unit(self.measure).1),
             FigureBound::TimesLeast(_) | FigureBound::TimesMost(_) => shown(value, "×"),
             FigureBound::PercentMore(_) => format!("{value:+.1} %"),
         }

@@ -14,100 +14,104 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use model::Bytes;
 
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{QosSetup, QosTestBed};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{Cut, QosJob, QosJobPart};
-use super::table::{QosRow, QosTable, figures};
 
-/// Measures one sleeping call and 16, beside reads of another export and of the same.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    table.progress("making files");
-    let bed = &run.bed;
-    let warm = bed.file("warm", WARM_LEN)?;
-    let sleepy = match Sleepy::make(bed) {
-        Ok(sleepy) => sleepy,
-        Err(error) => {
-            table.note(format!("not measured: {error:#}"));
-            return Ok(());
-        }
+/// Calls that sleep beside reads.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "blocked",
+    title: "Calls that sleep",
+    what: "4 KiB reads, one at a time, while calls of another connection sleep in the kernel for 5 s. \
+           `delay` is by how much the longest read exceeds the longest of the 5 s before.",
+    sources: &["bench/src/qos/blocked.rs", "bench/src/qos/job.rs", "bench/src/link.rs"],
+    rows: || CASES.iter().map(|(export, calls)| row(export, *calls)).collect(),
+    measure,
+};
+
+const CASES: [(&str, usize); 4] = [("x", 1), ("x", 16), ("y", 1), ("y", 16)];
+
+fn row(export: &str, calls: usize) -> FigureRow {
+    let (name, place) = match export {
+        "x" => ("other", "another file system"),
+        _ => ("same", "the same file system"),
     };
+    let what = format!("{calls} sleeping writes, reads of {place}");
+    FigureRow::new(&format!("blocked/{name}-{calls}"), &what, &["sluice"]).rounds(5, 5.0).goal(
+        "sluice",
+        "delay_ms",
+        FigureBound::Most(DELAY_MS_MAX),
+    )
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+    let warm = bed.file("warm", WARM_LEN)?;
+    let sleepy = Sleepy::make(&bed)?;
     let second = Some(sleepy.dir.clone());
     let proxy = bed.proxy("blocked", &QosSetup { second, ..QosSetup::default() })?;
-    for export in ["x", "y"] {
-        for calls in [1, 16] {
-            let name = format!("{calls} sleeping, reads of {}", where_is(export));
-            if !run.wants(&name) {
-                continue;
-            }
-            table.progress(&name);
+    for (export, calls) in CASES {
+        sink.round_of(&row(export, calls), |_| {
             std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
-            let mut plan = proxy.plan(export, "reader", WorkOp::Randread, Bytes::kib(4));
-            plan.file_size = WARM_LEN;
-            let mut reader =
-                QosJob::start(&[QosJobPart { plan, dir: String::new(), data: "warm".into() }])?;
-            run.bed.wait(Duration::from_millis(200))?;
-            reader.cut()?;
-            run.bed.wait(run.time(5, 2))?;
-            let before = reader.cut()?;
-            let mut plan = proxy.plan("y", "sleeper", WorkOp::Write, Bytes::kib(64));
-            (plan.file_size, plan.depth) = (WRITTEN_LEN, calls);
-            let frozen = sleepy.freeze()?;
-            reader.cut()?;
-            let mut sleeper =
-                QosJob::start(&[QosJobPart { plan, dir: "sleeper".into(), data: String::new() }])?;
-            // The guarantee is for 5 s; the freeze lasts as long as the span.
-            run.bed.wait(run.time(5, 2).max(Duration::from_secs(2)))?;
-            let (during, slept) = (reader.cut()?, sleeper.cut()?);
-            drop(frozen);
-            before.check()?;
-            during.check()?;
-            if slept.score.ops > 0 {
-                bail!("{} writes went through a frozen file system", slept.score.ops);
-            }
-            table.add(row(&name, &before, &during));
-        }
+            let time = run.time(&row(export, calls));
+            one(&bed, &proxy, &sleepy, export, calls, time)
+        })?;
     }
     Ok(())
 }
 
-fn row(name: &str, before: &Cut, during: &Cut) -> QosRow {
-    let max_ms = |cut: &Cut| cut.score.latency_ns.max() as f64 / 1e6;
-    // A read that never came back is not in the histogram, but it is a gap.
-    let (was, is) = (max_ms(before), max_ms(during).max(during.gap.as_secs_f64() * 1e3));
-    let delay = (is - was).max(0.0);
-    let rate = |cut: &Cut| cut.score.ops as f64 / cut.span.as_secs_f64();
-    QosRow {
-        case: name.into(),
-        target: format!("delays others by at most {DELAY_MS_MAX} ms"),
-        reached: format!("longest read {is:.1} ms, {was:.1} ms before"),
-        met: Some(delay <= DELAY_MS_MAX),
-        beside: format!(
-            "p99.9 {:.0} µs, {:.0} before; {:.0} reads/s, {:.0} before",
-            during.latency_us(0.999),
-            before.latency_us(0.999),
-            rate(during),
-            rate(before)
-        ),
-        figures: figures([
-            ("delay_ms", delay),
-            ("longest_ms", is),
-            ("longest_before_ms", was),
-            ("p999_us", during.latency_us(0.999)),
-            ("p999_before_us", before.latency_us(0.999)),
-            ("over_5_ms", over(during)),
-            ("over_5_ms_before", over(before)),
-        ]),
+/// Reads of `export` for a span, and for as long while `calls` writes sleep.
+fn one(
+    bed: &QosTestBed,
+    proxy: &QosProxy,
+    sleepy: &Sleepy,
+    export: &str,
+    calls: usize,
+    time: Duration,
+) -> anyhow::Result<FigureSample> {
+    let mut plan = proxy.plan(export, "reader", WorkOp::Randread, Bytes::kib(4));
+    plan.file_size = WARM_LEN;
+    let mut reader =
+        QosJob::start(&[QosJobPart { plan, dir: String::new(), data: "warm".into() }])?;
+    bed.wait(Duration::from_millis(200))?;
+    reader.cut()?;
+    bed.wait(time)?;
+    let before = reader.cut()?;
+    let mut plan = proxy.plan("y", "sleeper", WorkOp::Write, Bytes::kib(64));
+    (plan.file_size, plan.depth) = (WRITTEN_LEN, calls);
+    let frozen = sleepy.freeze()?;
+    reader.cut()?;
+    let mut sleeper =
+        QosJob::start(&[QosJobPart { plan, dir: "sleeper".into(), data: String::new() }])?;
+    bed.wait(time)?;
+    let (during, slept) = (reader.cut()?, sleeper.cut()?);
+    drop(frozen);
+    before.check()?;
+    during.check()?;
+    if slept.score.ops > 0 {
+        bail!("{} writes went through a frozen file system", slept.score.ops);
     }
+    let longest = |cut: &Cut| cut.score.latency_ns.max() as f64 / 1e6;
+    // A read that never came back is not in the histogram, but it is a gap.
+    let (was, is) = (longest(&before), longest(&during).max(during.gap.as_secs_f64() * 1e3));
+    let all = [
+        ("delay_ms", (is - was).max(0.0)),
+        ("longest_ms", is),
+        ("longest_before_ms", was),
+        ("p999_us", during.latency_us(0.999)),
+        ("p999_before_us", before.latency_us(0.999)),
+        ("over_5_ms_count", over(&during)),
+        ("over_5_ms_before_count", over(&before)),
+    ];
+    Ok(all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// How many reads took longer than 5 ms.
 fn over(cut: &Cut) -> f64 {
     cut.score.latency_ns.count_between(5_000_000, u64::MAX) as f64
-}
-
-fn where_is(export: &str) -> &'static str {
-    if export == "x" { "another file system" } else { "the same one" }
 }
 
 /// A file system in a file, mounted; unmounted when dropped.

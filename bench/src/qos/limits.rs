@@ -2,19 +2,33 @@
 //!
 //! Every case is a job of its own, so that each begins with a meter that nobody has used.
 //! What was served comes from the control API's counters and their own time. The rate
-//! without a limit is measured first for each way of asking; a limit that is not well
-//! below it limits nothing and is left out.
+//! without a limit is measured first for each way of asking; where it is not well above a
+//! limit, the limit limits nothing, and the row says so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::Bytes;
 
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{QosProxy, QosSetup};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{Cut, QosJob, QosJobPart};
-use super::table::{QosRow, QosTable, figures};
+
+/// Limits of one job.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "limits",
+    title: "Limits",
+    what: "One job of cached reads with a limit, by every size, number of connections and depth. The \
+           error is what it was served, against the limit's rate times the span; a span is so long \
+           that a request and the burst are within 2 % of it. `gap` is the longest time without a \
+           reply, as a multiple of the longest that the limit explains.",
+    sources: &["bench/src/qos/limits.rs", "bench/src/qos/job.rs", "bench/src/link.rs"],
+    rows: || cases().map(|(limit, shape)| row(limit, shape)).collect(),
+    measure,
+};
 
 /// How a job asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,44 +53,42 @@ struct LimitServed {
     cut: Cut,
 }
 
-/// Measures every limit in every shape that can exceed it.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    table.progress("making files");
-    let bed = &run.bed;
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
     let warm = bed.file("warm", WARM_LEN)?;
     let rules = rules();
     let proxy = bed.proxy("limits", &QosSetup { rules: &rules, ..QosSetup::default() })?;
     let mut free = BTreeMap::new();
-    let mut number = 0;
-    let mut skipped = 0;
-    for limit in LIMITS {
-        for shape in shapes(run.is_quick()) {
-            if !run.wants(&name(limit, shape)) {
-                continue;
-            }
-            table.progress(&name(limit, shape));
-            std::io::copy(&mut warm.try_clone()?, &mut std::io::sink())?;
-            number += 1;
-            if let std::collections::btree_map::Entry::Vacant(entry) = free.entry(shape) {
-                let served = serve(run, &proxy, &format!("free.{number}"), shape, FREE_TIME)?;
-                entry.insert(served.bytes as f64 / served.seconds);
-            }
-            let free = free[&shape];
-            if free < 1.5 * limit.bytes_per_sec(shape.size) {
-                skipped += 1;
-                continue;
-            }
-            let job = format!("{}.{number}", limit.tag());
-            let served = serve(run, &proxy, &job, shape, run.time(10, 3))?;
-            table.add(row(limit, shape, &served, free));
+    for (number, (limit, shape)) in cases().enumerate() {
+        let row = row(limit, shape);
+        if !sink.wants(&row.id) {
+            continue;
         }
+        let round = sink.begin(&row.id);
+        std::io::copy(&mut warm.try_clone()?, &mut std::io::sink())?;
+        if let std::collections::btree_map::Entry::Vacant(entry) = free.entry(shape) {
+            let served = serve(&bed, &proxy, &format!("free.{number}"), shape, FREE_TIME)?;
+            entry.insert(served.bytes as f64 / served.seconds);
+        }
+        let free = free[&shape];
+        if free < 1.5 * limit.bytes_per_sec(shape.size) {
+            drop(round);
+            let mb = free / 1e6;
+            let why = format!("without a limit {mb:.0} MB/s, less than 1.5 times the limit");
+            sink.not_applicable(&row.id, &why)?;
+            continue;
+        }
+        let job = format!("{}.{number}", limit.tag());
+        let served = serve(&bed, &proxy, &job, shape, run.time(&row))?;
+        let mut round = round;
+        round.sample(SLUICE, sample(limit, shape, &served, free));
+        round.end()?;
     }
-    table.note(format!("{skipped} cases left out: unlimited, they had less than 1.5 × the limit"));
     Ok(())
 }
 
 fn serve(
-    run: &QosRun<'_>,
+    bed: &QosTestBed,
     proxy: &QosProxy,
     job: &str,
     shape: LimitShape,
@@ -88,10 +100,10 @@ fn serve(
     plan.file_size = WARM_LEN;
     let part = QosJobPart { plan, dir: String::new(), data: "warm".into() };
     let mut load = QosJob::start(&[part])?;
-    run.bed.wait(SETTLE)?;
+    bed.wait(SETTLE)?;
     let (began, before) = proxy.class(job)?;
     load.cut()?;
-    run.bed.wait(time)?;
+    bed.wait(time)?;
     let (ended, after) = proxy.class(job)?;
     let cut = load.cut()?;
     cut.check()?;
@@ -99,64 +111,59 @@ fn serve(
     Ok(LimitServed { bytes: usage.read_bytes, ops: usage.ops, seconds: ended - began, cut })
 }
 
-fn row(limit: LimitCase, shape: LimitShape, served: &LimitServed, free: f64) -> QosRow {
-    let (amount, rate, request) = match limit {
-        LimitCase::Bytes(rate) => (served.bytes as f64, rate as f64, shape.size as f64),
-        LimitCase::Ops(rate) => (served.ops as f64, rate as f64, 1.0),
+fn sample(limit: LimitCase, shape: LimitShape, served: &LimitServed, free: f64) -> FigureSample {
+    let amount = match limit {
+        LimitCase::Bytes(_) => served.bytes,
+        LimitCase::Ops(_) => served.ops,
     };
+    let (rate, request) = limit.rate_and_request(shape.size);
     let granted = rate * served.seconds;
-    let error = amount - granted;
-    let bound = bound(rate, request, granted);
     // Requests take turns: two of them, and the burst's time for a thread to wake.
     let gap_max = 2.0 * request / rate + BURST_SECONDS;
     let gap = served.cut.gap.as_secs_f64();
-    let frozen = gap > gap_max;
-    let percent = error / granted * 100.0;
-    let mut beside = format!("longest gap {:.0} ms", gap * 1e3);
-    if frozen {
-        beside.push_str(&format!(": frozen, {:.0} ms expected at most", gap_max * 1e3));
-    }
-    QosRow {
-        case: name(limit, shape),
-        target: format!("within {:.2} %, never frozen", bound / granted * 100.0),
-        reached: format!("{percent:+.2} %"),
-        met: Some(error.abs() <= bound && !frozen),
-        beside,
-        figures: figures([
-            ("served", amount),
-            ("granted", granted),
-            ("bound", bound),
-            ("seconds", served.seconds),
-            ("error_percent", percent),
-            ("gap_ms", gap * 1e3),
-            ("gap_max_ms", gap_max * 1e3),
-            ("free_bytes_per_sec", free),
-            ("p99_us", served.cut.latency_us(0.99)),
-        ]),
-    }
+    let all = [
+        ("error_percent", (amount as f64 / granted - 1.0) * 100.0),
+        ("gap_ratio", gap / gap_max),
+        ("gap_ms", gap * 1e3),
+        ("span_s", served.seconds),
+        ("without_limit_mb_per_s", free / 1e6),
+        ("p99_us", served.cut.latency_us(0.99)),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// How far from its grant a job may be: 2 %, or one request and the burst.
-fn bound(rate: f64, request: f64, granted: f64) -> f64 {
-    let burst = (rate * BURST_SECONDS).max(request);
-    (granted * 0.02).max(request + burst)
-}
-
-fn shapes(quick: bool) -> Vec<LimitShape> {
-    let sizes: &[u64] = if quick { &[4 << 10, 1 << 20] } else { &[4 << 10, 64 << 10, 1 << 20] };
-    let depths: &[usize] = if quick { &[1, 64] } else { &[1, 8, 64] };
-    let mut all = Vec::new();
-    for &size in sizes {
-        for connections in [1, 8] {
-            all.extend(depths.iter().map(|&depth| LimitShape { size, connections, depth }));
-        }
-    }
-    all
-}
-
-fn name(limit: LimitCase, shape: LimitShape) -> String {
+fn row(limit: LimitCase, shape: LimitShape) -> FigureRow {
     let LimitShape { size, connections, depth } = shape;
-    format!("{}, {}, {connections} × {depth}", limit.text(), Bytes::new(size))
+    let id = format!("limits/{}-{}k-{connections}x{depth}", limit.tag(), size >> 10);
+    let what =
+        format!("{} by reads of {}, {connections} × {depth}", limit.text(), Bytes::new(size));
+    FigureRow::new(&id, &what, &[SLUICE])
+        .rounds(1, seconds(limit, shape))
+        .goal(SLUICE, "error_percent", FigureBound::Within(2.0))
+        .goal(SLUICE, "gap_ratio", FigureBound::Most(1.0))
+}
+
+/// Seconds after which a request and the burst are within 2 % of what the limit grants.
+fn seconds(limit: LimitCase, shape: LimitShape) -> f64 {
+    let (rate, request) = limit.rate_and_request(shape.size);
+    let burst = (rate * BURST_SECONDS).max(request);
+    ((request + burst) / rate / 0.02).ceil().max(10.0)
+}
+
+/// Every limit in every shape.
+fn cases() -> impl Iterator<Item = (LimitCase, LimitShape)> {
+    LIMITS.into_iter().flat_map(|limit| shapes().map(move |shape| (limit, shape)))
+}
+
+fn shapes() -> impl Iterator<Item = LimitShape> {
+    let sizes = [4 << 10, 64 << 10, 1 << 20];
+    let all = move |size| {
+        let depths = move |connections| {
+            [1, 8, 64].map(|depth| LimitShape { size, connections, depth }).into_iter()
+        };
+        [1, 8].into_iter().flat_map(depths)
+    };
+    sizes.into_iter().flat_map(all)
 }
 
 impl LimitCase {
@@ -173,6 +180,14 @@ impl LimitCase {
         match self {
             LimitCase::Bytes(rate) => format!("bytes{}", rate / 1_000_000),
             LimitCase::Ops(rate) => format!("ops{rate}"),
+        }
+    }
+
+    /// The rate, and what one request of that size is of it.
+    fn rate_and_request(self, size: u64) -> (f64, f64) {
+        match self {
+            LimitCase::Bytes(rate) => (rate as f64, size as f64),
+            LimitCase::Ops(rate) => (rate as f64, 1.0),
         }
     }
 
@@ -205,6 +220,7 @@ const LIMITS: [LimitCase; 8] = [
     LimitCase::Ops(10_000),
     LimitCase::Ops(100_000),
 ];
+const SLUICE: &str = "sluice";
 const WARM_LEN: Bytes = Bytes::mib(256);
 const FREE_TIME: Duration = Duration::from_secs(1);
 /// The burst that an unused meter lets through at once is over by then.
@@ -225,12 +241,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_two_percent_or_a_request_and_the_burst() {
-        // 10 s of 100 MB/s by 4 KiB: 2 % are more than a request and the burst of 10 MB.
-        assert_eq!(bound(1e8, 4096.0, 1e9), 2e7);
-        // 3 s of it: they are less.
-        assert_eq!(bound(1e8, 4096.0, 3e8), 1e7 + 4096.0);
-        // Requests larger than the burst count twice.
-        assert_eq!(bound(1e6, 1048576.0, 1e7), 2.0 * 1048576.0);
+    fn a_span_is_long_enough_for_a_request_and_the_burst() {
+        let shape = |size| LimitShape { size, connections: 1, depth: 1 };
+        assert_eq!(seconds(LimitCase::Bytes(100_000_000), shape(4096)), 10.0);
+        // A burst is at least a request: 2 MiB are 2 % of 105 s of 1 MB/s.
+        assert_eq!(seconds(LimitCase::Bytes(1_000_000), shape(1 << 20)), 105.0);
+        assert_eq!(cases().count(), 144);
     }
 }

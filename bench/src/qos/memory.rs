@@ -4,7 +4,7 @@
 //! attached connections and with none. The second runs the life of a job (attach under
 //! a name that was never used, load, clunk, close) over and over. The dispatcher
 //! remembers jobs that have gone, up to a bound, so memory grows until then: the spans
-//! that count come after it.
+//! that count come after it, and of both the one that grew more is judged.
 
 use std::time::Duration;
 
@@ -12,95 +12,93 @@ use anyhow::Context as _;
 use model::Bytes;
 use ninep::{Fid, open};
 
+use super::super::figures::groups::FigureRun;
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
 use super::super::session::{BenchIdentity, BenchSession};
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{QosProxy, QosSetup};
-use super::table::{QosRow, QosTable, figures};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
 
-/// Measures the memory of idle connections, and its growth with uptime.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let bed = &run.bed;
-    bed.file("data", Bytes::mib(1))?;
-    let setup = QosSetup { rules: RULES, ..QosSetup::default() };
-    let proxy = bed.proxy("idle", &setup)?;
-    idle(run, &proxy, table)?;
-    drop(proxy);
-    let proxy = bed.proxy("uptime", &setup)?;
-    uptime(run, &proxy, table)
+/// Idle connections, and growth with uptime.
+pub(super) fn rows() -> Vec<FigureRow> {
+    vec![
+        FigureRow::new(IDLE, "memory of an attached connection, of 4,000 idle ones", &[SLUICE])
+            .rounds(3, 1.0)
+            .goal(SLUICE, "each_bytes", FigureBound::Most(65_536.0)),
+        FigureRow::new(
+            UPTIME,
+            "growth for each job that comes and goes, of 80,000 after the 66,000 that are remembered",
+            &[SLUICE],
+        )
+        .rounds(3, 1.0)
+        .goal(SLUICE, "growth_each_bytes", FigureBound::Most(GROWTH_BYTES_MAX)),
+    ]
 }
 
-fn idle(run: &QosRun<'_>, proxy: &QosProxy, table: &mut QosTable) -> anyhow::Result<()> {
+/// Measures both on a proxy of its own each.
+pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let rows = rows();
+    if !sink.wants_any(&rows) {
+        return Ok(());
+    }
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+    bed.file("data", Bytes::mib(1))?;
+    let setup = QosSetup { rules: RULES, ..QosSetup::default() };
+    let few = if run.is_quick { 10 } else { 1 };
+    sink.round_of(&rows[0], |_| idle(&bed, &bed.proxy("idle", &setup)?, 4_000 / few))?;
+    sink.round_of(&rows[1], |_| {
+        let lives = [REMEMBERED / few as u64, LIVES / few as u64];
+        uptime(&bed, &bed.proxy("uptime", &setup)?, lives)
+    })
+}
+
+fn idle(bed: &QosTestBed, proxy: &QosProxy, count: usize) -> anyhow::Result<FigureSample> {
     // What the first connections bring into being (threads, buffers) is nobody's own.
     drop(attach(proxy, "first")?);
     let empty = proxy.process.resident()?;
     let mut sessions = Vec::new();
-    for count in [1000, 4000] {
-        table.progress(&format!("{count} connections"));
-        while sessions.len() < count {
-            sessions.push(attach(proxy, &format!("idle{}", sessions.len()))?);
-            run.bed.wait(Duration::ZERO)?;
-        }
-        let resident = proxy.process.resident()?;
-        let each = (resident as f64 - empty as f64) / count as f64;
-        table.add(QosRow {
-            case: format!("{count} idle attached connections"),
-            target: "at most 64 KiB each".into(),
-            reached: format!("{:.1} KiB each", each / 1024.0),
-            met: Some(each <= 65536.0),
-            beside: format!("{} MiB, {} with none", resident >> 20, empty >> 20),
-            figures: figures([
-                ("bytes_each", each),
-                ("resident_bytes", resident as f64),
-                ("resident_bytes_empty", empty as f64),
-            ]),
-        });
+    while sessions.len() < count {
+        sessions.push(attach(proxy, &format!("idle{}", sessions.len()))?);
+        bed.wait(Duration::ZERO)?;
     }
-    drop(sessions);
-    Ok(())
+    let resident = proxy.process.resident()?;
+    Ok(FigureSample::from([
+        ("each_bytes".into(), (resident as f64 - empty as f64) / count as f64),
+        ("resident_mib".into(), mib(resident)),
+        ("resident_empty_mib".into(), mib(empty)),
+    ]))
 }
 
-fn uptime(run: &QosRun<'_>, proxy: &QosProxy, table: &mut QosTable) -> anyhow::Result<()> {
-    let cycles: u64 = if run.is_quick() { 40_000 } else { 80_000 };
+/// Jobs until the memory for those that have gone is full, then two spans of half the lives each.
+fn uptime(
+    bed: &QosTestBed,
+    proxy: &QosProxy,
+    [remembered, lives]: [u64; 2],
+) -> anyhow::Result<FigureSample> {
     let empty = proxy.process.resident()?;
     let mut seen = [0; 3];
     for (span, resident) in seen.iter_mut().enumerate() {
-        let lives = if span == 0 { REMEMBERED } else { cycles / 2 };
-        for cycle in 0..lives {
-            if cycle.is_multiple_of(100) {
-                table.progress(&format!("job {cycle} of {lives}, span {span}"));
-                run.bed.wait(Duration::ZERO)?;
+        for job in 0..if span == 0 { remembered } else { lives / 2 } {
+            if job.is_multiple_of(100) {
+                bed.wait(Duration::ZERO)?;
             }
-            live(proxy, &format!("job{span}.{cycle}"))?;
+            live(proxy, &format!("job{span}.{job}"))?;
         }
         *resident = proxy.process.resident()?;
     }
     let [full, second, third] = seen.map(|bytes| bytes as f64);
-    // What the allocator keeps moves about: growth is what both later spans show.
-    let each = (second - full).min(third - second) / (cycles / 2) as f64;
-    let kept = (full - empty as f64) / REMEMBERED as f64;
-    table.add(QosRow {
-        case: format!("{cycles} jobs come and go, after {REMEMBERED} that are remembered"),
-        target: "nothing grows with uptime".into(),
-        reached: format!("{each:+.1} bytes for each job"),
-        met: Some(each <= GROWTH_BYTES_MAX),
-        beside: format!(
-            "{kept:.0} bytes for each job that is remembered; resident {} KiB, then {}, {} and {}",
-            empty >> 10,
-            seen[0] >> 10,
-            seen[1] >> 10,
-            seen[2] >> 10
-        ),
-        figures: figures([
-            ("bytes_each", each),
-            ("bytes_each_remembered", kept),
-            ("resident_bytes_empty", empty as f64),
-            ("resident_bytes_full", full),
-            ("resident_bytes_2", second),
-            ("resident_bytes_3", third),
-        ]),
-    });
-    Ok(())
+    let growth = (second - full).max(third - second) / (lives / 2) as f64;
+    Ok(FigureSample::from([
+        ("growth_each_bytes".into(), growth),
+        ("remembered_each_bytes".into(), (full - empty as f64) / remembered as f64),
+        ("resident_empty_mib".into(), mib(empty)),
+        ("resident_full_mib".into(), mib(seen[0])),
+        ("resident_end_mib".into(), mib(seen[2])),
+    ]))
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The whole life of a job.
@@ -121,11 +119,15 @@ fn attach(proxy: &QosProxy, job: &str) -> anyhow::Result<BenchSession> {
     Ok(session)
 }
 
+const SLUICE: &str = "sluice";
+const IDLE: &str = "cost/idle-connection";
+const UPTIME: &str = "cost/uptime-growth";
 const ROOT: Fid = Fid(1);
 const FILE: Fid = Fid(2);
 const READ_LEN: u64 = 256 << 10;
 /// More idle jobs than the dispatcher keeps (65,536 of each kind of thing).
 const REMEMBERED: u64 = 66_000;
+const LIVES: u64 = 80_000;
 /// A leak is of whole objects; less than this is the allocator's moving about.
 const GROWTH_BYTES_MAX: f64 = 50.0;
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n";

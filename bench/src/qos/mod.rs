@@ -9,12 +9,13 @@
 //! `qos-NAME.json` there.
 
 mod bed;
-mod blocked;
+pub(crate) mod blocked;
 mod controlled;
 mod cost;
+pub(crate) mod costs;
 mod decayed;
 mod job;
-mod limits;
+pub(crate) mod limits;
 mod memory;
 mod mounted;
 mod mounts;
@@ -68,20 +69,10 @@ pub(crate) struct Args {
 pub(crate) enum QosGuarantee {
     /// Two jobs share by weight
     Weights,
-    /// A job gets the rate of its limit
-    Limits,
     /// Small operations beside large writes
     Victim,
-    /// A backend call that sleeps for 5 s
-    Blocked,
-    /// Idle connections, and growth with uptime
-    Memory,
-    /// Processor time that scheduling takes
-    Cost,
     /// Weights, a victim, a neighbour and a proxy that returns, through mounts
     Mounts,
-    /// A page of metrics while 36,603 jobs are at work
-    Scrape,
     /// One limit over many proxies, and what their controller costs
     Controller,
     /// A limit that falls with past usage, by the formula
@@ -119,13 +110,8 @@ fn measure(
     let run = QosRun { args, bed };
     match guarantee {
         QosGuarantee::Weights => weights::measure(&run, &mut table),
-        QosGuarantee::Limits => limits::measure(&run, &mut table),
         QosGuarantee::Victim => victim::measure(&run, &mut table),
-        QosGuarantee::Blocked => blocked::measure(&run, &mut table),
-        QosGuarantee::Memory => memory::measure(&run, &mut table),
-        QosGuarantee::Cost => cost::measure(&run, &mut table),
         QosGuarantee::Mounts => mounts::measure(&run, &mut table),
-        QosGuarantee::Scrape => scrape::measure(&run, &mut table),
         QosGuarantee::Controller => controlled::measure(&run, &mut table, out),
         QosGuarantee::Decay => decayed::measure(&run, &mut table, out),
     }
@@ -138,13 +124,8 @@ impl QosGuarantee {
     fn name(self) -> &'static str {
         match self {
             QosGuarantee::Weights => "weights",
-            QosGuarantee::Limits => "limits",
             QosGuarantee::Victim => "victim",
-            QosGuarantee::Blocked => "blocked",
-            QosGuarantee::Memory => "memory",
-            QosGuarantee::Cost => "cost",
             QosGuarantee::Mounts => "mounts",
-            QosGuarantee::Scrape => "scrape",
             QosGuarantee::Controller => "controller",
             QosGuarantee::Decay => "decay",
         }

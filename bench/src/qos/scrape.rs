@@ -15,25 +15,42 @@ use hdrhistogram::Histogram;
 use model::Bytes;
 use ninep::Fid;
 
+use super::super::figures::groups::FigureRun;
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
 use super::super::session::{BenchIdentity, BenchSession};
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{QosProxy, QosSetup};
-use super::table::{QosRow, QosTable, figures};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
 
-/// Measures pages and who is served meanwhile.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let jobs = if run.is_quick() { JOBS / 10 } else { JOBS };
-    let rounds = run.rounds(20, 4);
-    let setup = QosSetup { rules: RULES, ..QosSetup::default() };
-    let proxy = run.bed.proxy("scrape", &setup)?;
+/// A page, its memory, and another job beside it.
+pub(super) fn rows() -> Vec<FigureRow> {
+    let what =
+        "pages of metrics while 36,603 jobs are at work, and another job's getattrs beside them";
+    vec![
+        FigureRow::new("cost/scrape", what, &[SLUICE])
+            .rounds(3, 10.0)
+            .goal(SLUICE, "page_most_ms", FigureBound::Most(100.0))
+            .goal(SLUICE, "growth_kib", FigureBound::Most(GROWTH_KIB_MAX)),
+    ]
+}
+
+/// Measures pages and the job beside them.
+pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let row = &rows()[0];
+    sink.round_of(row, |_| {
+        let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+        one(&bed, if run.is_quick { JOBS / 10 } else { JOBS }, run.time(row) / 2)
+    })
+}
+
+fn one(bed: &QosTestBed, jobs: u32, span: Duration) -> anyhow::Result<FigureSample> {
+    let proxy = bed.proxy("scrape", &QosSetup { rules: RULES, ..QosSetup::default() })?;
     let mut session = connect(&proxy)?;
     proxy.api.metrics()?;
     let empty = proxy.process.resident()?;
     for job in 0..jobs {
         if job.is_multiple_of(1000) {
-            table.progress(&format!("{job} of {jobs} jobs attached"));
-            run.bed.wait(Duration::ZERO)?;
+            bed.wait(Duration::ZERO)?;
         }
         let who = BenchIdentity { uname: "root".into(), uid: job / JOBS_PER_USER };
         session.attach(Fid(job), &format!("x?job=job.{job}"), &who)?;
@@ -42,17 +59,17 @@ pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
     touch(&mut session, jobs)?;
     let attached = proxy.process.resident()?;
     let mut scrapes = Scrapes::default();
-    for round in 0..rounds {
-        table.progress(&format!("scrape {round} of {rounds}"));
-        run.bed.wait(Duration::ZERO)?;
+    for _ in 0..SCRAPES {
+        bed.wait(Duration::ZERO)?;
         touch(&mut session, jobs)?;
         scrapes.add(&proxy)?;
     }
-    let [alone, beside] = neighbour(run, &proxy)?;
-    table.add(pages(jobs, &scrapes));
-    table.add(memory(jobs, empty, attached, &scrapes));
-    table.add(waits(&alone, &beside));
-    Ok(())
+    let mut sample = scrapes.sample(jobs, empty, attached);
+    let [alone, beside] = neighbour(&proxy, span)?;
+    let us = |times: &Histogram<u64>| times.value_at_quantile(0.99) as f64 / 1e3;
+    sample.insert("neighbour_p99_us".into(), us(&beside));
+    sample.insert("neighbour_alone_p99_us".into(), us(&alone));
+    Ok(sample)
 }
 
 /// A request of every job.
@@ -79,76 +96,29 @@ impl Scrapes {
         self.lines = page.lines().filter(|line| !line.starts_with('#')).count();
         Ok(())
     }
-}
 
-fn pages(jobs: u32, scrapes: &Scrapes) -> QosRow {
-    let mut took: Vec<f64> = scrapes.took.iter().map(|time| time.as_secs_f64() * 1e3).collect();
-    took.sort_by(f64::total_cmp);
-    let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
-    QosRow {
-        case: format!("a page with {jobs} jobs at work"),
-        target: "under 100 ms".into(),
-        reached: format!("{worst:.1} ms at most"),
-        met: Some(worst < 100.0),
-        beside: format!(
-            "{median:.1} ms in the middle; {} KiB, {} lines, {} scrapes",
-            scrapes.bytes >> 10,
-            scrapes.lines,
-            took.len()
-        ),
-        figures: figures([
-            ("median_ms", median),
-            ("max_ms", worst),
-            ("page_bytes", scrapes.bytes as f64),
-            ("page_lines", scrapes.lines as f64),
-        ]),
-    }
-}
-
-fn memory(jobs: u32, empty: u64, attached: u64, scrapes: &Scrapes) -> QosRow {
-    // The first two make room for what every later one uses again.
-    let second = scrapes.resident[1.min(scrapes.resident.len() - 1)];
-    let last = scrapes.resident[scrapes.resident.len() - 1];
-    let growth = last.saturating_sub(second);
-    let each = second.saturating_sub(attached) as f64 / f64::from(jobs);
-    QosRow {
-        case: format!("memory for metrics of {jobs} jobs"),
-        target: "no growth from scrape to scrape".into(),
-        reached: format!("{} KiB more after {} scrapes", growth >> 10, scrapes.resident.len()),
-        met: Some(growth <= GROWTH_BYTES_MAX),
-        beside: format!(
-            "{each:.0} bytes for each job; resident {} MiB, {} with the jobs, {} with their metrics",
-            empty >> 20,
-            attached >> 20,
-            last >> 20
-        ),
-        figures: figures([
-            ("bytes_each", each),
-            ("growth_bytes", growth as f64),
-            ("resident_bytes_empty", empty as f64),
-            ("resident_bytes_attached", attached as f64),
-            ("resident_bytes_last", last as f64),
-        ]),
-    }
-}
-
-fn waits(alone: &Histogram<u64>, beside: &Histogram<u64>) -> QosRow {
-    let us = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1e3;
-    let [before, now] = [alone, beside].map(|times| us(times, 0.99));
-    let worst = beside.max() as f64 / 1e3;
-    QosRow {
-        case: "another job's getattrs while one scrape follows the other".into(),
-        target: "for comparison".into(),
-        reached: format!("p99 {now:.0} µs"),
-        met: None,
-        beside: format!("{before:.0} µs without scrapes; at most {worst:.0} µs"),
-        figures: figures([("p99_us", now), ("p99_us_alone", before), ("max_us", worst)]),
+    /// Memory is that of all jobs' metrics; the first two pages make room for what every later one
+    /// uses again.
+    fn sample(&self, jobs: u32, empty: u64, attached: u64) -> FigureSample {
+        let mut took: Vec<f64> = self.took.iter().map(|time| time.as_secs_f64() * 1e3).collect();
+        took.sort_by(f64::total_cmp);
+        let (second, last) = (self.resident[1], self.resident[self.resident.len() - 1]);
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        FigureSample::from([
+            ("page_median_ms".into(), took[took.len() / 2]),
+            ("page_most_ms".into(), took[took.len() - 1]),
+            ("page_kib".into(), (self.bytes >> 10) as f64),
+            ("page_lines_count".into(), self.lines as f64),
+            ("each_bytes".into(), second.saturating_sub(attached) as f64 / f64::from(jobs)),
+            ("growth_kib".into(), last.saturating_sub(second) as f64 / 1024.0),
+            ("resident_empty_mib".into(), mib(empty)),
+            ("resident_mib".into(), mib(last)),
+        ])
     }
 }
 
 /// The times of a job's requests, first alone and then beside scrapes.
-fn neighbour(run: &QosRun<'_>, proxy: &QosProxy) -> anyhow::Result<[Histogram<u64>; 2]> {
-    let span = run.time(5, 1);
+fn neighbour(proxy: &QosProxy, span: Duration) -> anyhow::Result<[Histogram<u64>; 2]> {
     let alone = ask_for(proxy, span, &AtomicBool::new(false))?;
     let stop = AtomicBool::new(false);
     let beside = std::thread::scope(|scope| {
@@ -190,6 +160,9 @@ fn connect(proxy: &QosProxy) -> anyhow::Result<BenchSession> {
 const JOBS: u32 = 36_603;
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 const JOBS_PER_USER: u32 = 40;
+/// Pages in a round.
+const SCRAPES: usize = 20;
 /// What an allocator moves about.
-const GROWTH_BYTES_MAX: u64 = 2 << 20;
+const GROWTH_KIB_MAX: f64 = 2048.0;
+const SLUICE: &str = "sluice";
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n";

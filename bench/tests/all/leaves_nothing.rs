@@ -106,7 +106,7 @@ fn ends_by(signal: Signal, words: &str, word: &str) {
 
 #[test]
 fn of_a_guarantee_that_was_measured() {
-    ends_by_itself("qos cost --quick --time 100ms --rounds 1");
+    ends_by_itself("figures run cost/schedule-64k --quick");
 }
 
 #[test]

@@ -1,0 +1,29 @@
+//! What the product costs: scheduling, memory and metrics, in one table.
+
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::sink::FigureSink;
+use super::{cost, memory, scrape};
+
+/// Processor time and memory.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "cost",
+    title: "Costs",
+    what: "Processor time of the server for each operation, and memory. `more` is the median of the \
+           ratios of neighbouring half seconds with and without scheduling.",
+    sources: &[
+        "bench/src/qos/cost.rs",
+        "bench/src/qos/memory.rs",
+        "bench/src/qos/scrape.rs",
+        "bench/src/qos/job.rs",
+        "bench/src/link.rs",
+    ],
+    rows: || [cost::rows(), memory::rows(), scrape::rows()].concat(),
+    measure,
+};
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    super::raise_descriptor_limit();
+    cost::measure(run, sink)?;
+    memory::measure(run, sink)?;
+    scrape::measure(run, sink)
+}
