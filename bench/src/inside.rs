@@ -42,7 +42,7 @@ pub(crate) fn run(dir: RunDir, stop: &AtomicBool) -> anyhow::Result<()> {
         bail!("interrupted");
     }
     if !status.success() {
-        bail!("the comparison did not finish ({status}); it needs root for namespaces of its own");
+        bail!("not finished ({status}): the lines above say why; namespaces of its own need root");
     }
     Ok(())
 }

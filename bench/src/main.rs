@@ -33,6 +33,7 @@ mod process;
 mod programs;
 mod qos;
 mod rows;
+mod scheduler_costs;
 mod servers;
 mod session;
 mod socket;
@@ -68,6 +69,10 @@ enum BenchCommand {
     Bare(bare::Args),
     #[command(hide = true)]
     MountBare(mount::BareArgs),
+    #[command(hide = true)]
+    ClassMemory(scheduler_costs::ClassMemoryArgs),
+    #[command(hide = true)]
+    Simulate(scheduler_costs::SimulateArgs),
 }
 
 fn main() -> ExitCode {
@@ -89,6 +94,8 @@ fn run(cli: BenchCli) -> anyhow::Result<()> {
         BenchCommand::Demo(args) => demo::run(args, &sluice()?),
         BenchCommand::Bare(args) => bare::run(args),
         BenchCommand::MountBare(args) => mount::run_bare(args),
+        BenchCommand::ClassMemory(args) => scheduler_costs::class_memory(&args),
+        BenchCommand::Simulate(args) => scheduler_costs::simulate(&args),
     }
 }
 

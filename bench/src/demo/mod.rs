@@ -16,6 +16,7 @@
 mod figures;
 mod job;
 mod picture;
+mod rows;
 mod rules;
 mod screen;
 mod stage;
@@ -38,6 +39,8 @@ use self::screen::DemoScreen;
 use self::stage::{DemoNews, DemoStage};
 use self::summary::DemoSummary;
 use super::neighbours::NeighbourReading;
+
+pub(crate) use rows::GROUP;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///

@@ -63,6 +63,8 @@ pub(crate) const GROUPS: &[FigureGroup] = &[
     crate::qos::limits::GROUP,
     crate::qos::blocked::GROUP,
     crate::qos::costs::GROUP,
+    crate::scheduler_costs::GROUP,
+    crate::demo::GROUP,
 ];
 
 #[cfg(test)]

@@ -48,7 +48,9 @@ impl CodeId {
 fn trees_of(paths: &[&str]) -> anyhow::Result<String> {
     let mut hash = blake3::Hasher::new();
     for path in paths {
-        hash.update(git(&["rev-parse", &format!("HEAD:{path}")])?.as_bytes());
+        // What is not committed yet is marked as changed anyway.
+        let tree = git(&["rev-parse", &format!("HEAD:{path}")]).unwrap_or_default();
+        hash.update(tree.as_bytes());
     }
     Ok(hash.finalize().to_hex()[..12].to_owned())
 }

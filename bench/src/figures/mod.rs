@@ -147,6 +147,10 @@ impl FileArgs {
 impl RunArgs {
     fn run(&self, sluice: &Path) -> anyhow::Result<()> {
         let stop = crate::stop_on_signals()?;
+        ensure!(
+            !cfg!(debug_assertions) || self.out.is_none(),
+            "this is a debug build, which checks itself as it goes: its figures are not stored"
+        );
         match &self.inside {
             None => {
                 self.chosen()?;

@@ -1,5 +1,5 @@
-//! What scheduling costs: processor time of the server per operation, with 100 busy
-//! classes against `--no-schedule`.
+//! What scheduling and recording cost: processor time of the server per operation, with 100
+//! busy classes, against `--no-schedule` and without a trace.
 //!
 //! Short runs alternate, and each ratio is of two neighbours, so that a machine whose
 //! processors slow down for a minute slows both. The server's CPU clock counts all of
@@ -24,23 +24,30 @@ struct CostCase {
     size: Bytes,
     depth: usize,
     cold: bool,
-    percent_max: f64,
+    /// Who pays more, and beside whom.
+    both: [&'static str; 2],
+    percent_max: Option<f64>,
 }
 
 #[rustfmt::skip]
-const CASES: [CostCase; 4] = [
-    CostCase { name: "4k-cached", what: "cached 4 KiB reads", size: Bytes::kib(4), depth: 64, cold: false, percent_max: 10.0 },
-    CostCase { name: "64k-cached", what: "cached 64 KiB reads", size: Bytes::kib(64), depth: 16, cold: false, percent_max: 1.0 },
-    CostCase { name: "1m-cached", what: "cached 1 MiB reads", size: Bytes::mib(1), depth: 4, cold: false, percent_max: 1.0 },
-    CostCase { name: "4k-uncached", what: "4 KiB reads from the disk", size: Bytes::kib(4), depth: 64, cold: true, percent_max: 1.0 },
+const CASES: [CostCase; 5] = [
+    CostCase { name: "schedule-4k-cached", what: "scheduling cached 4 KiB reads of 100 jobs", size: Bytes::kib(4), depth: 64, cold: false, both: SCHEDULING, percent_max: Some(10.0) },
+    CostCase { name: "schedule-64k-cached", what: "scheduling cached 64 KiB reads of 100 jobs", size: Bytes::kib(64), depth: 16, cold: false, both: SCHEDULING, percent_max: Some(1.0) },
+    CostCase { name: "schedule-1m-cached", what: "scheduling cached 1 MiB reads of 100 jobs", size: Bytes::mib(1), depth: 4, cold: false, both: SCHEDULING, percent_max: Some(1.0) },
+    CostCase { name: "schedule-4k-uncached", what: "scheduling 4 KiB reads of 100 jobs from the disk", size: Bytes::kib(4), depth: 64, cold: true, both: SCHEDULING, percent_max: Some(1.0) },
+    CostCase { name: "trace-4k-cached", what: "recording a trace of cached 4 KiB reads of 100 jobs", size: Bytes::kib(4), depth: 64, cold: false, both: TRACE, percent_max: None },
 ];
+const SCHEDULING: [&str; 2] = ["sluice", "sluice-no-schedule"];
+const TRACE: [&str; 2] = ["sluice-trace", "sluice"];
 
 impl CostCase {
     fn row(&self) -> FigureRow {
-        let what = format!("scheduling {} of 100 jobs, against --no-schedule", self.what);
-        FigureRow::new(&format!("cost/schedule-{}", self.name), &what, &[RULED, FREE])
-            .rounds(5, PAIRS as f64)
-            .goal(RULED, "more_percent", FigureBound::Most(self.percent_max))
+        let id = format!("cost/{}", self.name);
+        let row = FigureRow::new(&id, self.what, &self.both).rounds(5, PAIRS as f64);
+        match self.percent_max {
+            Some(most) => row.goal(self.both[0], "more_percent", FigureBound::Most(most)),
+            None => row,
+        }
     }
 }
 
@@ -57,8 +64,20 @@ pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Res
     let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
     let warm = bed.file("warm", WARM_LEN)?;
     let cold = bed.file("cold", COLD_LEN)?;
-    let ruled = bed.proxy("ruled", &QosSetup { rules: RULES, ..QosSetup::default() })?;
-    let free = bed.proxy("free", &QosSetup { no_schedule: true, ..QosSetup::default() })?;
+    let trace = format!("trace = {:?}", bed.dir().join("trace.slt"));
+    let ruled = QosSetup { rules: RULES, ..QosSetup::default() };
+    let proxies = [
+        ("sluice", bed.proxy("ruled", &ruled)?),
+        (
+            "sluice-no-schedule",
+            bed.proxy("free", &QosSetup { no_schedule: true, ..ruled.clone() })?,
+        ),
+        ("sluice-trace", bed.proxy("trace", &QosSetup { top: &trace, ..ruled })?),
+    ];
+    let named = |name: &str| {
+        let found = proxies.iter().find(|(own, _)| *own == name);
+        found.map(|(_, proxy)| proxy).with_context(|| format!("no proxy is named {name}"))
+    };
     for case in CASES.iter() {
         let row = case.row();
         if !sink.wants(&row.id) {
@@ -68,24 +87,25 @@ pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Res
         let _kept_cold = if case.cold { Some(KeepCold::start(&cold)?) } else { None };
         let pairs = if run.is_quick { 2 } else { PAIRS };
         let time = run.time(&row) / (2 * pairs as u32);
+        let (subject, other) = (named(case.both[0])?, named(case.both[1])?);
         let mut found = Vec::new();
         for pair in 0..pairs {
             std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
             let of = |proxy| cpu_us(&bed, case, proxy, time);
             found.push(match pair % 2 {
                 0 => {
-                    let first = of(&ruled)?;
-                    (first, of(&free)?)
+                    let first = of(subject)?;
+                    (first, of(other)?)
                 }
                 _ => {
-                    let first = of(&free)?;
-                    (of(&ruled)?, first)
+                    let first = of(other)?;
+                    (of(subject)?, first)
                 }
             });
         }
         let [with, without] = samples(&found);
-        round.sample(RULED, with);
-        round.sample(FREE, without);
+        round.sample(case.both[0], with);
+        round.sample(case.both[1], without);
         round.end()?;
     }
     Ok(())
@@ -123,8 +143,6 @@ fn samples(pairs: &[(f64, f64)]) -> [FigureSample; 2] {
     ]
 }
 
-const RULED: &str = "sluice";
-const FREE: &str = "sluice-no-schedule";
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={bench*}\"\nper = [\"jobid\"]\n";
 const CLASSES: usize = 100;
 const WARM_LEN: Bytes = Bytes::mib(256);

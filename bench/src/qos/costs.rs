@@ -2,22 +2,24 @@
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::sink::FigureSink;
-use super::{cost, memory, scrape};
+use super::{cost, memory, scrape, write_modes};
 
 /// Processor time and memory.
 pub(crate) const GROUP: FigureGroup = FigureGroup {
     name: "cost",
     title: "Costs",
     what: "Processor time of the server for each operation, and memory. `more` is the median of the \
-           ratios of neighbouring half seconds with and without scheduling.",
+           ratios of neighbouring half seconds of both contenders. `sluice-paced` and the like write in \
+           that mode; `sluice` chooses by size.",
     sources: &[
         "bench/src/qos/cost.rs",
         "bench/src/qos/memory.rs",
         "bench/src/qos/scrape.rs",
+        "bench/src/qos/write_modes.rs",
         "bench/src/qos/job.rs",
         "bench/src/link.rs",
     ],
-    rows: || [cost::rows(), memory::rows(), scrape::rows()].concat(),
+    rows: || [cost::rows(), memory::rows(), scrape::rows(), write_modes::rows()].concat(),
     measure,
 };
 
@@ -25,5 +27,6 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     super::raise_descriptor_limit();
     cost::measure(run, sink)?;
     memory::measure(run, sink)?;
-    scrape::measure(run, sink)
+    scrape::measure(run, sink)?;
+    write_modes::measure(run, sink)
 }

@@ -24,6 +24,7 @@ mod shares;
 mod table;
 mod victim;
 mod weights;
+mod write_modes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

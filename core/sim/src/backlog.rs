@@ -61,6 +61,19 @@ impl Backlog {
     /// # Panics
     /// If there are more classes than the device serves requests in a second.
     pub fn new(policy: Policy, classes: u32, meter: Option<Rate>) -> Backlog {
+        Backlog::with_rules(policy, classes, rules(classes, meter))
+    }
+
+    /// Creates many classes that have weights and nothing else.
+    pub fn by_weight(policy: Policy, classes: u32) -> Backlog {
+        let mut text = String::new();
+        for weight in 1..=WEIGHTS {
+            let _ = write!(text, "{}\n", class_rule(weight, classes));
+        }
+        Backlog::with_rules(policy, classes, parsed(&text))
+    }
+
+    fn with_rules(policy: Policy, classes: u32, rules: Arc<RuleSet>) -> Backlog {
         let target = TargetParams {
             name: "backlog".into(),
             slots_max: SLOTS,
@@ -69,7 +82,7 @@ impl Backlog {
             latency: None,
             recalibrate: false,
         };
-        let mut sched = policy.scheduler(target, rules(classes, meter));
+        let mut sched = policy.scheduler(target, rules);
         let loads = (0..classes).map(|class| BacklogLoad {
             subject: sched.subject(&identity(class), PathSet::default()),
             amount: Amount::new(if class % 8 == 7 { 65_536 } else { 4_096 }, 1),
@@ -139,15 +152,25 @@ fn rules(classes: u32, meter: Option<Rate>) -> Arc<RuleSet> {
         let (reservation, limit) = (even / 4, even * 3 / 2);
         let _ = write!(
             text,
-            "[[rule]]\nname = \"w{weight}\"\nmatch = \"jobid={{w{weight}.*}}\"\nper = [\"jobid\"]\n\
-             max_classes = {classes}\nweight = {weight}\nreservation = \"{reservation}ops/s\"\n\
-             limit = \"{limit}ops/s\"\nslots = 16\n\n"
+            "{}reservation = \"{reservation}ops/s\"\nlimit = \"{limit}ops/s\"\nslots = 16\n\n",
+            class_rule(weight, classes)
         );
     }
     if let Some(rate) = meter {
         let _ = write!(text, "[[meter]]\nname = \"all\"\nrate = \"{rate}\"\n");
     }
-    Arc::new(RuleSet::parse(&text).expect("rules that are right"))
+    parsed(&text)
+}
+
+fn class_rule(weight: u32, classes: u32) -> String {
+    format!(
+        "[[rule]]\nname = \"w{weight}\"\nmatch = \"jobid={{w{weight}.*}}\"\nper = [\"jobid\"]\n\
+         max_classes = {classes}\nweight = {weight}\n"
+    )
+}
+
+fn parsed(text: &str) -> Arc<RuleSet> {
+    Arc::new(RuleSet::parse(text).expect("rules that are right"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,338 @@
+//! What the core costs without any proxy around it: the dispatcher beside other schedulers, the
+//! memory of a class, the simulator's speed.
+//!
+//! ```text
+//!   sim::Backlog (all classes backlogged) ─► enqueue, choose, complete ─► time of this thread
+//!   sluice-bench class-memory N ─► a process of its own ─► its resident memory
+//!   sluice-bench simulate NAME  ─► a process of its own ─► events, time, memory
+//! ```
+//!
+//! All schedulers have the same load and the same rules, through the same calls; `dmclock` has the
+//! three heaps of the published algorithm, `tbf` the one heap by deadline of Lustre, both with the
+//! heap that ours has.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::sim::{Backlog, Policy, Scenario, World};
+use anyhow::{Context as _, bail, ensure};
+use model::{
+    Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, Nid, OpKind, PathSet, Rate,
+    Rule, RuleSet, Time,
+};
+use rustix::time::{ClockId, clock_gettime};
+use sched::{Arrival, Costs, Dispatcher, TargetParams};
+
+use super::figures::groups::{FigureGroup, FigureRun};
+use super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::figures::sink::FigureSink;
+use super::programs;
+
+/// The scheduler and the simulator by themselves.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "scheduler",
+    title: "The scheduler by itself",
+    what: "`each` is a request's enqueue, choice and completion, in processor time. `sluice` has every \
+           mechanism on: weights, reservations, a limit and a cap on slots for each class, slots by \
+           size, and a meter that all share; with `sluice-short-meter` every class waits at that \
+           meter; `sluice-by-weight` has weights alone. `dmclock` and `tbf` are dmClock and the \
+           token bucket filter of Lustre under the same load and heap.",
+    sources: &["bench/src/scheduler_costs.rs"],
+    rows,
+    measure,
+};
+
+/// The command that measures the memory of classes, for a process of its own
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ClassMemoryArgs {
+    classes: u64,
+    /// Their jobs do not end
+    #[arg(long)]
+    stay: bool,
+}
+
+/// The command that simulates one world, for a process of its own
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SimulateArgs {
+    world: String,
+}
+
+fn rows() -> Vec<FigureRow> {
+    let mut rows = Vec::new();
+    for (classes, most_ns) in [(100, Some(150.0)), (1_000, None), (10_000, Some(300.0))] {
+        let id = format!("scheduler/dispatcher-{classes}");
+        let what = format!("a request in the scheduler, {classes} classes that are all backlogged");
+        let mut row = FigureRow::new(&id, &what, &SCHEDULERS)
+            .rounds(7, 0.5)
+            .beside(OURS, "each_ns", FigureBound::TimesMost(1.0), &["dmclock"])
+            .beside(OURS, "each_ns", FigureBound::TimesMost(2.0), &["tbf"]);
+        if let Some(most) = most_ns {
+            row = row.goal(BY_WEIGHT, "each_ns", FigureBound::Most(most));
+        }
+        rows.push(row);
+    }
+    let memory = |name: &str, what: &str| {
+        FigureRow::new(&format!("scheduler/{name}"), what, &["sluice"]).rounds(3, 1.0)
+    };
+    let bound = FigureBound::Most(400.0);
+    rows.push(memory("class-idle-10k", "memory of a class whose job has ended, of 10,000").goal(
+        "sluice",
+        "each_bytes",
+        bound,
+    ));
+    rows.push(memory("class-idle-65k", "the same, of 65,536, which is all that are kept").goal(
+        "sluice",
+        "each_bytes",
+        bound,
+    ));
+    rows.push(memory("class-present-1m", "memory of a class whose job is there, of 1,000,000"));
+    rows.push(memory("simulate-small", "simulating 64 jobs at one server, without checks").goal(
+        "sluice",
+        "events_per_s",
+        FigureBound::Least(1.5e6),
+    ));
+    rows.push(
+        memory("simulate-spider", "simulating 18,640 clients and 192 servers for 60 s")
+            .rounds(1, 1.0)
+            .goal("sluice", "events_per_s", FigureBound::Least(1.5e6))
+            .goal("sluice", "resident_gib", FigureBound::Most(4.0)),
+    );
+    rows.push(memory("simulate-scenarios", "sluice sim scenarios/, all of them with their checks"));
+    rows.push(memory("simulate-seeds", "sluice sim --seeds 1000, with checks").rounds(1, 1.0));
+    rows
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    for row in rows() {
+        if let Some(classes) = row.id.strip_prefix("scheduler/dispatcher-") {
+            let classes = classes.parse().context("a number of classes")?;
+            sink.round_of(&row, |who| serve(who, classes, run.time(&row)))?;
+            continue;
+        }
+        sink.round_of(&row, |_| match row.id.as_str() {
+            "scheduler/class-idle-10k" => child(&["class-memory", "10000"]),
+            "scheduler/class-idle-65k" => child(&["class-memory", "65536"]),
+            "scheduler/class-present-1m" => child(&["class-memory", "1000000", "--stay"]),
+            "scheduler/simulate-small" => child(&["simulate", "small"]),
+            "scheduler/simulate-spider" => child(&["simulate", "spider"]),
+            "scheduler/simulate-scenarios" => {
+                simulated(run.sluice, &["sim", "--quiet", "scenarios/"])
+            }
+            _ => simulated(run.sluice, &["sim", "--quiet", "--seeds", "1000"]),
+        })?;
+    }
+    Ok(())
+}
+
+/// Nanoseconds of this thread for each request.
+fn serve(who: &str, classes: u32, time: Duration) -> anyhow::Result<FigureSample> {
+    let (ample, short) = (Rate::ops_per_sec(200_000), Rate::ops_per_sec(90_000));
+    let mut backlog = match who {
+        OURS => Backlog::new(Policy::Dispatcher, classes, ample),
+        SHORT => Backlog::new(Policy::Dispatcher, classes, short),
+        BY_WEIGHT => Backlog::by_weight(Policy::Dispatcher, classes),
+        "dmclock" => Backlog::new(Policy::Dmclock, classes, None),
+        "tbf" => Backlog::new(Policy::Tbf, classes, None),
+        _ => bail!("{who} is not a scheduler"),
+    };
+    // Some requests of each class, and the burst of a meter that is short.
+    (0..WARM_UP).for_each(|_| backlog.serve());
+    let (began, used) = (Instant::now(), thread_time());
+    let mut requests = 0;
+    while began.elapsed() < time {
+        (0..BATCH).for_each(|_| backlog.serve());
+        requests += BATCH;
+    }
+    let each = (thread_time() - used).as_nanos() as f64 / f64::from(requests);
+    Ok(FigureSample::from([("each_ns".into(), each)]))
+}
+
+fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// What this program prints as JSON, in a process of its own.
+fn child(words: &[&str]) -> anyhow::Result<FigureSample> {
+    let output = Command::new(programs::own()?).args(words).output();
+    let output = output.context("cannot start this program once more")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {}", words.join(" "), errors.trim());
+    serde_json::from_slice(&output.stdout).context("unexpected output of this program")
+}
+
+/// How long the product's simulator takes, from the root of the project.
+fn simulated(sluice: &Path, words: &[&str]) -> anyhow::Result<FigureSample> {
+    let began = Instant::now();
+    let output = Command::new(sluice).args(words).output().context("cannot start sluice")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "sluice {}: {}", words.join(" "), errors.trim());
+    Ok(FigureSample::from([("took_s".into(), began.elapsed().as_secs_f64())]))
+}
+
+/// Prints what a class costs while nothing of it waits. Each class has one subject, a weight, a
+/// limit, a reservation and a finish tag: it was served once.
+pub(crate) fn class_memory(args: &ClassMemoryArgs) -> anyhow::Result<()> {
+    let mut sched = Dispatcher::new(
+        TargetParams {
+            name: "t".into(),
+            slots_max: 64,
+            threads: 8,
+            costs: Costs::default(),
+            latency: None,
+            recalibrate: false,
+        },
+        Arc::new(class_rules()?),
+    );
+    let before = resident()?;
+    for number in 0..args.classes {
+        let job = JobId::new(&format!("job.{number}")).context("a short name")?;
+        let uid = number as u32;
+        let who = Identity { job, uid, gid: 100, projid: None, nid: Nid::local() };
+        let subject = sched.subject(&who, PathSet::default());
+        let now = Time::from_nanos(number * 1_000_000);
+        let (kind, amount, lane) = (OpKind::Read, Amount::new(4096, 1), Lane::Device);
+        sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, now);
+        let next = sched.poll_dispatch(now).context("nothing holds it back")?;
+        sched.complete(next.id, amount, now);
+        if !args.stay {
+            sched.release_subject(subject);
+        }
+    }
+    let kept = sched.classes().count().max(1) as f64;
+    let used = resident()?.saturating_sub(before) as f64;
+    print(&FigureSample::from([
+        ("each_bytes".into(), used / kept),
+        ("kept_count".into(), kept),
+        ("resident_mib".into(), resident()? as f64 / f64::from(1 << 20)),
+    ]))
+}
+
+fn class_rules() -> anyhow::Result<RuleSet> {
+    let mut set = RuleSet::default();
+    let rate = Rate::ops_per_sec(1_000).context("above zero")?;
+    set.rules.push(Rule {
+        per: vec![KeyField::Jobid],
+        limits: vec![Limit { kinds: KindSet::ALL, rate, burst: None }],
+        reservation: Rate::ops_per_sec(10),
+        max_classes: Some(u32::MAX),
+        ..Rule::new("jobs", Match::any())
+    });
+    Ok(set)
+}
+
+/// Prints how fast a world is simulated without checks. An event is an arrival, a dispatch or a
+/// completion of a request.
+pub(crate) fn simulate(args: &SimulateArgs) -> anyhow::Result<()> {
+    let text = match args.world.as_str() {
+        "small" => SMALL,
+        "spider" => SPIDER,
+        other => bail!("no world is named {other}; small and spider are"),
+    };
+    let scenario = Scenario::parse(text, &args.world)?;
+    let began = Instant::now();
+    let mut world = World::new(&scenario, Policy::Dispatcher, 1).without_checks();
+    world.run_until(world.end());
+    let took = began.elapsed().as_secs_f64();
+    let events = world.request_events() as f64;
+    print(&FigureSample::from([
+        ("events_per_s".into(), events / took),
+        ("events_count".into(), events),
+        ("took_s".into(), took),
+        ("resident_gib".into(), resident()? as f64 / f64::from(1 << 30)),
+    ]))
+}
+
+fn print(sample: &FigureSample) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(sample).context("cannot write JSON")?);
+    Ok(())
+}
+
+/// Bytes of memory that this process has in use.
+fn resident() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").context("/proc is not mounted")?;
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.context("/proc/self/statm has no second number")? * 4096)
+}
+
+const OURS: &str = "sluice";
+const SHORT: &str = "sluice-short-meter";
+const BY_WEIGHT: &str = "sluice-by-weight";
+const SCHEDULERS: [&str; 5] = [OURS, SHORT, BY_WEIGHT, "dmclock", "tbf"];
+/// Requests before measuring.
+const WARM_UP: u32 = 200_000;
+/// Requests between two looks at the clock.
+const BATCH: u32 = 1_000;
+
+/// 64 jobs in a closed loop at one server.
+const SMALL: &str = r#"
+from = "a bench"
+description = "Jobs with classes of their own at one server."
+duration = "20s"
+rules = """
+[[rule]]
+name = "jobs"
+per = ["jobid"]
+"""
+
+[[target]]
+name = "server"
+slots = 64
+parallelism = 64
+read = [["4KiB", "640us"]]
+jitter_percent = 20
+
+[[job]]
+name = "job"
+copies = 64
+steps = [{ do = "read 4KiB", depth = 16 }]
+"#;
+
+/// Clients and servers of Spider, each server with 1,000 requests a second.
+const SPIDER: &str = r#"
+from = "Spider, Oak Ridge: 18,640 clients and 192 servers"
+description = "Every client asks every server in turn, by chance, a thousand requests a second each."
+duration = "60s"
+rules = """
+[[rule]]
+name = "jobs"
+per = ["jobid"]
+"""
+
+[[target]]
+name = "oss"
+count = 192
+slots = 32
+parallelism = 32
+read = [["4KiB", "2ms"], ["1MiB", "25ms"]]
+jitter_percent = 20
+
+[[job]]
+name = "job"
+nid = "10.0.0.1"
+nodes = 932
+copies = 20
+steps = [{ do = "read 64KiB, write 256KiB", rate = "1687552B/s", spacing = "poisson" }]
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worlds_are_scenarios() {
+        for text in [SMALL, SPIDER] {
+            assert!(Scenario::parse(text, "bench").is_ok());
+        }
+    }
+
+    #[test]
+    fn every_scheduler_of_a_row_serves() {
+        for who in SCHEDULERS {
+            let sample = serve(who, 100, Duration::from_millis(1)).unwrap();
+            assert!(sample["each_ns"] > 0.0, "{who}");
+        }
+    }
+}
