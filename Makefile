@@ -33,6 +33,7 @@ figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on wh
 	@.ci/build.sh sluice sluice-bench
 	@$(BENCH) figures run $(ROW) --out $(RESULTS)/figures.json $(if $(UNTIL),--until $(UNTIL))
 	@$(BENCH) figures print > docs/FIGURES.md
+	@$(BENCH) figures fill README.md > $(TARGET)/README.md && cp $(TARGET)/README.md README.md
 
 bench: ## the promises in short: tables in bench/results; then what FUSE alone costs
 	@.ci/install-deps.sh build bench

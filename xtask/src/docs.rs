@@ -4,6 +4,7 @@
 //!   `sluice docs metrics`        ─► docs/METRICS.md
 //!   `sluice docs access`         ─► docs/ACCESS.md
 //!   `sluice-bench figures print` ─► docs/FIGURES.md
+//!   `sluice-bench figures fill`  ─► the tables of figures in README.md
 //!
 //! The binaries know their own keys, names, defaults and reasons, and what was measured; this
 //! chore only carries the text, so that the documents can't drift from the code.
@@ -20,6 +21,7 @@ const DOCUMENTS: &[(&str, &str, &[&str])] = &[
     ("docs/METRICS.md", "sluice", &["docs", "metrics"]),
     ("docs/ACCESS.md", "sluice", &["docs", "access"]),
     ("docs/FIGURES.md", "sluice-bench", &["figures", "print"]),
+    ("README.md", "sluice-bench", &["figures", "fill", "README.md"]),
 ];
 
 /// Writes every document again; true unless a command failed.

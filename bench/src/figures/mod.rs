@@ -13,6 +13,7 @@
 
 mod causes;
 mod document;
+mod fragments;
 pub(crate) mod groups;
 pub(crate) mod judge;
 pub(crate) mod machine;
@@ -51,6 +52,8 @@ enum FigureCommand {
     Run(RunArgs),
     /// Print docs/FIGURES.md as the stored figures make it
     Print(FileArgs),
+    /// Print a document with its tables of figures made again
+    Fill(FillArgs),
     /// Check the form of the stored figures: every row measured, every miss with its cause
     Check(FileArgs),
     /// List the rows: how many rounds each has of how many
@@ -100,6 +103,14 @@ struct RunArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+struct FillArgs {
+    /// The document to read
+    document: PathBuf,
+    #[command(flatten)]
+    stored: FileArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
 struct FileArgs {
     /// The stored figures
     #[arg(long, value_name = "FILE", default_value = "bench/results/figures.json")]
@@ -120,6 +131,13 @@ pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> a
             ensure!(faults.is_empty(), "{} faults of form", faults.len());
             Ok(())
         }),
+        FigureCommand::Fill(args) => {
+            let store = FigureStore::open(&args.stored.file)?;
+            let text = std::fs::read_to_string(&args.document);
+            let text = text.with_context(|| format!("cannot read {}", args.document.display()))?;
+            print!("{}", fragments::fill(&text, &all_rows(), &store)?);
+            Ok(())
+        }
         FigureCommand::List(args) => args.list(),
     }
 }
