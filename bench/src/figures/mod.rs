@@ -54,8 +54,8 @@ enum FigureCommand {
     Print(FileArgs),
     /// Print a document with its tables of figures made again
     Fill(FillArgs),
-    /// Check the form of the stored figures: every row measured, every miss with its cause
-    Check(FileArgs),
+    /// Check the form of the stored figures: every row known, every miss with its cause
+    Check(CheckArgs),
     /// List the rows: how many rounds each has of how many
     List(FileArgs),
 }
@@ -103,6 +103,15 @@ struct RunArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+struct CheckArgs {
+    /// Every row must be measured, too
+    #[arg(long)]
+    complete: bool,
+    #[command(flatten)]
+    stored: FileArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
 struct FillArgs {
     /// The document to read
     document: PathBuf,
@@ -125,8 +134,8 @@ pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> a
             print!("{}", document.text());
             Ok(())
         }),
-        FigureCommand::Check(args) => args.show(|document| {
-            let faults = document.faults();
+        FigureCommand::Check(CheckArgs { complete, stored }) => stored.show(|document| {
+            let faults = document.faults(complete);
             faults.iter().for_each(|fault| println!("{fault}"));
             ensure!(faults.is_empty(), "{} faults of form", faults.len());
             Ok(())
