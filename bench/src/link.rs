@@ -68,6 +68,14 @@ impl PeerConnection {
         }
     }
 
+    /// Begins one operation; false if as many as there may be are under way. Call
+    /// [`PeerConnection::flush`] afterwards.
+    pub(crate) fn begin_one(&mut self, now_ns: u64) -> bool {
+        let Some(index) = self.slots.iter().position(|slot| !slot.waiting) else { return false };
+        self.begin(index, now_ns);
+        true
+    }
+
     /// Lets operations under way finish and begins no more.
     pub(crate) fn finish(&mut self) {
         self.issuing = false;
@@ -353,6 +361,7 @@ mod tests {
             file_size: 1 << 20,
             connection: 0,
             connections: 1,
+            name: "x".into(),
             unlinkat: true,
             pattern: false,
             fids,

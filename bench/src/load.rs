@@ -134,6 +134,7 @@ fn link(
         file_size: plan.file_size.get(),
         connection,
         connections: plan.connections,
+        name: plan.aname.clone(),
         unlinkat,
         pattern: !plan.bare,
         fids,

@@ -97,6 +97,8 @@ pub(crate) struct WorkSettings {
     pub(crate) file_size: u64,
     pub(crate) connection: usize,
     pub(crate) connections: usize,
+    /// Whose load it is: jobs with other names read other places.
+    pub(crate) name: String,
     pub(crate) unlinkat: bool,
     /// Blocks of the file that is read begin with their offset.
     pub(crate) pattern: bool,
@@ -105,7 +107,7 @@ pub(crate) struct WorkSettings {
 
 impl BenchWork {
     pub(crate) fn new(settings: WorkSettings) -> BenchWork {
-        let WorkSettings { op, size, file_size, connection, connections, .. } = settings;
+        let WorkSettings { op, size, file_size, connection, connections, ref name, .. } = settings;
         let file_blocks = (file_size / u64::from(size.max(1))).max(1);
         let payload = vec![0; size as usize];
         let mut write_head = Vec::new();
@@ -118,8 +120,7 @@ impl BenchWork {
             file_blocks,
             // Connections read different parts, or all but the first would find warm cache lines.
             next_block: file_blocks * connection as u64 / connections.max(1) as u64,
-            random: 0x9e37_79b9_7f4a_7c15
-                ^ (connection as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
+            random: seed(name, connection),
             connection,
             unlinkat: settings.unlinkat,
             pattern: settings.pattern,
@@ -169,7 +170,8 @@ impl BenchWork {
         let dir = of_job(&self.fids.dirs, job);
         let request = match slot.step() {
             WorkStep::Write => {
-                self.encode_write_head(slot, index, out);
+                let fid = of_job(&self.fids.write, job);
+                self.encode_write_head(fid, slot.offset, tag, out);
                 return true;
             }
             WorkStep::Read => Request::Read {
@@ -218,16 +220,15 @@ impl BenchWork {
         }
     }
 
-    fn encode_write_head(&self, slot: &WorkSlot, index: usize, out: &mut Vec<u8>) {
+    fn encode_write_head(&self, fid: Fid, offset: u64, tag: Tag, out: &mut Vec<u8>) {
         // The payload goes out from one shared buffer, so only the head is made here,
         // from one the codec made: tag at byte 5, fid at 7, offset at 11.
         let at = out.len();
         out.extend_from_slice(&self.write_head);
         let head = &mut out[at..];
-        head[5..7].copy_from_slice(&(index as u16).to_le_bytes());
-        let fid = of_job(&self.fids.write, index + slot.sequence as usize);
+        head[5..7].copy_from_slice(&tag.0.to_le_bytes());
         head[7..11].copy_from_slice(&fid.0.to_le_bytes());
-        head[11..19].copy_from_slice(&slot.offset.to_le_bytes());
+        head[11..19].copy_from_slice(&offset.to_le_bytes());
     }
 
     fn named(&mut self, step: WorkStep, dir: Fid, spare: Fid, tag: Tag, out: &mut Vec<u8>) {
@@ -319,6 +320,15 @@ impl WorkOp {
     }
 }
 
+/// The beginning of a sequence of its own for each connection of each name, never zero (FNV-1a).
+fn seed(name: &str, connection: usize) -> u64 {
+    let bytes = name.bytes().chain((connection as u64).to_le_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash | 1
+}
+
 /// Operations go round all jobs, also when there are more of them than slots.
 fn of_job(fids: &[Fid], job: usize) -> Fid {
     fids[job % fids.len()]
@@ -373,6 +383,7 @@ mod tests {
             file_size: 16 * 4096,
             connection: 0,
             connections: 1,
+            name: "job".into(),
             unlinkat,
             pattern: true,
             fids,
@@ -457,6 +468,12 @@ mod tests {
             operation(&mut work, &mut one, 0);
         }
         assert_eq!(operation(&mut work, &mut two, 1), read(3, 0));
+    }
+
+    #[test]
+    fn every_connection_of_every_name_reads_other_places() {
+        let seeds = [("a", 0), ("a", 1), ("b", 0)].map(|(name, at)| seed(name, at));
+        assert!(seeds[0] != seeds[1] && seeds[0] != seeds[2] && seeds[1] != seeds[2]);
     }
 
     #[test]

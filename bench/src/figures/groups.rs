@@ -45,6 +45,11 @@ impl FigureRun<'_> {
         self.span.unwrap_or(Duration::from_secs_f64(own))
     }
 
+    /// How long the costs of a backend are measured.
+    pub(crate) fn calibration(&self) -> Duration {
+        Duration::from_secs(if self.is_quick { 5 } else { 40 })
+    }
+
     /// Whether a signal came.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -65,6 +70,10 @@ pub(crate) const GROUPS: &[FigureGroup] = &[
     crate::qos::costs::GROUP,
     crate::scheduler_costs::GROUP,
     crate::demo::GROUP,
+    crate::qos::weights::GROUP,
+    crate::qos::promises::GROUP,
+    crate::qos::neighbour::GROUP,
+    crate::qos::victim::GROUP,
 ];
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use api::WireClass;
+use api::{TargetReport, WireClass};
 use model::Bytes;
 use rustix::fs::Advice;
 
@@ -54,8 +54,14 @@ pub(crate) struct QosSetup<'a> {
     pub(crate) rules: &'a str,
     /// Serve requests as they come.
     pub(crate) no_schedule: bool,
+    /// The directory that is exported as `x` instead of the bed's.
+    pub(crate) dir: Option<PathBuf>,
     /// Another directory, exported as `y` with a target of its own.
     pub(crate) second: Option<PathBuf>,
+    /// The TCP port on loopback to listen on, instead of a Unix socket.
+    pub(crate) port: Option<u16>,
+    /// It stands for another machine, and runs before everything else.
+    pub(crate) is_elsewhere: bool,
 }
 
 impl QosTestBed {
@@ -92,9 +98,13 @@ impl QosTestBed {
         let [config, rules] = ["toml", "rules"].map(file);
         std::fs::write(&config, self.config(setup)).context("cannot write a configuration")?;
         std::fs::write(&rules, setup.rules).context("cannot write rules")?;
-        let address = BenchAddress::Unix(file("sock"));
+        let address = match setup.port {
+            Some(port) => BenchAddress::Tcp(format!("127.0.0.1:{port}")),
+            None => BenchAddress::Unix(file("sock")),
+        };
         let api = format!("unix://{}", file("api").display());
-        let mut arguments = vec![self.sluice(), "proxy".into()];
+        let mut arguments = if setup.is_elsewhere { elsewhere() } else { Vec::new() };
+        arguments.extend([self.sluice(), "proxy".into()]);
         let listen = address.to_string();
         let [config, rules] = [config, rules].map(|path| path.display().to_string());
         let words = ["--config", &config, "--listen", &listen, "--api", &api, "--squash", "none"];
@@ -114,7 +124,7 @@ impl QosTestBed {
             "tags_max = 8192\nbytes_in_flight_max = \"512MiB\"\n{}\n\
              [[export]]\nname = \"x\"\ndir = {:?}\ntarget = \"disk\"\n",
             setup.top,
-            self.export()
+            setup.dir.clone().unwrap_or_else(|| self.export())
         );
         if let Some(second) = &setup.second {
             let table =
@@ -176,12 +186,23 @@ impl QosProxy {
         Ok((answer.t_ns as f64 / 1e9, class))
     }
 
-    /// D: the slots of the target `disk`.
-    pub(crate) fn slots_max(&self) -> anyhow::Result<u64> {
+    /// Returns the state of the target `disk`.
+    pub(crate) fn target(&self) -> anyhow::Result<TargetReport> {
         let status = self.api.status()?;
-        let target = status.targets.iter().find(|target| target.name == "disk");
-        Ok(target.context("the proxy has no target disk")?.slots_max.into())
+        let target = status.targets.into_iter().find(|target| target.name == "disk");
+        target.context("the proxy has no target disk")
     }
+
+    /// Payload that it has moved so far, in bytes.
+    pub(crate) fn payload(&self) -> anyhow::Result<u64> {
+        let totals = self.api.status()?.totals;
+        Ok(totals.read_bytes + totals.written_bytes)
+    }
+}
+
+/// Words before a program's that let it run before everything else.
+pub(crate) fn elsewhere() -> Vec<String> {
+    ["nice", "-n", "-15"].map(String::from).into()
 }
 
 /// Drops a file's clean pages from the page cache, so that the device must be asked.
@@ -197,6 +218,11 @@ pub(crate) struct KeepCold {
 
 impl KeepCold {
     pub(crate) fn start(file: &File) -> anyhow::Result<KeepCold> {
+        KeepCold::every(file, COLD_EVERY)
+    }
+
+    /// The same at an interval of one's own: what is read twice within it may be cached.
+    pub(crate) fn every(file: &File, interval: Duration) -> anyhow::Result<KeepCold> {
         let file = file.try_clone().context("cannot share a file")?;
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
@@ -204,7 +230,7 @@ impl KeepCold {
             while !seen.load(Ordering::Relaxed) {
                 // What stays cached only makes a few reads faster.
                 let _ = drop_cache(&file);
-                std::thread::sleep(COLD_EVERY);
+                std::thread::park_timeout(interval);
             }
         });
         Ok(KeepCold { stop, thread: Some(thread) })
@@ -215,6 +241,7 @@ impl Drop for KeepCold {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }

@@ -110,7 +110,11 @@ pub(super) fn proxies(
 }
 
 /// Waits until each proxy has been given the rules of that version.
-fn wait_for_rules(bed: &QosTestBed, proxies: &[QosProxy], version: &str) -> anyhow::Result<()> {
+pub(super) fn wait_for_rules(
+    bed: &QosTestBed,
+    proxies: &[QosProxy],
+    version: &str,
+) -> anyhow::Result<()> {
     let have = |proxy: &QosProxy| proxy.api.rules().is_ok_and(|rules| rules.version == version);
     for _ in 0..500 {
         if proxies.iter().all(have) {

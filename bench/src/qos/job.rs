@@ -56,15 +56,20 @@ struct QosJobState {
 impl QosJob {
     /// Connects all parts and lets them load the proxy, on a thread that goes before its own.
     pub(crate) fn start(parts: &[QosJobPart]) -> anyhow::Result<QosJob> {
-        QosJob::start_as(parts, FIRST)
+        QosJob::start_as(parts, FIRST, None)
+    }
+
+    /// The same, but it begins `per_s` operations per second, as long as its depth allows.
+    pub(crate) fn start_paced(parts: &[QosJobPart], per_s: f64) -> anyhow::Result<QosJob> {
+        QosJob::start_as(parts, FIRST, Some(per_s))
     }
 
     /// The same on a thread that goes behind the proxy's, as if it were on another machine.
     pub(crate) fn start_behind(parts: &[QosJobPart]) -> anyhow::Result<QosJob> {
-        QosJob::start_as(parts, BEHIND)
+        QosJob::start_as(parts, BEHIND, None)
     }
 
-    fn start_as(parts: &[QosJobPart], nice: i32) -> anyhow::Result<QosJob> {
+    fn start_as(parts: &[QosJobPart], nice: i32, per_s: Option<f64>) -> anyhow::Result<QosJob> {
         let mut links = Vec::new();
         for part in parts {
             part.plan.check()?;
@@ -79,7 +84,8 @@ impl QosJob {
         let seen = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             set_nice(nice);
-            QosJobLoop::new(seen, links, sender)?.run()
+            let pace = per_s.map(|per_s| QosJobPace { per_s, begun: 0 });
+            QosJobLoop::new(seen, links, pace, sender)?.run()
         });
         Ok(QosJob { shared, cuts, thread: Some(thread) })
     }
@@ -110,9 +116,16 @@ impl Drop for QosJob {
     }
 }
 
+/// Operations that are begun by the clock and not by those that end.
+struct QosJobPace {
+    per_s: f64,
+    begun: u64,
+}
+
 struct QosJobLoop {
     shared: Arc<QosJobState>,
     links: Vec<PeerConnection>,
+    pace: Option<QosJobPace>,
     /// Links whose socket took not everything.
     blocked: Vec<bool>,
     epoll: OwnedFd,
@@ -129,6 +142,7 @@ impl QosJobLoop {
     fn new(
         shared: Arc<QosJobState>,
         links: Vec<PeerConnection>,
+        pace: Option<QosJobPace>,
         cuts: Sender<Cut>,
     ) -> anyhow::Result<QosJobLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
@@ -143,6 +157,7 @@ impl QosJobLoop {
         Ok(QosJobLoop {
             shared,
             links,
+            pace,
             blocked,
             epoll,
             cuts,
@@ -156,11 +171,15 @@ impl QosJobLoop {
 
     fn run(mut self) -> anyhow::Result<()> {
         for index in 0..self.links.len() {
-            self.links[index].start(0);
+            match self.pace {
+                None => self.links[index].start(0),
+                Some(_) => self.links[index].finish(),
+            }
             self.flush(index)?;
         }
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.turn()?;
+            self.begin_due()?;
             if self.shared.cuts_asked.load(Ordering::Relaxed) > self.cuts_done {
                 self.cut();
             }
@@ -189,6 +208,21 @@ impl QosJobLoop {
             self.flush(index)?;
         }
         Ok(())
+    }
+
+    /// Begins the operations that are due by now, in turn on all connections.
+    fn begin_due(&mut self) -> anyhow::Result<()> {
+        let Some(pace) = &mut self.pace else { return Ok(()) };
+        let elapsed = self.start.elapsed();
+        let due = (elapsed.as_secs_f64() * pace.per_s) as u64;
+        while pace.begun < due {
+            let index = (pace.begun % self.links.len() as u64) as usize;
+            if !self.links[index].begin_one(elapsed.as_nanos() as u64) {
+                break;
+            }
+            pace.begun += 1;
+        }
+        (0..self.links.len()).try_for_each(|index| self.flush(index))
     }
 
     fn note_completion(&mut self) {

@@ -1,13 +1,14 @@
 //! `sluice-bench qos`: the commands that measure the guarantees.
 //!
-//!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller  decay
-//!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┴────────┘
+//!   mounts  controller  decay
+//!      └────────┼─────────┘
 //!     bed (directory, proxies) + jobs that compete ─► table: target, reached
 //!
 //! Each starts proxies of its own over a new directory, with rules it writes, and stops and
 //! removes everything at its end. With `--out DIR` it writes `qos-NAME.md` and
 //! `qos-NAME.json` there.
 
+mod backend;
 mod bed;
 pub(crate) mod blocked;
 mod controlled;
@@ -19,11 +20,14 @@ pub(crate) mod limits;
 mod memory;
 mod mounted;
 mod mounts;
+pub(crate) mod neighbour;
+pub(crate) mod promises;
 mod scrape;
 mod shares;
+mod slow;
 mod table;
-mod victim;
-mod weights;
+pub(crate) mod victim;
+pub(crate) mod weights;
 mod write_modes;
 
 use std::path::{Path, PathBuf};
@@ -37,8 +41,7 @@ use model::Nanos;
 use bed::QosTestBed;
 use table::QosTable;
 
-/// Measure the guarantees: weights, limits, a victim's latency, blocked calls, memory, cost,
-/// mounts, scrapes, a controller, decay
+/// Measure the guarantees: a proxy that returns, a controller, decay
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The guarantees to measure [default: all]
@@ -50,7 +53,7 @@ pub(crate) struct Args {
     /// How long each case is measured [default: as each guarantee needs]
     #[arg(long)]
     time: Option<Nanos>,
-    /// How often each comparison is repeated [default: victim 5, cost 20, of mounts 5 to 12]
+    /// How often each comparison is repeated [default: mounts 10]
     #[arg(long)]
     rounds: Option<usize>,
     /// Only the cases whose name contains this text
@@ -68,11 +71,7 @@ pub(crate) struct Args {
 /// One group of guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum QosGuarantee {
-    /// Two jobs share by weight
-    Weights,
-    /// Small operations beside large writes
-    Victim,
-    /// Weights, a victim, a neighbour and a proxy that returns, through mounts
+    /// A proxy that returns, through mounts
     Mounts,
     /// One limit over many proxies, and what their controller costs
     Controller,
@@ -110,8 +109,6 @@ fn measure(
     let mut table = QosTable::new(guarantee.name(), &bed, args.command_line(guarantee));
     let run = QosRun { args, bed };
     match guarantee {
-        QosGuarantee::Weights => weights::measure(&run, &mut table),
-        QosGuarantee::Victim => victim::measure(&run, &mut table),
         QosGuarantee::Mounts => mounts::measure(&run, &mut table),
         QosGuarantee::Controller => controlled::measure(&run, &mut table, out),
         QosGuarantee::Decay => decayed::measure(&run, &mut table, out),
@@ -124,8 +121,6 @@ fn measure(
 impl QosGuarantee {
     fn name(self) -> &'static str {
         match self {
-            QosGuarantee::Weights => "weights",
-            QosGuarantee::Victim => "victim",
             QosGuarantee::Mounts => "mounts",
             QosGuarantee::Controller => "controller",
             QosGuarantee::Decay => "decay",
@@ -181,4 +176,29 @@ fn raise_descriptor_limit() {
     let most = getrlimit(Resource::Nofile).maximum;
     // Without it the case that needs them says so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+}
+
+/// The value that a part of all are below: 0.5 is the median. Between two values it is linear.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = part * last as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles_are_between_the_values() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        assert_eq!(
+            [0.0, 0.25, 0.5, 1.0].map(|part| quantile(&values, part)),
+            [1.0, 1.75, 2.5, 4.0]
+        );
+        assert!(quantile(&[], 0.5).is_nan());
+    }
 }

@@ -13,6 +13,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 
 use super::super::process::BenchProcess;
+use super::super::socket::BenchAddress;
 use super::bed::{QosProxy, QosTestBed};
 
 /// The export `x` of a proxy, mounted; unmounted when dropped.
@@ -29,12 +30,28 @@ impl QosMount {
         name: &str,
         options: &str,
     ) -> anyhow::Result<QosMount> {
+        QosMount::start_behind(bed, &[proxy], name, options, Vec::new())
+    }
+
+    /// Mounts the export of several proxies, by a program behind the words `before`.
+    pub(crate) fn start_behind(
+        bed: &QosTestBed,
+        proxies: &[&QosProxy],
+        name: &str,
+        options: &str,
+        before: Vec<String>,
+    ) -> anyhow::Result<QosMount> {
         let root = bed.dir().join(name);
         std::fs::create_dir(&root).context("cannot make a mount point")?;
         let log = bed.dir().join(format!("{name}.log"));
-        let (source, at) = (format!("{}//x", proxy.address), root.display().to_string());
+        let sources = proxies.iter().map(|proxy| match &proxy.address {
+            BenchAddress::Unix(_) => format!("{}//x", proxy.address),
+            BenchAddress::Tcp(_) => format!("{}/x", proxy.address),
+        });
+        let (source, at) = (sources.collect::<Vec<_>>().join(","), root.display().to_string());
         let words = ["mount", "--foreground", "-o", options, &source, &at].map(String::from);
-        let arguments: Vec<String> = std::iter::once(bed.sluice()).chain(words).collect();
+        let arguments: Vec<String> =
+            before.into_iter().chain([bed.sluice()]).chain(words).collect();
         let process = BenchProcess::start(name, &arguments, &log)?;
         let mut mount = QosMount { process: Some(process), root };
         let is_ready = || {
@@ -43,6 +60,11 @@ impl QosMount {
         };
         mount.process.as_mut().expect("it was started").wait_until(is_ready)?;
         Ok(mount)
+    }
+
+    /// Returns the directory that it is mounted on.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// A path in it.

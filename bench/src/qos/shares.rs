@@ -1,53 +1,112 @@
-//! What two jobs a and b were served by their weights, and whether both always had a backlog.
+//! What two jobs a and b are served by their weights, and whether both always had a backlog.
 //!
-//!   rules: a has weight w, b has 1 ─► watch: usage, sampled ─► SharesSample ─► row: w : 1, within 1 %
+//! ```text
+//!   rules: a has weight w, b has 1 ─► watch until b was served 50 (n + 1) requests ─► ratios
+//! ```
 //!
-//! Weights guarantee a division of the service only while both sides ask for more than they get.
-//! So the length of the dispatcher's queue is sampled all through the span, and the least
-//! sample is reported beside the result.
+//! The error of SFQ(D) is bounded by the requests that are in service at once, so a ratio means
+//! something once the lighter class was served many times as many. In service are at most n of its
+//! requests: D slots hold D / s requests of s slots, and there are no more threads.
+//!
+//! Weights guarantee a division of the service only while both sides ask for more than they get. So
+//! the length of the dispatcher's queue is sampled all through the span: where it was no longer than
+//! 2 n, the generator ran dry and the round is void, whatever its ratio is.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::WireUsage;
+use api::{TargetReport, WireUsage};
+use model::{Bytes, Nanos};
 
-use super::QosRun;
-use super::bed::QosProxy;
-use super::table::{QosRow, figures};
+use super::super::figures::row::FigureSample;
+use super::bed::{QosProxy, QosTestBed};
 
-/// What the weights divide.
+/// What one of the jobs asks for, and how many of its largest requests are in service at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SharesResult {
-    /// What requests are charged.
-    Cost,
-    /// Payload, where `cost = "bytes"`.
-    Bytes,
+pub(crate) struct SharesJob {
+    in_service: u64,
+    /// Requests that keep it backlogged, with some to spare for a generator that comes late.
+    in_flight: u64,
+}
+
+/// When a round has seen enough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharesRule {
+    jobs: [SharesJob; 2],
+    /// Requests that the lighter job is to be served.
+    light_requests: u64,
+    /// After this the round ends in any case.
+    time_max: Duration,
 }
 
 /// What two classes were served within the span, and their least backlogs.
 pub(crate) struct SharesSample {
+    rule: SharesRule,
     usage: [WireUsage; 2],
     queued_min: [u64; 2],
     seconds: f64,
 }
 
-/// Looks at the jobs a and b for as long as a case is measured.
-pub(crate) fn watch(run: &QosRun<'_>, proxy: &QosProxy) -> anyhow::Result<SharesSample> {
-    let time = run.time(30, 5);
+impl SharesJob {
+    /// Of a job whose largest requests are of `size`, on device slots.
+    pub(crate) fn on_slots(
+        target: &TargetReport,
+        size: Bytes,
+        writes: bool,
+    ) -> anyhow::Result<SharesJob> {
+        let costs = if writes { &target.write_costs } else { &target.read_costs };
+        let cost = costs.iter().find(|point| point.bytes == size.get());
+        let cost = cost.with_context(|| format!("the proxy has no cost of {size}"))?.cost_ns;
+        let unit = target.read_costs.first().map_or(0, |point| point.cost_ns);
+        let slots =
+            sched::slots_needed(Nanos::new(cost), Nanos::new(unit), target.slots_max.max(1));
+        let fitting = u64::from(target.slots_max) / u64::from(slots);
+        let in_service = fitting.clamp(1, THREADS_MAX);
+        Ok(SharesJob { in_service, in_flight: (8 * in_service).max(64) })
+    }
+
+    /// Of a job whose requests one thread executes, in microseconds each.
+    pub(crate) fn on_one_thread() -> SharesJob {
+        SharesJob { in_service: 1, in_flight: 4 * 4096 }
+    }
+
+    /// Returns the number of requests that it keeps under way.
+    pub(crate) fn in_flight(self) -> usize {
+        self.in_flight as usize
+    }
+}
+
+impl SharesRule {
+    /// The rule for a heavy and a light job; a tenth of it if `is_quick`.
+    pub(crate) fn new(heavy: SharesJob, light: SharesJob, is_quick: bool) -> SharesRule {
+        let times = if is_quick { 5 } else { 50 };
+        let light_requests = times * (light.in_service + 1);
+        let time_max = if is_quick { TIME_MAX / 30 } else { TIME_MAX };
+        SharesRule { jobs: [heavy, light], light_requests, time_max }
+    }
+}
+
+/// Watches the jobs a and b until the lighter one was served as the rule wants.
+pub(crate) fn watch(
+    bed: &QosTestBed,
+    proxy: &QosProxy,
+    rule: SharesRule,
+) -> anyhow::Result<SharesSample> {
     let start = Instant::now();
-    let end = start + time;
     let began = usage(proxy)?;
     let mut queued_min = began.map(|usage| usage.queued);
-    while Instant::now() < end {
-        run.bed.wait((time / SAMPLES).min(end.saturating_duration_since(Instant::now())))?;
+    loop {
+        bed.wait(SAMPLE_EVERY)?;
         let now = usage(proxy)?;
         for (least, now) in queued_min.iter_mut().zip(now) {
             *least = (*least).min(now.queued);
         }
+        let usage = [now[0].since(&began[0]), now[1].since(&began[1])];
+        if usage[1].requests >= rule.light_requests || start.elapsed() >= rule.time_max {
+            let seconds = start.elapsed().as_secs_f64();
+            return Ok(SharesSample { rule, usage, queued_min, seconds });
+        }
     }
-    let ended = usage(proxy)?;
-    let usage = [ended[0].since(&began[0]), ended[1].since(&began[1])];
-    Ok(SharesSample { usage, queued_min, seconds: start.elapsed().as_secs_f64() })
 }
 
 /// Both classes at one moment.
@@ -62,58 +121,55 @@ fn usage(proxy: &QosProxy) -> anyhow::Result<[WireUsage; 2]> {
 }
 
 impl SharesSample {
-    /// The row of the table for `weight` : 1 at a target with this number of slots.
-    pub(crate) fn row(&self, name: &str, shared: SharesResult, weight: u32, slots: u64) -> QosRow {
-        let [a, b] = self.usage.map(|usage| shared.of(&usage));
-        let ratio = a / b.max(1.0);
-        let error = (ratio / f64::from(weight) - 1.0) * 100.0;
-        let (within, unit) = match shared {
-            SharesResult::Bytes => (2.0, "bytes"),
-            SharesResult::Cost => (1.0, "charged cost"),
-        };
-        let [queued_a, queued_b] = self.queued_min;
-        let backlogged = queued_a.min(queued_b) > 2 * slots;
-        let mut beside = format!("least queued {queued_a} and {queued_b}, D {slots}");
-        if !backlogged {
-            beside.push_str(": not always backlogged");
+    /// Why nothing follows from it, if so.
+    pub(crate) fn void(&self) -> Option<String> {
+        let names = ["heavy", "light"];
+        let dry = (0..2).find(|job| self.queued_min[*job] <= 2 * self.rule.jobs[*job].in_service);
+        if let Some(job) = dry {
+            let (queued, in_service) = (self.queued_min[job], self.rule.jobs[job].in_service);
+            return Some(format!(
+                "generator dry: the {} job had {queued} requests queued, with {in_service} in service",
+                names[job]
+            ));
         }
-        let payload = self.usage.map(|usage| SharesResult::Bytes.of(&usage));
-        QosRow {
-            case: format!("{name}, {weight} : 1"),
-            target: format!("within {within} % in {unit}"),
-            reached: format!("{ratio:.3} : 1, {error:+.2} %"),
-            met: Some(error.abs() <= within),
-            beside,
-            figures: figures([
-                ("weight", weight.into()),
-                ("ratio", ratio),
-                ("error_percent", error),
-                ("queued_min_a", queued_a as f64),
-                ("queued_min_b", queued_b as f64),
-                ("slots_max", slots as f64),
-                ("requests_a", self.usage[0].requests as f64),
-                ("requests_b", self.usage[1].requests as f64),
-                ("cost_ns_a", self.usage[0].cost_ns as f64),
-                ("cost_ns_b", self.usage[1].cost_ns as f64),
-                ("bytes_a", payload[0]),
-                ("bytes_b", payload[1]),
-            ]),
-        }
+        let (served, wanted) = (self.usage[1].requests, self.rule.light_requests);
+        (served < wanted).then(|| {
+            format!(
+                "the light job was served {served} of {wanted} requests in {:.0} s",
+                self.seconds
+            )
+        })
     }
 
-    /// What each job moved, in MB/s.
-    pub(crate) fn mb_per_sec(&self) -> [f64; 2] {
-        self.usage.map(|usage| SharesResult::Bytes.of(&usage) / self.seconds / 1e6)
+    /// All that was measured; the error of the device is what bytes say of the charge, where the
+    /// device's time follows from bytes.
+    pub(crate) fn figures(&self, weight: u32, slots: u64, is_by_bytes: bool) -> FigureSample {
+        let ratio = |of: fn(&WireUsage) -> f64| of(&self.usage[0]) / of(&self.usage[1]).max(1.0);
+        let rate = |job: usize| payload(&self.usage[job]) / self.seconds / 1e6;
+        let mut figures = vec![
+            ("charged_ratio", ratio(|usage| usage.cost_ns as f64)),
+            ("payload_ratio", ratio(payload)),
+            ("heavy_mb_per_s", rate(0)),
+            ("light_mb_per_s", rate(1)),
+            ("heavy_requests", self.usage[0].requests as f64),
+            ("light_requests", self.usage[1].requests as f64),
+            ("heavy_queued_min_count", self.queued_min[0] as f64),
+            ("light_queued_min_count", self.queued_min[1] as f64),
+            ("heavy_in_service_count", self.rule.jobs[0].in_service as f64),
+            ("light_in_service_count", self.rule.jobs[1].in_service as f64),
+            ("slots_count", slots as f64),
+            ("span_s", self.seconds),
+        ];
+        if is_by_bytes {
+            let error = ratio(payload) / f64::from(weight) - 1.0;
+            figures.push(("device_error_percent", error * 100.0));
+        }
+        figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
-impl SharesResult {
-    fn of(self, usage: &WireUsage) -> f64 {
-        match self {
-            SharesResult::Cost => usage.cost_ns as f64,
-            SharesResult::Bytes => (usage.read_bytes + usage.written_bytes) as f64,
-        }
-    }
+fn payload(usage: &WireUsage) -> f64 {
+    (usage.read_bytes + usage.written_bytes) as f64
 }
 
 /// A rule for each job.
@@ -130,26 +186,59 @@ pub(crate) fn rules(weight: u32) -> String {
 /// The weights that are measured, each against 1.
 pub(crate) const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
 /// New weights count from the next request on; what is queued by the old ones goes first.
-pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-const SAMPLES: u32 = 200;
+pub(crate) const SETTLE: Duration = Duration::from_secs(3);
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+const TIME_MAX: Duration = Duration::from_secs(15 * 60);
+/// A little less than `threads_max` of the proxies: some threads read the sockets.
+const THREADS_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
+    use api::CostPoint;
+
     use super::*;
 
-    fn seen(cost_ns: [u64; 2], queued: u64) -> SharesSample {
-        let usage = cost_ns.map(|cost_ns| WireUsage { cost_ns, ..WireUsage::default() });
-        SharesSample { usage, queued_min: [queued, 100], seconds: 1.0 }
+    fn rule(heavy: u64, light: u64) -> SharesRule {
+        let job = |in_service| SharesJob { in_service, in_flight: 64 };
+        SharesRule::new(job(heavy), job(light), false)
+    }
+
+    fn sample(queued_min: [u64; 2], requests: u64) -> SharesSample {
+        let usage = [(8_080, 600), (1_000, 100)].map(|(cost_ns, read_bytes)| WireUsage {
+            cost_ns,
+            read_bytes,
+            requests,
+            ..WireUsage::default()
+        });
+        SharesSample { rule: rule(8, 4), usage, queued_min, seconds: 2.0 }
     }
 
     #[test]
-    fn a_share_is_met_within_one_percent_of_the_charged_cost() {
-        let row = seen([4_036, 1_000], 17).row("case", SharesResult::Cost, 4, 8);
-        assert_eq!((row.reached.as_str(), row.met), ("4.036 : 1, +0.90 %", Some(true)));
-        assert_eq!(row.beside, "least queued 17 and 100, D 8");
-        let row = seen([4_044, 1_000], 16).row("case", SharesResult::Cost, 4, 8);
-        assert_eq!(row.met, Some(false));
-        assert_eq!(row.beside, "least queued 16 and 100, D 8: not always backlogged");
+    fn the_lighter_job_is_served_fifty_times_what_is_in_service() {
+        assert_eq!(rule(8, 4).light_requests, 250);
+        let costs = [(4096, 10), (65536, 100)];
+        let points = costs.map(|(bytes, cost_ns)| CostPoint { bytes, cost_ns }).to_vec();
+        let target =
+            TargetReport { slots_max: 64, read_costs: points.clone(), ..TargetReport::default() };
+        let of = |size| SharesJob::on_slots(&target, Bytes::kib(size), false).unwrap().in_service;
+        // 64 KiB are 10 small ones, so 16 slots.
+        assert_eq!([of(4), of(64)], [64, 4]);
+        assert!(SharesJob::on_slots(&target, Bytes::kib(5), false).is_err());
+    }
+
+    #[test]
+    fn a_round_without_a_backlog_or_with_too_few_requests_is_void() {
+        assert_eq!(sample([17, 9], 250).void(), None);
+        assert!(sample([16, 9], 250).void().unwrap().contains("the heavy job had 16"));
+        assert!(sample([17, 8], 250).void().unwrap().contains("the light job had 8"));
+        assert!(sample([17, 9], 249).void().unwrap().contains("249 of 250"));
+    }
+
+    #[test]
+    fn ratios_are_of_the_charge_and_of_the_payload() {
+        let figures = sample([17, 9], 250).figures(8, 64, true);
+        assert_eq!((figures["charged_ratio"], figures["payload_ratio"]), (8.08, 6.0));
+        assert_eq!(figures["device_error_percent"], -25.0);
     }
 
     #[test]

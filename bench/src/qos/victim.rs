@@ -1,238 +1,342 @@
-//! A victim beside a bully: how long small operations take while another job writes.
+//! A victim beside a bully: how long small operations take while another job writes, with one change
+//! at a time.
 //!
+//! ```text
 //!   victim  4 KiB reads (cached, uncached) or write + fsync, one in flight
 //!   bully   16 × 1 MiB writes in flight that fill a new file, as a checkpoint does
-//!   proxy   unscheduled, cached writes │ weight and slots │ and a limit at the bully's former rate
+//!   way     no-rules │ weight │ slots │ limit │ all │ no-schedule │ alone
+//! ```
 //!
-//! The bully's generator stands for other machines and goes behind everything else; the
-//! victim alone shows what of its p99 is this machine's own.
+//! Every way has the same write mode, the proxy's default. Without rules all requests are of one
+//! class and served as they come; `alone` says what of the victim's p99 is this machine's own.
 //!
-//! A new file matters: where its blocks are allocated in the transaction that a victim's
-//! fsync commits, ext4 and others write its data first.
-//!
-//! The three proxies serve the same directory in turn, round after round. Between two
-//! runs everything is flushed, or what one left dirty would be the next one's load.
+//! The bully's generator stands for other machines and goes behind everything else. A new file
+//! matters: where its blocks are allocated in the transaction that a victim's fsync commits, ext4
+//! and others write its data first. Between two ways everything is flushed, or what one left dirty
+//! would be the next one's load.
 
 use std::fs::File;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use model::Bytes;
+use model::{Bytes, Nanos};
 
-use super::super::figures::judge::median;
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{KeepCold, QosProxy, QosSetup};
+use super::backend::{BackendKind, ColdFile, QosBackend};
+use super::bed::{KeepCold, QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
-use super::table::{QosRow, QosTable, figures};
+use super::mounted::{QosFio, QosLatency, QosMount, for_time, on};
+
+/// The p99 of small operations beside large writes.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "victim",
+    title: "A victim beside a bully",
+    what: "One small operation in flight beside 16 writes of 1 MiB. `no-rules`: all requests are of \
+           one class. `weight`: 8 : 1. `slots`: the bully has those of one write. `limit`: a quarter \
+           of the bully's rate without rules. `all`: the three together. `no-schedule`: as they come, \
+           without a scheduler. `alone`: no bully.",
+    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    rows: || VictimCase::all().iter().map(VictimCase::row).collect(),
+    measure,
+};
 
 /// What the victim does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum QosVictim {
+enum VictimLoad {
     CachedRead,
     UncachedRead,
     Fsync,
 }
 
-/// How it is served.
-struct VictimSetup {
-    name: &'static str,
-    bully: bool,
-    no_schedule: bool,
-    limited: bool,
+struct VictimCase {
+    backend: BackendKind,
+    is_mounted: bool,
+    load: VictimLoad,
 }
 
-/// Figures of the victim and its bully in one run.
-pub(super) struct QosSample {
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) ops_per_sec: f64,
-    pub(super) bully_mb_per_sec: f64,
-}
+/// Names of the ways: which of weight, slots and limit the rules have.
+const WAYS: [&str; 7] = ["weight", "slots", "limit", "all", NO_RULES, NO_SCHEDULE, ALONE];
+const NO_RULES: &str = "no-rules";
+const NO_SCHEDULE: &str = "no-schedule";
+const ALONE: &str = "alone";
 
-/// The first is what the others are held against; the last says what this machine itself does.
-const WAYS: [VictimSetup; 4] = [
-    VictimSetup { name: "no scheduling", bully: true, no_schedule: true, limited: false },
-    VictimSetup { name: "weight and slots", bully: true, no_schedule: false, limited: false },
-    VictimSetup { name: "weight, slots and limit", bully: true, no_schedule: false, limited: true },
-    VictimSetup { name: "alone", bully: false, no_schedule: true, limited: false },
-];
-const VICTIMS: [QosVictim; 3] = [QosVictim::CachedRead, QosVictim::UncachedRead, QosVictim::Fsync];
-
-/// Measures each victim in each way, in interleaved rounds.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    table.progress("making files");
-    let bed = &run.bed;
-    let warm = bed.file("warm", WARM_LEN)?;
-    let cold = bed.file("cold", COLD_LEN)?;
-    let bully = bed.file("bully/written0", Bytes::ZERO)?;
-    bed.file("victim/written0", WARM_LEN)?;
-    let mut proxies: Vec<QosProxy> = Vec::new();
-    let mut limit = String::new();
-    for (index, way) in WAYS.iter().enumerate() {
-        let rules = if way.limited { format!("{RULES}{limit}") } else { RULES.into() };
-        let target = if way.no_schedule { "write_mode = \"cached\"" } else { "" };
-        let setup =
-            QosSetup { target, rules: &rules, no_schedule: way.no_schedule, ..QosSetup::default() };
-        proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
-        if way.no_schedule && way.bully {
-            table.progress("the bully's rate without scheduling");
-            let sample = one(run, way, &proxies[index], QosVictim::CachedRead, &warm, &cold)?;
-            let rate = sample.bully_mb_per_sec.round().max(1.0);
-            limit = format!("limit = {{ write = \"{rate}MB/s\" }}\n");
-            table.note(format!("the limit is the bully's rate without scheduling: {rate} MB/s"));
-        }
-    }
-    let status = proxies[1].api.status()?;
-    let mode = status.targets.first().map_or("?", |target| &target.write_mode);
-    table.note(format!("the default write mode here is {mode}"));
-    let rounds = run.rounds(5, 2);
-    let mut samples: Vec<Vec<QosSample>> = Vec::new();
-    samples.resize_with(VICTIMS.len() * WAYS.len(), Vec::new);
-    for round in 0..rounds {
-        for (v, victim) in VICTIMS.into_iter().enumerate() {
-            for turn in 0..WAYS.len() {
-                let w = (round + turn) % WAYS.len();
-                if !run.wants(victim.name()) {
-                    continue;
+impl VictimCase {
+    fn all() -> Vec<VictimCase> {
+        let mut cases = Vec::new();
+        for backend in [BackendKind::Slow, BackendKind::Disk] {
+            for is_mounted in [false, true] {
+                for load in [VictimLoad::CachedRead, VictimLoad::UncachedRead, VictimLoad::Fsync] {
+                    cases.push(VictimCase { backend, is_mounted, load });
                 }
-                table.progress(&format!("round {round}: {}, {}", victim.name(), WAYS[w].name));
-                bully.set_len(0).and_then(|()| bully.sync_all()).context("flushing")?;
-                let sample = one(run, &WAYS[w], &proxies[w], victim, &warm, &cold)?;
-                samples[v * WAYS.len() + w].push(sample);
             }
         }
+        cases
     }
-    for (v, victim) in VICTIMS.into_iter().enumerate() {
-        let of = |w: usize| &samples[v * WAYS.len() + w][..];
-        for (w, way) in WAYS.iter().enumerate() {
-            if !of(w).is_empty() {
-                let case = format!("{}, {}", victim.name(), way.name);
-                table.add(row(case, !way.no_schedule, of(w), of(0)));
-            }
+
+    fn id(&self) -> String {
+        let by = if self.is_mounted { "mount" } else { "client" };
+        format!("victim/{}-{by}-{}", self.backend.name(), self.load.name())
+    }
+
+    fn row(&self) -> FigureRow {
+        let by = if self.is_mounted { "on a mount" } else { "raw client" };
+        let what = format!("{}, {by}: {}", self.backend.name(), self.load.text());
+        ["weight", "slots", "limit"]
+            .into_iter()
+            .fold(FigureRow::new(&self.id(), &what, &WAYS).rounds(5, 5.0), |row, way| {
+                row.beside(way, "p99_us", FigureBound::TimesMost(0.2), &[NO_RULES])
+            })
+    }
+}
+
+/// A backend with a proxy for each way that needs one of its own, and what the bully did.
+struct VictimStand<'a> {
+    backend: &'a QosBackend<'a>,
+    scheduled: QosProxy,
+    unscheduled: QosProxy,
+    /// The bully's rate without rules, once it is known.
+    bully_mb_per_s: Option<f64>,
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+    for kind in [BackendKind::Slow, BackendKind::Disk] {
+        let cases = VictimCase::all();
+        let wanted = cases.iter().filter(|case| case.backend == kind && sink.wants(&case.id()));
+        let wanted: Vec<&VictimCase> = wanted.collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let mut backend = QosBackend::start(&bed, kind)?;
+        backend.calibrate(run.calibration())?;
+        let files = [("warm", WARM_LEN), ("cold", COLD_LEN), ("victim/written0", WARM_LEN)];
+        for (name, len) in files {
+            backend.file(name, len)?;
+        }
+        std::fs::create_dir_all(backend.dir().join("bully")).context("cannot make a directory")?;
+        let start = |name: &str, no_schedule: bool| {
+            let name = format!("{}-{name}", kind.name());
+            backend.proxy(&name, &QosSetup { no_schedule, ..QosSetup::default() })
+        };
+        let (scheduled, unscheduled) = (start("scheduled", false)?, start("unscheduled", true)?);
+        let mut stand =
+            VictimStand { backend: &backend, scheduled, unscheduled, bully_mb_per_s: None };
+        for case in wanted {
+            stand.measure(run, case, sink)?;
         }
     }
     Ok(())
 }
 
-fn one(
-    run: &QosRun<'_>,
-    way: &VictimSetup,
+impl VictimStand<'_> {
+    fn measure(
+        &mut self,
+        run: &FigureRun<'_>,
+        case: &VictimCase,
+        sink: &mut FigureSink,
+    ) -> anyhow::Result<()> {
+        let row = case.row();
+        let time = run.time(&row);
+        let settle = if run.is_quick { Duration::from_secs(1) } else { SETTLE };
+        if self.bully_mb_per_s.is_none() {
+            self.one(case, NO_RULES, settle, time)?;
+        }
+        sink.round_of(&row, |way| self.one(case, way, settle, time))
+    }
+
+    fn one(
+        &mut self,
+        case: &VictimCase,
+        way: &str,
+        settle: Duration,
+        time: Duration,
+    ) -> anyhow::Result<FigureSample> {
+        let proxy = if way == NO_SCHEDULE { &self.unscheduled } else { &self.scheduled };
+        if way != NO_SCHEDULE {
+            proxy.api.set_rules(&self.rules(way)?)?;
+        }
+        self.clear()?;
+        let bed = self.backend.bed();
+        let mut warm = File::open(self.backend.dir().join("warm")).context("cannot open a file")?;
+        std::io::copy(&mut warm, &mut std::io::sink()).context("warming")?;
+        let _kept_cold: Option<KeepCold> = match case.load {
+            VictimLoad::UncachedRead => Some(self.backend.keep_cold("cold", ColdFile::Random)?),
+            _ => None,
+        };
+        let sample = if case.is_mounted {
+            mounted(bed, proxy, case.load, way, settle, time)?
+        } else {
+            raw(bed, proxy, case.load, way, settle, time)?
+        };
+        if way == NO_RULES {
+            self.bully_mb_per_s = sample.get(BULLY_RATE).copied();
+        }
+        Ok(sample)
+    }
+
+    /// Takes the bully's files away and flushes the rest.
+    fn clear(&self) -> anyhow::Result<()> {
+        let folder = self.backend.dir().join("bully");
+        for entry in std::fs::read_dir(&folder).context("cannot list the bully's files")? {
+            let path = entry.context("cannot list the bully's files")?.path();
+            std::fs::remove_file(path).context("cannot remove a bully's file")?;
+        }
+        File::create(folder.join("written0")).context("cannot make the bully's file")?;
+        let folder = File::open(&folder).context("cannot open the bully's directory")?;
+        rustix::fs::syncfs(&folder).context("cannot flush")
+    }
+
+    fn rules(&self, way: &str) -> anyhow::Result<String> {
+        if [NO_RULES, ALONE].contains(&way) {
+            return Ok(String::new());
+        }
+        let has = |part: &str| way == part || way == "all";
+        let weight = if has("weight") { 8 } else { 1 };
+        let mut bully = String::new();
+        if has("slots") {
+            bully.push_str(&format!("slots = {}\n", slots_of_a_write(&self.scheduled)?));
+        }
+        if has("limit") {
+            let rate = self.bully_mb_per_s.context("the bully's rate is measured first")? / 4.0;
+            bully.push_str(&format!("limit = {{ write = \"{:.0}kB/s\" }}\n", rate * 1e3));
+        }
+        Ok(rules(weight, &bully))
+    }
+}
+
+fn rules(weight: u32, bully: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"victim\"\nmatch = \"jobid={{victim}}\"\nweight = {weight}\n\n\
+         [[rule]]\nname = \"bully\"\nmatch = \"jobid={{bully}}\"\n{bully}"
+    )
+}
+
+/// Slots that one of the bully's writes holds.
+fn slots_of_a_write(proxy: &QosProxy) -> anyhow::Result<u32> {
+    let target = proxy.target()?;
+    let large = target.write_costs.iter().find(|point| point.bytes == BULLY_SIZE.get());
+    let large = large.context("the proxy has no cost of a large write")?.cost_ns;
+    let unit = target.read_costs.first().context("the proxy has no costs")?.cost_ns;
+    Ok(sched::slots_needed(Nanos::new(large), Nanos::new(unit), target.slots_max))
+}
+
+/// Both as clients of the proxy.
+fn raw(
+    bed: &QosTestBed,
     proxy: &QosProxy,
-    victim: QosVictim,
-    warm: &File,
-    cold: &File,
-) -> anyhow::Result<QosSample> {
-    std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
-    let _kept_cold = match victim {
-        QosVictim::UncachedRead => Some(KeepCold::start(cold)?),
-        _ => None,
-    };
-    let mut plan = proxy.plan("x", "bully", WorkOp::Write, Bytes::mib(1));
+    load: VictimLoad,
+    way: &str,
+    settle: Duration,
+    time: Duration,
+) -> anyhow::Result<FigureSample> {
+    let mut plan = proxy.plan("x", "bully", WorkOp::Write, BULLY_SIZE);
     (plan.depth, plan.file_size) = (16, BULLY_LEN);
     let part = QosJobPart { plan, dir: "bully".into(), data: String::new() };
-    let parts = if way.bully { vec![part] } else { Vec::new() };
+    let parts = if way == ALONE { Vec::new() } else { vec![part] };
     let mut bully = QosJob::start_behind(&parts)?;
-    let (op, data, len) = match victim {
-        QosVictim::CachedRead => (WorkOp::Randread, "warm", WARM_LEN),
-        QosVictim::UncachedRead => (WorkOp::Randread, "cold", COLD_LEN),
-        QosVictim::Fsync => (WorkOp::Fsync, "", WARM_LEN),
+    let (op, data, len) = match load {
+        VictimLoad::CachedRead => (WorkOp::Randread, "warm", WARM_LEN),
+        VictimLoad::UncachedRead => (WorkOp::Randread, "cold", COLD_LEN),
+        VictimLoad::Fsync => (WorkOp::Fsync, "", WARM_LEN),
     };
     let mut plan = proxy.plan("x", "victim", op, Bytes::kib(4));
     plan.file_size = len;
     let mut job = QosJob::start(&[QosJobPart { plan, dir: "victim".into(), data: data.into() }])?;
-    run.bed.wait(SETTLE)?;
+    bed.wait(settle)?;
     bully.cut()?;
     job.cut()?;
-    run.bed.wait(run.time(5, 2))?;
+    bed.wait(time)?;
     let (bully, job) = (bully.cut()?, job.cut()?);
     bully.check().context("bully")?;
     job.check().context("victim")?;
     // A victim that never came round in the span waited for at least all of it.
     let at_least = if job.score.ops == 0 { job.gap.as_secs_f64() * 1e6 } else { 0.0 };
-    Ok(QosSample {
-        p50_us: job.latency_us(0.5).max(at_least),
-        p99_us: job.latency_us(0.99).max(at_least),
-        ops_per_sec: job.score.ops as f64 / job.span.as_secs_f64(),
-        bully_mb_per_sec: bully.mb_per_sec(),
-    })
+    let rate = job.score.ops as f64 / job.span.as_secs_f64();
+    let [p50, p99] = [0.5, 0.99].map(|quantile| job.latency_us(quantile).max(at_least));
+    Ok(sample(p50, p99, rate, bully.mb_per_sec()))
 }
 
-/// What the rounds of one way came to, compared with those without scheduling if this is
-/// `guaranteed`.
-pub(super) fn row(
-    case: String,
-    guaranteed: bool,
-    samples: &[QosSample],
-    unscheduled: &[QosSample],
-) -> QosRow {
-    let middle = |samples: &[QosSample], figure: fn(&QosSample) -> f64| {
-        median(samples.iter().map(figure).collect()).unwrap_or(f64::NAN)
+/// Both as fio on a mount of its own. The writers write past the page cache of their mount, so
+/// there are 16 requests in flight all the time, as of a checkpoint on several nodes.
+fn mounted(
+    bed: &QosTestBed,
+    proxy: &QosProxy,
+    load: VictimLoad,
+    way: &str,
+    settle: Duration,
+    time: Duration,
+) -> anyhow::Result<FigureSample> {
+    let mount = |job: &str| {
+        QosMount::start(bed, proxy, &format!("of-{job}"), &format!("allow_other,job=fixed:{job}"))
     };
-    let p99 = middle(samples, |sample| sample.p99_us);
-    let pairs = samples.iter().zip(unscheduled);
-    let ratios = pairs.map(|(with, without)| with.p99_us / without.p99_us);
-    let ratio = median(ratios.collect()).unwrap_or(f64::NAN);
-    let p50 = middle(samples, |sample| sample.p50_us);
-    let ops = middle(samples, |sample| sample.ops_per_sec);
-    let bully = middle(samples, |sample| sample.bully_mb_per_sec);
-    let reached = match guaranteed {
-        true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
-        false => format!("p99 {}", micros(p99)),
+    let (own, other) = (mount("victim")?, mount("bully")?);
+    let span = for_time(settle, time);
+    let bully = match way {
+        ALONE => None,
+        _ => {
+            let words = format!("--directory={} {BULLY} {span}", other.join("bully").display());
+            Some(QosFio::start(bed, "bully", BEHIND, &words)?)
+        }
     };
-    QosRow {
-        case,
-        target: if guaranteed { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
-        reached,
-        met: guaranteed.then_some(ratio <= 0.2),
-        beside: format!("median {}, {ops:.0} ops/s; bully {bully:.0} MB/s", micros(p50)),
-        figures: figures([
-            ("p50_us", p50),
-            ("p99_us", p99),
-            ("p99_ratio", ratio),
-            ("ops_per_sec", ops),
-            ("bully_mb_per_sec", bully),
-            ("rounds", samples.len() as f64),
-        ]),
-    }
+    let (words, file, of) = match load {
+        VictimLoad::CachedRead => ("--rw=randread --direct=1 --size=64m", "warm", QosLatency::Read),
+        VictimLoad::UncachedRead => {
+            ("--rw=randread --direct=1 --size=1g", "cold", QosLatency::Read)
+        }
+        VictimLoad::Fsync => {
+            ("--rw=randwrite --fdatasync=1 --size=64m", "victim/written0", QosLatency::Sync)
+        }
+    };
+    let words = format!("--ioengine=psync --bs=4k {words} {} {span}", on(&own.join(file)));
+    let victim = QosFio::start(bed, "victim", 0, &words)?.finish(bed)?;
+    let bully = bully.map(|bully| bully.finish(bed)).transpose()?;
+    let [p50, p99] = ["50.000000", "99.000000"].map(|at| victim.latency_us(of, at));
+    Ok(sample(p50?, p99?, victim.ops_per_sec(), bully.map_or(0.0, |bully| bully.mb_per_sec())))
 }
 
-impl QosVictim {
+fn sample(p50_us: f64, p99_us: f64, ops_per_s: f64, bully_mb_per_s: f64) -> FigureSample {
+    let values = [
+        ("p50_us", p50_us),
+        ("p99_us", p99_us),
+        ("ops_per_s", ops_per_s),
+        (BULLY_RATE, bully_mb_per_s),
+    ];
+    values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl VictimLoad {
     fn name(self) -> &'static str {
         match self {
-            QosVictim::CachedRead => "4 KiB reads, cached",
-            QosVictim::UncachedRead => "4 KiB reads, uncached",
-            QosVictim::Fsync => "4 KiB write + fsync",
+            VictimLoad::CachedRead => "cached",
+            VictimLoad::UncachedRead => "uncached",
+            VictimLoad::Fsync => "fsync",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            VictimLoad::CachedRead => "4 KiB reads, cached",
+            VictimLoad::UncachedRead => "4 KiB reads, uncached",
+            VictimLoad::Fsync => "4 KiB write + fsync",
         }
     }
 }
 
-pub(crate) fn micros(us: f64) -> String {
-    if us < 10_000.0 { format!("{us:.0} µs") } else { format!("{:.1} ms", us / 1e3) }
-}
-
-/// 32 of the built-in 64 slots: one write of 1 MiB at the device, and room beside it. Without
-/// that a weight decides only who goes next when one of the bully's writes has ended.
-pub(crate) const RULES: &str = "\
-[[rule]]
-name = \"victim\"
-match = \"jobid={victim}\"
-per = [\"jobid\"]
-weight = 8
-
-[[rule]]
-name = \"bully\"
-match = \"jobid={bully}\"
-per = [\"jobid\"]
-weight = 1
-slots = 32
-";
+const BULLY_RATE: &str = "bully_mb_per_s";
+/// 16 new files, one write in flight in each.
+const BULLY: &str = "--ioengine=psync --rw=write --bs=1m --direct=1 --numjobs=16 --size=128m";
+/// The bully stands for other machines and goes behind everything else.
+const BEHIND: i32 = 10;
+const BULLY_SIZE: Bytes = Bytes::mib(1);
+/// As much as may be in memory twice. Writes are direct, so it need not be more than the kernel
+/// lets be dirty.
+const BULLY_LEN: Bytes = Bytes::mib(2 << 10);
 const WARM_LEN: Bytes = Bytes::mib(64);
 const COLD_LEN: Bytes = Bytes::mib(1024);
-/// More than the kernel lets be dirty (a fifth of the memory), or cached writes would never
-/// meet the device and their victim would be spared; and more than a run can write.
-const BULLY_LEN: Bytes = Bytes::mib(24 << 10);
-/// Long enough for cached writes to get there.
+/// Long enough for what is written to get to the device.
 const SETTLE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -240,18 +344,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_prefer_the_victim() {
-        let rules = model::RuleSet::parse(RULES).unwrap();
-        assert_eq!([0, 1].map(|rule| rules.rules[rule].weight.get()), [8, 1]);
-    }
-
-    #[test]
-    fn ratios_are_of_the_same_round() {
-        let sample =
-            |p99_us| QosSample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
-        let without = [100.0, 1_000.0, 10_000.0].map(sample);
-        let with = [20.0, 190.0, 9_000.0].map(sample);
-        let row = row("fsync".into(), true, &with, &without);
-        assert_eq!((row.reached.as_str(), row.met), ("p99 190 µs, 1/5.0", Some(true)));
+    fn one_thing_is_changed_at_a_time_and_held_against_no_rules() {
+        let row = VictimCase::all()[0].row();
+        let goals: Vec<_> = row.goals.iter().map(|goal| goal.target()).collect();
+        assert_eq!(goals[0], "weight p99 ≤ 0.2 × no-rules");
+        assert_eq!(goals.len(), 3);
+        let parsed = model::RuleSet::parse(&rules(8, "slots = 32\n")).unwrap();
+        assert_eq!([0, 1].map(|rule| parsed.rules[rule].weight.get()), [8, 1]);
+        assert_eq!(parsed.rules[1].slots, Some(32));
     }
 }

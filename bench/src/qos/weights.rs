@@ -1,214 +1,343 @@
-//! Shares: two jobs with weights w : 1, both always with more than 2 D requests queued.
+//! Shares: two jobs with weights w : 1, both always backlogged, on a backend with calibrated costs.
 //!
-//! Weights guarantee a division of the service only while both sides ask for more than
-//! they get, so each job keeps far more in flight than the slots can hold, and what is
-//! queued at the dispatcher is sampled all through the span: the least sample is reported
-//! beside the result. The share is that of the charged cost, or of the bytes
-//! where `cost = "bytes"`, as the control API counts them.
-
-use std::fs::File;
+//! ```text
+//!   calibrated backend ─► a proxy for each load ─► weights 2 … 32 ─► charged and payload ratio
+//! ```
+//!
+//! The division is that of the charged cost, so a wrong charge would not show in it: beside it
+//! stands the ratio of the payload, and on the slow backend, whose time follows from bytes, the
+//! difference of both is the error of the calibration.
 
 use anyhow::Context as _;
 use model::Bytes;
 
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow};
+use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::QosRun;
-use super::bed::{KeepCold, QosProxy, QosSetup};
+use super::backend::{BackendKind, ColdFile, QosBackend};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
-use super::shares::{SETTLE, SharesResult, WEIGHTS, rules, watch};
-use super::table::QosTable;
+use super::mounted::{ENDLESS, QosFio, QosMount, on};
+use super::shares::{SETTLE, SharesJob, SharesRule, WEIGHTS, rules, watch};
 
-/// What the two jobs do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WeightsLoad {
-    CachedReads,
-    WriteRead,
-    WriteMixed,
+/// Weights on the slow backend and on the disk.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "shares",
+    title: "Shares by weight",
+    what: "Two jobs with weights w : 1, both always backlogged, until the lighter one was served 50 \
+           times as many of its requests as are in service at once. Costs and D are those of `sluice \
+           calibrate`. The ratio is of the charged cost, or of bytes where `cost = \"bytes\"`.",
+    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    rows: || CASES.iter().flat_map(|case| WEIGHTS.map(|weight| case.row(weight))).collect(),
+    measure,
+};
+
+/// What one of the jobs does: an operation on each of its connections in turn.
+struct WeightsHalf {
+    ops: &'static [WorkOp],
+    kib: u64,
 }
 
 struct WeightsCase {
-    load: WeightsLoad,
+    name: &'static str,
+    what: &'static str,
+    backend: BackendKind,
+    by: WeightsLoad,
     /// Keys of the target.
     target: &'static str,
-    name: &'static str,
-    shared: SharesResult,
+    heavy: WeightsHalf,
+    light: WeightsHalf,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WeightsLoad {
+    Clients,
+    /// fio on a mount for each job.
+    Mounts,
+    /// One thread serves what is in the page cache.
+    CachedByOneThread,
+}
+
+const READ: &[WorkOp] = &[WorkOp::Randread];
+const WRITE: &[WorkOp] = &[WorkOp::Randwrite];
+const IN_ORDER: &[WorkOp] = &[WorkOp::Read];
+const BOTH: &[WorkOp] = &[WorkOp::Randread, WorkOp::Randwrite];
+const BY_BYTES: &str = "cost = \"bytes\"";
+
+macro_rules! case {
+    ($name:literal, $backend:ident, $by:ident, $target:expr, $heavy:ident $heavy_kib:literal, $light:ident $light_kib:literal, $what:literal) => {
+        WeightsCase {
+            name: $name,
+            what: $what,
+            backend: BackendKind::$backend,
+            by: WeightsLoad::$by,
+            target: $target,
+            heavy: WeightsHalf { ops: $heavy, kib: $heavy_kib },
+            light: WeightsHalf { ops: $light, kib: $light_kib },
+        }
+    };
+}
+
+#[rustfmt::skip]
 const CASES: &[WeightsCase] = &[
-    WeightsCase {
-        load: WeightsLoad::CachedReads,
-        target: "",
-        name: "read : read, cached",
-        shared: SharesResult::Cost,
-    },
-    WeightsCase {
-        load: WeightsLoad::WriteRead,
-        target: "slots_max = 2\nwrite_mode = \"direct\"",
-        name: "write : read, direct",
-        shared: SharesResult::Cost,
-    },
-    WeightsCase {
-        load: WeightsLoad::WriteMixed,
-        target: "slots_max = 2\nwrite_mode = \"direct\"",
-        name: "write : random read/write, direct",
-        shared: SharesResult::Cost,
-    },
-    WeightsCase {
-        load: WeightsLoad::WriteRead,
-        target: "slots_max = 2\nwrite_mode = \"dontcache\"",
-        name: "write : read, dontcache",
-        shared: SharesResult::Cost,
-    },
-    WeightsCase {
-        load: WeightsLoad::WriteMixed,
-        target: "slots_max = 2\nwrite_mode = \"dontcache\"",
-        name: "write : random read/write, dontcache",
-        shared: SharesResult::Cost,
-    },
-    WeightsCase {
-        load: WeightsLoad::CachedReads,
-        target: "cost = \"bytes\"",
-        name: "read : read, cached, cost = bytes",
-        shared: SharesResult::Bytes,
-    },
-    WeightsCase {
-        load: WeightsLoad::WriteRead,
-        target: "slots_max = 2\nwrite_mode = \"direct\"\ncost = \"bytes\"",
-        name: "write : read, direct, cost = bytes",
-        shared: SharesResult::Bytes,
-    },
+    case!("slow-write-read-64k", Slow, Clients, "", WRITE 64, READ 64, "64 KiB writes : reads"),
+    case!("slow-sequential-random-64k", Slow, Clients, "", IN_ORDER 64, READ 64, "64 KiB sequential : random reads"),
+    case!("slow-small-large", Slow, Clients, "", READ 4, READ 1024, "4 KiB : 1 MiB reads"),
+    case!("slow-large-small", Slow, Clients, "", READ 1024, READ 4, "1 MiB : 4 KiB reads"),
+    case!("slow-write-mixed-64k", Slow, Clients, "", WRITE 64, BOTH 64, "64 KiB writes : reads and writes"),
+    case!("slow-write-read-64k-bytes", Slow, Clients, BY_BYTES, WRITE 64, READ 64, "64 KiB writes : reads, `cost = \"bytes\"`"),
+    case!("slow-mounts-write-read-64k", Slow, Mounts, "", WRITE 64, READ 64, "two mounts, 64 KiB writes : reads"),
+    case!("slow-mounts-sequential-random-64k", Slow, Mounts, "", IN_ORDER 64, READ 64, "two mounts, 64 KiB sequential : random reads"),
+    case!("disk-write-read-64k", Disk, Clients, "", WRITE 64, READ 64, "64 KiB writes : reads"),
+    case!("disk-sequential-random-64k", Disk, Clients, "", IN_ORDER 64, READ 64, "64 KiB sequential : random reads"),
+    case!("disk-small-large", Disk, Clients, "", READ 4, READ 1024, "4 KiB : 1 MiB reads"),
+    case!("disk-large-small", Disk, Clients, "", READ 1024, READ 4, "1 MiB : 4 KiB reads"),
+    case!("disk-write-mixed-64k", Disk, Clients, "", WRITE 64, BOTH 64, "64 KiB writes : reads and writes"),
+    case!("disk-write-read-64k-bytes", Disk, Clients, BY_BYTES, WRITE 64, READ 64, "64 KiB writes : reads, `cost = \"bytes\"`"),
+    case!("cached-read-1k", Disk, CachedByOneThread, "", READ 1, READ 1, "1 KiB cached reads, `threads = 1`"),
 ];
 
-/// Measures every case at every weight.
-pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    table.note(
-        "each job keeps 4096 requests in flight on each of 4 connections, reads of 1 KiB where \
-         the page cache answers, else of 16 KiB, as `tags_max` and `bytes_in_flight_max` allow; the first run with `threads = 1`, the others with \
-         `slots_max = 2`: either way one such request at a time",
-    );
-    table.progress("making files");
-    let bed = &run.bed;
-    let warm = bed.file("warm", WARM_LEN)?;
-    let cold = bed.file("cold", COLD_LEN)?;
-    bed.file("a/written0", WRITTEN_LEN)?;
-    bed.file("b/written0", WRITTEN_LEN)?;
-    for (index, case) in CASES.iter().enumerate() {
-        if !run.wants(case.name) {
+impl WeightsCase {
+    fn id(&self, weight: u32) -> String {
+        format!("shares/{}-{weight}", self.name)
+    }
+
+    fn row(&self, weight: u32) -> FigureRow {
+        let what = format!("{}, {}, weights {weight} : 1", self.backend.name(), self.what);
+        let measure = if self.target == BY_BYTES { "payload_ratio" } else { "charged_ratio" };
+        let percent = if self.by == WeightsLoad::CachedByOneThread { 1.0 } else { 2.0 };
+        let bound = FigureBound::Near { value: weight.into(), percent };
+        FigureRow::new(&self.id(weight), &what, &["sluice"])
+            .rounds(3, 30.0)
+            .goal("sluice", measure, bound)
+    }
+
+    fn is_wanted(&self, sink: &FigureSink) -> bool {
+        WEIGHTS.iter().any(|weight| sink.wants(&self.id(*weight)))
+    }
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+    for kind in [BackendKind::Slow, BackendKind::Disk] {
+        let of_kind = |case: &&WeightsCase| case.backend == kind;
+        if !CASES.iter().filter(of_kind).any(|case| case.is_wanted(sink)) {
             continue;
         }
-        let setup = QosSetup { top: case.top(), target: case.target, ..QosSetup::default() };
-        let proxy = match bed.proxy(&format!("w{index}"), &setup) {
-            Ok(proxy) => proxy,
-            Err(error) => {
-                table.note(format!("{}: {error:#}", case.name));
-                continue;
+        let mut backend = QosBackend::start(&bed, kind)?;
+        backend.calibrate(run.calibration())?;
+        backend.file("random", backend.cold_len())?;
+        backend.file("in-order", IN_ORDER_LEN)?;
+        for name in ["a", "b"].iter().flat_map(|job| (0..CONNECTIONS).map(move |at| (job, at))) {
+            backend.file(&format!("{}/written{}", name.0, name.1), WRITTEN_LEN)?;
+        }
+        for case in CASES.iter().filter(of_kind) {
+            if case.is_wanted(sink) {
+                measure_case(run, &backend, case, sink).context(case.name)?;
             }
-        };
-        measure_case(run, case, &proxy, &warm, &cold, table).context(case.name)?;
+        }
     }
     Ok(())
 }
 
 fn measure_case(
-    run: &QosRun<'_>,
+    run: &FigureRun<'_>,
+    backend: &QosBackend<'_>,
     case: &WeightsCase,
-    proxy: &QosProxy,
-    warm: &File,
-    cold: &File,
-    table: &mut QosTable,
+    sink: &mut FigureSink,
 ) -> anyhow::Result<()> {
-    let slots = match case.load {
-        WeightsLoad::CachedReads => 1,
-        _ => proxy.slots_max()?,
+    let bed = backend.bed();
+    let top = match case.by {
+        WeightsLoad::Clients => MANY_THREADS,
+        WeightsLoad::Mounts => {
+            "threads_max = 1024\nwindow_requests = 2048\nwindow_bytes = \"256MiB\""
+        }
+        WeightsLoad::CachedByOneThread => "threads = 1",
     };
-    let _kept_cold = match case.load {
-        WeightsLoad::CachedReads => {
-            std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
+    let target = format!("write_mode = \"direct\"\n{}", case.target);
+    let rules_first = rules(1);
+    let setup = QosSetup { top, target: &target, rules: &rules_first, ..QosSetup::default() };
+    let proxy = backend.proxy(case.name, &setup)?;
+    let report = proxy.target()?;
+    let of = |half: &WeightsHalf| match case.by {
+        WeightsLoad::CachedByOneThread => Ok(SharesJob::on_one_thread()),
+        // Whichever of both is the largest in slots holds for the whole job.
+        _ => SharesJob::on_slots(&report, half.size(), half.ops == WRITE),
+    };
+    let (heavy, light) = (of(&case.heavy)?, of(&case.light)?);
+    let rule = SharesRule::new(heavy, light, run.is_quick);
+    let _kept_cold = match case.by {
+        WeightsLoad::CachedByOneThread => {
+            backend.file("warm", WARM_LEN)?;
             None
         }
-        _ => Some(KeepCold::start(cold)?),
+        _ => Some([
+            backend.keep_cold("random", ColdFile::Random)?,
+            backend.keep_cold("in-order", ColdFile::Sequential)?,
+        ]),
     };
-    proxy.api.set_rules(&rules(1))?;
-    let (a, b) = case.parts(proxy);
-    let (mut a, mut b) = (QosJob::start(&a)?, QosJob::start(&b)?);
+    let mut jobs = WeightsJobs::start(backend, case, &proxy, heavy, light)?;
     for weight in WEIGHTS {
-        table.progress(&format!("{}, {weight} : 1", case.name));
+        if !sink.wants(&case.id(weight)) {
+            continue;
+        }
         proxy.api.set_rules(&rules(weight))?;
-        run.bed.wait(SETTLE)?;
-        a.cut()?;
-        b.cut()?;
-        let seen = watch(run, proxy)?;
-        let (a, b) = (a.cut()?, b.cut()?);
-        a.check()?;
-        b.check()?;
-        let mut row = seen.row(case.name, case.shared, weight, slots);
-        let rates = format!("{:.0} and {:.0} MB/s", a.mb_per_sec(), b.mb_per_sec());
-        row.beside = format!("{rates}; {}", row.beside);
-        table.add(row);
+        let mut round = sink.begin(&case.id(weight));
+        bed.wait(SETTLE)?;
+        jobs.check()?;
+        let below = backend.watch(&proxy)?;
+        let seen = watch(bed, &proxy, rule)?;
+        let (ratio, void) = below.end(&proxy)?;
+        jobs.check()?;
+        if let Some(why) = seen.void().or(void) {
+            round.void(&why)?;
+            continue;
+        }
+        let mut figures = seen.figures(weight, report.slots_max.into(), backend.is_slow());
+        figures.extend(ratio.map(|ratio| ("served_below_ratio".to_owned(), ratio)));
+        round.sample("sluice", figures);
+        round.end()?;
     }
     Ok(())
 }
 
-impl WeightsCase {
-    /// What the jobs a and b do.
-    fn parts(&self, proxy: &QosProxy) -> (Vec<QosJobPart>, Vec<QosJobPart>) {
-        let part = |job: &str, op| {
-            let mut plan = proxy.plan("x", job, op, self.size());
-            let (data, len) = match self.load {
-                WeightsLoad::CachedReads => ("warm", WARM_LEN),
-                _ => ("cold", COLD_LEN),
+/// Both jobs at work, until this is dropped.
+struct WeightsJobs {
+    clients: Vec<QosJob>,
+    // Programs end before their mounts.
+    programs: Vec<QosFio>,
+    /// Held for as long as the programs run.
+    mounts: Vec<QosMount>,
+}
+
+impl WeightsJobs {
+    fn start(
+        backend: &QosBackend<'_>,
+        case: &WeightsCase,
+        proxy: &QosProxy,
+        heavy: SharesJob,
+        light: SharesJob,
+    ) -> anyhow::Result<WeightsJobs> {
+        let halves = [("a", &case.heavy, heavy), ("b", &case.light, light)];
+        if case.by != WeightsLoad::Mounts {
+            let start = |(job, half, n): (&str, &WeightsHalf, SharesJob)| {
+                QosJob::start(&half.parts(backend, proxy, job, n))
             };
-            plan.file_size = if op == WorkOp::Randwrite { WRITTEN_LEN } else { len };
-            plan.depth = IN_FLIGHT;
-            QosJobPart { plan, dir: job.into(), data: data.into() }
-        };
-        let each = |job, ops: [WorkOp; CONNECTIONS]| -> Vec<QosJobPart> {
-            ops.into_iter().map(|op| part(job, op)).collect()
-        };
-        let one = |job, op| each(job, [op; CONNECTIONS]);
-        match self.load {
-            WeightsLoad::CachedReads => (one("a", WorkOp::Randread), one("b", WorkOp::Randread)),
-            WeightsLoad::WriteRead => (one("a", WorkOp::Randwrite), one("b", WorkOp::Randread)),
-            WeightsLoad::WriteMixed => {
-                let mixed =
-                    [WorkOp::Randread, WorkOp::Randwrite, WorkOp::Randread, WorkOp::Randwrite];
-                (one("a", WorkOp::Randwrite), each("b", mixed))
-            }
+            let clients = halves.into_iter().map(start).collect::<anyhow::Result<_>>()?;
+            return Ok(WeightsJobs { clients, programs: Vec::new(), mounts: Vec::new() });
         }
+        let bed = backend.bed();
+        let mut jobs =
+            WeightsJobs { clients: Vec::new(), programs: Vec::new(), mounts: Vec::new() };
+        for (job, half, n) in halves {
+            let options = format!("allow_other,job=fixed:{job}");
+            let mount = QosMount::start(bed, proxy, &format!("{}-{job}", case.name), &options)?;
+            jobs.programs.push(QosFio::start(bed, job, FIRST, &half.fio(backend, &mount, job, n))?);
+            jobs.mounts.push(mount);
+        }
+        Ok(jobs)
     }
 
-    /// One thread for what the page cache answers: there the service is processor time, and
-    /// the generators need a processor too, or replies pile up behind the sockets and nothing
-    /// waits for its turn.
-    fn top(&self) -> &'static str {
-        if self.load == WeightsLoad::CachedReads { "threads = 1\n" } else { "" }
-    }
-
-    /// Small, so that the work is the proxy's and the device's and not that of moving bytes
-    /// through sockets, which keeps the generators from keeping up.
-    fn size(&self) -> Bytes {
-        if self.load == WeightsLoad::CachedReads { Bytes::kib(1) } else { Bytes::kib(16) }
+    /// An error if one of them met one.
+    fn check(&mut self) -> anyhow::Result<()> {
+        self.clients.iter_mut().try_for_each(|job| job.cut()?.check())?;
+        self.programs.iter_mut().try_for_each(QosFio::check)
     }
 }
 
-const IN_FLIGHT: usize = 4096;
-/// Of a job. What one connection may have in flight is 15 ms of work where the page cache answers,
-/// and a generator that missed its turn for so long left its job without a backlog.
+impl WeightsHalf {
+    fn parts(
+        &self,
+        backend: &QosBackend<'_>,
+        proxy: &QosProxy,
+        job: &str,
+        n: SharesJob,
+    ) -> Vec<QosJobPart> {
+        let part = |op: &WorkOp| {
+            let mut plan = proxy.plan("x", job, *op, self.size());
+            plan.connections = CONNECTIONS / self.ops.len();
+            plan.file_size = self.len_of(*op, backend);
+            plan.depth = n.in_flight().div_ceil(CONNECTIONS).min(4096);
+            QosJobPart { plan, dir: job.into(), data: self.file_of(*op, job) }
+        };
+        self.ops.iter().map(part).collect()
+    }
+
+    fn size(&self) -> Bytes {
+        Bytes::kib(self.kib)
+    }
+
+    fn len_of(&self, op: WorkOp, backend: &QosBackend<'_>) -> Bytes {
+        match op {
+            WorkOp::Randwrite => WRITTEN_LEN,
+            WorkOp::Read => IN_ORDER_LEN,
+            _ if self.is_cached() => WARM_LEN,
+            _ => backend.cold_len(),
+        }
+    }
+
+    fn file_of(&self, op: WorkOp, job: &str) -> String {
+        match op {
+            WorkOp::Randwrite => format!("{job}/written0"),
+            WorkOp::Read => "in-order".into(),
+            _ if self.is_cached() => "warm".into(),
+            _ => "random".into(),
+        }
+    }
+
+    /// Less than a page: only where the page cache answers.
+    fn is_cached(&self) -> bool {
+        self.kib < 4
+    }
+
+    /// Words for fio that do the same on a mount: as many threads as there are to be requests,
+    /// because the kernel holds back those that do not wait.
+    fn fio(&self, backend: &QosBackend<'_>, mount: &QosMount, job: &str, n: SharesJob) -> String {
+        let op = self.ops[0];
+        let kind = match op {
+            WorkOp::Randwrite => "randwrite",
+            WorkOp::Read => "read",
+            _ => "randread",
+        };
+        let (threads, len) = (n.in_flight().min(FIO_THREADS_MAX), self.len_of(op, backend).get());
+        // Sequential readers each have a part of the file.
+        let own = len / threads as u64 / 65536 * 65536;
+        let place = match op {
+            WorkOp::Read => format!("--offset_increment={own} --size={own}"),
+            _ => format!("--size={len}"),
+        };
+        format!(
+            "--rw={kind} --bs={}k --direct=1 --ioengine=psync --numjobs={threads} {place} \
+             {ENDLESS} {}",
+            self.kib,
+            on(&mount.join(&self.file_of(op, job)))
+        )
+    }
+}
+
+/// More than there are requests in service: where all threads wait for the backend, none reads the
+/// sockets, and the dispatcher does not see what waits in them.
+const MANY_THREADS: &str = "threads_max = 1024";
+/// Of a job.
 const CONNECTIONS: usize = 4;
+const FIO_THREADS_MAX: usize = 1024;
+/// Before the proxy's threads: who asks late has nothing queued.
+const FIRST: i32 = -10;
+const IN_ORDER_LEN: Bytes = Bytes::mib(2048);
+const WRITTEN_LEN: Bytes = Bytes::mib(128);
 const WARM_LEN: Bytes = Bytes::mib(256);
-/// So large that what was read once is hardly asked for again before it is dropped.
-const COLD_LEN: Bytes = Bytes::mib(2048);
-const WRITTEN_LEN: Bytes = Bytes::mib(512);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_weight_of_the_guarantee_and_more_than_two_slots_worth_in_flight() {
+    fn every_case_is_measured_at_every_weight() {
         assert_eq!(WEIGHTS, [2, 4, 8, 16, 32]);
-        assert!(
-            CASES.iter().all(|case| !case.target.contains("slots_max = 2") || IN_FLIGHT > 5 * 2)
-        );
+        let rows = (GROUP.rows)();
+        assert_eq!(rows.len(), CASES.len() * 5);
+        assert!(rows.iter().all(|row| row.goals.len() == 1));
     }
 }

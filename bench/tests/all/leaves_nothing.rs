@@ -119,14 +119,14 @@ fn of_a_demo_that_was_played() {
 #[test]
 fn of_a_guarantee_that_was_interrupted() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        ends_by(signal, "qos weights --time 1h", " proxy ");
+        ends_by(signal, "figures run limits/ --span 1h", " proxy ");
     }
 }
 
 #[test]
 fn of_mounts_that_were_interrupted() {
     if can_mount() {
-        ends_by(Signal::TERM, "qos mounts --time 1h", "fio ");
+        ends_by(Signal::TERM, "figures run neighbour/cached-large --span 1h", "fio ");
     }
 }
 

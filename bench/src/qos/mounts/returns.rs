@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::super::QosRun;
 use super::super::bed::{QosProxy, QosSetup};
 use super::super::mounted::QosMount;
 use super::super::table::{QosRow, QosTable, figures};
-use super::quantile;
+use super::super::{QosRun, quantile};
 
 pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     if !run.wants(NAME) {
