@@ -134,7 +134,12 @@ struct BareMemory<'a> {
 
 impl BareMemory<'_> {
     fn new(socket: BorrowedFd<'_>) -> BareMemory<'_> {
-        BareMemory { socket, payload: vec![0x5a; PIPE_LEN], heads: Vec::new(), pieces: Vec::new() }
+        BareMemory {
+            socket,
+            payload: vec![0x5a; PAYLOAD_LEN],
+            heads: Vec::new(),
+            pieces: Vec::new(),
+        }
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
@@ -254,4 +259,6 @@ impl BareInput {
 const REQUEST_LEN: usize = 23;
 const INPUT_LEN: usize = 256 << 10;
 const PIPE_LEN: usize = 1 << 20;
+/// The largest message of the proxy.
+const PAYLOAD_LEN: usize = 4 << 20;
 const SLICES_MAX: usize = 64;

@@ -104,6 +104,14 @@ impl<'a> CeilingWork<'a> {
                 drop(file);
                 std::fs::remove_file(&self.own)
             }
+            WorkOp::Smallfile => {
+                let file =
+                    File::options().read(true).write(true).create_new(true).open(&self.own)?;
+                file.write_all_at(&self.buffer, 0)?;
+                file.read_exact_at(&mut self.buffer, 0)?;
+                drop(file);
+                std::fs::remove_file(&self.own)
+            }
             WorkOp::Fsync => {
                 self.file.write_all_at(&self.buffer, offset)?;
                 self.file.sync_all()

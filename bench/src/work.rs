@@ -31,6 +31,8 @@ pub(crate) enum WorkOp {
     Mixed,
     /// Of a hundred operations 80 random reads, 15 getattrs, four cycles of create and one of fsync.
     Interactive,
+    /// Cycles of create, write, read, close and unlink, as of a job with many small files.
+    Smallfile,
 }
 
 /// One request of a cycle.
@@ -47,6 +49,8 @@ pub(crate) enum WorkStep {
     Unlink,
     Find,
     Remove,
+    WriteNew,
+    ReadNew,
 }
 
 /// One tag in flight.
@@ -174,6 +178,11 @@ impl BenchWork {
                 self.encode_write_head(fid, slot.offset, tag, out);
                 return true;
             }
+            WorkStep::WriteNew => {
+                self.encode_write_head(spare, 0, tag, out);
+                return true;
+            }
+            WorkStep::ReadNew => Request::Read { fid: spare, offset: 0, count: self.size },
             WorkStep::Read => Request::Read {
                 fid: of_job(&self.fids.read, job),
                 offset: slot.offset,
@@ -200,7 +209,7 @@ impl BenchWork {
     /// Whether the `count` and first bytes of a good reply are what the step asked for.
     pub(crate) fn accepts(&self, slot: &WorkSlot, count: u32, head: &[u8]) -> bool {
         match slot.step() {
-            WorkStep::Write => count == self.size,
+            WorkStep::Write | WorkStep::WriteNew | WorkStep::ReadNew => count == self.size,
             WorkStep::Read if count != self.size => false,
             WorkStep::Read => match head.first_chunk::<8>() {
                 Some(stamp) if self.pattern && slot.offset.is_multiple_of(4096) => {
@@ -216,6 +225,7 @@ impl BenchWork {
     pub(crate) fn bytes(&self, slot: &WorkSlot) -> u64 {
         match slot.cycle[0] {
             WorkStep::Read | WorkStep::Write => u64::from(self.size),
+            _ if slot.cycle.contains(&WorkStep::WriteNew) => 2 * u64::from(self.size),
             _ => 0,
         }
     }
@@ -262,6 +272,7 @@ impl BenchWork {
             WorkOp::Getattr => GETATTR,
             WorkOp::Create => self.create(),
             WorkOp::Fsync => WRITE_FSYNC,
+            WorkOp::Smallfile => SMALL_FILE,
             WorkOp::Mixed => match self.random() % 10 {
                 0..5 => READ,
                 5..7 => WRITE,
@@ -340,6 +351,14 @@ const GETATTR: &[WorkStep] = &[WorkStep::Getattr];
 const WRITE_FSYNC: &[WorkStep] = &[WorkStep::Write, WorkStep::Fsync];
 const CREATE: &[WorkStep] =
     &[WorkStep::CloneDir, WorkStep::Create, WorkStep::Stat, WorkStep::Clunk, WorkStep::Unlink];
+const SMALL_FILE: &[WorkStep] = &[
+    WorkStep::CloneDir,
+    WorkStep::Create,
+    WorkStep::WriteNew,
+    WorkStep::ReadNew,
+    WorkStep::Clunk,
+    WorkStep::Unlink,
+];
 const CREATE_WITHOUT_UNLINKAT: &[WorkStep] = &[
     WorkStep::CloneDir,
     WorkStep::Create,
@@ -353,8 +372,8 @@ impl WorkStep {
     /// The message type of a good reply.
     pub(crate) fn reply_kind(self) -> u8 {
         match self {
-            WorkStep::Read => 117,
-            WorkStep::Write => 119,
+            WorkStep::Read | WorkStep::ReadNew => 117,
+            WorkStep::Write | WorkStep::WriteNew => 119,
             WorkStep::Getattr | WorkStep::Stat => 25,
             WorkStep::Fsync => 51,
             WorkStep::CloneDir | WorkStep::Find => 111,
@@ -434,6 +453,18 @@ mod tests {
         assert_eq!(seen[3], "Clunk { fid: Fid(107) }");
         assert_eq!(seen[4], "Unlinkat 1 c0s7n1");
         assert_eq!(operation(&mut work, &mut slot, 7)[1], "Lcreate 107 c0s7n2");
+    }
+
+    #[test]
+    fn a_small_file_is_written_and_read_before_it_goes() {
+        let mut work = work(WorkOp::Smallfile, true);
+        let mut slot = work.slot();
+        let seen = operation(&mut work, &mut slot, 7);
+        assert_eq!(seen[1], "Lcreate 107 c0s7n1");
+        assert_eq!(seen[2], "Write 107 0 4096");
+        assert_eq!(seen[3], "Read { fid: Fid(107), offset: 0, count: 4096 }");
+        assert_eq!(seen[5], "Unlinkat 1 c0s7n1");
+        assert_eq!(work.bytes(&slot), 2 * 4096);
     }
 
     #[test]

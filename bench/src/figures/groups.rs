@@ -74,6 +74,9 @@ pub(crate) const GROUPS: &[FigureGroup] = &[
     crate::qos::promises::GROUP,
     crate::qos::neighbour::GROUP,
     crate::qos::victim::GROUP,
+    crate::qos::patterns::GROUP,
+    crate::qos::total::GROUP,
+    crate::qos::node::GROUP,
 ];
 
 #[cfg(test)]

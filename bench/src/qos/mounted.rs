@@ -67,6 +67,11 @@ impl QosMount {
         &self.root
     }
 
+    /// Returns the process that serves it.
+    pub(crate) fn process(&self) -> &BenchProcess {
+        self.process.as_ref().expect("it runs until it is dropped")
+    }
+
     /// A path in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.root.join(name)

@@ -1,0 +1,430 @@
+//! Metadata of four servers divided between two jobs on mounts that do not ask all of them: the
+//! service of all servers together follows the weights.
+//!
+//! ```text
+//!   16 threads of a job ─► fstat ─► sluice mount ─┬─► proxy t0 ─► 4 ms ─┐
+//!     files by their home: phases say which       ├─► proxy t1 ─► 4 ms  ├─► one FUSE directory
+//!     servers a job asks                          ├─► proxy t2 ─► 4 ms  │
+//!                                                 └─► proxy t3 ─► 4 ms ─┘
+//! ```
+//!
+//! A target has one slot and a getattr of the directory takes 4 ms, so a proxy is a server of 250
+//! operations per second on a fast machine and on a slow one alike. There is no controller: the mounts
+//! report to each proxy what they asked the others. Plain clients report nothing, and show what weights
+//! at each server alone come to.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use fuse::{
+    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
+    InodeEntry, InodeId, NewFile, Options, Reply,
+};
+use ninep::Fid;
+
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
+use super::super::session::{BenchIdentity, BenchSession};
+use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::mounted::QosMount;
+
+/// Total service over four servers.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "total",
+    title: "Total service over four servers",
+    what: "Two jobs with weights 2 : 1 at four metadata servers of 250 operations per second, each \
+           job by 16 threads on a mount of all four. `plain`: clients of each proxy, which report \
+           nothing of what they ask the others. What counts is the least part of its share that a \
+           job gets. The last rows are of one server: a job with four operations elsewhere for each \
+           one here, beside a job that asks only here.",
+    sources: &["bench/src/qos"],
+    rows: || PHASES.iter().map(TotalPhase::row).chain(LOCAL.iter().map(LocalCase::row)).collect(),
+    measure,
+};
+
+const MOUNTS: &str = "mounts";
+const PLAIN: &str = "plain";
+
+/// Which servers each job asks, and the part of all service that its weight gives it.
+struct TotalPhase {
+    name: &'static str,
+    what: &'static str,
+    asked: [[bool; SERVERS]; 2],
+    parts: [f64; 2],
+}
+
+const THIRDS: [f64; 2] = [2.0 / 3.0, 1.0 / 3.0];
+#[rustfmt::skip]
+const PHASES: &[TotalPhase] = &[
+    TotalPhase { name: "both", what: "both ask all", asked: [[true; 4], [true; 4]], parts: THIRDS },
+    TotalPhase { name: "lighter-two", what: "the lighter asks two", asked: [[true; 4], [true, true, false, false]], parts: THIRDS },
+    TotalPhase { name: "heavier-three", what: "the heavier asks three", asked: [[true, true, true, false], [true; 4]], parts: THIRDS },
+    // The heavier can have no more than all of its two.
+    TotalPhase { name: "heavier-two", what: "the heavier asks two", asked: [[false, true, true, false], [true; 4]], parts: [0.5, 0.5] },
+];
+
+/// How much of the first server a job gets that has four operations elsewhere for each one there.
+struct LocalCase {
+    name: &'static str,
+    what: &'static str,
+    keys: &'static str,
+    /// What the other job gets there, in parts of that.
+    times: f64,
+}
+
+const LOCAL: &[LocalCase] = &[
+    LocalCase { name: "no-minimum", what: "without a minimum", keys: "", times: 5.0 },
+    LocalCase {
+        name: "min-local-service",
+        what: "`min_local_service = \"50%\"`",
+        keys: "min_local_service = \"50%\"\n",
+        times: 2.0,
+    },
+];
+
+impl TotalPhase {
+    fn id(&self) -> String {
+        format!("total/{}", self.name)
+    }
+
+    fn row(&self) -> FigureRow {
+        FigureRow::new(&self.id(), self.what, &[MOUNTS, PLAIN]).rounds(3, 20.0).goal(
+            MOUNTS,
+            "least_percent",
+            FigureBound::Least(98.0),
+        )
+    }
+}
+
+impl LocalCase {
+    fn id(&self) -> String {
+        format!("total/{}", self.name)
+    }
+
+    fn row(&self) -> FigureRow {
+        let bound = FigureBound::Near { value: self.times, percent: 5.0 };
+        FigureRow::new(&self.id(), self.what, &[MOUNTS]).rounds(3, 20.0).goal(
+            MOUNTS,
+            "local_ratio",
+            bound,
+        )
+    }
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+    let directory = TotalDirectory::mount(&bed)?;
+    let start = |at: usize| {
+        let dir = Some(directory.dir.clone());
+        let setup = QosSetup { target: "slots_max = 1", dir, ..QosSetup::default() };
+        bed.proxy(&format!("t{at}"), &setup)
+    };
+    let proxies = (0..SERVERS).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    let all: Vec<&QosProxy> = proxies.iter().collect();
+    let mount = |job: &str| {
+        let options = format!("allow_other,attr_timeout=0s,job=fixed:{job}");
+        QosMount::start_behind(&bed, &all, &format!("total-{job}"), &options, Vec::new())
+    };
+    let mounts = [mount(JOBS[0])?, mount(JOBS[1])?];
+    let files = [homes(&mounts[0], &proxies)?, homes(&mounts[1], &proxies)?];
+    for phase in PHASES {
+        let row = phase.row();
+        set_rules(&proxies, RULES)?;
+        sink.round_of(&row, |who| {
+            let shared = Arc::new(TotalState::default());
+            let askers: Vec<Asker> = match who {
+                MOUNTS => mount_askers(&files, phase, &shared),
+                _ => plain_askers(&proxies, phase, &shared),
+            };
+            let counts = shared.watch(&bed, run.time(&row))?;
+            shared.end(askers)?;
+            Ok(phase.figures(counts))
+        })?;
+    }
+    for case in LOCAL {
+        let row = case.row();
+        set_rules(
+            &proxies,
+            &format!(
+                "[[rule]]\nname = \"one\"\nmatch = \"jobid={{one}}\"\n{}\n\
+            [[rule]]\nname = \"two\"\nmatch = \"jobid={{two}}\"\n",
+                case.keys
+            ),
+        )?;
+        sink.round_of(&row, |_| {
+            let shared = Arc::new(TotalState::default());
+            let askers = local_askers(&files, &shared);
+            let counts = shared.watch(&bed, run.time(&row))?;
+            shared.end(askers)?;
+            let [one, two] = counts.map(|count| count as f64);
+            let values = [("local_ratio", two / one), ("one_count", one), ("two_count", two)];
+            Ok(values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        })?;
+    }
+    Ok(())
+}
+
+fn set_rules(proxies: &[QosProxy], rules: &str) -> anyhow::Result<()> {
+    proxies.iter().try_for_each(|proxy| Ok(proxy.api.set_rules(rules).map(drop)?))
+}
+
+/// Open files of a mount by the proxy that is asked for their attributes.
+fn homes(mount: &QosMount, proxies: &[QosProxy]) -> anyhow::Result<[Vec<Arc<File>>; SERVERS]> {
+    let mut by_home: [Vec<Arc<File>>; SERVERS] = Default::default();
+    for number in 0..FILES {
+        let path = mount.join(&format!("f{number}"));
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let before = requests(proxies)?;
+        for _ in 0..PROBES {
+            rustix::fs::fstat(&file).context("cannot read a file's attributes")?;
+        }
+        let after = requests(proxies)?;
+        let asked = (0..SERVERS).find(|at| after[*at] - before[*at] >= PROBES);
+        by_home[asked.context("no proxy was asked for a file")?].push(Arc::new(file));
+    }
+    let least = by_home.iter().map(Vec::len).min().unwrap_or(0);
+    ensure!(least > 0, "a proxy is home of no file");
+    Ok(by_home)
+}
+
+fn requests(proxies: &[QosProxy]) -> anyhow::Result<Vec<u64>> {
+    proxies.iter().map(|proxy| Ok(proxy.api.status()?.totals.requests)).collect()
+}
+
+impl TotalPhase {
+    fn figures(&self, counts: [u64; 2]) -> FigureSample {
+        let all = counts.iter().sum::<u64>().max(1) as f64;
+        let kept = (0..2).map(|job| counts[job] as f64 / all / self.parts[job]);
+        let values = [
+            ("least_percent", kept.fold(f64::INFINITY, f64::min) * 100.0),
+            ("one_count", counts[0] as f64),
+            ("two_count", counts[1] as f64),
+        ];
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// What the askers of a round have in common.
+#[derive(Default)]
+struct TotalState {
+    stop: AtomicBool,
+    served: [AtomicU64; 2],
+    turn: AtomicUsize,
+}
+
+type Asker = JoinHandle<anyhow::Result<()>>;
+
+impl TotalState {
+    /// What both jobs are served in `time`, once all ask.
+    fn watch(&self, bed: &QosTestBed, time: Duration) -> anyhow::Result<[u64; 2]> {
+        let counts = || self.served.each_ref().map(|count| count.load(Ordering::Relaxed));
+        bed.wait(SETTLE)?;
+        let before = counts();
+        bed.wait(time)?;
+        let after = counts();
+        Ok([after[0] - before[0], after[1] - before[1]])
+    }
+
+    fn end(&self, askers: Vec<Asker>) -> anyhow::Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        askers.into_iter().try_for_each(|asker| {
+            asker.join().ok().context("a client panicked")?.context("a client")
+        })
+    }
+
+    /// Calls `ask` again and again, and counts for the job what returns true.
+    fn repeat(
+        self: &Arc<TotalState>,
+        job: usize,
+        mut ask: impl FnMut() -> anyhow::Result<bool> + Send + 'static,
+    ) -> Asker {
+        let shared = Arc::clone(self);
+        std::thread::spawn(move || {
+            while !shared.stop.load(Ordering::Relaxed) {
+                if ask()? {
+                    shared.served[job].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Threads of both jobs, evenly over the servers that each asks.
+fn mount_askers(
+    files: &[[Vec<Arc<File>>; SERVERS]; 2],
+    phase: &TotalPhase,
+    shared: &Arc<TotalState>,
+) -> Vec<Asker> {
+    let mut askers = Vec::new();
+    for job in 0..2 {
+        let asked = (0..SERVERS).filter(|at| phase.asked[job][*at]);
+        for server in asked.flat_map(|server| std::iter::repeat_n(server, DEPTH)) {
+            let files = files[job][server].clone();
+            let turn = shared.turn.fetch_add(1, Ordering::Relaxed);
+            let file = files[turn % files.len()].clone();
+            askers.push(shared.repeat(job, move || fstat(&file).map(|()| true)));
+        }
+    }
+    askers
+}
+
+fn fstat(file: &File) -> anyhow::Result<()> {
+    rustix::fs::fstat(file.as_fd()).map(drop).context("cannot read a file's attributes")
+}
+
+fn plain_askers(proxies: &[QosProxy], phase: &TotalPhase, shared: &Arc<TotalState>) -> Vec<Asker> {
+    let mut askers = Vec::new();
+    for (job, name) in JOBS.iter().enumerate() {
+        let asked = (0..SERVERS).filter(|at| phase.asked[job][*at]);
+        for server in asked.flat_map(|server| std::iter::repeat_n(server, DEPTH)) {
+            let address = proxies[server].address.clone();
+            let mut session: Option<BenchSession> = None;
+            askers.push(shared.repeat(job, move || {
+                if session.is_none() {
+                    let mut new = BenchSession::open(&address, 8192)?;
+                    let root = BenchIdentity { uname: "root".into(), uid: 0 };
+                    new.attach(Fid(1), &format!("x?job={name}"), &root)?;
+                    new.walk(Fid(1), Fid(2), "f0")?;
+                    session = Some(new);
+                }
+                let session = session.as_mut().context("it was opened")?;
+                session.size(Fid(2)).map(|_| true)
+            }));
+        }
+    }
+    askers
+}
+
+/// Job one asks the first server once for every four times that it asks the others; job two asks
+/// only the first server. What the first server does is counted.
+fn local_askers(files: &[[Vec<Arc<File>>; SERVERS]; 2], shared: &Arc<TotalState>) -> Vec<Asker> {
+    let mut askers = Vec::new();
+    for at in 0..LOCAL_THREADS {
+        let here = files[0][0][at % files[0][0].len()].clone();
+        let elsewhere: Vec<Arc<File>> = (1..SERVERS)
+            .map(|server| files[0][server][at % files[0][server].len()].clone())
+            .collect();
+        let mut turn = at;
+        askers.push(shared.repeat(0, move || {
+            for _ in 0..ELSEWHERE {
+                turn += 1;
+                fstat(&elsewhere[turn % elsewhere.len()])?;
+            }
+            fstat(&here).map(|()| true)
+        }));
+        let here = files[1][0][at % files[1][0].len()].clone();
+        askers.push(shared.repeat(1, move || fstat(&here).map(|()| true)));
+    }
+    askers
+}
+
+const SERVERS: usize = 4;
+const JOBS: [&str; 2] = ["one", "two"];
+const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight = 2\n\n\
+                     [[rule]]\nname = \"two\"\nmatch = \"jobid={two}\"\n";
+/// Threads of each job for each server that it asks.
+const DEPTH: usize = 4;
+const LOCAL_THREADS: usize = 32;
+const ELSEWHERE: usize = 4;
+/// Enough for every proxy to be home of some.
+const FILES: u64 = 64;
+const PROBES: u64 = 3;
+/// What one getattr takes.
+const OPERATION: Duration = Duration::from_millis(4);
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// A directory of files whose attributes take their time, mounted until this is dropped.
+struct TotalDirectory {
+    // Ended before its directory is removed.
+    session: Option<FuseSession>,
+    dir: PathBuf,
+}
+
+impl TotalDirectory {
+    fn mount(bed: &QosTestBed) -> anyhow::Result<TotalDirectory> {
+        let dir = bed.dir().join("names");
+        std::fs::create_dir(&dir).context("cannot make a directory")?;
+        // More threads than there are servers, each of which has one slot.
+        let options = Options { threads: 8, request_timeout_s: 60, ..Options::default() };
+        let session = FuseSession::mount(&dir, TotalNames, &options)?;
+        Ok(TotalDirectory { session: Some(session), dir })
+    }
+}
+
+impl Drop for TotalDirectory {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// A directory with the files f0, f1, ….
+struct TotalNames;
+
+/// Names never change; attributes are asked for each time.
+const NAME_TTL: Duration = Duration::from_secs(3600);
+
+fn attributes(inode: InodeId) -> Attributes {
+    let mode = if inode == InodeId::ROOT { 0o040_755 } else { 0o100_644 };
+    Attributes { number: inode.0, mode, size: 1, links: 1, ..Attributes::default() }
+}
+
+impl FileSystem for TotalNames {
+    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
+        let number = name.to_str().ok().and_then(|name| name.strip_prefix('f')?.parse().ok());
+        let Some(number) = number.filter(|number: &u64| *number < FILES) else {
+            return reply.error(Errno::NOENT);
+        };
+        let (inode, generation) = (InodeId(InodeId::ROOT.0 + 1 + number), 0);
+        let (attributes, attributes_ttl) = (attributes(inode), Duration::ZERO);
+        reply.ok(&InodeEntry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
+    }
+
+    /// The proxy's probe takes it for a directory that it may not change.
+    fn tmpfile(
+        &self,
+        _request: &FuseRequest,
+        _open: FuseOpen,
+        _new: NewFile,
+        reply: Reply<Created>,
+    ) {
+        reply.error(Errno::ACCESS);
+    }
+
+    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
+        let is_file = request.inode != InodeId::ROOT;
+        if is_file {
+            // The thread is the server, and is busy.
+            std::thread::sleep(OPERATION);
+        }
+        let ttl = if is_file { Duration::ZERO } else { NAME_TTL };
+        reply.ok(&Attr { attributes: attributes(request.inode), ttl });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worse_off_job_counts() {
+        let found = PHASES[0].figures([1980, 1020]);
+        assert!((found["least_percent"] - 99.0).abs() < 1e-9);
+        assert!((PHASES[3].figures([400, 600])["least_percent"] - 80.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_parts_of_every_phase_are_all_of_it() {
+        assert!(PHASES.iter().all(|phase| (phase.parts[0] + phase.parts[1] - 1.0).abs() < 1e-9));
+        assert_eq!(model::RuleSet::parse(RULES).unwrap().rules.len(), 2);
+    }
+}
