@@ -44,6 +44,7 @@
 //!
 //!     [[expect]]
 //!     what = "rate heavy / light"
+//!     kind = "theory"
 //!     value = 3
 //!     within = "1%"
 //!     source = "start-time fair queueing"
@@ -78,8 +79,8 @@ pub use backlog::Backlog;
 pub use random::random_scenario;
 pub use recording::{Recording, Recordings};
 pub use report::{
-    DELAYED, InvariantViolation, JobOutcome, JobResult, JobRule, LatencyResult, RuleResult,
-    RuleTake, RunResult, ScenarioVerdict, judge,
+    DELAYED, ExpectKind, InvariantViolation, JobOutcome, JobResult, JobRule, LatencyResult,
+    RuleResult, RuleTake, RunResult, ScenarioVerdict, judge,
 };
 pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};

@@ -194,8 +194,8 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
         lifetime: (copies > 1).then(|| Nanos::from_millis(prng.between(1_000, 8_000))),
         target,
         route: match prng.below(5) {
-            0 => JobRoute::One(prng.below(targets[target].count.into()) as u32),
-            1 => JobRoute::Node,
+            0 => JobRoute::Nodes([prng.below(targets[target].count.into()) as u32].into()),
+            1 => JobRoute::Nodes((0..targets[target].count).collect()),
             2 => JobRoute::Hash,
             3 => JobRoute::Stripe(Bytes::kib(64)),
             _ => JobRoute::Round,

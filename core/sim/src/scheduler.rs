@@ -1,7 +1,7 @@
 //! The interface of a scheduler in the world, and the one of production.
 //!
 //! ```text
-//!   world ─ enqueue ─► ┌ Dispatcher, the very struct of the proxy      (ours)
+//!   world ─ enqueue ─► ┌ Dispatcher, the very struct of the proxy      (ours, ours-local)
 //!         ─ poll ────► ├ Fifo: no scheduler at all                     (fifo)
 //!         ─ complete ► ├ SfqD: by count of requests, or by slots       (sfqd, sfqd-slots)
 //!         ─ deadline ► ├ LustreTbf                                     (tbf)
@@ -26,6 +26,8 @@ use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 pub enum Policy {
     /// The dispatcher of the proxy.
     Dispatcher,
+    /// The dispatcher of each proxy by itself: no remote service, and no controller.
+    LocalDispatcher,
     /// No scheduler: everything goes to the device at once.
     Fifo,
     /// Start-time fair queueing with D requests in flight.
@@ -40,8 +42,9 @@ pub enum Policy {
 
 impl Policy {
     /// Every scheduler, in order.
-    pub const ALL: [Policy; 6] = [
+    pub const ALL: [Policy; 7] = [
         Policy::Dispatcher,
+        Policy::LocalDispatcher,
         Policy::Fifo,
         Policy::Sfqd,
         Policy::SfqdSlots,
@@ -53,6 +56,7 @@ impl Policy {
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Dispatcher => "ours",
+            Policy::LocalDispatcher => "ours-local",
             Policy::Fifo => "fifo",
             Policy::Sfqd => "sfqd",
             Policy::SfqdSlots => "sfqd-slots",
@@ -61,9 +65,16 @@ impl Policy {
         }
     }
 
+    /// Whether the scheduler is that of the proxy, whose invariants are checked.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Policy::Dispatcher | Policy::LocalDispatcher)
+    }
+
     pub(crate) fn scheduler(self, target: TargetParams, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
         match self {
-            Policy::Dispatcher => Box::new(Dispatcher::new(target, rules)),
+            Policy::Dispatcher | Policy::LocalDispatcher => {
+                Box::new(Dispatcher::new(target, rules))
+            }
             Policy::Fifo => Box::new(Fifo::default()),
             Policy::Sfqd => Box::new(SfqD::by_count(target, rules)),
             Policy::SfqdSlots => Box::new(SfqD::by_slots(target, rules)),

@@ -46,12 +46,10 @@ pub(crate) struct JobSpec {
 }
 
 /// Which of a target's proxies a job's requests go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobRoute {
-    /// All requests to this proxy.
-    One(u32),
-    /// Each node's requests to the proxy of its number.
-    Node,
+    /// Each node's requests to one of these proxies, by the node's number.
+    Nodes(Arc<[u32]>),
     /// Requests to one proxy after another.
     Round,
     /// At random by node and request, as files are spread.

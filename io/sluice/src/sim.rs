@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Scenario files, and directories of scenario files.
     #[arg(value_name = "FILE|DIR", required_unless_present_any = ["seeds", "trace"])]
     paths: Vec<PathBuf>,
-    /// Scheduler to run instead of all: ours (that of the proxy), fifo, sfqd, sfqd-slots, tbf or
-    /// dmclock.
+    /// Scheduler to run instead of all: ours (that of the proxy), ours-local (without
+    /// coordination of proxies), fifo, sfqd, sfqd-slots, tbf or dmclock.
     #[arg(long, value_name = "NAME")]
     policy: Option<Policy>,
     /// Seed of random numbers, instead of the scenario's.

@@ -73,12 +73,13 @@ impl InvariantChecks {
             (0..spec.count).map(move |_| spec.clone())
         });
         let mut watches: Vec<ProxyChecks> = specs.map(ProxyChecks::new).collect();
-        if scenario.delay || scenario.controller {
+        let alone = policy == Policy::LocalDispatcher;
+        if (scenario.delay || scenario.controller) && !alone {
             // Remote service counts here: shares are of all proxies together.
             watches.iter_mut().for_each(|watch| watch.fairness.forget());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
-        let divided = scenario.targets.iter().filter(|_| scenario.controller);
+        let divided = scenario.targets.iter().filter(|_| scenario.controller && !alone);
         let of_target = |(at, spec): (usize, &TargetSpec)| vec![at; spec.count as usize];
         InvariantChecks {
             policy,
@@ -91,7 +92,7 @@ impl InvariantChecks {
 
     /// Counts a request that waits.
     pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
-        if self.policy != Policy::Dispatcher {
+        if !self.policy.is_ours() {
             return;
         }
         let belongs = self.known.class_of(identity, r.kind, Some(owner));
@@ -108,7 +109,7 @@ impl InvariantChecks {
 
     /// Counts a try in the cached lane that needs the device.
     pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, now: Time) {
-        if self.policy != Policy::Dispatcher {
+        if !self.policy.is_ours() {
             return;
         }
         let belongs = self.known.class_of(identity, r.kind, None);
@@ -127,7 +128,7 @@ impl InvariantChecks {
     ) -> Option<String> {
         let watch = &mut self.proxies[r.proxy as usize];
         let wrong_slots = watch.use_slots(r, chosen, self.policy);
-        if self.policy != Policy::Dispatcher {
+        if !self.policy.is_ours() {
             return wrong_slots;
         }
         let belongs = self.known.class_of(identity, r.kind, None);
@@ -160,7 +161,7 @@ impl InvariantChecks {
         clock: Time,
         now: Time,
     ) -> Option<String> {
-        if self.policy != Policy::Dispatcher {
+        if !self.policy.is_ours() {
             return None;
         }
         let watch = &mut self.proxies[proxy as usize];

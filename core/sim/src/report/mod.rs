@@ -25,7 +25,7 @@ use crate::targets::TargetSpec;
 use crate::world::World;
 
 pub(crate) use expect::{Expect, RawExpect};
-pub use expect::{ScenarioVerdict, judge};
+pub use expect::{ExpectKind, ScenarioVerdict, judge};
 use histogram::SimHistogram;
 pub use job_outcome::{JobOutcome, RuleTake};
 

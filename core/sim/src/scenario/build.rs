@@ -47,7 +47,7 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
         return Err(WrongValue::new(0..0, "needs at least one [[target]] and one [[job]]".into()));
     }
     let policies = policies(&raw.policies)?;
-    let expects = raw.expect.into_iter().map(|expect| expect.build(&jobs, &policies));
+    let expects = raw.expect.into_iter().map(|expect| expect.build(&jobs, &policies, duration));
     let faults = raw.fault.into_iter().map(|one| fault(one, &targets));
     let changes = raw.change.iter().map(|one| Ok((Time::ZERO + one.at, rules(&one.rules)?)));
     Ok(Scenario {
@@ -259,20 +259,25 @@ fn target_of(name: Option<&Spanned<String>>, targets: &[TargetSpec]) -> Result<u
 
 fn route(raw: Option<&Spanned<RawRoute>>, target: &TargetSpec) -> Result<JobRoute, WrongValue> {
     let Some(raw) = raw else { return Ok(JobRoute::Round) };
+    let fault = |problem: String| Err(WrongValue::new(raw.span(), problem));
     let last = u64::from(target.count) - 1;
-    match *raw.get_ref() {
-        RawRoute::One(number) if number <= last => Ok(JobRoute::One(number as u32)),
-        RawRoute::One(number) => Err(WrongValue::new(
-            raw.span(),
-            format!("{:?} has no proxy {number}; the last is {last}", target.name),
-        )),
-        RawRoute::Node => Ok(JobRoute::Node),
+    let nodes = |proxies: &[u64]| match proxies.iter().find(|number| **number > last) {
+        Some(number) => {
+            fault(format!("{:?} has no proxy {number}; the last is {last}", target.name))
+        }
+        None => Ok(JobRoute::Nodes(proxies.iter().map(|number| *number as u32).collect())),
+    };
+    match raw.get_ref() {
+        RawRoute::One(number) => nodes(&[*number]),
+        RawRoute::Node => nodes(&Vec::from_iter(0..=last)),
+        RawRoute::NodesOf(proxies) if proxies.is_empty() => {
+            fault("nodes_of needs at least one proxy".into())
+        }
+        RawRoute::NodesOf(proxies) => nodes(proxies),
         RawRoute::Round => Ok(JobRoute::Round),
         RawRoute::Hash => Ok(JobRoute::Hash),
-        RawRoute::Stripe(Bytes::ZERO) => {
-            Err(WrongValue::new(raw.span(), "a stripe must be larger than 0B".into()))
-        }
-        RawRoute::Stripe(bytes) => Ok(JobRoute::Stripe(bytes)),
+        RawRoute::Stripe(Bytes::ZERO) => fault("a stripe must be larger than 0B".into()),
+        RawRoute::Stripe(bytes) => Ok(JobRoute::Stripe(*bytes)),
     }
 }
 

@@ -140,12 +140,13 @@ pub(super) struct RawJob {
     pub(super) bandwidth: Option<Spanned<Rate>>,
 }
 
-/// `route = "round"`, `{ one = 3 }`, `{ stripe = "1MiB" }`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// `route = "round"`, `{ one = 3 }`, `{ nodes_of = [0, 1] }`, `{ stripe = "1MiB" }`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum RawRoute {
     One(u64),
     Node,
+    NodesOf(Vec<u64>),
     Round,
     Hash,
     Stripe(Bytes),

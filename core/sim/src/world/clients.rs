@@ -18,7 +18,7 @@ use super::{AdvertisedService, JobCopy, SECOND, SimOwner, World};
 use crate::events::SimEvent;
 use crate::network::{Nic, NicSpec};
 use crate::prng::Prng;
-use crate::scheduler::SimRemoteService;
+use crate::scheduler::{Policy, SimRemoteService};
 use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, SimClient, StepProgress, StepWork};
 
 /// The most requests in flight of an open loop.
@@ -36,7 +36,7 @@ impl World {
             let wire_of = |client: &SimClient| Nic::new(scenario.jobs[client.job as usize].nic);
             self.wires = self.clients.iter().map(wire_of).collect();
         }
-        if scenario.delay {
+        if scenario.delay && self.policy != Policy::LocalDispatcher {
             self.advertised =
                 vec![AdvertisedService::default(); self.copies.len() * self.proxies.len()];
         }
@@ -154,9 +154,8 @@ impl World {
         let own = &self.clients[client as usize];
         let spec = &self.scenario.jobs[own.job as usize];
         let count = u64::from(self.scenario.targets[spec.target].count);
-        let number = match spec.route {
-            JobRoute::One(number) => number.into(),
-            JobRoute::Node => u64::from(own.node),
+        let number = match &spec.route {
+            JobRoute::Nodes(proxies) => proxies[own.node as usize % proxies.len()].into(),
             JobRoute::Round | JobRoute::Stripe(_) => u64::from(own.node) + own.requests_sent,
             JobRoute::Hash => Prng::of(u64::from(client), own.requests_sent).next(),
         };

@@ -32,6 +32,7 @@ percent = 50
 
 [[expect]]
 what = "rate a"
+kind = "theory"
 value = 2000
 within = "1%"
 source = "a test"
@@ -60,7 +61,11 @@ fn each_fault_is_told_by_its_place() {
         ("duration = \"10s\"", "duration = 10", "t.toml:3:12: invalid type: integer `10`"),
         ("duration = \"10s\"", "duration = \"1s\"", "t.toml:3:12: duration 1s leaves nothing"),
         ("warmup", "warm_up", "t.toml:4:1: unknown field `warm_up`"),
-        ("\"fifo\"", "\"lifo\"", "t.toml:5:21: \"lifo\" is not a scheduler; use one of ours, fifo"),
+        (
+            "\"fifo\"",
+            "\"lifo\"",
+            "t.toml:5:21: \"lifo\" is not a scheduler; use one of ours, ours-local,",
+        ),
         ("{a}", "{b", "t.toml:9:"),
         ("slots = 4", "slots = 0", "t.toml:14:9: 0 is not a number from 1 to"),
         (
@@ -81,10 +86,57 @@ fn each_fault_is_told_by_its_place() {
         ("rate a", "speed a", "t.toml:30:8: \"speed\" is not a figure; use one of rate,"),
         ("rate a", "rate b", "t.toml:30:8: job \"b\" does not exist; use one of a"),
         ("rate a", "cut a", "t.toml:30:8: cut is of the whole run"),
-        ("within = \"1%\"", "within = \"1\"", "t.toml:32:10: \"1\" is not a tolerance"),
+        ("within = \"1%\"", "within = \"1\"", "t.toml:33:10: \"1\" is not a tolerance"),
         ("within = \"1%\"", "least = 1", "value needs within"),
         ("value = 2000\n", "", "within needs value"),
         ("source = \"a test\"", "", "missing field `source`"),
+        ("kind = \"theory\"", "", "missing field `kind`"),
+        ("kind = \"theory\"", "kind = \"guess\"", "t.toml:31:8: unknown variant `guess`"),
+        (
+            "kind = \"theory\"",
+            "kind = \"published\"\npublished = 2",
+            "t.toml:32:13: of kind published, the expected number is the published one",
+        ),
+        (
+            "kind = \"theory\"",
+            "kind = \"own\"\npublished = 2",
+            "t.toml:32:13: an own number beside a published one needs unknown",
+        ),
+        (
+            "kind = \"theory\"",
+            "kind = \"own\"\nunknown = \"stripes\"",
+            "t.toml:32:11: unknown needs published",
+        ),
+        (
+            "kind = \"theory\"\nvalue = 2000\nwithin = \"1%\"",
+            "kind = \"own\"\nleast = 1",
+            "t.toml:30:8: an own number needs value and within",
+        ),
+        (
+            "kind = \"theory\"",
+            "kind = \"theory\"\nbetween = [\"2s\", \"11s\"]",
+            "t.toml:32:11: 2s to 11s is not a span of whole seconds within the duration of 10s",
+        ),
+        (
+            "kind = \"theory\"",
+            "kind = \"theory\"\nbetween = [\"2s\", \"2500ms\"]",
+            "t.toml:32:11: 2s to 2500ms is not a span of whole seconds",
+        ),
+        (
+            "what = \"rate a\"\nkind = \"theory\"",
+            "what = \"latency_max a\"\nkind = \"theory\"\nbetween = [\"2s\", \"3s\"]",
+            "t.toml:32:11: only rate, bytes and requests have between",
+        ),
+        (
+            "target = \"disk\"",
+            "route = { nodes_of = [0, 1] }",
+            "t.toml:20:9: \"disk\" has no proxy 1; the last is 0",
+        ),
+        (
+            "target = \"disk\"",
+            "route = { nodes_of = [] }",
+            "t.toml:20:9: nodes_of needs at least one proxy",
+        ),
         ("[[job]]", "[[jobs]]", "unknown field `jobs`"),
         ("from = \"a test\"", "from = ", "t.toml:1:"),
     ];

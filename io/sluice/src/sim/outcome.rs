@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   reports, one a scheduler ─► jobs: a row for each scheduler and job
-//!   verdicts ─────────────────► expected, got, verdict, source
+//!   verdicts ─────────────────► expected, got, published, kind, verdict, source
 //!                     └─ failed ─► one line each with the command that repeats it
 //! ```
 
@@ -73,7 +73,7 @@ impl SimOutcome {
         text += &aligned(&JOB_COLUMNS, &[2, 3, 4, 5, 6, 7, 8, 9], self.job_rows());
         if !self.verdicts.is_empty() {
             text.push('\n');
-            text += &aligned(&VERDICT_COLUMNS, &[3], self.verdicts.iter().map(verdict_row));
+            text += &aligned(&VERDICT_COLUMNS, &[3, 4], self.verdicts.iter().map(verdict_row));
         }
         text
     }
@@ -121,7 +121,8 @@ impl SimOutcome {
 const JOB_COLUMNS: [&str; 10] =
     ["SCHEDULER", "JOB", "REQ/S", "B/S", "SHARE", "QUEUED", "MEDIAN", "P99", "MAX", "FINISHED"];
 
-const VERDICT_COLUMNS: [&str; 6] = ["EXPECTED", "SCHEDULER", "WANTED", "GOT", "VERDICT", "SOURCE"];
+const VERDICT_COLUMNS: [&str; 8] =
+    ["EXPECTED", "SCHEDULER", "WANTED", "GOT", "PUBLISHED", "KIND", "VERDICT", "SOURCE"];
 
 fn verdict_row(verdict: &ScenarioVerdict) -> Vec<String> {
     vec![
@@ -129,8 +130,13 @@ fn verdict_row(verdict: &ScenarioVerdict) -> Vec<String> {
         verdict.policy.clone(),
         verdict.wanted.clone(),
         found(verdict),
+        verdict.published.map_or("-".into(), |number| number.to_string()),
+        verdict.kind.name().into(),
         if verdict.met { "ok" } else { "FAILED" }.into(),
-        verdict.source.clone(),
+        match &verdict.unknown {
+            None => verdict.source.clone(),
+            Some(unknown) => format!("{}; unknown: {unknown}", verdict.source),
+        },
     ]
 }
 

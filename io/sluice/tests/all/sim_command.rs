@@ -29,8 +29,12 @@ steps = [{ do = "read 4KiB", depth = 2 }]
 
 [[expect]]
 what = "rate a"
+kind = "own"
+between = ["2s", "10s"]
 value = 1000
 within = "1%"
+published = 1024
+unknown = "the disk"
 source = "a millisecond each"
 "#;
 
@@ -63,8 +67,10 @@ fn a_scenario_that_comes_true_ends_with_0_and_says_so_in_a_table() {
     assert!(text.contains("a test") && text.contains("One job at one disk."), "{text}");
     let row = text.lines().find(|line| line.starts_with("rate a")).unwrap();
     let words: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(words[2..6], ["ours", "1000", "within", "1%"], "{row}");
-    assert!(row.contains("  ok  ") && row.ends_with("a millisecond each"), "{row}");
+    let wanted = ["ours", "1000", "within", "1%", "1000", "1024", "own", "ok", "a"];
+    assert!(row.starts_with("rate a, 2 to 10 s"), "{row}");
+    assert_eq!(words[6..15], wanted, "{row}");
+    assert!(row.ends_with("a millisecond each; unknown: the disk"), "{row}");
 }
 
 #[test]
@@ -74,7 +80,7 @@ fn one_that_does_not_ends_with_1_and_tells_the_command_that_repeats_it() {
     let output = sim(&["--quiet", "--seed", "7"], &[&file]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    assert!(text.lines().next().unwrap().contains("one: rate a (ours)"), "{text}");
+    assert!(text.lines().next().unwrap().contains("one: rate a, 2 to 10 s (ours)"), "{text}");
     let again = text.lines().nth(1).unwrap().trim().strip_prefix("again: sluice ").unwrap();
     let words: Vec<&str> = again.split(' ').collect();
     let repeated = Command::new(SLUICE).args(words).arg("--quiet").output().unwrap();
@@ -109,7 +115,9 @@ fn json_has_what_was_found_and_a_figure_is_drawn() {
     let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((&object["passed"], &object["seed"]), (&true.into(), &1.into()));
     assert_eq!(object["reports"][1]["policy"], "fifo");
-    assert_eq!(object["verdicts"][0]["what"], "rate a");
+    let verdict = &object["verdicts"][0];
+    assert_eq!((&verdict["what"], &verdict["kind"]), (&"rate a, 2 to 10 s".into(), &"own".into()));
+    assert_eq!((&verdict["published"], &verdict["unknown"]), (&1024.0.into(), &"the disk".into()));
     let svg = fs::read_to_string(figures.join("one.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("ours: requests/s"), "{svg}");
 }
