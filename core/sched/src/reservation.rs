@@ -192,12 +192,18 @@ impl Dispatcher {
     /// Updates the position of a class among a lane's reserved ones.
     pub(crate) fn refresh_reserve(&mut self, class: u32, lane: usize) {
         let key = self.reserve_key(class, lane);
+        let waits_there = self.lanes[1 - lane].reserved_positions.holds(class);
         let state = &mut self.lanes[lane];
         match key {
             Some(key) => {
                 if !state.reserved_positions.holds(class) {
-                    let since = self.reservation_clock.at(self.now);
-                    self.classes[class].lanes[lane].reservation_since = since;
+                    // Both lanes serve the one rate: a class that waits in one lane and then in the
+                    // other is late since it waits in either.
+                    let own = &mut self.classes[class].lanes;
+                    own[lane].reservation_since = match waits_there {
+                        true => own[1 - lane].reservation_since,
+                        false => self.reservation_clock.at(self.now),
+                    };
                 }
                 state.reserved.put(key, class, &mut state.reserved_positions);
             }

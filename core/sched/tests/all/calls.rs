@@ -183,6 +183,26 @@ fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
 }
 
 #[test]
+fn shortfall_counts_from_when_a_class_began_to_wait_in_either_lane() {
+    let promised = Rule { reservation: Some(ops(100)), ..rule("a", 1) };
+    let mut desk = Desk::new(rules(vec![promised, rule("b", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for lane in [Lane::Cached, Lane::Device].repeat(4) {
+        desk.put(b, OpKind::Read, lane, ms(0));
+    }
+    let running: Vec<Dispatched> = std::iter::from_fn(|| desk.poll(ms(0))).collect();
+    desk.put(a, OpKind::Read, Lane::Cached, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(300));
+    assert_eq!((running.len(), desk.drain(ms(300))), (8, vec![]), "both lanes are full");
+    let cached = running.iter().find(|dispatched| dispatched.lane == Lane::Cached);
+    desk.complete(cached.expect("four of them").id, ms(400));
+    assert_eq!(desk.drain(ms(400)), [9]);
+    // One request in 750 ms, though some always waited: R is at 10 ms, 240 ms behind its bound. The
+    // head in the device lane has waited for 450 ms, which alone would be no shortfall.
+    assert_eq!(desk.sched.reservation_shortfall_ppm(ms(750)), 240_000);
+}
+
+#[test]
 fn miss_returns_its_reserved_turn_and_takes_it_at_the_device() {
     let promised = Rule { reservation: Some(ops(1)), ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
