@@ -18,13 +18,17 @@ use crate::world::SimOwner;
 pub(crate) struct ClassOf {
     pub(crate) class: u32,
     pub(crate) weight: u64,
-    /// Whether no limit, meter, reservation or cap on slots applies.
+    /// Whether no limit, meter or cap on slots applies.
     pub(crate) plain: bool,
-    /// Whether classes differ only by weight.
-    pub(crate) only_weights: bool,
+    /// Whether the class has a weight and nothing else, for requests of every kind.
+    pub(crate) by_weight: bool,
     /// The reserved rate, where only slots can delay its class.
     pub(crate) reservation: Option<Rate>,
     pub(crate) gauges: Arc<[u32]>,
+    /// Whether it pays a limit or a meter, also one that is not seen from here.
+    pub(crate) pays: bool,
+    /// The ceiling that alone can delay the request while slots are free.
+    pub(crate) single_gauge: Option<u32>,
 }
 
 /// A ceiling for a key.
@@ -45,8 +49,6 @@ pub(crate) struct RuleView {
     rules: Arc<RuleSet>,
     /// Whether a rule keeps slots free.
     pub(crate) reserves_slots: bool,
-    /// Whether all classes are alike but for their weights.
-    only_weights: bool,
     classifications: Vec<[Option<u32>; OpKind::COUNT]>,
     class_table: Vec<ClassOf>,
     classes: BTreeMap<(usize, Vec<KeyValue>), u32>,
@@ -56,13 +58,8 @@ pub(crate) struct RuleView {
 
 impl RuleView {
     pub(crate) fn new(rules: Arc<RuleSet>) -> RuleView {
-        let bare = |rule: &Rule| rule.ceilings().is_empty() && rule.slots.is_none();
-        let equal = |rule: &Rule| {
-            bare(rule) && rule.reserved_rate().is_none() && rule.max_classes.is_none()
-        };
         RuleView {
             reserves_slots: rules.rules.iter().any(|rule| rule.reserved_slots.is_some()),
-            only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
             rules,
             classifications: Vec::new(),
             class_table: Vec::new(),
@@ -76,13 +73,8 @@ impl RuleView {
         *self = RuleView::new(rules);
     }
 
-    /// The class and ceilings of requests; `owner` must be given once for each identity and kind.
-    pub(crate) fn class_of(
-        &mut self,
-        identity: u32,
-        kind: OpKind,
-        owner: Option<&SimOwner>,
-    ) -> ClassOf {
+    /// The class and ceilings of an identity's requests.
+    pub(crate) fn class_of(&mut self, identity: u32, kind: OpKind, owner: &SimOwner) -> ClassOf {
         let identity = identity as usize;
         if identity >= self.classifications.len() {
             self.classifications.resize(identity + 1, [None; OpKind::COUNT]);
@@ -90,7 +82,6 @@ impl RuleView {
         let index = match self.classifications[identity][kind as usize] {
             Some(index) => index,
             None => {
-                let Some(owner) = owner else { return ClassOf::unchecked() };
                 let fresh = self.find(owner, kind);
                 self.class_table.push(fresh);
                 let index = (self.class_table.len() - 1) as u32;
@@ -142,6 +133,12 @@ impl RuleView {
             }) || rules.meters_for(who, *other, paths).next().is_some()
         });
         let capped = rule.is_some_and(|rule| rule.slots.is_some());
+        let any_meter =
+            || OpKind::ALL.iter().any(|kind| rules.meters_for(who, *kind, paths).next().is_some());
+        // Keys beyond `max_classes` share a class and its queues.
+        let shares_class = rule.is_some_and(|rule| rule.max_classes.is_some());
+        let depends = rule.is_some_and(|rule| rule.depends_on.is_some());
+        let single = gauges.len() == 1 && !capped && !shares_class && !depends;
         // A class whose other kinds are limited still has its reserved rate, of what it requests.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
         let reservation = rule.filter(|rule| bare && rule.max_classes.is_none());
@@ -149,10 +146,15 @@ impl RuleView {
             class,
             weight: rule.map_or(1, |rule| rule.effective_weight().get().into()),
             plain: !metered && !capped,
-            only_weights: self.only_weights,
+            by_weight: rule.is_none_or(is_by_weight) && !any_meter(),
             reservation: reservation
                 .and_then(|rule| rule.reserved_rate())
                 .filter(|_| rules.meters.is_empty()),
+            pays: !gauges.is_empty()
+                || rule.is_some_and(|rule| {
+                    rule.ceilings().iter().any(|limit| limit.kinds.contains(kind))
+                }),
+            single_gauge: gauges.first().copied().filter(|_| single),
             gauges: gauges.into(),
         }
     }
@@ -167,16 +169,8 @@ impl RuleView {
     }
 }
 
-impl ClassOf {
-    /// Of a request that arrived under older rules: nothing is checked of it.
-    fn unchecked() -> ClassOf {
-        ClassOf {
-            class: u32::MAX,
-            weight: 1,
-            plain: false,
-            only_weights: false,
-            reservation: None,
-            gauges: Arc::new([]),
-        }
-    }
+/// Whether a rule grants a weight and nothing else.
+fn is_by_weight(rule: &Rule) -> bool {
+    let bare = rule.ceilings().is_empty() && rule.slots.is_none();
+    bare && rule.reserved_rate().is_none() && rule.max_classes.is_none()
 }

@@ -4,7 +4,8 @@
 //!   arrived ─► counts of waiting requests ─┐
 //!   dispatched ─► slots, order ────────────┼─► a violation: what, when, and how to reproduce it
 //!   idle ─► no usable slot is free ────────┤
-//!   windows of 10 s ─► limits, reservations, division by weight
+//!   windows of 10 s ─► limits, from above and from below
+//!   since a class waits ─► reservations, division by weight
 //! ```
 //!
 //! The checks do not know how the dispatcher chooses; they derive the classes from the rules.
@@ -14,8 +15,10 @@
 
 mod classes;
 mod fairness;
+mod waiting;
 mod windows;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Lane, RuleSet, Time};
@@ -28,6 +31,7 @@ use crate::world::{SimOwner, SimRequest};
 
 use classes::{ClassOf, RuleView};
 use fairness::Fairness;
+use waiting::{QUEUES, WaitingRequests, queue_of};
 use windows::Windows;
 
 /// The state of the checks of a world.
@@ -46,23 +50,22 @@ pub(crate) struct InvariantChecks {
 #[derive(Debug)]
 struct ProxyChecks {
     spec: Arc<TargetSpec>,
-    /// The costs that its scheduler uses.
+    /// The costs that its scheduler uses, and the times that determine slots.
     target: sched::TargetParams,
-    /// Device slots in use.
+    times: sched::Costs,
+    /// Device slots and threads in use.
     slots_in_use: u32,
-    /// Waiting requests for the device that only slots can delay.
-    plain: u32,
-    /// Waiting requests for the device that need more than one slot.
-    large: u32,
-    /// The last number that each class dispatched, by lane and direction.
-    order: Vec<[u64; ORDERS]>,
+    threads_in_use: u32,
+    waiting: WaitingRequests,
+    /// Numbers of requests that tried the cached lane, and paid for it.
+    paid: BTreeSet<u64>,
+    /// The last number that each class dispatched, by queue.
+    order: Vec<[u64; QUEUES]>,
     windows: Windows,
     fairness: Fairness,
     quiets: u64,
 }
 
-/// Device and cached lane, and returned from the cached one; three directions each.
-const ORDERS: usize = 9;
 /// How many polls there are between two full checks.
 const CHECK_EVERY: u64 = 1 << 16;
 
@@ -76,7 +79,7 @@ impl InvariantChecks {
         let alone = policy == Policy::LocalDispatcher;
         if (scenario.delay || scenario.controller) && !alone {
             // Remote service counts here: shares are of all proxies together.
-            watches.iter_mut().for_each(|watch| watch.fairness.forget());
+            watches.iter_mut().for_each(|watch| watch.fairness.turn_off());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
         let divided = scenario.targets.iter().filter(|_| scenario.controller && !alone);
@@ -92,30 +95,22 @@ impl InvariantChecks {
 
     /// Counts a request that waits.
     pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
-        if !self.policy.is_ours() {
-            return;
+        if self.policy.is_ours() {
+            let belongs = self.known.class_of(identity, r.kind, owner);
+            self.proxies[r.proxy as usize].count_arrival(r, &belongs, now);
         }
-        let belongs = self.known.class_of(identity, r.kind, Some(owner));
-        let watch = &mut self.proxies[r.proxy as usize];
-        watch.count_queued(r, &belongs, true);
-        let cost = watch.cost(r);
-        if r.kind.never_delayed() {
-            // A request that is never delayed is charged to its class and waits for nothing.
-            watch.fairness.forget();
-        }
-        watch.fairness.arrived(&belongs, cost);
-        watch.windows.waits(&belongs, r, true, now);
     }
 
     /// Counts a try in the cached lane that needs the device.
-    pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, now: Time) {
+    pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
         if !self.policy.is_ours() {
             return;
         }
-        let belongs = self.known.class_of(identity, r.kind, None);
+        let belongs = self.known.class_of(identity, r.kind, owner);
         let watch = &mut self.proxies[r.proxy as usize];
-        watch.count_queued(r, &belongs, true);
-        watch.windows.waits(&belongs, r, true, now);
+        watch.threads_in_use = watch.threads_in_use.saturating_sub(1);
+        watch.windows.missed(&belongs, r);
+        watch.count_arrival(r, &belongs, now);
     }
 
     /// Checks a dispatched request; returns what is wrong.
@@ -123,6 +118,7 @@ impl InvariantChecks {
         &mut self,
         r: &SimRequest,
         identity: u32,
+        owner: &SimOwner,
         chosen: SimDispatch,
         now: Time,
     ) -> Option<String> {
@@ -131,25 +127,33 @@ impl InvariantChecks {
         if !self.policy.is_ours() {
             return wrong_slots;
         }
-        let belongs = self.known.class_of(identity, r.kind, None);
-        watch.count_queued(r, &belongs, false);
+        let belongs = self.known.class_of(identity, r.kind, owner);
         watch.windows.waits(&belongs, r, false, now);
-        let cost = watch.cost(r);
-        let whole = self.whole.get_mut(self.targets[r.proxy as usize]);
-        let whole = whole.and_then(|whole| whole.dispatched(&self.known, &belongs, r, now));
+        watch.windows.served(&belongs, r, now);
+        let paid = watch.pay(r, &belongs);
+        watch.waiting.leave(&belongs, r, watch.slots(r), paid);
+        let mut broken = None;
+        if !paid {
+            let whole = self.whole.get_mut(self.targets[r.proxy as usize]);
+            for windows in whole.into_iter().chain([&mut watch.windows]) {
+                broken = broken.or(windows.pays(&self.known, &belongs, r, &watch.waiting, now));
+            }
+        }
         wrong_slots
-            .or(whole)
+            .or(broken)
             .or_else(|| watch.check_order(r, &belongs))
-            .or_else(|| watch.windows.dispatched(&self.known, &belongs, r, now))
-            .or_else(|| watch.fairness.dispatched(&belongs, cost, &watch.target))
+            .or_else(|| watch.check_fairness(r, &belongs))
     }
 
     /// Counts a request that has left the target.
     pub(crate) fn completed(&mut self, r: &SimRequest) {
+        let watch = &mut self.proxies[r.proxy as usize];
         if r.lane == Lane::Device {
-            let watch = &mut self.proxies[r.proxy as usize];
             // Schedulers other than ours serve in the device's lane what tried the cached one.
             watch.slots_in_use = watch.slots_in_use.saturating_sub(r.slots);
+        } else {
+            watch.threads_in_use = watch.threads_in_use.saturating_sub(1);
+            watch.paid.remove(&r.number);
         }
     }
 
@@ -175,34 +179,49 @@ impl InvariantChecks {
         }
         // With a controller, a reservation here is a share that changes.
         let cut = sched.reservation_shortfall_ppm(clock) > 0 || !self.whole.is_empty();
+        if self.whole.is_empty() {
+            let free = watch.free_lanes(&self.known);
+            watch.windows.note_throttled(&self.known, &watch.waiting, free, now);
+        }
         watch
             .check_free_slots(&self.known)
             .or_else(|| watch.windows.check_reservations(&self.known, cut, now))
     }
 
-    /// Resets the state after a fault of a proxy: earlier counts are no longer valid.
-    pub(crate) fn reset_after_fault(&mut self, proxy: u32, crashed: bool) {
-        self.whole.iter_mut().for_each(Windows::forget);
+    /// Checks what holds over seconds, though a proxy does nothing; returns what is wrong.
+    pub(crate) fn check_second(&mut self, proxy: u32, now: Time) -> Option<String> {
         let watch = &mut self.proxies[proxy as usize];
-        if crashed {
-            *watch = ProxyChecks::new(watch.spec.clone());
-        }
-        watch.windows.forget();
-        watch.fairness.forget();
+        watch.windows.check_throttled(&self.known, &watch.waiting, now)
     }
 
-    /// Adopts other rules, in force everywhere. Waiting requests keep waiting, perhaps in another
-    /// class.
+    /// Begins again with an empty proxy.
+    pub(crate) fn crashed(&mut self, proxy: u32) {
+        self.whole.iter_mut().for_each(|whole| whole.restart(false));
+        let watch = &mut self.proxies[proxy as usize];
+        let off = watch.fairness.is_off();
+        *watch = ProxyChecks::new(watch.spec.clone());
+        if off {
+            watch.fairness.turn_off();
+        }
+    }
+
+    /// Begins again to measure time, after the clock of a proxy jumped: until `stands_until` it
+    /// stands still.
+    pub(crate) fn clock_jumped(&mut self, proxy: u32, stands_until: Time, now: Time) {
+        self.whole.iter_mut().for_each(|whole| whole.restart(false));
+        self.proxies[proxy as usize].windows.clock_jumped(stands_until, now);
+    }
+
+    /// Adopts other rules, in force everywhere. Each waiting request has to be passed to
+    /// [`InvariantChecks::arrived`] again, in order of arrival.
     pub(crate) fn rules_changed(&mut self, rules: Arc<RuleSet>) {
         self.known.set_rules(rules);
-        self.whole.iter_mut().for_each(Windows::forget);
+        self.whole.iter_mut().for_each(|whole| whole.restart(true));
         for watch in &mut self.proxies {
             watch.order.clear();
-            watch.windows.forget();
-            watch.fairness.forget();
-            // Waiting requests were counted by the old rules: from here on only the new ones count.
-            watch.plain = 0;
-            watch.large = u32::MAX / 2;
+            watch.waiting = WaitingRequests::default();
+            watch.windows.restart(true);
+            watch.fairness.restart();
         }
     }
 }
@@ -211,12 +230,14 @@ impl ProxyChecks {
     fn new(spec: Arc<TargetSpec>) -> ProxyChecks {
         let target = spec.scheduled();
         ProxyChecks {
-            fairness: Fairness::new(spec.hit_percent > 0 || !spec.is_settled()),
+            fairness: Fairness::new(!spec.is_settled()),
+            times: sched::Costs { mode: sched::CostMode::Calibrated, ..target.costs.clone() },
             target,
             spec,
             slots_in_use: 0,
-            plain: 0,
-            large: 0,
+            threads_in_use: 0,
+            waiting: WaitingRequests::default(),
+            paid: BTreeSet::new(),
             order: Vec::new(),
             windows: Windows::default(),
             quiets: 0,
@@ -227,31 +248,45 @@ impl ProxyChecks {
         self.target.costs.charge(r.lane, r.kind, r.amount).get()
     }
 
-    /// Counts a request into or out of the queue for the device.
-    fn count_queued(&mut self, r: &SimRequest, belongs: &ClassOf, joins: bool) {
+    /// The slots that a request needs in the device.
+    fn slots(&self, r: &SimRequest) -> u32 {
+        let unit = self.times.device.read.at(model::Bytes::ZERO);
+        let time = self.times.charge(Lane::Device, r.kind, r.amount);
+        slots_needed(time, unit, self.target.slots_max)
+    }
+
+    /// Notes that a request pays its meters, in whichever lane it is dispatched first; returns
+    /// whether it had paid.
+    fn pay(&mut self, r: &SimRequest, belongs: &ClassOf) -> bool {
+        if r.lane == Lane::Cached && belongs.pays {
+            self.paid.insert(r.number);
+            return false;
+        }
+        self.paid.remove(&r.number)
+    }
+
+    fn count_arrival(&mut self, r: &SimRequest, belongs: &ClassOf, now: Time) {
+        let (cost, slots) = (self.cost(r), self.slots(r));
+        self.waiting.join(belongs, r, slots, self.paid.contains(&r.number));
+        self.windows.waits(belongs, r, true, now);
+        match r.lane {
+            Lane::Device if r.kind.never_delayed() => self.fairness.urgent(belongs, cost),
+            Lane::Device => self.fairness.arrived(belongs, cost),
+            Lane::Cached => {}
+        }
+    }
+
+    fn check_fairness(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
         if r.lane != Lane::Device || r.kind.never_delayed() {
-            return;
+            return None;
         }
-        let unit = self.target.costs.device.read.at(model::Bytes::ZERO);
-        let time = match self.target.costs.mode {
-            sched::CostMode::Calibrated => self.cost(r),
-            sched::CostMode::Bytes => {
-                let costs =
-                    sched::Costs { mode: sched::CostMode::Calibrated, ..self.target.costs.clone() };
-                costs.charge(r.lane, r.kind, r.amount).get()
-            }
-        };
-        let slots = slots_needed(model::Nanos::new(time), unit, self.target.slots_max);
-        let counts = [(&mut self.plain, belongs.plain), (&mut self.large, slots > 1)];
-        for (count, counted) in counts {
-            if counted {
-                *count = if joins { *count + 1 } else { count.saturating_sub(1) };
-            }
-        }
+        let cost = self.cost(r);
+        self.fairness.dispatched(belongs, cost, &self.target)
     }
 
     fn use_slots(&mut self, r: &SimRequest, chosen: SimDispatch, policy: Policy) -> Option<String> {
         if r.lane != Lane::Device {
+            self.threads_in_use += 1;
             return None;
         }
         let (before, max) = (self.slots_in_use, self.target.slots_max);
@@ -264,15 +299,14 @@ impl ProxyChecks {
 
     /// Checks first in, first out within a class and direction.
     fn check_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
-        if r.kind.never_delayed() || belongs.class == u32::MAX {
+        if r.kind.never_delayed() {
             return None;
         }
         let class = belongs.class as usize;
         if class >= self.order.len() {
-            self.order.resize(class + 1, [0; ORDERS]);
+            self.order.resize(class + 1, [0; QUEUES]);
         }
-        let lane = if r.returned { 2 } else { r.lane as usize };
-        let last = &mut self.order[class][lane * 3 + r.kind.direction() as usize];
+        let last = &mut self.order[class][queue_of(r)];
         if r.returned {
             // Requests that missed return in the order in which their tries ended.
             return None;
@@ -282,18 +316,30 @@ impl ProxyChecks {
             .then(|| format!("request {} of class {class} was dispatched after {before}", r.number))
     }
 
+    /// Whether every head that waits in a lane, the device's and the cached one, fits into the slots
+    /// that are free.
+    fn free_lanes(&self, known: &RuleView) -> [bool; 2] {
+        let mut free = [false; 2];
+        free[Lane::Cached as usize] = self.threads_in_use < self.target.threads;
+        let settled = !known.reserves_slots && self.spec.is_settled();
+        free[Lane::Device as usize] = settled && self.all_fit();
+        free
+    }
+
+    fn all_fit(&self) -> bool {
+        let max = self.target.slots_max;
+        self.waiting.fit_into(max.saturating_sub(self.slots_in_use), max)
+    }
+
     /// Checks that no slots are free while a request waits that nothing else delays.
     fn check_free_slots(&self, known: &RuleView) -> Option<String> {
-        if self.plain == 0 || known.reserves_slots || !self.spec.is_settled() {
+        let plain = self.waiting.plain();
+        if plain == 0 || known.reserves_slots || !self.spec.is_settled() {
             return None;
         }
         let free = self.target.slots_max.saturating_sub(self.slots_in_use);
-        let in_vain = match self.slots_in_use {
-            0 => true,
-            // If a large request waits, slots may be collected for it.
-            _ => free > 0 && self.large == 0,
-        };
-        in_vain
-            .then(|| format!("{free} slots are free while {} requests could use one", self.plain))
+        // If a request waits that does not fit, slots may be collected for it.
+        let in_vain = self.slots_in_use == 0 || (free > 0 && self.all_fit());
+        in_vain.then(|| format!("{free} slots are free while {plain} requests could use one"))
     }
 }

@@ -1,49 +1,82 @@
-//! Limits and reservations over any ten seconds.
+//! Limits over any ten seconds, and reservations since their class waits.
 //!
 //! ```text
-//!   │ 100 ms │ 100 ms │ …  a hundred of them, one running sum for each ceiling
-//!   └──────── 10 s ───────┘  sum ≤ rate × 10 s + max(1 %, burst + a request)
+//!   │ 100 ms │ 100 ms │ …  a hundred of them, a running sum for each ceiling
+//!   └──────── 10 s ───────┘  sum ≤ rate × 10 s + max(1 %, burst + a request of each lane)
+//!                            sum ≥ rate × 9.9 s − a request of each lane, if a queue waited
+//!                                  for it alone
+//!   t₀: a class with a reservation waits ─────► served since t₀ ≥ rate × (t − t₀) − lag
 //! ```
 //!
-//! A reservation is checked when its class was backlogged for the whole window and the dispatcher
-//! reported no shortfall of reservations.
+//! *The lower bound of a limit.* A head waits at a meter only while the meter is in debt. So a
+//! meter at which some queue always waited, while slots were free, has been charged for all of the
+//! time but the debt that it had at its beginning: a request of each lane, and one for each queue
+//! whose head it had let go and that waits at another meter, or what requests that are never delayed
+//! had put into debt before. Not checked: limits that depend on other rules or that a controller
+//! divides.
+//!
+//! *The lag of a reservation.* The due time R of a class is at most 500 ms behind, or the dispatcher
+//! reports a shortfall, and at most one request ahead. Each dispatch by reservation moves R by its
+//! units. So a class that always waits has its rate, less 500 ms of it and a request: over 50 s that
+//! is 1 %. It is counted from when the class began to wait, or from the last reported shortfall.
 
 use model::{Nanos, Rate, Time};
 
 use super::classes::{ClassOf, RuleView};
+use super::waiting::WaitingRequests;
 use crate::world::SimRequest;
 
-/// The windows of one proxy.
+/// The windows of one proxy, or of all proxies of a target.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     gauges: Vec<RateWindow>,
-    reservations: Vec<ReservationWindow>,
+    reservations: Vec<ReservationLag>,
     next_check: u64,
     /// When the last request was dispatched.
     last: Time,
     /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
     others: u64,
+    /// Before this time the clock of the proxy stands still.
+    stands_until: Time,
+    /// Whether meters may begin with a debt of earlier rules.
+    inherits_debt: bool,
 }
 
 /// The amounts dispatched in the last hundred pieces of time.
 #[derive(Clone, Debug)]
 struct RateWindow {
-    pieces: Box<[u64; PIECES]>,
-    sum: u64,
+    pieces: Box<[Piece; PIECES]>,
+    /// All units in the pieces, and those of requests that are never delayed.
+    sum: (u64, u64),
     /// The number of the last piece.
     last: u64,
     largest: u64,
+    /// When what was charged since the start will be paid off, at the rate of the ceiling.
+    due: Time,
+    /// When a request that waits in a queue was charged first.
+    first: Option<Time>,
+    /// Since when a queue waits for this ceiling alone.
+    waits_since: Option<Time>,
+}
+
+/// 100 ms of a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Piece {
+    units: u64,
+    urgent: u64,
+    /// The time that it takes to pay off what was charged before.
+    debt: Nanos,
 }
 
 /// A class with a reservation.
 #[derive(Clone, Debug, Default)]
-struct ReservationWindow {
+struct ReservationLag {
     rate: Option<Rate>,
-    served: RateWindow,
     waiting: u64,
-    mixed: bool,
-    /// Since when a request of it always waited, by the piece.
-    since: u64,
+    /// Since when a request of it always waited, and the units served since then.
+    since: Time,
+    served: u64,
+    largest: u64,
 }
 
 const PIECES: usize = 100;
@@ -52,31 +85,55 @@ const PIECE: u64 = 100_000_000;
 pub(super) const CATCH_UP: Nanos = Nanos::from_millis(500);
 /// Without a burst of its own, a ceiling has this much of its rate.
 const BURST: Nanos = Nanos::from_millis(100);
+/// The length of a window.
+const WINDOW: Nanos = Nanos::from_secs(10);
+/// The time after which a meter that lets nothing go is not in debt of earlier rules.
+const INHERITED_DEBT_MAX: Nanos = Nanos::from_secs(60);
 
 impl Default for RateWindow {
     fn default() -> RateWindow {
-        RateWindow { pieces: Box::new([0; PIECES]), sum: 0, last: 0, largest: 0 }
+        RateWindow {
+            pieces: Box::new([Piece::default(); PIECES]),
+            sum: (0, 0),
+            last: 0,
+            largest: 0,
+            due: Time::ZERO,
+            first: None,
+            waits_since: None,
+        }
     }
 }
 
 impl RateWindow {
-    fn add(&mut self, units: u64, now: Time) {
+    fn add(&mut self, rate: Rate, units: u64, urgent: bool, now: Time) {
         self.roll(now);
-        self.pieces[self.last as usize % PIECES] += units;
-        self.sum += units;
+        self.due = self.due.max(now) + rate.time_for(units);
+        if !urgent && units > 0 {
+            self.first.get_or_insert(now);
+        }
+        let urgent = if urgent { units } else { 0 };
+        let piece = &mut self.pieces[self.last as usize % PIECES];
+        (piece.units, piece.urgent) = (piece.units + units, piece.urgent + urgent);
+        self.sum = (self.sum.0 + units, self.sum.1 + urgent);
         self.largest = self.largest.max(units);
     }
 
     fn roll(&mut self, now: Time) {
         let piece = piece_of(now);
-        for _ in 0..(piece - self.last).min(PIECES as u64) {
+        // Beyond a whole window everything is older.
+        self.last = self.last.max(piece.saturating_sub(PIECES as u64));
+        while self.last < piece {
             self.last += 1;
-            self.sum -= std::mem::take(&mut self.pieces[self.last as usize % PIECES]);
+            let debt = self.due.since(Time::from_nanos(self.last * PIECE));
+            let fresh = Piece { debt, ..Piece::default() };
+            let old = std::mem::replace(&mut self.pieces[self.last as usize % PIECES], fresh);
+            self.sum = (self.sum.0 - old.units, self.sum.1 - old.urgent);
         }
-        if self.last < piece {
-            // Everything is older than the window.
-            self.last = piece;
-        }
+    }
+
+    /// The debt at the beginning of the window.
+    fn first_debt(&self) -> Nanos {
+        self.pieces[(self.last + 1) as usize % PIECES].debt
     }
 }
 
@@ -90,54 +147,67 @@ impl Windows {
         Windows { others: proxies.saturating_sub(1), ..Windows::default() }
     }
 
-    /// Restarts the windows after a fault or a change of rules.
-    pub(super) fn forget(&mut self) {
-        *self = Windows::over(self.others + 1);
+    /// Begins again, with meters that may have a debt of earlier rules.
+    pub(super) fn restart(&mut self, inherits_debt: bool) {
+        let Windows { last, others, stands_until, .. } = *self;
+        *self = Windows { last, others, stands_until, inherits_debt, ..Windows::default() };
+    }
+
+    /// Begins to measure again after the clock jumped: until a time it stands still.
+    pub(super) fn clock_jumped(&mut self, stands_until: Time, now: Time) {
+        self.gauges.clear();
+        self.stands_until = self.stands_until.max(stands_until);
+        self.restart_reservations(now);
     }
 
     /// Counts waiting requests of a class with a reservation.
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
-        let Some(rate) = belongs.reservation else { return };
+        let Some((rate, _)) = reserved(belongs, r) else { return };
         let class = belongs.class as usize;
         if class >= self.reservations.len() {
-            self.reservations.resize(class + 1, ReservationWindow::default());
+            self.reservations.resize(class + 1, ReservationLag::default());
         }
         let own = &mut self.reservations[class];
         own.rate = Some(rate);
-        // A request without bytes of the reserved unit goes by share and may delay the others.
-        own.mixed |= rate.units_of(r.amount) == 0;
         if joins && own.waiting == 0 {
-            own.since = piece_of(now) + 1;
+            own.restart(now.max(self.stands_until));
         }
         own.waiting = if joins { own.waiting + 1 } else { own.waiting.saturating_sub(1) };
     }
 
-    /// Counts a dispatched request; returns the ceiling that it breaks.
-    pub(super) fn dispatched(
-        &mut self,
-        known: &RuleView,
-        belongs: &ClassOf,
-        r: &SimRequest,
-        now: Time,
-    ) -> Option<String> {
+    /// Counts a try in the cached lane that missed: the reservation is charged when the device
+    /// serves it.
+    pub(super) fn missed(&mut self, belongs: &ClassOf, r: &SimRequest) {
+        let Some((_, units)) = reserved(belongs, r) else { return };
+        let own = &mut self.reservations[belongs.class as usize];
+        own.served = own.served.saturating_sub(units);
+    }
+
+    /// Counts a dispatched request of a class with a reservation.
+    pub(super) fn served(&mut self, belongs: &ClassOf, r: &SimRequest, now: Time) {
         if now.since(self.last) > CATCH_UP {
             // The target was stuck for longer than a reservation may lag. What it missed is a
             // shortfall, but the dispatcher only finds out when it dispatches again.
             self.restart_reservations(now);
         }
         self.last = now;
-        if let Some(rate) = belongs.reservation
-            && !r.returned
+        if let Some((_, units)) = reserved(belongs, r)
             && let Some(own) = self.reservations.get_mut(belongs.class as usize)
         {
-            own.served.add(rate.units_of(r.amount), now);
+            own.served += units;
+            own.largest = own.largest.max(units);
         }
-        if r.returned || r.kind.never_delayed() {
-            return None;
-        }
-        // A meter may be ahead by the requests that wait for another meter of theirs.
-        let ahead = if belongs.gauges.len() > 1 { AHEAD } else { 1 };
-        let ahead = ahead * (self.others + 1);
+    }
+
+    /// Counts what a dispatched request pays; returns the ceiling that it breaks.
+    pub(super) fn pays(
+        &mut self,
+        known: &RuleView,
+        belongs: &ClassOf,
+        r: &SimRequest,
+        waiting: &WaitingRequests,
+        now: Time,
+    ) -> Option<String> {
         let mut broken = None;
         for index in belongs.gauges.iter() {
             let gauge = &known.gauges[*index as usize];
@@ -147,26 +217,85 @@ impl Windows {
             }
             let window = &mut self.gauges[index];
             debug_assert!(gauge.kinds.contains(r.kind));
-            window.add(gauge.rate.units_of(r.amount), now);
+            let urgent = r.kind.never_delayed();
+            window.add(gauge.rate, gauge.rate.units_of(r.amount), urgent, now);
+            if urgent {
+                continue;
+            }
+            let ahead = waiting.ahead(index) * (self.others + 1);
             let whole = gauge.rate.per_sec() * 10;
             let (saved, _) = gauge.rate.amount_in(BURST, 0);
             let burst = gauge.burst.unwrap_or(saved).max(window.largest);
             let slack = (whole / 100).max(burst + ahead * window.largest);
-            if window.sum > whole + slack {
+            let sum = window.sum.0 - window.sum.1;
+            if sum > whole + slack {
                 broken = Some(format!(
-                    "{} of limit {:?} at {} in 10 s, more than {whole} and {slack}",
-                    window.sum, gauge.name, gauge.rate
+                    "{sum} of limit {:?} at {} in 10 s, more than {whole} and {slack}",
+                    gauge.name, gauge.rate
                 ));
             }
         }
         broken
     }
 
-    /// A momentary shortfall may be missing for a whole window.
-    fn restart_reservations(&mut self, now: Time) {
-        for own in &mut self.reservations {
-            own.since = piece_of(now) + 1;
+    /// Notes which ceilings a queue waits for alone, while these lanes have free slots.
+    pub(super) fn note_throttled(
+        &mut self,
+        known: &RuleView,
+        waiting: &WaitingRequests,
+        free: [bool; 2],
+        now: Time,
+    ) {
+        if self.gauges.len() < known.gauges.len() {
+            self.gauges.resize(known.gauges.len(), RateWindow::default());
         }
+        for (index, window) in self.gauges.iter_mut().enumerate() {
+            match waiting.wait_at(index, free) {
+                true => _ = window.waits_since.get_or_insert(now.max(self.stands_until)),
+                false => window.waits_since = None,
+            }
+        }
+    }
+
+    /// Checks each second; returns the ceiling that throttles more than its rate.
+    pub(super) fn check_throttled(
+        &mut self,
+        known: &RuleView,
+        waiting: &WaitingRequests,
+        now: Time,
+    ) -> Option<String> {
+        for (index, window) in self.gauges.iter_mut().enumerate() {
+            window.roll(now);
+            let Some(since) = window.waits_since else { continue };
+            let since = match (self.inherits_debt, window.first) {
+                (false, _) => since,
+                (true, Some(first)) => since.max(first),
+                (true, None) => since + INHERITED_DEBT_MAX,
+            };
+            if now.since(since) < WINDOW {
+                continue;
+            }
+            let gauge = &known.gauges[index];
+            // The last piece has only begun.
+            let span = Nanos::new(PIECE * (PIECES as u64 - 1));
+            let (due, _) = gauge.rate.amount_in(span, 0);
+            let (debt, _) = gauge.rate.amount_in(window.first_debt(), 0);
+            let slack = (debt + 1).max(waiting.ahead(index) * window.largest);
+            if window.sum.0 + slack < due {
+                return Some(format!(
+                    "{} of limit {:?} at {} in 9.9 s, less than {due} less {slack}, though requests \
+                     waited for it alone",
+                    window.sum.0, gauge.name, gauge.rate
+                ));
+            }
+        }
+        None
+    }
+
+    /// Begins to count again: what was missed is a shortfall.
+    fn restart_reservations(&mut self, now: Time) {
+        let now = now.max(self.stands_until);
+        self.reservations.iter_mut().for_each(|own| own.restart(now));
     }
 
     /// Checks occasionally; returns the reservation that was not kept.
@@ -176,30 +305,25 @@ impl Windows {
         cut: bool,
         now: Time,
     ) -> Option<String> {
-        let piece = piece_of(now);
         if cut || known.reserves_slots {
             self.restart_reservations(now);
         }
+        let piece = piece_of(now);
         if piece < self.next_check || now.since(self.last) > CATCH_UP {
             return None;
         }
         self.next_check = piece + 1;
-        for own in &mut self.reservations {
+        for own in self.reservations.iter().filter(|own| own.waiting > 0) {
             let Some(rate) = own.rate else { continue };
-            own.served.roll(now);
-            let backlogged = !own.mixed && own.waiting > 0 && piece > own.since + 2 * PIECES as u64;
-            if !backlogged {
-                continue;
-            }
-            // The last piece has only begun.
-            let span = Nanos::new(PIECE * (PIECES as u64 - 1));
+            let span = now.since(own.since);
             let (due, _) = rate.amount_in(span, 0);
             let (behind, _) = rate.amount_in(CATCH_UP, 0);
-            let slack = (due / 100).max(own.served.largest + behind);
-            if own.served.sum + slack < due {
+            // A shortfall of less than a part per million is not reported.
+            let slack = behind + own.largest + due / 1_000_000 + 1;
+            if own.served + slack < due {
                 return Some(format!(
-                    "{} in 10 s of the {due} that {rate} reserves, and nothing was cut",
-                    own.served.sum
+                    "{} in {span} of the {due} that {rate} reserves, and nothing was cut",
+                    own.served
                 ));
             }
         }
@@ -207,5 +331,15 @@ impl Windows {
     }
 }
 
-/// Heads that may wait at another meter when this one let them go.
-const AHEAD: u64 = 64;
+impl ReservationLag {
+    fn restart(&mut self, now: Time) {
+        (self.since, self.served) = (now, 0);
+    }
+}
+
+/// The reserved rate of a request that counts towards it, and its units.
+fn reserved(belongs: &ClassOf, r: &SimRequest) -> Option<(Rate, u64)> {
+    let rate = belongs.reservation?;
+    let units = rate.units_of(r.amount);
+    (units > 0 && !r.kind.never_delayed()).then_some((rate, units))
+}

@@ -7,6 +7,8 @@
 //!   change ─► other rules at every proxy, in one instant
 //! ```
 
+use model::Nanos;
+
 use super::proxies::NONE;
 use super::{World, WorldState};
 use crate::events::SimEvent;
@@ -38,7 +40,12 @@ impl World {
         }
         for proxy in self.affected_proxies(fault) {
             match fault.what {
-                FaultKind::Crash => self.crash(proxy),
+                FaultKind::Crash => {
+                    self.crash(proxy);
+                    if let Some(checks) = &mut self.checks {
+                        checks.crashed(proxy as u32);
+                    }
+                }
                 FaultKind::Slow { thousandths } => {
                     self.proxies[proxy].device.set_slowness(thousandths);
                 }
@@ -46,6 +53,12 @@ impl World {
                     let by = i64::try_from(by.get()).unwrap_or(i64::MAX);
                     let own = &mut self.proxies[proxy];
                     own.ahead = own.ahead.saturating_add(if ahead { by } else { -by });
+                    if let Some(checks) = &mut self.checks {
+                        // A scheduler's time never goes back.
+                        let stands =
+                            if ahead { Nanos::ZERO } else { Nanos::new(by.unsigned_abs()) };
+                        checks.clock_jumped(proxy as u32, self.now + stands, self.now);
+                    }
                     // The deadline that it is armed for may be due now.
                     self.touch(proxy as u32);
                 }
@@ -53,9 +66,6 @@ impl World {
                 | FaultKind::Drop { .. }
                 | FaultKind::Delay { .. }
                 | FaultKind::Duplicate { .. } => {}
-            }
-            if let Some(checks) = &mut self.checks {
-                checks.reset_after_fault(proxy as u32, fault.what == FaultKind::Crash);
             }
         }
         self.network_faults.begin(number, fault.what);
@@ -74,10 +84,7 @@ impl World {
                     self.restart_session(proxy as u32);
                 }
                 FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
-                _ => continue,
-            }
-            if let Some(checks) = &mut self.checks {
-                checks.reset_after_fault(proxy as u32, false);
+                _ => {}
             }
         }
     }
@@ -130,6 +137,13 @@ impl World {
         }
         if let Some(checks) = &mut self.checks {
             checks.rules_changed(self.rules.clone());
+            let mut queued: Vec<_> =
+                self.requests.iter().filter(|r| r.state == WorldState::Queued).collect();
+            queued.sort_by_key(|r| r.number);
+            for r in queued {
+                let identity = self.clients[r.client as usize].identity;
+                checks.arrived(r, identity, &self.identities[identity as usize], self.now);
+            }
         }
     }
 }

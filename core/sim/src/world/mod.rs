@@ -328,6 +328,12 @@ impl World {
         let cut = |proxy: &SimProxy| proxy.sched.reservation_shortfall_ppm(proxy.clock(self.now));
         let cut = self.proxies.iter().map(cut).max();
         self.tally.second(cut.unwrap_or(0), self.now > self.measured.0);
+        for proxy in 0..self.proxies.len() as u32 {
+            let checks = self.checks.as_mut();
+            if let Some(what) = checks.and_then(|checks| checks.check_second(proxy, self.now)) {
+                self.violate(what);
+            }
+        }
         if self.now < self.measured.1 {
             self.events.push(self.now + SECOND, SimEvent::Second);
         }

@@ -173,7 +173,8 @@ impl World {
         let (r, client) = (*r, r.client);
         let identity = self.clients[client as usize].identity;
         if let Some(checks) = &mut self.checks {
-            let found = checks.dispatched(&r, identity, chosen, self.now);
+            let owner = &self.identities[identity as usize];
+            let found = checks.dispatched(&r, identity, owner, chosen, self.now);
             if let Some(what) = found {
                 self.violate(what);
             }
@@ -191,7 +192,8 @@ impl World {
             if own.sched.miss(chosen.id, clock) {
                 (r.state, r.returned) = (WorldState::Queued, true);
                 if let Some(checks) = &mut self.checks {
-                    checks.missed(r, identity, self.now);
+                    let owner = &self.identities[identity as usize];
+                    checks.missed(r, identity, owner, self.now);
                 }
                 return;
             }
