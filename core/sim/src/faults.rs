@@ -6,6 +6,8 @@
 //!   begins              ends          drop, delay, duplicate: a percentage of messages
 //!                                     clock: jumps once, at its beginning
 //!                                     leader: no controller until a new one begins
+//!                                     partition: no control messages of a proxy, in one direction
+//!                                     or both
 //! ```
 //!
 //! A lost message is sent again after [`RESEND`]; a proxy answers what it has already served from
@@ -36,6 +38,8 @@ pub(crate) enum FaultKind {
     Clock { ahead: bool, by: Nanos },
     /// The controllers crash; after the span others begin with the proxies on record.
     Leader,
+    /// Control messages between the proxy and its controller are lost, in these directions.
+    Partition { reports: bool, assignments: bool },
     /// Messages are lost, with a probability in millionths.
     Drop { ppm: u64 },
     /// Messages are delayed by a time, with a probability in millionths.
@@ -64,7 +68,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
     let span = prng.below(duration * 9 / 10 - at).min(duration / 4).max(1);
     let proxy = Some(prng.below(proxies.into()) as u32);
     let ppm = prng.between(1_000, 50_000);
-    let (what, proxy) = match prng.below(7) {
+    let (what, proxy) = match prng.below(8) {
         0 => (FaultKind::Crash, proxy),
         1 => (FaultKind::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
         2 => {
@@ -73,7 +77,11 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
         }
         3 => (FaultKind::Leader, None),
         4 => (FaultKind::Drop { ppm }, None),
-        5 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
+        5 => {
+            let way = prng.below(3);
+            (FaultKind::Partition { reports: way != 0, assignments: way != 1 }, proxy)
+        }
+        6 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
         _ => (FaultKind::Duplicate { ppm }, None),
     };
     SimFault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
@@ -107,6 +115,18 @@ impl NetworkFaults {
 
     pub(crate) fn end(&mut self, fault: u32) {
         self.on.retain(|(other, _)| *other != fault);
+    }
+
+    /// Whether a partition loses a proxy's reports or assignments; `faults` are the scenario's.
+    pub(crate) fn is_cut(&self, faults: &[SimFault], proxy: u32, report: bool) -> bool {
+        self.on.iter().any(|(fault, what)| match *what {
+            FaultKind::Partition { reports, assignments } => {
+                let affected = faults[*fault as usize].proxy;
+                affected.is_none_or(|affected| affected == proxy)
+                    && if report { reports } else { assignments }
+            }
+            _ => false,
+        })
     }
 
     /// The fate of the next message.

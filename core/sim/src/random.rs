@@ -27,9 +27,14 @@ pub(crate) const NAME: &str = "random";
 /// A random scenario: the same one for the same seed.
 pub fn random_scenario(seed: u64) -> Scenario {
     let mut prng = Prng::of(seed, 0x5ce0);
-    let duration = Nanos::from_millis(prng.between(15_000, 40_000));
+    // One in eight is long: a reservation's lag of 500 ms is 1 % of 50 s.
+    let long = prng.below(8) == 0;
+    let duration = match long {
+        true => Nanos::from_secs(120),
+        false => Nanos::from_millis(prng.between(15_000, 40_000)),
+    };
     let targets: Vec<TargetSpec> = (0..prng.between(1, 2)).map(|n| target(&mut prng, n)).collect();
-    let jobs_count = prng.between(1, 6);
+    let jobs_count = prng.between(1, if long { 2 } else { 6 });
     let rules = rules(&mut prng, jobs_count);
     let jobs = (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
     let proxies = targets.iter().map(|target| target.count).sum();
@@ -51,7 +56,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         rules,
         delay: prng.below(3) == 0,
         jobs,
-        faults: match prng.below(2) {
+        faults: match prng.below(4) {
             0 => Vec::new(),
             _ => Faults::random(seed, proxies, duration),
         },
@@ -83,9 +88,15 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
         device: LaneCosts { read: curve.clone(), write: curve, ops },
         cached: LaneCosts { read: memory.clone(), write: memory, ops },
         mode: if prng.below(5) == 0 { CostMode::Bytes } else { CostMode::Calibrated },
-        believed_write: None,
-        recalibrate: false,
-        latency_target: None,
+        believed_write: (prng.below(6) == 0).then(|| {
+            // From half of the time to twice the time.
+            let percent = prng.between(50, 200);
+            let wrong =
+                |(size, time): (Bytes, Nanos)| (size, Nanos::new(time.get() * percent / 100));
+            Curve::new(&points.map(wrong)).expect("times that rise")
+        }),
+        recalibrate: prng.below(6) == 0,
+        latency_target: (prng.below(8) == 0).then(|| Nanos::new(smallest * prng.between(1, 8))),
         assumed_costs: None,
         jitter_percent: prng.below(3) * 30,
         seek: Nanos::new(prng.below(2) * smallest / 4),
@@ -108,6 +119,7 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
     let mut text = String::new();
     // A third of all scenarios have weights only: those whose shares can be checked.
     let only_weights = prng.below(3) == 0;
+    let mut earlier = Vec::new();
     for job in 0..jobs {
         if prng.below(5) == 0 {
             continue;
@@ -118,7 +130,11 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
             line(&mut text, format!("weight = {weight}"));
             continue;
         }
-        rate_keys(prng, &mut text, weight);
+        let (limit, is_plain) = rate_keys(prng, &mut text, weight);
+        if let (Some(limit), true, 0) = (&limit, is_plain, prng.below(6)) {
+            depends_on(prng, &mut text, limit, &earlier);
+        }
+        earlier.push((job, limit));
         if prng.below(8) == 0 {
             line(&mut text, format!("slots = {}", prng.between(1, 8)));
         }
@@ -130,14 +146,38 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
     Arc::new(RuleSet::parse(&text).expect("rules that are written here are right"))
 }
 
-/// Weight, limit and reservation of a rule, in one of the valid combinations.
-fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) {
+/// Makes a rule's limit depend on an earlier rule, given by its number and limit.
+fn depends_on(prng: &mut Prng, text: &mut String, limit: &str, earlier: &[(u64, Option<String>)]) {
+    if earlier.is_empty() {
+        return;
+    }
+    let (parent, of) = &earlier[prng.below(earlier.len() as u64) as usize];
+    let in_bytes = limit.ends_with("kB/s");
+    let same_unit = of.as_ref().is_some_and(|of| of.ends_with("kB/s") == in_bytes);
+    let (min, total) = match in_bytes {
+        true => ("50kB/s", format!("{}kB/s", prng.between(100, 50_000))),
+        false => ("2ops/s", format!("{}ops/s", prng.between(4, 400))),
+    };
+    let kind = match prng.below(3) {
+        0 if same_unit => format!("follow = \"{}%\"", prng.between(1, 200)),
+        1 => format!("when_idle = \"{}ms\"", prng.between(1, 2_000)),
+        _ => format!("remainder_of = \"{total}\""),
+    };
+    line(text, format!("depends_on = {{ rule = \"r{parent}\", {kind}, min = \"{min}\" }}"));
+}
+
+/// Weight, limit and reservation of a rule, in one of the valid combinations; returns the limit, and
+/// whether it is neither a reservation nor shared out.
+fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) -> (Option<String>, bool) {
     let mode = prng.below(9);
+    let mut limit = None;
     if mode != 8 {
         line(text, format!("weight = {weight}"));
     }
     if matches!(mode, 0 | 1 | 7 | 8) {
-        line(text, format!("limit = \"{}\"", rate(prng)));
+        let rate = rate(prng);
+        line(text, format!("limit = \"{rate}\""));
+        limit = Some(rate);
     }
     match mode {
         1..=3 => {
@@ -157,6 +197,7 @@ fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) {
     if prng.below(8) == 0 {
         line(text, format!("min_local_service = \"{}%\"", prng.between(1, 99)));
     }
+    (limit, matches!(mode, 0 | 1))
 }
 
 fn line(text: &mut String, line: String) {

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use super::read::{
     RawCost, RawDiscipline, RawFault, RawJob, RawRoute, RawScenario, RawSpacing, RawStep,
-    RawTarget, RawTrouble,
+    RawTarget, RawTrouble, RawWay,
 };
 use super::{Scenario, WrongValue, job_id, steps};
 use crate::faults::{FaultKind, SimFault};
@@ -378,10 +378,18 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
         RawTrouble::ClockAhead => FaultKind::Clock { ahead: true, by: by()? },
         RawTrouble::ClockBehind => FaultKind::Clock { ahead: false, by: by()? },
         RawTrouble::Leader => FaultKind::Leader,
+        RawTrouble::Partition => {
+            let way = raw.way.as_ref().map_or(RawWay::Both, |way| *way.get_ref());
+            let (reports, assignments) = (way != RawWay::Assignments, way != RawWay::Reports);
+            FaultKind::Partition { reports, assignments }
+        }
         RawTrouble::Drop => FaultKind::Drop { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
         RawTrouble::Duplicate => FaultKind::Duplicate { ppm: percent(1, 100)? * 10_000 },
     };
+    if let Some(way) = raw.way.filter(|_| !matches!(what, FaultKind::Partition { .. })) {
+        return Err(WrongValue::new(way.span(), "only a partition has a way".into()));
+    }
     let lasts = !matches!(what, FaultKind::Clock { .. });
     if lasts && raw.span == Nanos::ZERO {
         return Err(WrongValue::new(at, "this fault needs a span, such as \"5s\"".into()));

@@ -15,10 +15,10 @@ mod steps;
 
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nanos, RuleSet, Time};
+use model::{Identity, JobId, Nanos, Rule, RuleSet, Time};
 use sched::Costs;
 
-use crate::faults::SimFault;
+use crate::faults::{FaultKind, SimFault};
 use crate::network::NicSpec;
 use crate::report::Expect;
 use crate::scheduler::Policy;
@@ -188,6 +188,37 @@ impl Scenario {
     /// The claims, in the scenario's words.
     pub fn expected(&self) -> Vec<&str> {
         self.expects.iter().map(Expect::text).collect()
+    }
+
+    /// What takes part in it, by name, whether or not it does: so that a sum over many scenarios
+    /// shows what was in none of them.
+    pub fn features(&self) -> Vec<(&'static str, bool)> {
+        let rules = || self.changes.iter().map(|(_, rules)| rules).chain([&self.rules]);
+        let rule = |is: fn(&Rule) -> bool| rules().any(|set| set.rules.iter().any(is));
+        let fault = |is: fn(&FaultKind) -> bool| self.faults.iter().any(|fault| is(&fault.what));
+        let target = |is: fn(&TargetSpec) -> bool| self.targets.iter().any(is);
+        vec![
+            ("limits", rule(|rule| !rule.ceilings().is_empty())),
+            ("meters", rules().any(|set| !set.meters.is_empty())),
+            ("reservations", rule(|rule| rule.reserved_rate().is_some())),
+            ("dependent rules", rule(|rule| rule.depends_on.is_some())),
+            ("decays", rules().any(|set| !set.decays.is_empty())),
+            ("changes of rules", !self.changes.is_empty()),
+            ("controller", self.controller),
+            ("remote service", self.delay),
+            ("cache hits", target(|target| target.hit_percent > 0)),
+            ("recalibration", target(|target| target.recalibrate)),
+            ("latency target", target(|target| target.latency_target.is_some())),
+            ("faults", !self.faults.is_empty()),
+            ("crash", fault(|what| matches!(what, FaultKind::Crash))),
+            ("slow device", fault(|what| matches!(what, FaultKind::Slow { .. }))),
+            ("clock jump", fault(|what| matches!(what, FaultKind::Clock { .. }))),
+            ("leader change", fault(|what| matches!(what, FaultKind::Leader))),
+            ("partition", fault(|what| matches!(what, FaultKind::Partition { .. }))),
+            ("lost messages", fault(|what| matches!(what, FaultKind::Drop { .. }))),
+            ("late messages", fault(|what| matches!(what, FaultKind::Delay { .. }))),
+            ("double messages", fault(|what| matches!(what, FaultKind::Duplicate { .. }))),
+        ]
     }
 
     /// How many proxies there are, over all targets.

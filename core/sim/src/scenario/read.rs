@@ -187,6 +187,16 @@ pub(super) struct RawFault {
     pub(super) number: Option<Spanned<u64>>,
     pub(super) percent: Option<Spanned<u64>>,
     pub(super) by: Option<Nanos>,
+    pub(super) way: Option<Spanned<RawWay>>,
+}
+
+/// The directions of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawWay {
+    Both,
+    Reports,
+    Assignments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -197,6 +207,7 @@ pub(super) enum RawTrouble {
     ClockAhead,
     ClockBehind,
     Leader,
+    Partition,
     Drop,
     Delay,
     Duplicate,

@@ -225,6 +225,10 @@ impl World {
     }
 
     fn send_control_msg(&mut self, proxy: u32, message: ControlMsg) {
+        let is_report = matches!(message, ControlMsg::Report(_));
+        if self.network_faults.is_cut(&self.scenario.faults, proxy, is_report) {
+            return;
+        }
         let at = self.now + LATENCY;
         let (at, copies) = match self.network_faults.fate() {
             MessageFate::Dropped => return,

@@ -63,6 +63,7 @@ impl World {
                     self.touch(proxy as u32);
                 }
                 FaultKind::Leader
+                | FaultKind::Partition { .. }
                 | FaultKind::Drop { .. }
                 | FaultKind::Delay { .. }
                 | FaultKind::Duplicate { .. } => {}

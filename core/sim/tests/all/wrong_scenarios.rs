@@ -81,6 +81,8 @@ fn each_fault_is_told_by_its_place() {
         ("depth = 2", "spacing = \"even\"", "t.toml:21:10: spacing and group need rate"),
         ("depth = 2", "depth = 2, pause = \"1s\"", "a step needs either do or a pause"),
         ("what = \"slow\"", "what = \"melt\"", "t.toml:24:8: unknown variant `melt`"),
+        ("percent = 50", "way = \"up\"", "t.toml:27:7: unknown variant `up`"),
+        ("percent = 50", "percent = 50\nway = \"both\"", "t.toml:28:7: only a partition has a way"),
         ("percent = 50", "", "t.toml:24:8: this fault needs percent"),
         ("span = \"1s\"", "", "this fault needs a span"),
         ("rate a", "speed a", "t.toml:30:8: \"speed\" is not a figure; use one of rate,"),

@@ -31,9 +31,27 @@ pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
     let totals = simulate(planned, args)?;
     let silent = args.json || (args.quiet && totals.has_passed());
     if !silent {
+        if args.seeds.is_some() {
+            writeln!(io::stdout(), "took part: {}", features_of(planned))?;
+        }
         writeln!(io::stdout(), "{totals}")?;
     }
     Ok(totals.has_passed())
+}
+
+/// Formats in how many scenarios each feature took part, also those in none.
+fn features_of(planned: &[Planned]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for plan in planned {
+        for (at, (name, takes_part)) in plan.scenario.features().into_iter().enumerate() {
+            if at == counts.len() {
+                counts.push((name, 0));
+            }
+            counts[at].1 += usize::from(takes_part);
+        }
+    }
+    let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    counts.join(", ")
 }
 
 /// Runs all scenarios and shows each when all its schedulers are done.

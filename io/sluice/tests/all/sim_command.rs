@@ -134,6 +134,20 @@ fn scenarios_by_chance_are_run_from_a_seed_on() {
     assert_eq!(found.collect::<Vec<_>>(), [(5, true), (6, true), (7, true)]);
 }
 
+#[test]
+fn after_random_scenarios_the_sums_show_what_took_part_and_what_did_not() {
+    let output = sim(&["--seeds", "3", "--policy", "ours"], &[]);
+    let text = stdout(&output);
+    let line = text.lines().find(|line| line.starts_with("took part: ")).unwrap();
+    let counts = line["took part: ".len()..].split(", ").map(|one| one.rsplit_once(' ').unwrap());
+    let counts: Vec<(&str, usize)> =
+        counts.map(|(name, count)| (name, count.parse().unwrap())).collect();
+    assert!(counts.iter().all(|(_, count)| *count <= 3), "{line}");
+    // Random scenarios have no decays yet, and the line says so.
+    assert!(counts.contains(&("decays", 0)), "{line}");
+    assert!(counts.iter().any(|(name, _)| *name == "partition"), "{line}");
+}
+
 // ---- replay ----
 
 const READS: u64 = 10;
