@@ -19,6 +19,7 @@ use model::{
     Weight, key_of,
 };
 
+use crate::activity::Activity;
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
@@ -46,7 +47,11 @@ pub(crate) struct Subject {
     refs: u32,
     /// The number of its requests that have not completed.
     pub(crate) outstanding: u32,
+    /// The place of its job.
+    pub(crate) job: u32,
     pub(crate) usage: Usage,
+    /// Its part of the time of its job.
+    pub(crate) activity: Activity,
     /// Operations by kind, in the order of [`OpKind::ALL`].
     pub(crate) ops: [Ops; OpKind::COUNT],
     /// None while it is idle.
@@ -149,9 +154,22 @@ impl Dispatcher {
         }
     }
 
+    /// Counts a request of a subject in.
+    pub(crate) fn count_in(&mut self, index: u32) {
+        let subject = &mut self.subjects[index];
+        subject.outstanding += 1;
+        if subject.outstanding == 1 {
+            self.begin_activity(index);
+        }
+    }
+
     /// Counts a request of a subject out.
     pub(crate) fn count_out(&mut self, index: u32) {
-        self.subjects[index].outstanding -= 1;
+        let subject = &mut self.subjects[index];
+        subject.outstanding -= 1;
+        if subject.outstanding == 0 {
+            self.end_activity(index);
+        }
         self.make_subject_idle(index);
     }
 
@@ -193,6 +211,7 @@ impl Dispatcher {
     }
 
     fn new_subject(&mut self, who: &Identity, paths: PathSet, door: &Arc<str>) -> u32 {
+        let job = self.job_of_new_subject(&who.job);
         let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
             identity: who.clone(),
@@ -202,7 +221,9 @@ impl Dispatcher {
             outstanding: 0,
             classifications: None,
             pattern: None,
+            job,
             usage: Usage::default(),
+            activity: Activity::default(),
             ops: [Ops::default(); OpKind::COUNT],
             idle: 0,
         });
@@ -221,7 +242,9 @@ impl Dispatcher {
                 self.names.subjects.remove(&subject.identity);
             }
         }
+        let job = subject.job;
         self.subjects.remove(index);
+        self.leave_job(job);
     }
 
     fn classify(&mut self, subject: u32, kind: OpKind) -> Classification {

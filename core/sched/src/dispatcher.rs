@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use model::{Amount, Lane, Nanos, OpKind, Ops, Rate, RuleSet, Time, WriteMode};
 
+use crate::activity::ActiveJob;
 use crate::choose::Choice;
 use crate::class::{Class, OWN_ROUTE, PAID, QueuedRequest, RESERVED, RETURNED, RequestStage};
 use crate::classify::{Registry, Subject};
@@ -120,6 +121,7 @@ pub struct Dispatcher {
     pub(crate) links: Slab<ClassMeter>,
     pub(crate) routes: Slab<MeterChain>,
     pub(crate) subjects: Slab<Subject>,
+    pub(crate) jobs: Slab<ActiveJob>,
     /// Sums of the subjects that are forgotten, and how many of their operations are metadata.
     pub(crate) forgotten: (Usage, Ops),
     pub(crate) names: Registry,
@@ -153,6 +155,7 @@ impl Dispatcher {
             links: Slab::default(),
             routes: Slab::default(),
             subjects: Slab::default(),
+            jobs: Slab::default(),
             forgotten: Default::default(),
             names: Registry::default(),
             donations: Donations::default(),
@@ -173,7 +176,7 @@ impl Dispatcher {
         let SubjectId { index: subject, generation } = arrival.subject;
         assert!(self.subjects.has(subject, generation), "subject {subject} is gone");
         let way = self.classification(subject, arrival.kind);
-        self.subjects[subject].outstanding += 1;
+        self.count_in(subject);
         let lane = arrival.lane as usize;
         let (cost, size) = self.weigh(lane, arrival.kind, arrival.amount);
         self.arrivals += 1;

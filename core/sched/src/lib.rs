@@ -17,6 +17,7 @@
 //! The dispatcher is a plain struct that is passed the time. It never waits: a call returns a
 //! request, and [`Dispatcher::next_deadline`] is the time of the next call.
 
+mod activity;
 mod admission;
 mod change;
 mod choose;
@@ -47,6 +48,7 @@ mod turns;
 mod unreported;
 mod wait;
 
+pub use activity::Activity;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, TargetParams};
 pub use donate::{Donated, DonationReport};

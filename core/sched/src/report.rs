@@ -11,6 +11,7 @@ use model::{
     Weight,
 };
 
+use crate::activity::Activity;
 use crate::class::{DELAYED, QueuedRequest, RequestStage};
 use crate::dispatcher::Dispatcher;
 use crate::dormant::DormantClass;
@@ -58,6 +59,8 @@ pub struct SubjectReport {
     pub export: Arc<str>,
     /// The sums of the subject.
     pub usage: Usage,
+    /// Its part of the time of its job, as last counted by [`Dispatcher::count_activity`].
+    pub activity: Activity,
     /// Its backend operations by kind, in the order of [`OpKind::ALL`].
     pub ops: [Ops; OpKind::COUNT],
     /// Its reads, as far as they were counted.
@@ -210,6 +213,7 @@ impl Dispatcher {
                 paths: subject.paths,
                 export: subject.export.clone(),
                 usage: subject.usage,
+                activity: subject.activity,
                 ops: subject.ops,
                 reads,
                 writes,

@@ -211,7 +211,8 @@ impl Dispatcher {
     fn count_waiting_head(&mut self, class: u32, lane: usize, queue: usize, waited: u64) {
         let fifo = self.classes[class].lanes[lane].queues[queue];
         let request = &self.requests[fifo.head];
-        let (arrived, bytes) = (request.arrived, request.amount.bytes.get());
+        let (arrived, subject) = (request.arrived, request.subject);
+        let bytes = request.amount.bytes.get();
         let by_ready = self.ready_cause(class, lane, arrived);
         if fifo.area >= AREA_MAX_NS || fifo.len == 1 {
             self.count_ready(class, lane, queue);
@@ -222,7 +223,8 @@ impl Dispatcher {
         let now = self.now;
         let held = self.classes[class].causes.get_or_insert_default();
         let barred = held.causes.get(usize::from(fifo.by));
-        let at = match barred.is_some_and(|cause| cause.last >= arrived) {
+        let delayed = barred.is_some_and(|cause| cause.last >= arrived);
+        let at = match delayed {
             true => {
                 self.requests[fifo.head].flags |= DELAYED;
                 usize::from(fifo.by)
@@ -232,6 +234,9 @@ impl Dispatcher {
         let cause = &mut held.causes[at];
         cause.requests += 1;
         cause.bytes += bytes;
+        if delayed {
+            self.count_delayed(subject, arrived);
+        }
     }
 
     /// The meter at which the head of a queue waits.

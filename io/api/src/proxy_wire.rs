@@ -197,6 +197,13 @@ pub struct WireCounters {
     /// The payload bytes of the delayed requests.
     #[serde(default)]
     pub delayed_bytes: u64,
+    /// The time in which a job had requests, with the pauses between them of less than a second.
+    /// It is counted once for each job at each target of a proxy; other sums add these up.
+    #[serde(default)]
+    pub active_ns: u64,
+    /// The part of `active_ns` in which a limit or a cap on slots delayed at least one request.
+    #[serde(default)]
+    pub delayed_span_ns: u64,
     /// Operations by kind; kinds that are absent have none.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub ops: WireOps,

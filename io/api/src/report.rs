@@ -23,8 +23,9 @@ pub struct WireJobReport {
     pub from_s: u64,
     /// The end of its last point of time, or now.
     pub to_s: u64,
-    /// The total length of the points in which it had requests: its active time.
-    pub active_s: u64,
+    /// Its active time: it had requests, or a pause of less than a second between two. Times at
+    /// several targets add up, within the length of each point.
+    pub active_ns: u64,
     /// All counters: payload, operations by kind, delays, sizes and order.
     pub counters: WireCounters,
     /// Payload by active time, in bytes per second.
@@ -91,6 +92,9 @@ pub struct JobPoint {
     pub at_s: u64,
     /// The length of the span, in seconds.
     pub span_s: u64,
+    /// The active time in the span. The first report after its begin may bring some seconds from
+    /// before it.
+    pub active_ns: u64,
     /// Payload bytes that were read.
     pub read_bytes: u64,
     /// Payload bytes that were written.

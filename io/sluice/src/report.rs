@@ -69,14 +69,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 /// Formats the report for people: a heading, then one sentence for each fact.
 fn format_report(report: &WireJobReport) -> String {
     let mut out = String::new();
-    let seconds = |count: u64| span(count.saturating_mul(1_000_000_000));
     let _ = writeln!(
         out,
         "{}: {} to {}, active for {}.",
         job_text(report),
         utc(report.from_s),
         utc(report.to_s),
-        seconds(report.active_s)
+        span(report.active_ns)
     );
     write_amounts(&mut out, report);
     write_delays(&mut out, report);
@@ -245,7 +244,7 @@ mod tests {
             users: vec![1000],
             from_s: 1_767_225_600,
             to_s: 1_767_226_080,
-            active_s: 480,
+            active_ns: 480_000_000_000,
             counters,
             achieved_per_s: 2_500_000,
             requested_per_s: 4_750_000,

@@ -179,7 +179,7 @@ fn reports(victim: &HttpVictim, dice: &mut Dice, _: Over<'_>) -> io::Result<()> 
     let bytes = dice.bytes(2_000);
     let mut stream = connect(victim)?;
     let head = head(victim, &path, Some(&victim.proxy));
-    let kind = "application/vnd.sluice.report-3+postcard";
+    let kind = "application/vnd.sluice.report-4+postcard";
     write!(stream, "{head}content-type: {kind}\r\ncontent-length: {}\r\n\r\n", bytes.len())?;
     stream.write_all(&bytes)?;
     drain(&mut stream)

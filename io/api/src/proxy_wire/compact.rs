@@ -9,7 +9,7 @@
 use super::ProxyReport;
 
 /// The content type of a report in its compact form.
-pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-3+postcard";
+pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-4+postcard";
 
 impl ProxyReport {
     /// Returns the report in its compact form; `None` if it has replies to queries.
@@ -121,7 +121,7 @@ pub(super) mod tests {
         let sum = report().to_compact().unwrap().iter().fold(0xcbf2_9ce4_8422_2325, sum);
         assert_eq!(
             (COMPACT_REPORT, sum),
-            ("application/vnd.sluice.report-3+postcard", 9_004_777_382_138_016_285)
+            ("application/vnd.sluice.report-4+postcard", 361_439_885_868_411_325)
         );
     }
 }

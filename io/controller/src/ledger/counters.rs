@@ -1,7 +1,7 @@
 //! The counters of a subject.
 //!
 //! ```text
-//!   Counters: 6 amounts, operations of each kind, sizes and order of reads and of writes:
+//!   Counters: 8 amounts, operations of each kind, sizes and order of reads and of writes:
 //!             all fields are a row of numbers
 //!   of a line: cumulative, as the proxy reports them      of a subject: sums of differences
 //! ```
@@ -29,15 +29,21 @@ pub struct Counters {
     pub reads: Accesses,
     /// Sizes and order of writes.
     pub writes: Accesses,
+    /// The time in which a job had requests; of other subjects a sum over jobs.
+    pub active_ns: u64,
+    /// The part of it in which a limit delayed at least one request.
+    pub delayed_span_ns: u64,
 }
 
 /// Fields of [`Counters`]. A row of few fields is the beginning of one of more, so what files
 /// have keeps its place.
-pub(crate) const FIELDS: usize = FIELDS_1 + 2 * ACCESSES;
+pub(crate) const FIELDS: usize = TIMES + 2;
 /// Fields in the first form of a proxy's state.
 pub(crate) const FIELDS_1: usize = LAST + 1;
 /// Where operations end.
 const LAST: usize = 5 + OpKind::COUNT;
+/// Where times begin.
+const TIMES: usize = FIELDS_1 + 2 * ACCESSES;
 /// Fields of [`Accesses`].
 const ACCESSES: usize = Accesses::SIZES + 1;
 
@@ -82,7 +88,8 @@ impl Counters {
         fields[5..LAST].copy_from_slice(&self.ops);
         fields[LAST] = self.delayed_bytes;
         fields[FIELDS_1..FIELDS_1 + ACCESSES].copy_from_slice(&self.reads.fields());
-        fields[FIELDS_1 + ACCESSES..].copy_from_slice(&self.writes.fields());
+        fields[FIELDS_1 + ACCESSES..TIMES].copy_from_slice(&self.writes.fields());
+        fields[TIMES..].copy_from_slice(&[self.active_ns, self.delayed_span_ns]);
         fields
     }
 
@@ -99,6 +106,8 @@ impl Counters {
             delayed_bytes: fields[LAST],
             reads: accesses(FIELDS_1),
             writes: accesses(FIELDS_1 + ACCESSES),
+            active_ns: fields[TIMES],
+            delayed_span_ns: fields[TIMES + 1],
         }
     }
 

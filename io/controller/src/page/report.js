@@ -27,7 +27,7 @@ export async function open(job) {
 function tell(report) {
   const { counters } = report;
   const sentences = [
-    `${day(report.from_s)} to ${day(report.to_s)}, ${span(report.active_s * 1e9)} with requests.`,
+    `${day(report.from_s)} to ${day(report.to_s)}, ${span(report.active_ns)} with requests.`,
     `It read ${bytes(counters.read_bytes)} and wrote ${bytes(counters.written_bytes)}.`,
     achieved(report),
   ];

@@ -96,10 +96,11 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         let until = seconds(end_of(point)).min(at_s.max(seconds(point.at) + 1));
         until - seconds(point.at)
     };
-    let active_s: u64 = points.iter().map(length).sum();
+    let timed = job_points(points, length);
+    let active_ns: u64 = timed.iter().map(|point| point.active_ns).sum();
     let bytes = payload(&sums);
     let ops: u64 = sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops));
-    let rate = |units: u64| units / active_s.max(1);
+    let rate = |units| per_second(units, active_ns);
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
     let (others, others_count) = concurrent_jobs(job, found, everybody);
     let seen = AccessStats { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
@@ -109,7 +110,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         at_s,
         from_s: seconds(first.unwrap_or(now)),
         to_s: seconds(last.unwrap_or(now)).min(at_s),
-        active_s,
+        active_ns,
         counters: usage::form(&sums),
         achieved_per_s: rate(bytes),
         requested_per_s: rate(bytes.saturating_add(sums.delayed_bytes)),
@@ -118,9 +119,9 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         others,
         others_count,
         coverage_ppm: part_ppm(bytes, everybody),
-        points: merge_points(points, &length),
+        points: merge_points(&timed),
         patterns: seen.patterns().map(JobPattern::from).collect(),
-        caveats: caveats(found, active_s, at_s),
+        caveats: caveats(found, at_s),
         ..WireJobReport::default()
     }
 }
@@ -161,15 +162,23 @@ fn concurrent_jobs(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<Concu
     (others.into_iter().take(OTHERS_MAX).map(row).collect(), count)
 }
 
-/// Returns the points, merged if there are too many.
-fn merge_points(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
-    let together = points.len().div_ceil(POINTS_MAX).max(1);
-    let one = |points: &[LedgerPoint]| {
-        let mut sums = Counters::default();
-        points.iter().for_each(|point| sums.add(&point.sums));
+/// Returns the points with their active times.
+///
+/// The times of several proxies add up, so a point is no longer active than it is long. It may be
+/// by [`LATE`] if the point before has room for it: a report brings that much from before a minute.
+fn job_points(points: &[LedgerPoint], length: impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
+    let mut before = (Time::ZERO, LATE.get());
+    let one = |point: &LedgerPoint| {
+        let (end, room) = before;
+        let room = if end == point.at { room.min(LATE.get()) } else { LATE.get() };
+        let (span_s, sums) = (length(point), &point.sums);
+        let whole = span_s.saturating_mul(1_000_000_000);
+        let active_ns = sums.active_ns.min(whole.saturating_add(room));
+        before = (end_of(point), whole.saturating_sub(active_ns));
         JobPoint {
-            at_s: points[0].at.as_nanos() / 1_000_000_000,
-            span_s: points.iter().map(length).sum(),
+            at_s: point.at.as_nanos() / 1_000_000_000,
+            span_s,
+            active_ns,
             read_bytes: sums.read_bytes,
             written_bytes: sums.written_bytes,
             ops: sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops)),
@@ -178,21 +187,31 @@ fn merge_points(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -
             delayed_ns: sums.delayed_ns,
         }
     };
-    points.chunks(together).map(one).collect()
+    points.iter().map(one).collect()
 }
 
-fn caveats(found: &FoundOwners, active_s: u64, at_s: u64) -> Vec<String> {
+/// Returns the points, merged if there are too many.
+fn merge_points(points: &[JobPoint]) -> Vec<JobPoint> {
+    let together = points.len().div_ceil(POINTS_MAX).max(1);
+    let add = |sum: JobPoint, point: &JobPoint| JobPoint {
+        at_s: sum.at_s,
+        span_s: sum.span_s + point.span_s,
+        active_ns: sum.active_ns.saturating_add(point.active_ns),
+        read_bytes: sum.read_bytes.saturating_add(point.read_bytes),
+        written_bytes: sum.written_bytes.saturating_add(point.written_bytes),
+        ops: sum.ops.saturating_add(point.ops),
+        delayed: sum.delayed.saturating_add(point.delayed),
+        delayed_bytes: sum.delayed_bytes.saturating_add(point.delayed_bytes),
+        delayed_ns: sum.delayed_ns.saturating_add(point.delayed_ns),
+    };
+    points.chunks(together).map(|of| of[1..].iter().fold(of[0], add)).collect()
+}
+
+fn caveats(found: &FoundOwners, at_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
         return doubts;
     };
-    if active_s < 120 {
-        doubts.push(
-            "It ran for less than two minutes, and time is counted in minutes: its bytes are exact, \
-             its rates are too low."
-                .into(),
-        );
-    }
     let coarse = found.points.iter().map(|point| point.span).max().unwrap_or(MINUTE);
     if coarse > MINUTE {
         doubts.push(format!(
@@ -236,6 +255,12 @@ fn part_ppm(part: u64, whole: u64) -> u32 {
     u32::try_from(ppm).unwrap_or(u32::MAX).min(1_000_000)
 }
 
+/// Units a second; 0 where there is no time.
+fn per_second(units: u64, active_ns: u64) -> u64 {
+    let per_s = u128::from(units) * 1_000_000_000 / u128::from(active_ns.max(1));
+    if active_ns == 0 { 0 } else { u64::try_from(per_s).unwrap_or(u64::MAX) }
+}
+
 fn owner(uid: u32, job: &str) -> String {
     format!("{uid} {job}")
 }
@@ -244,6 +269,9 @@ const MINUTE: Nanos = Nanos::from_secs(60);
 const HOUR: Nanos = Nanos::from_secs(3_600);
 /// The most marks that are remembered: some megabytes.
 const MARKED_MAX: usize = 65_536;
+/// How much active time the first report of a minute may bring from before it: proxies report every
+/// 5 s, and again after 5 s if a report was lost.
+const LATE: Nanos = Nanos::from_secs(10);
 const OTHERS_MAX: usize = 5;
 const DELAY_CAUSES_MAX: usize = 16;
 /// The most points of one report.
@@ -262,6 +290,7 @@ mod tests {
             delayed,
             delayed_ns: delayed * 1_000_000,
             delayed_bytes: delayed * 10_000,
+            active_ns: minutes * MINUTE.get() / 2,
             reads: Accesses { sizes: [0, mb * 100, 0, 0], random: mb * 90 },
             ..Counters::default()
         };
@@ -284,9 +313,9 @@ mod tests {
     fn rates_are_of_the_time_in_which_there_were_requests() {
         let found = found(vec![point(10, 1, 60, 0), point(12, 1, 60, 6_000)], &[("k", 360)]);
         let report = summary("j", &found, Time::from_nanos(20 * MINUTE.get()));
-        assert_eq!((report.from_s, report.to_s, report.active_s), (600, 780, 120));
-        assert_eq!((report.achieved_per_s, report.requested_per_s), (1_000_000, 1_500_000));
-        assert_eq!((report.achieved_ops_per_s, report.requested_ops_per_s), (100, 150));
+        assert_eq!((report.from_s, report.to_s, report.active_ns), (600, 780, MINUTE.get()));
+        assert_eq!((report.achieved_per_s, report.requested_per_s), (2_000_000, 3_000_000));
+        assert_eq!((report.achieved_ops_per_s, report.requested_ops_per_s), (200, 300));
         assert_eq!(report.coverage_ppm, 250_000);
         let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, traffic_ppm: 750_000 };
         assert_eq!((report.others, report.others_count), (vec![beside], 1));
@@ -305,14 +334,37 @@ mod tests {
         let mut short = found(vec![point(10, 1, 1, 0)], &[("(other)", 1)]);
         short.users = vec![7, 8];
         let report = summary("j", &short, Time::from_nanos(10 * MINUTE.get() + 20_000_000_000));
-        assert_eq!((report.active_s, report.to_s), (20, 620), "the open minute is 20 s old");
+        assert_eq!(
+            (report.active_ns, report.to_s),
+            (30_000_000_000, 620),
+            "20 s and a late report"
+        );
         let doubts = report.caveats.join("\n");
-        for what in ["less than two minutes", "not over", "2 users", "(other)"] {
+        for what in ["not over", "2 users", "(other)"] {
             assert!(doubts.contains(what), "{what}: {doubts}");
         }
         let old = found(vec![point(10, 10, 1, 0)], &[]);
         let report = summary("j", &old, Time::from_nanos(99 * MINUTE.get()));
         assert!(report.caveats[0].contains("points of 10min are kept"), "{:?}", report.caveats);
+    }
+
+    #[test]
+    fn a_short_job_has_its_seconds_and_several_targets_no_more_than_the_minute() {
+        let active = |seconds: &[(u64, u64)]| {
+            let point = |(minute, active): &(u64, u64)| {
+                let mut point = point(*minute, 1, 750, 0);
+                point.sums.active_ns = active * 1_000_000_000;
+                point
+            };
+            let found = found(seconds.iter().map(point).collect(), &[]);
+            let report = summary("j", &found, Time::from_nanos(99 * MINUTE.get()));
+            (report.active_ns / 1_000_000_000, report.achieved_per_s)
+        };
+        assert_eq!(active(&[(10, 3)]), (3, 250_000_000), "a job of three seconds");
+        assert_eq!(active(&[(10, 58), (11, 62)]).0, 120, "two seconds came late");
+        assert_eq!(active(&[(10, 60), (11, 120), (12, 120)]).0, 180, "two targets at once");
+        assert_eq!(active(&[(10, 120), (20, 120)]).0, 140, "nothing is known of the time before");
+        assert_eq!(active(&[(10, 0)]), (0, 0), "of an older proxy");
     }
 
     #[test]

@@ -76,7 +76,10 @@ impl UsageReporter {
         }
         for target in targets {
             let rules = target.rules().set;
-            let subjects = target.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
+            let subjects = target.with_dispatcher(|d, now| {
+                d.count_activity(now);
+                d.subjects().collect::<Vec<_>>()
+            });
             for subject in subjects.into_iter().flatten() {
                 self.note(target.index, &rules, &subject, now);
             }
@@ -119,7 +122,8 @@ impl UsageReporter {
         let all = UsageTotals::of(subject);
         let (before, looked) = self.seen.entry(place).or_insert((UsageTotals::default(), now));
         *looked = now;
-        if *before == all {
+        // The time of a first request that is not served yet is counted with it.
+        if *before == all || subject.usage.requests == 0 {
             return;
         }
         let parts = all.since(before).by_class(rules, subject);

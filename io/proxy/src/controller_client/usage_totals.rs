@@ -12,6 +12,8 @@ pub(super) struct UsageTotals {
     delayed: u64,
     delayed_ns: u64,
     delayed_bytes: u64,
+    active_ns: u64,
+    delayed_span_ns: u64,
     ops: [u64; OpKind::COUNT],
     reads: Accesses,
     writes: Accesses,
@@ -26,6 +28,8 @@ impl UsageTotals {
             delayed: subject.usage.delayed,
             delayed_ns: subject.usage.delayed_time.get(),
             delayed_bytes: subject.usage.delayed_bytes.get(),
+            active_ns: subject.activity.active.get(),
+            delayed_span_ns: subject.activity.delayed.get(),
             ops: subject.ops.map(|ops| ops.get()),
             reads: subject.reads,
             writes: subject.writes,
@@ -43,8 +47,8 @@ impl UsageTotals {
     }
 
     /// Splits the sums by class of the active rules. Operations and payload go by their kind. Sums
-    /// without a kind, such as cost and delays, go with most of the payload, or else of the
-    /// operations.
+    /// without a kind, such as cost, delays and times, go with most of the payload, or else of the
+    /// operations; without any of these, where the subject had most operations until now.
     pub(super) fn by_class(
         &self,
         rules: &RuleSet,
@@ -55,7 +59,9 @@ impl UsageTotals {
         let used = OpKind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
         let used: Vec<OpKind> = used.copied().collect();
         let weight = |kind: &&OpKind| (self.bytes_of(**kind), self.ops[**kind as usize]);
-        let main = used.iter().max_by_key(weight).copied().unwrap_or(OpKind::Read);
+        let most = || OpKind::ALL.iter().max_by_key(|kind| subject.ops[**kind as usize]);
+        let main = used.iter().max_by_key(weight).or_else(most);
+        let main = main.copied().unwrap_or(OpKind::Read);
         let mut place_of = |kind: OpKind| {
             let class = class_of(if used.contains(&kind) { kind } else { main });
             let known = parts.iter().position(|(name, _)| *name == class);
@@ -77,6 +83,7 @@ impl UsageTotals {
         rest.cost_ns = self.cost_ns;
         (rest.delayed, rest.delayed_ns) = (self.delayed, self.delayed_ns);
         rest.delayed_bytes = self.delayed_bytes;
+        (rest.active_ns, rest.delayed_span_ns) = (self.active_ns, self.delayed_span_ns);
         parts
     }
 
@@ -88,6 +95,8 @@ impl UsageTotals {
             delayed: self.delayed,
             delayed_ns: self.delayed_ns,
             delayed_bytes: self.delayed_bytes,
+            active_ns: self.active_ns,
+            delayed_span_ns: self.delayed_span_ns,
             ops: WireOps(self.ops),
             reads: self.reads.into(),
             writes: self.writes.into(),
@@ -110,6 +119,8 @@ impl UsageTotals {
         merge(&mut self.delayed, other.delayed);
         merge(&mut self.delayed_ns, other.delayed_ns);
         merge(&mut self.delayed_bytes, other.delayed_bytes);
+        merge(&mut self.active_ns, other.active_ns);
+        merge(&mut self.delayed_span_ns, other.delayed_span_ns);
         self.ops.iter_mut().zip(other.ops).for_each(|(sum, other)| merge(sum, other));
         for (sums, others) in [(&mut self.reads, other.reads), (&mut self.writes, other.writes)] {
             let mut fields = sums.fields();

@@ -64,7 +64,10 @@ fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, 
         if point.at_s > last {
             steps.extend([(at(last), 0.0), (at(point.at_s), 0.0)]);
         }
-        let per_s = value(point) / point.span_s.max(1) as f64;
+        let per_s = match point.active_ns {
+            0 => 0.0,
+            active => value(point) * 1e9 / active as f64,
+        };
         last = point.at_s + point.span_s;
         steps.extend([(at(point.at_s), per_s), (at(last), per_s)]);
     }
@@ -93,6 +96,7 @@ mod tests {
         let point = |minute: u64, delayed| JobPoint {
             at_s: minute * 60,
             span_s: 60,
+            active_ns: 60_000_000_000,
             read_bytes: 120_000_000,
             delayed,
             delayed_bytes: delayed * 60_000_000,

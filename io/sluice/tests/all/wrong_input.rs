@@ -60,7 +60,7 @@ struct Case {
 
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
-const COMPACT: &str = "content-type: application/vnd.sluice.report-3+postcard\r\n";
+const COMPACT: &str = "content-type: application/vnd.sluice.report-4+postcard\r\n";
 
 fn case(wrong: Wrong, call: &'static str, path: &str, code: ErrorCode, at: &'static str) -> Case {
     let (by, path) = (Role::Admin, path.to_owned());

@@ -73,7 +73,7 @@ pub(super) async fn forget(
     params(("name" = String, Path, description = "the proxy")),
     request_body(
         description = "JSON, or postcard of the same message; the number is its version",
-        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-3+postcard")),
+        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-4+postcard")),
     ),
     responses(
         (status = 200, body = ControllerReply),
