@@ -76,7 +76,9 @@ pub use proxy_wire::{
     WireServiceTotal, WireSubjectId, WireTargetAssignment, WireTargetReport, WireWaits,
     WrongMessage,
 };
-pub use report::{ConcurrentJob, JobDelayCause, JobPattern, JobPoint, WireJobReport};
+pub use report::{
+    ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
+};
 pub use rules::{
     DecayRuleReport, ExportProjects, LimitReport, ProjectsKnown, RuleLoad, WireMeter, WireRule,
     WireRuleDependency, WireRules,

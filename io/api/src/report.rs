@@ -28,16 +28,15 @@ pub struct WireJobReport {
     pub active_ns: u64,
     /// All counters: payload, operations by kind, delays, sizes and order.
     pub counters: WireCounters,
+    /// The part of the active time in which a limit or a cap on slots delayed at least one request.
+    pub delayed_span_ns: u64,
     /// Payload by active time, in bytes per second.
     pub achieved_per_s: u64,
-    /// The requested rate in bytes per second, an estimate. Each request that a limit delayed
-    /// stands for one more of its size that could have been served in that time, so this is the
-    /// achieved and the delayed payload, by active time.
-    pub requested_per_s: u64,
     /// Operations by active time.
     pub achieved_ops_per_s: u64,
-    /// Operations and delayed requests by active time, an estimate, too.
-    pub requested_ops_per_s: u64,
+    /// The highest rate of a point without delays, if others had delays and it is above the achieved
+    /// rate. Absent: how much it would have moved without limits was not seen.
+    pub undelayed: Option<UndelayedRate>,
     /// The causes of delay, the longest first, as its proxies remember them.
     pub delay_causes: Vec<JobDelayCause>,
     /// Whether any proxy still knows its requests. If not, the causes of delay are no longer known;
@@ -64,6 +63,8 @@ pub struct WireJobReport {
 pub struct JobDelayCause {
     /// The cause in words: `the limit of rule jobs (jobid=dd.1)`.
     pub what: String,
+    /// Whether it is a limit or a cap on slots. Others are its own load, or the weights.
+    pub is_limit: bool,
     /// Whether it delays requests now.
     pub current: bool,
     /// Requests that it delayed.
@@ -72,6 +73,19 @@ pub struct JobDelayCause {
     pub bytes: u64,
     /// The time that they waited, summed up over requests.
     pub wait_ns: u64,
+    /// The time in which it delayed at least one request, summed up over proxies and targets.
+    pub span_ns: u64,
+}
+
+/// The rate of a job in a point in which no limit delayed it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UndelayedRate {
+    /// The start of the point, in seconds since 1970.
+    pub at_s: u64,
+    /// Payload by active time, in bytes per second.
+    pub bytes_per_s: u64,
+    /// Operations by active time.
+    pub ops_per_s: u64,
 }
 
 /// Another job at the same time.
@@ -95,6 +109,8 @@ pub struct JobPoint {
     /// The active time in the span. The first report after its begin may bring some seconds from
     /// before it.
     pub active_ns: u64,
+    /// The part of it in which a limit or a cap on slots delayed at least one request.
+    pub delayed_span_ns: u64,
     /// Payload bytes that were read.
     pub read_bytes: u64,
     /// Payload bytes that were written.

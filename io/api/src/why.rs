@@ -363,6 +363,13 @@ impl Why {
     }
 }
 
+impl WhySubject {
+    /// Returns the proxy and the target where it has requests.
+    pub fn proxy_and_target(&self) -> (&str, &str) {
+        (&self.proxy, &self.target)
+    }
+}
+
 impl LimitState {
     /// Returns the limit of a scope, without figures.
     pub fn of(scope: &model::Scope, in_bytes: bool) -> LimitState {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use api::why::{amount, per_second, percent, span};
-use api::{WireAccesses, WireCounters, WireJobReport};
+use api::{JobDelayCause, WireAccesses, WireCounters, WireJobReport};
 use model::{Accesses, OpKind};
 
 use crate::credentials::ControllerArgs;
@@ -124,16 +124,18 @@ fn write_amounts(out: &mut String, report: &WireJobReport) {
         let more = if others.len() > KINDS_NAMED { ", …" } else { "" };
         let _ = writeln!(out, "It did {all} other operations: {named}{more}.");
     }
-    let (achieved, asked) = match report.achieved_per_s {
-        0 => (
-            per_second(report.achieved_ops_per_s, false),
-            per_second(report.requested_ops_per_s, false),
+    let in_bytes = report.achieved_per_s > 0;
+    let rate = |bytes, ops| per_second(if in_bytes { bytes } else { ops }, in_bytes);
+    let achieved = rate(report.achieved_per_s, report.achieved_ops_per_s);
+    let _ = match (report.counters.delayed, report.undelayed) {
+        (0, _) => writeln!(out, "It achieved {achieved}, and no limit delayed it."),
+        (_, None) => writeln!(out, "It achieved {achieved}."),
+        (_, Some(free)) => writeln!(
+            out,
+            "It achieved {achieved}. It moved {} without limits at {}.",
+            rate(free.bytes_per_s, free.ops_per_s),
+            utc(free.at_s)
         ),
-        bytes => (per_second(bytes, true), per_second(report.requested_per_s, true)),
-    };
-    let _ = match report.counters.delayed {
-        0 => writeln!(out, "It achieved {achieved}, and no limit delayed it."),
-        _ => writeln!(out, "It achieved {achieved} and requested about {asked}."),
     };
 }
 
@@ -145,27 +147,50 @@ fn write_delays(out: &mut String, report: &WireJobReport) {
     let bytes = report.counters.read_bytes.saturating_add(report.counters.written_bytes);
     let _ = writeln!(
         out,
-        "Limits delayed {delayed} requests ({}, {} of its bytes), {} each, {} in all.",
+        "Limits delayed it for {}: {delayed} requests ({}, {} of its bytes), {} each.",
+        of_active_time(report, report.delayed_span_ns),
         amount(delayed_bytes),
         percent(delayed_bytes, bytes),
-        span(delayed_ns / delayed),
-        span(delayed_ns)
+        span(delayed_ns / delayed)
     );
-    for holder in &report.delay_causes {
-        let now = if holder.current { "; delaying it now" } else { "" };
+    let (limits, others): (Vec<_>, Vec<_>) =
+        report.delay_causes.iter().partition(|cause| cause.is_limit);
+    if limits.is_empty() {
+        let _ = writeln!(out, "  The limits are unknown: no proxy has a record of them.");
+    }
+    limits.into_iter().for_each(|cause| write_cause(out, report, cause));
+    if !others.is_empty() {
+        let _ = writeln!(out, "Other waits:");
+        others.into_iter().for_each(|cause| write_cause(out, report, cause));
+    }
+    if !report.delay_causes.is_empty() {
         let _ = writeln!(
             out,
-            "  {}: {} requests ({}), {} in all{now}.",
-            holder.what,
-            holder.requests,
-            amount(holder.bytes),
-            span(holder.wait_ns)
+            "  (causes are those of its classes, counted since the start of each proxy)"
         );
     }
-    if report.delay_causes.is_empty() {
-        let _ = writeln!(out, "  The limits are unknown: no proxy has a record of them.");
-    } else {
-        let _ = writeln!(out, "  (causes are counted since the start of each proxy)");
+}
+
+fn write_cause(out: &mut String, report: &WireJobReport, cause: &JobDelayCause) {
+    let now = if cause.current { "; delaying it now" } else { "" };
+    let _ = writeln!(
+        out,
+        "  {}: {}; {} requests ({}){now}.",
+        cause.what,
+        of_active_time(report, cause.span_ns),
+        cause.requests,
+        amount(cause.bytes)
+    );
+}
+
+/// A span of time with its part of the active time. A longer one is not a part of it: a cause may
+/// have delayed other jobs of the class, or this one before the time of the report.
+fn of_active_time(report: &WireJobReport, span_ns: u64) -> String {
+    match span_ns <= report.active_ns {
+        true => {
+            format!("{} of its active time ({})", percent(span_ns, report.active_ns), span(span_ns))
+        }
+        false => span(span_ns),
     }
 }
 
@@ -212,7 +237,7 @@ const KINDS_NAMED: usize = 5;
 
 #[cfg(test)]
 mod tests {
-    use api::{ConcurrentJob, JobDelayCause, JobPattern, WireOps};
+    use api::{ConcurrentJob, JobPattern, UndelayedRate, WireOps};
 
     use super::*;
 
@@ -236,6 +261,17 @@ mod tests {
             requests: 18_000,
             bytes: 1_080_000_000,
             wait_ns: 720_000_000_000,
+            span_ns: 470_400_000_000,
+            is_limit: true,
+        };
+        let own = JobDelayCause {
+            what: "its own load".into(),
+            is_limit: false,
+            current: false,
+            requests: 10,
+            bytes: 40_000,
+            wait_ns: 9_000_000_000,
+            span_ns: 481_000_000_000,
         };
         let other =
             ConcurrentJob { job: "sh.a".into(), bytes: 2_800_000_000, traffic_ppm: 700_000 };
@@ -247,8 +283,13 @@ mod tests {
             active_ns: 480_000_000_000,
             counters,
             achieved_per_s: 2_500_000,
-            requested_per_s: 4_750_000,
-            delay_causes: vec![holder],
+            delayed_span_ns: 471_000_000_000,
+            undelayed: Some(UndelayedRate {
+                at_s: 1_767_225_660,
+                bytes_per_s: 9_000_000,
+                ops_per_s: 2_200,
+            }),
+            delay_causes: vec![holder, own],
             delay_causes_known: true,
             others: vec![other],
             others_count: 1,
@@ -266,10 +307,12 @@ mod tests {
             "Job dd.1 of user 1000: 2026-01-01T00:00:00Z to 2026-01-01T00:08:00Z, active for 8 min 00 s.\n\
              It read 1.20 GB in 20000 operations and wrote 0 B in 0.\n\
              It did 15 other operations: 9 getattr, 3 clunk, 3 open.\n\
-             It achieved 2.50 MB/s and requested about 4.75 MB/s.\n\
-             Limits delayed 18000 requests (1.08 GB, 90 % of its bytes), 40.0 ms each, 12 min 00 s in all.\n  \
-             the limit of rule jobs (jobid=dd.1): 18000 requests (1.08 GB), 12 min 00 s in all; delaying it now.\n  \
-             (causes are counted since the start of each proxy)\n\
+             It achieved 2.50 MB/s. It moved 9.00 MB/s without limits at 2026-01-01T00:01:00Z.\n\
+             Limits delayed it for 98 % of its active time (7 min 51 s): 18000 requests (1.08 GB, 90 % of its bytes), 40.0 ms each.\n  \
+             the limit of rule jobs (jobid=dd.1): 98 % of its active time (7 min 50 s); 18000 requests (1.08 GB); delaying it now.\n\
+             Other waits:\n  \
+             its own load: 8 min 01 s; 10 requests (40.0 kB).\n  \
+             (causes are those of its classes, counted since the start of each proxy)\n\
              Of 20000 reads with data 100 % below 64 KiB; 5 % began at the end of the previous one.\n\
              Of all bytes at the time 30 % were its own; 1 other job: sh.a 70 %.\n\
              Pattern small-reads: {}\n  {}\n  ({})\n\
@@ -295,6 +338,6 @@ mod tests {
         (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);
         let text = format_report(&alone);
         assert!(text.contains("It achieved 150 ops/s, and no limit delayed it."), "{text}");
-        assert!(!text.contains("Limits delayed"), "{text}");
+        assert!(!text.contains("Limits delayed") && !text.contains("without limits"), "{text}");
     }
 }

@@ -32,9 +32,11 @@ function tell(report) {
     achieved(report),
   ];
   if (counters.delayed > 0) {
-    sentences.push(`Limits delayed ${count(counters.delayed)} requests, ${span(counters.delayed_ns / counters.delayed)} each.`);
+    sentences.push(`Limits delayed it for ${ofActiveTime(report, report.delayed_span_ns)}: ${count(counters.delayed)} requests, ${span(counters.delayed_ns / counters.delayed)} each.`);
   }
-  for (const cause of report.delay_causes) sentences.push(`Delayed by ${cause.what}: ${span(cause.wait_ns)} in total.`);
+  for (const cause of report.delay_causes) {
+    sentences.push(`${cause.is_limit ? "Delayed by" : "Waited for"} ${cause.what}: ${ofActiveTime(report, cause.span_ns)}.`);
+  }
   for (const kind of ["reads", "writes"]) if (counters[kind]) sentences.push(sizes(kind, counters[kind]));
   const others = report.others.map((other) => `${other.job || "requests without a job"} ${percent(other.traffic_ppm / 1e6)}`);
   sentences.push(others.length === 0 ? "No other job had requests in this time."
@@ -49,9 +51,15 @@ function tell(report) {
 function achieved(report) {
   const inBytes = report.achieved_per_s > 0;
   const unit = inBytes ? "bytes" : "ops";
-  const [had, wanted] = inBytes ? [report.achieved_per_s, report.requested_per_s] : [report.achieved_ops_per_s, report.requested_ops_per_s];
-  const asked = report.counters.delayed > 0 ? ` and requested about ${rate(wanted, unit)}` : "";
-  return `It achieved ${rate(had, unit)}${asked}.`;
+  const had = inBytes ? report.achieved_per_s : report.achieved_ops_per_s;
+  const free = report.undelayed;
+  const seen = free ? ` It moved ${rate(inBytes ? free.bytes_per_s : free.ops_per_s, unit)} without limits at ${day(free.at_s)}.` : "";
+  return `It achieved ${rate(had, unit)}.${seen}`;
+}
+
+// A longer span is not a part of the active time: a cause may have delayed other jobs of the class.
+function ofActiveTime(report, nanos) {
+  return nanos <= report.active_ns ? `${percent(nanos / report.active_ns)} of its active time (${span(nanos)})` : span(nanos);
 }
 
 function sizes(kind, accesses) {

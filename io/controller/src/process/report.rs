@@ -8,7 +8,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{ConcurrentJob, JobPattern, JobPoint, Why, WireJobReport};
+use api::{
+    ConcurrentJob, JobPattern, JobPoint, UndelayedRate, Why, WhySubject, WireJobReport,
+    WireWaitKind,
+};
 use model::{AccessStats, Nanos, Time};
 
 use super::usage::{self, UsageUpdate};
@@ -97,10 +100,10 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         until - seconds(point.at)
     };
     let timed = job_points(points, length);
-    let active_ns: u64 = timed.iter().map(|point| point.active_ns).sum();
+    let active_ns = timed.iter().map(|point| point.active_ns).sum();
     let bytes = payload(&sums);
     let ops: u64 = sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops));
-    let rate = |units| per_second(units, active_ns);
+    let achieved = (per_second(bytes, active_ns), per_second(ops, active_ns));
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
     let (others, others_count) = concurrent_jobs(job, found, everybody);
     let seen = AccessStats { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
@@ -112,16 +115,16 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         to_s: seconds(last.unwrap_or(now)).min(at_s),
         active_ns,
         counters: usage::form(&sums),
-        achieved_per_s: rate(bytes),
-        requested_per_s: rate(bytes.saturating_add(sums.delayed_bytes)),
-        achieved_ops_per_s: rate(ops),
-        requested_ops_per_s: rate(ops.saturating_add(sums.delayed)),
+        delayed_span_ns: timed.iter().map(|point| point.delayed_span_ns).sum(),
+        achieved_per_s: achieved.0,
+        achieved_ops_per_s: achieved.1,
+        undelayed: undelayed_rate(&timed, achieved),
         others,
         others_count,
         coverage_ppm: part_ppm(bytes, everybody),
         points: merge_points(&timed),
         patterns: seen.patterns().map(JobPattern::from).collect(),
-        caveats: caveats(found, at_s),
+        caveats: caveats(found, &timed, at_s),
         ..WireJobReport::default()
     }
 }
@@ -134,14 +137,24 @@ pub(super) fn add_delay_causes(report: &mut WireJobReport, why: &Why, silent: &[
         let what = hold.cause();
         let holder = holders.entry(what.clone()).or_default();
         holder.what = what;
+        holder.is_limit |= matches!(hold.kind, WireWaitKind::Limit | WireWaitKind::Slots);
         holder.current |= hold.current;
         holder.requests = holder.requests.saturating_add(hold.requests);
         holder.bytes = holder.bytes.saturating_add(hold.bytes);
         holder.wait_ns = holder.wait_ns.saturating_add(hold.wait_ns);
+        holder.span_ns = holder.span_ns.saturating_add(hold.span_ns);
     }
     report.delay_causes = holders.into_values().collect();
-    report.delay_causes.sort_by_key(|holder| Reverse(holder.wait_ns));
+    report.delay_causes.sort_by_key(|holder| Reverse((holder.is_limit, holder.span_ns)));
     report.delay_causes.truncate(DELAY_CAUSES_MAX);
+    let proxies: BTreeSet<_> = why.subjects.iter().map(WhySubject::proxy_and_target).collect();
+    if proxies.len() > 1 {
+        report.caveats.push(format!(
+            "Its requests were at {} targets of proxies: where several had requests at once, times \
+             add up within a minute, so it may have been active for less, at higher rates.",
+            proxies.len()
+        ));
+    }
     if !silent.is_empty() {
         let silent = silent.join(", ");
         report.caveats.push(format!("Causes of delay are not known from: {silent}."));
@@ -179,6 +192,7 @@ fn job_points(points: &[LedgerPoint], length: impl Fn(&LedgerPoint) -> u64) -> V
             at_s: point.at.as_nanos() / 1_000_000_000,
             span_s,
             active_ns,
+            delayed_span_ns: sums.delayed_span_ns.min(active_ns),
             read_bytes: sums.read_bytes,
             written_bytes: sums.written_bytes,
             ops: sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops)),
@@ -197,6 +211,7 @@ fn merge_points(points: &[JobPoint]) -> Vec<JobPoint> {
         at_s: sum.at_s,
         span_s: sum.span_s + point.span_s,
         active_ns: sum.active_ns.saturating_add(point.active_ns),
+        delayed_span_ns: sum.delayed_span_ns.saturating_add(point.delayed_span_ns),
         read_bytes: sum.read_bytes.saturating_add(point.read_bytes),
         written_bytes: sum.written_bytes.saturating_add(point.written_bytes),
         ops: sum.ops.saturating_add(point.ops),
@@ -207,11 +222,42 @@ fn merge_points(points: &[JobPoint]) -> Vec<JobPoint> {
     points.chunks(together).map(|of| of[1..].iter().fold(of[0], add)).collect()
 }
 
-fn caveats(found: &FoundOwners, at_s: u64) -> Vec<String> {
+/// Returns the highest rate of a point without delays, if it says something about the others: some
+/// have delays, and it is above the achieved rates of bytes, or of operations where no bytes moved.
+fn undelayed_rate(points: &[JobPoint], achieved: (u64, u64)) -> Option<UndelayedRate> {
+    if points.iter().all(|point| point.delayed == 0) {
+        return None;
+    }
+    let free = points.iter().filter(|point| point.delayed == 0);
+    let free = free.filter(|point| point.active_ns >= UNDELAYED_MIN.get());
+    let rates = free.map(|point| UndelayedRate {
+        at_s: point.at_s,
+        bytes_per_s: per_second(
+            point.read_bytes.saturating_add(point.written_bytes),
+            point.active_ns,
+        ),
+        ops_per_s: per_second(point.ops, point.active_ns),
+    });
+    let best = rates.max_by_key(|rate| (rate.bytes_per_s, rate.ops_per_s))?;
+    let is_more = match achieved {
+        (0, ops) => best.ops_per_s > ops,
+        (bytes, _) => best.bytes_per_s > bytes,
+    };
+    is_more.then_some(best)
+}
+
+fn caveats(found: &FoundOwners, timed: &[JobPoint], at_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
         return doubts;
     };
+    let untimed = timed.iter().filter(|point| point.active_ns == 0 && point.ops > 0).count();
+    if untimed > 0 {
+        doubts.push(format!(
+            "In {untimed} of {} points its active time is not known: the rates are too high.",
+            timed.len()
+        ));
+    }
     let coarse = found.points.iter().map(|point| point.span).max().unwrap_or(MINUTE);
     if coarse > MINUTE {
         doubts.push(format!(
@@ -272,6 +318,8 @@ const MARKED_MAX: usize = 65_536;
 /// How much active time the first report of a minute may bring from before it: proxies report every
 /// 5 s, and again after 5 s if a report was lost.
 const LATE: Nanos = Nanos::from_secs(10);
+/// A point without delays says nothing if it has less active time.
+const UNDELAYED_MIN: Nanos = Nanos::from_secs(1);
 const OTHERS_MAX: usize = 5;
 const DELAY_CAUSES_MAX: usize = 16;
 /// The most points of one report.
@@ -291,6 +339,7 @@ mod tests {
             delayed_ns: delayed * 1_000_000,
             delayed_bytes: delayed * 10_000,
             active_ns: minutes * MINUTE.get() / 2,
+            delayed_span_ns: delayed * 4_000_000,
             reads: Accesses { sizes: [0, mb * 100, 0, 0], random: mb * 90 },
             ..Counters::default()
         };
@@ -314,8 +363,8 @@ mod tests {
         let found = found(vec![point(10, 1, 60, 0), point(12, 1, 60, 6_000)], &[("k", 360)]);
         let report = summary("j", &found, Time::from_nanos(20 * MINUTE.get()));
         assert_eq!((report.from_s, report.to_s, report.active_ns), (600, 780, MINUTE.get()));
-        assert_eq!((report.achieved_per_s, report.requested_per_s), (2_000_000, 3_000_000));
-        assert_eq!((report.achieved_ops_per_s, report.requested_ops_per_s), (200, 300));
+        assert_eq!((report.achieved_per_s, report.achieved_ops_per_s), (2_000_000, 200));
+        assert_eq!((report.delayed_span_ns, report.undelayed), (24_000_000_000, None));
         assert_eq!(report.coverage_ppm, 250_000);
         let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, traffic_ppm: 750_000 };
         assert_eq!((report.others, report.others_count), (vec![beside], 1));
@@ -368,6 +417,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_without_limits_is_told_only_where_it_was_seen() {
+        let of = |points: Vec<LedgerPoint>| {
+            summary("j", &found(points, &[]), Time::from_nanos(99 * MINUTE.get())).undelayed
+        };
+        let (held, free, idle) = (point(10, 1, 30, 9), point(11, 1, 60, 0), point(12, 1, 6, 0));
+        let seen = UndelayedRate { at_s: 660, bytes_per_s: 2_000_000, ops_per_s: 200 };
+        assert_eq!(of(vec![held.clone(), free.clone(), idle.clone()]), Some(seen));
+        assert_eq!(of(vec![held.clone()]), None, "no minute was without delays");
+        assert_eq!(of(vec![free.clone(), idle.clone()]), None, "no limit delayed it");
+        assert_eq!(of(vec![held.clone(), idle]), None, "it wanted less in that minute");
+        let mut brief = free;
+        brief.sums.active_ns = 999_999_999;
+        assert_eq!(of(vec![held, brief]), None, "too short");
+    }
+
+    #[test]
     fn many_points_are_taken_together_and_none_is_lost() {
         let points: Vec<_> = (0..4_000).map(|minute| point(minute, 1, 1, 1)).collect();
         let report = summary("j", &found(points, &[]), Time::from_nanos(5_000 * MINUTE.get()));
@@ -378,30 +443,34 @@ mod tests {
 
     #[test]
     fn holders_of_several_proxies_are_one_and_the_longest_is_first() {
-        let hold = |kind, wait_ns, now| WireWait {
+        let hold = |kind, span_ns, now| WireWait {
             kind,
             rule: "jobs".into(),
             requests: 2,
-            wait_ns,
+            wait_ns: 2 * span_ns,
+            span_ns,
             current: now,
             ..WireWait::default()
         };
         let holds = vec![
-            hold(WireWaitKind::Weight, 5, false),
+            hold(WireWaitKind::Weight, 50, false),
             hold(WireWaitKind::Slots, 3, false),
             hold(WireWaitKind::Slots, 4, true),
         ];
-        let subjects = vec![WhySubject::default()];
+        let of = |proxy: &str| WhySubject { proxy: proxy.into(), ..WhySubject::default() };
+        let subjects = vec![of("a"), of("c"), of("a")];
         let why = Why { waits: holds, subjects, ..Why::default() };
         let mut report = WireJobReport::default();
         add_delay_causes(&mut report, &why, &["b".into()]);
         let holders: Vec<_> = report
             .delay_causes
             .iter()
-            .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.current))
+            .map(|h| (h.what.as_str(), h.is_limit, h.requests, h.span_ns, h.current))
             .collect();
         let share = "its weight: other classes are served by theirs";
-        assert_eq!(holders, [("the slots of rule jobs", 4, 7, true), (share, 2, 5, false)]);
-        assert!(report.delay_causes_known && report.caveats[0].ends_with("from: b."));
+        let slots = ("the slots of rule jobs", true, 4, 7, true);
+        assert_eq!(holders, [slots, (share, false, 2, 50, false)], "limits come first");
+        assert!(report.caveats[0].contains("at 2 targets of proxies"), "{:?}", report.caveats);
+        assert!(report.delay_causes_known && report.caveats[1].ends_with("from: b."));
     }
 }

@@ -1,8 +1,8 @@
 //! Draws a job's rate over time and the times when limits delayed it.
 //!
 //! ```text
-//!   points ─► achieved ▁▃▇▇▃  requested ▂▆██▅      marks where a time of delays begins
-//!          └► mean number of requests waiting for limits
+//!   points ─► achieved rate ▁▃▇▇▃                  marks where a time of delays begins
+//!          └► part of the active time in which limits delayed requests, from 0 to 1
 //! ```
 
 use std::path::Path;
@@ -18,44 +18,29 @@ pub(super) fn draw(file: &Path, report: &WireJobReport) -> anyhow::Result<()> {
 }
 
 fn chart(report: &WireJobReport) -> LineChart {
-    let line = |series, value: &dyn Fn(&JobPoint) -> f64| ChartLine {
-        series,
-        points: steps(report, value),
+    let panel = |title: &str, series, value: &dyn Fn(&JobPoint) -> f64| ChartPanel {
+        title: title.into(),
+        logarithmic: false,
+        lines: vec![ChartLine { series, points: steps(report, value) }],
     };
     let bytes = |point: &JobPoint| (point.read_bytes + point.written_bytes) as f64;
-    let moves = report.points.iter().any(|point| bytes(point) > 0.0);
-    let (title, lines) = match moves {
-        true => (
-            "MB/s",
-            vec![
-                line(1, &|point| (bytes(point) + point.delayed_bytes as f64) / 1e6),
-                line(0, &|point| bytes(point) / 1e6),
-            ],
-        ),
-        false => (
-            "operations per second",
-            vec![
-                line(1, &|point| (point.ops + point.delayed) as f64),
-                line(0, &|point| point.ops as f64),
-            ],
-        ),
+    let rates = match report.points.iter().any(|point| bytes(point) > 0.0) {
+        true => panel("MB/s while active", 0, &|point| bytes(point) * 1e3),
+        false => panel("operations per second while active", 0, &|point| point.ops as f64 * 1e9),
     };
-    let rates = ChartPanel { title: title.into(), logarithmic: false, lines };
-    let waiting = ChartPanel {
-        title: "mean number of requests waiting for limits".into(),
-        logarithmic: false,
-        lines: vec![line(2, &|point| point.delayed_ns as f64 / 1e9)],
-    };
+    let title = "part of the active time in which limits delayed requests, from 0 to 1";
+    let delayed = panel(title, 1, &|point| point.delayed_span_ns as f64);
     LineChart {
         title: format!("Job {}", report.job),
         subtitle: format!("from {}, in seconds since then", utc(report.from_s)),
-        series: ["achieved", "requested (including delayed)", "waiting"].map(String::from).into(),
-        panels: vec![rates, waiting],
+        series: ["achieved", "delayed by limits"].map(String::from).into(),
+        panels: vec![rates, delayed],
         marks: marks(report),
     }
 }
 
-/// Converts points to a value per second: constant within a point, 0 between points.
+/// Converts points to a value per nanosecond of active time: constant within a point, 0 between
+/// points.
 fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)> {
     let mut steps = Vec::new();
     let mut last = report.from_s;
@@ -64,12 +49,12 @@ fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, 
         if point.at_s > last {
             steps.extend([(at(last), 0.0), (at(point.at_s), 0.0)]);
         }
-        let per_s = match point.active_ns {
+        let level = match point.active_ns {
             0 => 0.0,
-            active => value(point) * 1e9 / active as f64,
+            active => value(point) / active as f64,
         };
         last = point.at_s + point.span_s;
-        steps.extend([(at(point.at_s), per_s), (at(last), per_s)]);
+        steps.extend([(at(point.at_s), level), (at(last), level)]);
     }
     steps
 }
@@ -96,11 +81,10 @@ mod tests {
         let point = |minute: u64, delayed| JobPoint {
             at_s: minute * 60,
             span_s: 60,
-            active_ns: 60_000_000_000,
+            active_ns: 30_000_000_000,
             read_bytes: 120_000_000,
             delayed,
-            delayed_bytes: delayed * 60_000_000,
-            delayed_ns: delayed * 30_000_000_000,
+            delayed_span_ns: delayed * 15_000_000_000,
             ..JobPoint::default()
         };
         let points = vec![point(10, 0), point(11, 1), point(12, 1), point(14, 1)];
@@ -110,10 +94,11 @@ mod tests {
     #[test]
     fn rates_are_level_in_a_point_and_nothing_between_points() {
         let chart = chart(&report());
-        let asked = &chart.panels[0].lines[0].points;
-        assert_eq!(asked[..4], [(0.0, 2.0), (60.0, 2.0), (60.0, 3.0), (120.0, 3.0)]);
-        assert_eq!(asked[6..], [(180.0, 0.0), (240.0, 0.0), (240.0, 3.0), (300.0, 3.0)]);
-        assert_eq!(chart.panels[1].lines[0].points[2], (60.0, 0.5), "half a request on the mean");
+        let rates = &chart.panels[0].lines[0].points;
+        assert_eq!(rates[..4], [(0.0, 4.0), (60.0, 4.0), (60.0, 4.0), (120.0, 4.0)]);
+        assert_eq!(rates[6..], [(180.0, 0.0), (240.0, 0.0), (240.0, 4.0), (300.0, 4.0)]);
+        let delayed = &chart.panels[1].lines[0].points;
+        assert_eq!(delayed[..3], [(0.0, 0.0), (60.0, 0.0), (60.0, 0.5)], "half of the time");
     }
 
     #[test]

@@ -85,11 +85,14 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
         (&[USER][..], READS)
     );
     assert!(report.counters.delayed > READS / 2, "{report:#?}");
-    assert!(report.requested_per_s > report.achieved_per_s, "{report:#?}");
-    assert!(
-        report.delay_causes_known && report.delay_causes[0].what.contains("the limit of rule jobs")
-    );
-    assert!(report.delay_causes[0].requests > READS / 2, "{:?}", report.delay_causes);
+    assert_eq!(report.undelayed, None, "it was never seen without a limit");
+    let limit = &report.delay_causes[0];
+    assert!(report.delay_causes_known && limit.what.contains("the limit of rule jobs"));
+    assert!(limit.is_limit && limit.requests > READS / 2, "{:?}", report.delay_causes);
+    // Reads wait from the first debt to the last read.
+    let delayed = [limit.span_ns, report.delayed_span_ns];
+    assert!(delayed.iter().all(|span| *span > 1_400_000_000), "{report:#?}");
+    assert!(report.delayed_span_ns <= report.active_ns, "{report:#?}");
     let beside: Vec<_> = report.others.iter().map(|other| (&*other.job, other.bytes)).collect();
     assert_eq!((beside, report.others_count), (vec![("logger", WRITES * 100)], 1));
     let all = READS * PIECE + WRITES * 100;
@@ -113,6 +116,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     for line in [
         "Job dd.1 of user 1000: 20",
         "It read 1.63 MB in 400 operations and wrote 0 B in 0.",
+        "Limits delayed it for ",
         "  the limit of rule jobs (jobid=dd.1): ",
         "Of 400 reads with data 100 % below 64 KiB; 0 % began at the end of the previous one.",
         "98 % were its own; 1 other job: logger 1 %.",
