@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bytes moved  <4 KiB │ <64 KiB │ <1 MiB │ more      one count each
-//!   where        at the end of the last one through the same open file, or not: random
+//!   where        at the end of a recent one through the same open file, or not: random
 //! ```
 //!
 //! Only requests that reach a server are counted. A mount that gathers small writes before it sends
@@ -13,8 +13,8 @@
 pub struct Accesses {
     /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],
-    /// How many did not begin where the last one through the same open file ended. An access
-    /// without an offset, such as an append, is not counted as random.
+    /// How many did not begin where a recent one through the same open file ended. An access without
+    /// an offset, such as an append, is not counted as random.
     pub random: u64,
 }
 

@@ -83,7 +83,7 @@ patterns! {
             let reads = &seen.reads;
             is_dominant(reads.small(), reads.all()) && 2 * u128::from(reads.random) > reads.all().into()
         },
-        "Most reads move less than 64 KiB, and most do not begin where the last one ended.",
+        "Most reads move less than 64 KiB, and most do not begin where a previous one ended.",
         "Read larger pieces in the order of the file, or copy the file into memory or onto the \
          node's own disk first and read it there.",
         "each one makes a disk seek, and read-ahead fetches unused data";
@@ -93,7 +93,7 @@ patterns! {
             2 * u128::from(writes.random) > writes.all().into()
                 && is_dominant(writes.small(), writes.all())
         },
-        "Most writes move less than 64 KiB, and most do not begin where the last one ended.",
+        "Most writes move less than 64 KiB, and most do not begin where a previous one ended.",
         "Sort writes by their offset in the file, or let one process of a node gather them; a \
          file for each process and a later merge may be faster.",
         "scattered small writes contend for blocks and locks of the file";
@@ -140,7 +140,7 @@ patterns! {
             is_dominant(large, all) && is_dominant(all.saturating_sub(random), all)
                 && !Pattern::ALL.iter().any(|pattern| pattern.is_slow() && pattern.is(seen))
         },
-        "Large reads and writes, each where the last one ended.",
+        "Large reads and writes, each where a previous one ended.",
         "",
         "read-ahead and write-back work for it";
 }

@@ -1,9 +1,9 @@
-//! The position of an access to an open file, relative to the one before it.
+//! The position of an access to an open file, relative to those before it.
 
-/// The position of a read or a write, relative to the last access through the same fid.
+/// The position of a read or a write, relative to the recent accesses through the same fid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// At the end of the last one; the first access is sequential at offset 0.
+    /// At the end of a recent one; the first access is sequential at offset 0.
     Sequential,
     /// At the beginning of the last one.
     Same,

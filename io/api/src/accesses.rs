@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub struct WireAccesses {
     /// The number that moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],
-    /// The number that did not begin where the last one through the same open file ended.
+    /// The number that did not begin where a recent one through the same open file ended.
     pub random: u64,
 }
 

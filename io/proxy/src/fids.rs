@@ -19,7 +19,7 @@ use crate::credentials::FsCredentials;
 use crate::export::{Export, ExportNode};
 use crate::location::Location;
 use crate::locks::FidLocks;
-use crate::trace::LastAccess;
+use crate::trace::AccessHistory;
 use crate::writes::WriteFile;
 
 /// The fids of a session, by number. A mount's are those of all its connections.
@@ -60,7 +60,7 @@ pub(crate) enum FidState {
         flags: OFlags,
         writing: WriteFile,
         locks: Arc<FidLocks>,
-        last: LastAccess,
+        accesses: AccessHistory,
         /// Held while the descriptor's position is used.
         position: Mutex<()>,
     },

@@ -149,7 +149,7 @@ impl Server {
                 caller: TraceCaller::User(operation.user()),
                 kind: asked.kind,
                 asked: asked.amount.bytes,
-                access: asked.access,
+                access: asked.access.map(|order| order.access),
             };
             return self.refuse(session, refused, &operation.to, Errno::INVAL, outbox);
         }

@@ -14,11 +14,11 @@ use model::{Amount, Lane, OpKind, Time};
 use ninep::dialect::{AnyRequest, ExtRequest};
 use ninep::{LockKind, Request};
 use rustix::fs::FileType;
-use trace::Access;
 
 use crate::fids::{FidState, OpenFid};
 use crate::location::Location;
 use crate::target::{RequestFile, RequestMeta, SPLICE_MIN};
+use crate::trace::AccessOrder;
 
 /// The most that one Copy copies: with more, other requests would not have a turn.
 pub(crate) const COPY_MAX: u64 = 16 << 20;
@@ -159,7 +159,7 @@ impl ParsedRequest {
         }
     }
 
-    /// A read or write of a file also says how it follows the fid's last one, and becomes the last.
+    /// A read or write of a file also says how it follows the fid's recent ones, and becomes one.
     fn meta_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
@@ -173,10 +173,10 @@ impl ParsedRequest {
             (_, kind) => (kind, Lane::Device),
         };
         let access = match (&fid.role, self.offset) {
-            (FidState::File { last, .. }, Some(offset)) => {
-                Some(last.record(offset, self.amount.bytes.get()))
+            (FidState::File { accesses, .. }, Some(offset)) => {
+                Some(accesses.record(offset, self.amount.bytes.get()))
             }
-            _ => None::<Access>,
+            _ => None::<AccessOrder>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
         RequestMeta { subject, kind, amount, lane, remote_ops: None, arrived: Time::ZERO, access }

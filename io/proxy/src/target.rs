@@ -23,6 +23,7 @@ use crate::fids::{OpenFid, ProxyUser};
 use crate::location::{NumberedRules, WantedFields};
 use crate::sessions::IdempotencyKey;
 use crate::times::ServiceTimes;
+use crate::trace::AccessOrder;
 use crate::writes::Writes;
 
 pub(crate) use donor::Donor;
@@ -119,8 +120,8 @@ pub(crate) struct RequestMeta {
     pub(crate) remote_ops: Option<u32>,
     /// Time of its arrival at the dispatcher.
     pub(crate) arrived: Time,
-    /// Its position relative to the last access through its fid, if it has one.
-    pub(crate) access: Option<Access>,
+    /// Its place among the accesses through its fid, if it has an offset.
+    pub(crate) access: Option<AccessOrder>,
 }
 
 /// An operation that the dispatcher has chosen.
@@ -165,8 +166,8 @@ pub(crate) struct Completion {
     called: Time,
     /// Whether its client reports it to no other server.
     unreported: bool,
-    /// Whether it began at another offset than the end of the last one through its fid.
-    random: bool,
+    /// Its place among the accesses through its fid, if it has one.
+    access: Option<AccessOrder>,
 }
 
 /// The dispatcher's choice, or the first that arrived.
@@ -258,7 +259,6 @@ impl RunningRequest {
         let call = (!self.quick).then(|| self.meta.call());
         let RunningRequest { meta: asked, queued, started, called, token, id, .. } = *self;
         let RequestMeta { kind, lane, remote_ops: elsewhere, access, .. } = asked;
-        let random = access.is_some_and(|access| access != Access::Sequential);
         let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
         Completion {
             token,
@@ -271,7 +271,7 @@ impl RunningRequest {
             started,
             called,
             unreported: untold,
-            random,
+            access,
         }
     }
 
@@ -472,7 +472,9 @@ impl Target {
             if finished.unreported {
                 dispatcher.count_unreported(id);
             }
-            dispatcher.count_access(id, served.bytes, finished.random);
+            let random = finished.access.is_some_and(|order| order.access != Access::Sequential);
+            let joined = finished.access.map_or(0, |order| order.joined);
+            dispatcher.count_access(id, served.bytes, random, joined);
             dispatcher.complete(id, served, now);
         }
     }

@@ -37,7 +37,7 @@ use trace::{Chunk, TraceRequest};
 use subjects::DefinitionBatch;
 use writer::{TraceWriter, TraceWriterMsg};
 
-pub(crate) use access::LastAccess;
+pub(crate) use access::{AccessHistory, AccessOrder};
 pub(crate) use notes::{RefusedRequest, TraceDraft};
 pub use reader::{TraceError, TraceReader};
 pub(crate) use subjects::TraceCaller;

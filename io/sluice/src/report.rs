@@ -204,7 +204,7 @@ fn write_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
     let sizes = sizes.map(|(size, count)| format!("{} {size}", percent(count, all)));
     let _ = writeln!(
         out,
-        "Of {all} {what}s with data {}; {} began at the end of the previous one.",
+        "Of {all} {what}s with data {}; {} began at the end of a previous one.",
         sizes.collect::<Vec<_>>().join(", "),
         percent(all.saturating_sub(accesses.random), all)
     );
@@ -231,7 +231,8 @@ fn write_other_jobs(out: &mut String, report: &WireJobReport) {
     );
 }
 
-const SIZES: [&str; Accesses::SIZES] = ["below 4 KiB", "below 64 KiB", "below 1 MiB", "larger"];
+const SIZES: [&str; Accesses::SIZES] =
+    ["below 4 KiB", "below 64 KiB", "below 1 MiB", "of 1 MiB or more"];
 /// Number of kinds of operation that are named besides reads and writes.
 const KINDS_NAMED: usize = 5;
 
@@ -313,7 +314,7 @@ mod tests {
              Other waits:\n  \
              its own load: 8 min 01 s; 10 requests (40.0 kB).\n  \
              (causes are those of its classes, counted since the start of each proxy)\n\
-             Of 20000 reads with data 100 % below 64 KiB; 5 % began at the end of the previous one.\n\
+             Of 20000 reads with data 100 % below 64 KiB; 5 % began at the end of a previous one.\n\
              Of all bytes at the time 30 % were its own; 1 other job: sh.a 70 %.\n\
              Pattern small-reads: {}\n  {}\n  ({})\n\
              Note: The last minute is not over.\n",

@@ -24,7 +24,7 @@ use sums::{TraceBy, TraceRow, TraceSums};
 ///
 /// Each line is a request, and its first column is its time in seconds since the proxy's start.
 /// QUEUE is how long it waited in the queue, and SERVICE how long it was at the backend. OFFSET is
-/// the position of a read or write relative to the previous one of its open file. END is the error
+/// the position of a read or write relative to those before it in its open file. END is the error
 /// in the reply, or `cancelled` if the client cancelled it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice trace t.slt --summary\n  sluice trace t.slt --job \

@@ -37,7 +37,7 @@ function tell(report) {
   for (const cause of report.delay_causes) {
     sentences.push(`${cause.is_limit ? "Delayed by" : "Waited for"} ${cause.what}: ${ofActiveTime(report, cause.span_ns)}.`);
   }
-  for (const kind of ["reads", "writes"]) if (counters[kind]) sentences.push(sizes(kind, counters[kind]));
+  for (const kind of ["reads", "writes"]) sentences.push(...sizes(kind, counters[kind]));
   const others = report.others.map((other) => `${other.job || "requests without a job"} ${percent(other.traffic_ppm / 1e6)}`);
   sentences.push(others.length === 0 ? "No other job had requests in this time."
     : `It moved ${percent(report.coverage_ppm / 1e6)} of all bytes in this time; others: ${others.join(", ")}.`);
@@ -63,10 +63,11 @@ function ofActiveTime(report, nanos) {
 }
 
 function sizes(kind, accesses) {
-  const names = ["below 4 KiB", "below 64 KiB", "below 1 MiB", "larger"];
+  const names = ["below 4 KiB", "below 64 KiB", "below 1 MiB", "of 1 MiB or more"];
   const all = accesses.sizes.reduce((sum, one) => sum + one, 0);
+  if (all === 0) return [];
   const parts = accesses.sizes.map((one, nth) => (one > 0 ? `${percent(one / all)} ${names[nth]}` : ""));
-  return `Of ${count(all)} ${kind} ${parts.filter(Boolean).join(", ")}; ${percent(1 - accesses.random / all)} began where the last one ended.`;
+  return [`Of ${count(all)} ${kind} ${parts.filter(Boolean).join(", ")}; ${percent(1 - accesses.random / all)} began where a previous one ended.`];
 }
 
 function line(tag, text, kind = "") {

@@ -273,7 +273,7 @@ mod tests {
             let arrival = Arrival { subject, kind, amount, lane, token: 0 };
             let id = self.dispatcher.enqueue(arrival, self.now);
             assert_eq!(self.dispatcher.poll_dispatch(self.now).map(|chosen| chosen.id), Some(id));
-            self.dispatcher.count_access(id, amount.bytes, false);
+            self.dispatcher.count_access(id, amount.bytes, false, 0);
             self.dispatcher.complete(id, amount, self.now);
             while self.dispatcher.poll_dispatch(self.now).is_some() {}
             self.dispatcher.release_subject(subject);

@@ -388,7 +388,8 @@ fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
             cx.answer_own(xattr::set(cx, name, flags, data))
         }
         ExtRequest::Removexattr { name, .. } => cx.answer_own(xattr::remove(cx, name)),
-        ExtRequest::Commit { .. } => cx.answer_own(own::commit(cx)),
+        // The mount's own, not an operation of its user: its cost is charged.
+        ExtRequest::Commit { .. } => cx.answer_served(own::commit(cx), Amount::default()),
         ExtRequest::Session { .. }
         | ExtRequest::Identity { .. }
         | ExtRequest::Retire { .. }

@@ -13,7 +13,7 @@ use super::reached::Reached;
 use super::{Context, Ending};
 use crate::export::{self, ExportNode};
 use crate::fids::{FidEntry, FidState, OpenFid};
-use crate::trace::LastAccess;
+use crate::trace::AccessHistory;
 use crate::writes::WriteFile;
 
 /// Maximum number of attempts to open a name that others create and remove all the time.
@@ -183,7 +183,7 @@ pub(super) fn file(flags: OFlags) -> FidState {
         flags,
         writing: WriteFile::default(),
         locks: Arc::default(),
-        last: LastAccess::default(),
+        accesses: AccessHistory::default(),
         position: Mutex::default(),
     }
 }

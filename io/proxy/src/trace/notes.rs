@@ -78,7 +78,7 @@ impl TraceRecorder {
         let outcome = TraceOutcome::Cancelled;
         self.record_request(TraceCaller::User(user), now, |subject| TraceRequest {
             lane: asked.lane,
-            access: asked.access,
+            access: asked.access.map(|order| order.access),
             arrived: asked.arrived,
             queued: now.since(asked.arrived),
             requested: asked.amount.bytes,
@@ -132,7 +132,7 @@ impl TraceRecorder {
         let request = TraceRequest {
             class: running.class.map(|class| class.to_bits()),
             lane: asked.lane,
-            access: asked.access,
+            access: asked.access.map(|order| order.access),
             queued: running.queued,
             requested: asked.amount.bytes,
             served: asked.amount,

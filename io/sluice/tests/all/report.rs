@@ -118,7 +118,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
         "It read 1.63 MB in 400 operations and wrote 0 B in 0.",
         "Limits delayed it for ",
         "  the limit of rule jobs (jobid=dd.1): ",
-        "Of 400 reads with data 100 % below 64 KiB; 0 % began at the end of the previous one.",
+        "Of 400 reads with data 100 % below 64 KiB; 0 % began at the end of a previous one.",
         "98 % were its own; 1 other job: logger 1 %.",
         "Pattern small-random-reads: ",
         "copy the file into memory",
