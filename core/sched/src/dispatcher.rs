@@ -164,6 +164,7 @@ impl Dispatcher {
         };
         new.set_reserved_slots();
         new.set_units();
+        new.apply_dependents();
         new
     }
 

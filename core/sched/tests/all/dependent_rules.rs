@@ -44,6 +44,14 @@ fn a_follower_has_a_part_of_its_parents_limit_within_its_bounds() {
 }
 
 #[test]
+fn a_limit_that_depends_on_another_rule_holds_from_the_start() {
+    let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(500) };
+    let follower = child("b", 20, "a", part(50), 5);
+    let w = world(vec![limited("a", 30), follower, child("c", 70, "a", gate, 10)]);
+    assert_eq!((effective(&w, "b"), effective(&w, "c")), (15, 10));
+}
+
+#[test]
 fn a_follower_of_a_follower_has_a_part_of_the_part() {
     let all =
         vec![child("c", 50, "b", part(50), 1), child("b", 50, "a", part(50), 1), limited("a", 40)];
