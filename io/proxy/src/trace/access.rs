@@ -1,10 +1,10 @@
 //! The order of the accesses to an open file.
 //!
 //! ```text
-//!   arrival ─► one of the last 8 ends here? ─ yes ─► sequential; does it end where one of the last 8
-//!                      │ no                          began that followed none? that one follows it
+//!   arrival ─► one of the recent runs ends here? ─ yes ─► sequential: the run grows, and if it meets
+//!                      │ no                               one that had followed none, they are one
 //!                      ▼
-//!            same, forward, backward: random, unless a later arrival fills the gap before it
+//!            same, forward, backward: random, a run of its own that has followed none
 //! ```
 //!
 //! A mount sends the requests of one file over several connections, so they arrive a little out of
@@ -12,7 +12,7 @@
 //! sequential. The accesses are recorded while requests are taken in, so their order is that of the
 //! client's messages and not that of their replies.
 //!
-//! A reader that goes backwards never fills a gap: only an access that follows another one does.
+//! A reader that goes backwards never joins two runs: only an access that follows another one does.
 
 use std::sync::Mutex;
 
@@ -33,19 +33,19 @@ pub(crate) struct AccessOrder {
 
 #[derive(Debug)]
 struct RecentAccesses {
-    /// A ring: `next` is the place of the oldest.
-    ring: [RecentAccess; RECENT],
-    next: usize,
+    /// The start of the last access.
+    last: u64,
+    /// The runs, those that grew last first.
+    runs: [Option<AccessRun>; RUNS],
 }
 
+/// Accesses each of which begins where the one before it ends.
 #[derive(Clone, Copy, Debug)]
-struct RecentAccess {
+struct AccessRun {
     start: u64,
     end: u64,
-    /// Whether it begins where no earlier access had ended.
+    /// Whether its first access is counted as random.
     jumped: bool,
-    /// Whether another one begins where it ends.
-    followed: bool,
 }
 
 impl AccessHistory {
@@ -57,47 +57,50 @@ impl AccessHistory {
 
 impl RecentAccesses {
     fn record(&mut self, start: u64, len: u64) -> AccessOrder {
-        let last = self.ring[(self.next + RECENT - 1) % RECENT].start;
-        let before = self.ring.iter_mut().find(|known| !known.followed && known.end == start);
-        let access = match before {
-            Some(before) => {
-                before.followed = true;
-                Access::Sequential
-            }
-            None if start == last => Access::Same,
-            None if start > last => Access::Forward,
-            None => Access::Backward,
-        };
-        let (end, jumped) = (start.saturating_add(len), access != Access::Sequential);
-        let mut at = self.next;
-        self.ring[at] = RecentAccess { start, end, jumped, followed: false };
-        self.next = (at + 1) % RECENT;
+        let last = std::mem::replace(&mut self.last, start);
+        let end = start.saturating_add(len);
         let mut joined = 0;
-        while !jumped {
-            let end = self.ring[at].end;
-            let Some(next) = self.ring.iter().position(|known| known.jumped && known.start == end)
-            else {
-                break;
-            };
-            (self.ring[at].followed, self.ring[next].jumped) = (true, false);
-            (at, joined) = (next, joined + 1);
-        }
+        let (run, access) = match self.take(|run| run.end == start) {
+            Some(before) => {
+                let mut run = AccessRun { end, ..before };
+                while let Some(next) = self.take(|next| next.jumped && next.start == run.end) {
+                    run.end = next.end;
+                    joined += 1;
+                }
+                (run, Access::Sequential)
+            }
+            None => {
+                let access = match start {
+                    _ if start == last => Access::Same,
+                    _ if start > last => Access::Forward,
+                    _ => Access::Backward,
+                };
+                (AccessRun { start, end, jumped: true }, access)
+            }
+        };
+        // The place of a run that was taken, or that of the oldest.
+        let place = self.runs.iter().position(Option::is_none).unwrap_or(RUNS - 1);
+        self.runs[..=place].rotate_right(1);
+        self.runs[0] = Some(run);
         AccessOrder { access, joined }
+    }
+
+    fn take(&mut self, is: impl Fn(&AccessRun) -> bool) -> Option<AccessRun> {
+        self.runs.iter_mut().find(|run| run.as_ref().is_some_and(&is))?.take()
     }
 }
 
 impl Default for RecentAccesses {
     /// The first access is sequential at the beginning of the file.
     fn default() -> RecentAccesses {
-        let none = RecentAccess { start: 0, end: 0, jumped: false, followed: true };
-        let mut ring = [none; RECENT];
-        ring[RECENT - 1].followed = false;
-        RecentAccesses { ring, next: 0 }
+        let mut runs = [None; RUNS];
+        runs[0] = Some(AccessRun { start: 0, end: 0, jumped: false });
+        RecentAccesses { last: 0, runs }
     }
 }
 
-/// How many accesses are remembered: twice the four channels of a mount.
-const RECENT: usize = 8;
+/// How many runs are remembered: twice the four channels of a mount.
+const RUNS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -163,6 +166,17 @@ mod tests {
         arrivals.extend(hands);
         assert!(arrivals.windows(2).filter(|two| two[1] != two[0] + 1).count() > 5_000);
         assert_eq!(random(arrivals.into_iter().map(|piece| (piece << 17, 1 << 17))), 0);
+    }
+
+    #[test]
+    fn channels_that_send_several_pieces_at_once_are_sequential() {
+        // Four pieces of each channel arrive together, those of the last channel first.
+        let pieces = (0..100).flat_map(|round| {
+            [3, 2, 1, 0]
+                .into_iter()
+                .flat_map(move |channel| (0..4).map(move |piece| 16 * round + 4 * channel + piece))
+        });
+        assert_eq!(random(pieces.map(|piece: u64| (piece << 20, 1 << 20))), 0);
     }
 
     #[test]
