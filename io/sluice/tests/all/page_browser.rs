@@ -162,6 +162,31 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
     browser.until_told("it is counted again", || browser.text("#unanswered").is_empty());
 }
 
+#[test]
+fn the_report_of_a_job_that_only_reads_has_its_limit_and_nothing_of_writes() {
+    let scene = Scene::new("page-report");
+    let Some(browser) = Browser::open(WIDE, &scene.controller.url) else { return };
+    until("the reads are counted", || {
+        scene.client().job_report("dd.1", "").is_ok_and(|report| {
+            report.delayed_span_ns > 0 && report.delay_causes.iter().any(|cause| cause.is_limit)
+        })
+    });
+    browser.until_told("the job has a row", || browser.row("#payers", "dd.1").is_some());
+    let name = "[...document.querySelectorAll('#payers button.link')]";
+    browser.run(&format!("{name}.find((one) => one.textContent === 'dd.1').click()"));
+    browser.until_says("#report-lines", "It achieved ");
+    let text = browser.text("#report-lines");
+    browser.shot("report");
+    for part in ["with requests", "Limits delayed it for ", "of its active time", " reads "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.contains("Delayed by the limit of rule jobs (jobid=dd.1): "), "{text}");
+    for part in ["NaN", "undefined", " writes ", "requested"] {
+        assert!(!text.contains(part), "{part}: {text}");
+    }
+    browser.has_no(CROWDED);
+}
+
 /// What a rule does and what its bar says of it.
 const BAR: &str = "const row = document.querySelector('#rule-rows .bar').closest('tr'); \
                    return [row.cells[4].innerText, row.querySelector('.bar').ariaLabel]";
