@@ -428,10 +428,10 @@ mod tests {
         };
         let (held, free, idle) = (point(10, 1, 30, 9), point(11, 1, 60, 0), point(12, 1, 6, 0));
         let seen = UndelayedRate { at_s: 660, bytes_per_s: 2_000_000, ops_per_s: 200 };
-        assert_eq!(of(vec![held.clone(), free.clone(), idle.clone()]), Some(seen));
-        assert_eq!(of(vec![held.clone()]), None, "no minute was without delays");
-        assert_eq!(of(vec![free.clone(), idle.clone()]), None, "no limit delayed it");
-        assert_eq!(of(vec![held.clone(), idle]), None, "it wanted less in that minute");
+        assert_eq!(of(vec![held, free, idle]), Some(seen));
+        assert_eq!(of(vec![held]), None, "no minute was without delays");
+        assert_eq!(of(vec![free, idle]), None, "no limit delayed it");
+        assert_eq!(of(vec![held, idle]), None, "it wanted less in that minute");
         let mut brief = free;
         brief.sums.active_ns = 999_999_999;
         assert_eq!(of(vec![held, brief]), None, "too short");

@@ -193,7 +193,7 @@ mod tests {
     fn two_streams_through_one_file_are_each_sequential() {
         let piece = |nth: u64| {
             let stream = nth % 2;
-            ((stream << 30) + (nth / 2 << 16), 1 << 16)
+            ((stream << 30) + ((nth / 2) << 16), 1 << 16)
         };
         assert_eq!(random((0..1_000).map(piece)), 1, "the second one begins somewhere");
     }
