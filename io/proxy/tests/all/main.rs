@@ -9,4 +9,5 @@ mod frozen;
 mod grace;
 mod learning;
 mod peer;
+mod promises;
 mod reserved;

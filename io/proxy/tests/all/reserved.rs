@@ -18,50 +18,58 @@ use crate::disk::{Disk, Done, HOLD, Times};
 use crate::peer::{P9Channel, Served, Setup, USER, open_request, until};
 
 /// What the proxy believes, whatever requests take: a write of 4 KiB costs as much as 125 opens.
-const COSTS: &str = "slots_max = 1\n\
+pub(crate) const COSTS: &str = "slots_max = 1\n\
     [device]\nread = [[\"4KiB\", \"1ms\"], [\"16KiB\", \"2ms\"]]\n\
     write = [[\"4KiB\", \"1ms\"], [\"16KiB\", \"2ms\"]]\n\
     [cached]\nread = [[\"4KiB\", \"1us\"]]\nwrite = [[\"4KiB\", \"1us\"]]\n";
 /// The file that every job has open.
 const DATA: u32 = 1;
-const NO_TIME: Times = Times { small: Duration::ZERO, large: Duration::ZERO };
+pub(crate) const NO_TIME: Times = Times { small: Duration::ZERO, large: Duration::ZERO };
 
 /// A proxy in front of a disk, and a job that keeps the disk busy.
-struct Bench<'d> {
+pub(crate) struct Bench<'d> {
     disk: &'d Disk,
-    holder: Job,
-    served: Served,
+    pub(crate) holder: Job,
+    pub(crate) served: Served,
 }
 
 /// A connection of a job that has the file `small` open, and what it has under way.
-struct Job {
-    client: P9Channel,
-    sent: Vec<Tag>,
-    fids: u32,
+pub(crate) struct Job {
+    pub(crate) client: P9Channel,
+    pub(crate) sent: Vec<Tag>,
+    pub(crate) fids: u32,
 }
 
 impl<'d> Bench<'d> {
     /// The rule of the job `vip` has these keys; every other job is a class of the same weight.
-    fn new(disk: &'d Disk, name: &str, keys: &str) -> Bench<'d> {
-        let dir = disk.path().display();
-        let export = format!("[[export]]\nname = \"x\"\ndir = \"{dir}\"\ntarget = \"disk\"\n");
-        let target = "[[target]]\nname = \"disk\"\ncosts = \"@/costs\"\nwrite_mode = \"cached\"\n";
+    pub(crate) fn new(disk: &'d Disk, name: &str, keys: &str) -> Bench<'d> {
         let rules = format!(
             "[[rule]]\nname = \"vip\"\nmatch = \"jobid={{vip}}\"\n{keys}\n\
              [[rule]]\nname = \"others\"\nper = [\"jobid\"]\n"
         );
+        Bench::with_rules(disk, name, COSTS, &rules)
+    }
+
+    pub(crate) fn with_rules(disk: &'d Disk, name: &str, costs: &str, rules: &str) -> Bench<'d> {
+        let dir = disk.path().display();
+        let export = format!("[[export]]\nname = \"x\"\ndir = \"{dir}\"\ntarget = \"disk\"\n");
+        let target = "[[target]]\nname = \"disk\"\ncosts = \"@/costs\"\nwrite_mode = \"cached\"\n";
         let setup = Setup::new(name).tables(&format!("{export}{target}"));
-        let served = setup.file("costs", COSTS).rules(&rules).start();
+        let served = setup.file("costs", costs).rules(rules).start();
         let holder = Job::new(&served, "holder");
         Bench { disk, holder, served }
     }
 
-    fn job(&self, name: &str) -> Job {
+    pub(crate) fn job(&self, name: &str) -> Job {
         Job::new(&self.served, name)
     }
 
     /// What the disk does after a write that held it, while which `jobs` did `send`.
-    fn order_of(&mut self, jobs: &mut [Job], send: impl Fn(usize, &mut Job)) -> Vec<Done> {
+    pub(crate) fn order_of(
+        &mut self,
+        jobs: &mut [Job],
+        send: impl Fn(usize, &mut Job),
+    ) -> Vec<Done> {
         self.disk.take_log();
         self.holder.write(HOLD);
         until("the disk is held", || self.disk.is_held());
@@ -85,7 +93,7 @@ impl Job {
     }
 
     /// Sends a write of 4 KiB that begins with a byte.
-    fn write(&mut self, first: u8) {
+    pub(crate) fn write(&mut self, first: u8) {
         let mut data = [b'.'; 4096];
         data[0] = first;
         let write = ExtRequest::Write { fid: Fid(DATA), offset: 0, flags: 0, data: &data };
@@ -93,14 +101,14 @@ impl Job {
     }
 
     /// Sends an open of a file that no other has opened.
-    fn open(&mut self, name: &str) {
+    pub(crate) fn open(&mut self, name: &str) {
         self.fids += 1;
         let root = self.client.root.clone();
         let request = open_request(self.fids, name, open::WRONLY, 0);
         self.sent.push(self.client.send(HandleList::one(&root), request));
     }
 
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for tag in self.sent.drain(..) {
             let frame = self.client.wait(tag);
             assert!(frame.own().is_ok(), "{frame:?}");

@@ -5,10 +5,11 @@
 //!          └─► the simulator, three jobs that always have requests ───────► requests of each
 //! ```
 //!
-//! Weights are compared by the order in which requests are served, which no other load on this
+//! Shares are compared by the order in which requests are served, which no other load on this
 //! machine changes: nothing is let go before all requests are there, and only replies count that
-//! came while both jobs with weights had more. How near a limit is reached from below is a matter
-//! of speed, which `sluice-bench qos` measures; here it is not exceeded.
+//! came while the jobs that are compared had more. How near a limit is reached from below is a
+//! matter of speed, which `sluice-bench qos` measures; here it is not exceeded. So a reservation is
+//! one that no machine can reach: it is always due.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,131 +20,211 @@ use crate::controlled::api_of;
 use ninep::{Fid, Request, Tag};
 use sim::{Policy, Scenario, World};
 
-const RULES: &str = r#"
-[[rule]]
-name = "heavy"
-match = "jobid={heavy}"
-weight = 3
+/// A job, the keys of its rule, the size of its requests, and how many are sent at once.
+type CrossJob = (&'static str, &'static str, u32, u64);
 
-[[rule]]
-name = "light"
-match = "jobid={light}"
+/// A target with these costs, and what the jobs do.
+struct CrossCase {
+    name: &'static str,
+    jobs: &'static [CrossJob],
+    /// `read` or `write`. Reads are answered by the page cache.
+    kind: &'static str,
+    slots: u32,
+    /// The time of each size, in the form of a file of costs.
+    costs: &'static str,
+}
 
-[[rule]]
-name = "limited"
-match = "jobid={limited}"
-limit = "500ops/s"
-"#;
+const WEIGHTS: CrossCase = CrossCase {
+    name: "weights",
+    jobs: &[
+        ("heavy", "weight = 3", 1024, 2400),
+        ("light", "", 1024, 2400),
+        ("limited", "limit = \"500ops/s\"", 1024, 2400),
+    ],
+    kind: "read",
+    slots: 1,
+    costs: "[[\"1KiB\", \"100us\"]]",
+};
 
-/// The same, but for what holds everybody until all requests are there: a read of each goes, and
-/// the next one a quarter of an hour later.
-const HELD: &str = r#"
-[[rule]]
-name = "heavy"
-match = "jobid={heavy}"
-weight = 3
-limit = "1B/s"
+const RESERVED: CrossCase = CrossCase {
+    name: "reserved",
+    jobs: &[
+        ("reserved", "reservation = \"1TB/s\"", 1024, 2400),
+        ("heavy", "weight = 3", 1024, 2400),
+        ("light", "", 1024, 2400),
+    ],
+    ..WEIGHTS
+};
 
-[[rule]]
-name = "light"
-match = "jobid={light}"
-limit = "1B/s"
+/// A large write takes all slots, a small one takes one of them.
+const SIZES: CrossCase = CrossCase {
+    name: "sizes",
+    jobs: &[("small", "", 1024, 2400), ("large", "", 65536, 300)],
+    kind: "write",
+    slots: 8,
+    costs: "[[\"1KiB\", \"1ms\"], [\"64KiB\", \"8ms\"]]",
+};
 
-[[rule]]
-name = "limited"
-match = "jobid={limited}"
-limit = "1B/s"
-"#;
-
-const JOBS: [&str; 3] = ["heavy", "light", "limited"];
-/// Requests of each job, all sent at once.
-const SENT: u64 = 2400;
-const COUNT: u32 = 1024;
 const LIMIT: u64 = 500;
 /// What a limit that names no burst makes up for, and the request in hand.
 const BURST: u64 = LIMIT / 10 + 1;
 /// Requests that may go before all are there, by which the order may differ.
-const LAG: u64 = SENT / 100;
+const LAG: u64 = 24;
 
 #[test]
 fn the_simulator_and_a_real_proxy_divide_alike() {
-    let simulated = simulated();
-    let proxy = Setup::new("cross-check")
-        .top("threads = 1\ntags_max = 8192\nbytes_in_flight_max = \"64MiB\"")
-        .rules(HELD)
-        .api()
-        .start();
-    proxy.client().make(1, "f");
-    let mut owner = proxy.client();
-    owner.open_name(1, "f", ninep::open::RDWR).unwrap();
-    owner.write(1, 0, &[7; COUNT as usize]).unwrap();
-    let (order, span_ns) = served(&proxy);
-
+    let simulated = WEIGHTS.simulated();
+    let (order, span_ns) = WEIGHTS.served();
     // As long as both have more: of the light one's a third is served by then.
-    let both = order.iter().filter(|job| **job != "limited").take(SENT as usize * 5 / 4);
-    let real = both.clone().filter(|job| **job == "heavy").count() as u64;
-    let (heavy, light) = (simulated["heavy"], simulated["light"]);
-    let alike = both.count() as u64 * heavy / (heavy + light);
-    assert!(real.abs_diff(alike) <= LAG, "{real} of the heavy one's, simulated {alike}");
+    alike(order.iter().filter(|job| **job != "limited").take(3000), &simulated, "heavy", "light");
 
     // The simulated span is ten seconds.
     let most = |per_ten_s: u64| per_ten_s * span_ns / 10_000_000_000 + BURST;
     assert!(simulated["limited"].abs_diff(10 * LIMIT) <= BURST, "{simulated:?}");
-    assert!(SENT <= most(simulated["limited"] + BURST), "{SENT} in {span_ns} ns");
+    assert!(2400 <= most(simulated["limited"] + BURST), "2400 in {span_ns} ns");
 }
 
-// ---- the real one ----
-
-/// The jobs in the order in which their requests were answered, and how long that took by the
-/// proxy's clock.
-fn served(proxy: &Proxy) -> (Vec<&'static str>, u64) {
-    let mut client = proxy.connect();
-    client.version(1 << 20);
-    for (fid, job) in (1..).zip(JOBS) {
-        client.attach(0, &format!("x?job={job}"), USER).unwrap();
-        client.open_name(fid, "f", ninep::open::RDONLY).unwrap();
-        client.clunk(0).unwrap();
-    }
-    let mut bytes = Vec::new();
-    for nth in 0..SENT * 3 {
-        let fid = Fid(1 + (nth % 3) as u32);
-        let mut one = Vec::new();
-        Request::Read { fid, offset: 0, count: COUNT }.encode(Tag(nth as u16), &mut one);
-        bytes.extend(one);
-    }
-    client.send_bytes(&bytes);
-    let api = api_of(proxy);
-    let queued = || {
-        let classes = api.classes().unwrap().classes;
-        classes.iter().map(|class| class.usage.queued).sum::<u64>()
-    };
-    until("all are there", || queued() > SENT * 3 - LAG);
-    let from = api.classes().unwrap().t_ns;
-    api.set_rules(RULES).unwrap();
-    let tags = (0..SENT * 3).map(|_| client.next().tag().0);
-    let order = tags.map(|tag| JOBS[usize::from(tag % 3)]).collect();
-    (order, api.classes().unwrap().t_ns - from)
+#[test]
+fn a_reservation_goes_before_weights_in_both() {
+    let simulated = RESERVED.simulated();
+    let all: u64 = simulated.values().sum();
+    assert!(simulated["reserved"] * 100 >= all * 99, "{simulated:?}");
+    let (order, _) = RESERVED.served();
+    let first = order[..2400].iter().filter(|job| **job == "reserved").count() as u64;
+    assert!(first + LAG >= 2400, "{first} of the first 2400");
+    // Then the weights decide, as without it.
+    let rest = order.iter().filter(|job| **job != "reserved").take(3000);
+    alike(rest, &WEIGHTS.simulated(), "heavy", "light");
 }
 
-// ---- the simulated one ----
+#[test]
+fn small_and_large_requests_share_the_slots_alike() {
+    let simulated = SIZES.simulated();
+    assert!(simulated["small"] > 6 * simulated["large"], "{simulated:?}");
+    let (order, _) = SIZES.served();
+    alike(order.iter().take(2000), &simulated, "small", "large");
+}
 
-/// Requests of each job in ten seconds.
-fn simulated() -> BTreeMap<&'static str, u64> {
-    let job = |name: &str| {
-        format!(
-            "[[job]]\nname = \"{name}\"\n\
-             steps = [{{ do = \"read {COUNT}B\", depth = {SENT} }}]\n"
-        )
-    };
-    let text = format!(
-        "from = \"a real proxy\"\ndescription =  \"Reads that the page cache answers.\"\n\
-         duration = \"12s\"\nwarmup = \"2s\"\nrules = '''{RULES}'''\n\
-         [[target]]\nname = \"proxy\"\nslots = 1\nthreads = 1\nparallelism = 1\n\
-         hit_percent = 100\nread = [[\"1KiB\", \"1ms\"]]\ncached = [[\"1KiB\", \"100us\"]]\n{}",
-        JOBS.map(job).concat()
-    );
-    let scenario = Scenario::parse(&text, "cross-check").unwrap_or_else(|error| panic!("{error}"));
-    let report = World::new(&scenario, Policy::Dispatcher, 1).without_checks().run();
-    assert_eq!(report.violations, []);
-    JOBS.map(|job| (job, report.job(job).unwrap().requests)).into()
+/// Of these requests, of one job or the other, as many are of one as the simulation has.
+fn alike<'j>(
+    order: impl Iterator<Item = &'j &'static str>,
+    simulated: &BTreeMap<&'static str, u64>,
+    one: &str,
+    other: &str,
+) {
+    let order: Vec<_> = order.collect();
+    let real = order.iter().filter(|job| ***job == one).count() as u64;
+    let expected = order.len() as u64 * simulated[one] / (simulated[one] + simulated[other]);
+    assert!(real.abs_diff(expected) <= LAG, "{real} of {one}, simulated {expected}: {simulated:?}");
+}
+
+impl CrossCase {
+    /// A rule for each job. `held`: one request of each goes, and the next one a quarter of an hour
+    /// later.
+    fn rules(&self, held: bool) -> String {
+        let rule = |(name, keys, ..): &CrossJob| {
+            let keys = if held { "limit = \"1B/s\"" } else { keys };
+            format!("[[rule]]\nname = \"{name}\"\nmatch = \"jobid={{{name}}}\"\n{keys}\n")
+        };
+        self.jobs.iter().map(rule).collect()
+    }
+
+    // ---- the real one ----
+
+    /// The jobs in the order in which their requests were answered, and how long that took by the
+    /// proxy's clock.
+    fn served(&self) -> (Vec<&'static str>, u64) {
+        let setup = Setup::new(&format!("cross-check-{}", self.name));
+        let (costs, slots) = (self.costs, self.slots);
+        std::fs::create_dir_all(setup.dir()).unwrap();
+        let file = setup.dir().with_extension("costs");
+        let lanes =
+            ["device", "cached"].map(|lane| format!("[{lane}]\nread = {costs}\nwrite = {costs}\n"));
+        std::fs::write(&file, format!("slots_max = {slots}\n{}", lanes.concat())).unwrap();
+        let tables = format!(
+            "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"t\"\n\
+             [[target]]\nname = \"t\"\ncosts = \"{}\"\nwrite_mode = \"cached\"\n",
+            file.display()
+        );
+        let proxy = setup
+            .top("threads = 1\ntags_max = 8192\nbytes_in_flight_max = \"64MiB\"")
+            .tables(&tables)
+            .rules(&self.rules(true))
+            .api()
+            .start();
+        proxy.client().make(1, "f");
+        let mut owner = proxy.client();
+        owner.open_name(1, "f", ninep::open::RDWR).unwrap();
+        owner.write(1, 0, &[7; 1024]).unwrap();
+        let served = self.order_at(&proxy);
+        std::fs::remove_file(file).unwrap();
+        served
+    }
+
+    fn order_at(&self, proxy: &Proxy) -> (Vec<&'static str>, u64) {
+        let mut client = proxy.connect();
+        client.version(1 << 20);
+        for (fid, (job, ..)) in (1..).zip(self.jobs) {
+            client.attach(0, &format!("x?job={job}"), USER).unwrap();
+            client.open_name(fid, "f", ninep::open::RDWR).unwrap();
+            client.clunk(0).unwrap();
+        }
+        let data = vec![7; 65536];
+        let (mut bytes, mut sent) = (Vec::new(), Vec::new());
+        let most = self.jobs.iter().map(|job| job.3).max().unwrap();
+        for nth in 0..most {
+            for (fid, (job, _, size, count)) in (1..).zip(self.jobs) {
+                if nth >= *count {
+                    continue;
+                }
+                let request = match self.kind {
+                    "read" => Request::Read { fid: Fid(fid), offset: 0, count: *size },
+                    _ => Request::Write { fid: Fid(fid), offset: 0, data: &data[..*size as usize] },
+                };
+                let mut one = Vec::new();
+                request.encode(Tag(sent.len() as u16), &mut one);
+                sent.push(*job);
+                bytes.extend(one);
+            }
+        }
+        client.send_bytes(&bytes);
+        let api = api_of(proxy);
+        let queued = || {
+            let classes = api.classes().unwrap().classes;
+            classes.iter().map(|class| class.usage.queued).sum::<u64>()
+        };
+        until("all are there", || queued() + LAG > sent.len() as u64);
+        let from = api.classes().unwrap().t_ns;
+        api.set_rules(&self.rules(false)).unwrap();
+        let tags = (0..sent.len()).map(|_| client.next().tag().0);
+        let order = tags.map(|tag| sent[usize::from(tag)]).collect();
+        (order, api.classes().unwrap().t_ns - from)
+    }
+
+    // ---- the simulated one ----
+
+    /// Requests of each job in ten seconds.
+    fn simulated(&self) -> BTreeMap<&'static str, u64> {
+        let (kind, costs, slots) = (self.kind, self.costs, self.slots);
+        let job = |(name, _, size, count): &CrossJob| {
+            format!(
+                "[[job]]\nname = \"{name}\"\n\
+                 steps = [{{ do = \"{kind} {size}B\", depth = {count} }}]\n"
+            )
+        };
+        let jobs: String = self.jobs.iter().map(job).collect();
+        let text = format!(
+            "from = \"a real proxy\"\ndescription =  \"Requests without waits for a disk.\"\n\
+             duration = \"12s\"\nwarmup = \"2s\"\nrules = '''{}'''\n\
+             [[target]]\nname = \"proxy\"\nslots = {slots}\nthreads = 1\nparallelism = {slots}\n\
+             hit_percent = 100\nread = {costs}\nwrite = {costs}\ncached = {costs}\n{jobs}",
+            self.rules(false)
+        );
+        let scenario =
+            Scenario::parse(&text, "cross-check").unwrap_or_else(|error| panic!("{error}"));
+        let report = World::new(&scenario, Policy::Dispatcher, 1).without_checks().run();
+        assert_eq!(report.violations, []);
+        let requests = |(job, ..): &CrossJob| (*job, report.job(job).unwrap().requests);
+        self.jobs.iter().map(requests).collect()
+    }
 }

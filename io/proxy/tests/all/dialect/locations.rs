@@ -237,8 +237,8 @@ fn a_link_that_was_made_beside_the_proxy_counts_by_all_names_that_were_looked_up
 // ---- projects ----
 
 /// A file system with project ids in a file; unmounted when dropped.
-struct Projects {
-    dir: PathBuf,
+pub(crate) struct Projects {
+    pub(crate) dir: PathBuf,
     image: PathBuf,
 }
 
@@ -288,7 +288,7 @@ impl Drop for Projects {
 }
 
 /// A server of such a file system, in which `seven` is a directory of project 7.
-fn projects(name: &str) -> Option<(Projects, Served)> {
+pub(crate) fn projects(name: &str) -> Option<(Projects, Served)> {
     let disk = Projects::mount(name)?;
     disk.directory("seven", 7);
     let table = format!("[[export]]\nname = \"x\"\ndir = \"{}\"\n", disk.dir.display());

@@ -10,7 +10,7 @@ mod handles;
 mod identity;
 mod info;
 mod list;
-mod locations;
+pub(crate) mod locations;
 mod names;
 mod once;
 mod sessions;
