@@ -68,7 +68,7 @@ impl Backlog {
     pub fn by_weight(policy: Policy, classes: u32) -> Backlog {
         let mut text = String::new();
         for weight in 1..=WEIGHTS {
-            let _ = write!(text, "{}\n", class_rule(weight, classes));
+            let _ = writeln!(text, "{}", class_rule(weight, classes));
         }
         Backlog::with_rules(policy, classes, parsed(&text))
     }
