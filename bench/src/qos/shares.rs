@@ -86,6 +86,25 @@ impl SharesRule {
     }
 }
 
+/// Waits until both jobs have the backlog that a round needs: many threads take their time to begin.
+/// Without it the round is void, which says why.
+pub(crate) fn wait_for_backlog(
+    bed: &QosTestBed,
+    proxy: &QosProxy,
+    rule: SharesRule,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + BACKLOG_MAX;
+    while Instant::now() < deadline {
+        // Before its first request a job has no class.
+        let queued = usage(proxy).map_or([0; 2], |usage| usage.map(|usage| usage.queued));
+        if (0..2).all(|job| queued[job] > 2 * rule.jobs[job].in_service) {
+            break;
+        }
+        bed.wait(SAMPLE_EVERY)?;
+    }
+    Ok(())
+}
+
 /// Watches the jobs a and b until the lighter one was served as the rule wants.
 pub(crate) fn watch(
     bed: &QosTestBed,
@@ -188,6 +207,7 @@ pub(crate) const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
 /// New weights count from the next request on; what is queued by the old ones goes first.
 pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+const BACKLOG_MAX: Duration = Duration::from_secs(30);
 const TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// A little less than `threads_max` of the proxies: some threads read the sockets.
 const THREADS_MAX: u64 = 1000;

@@ -19,7 +19,7 @@ use super::backend::{BackendKind, ColdFile, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
 use super::mounted::{ENDLESS, QosFio, QosMount, on};
-use super::shares::{SETTLE, SharesJob, SharesRule, WEIGHTS, rules, watch};
+use super::shares::{SETTLE, SharesJob, SharesRule, WEIGHTS, rules, wait_for_backlog, watch};
 
 /// Weights on the slow backend and on the disk.
 pub(crate) const GROUP: FigureGroup = FigureGroup {
@@ -179,6 +179,7 @@ fn measure_case(
         ]),
     };
     let mut jobs = WeightsJobs::start(backend, case, &proxy, heavy, light)?;
+    wait_for_backlog(bed, &proxy, rule)?;
     for weight in WEIGHTS {
         if !sink.wants(&case.id(weight)) {
             continue;
