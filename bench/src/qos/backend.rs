@@ -155,5 +155,8 @@ impl BackendKind {
 /// hold two pages. A read through such a pipe is cut, which makes the kernel read ahead of it.
 const FEW_PIPES: &str = "\npipes_max = 16";
 
+/// More threads than there are requests in service: where all of them wait for the backend, none
+/// reads the sockets, and the dispatcher does not see what waits there.
+pub(crate) const MANY_THREADS: &str = "threads_max = 1024";
 /// The rate of the slow backend in bytes per second.
 pub(crate) const SLOW: u64 = 150_000_000;

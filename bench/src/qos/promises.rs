@@ -22,7 +22,7 @@ use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::backend::{BackendKind, ColdFile, QosBackend};
+use super::backend::{BackendKind, ColdFile, MANY_THREADS, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
 use super::slow::SlowRate;
@@ -167,7 +167,12 @@ fn measure_case(
     };
     let rules = |phase: &PromisePhase| scaled(phase.rules, capacity);
     let target = case.on.target();
-    let setup = QosSetup { target, rules: &rules(&case.phases[0]), ..QosSetup::default() };
+    let setup = QosSetup {
+        top: MANY_THREADS,
+        target,
+        rules: &rules(&case.phases[0]),
+        ..QosSetup::default()
+    };
     let proxy = backend.proxy(case.name, &setup)?;
     let _kept_cold = backend.keep_cold("data", ColdFile::Random)?;
     let span =
@@ -219,7 +224,7 @@ fn capacity(
     backend: &QosBackend<'_>,
     case: &PromiseCase,
 ) -> anyhow::Result<f64> {
-    let setup = QosSetup::default();
+    let setup = QosSetup { top: MANY_THREADS, ..QosSetup::default() };
     let proxy = backend.proxy(&format!("{}-free", case.name), &setup)?;
     let _kept_cold = backend.keep_cold("data", ColdFile::Random)?;
     let mut jobs = Vec::new();

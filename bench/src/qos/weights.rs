@@ -15,7 +15,7 @@ use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow};
 use super::super::figures::sink::FigureSink;
 use super::super::work::WorkOp;
-use super::backend::{BackendKind, ColdFile, QosBackend};
+use super::backend::{BackendKind, ColdFile, MANY_THREADS, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
 use super::mounted::{ENDLESS, QosFio, QosMount, on};
@@ -318,9 +318,6 @@ impl WeightsHalf {
     }
 }
 
-/// More than there are requests in service: where all threads wait for the backend, none reads the
-/// sockets, and the dispatcher does not see what waits in them.
-const MANY_THREADS: &str = "threads_max = 1024";
 /// Of a job.
 const CONNECTIONS: usize = 4;
 const FIO_THREADS_MAX: usize = 1024;
