@@ -5,89 +5,120 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use api::{ApiClient, Endpoints};
 use model::Bytes;
 
-use super::super::super::process::BenchProcess;
-use super::super::QosRun;
+use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::judge::median;
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::process::{BenchProcess, LOOK};
+use super::super::super::servers::find_program;
 use super::super::bed::QosTestBed;
-use super::super::table::{QosRow, QosTable, figures};
-use super::reader::{PageReader, PageReaders, windows};
-use super::{QosController, proxies, rules};
+use super::reader::{JobReaders, ReaderSample, windows};
+use super::{QosController, SLUICE, most, proxies, rules, sample};
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let bed = &run.bed;
-    if super::super::super::servers::find_program("etcd").is_err() {
-        table.note("deaths: no etcd here; Debian's etcd-server has it");
-        return Ok(());
-    }
+pub(super) fn row() -> FigureRow {
+    let what = "the leader of three controllers is killed 20 times, 80 MB/s over 4 proxies";
+    FigureRow::new("control/deaths", what, &[SLUICE])
+        .rounds(1, 20.0 * BETWEEN.as_secs_f64())
+        .goal(SLUICE, "leaderless_most_s", FigureBound::Most(5.0))
+        .goal(SLUICE, "miscounted_bytes", FigureBound::Most(0.0))
+        .goal(SLUICE, "least_of_10s_percent", FigureBound::Least(-2.0))
+        .goal(SLUICE, "most_of_10s_percent", FigureBound::Most(2.0))
+}
+
+pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
+    find_program("etcd").context("Debian's etcd-server has it")?;
     bed.file("f", Bytes::kib(64))?;
     let etcd = DeathsEtcd::start(bed)?;
     let store = format!("etcd:{}", etcd.clients.join(","));
-    let name = |at: usize| format!("controller{at}");
-    let mut all = (0..3)
-        .map(|at| QosController::with(bed, &name(at), &store).map(Some))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let urls: Vec<_> = all.iter().flatten().map(|one| one.url.clone()).collect();
+    let mut all = Deaths { bed, store, controllers: Vec::new() };
+    for at in 0..3 {
+        let controller = all.controller(at)?;
+        all.controllers.push(Some(controller));
+    }
+    let urls: Vec<_> = all.controllers.iter().flatten().map(|one| one.url.clone()).collect();
     let urls = urls.join(",");
     let client = ApiClient::at(&urls.parse::<Endpoints>()?)?;
-    wait_for_leader(run, &all)?;
+    all.wait_for_leader()?;
     let version = client.set_rules(&rules("80MB/s"))?.version;
     let proxies = proxies(bed, PROXIES, &urls, &version)?;
-    let readers = PageReaders::new();
-    let place = |at: usize| &proxies[at % PROXIES].address;
-    let threads: Vec<_> =
-        (0..READERS).map(|at| PageReader::start(&readers, place(at), "f", 64 << 10)).collect();
+    let places: Vec<_> = proxies.iter().map(|proxy| &proxy.address).collect();
+    let readers = JobReaders::start(&places, READERS, "f", 64 << 10);
     bed.wait(Duration::from_secs(5))?;
 
     let mut samples = vec![readers.sample()];
     let mut took_s: Vec<f64> = Vec::new();
-    let kills = run.rounds(20, 3);
-    for kill in 1..=kills {
-        table.progress(&format!("deaths: {kill} of {kills}"));
-        let leader = wait_for_leader(run, &all)?;
-        let victim = all[leader].take().context("it leads")?;
+    // There must be a few windows of ten seconds.
+    let kills = run.time(&row()).div_duration_f64(BETWEEN).round().max(3.0);
+    while (took_s.len() as f64) < kills {
+        took_s.push(all.kill_leader(&readers, &mut samples)?);
+    }
+    ensure!(client.rules()?.version == version, "the rules are not those that were set");
+    let miscounted = wait_for_usage(bed, &client, readers.end()?)?;
+    let [slow, fast] = windows(&samples, 10.0, 80e6).context("no ten seconds were measured")?;
+    Ok(sample([
+        ("leaderless_most_s", most(&took_s)),
+        ("leaderless_median_s", median(took_s).unwrap_or(f64::NAN)),
+        ("kills_count", kills),
+        ("miscounted_bytes", miscounted as f64),
+        ("least_of_10s_percent", slow),
+        ("most_of_10s_percent", fast),
+    ]))
+}
+
+/// Three controllers with one store, some of them dead for a moment.
+struct Deaths<'a> {
+    bed: &'a QosTestBed,
+    store: String,
+    controllers: Vec<Option<QosController>>,
+}
+
+impl Deaths<'_> {
+    fn controller(&self, at: usize) -> anyhow::Result<QosController> {
+        QosController::with(self.bed, &format!("controller{at}"), &self.store)
+    }
+
+    /// How long until another leads, in seconds; then the dead one is started again.
+    fn kill_leader(
+        &mut self,
+        readers: &JobReaders,
+        samples: &mut Vec<ReaderSample>,
+    ) -> anyhow::Result<f64> {
+        let leader = self.wait_for_leader()?;
+        let victim = self.controllers[leader].take().context("it leads")?;
         let began = Instant::now();
         victim.process.kill().context("cannot kill a controller")?;
-        while leader_of(&all).is_none() {
-            if began.elapsed() > Duration::from_secs(30) {
-                bail!("nobody leads 30 s after the leader's death");
+        while leader_of(&self.controllers).is_none() {
+            if began.elapsed() > PATIENCE {
+                bail!("nobody leads {} s after the leader's death", PATIENCE.as_secs());
             }
             samples.push(readers.sample());
-            bed.wait(Duration::from_millis(10))?;
+            self.bed.wait(RESOLUTION)?;
         }
-        took_s.push(began.elapsed().as_secs_f64());
-        all[leader] = Some(QosController::with(bed, &name(leader), &store)?);
-        let until = Instant::now() + Duration::from_secs(4);
+        let took_s = began.elapsed().as_secs_f64();
+        self.controllers[leader] = Some(self.controller(leader)?);
+        let until = Instant::now() + BETWEEN;
         while Instant::now() < until {
             samples.push(readers.sample());
-            bed.wait(Duration::from_millis(10))?;
+            self.bed.wait(RESOLUTION)?;
+        }
+        Ok(took_s)
+    }
+
+    fn wait_for_leader(&self) -> anyhow::Result<usize> {
+        let began = Instant::now();
+        loop {
+            if let Some(leader) = leader_of(&self.controllers) {
+                return Ok(leader);
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("no controller leads within {} s", PATIENCE.as_secs());
+            }
+            self.bed.wait(LOOK)?;
         }
     }
-    let kept = client.rules()?.version == version;
-    threads.into_iter().try_for_each(PageReader::end)?;
-    let counted = wait_for_usage(run, &client, readers.sample().bytes)?;
-    let most = took_s.iter().copied().fold(0.0, f64::max);
-    table.add(QosRow {
-        case: format!("deaths: the leader killed {kills} times"),
-        target: "the next within 5 s, nothing lost".into(),
-        reached: format!("{most:.2} s at most"),
-        met: Some(most <= 5.0 && kept && counted == 0),
-        beside: format!("rules kept: {kept}; bytes read and not counted: {counted}"),
-        figures: figures([("most_s", most), ("bytes_lost", counted as f64)]),
-    });
-    let Some((slow, fast)) = windows(&samples, 10.0, 80e6) else { return Ok(()) };
-    let percent = |part: f64| (part - 1.0) * 100.0;
-    table.add(QosRow {
-        case: "deaths: the limit over any 10 s meanwhile".into(),
-        target: "within 2 %".into(),
-        reached: format!("{:+.2} to {:+.2} %", percent(slow), percent(fast)),
-        met: Some(slow >= 0.98 && fast <= 1.02),
-        beside: format!("{READERS} clients over {PROXIES} proxies, 80 MB/s"),
-        figures: figures([("least_percent", percent(slow)), ("most_percent", percent(fast))]),
-    });
-    Ok(())
 }
 
 fn leader_of(all: &[Option<QosController>]) -> Option<usize> {
@@ -98,27 +129,17 @@ fn leader_of(all: &[Option<QosController>]) -> Option<usize> {
     all.iter().position(leads)
 }
 
-fn wait_for_leader(run: &QosRun<'_>, all: &[Option<QosController>]) -> anyhow::Result<usize> {
-    for _ in 0..1_500 {
-        if let Some(leader) = leader_of(all) {
-            return Ok(leader);
-        }
-        run.bed.wait(Duration::from_millis(20))?;
-    }
-    bail!("no controller leads within 30 s")
-}
-
-/// How far the ledger is from what the readers had, once it stands still there or for 20 s.
-fn wait_for_usage(run: &QosRun<'_>, client: &ApiClient, read: u64) -> anyhow::Result<i128> {
-    let mut off = i128::MAX;
+/// How far the ledger is from what the readers had, in bytes, once it agrees or after 20 s.
+fn wait_for_usage(bed: &QosTestBed, client: &ApiClient, read: u64) -> anyhow::Result<u64> {
+    let mut off = u64::MAX;
     for _ in 0..200 {
         let rows = client.usage("by=job&from=-2h")?.rows;
         let counted = rows.iter().find(|row| row.name == "job");
-        off = i128::from(read) - counted.map_or(0, |row| i128::from(row.counters.read_bytes));
+        off = read.abs_diff(counted.map_or(0, |row| row.counters.read_bytes));
         if off == 0 {
             break;
         }
-        run.bed.wait(Duration::from_millis(100))?;
+        bed.wait(Duration::from_millis(100))?;
     }
     Ok(off)
 }
@@ -166,3 +187,7 @@ fn log(dir: &Path, at: usize) -> std::path::PathBuf {
 
 const PROXIES: usize = 4;
 const READERS: usize = 16;
+/// After another leads, until it is killed as well.
+const BETWEEN: Duration = Duration::from_secs(4);
+const RESOLUTION: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,91 +14,136 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use fuse::{
     Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
     InodeEntry, InodeId, NewFile, Options, Reply,
 };
 use ninep::Fid;
 
+use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::sink::FigureSink;
 use super::super::super::session::{BenchIdentity, BenchSession as Client};
 use super::super::super::socket::BenchAddress;
-use super::super::QosRun;
-use super::super::bed::{QosSetup, QosTestBed};
-use super::super::table::{QosRow, QosTable, figures};
-use super::{QosController, wait_for_rules};
+use super::super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::{QosController, SLUICE, bed, sample, wait_for_rules};
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let bed = &run.bed;
-    let servers = match (0..SERVERS).map(|at| MetadataServer::mount(bed, at)).collect() {
-        Ok::<Vec<MetadataServer>, anyhow::Error>(servers) => servers,
-        Err(error) => {
-            table.note(format!("metadata: not measured: {error:#}"));
-            return Ok(());
-        }
+/// A row for each phase.
+pub(super) fn rows() -> Vec<FigureRow> {
+    let row = |phase: &MetadataPhase| {
+        let what = format!("getattr at 4 servers, weights 2 : 1: {}", phase.what);
+        FigureRow::new(&format!("control/metadata-{}", phase.name), &what, &[SLUICE])
+            .rounds(3, 20.0)
+            .goal(SLUICE, "least_percent", FigureBound::Least(98.0))
     };
-    let controller = QosController::start(bed, "metadata")?;
-    let version = controller.client.set_rules(RULES)?.version;
-    let start = |(at, server): (usize, &MetadataServer)| {
-        let top = format!("controller = \"{}\"\nproxy_name = \"m{at}\"", controller.url);
-        let second = Some(server.dir.clone());
-        let target = "slots_max = 1";
-        bed.proxy(&format!("m{at}"), &QosSetup { top: &top, target, second, ..QosSetup::default() })
-    };
-    let proxies = servers.iter().enumerate().map(start).collect::<anyhow::Result<Vec<_>>>()?;
-    wait_for_rules(bed, &proxies, &version)?;
-    let shared = Arc::new(MetadataState::default());
-    let askers = JOBS.iter().enumerate().flat_map(|(job, name)| {
-        let (shared, proxies) = (&shared, &proxies);
-        (0..SERVERS * DEPTH).map(move |at| {
-            let server = at % SERVERS;
-            ask(&proxies[server].address, name, job, server, shared)
-        })
-    });
-    let askers: Vec<Asker> = askers.collect();
-    table.progress("metadata: all begin");
-    bed.wait(Duration::from_secs(3))?;
-    let mut worst: Option<f64> = None;
-    for (at, phase) in PHASES.iter().enumerate() {
-        let (name, asked, target) = phase;
-        shared.phase.store(at, Ordering::Relaxed);
-        let before = shared.counts();
-        bed.wait(run.time(20, 6))?;
-        let after = shared.counts();
-        let served: Vec<u64> = (0..2).map(|job| after[job] - before[job]).collect();
-        let all = served.iter().sum::<u64>().max(1) as f64;
-        let kept = (0..2).map(|job| served[job] as f64 / all / target[job]).fold(1.0, f64::min);
-        worst = Some(worst.map_or(kept, |worst| worst.min(kept)));
-        let servers = |job: usize| asked[job].iter().filter(|asks| **asks).count();
-        table.add(QosRow {
-            case: format!("metadata: {name}: {} and {} servers", servers(0), servers(1)),
-            target: "98 % of its part for each".into(),
-            reached: format!("{:.1} %", kept * 100.0),
-            met: Some(kept >= 0.98),
-            beside: format!("{} and {} operations", served[0], served[1]),
-            figures: figures([
-                ("least_percent", kept * 100.0),
-                ("one", served[0] as f64),
-                ("two", served[1] as f64),
-            ]),
-        });
-    }
-    shared.stop.store(true, Ordering::Relaxed);
-    askers.into_iter().try_for_each(Asker::end)
+    PHASES.iter().map(row).collect()
 }
 
-/// Which servers each job asks, and the part of all service that its weight gives it.
-type MetadataPhase = (&'static str, [[bool; SERVERS]; 2], [f64; 2]);
+/// All phases have one set of servers: clients go on from one to the next.
+pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let rows = rows();
+    if !sink.wants_any(&rows) {
+        return Ok(());
+    }
+    let bed = bed(run)?;
+    let started = MetadataLoad::start(&bed);
+    for (at, row) in rows.iter().enumerate() {
+        sink.round_of(row, |_| match &started {
+            Ok(load) => load.measure(&bed, at, run.time(row)),
+            Err(error) => bail!("{error:#}"),
+        })?;
+    }
+    started.map_or(Ok(()), MetadataLoad::end)
+}
 
+/// Four servers with a proxy each, and clients of two jobs at all of them.
+struct MetadataLoad {
+    shared: Arc<MetadataState>,
+    askers: Vec<Asker>,
+    // Ended before the servers below them.
+    _proxies: Vec<QosProxy>,
+    _controller: QosController,
+    _servers: Vec<MetadataServer>,
+}
+
+impl MetadataLoad {
+    fn start(bed: &QosTestBed) -> anyhow::Result<MetadataLoad> {
+        let servers = (0..SERVERS).map(|at| MetadataServer::mount(bed, at));
+        let servers = servers.collect::<anyhow::Result<Vec<_>>>()?;
+        let controller = QosController::start(bed, "metadata")?;
+        let version = controller.client.set_rules(RULES)?.version;
+        let start = |(at, server): (usize, &MetadataServer)| {
+            let top = format!("controller = \"{}\"\nproxy_name = \"m{at}\"", controller.url);
+            let second = Some(server.dir.clone());
+            let target = "slots_max = 1";
+            let setup = QosSetup { top: &top, target, second, ..QosSetup::default() };
+            bed.proxy(&format!("m{at}"), &setup)
+        };
+        let proxies = servers.iter().enumerate().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        wait_for_rules(bed, &proxies, &version)?;
+        let shared = Arc::new(MetadataState::default());
+        let askers = JOBS.iter().enumerate().flat_map(|(job, name)| {
+            let (shared, proxies) = (&shared, &proxies);
+            (0..SERVERS * DEPTH).map(move |at| {
+                let server = at % SERVERS;
+                ask(&proxies[server].address, name, job, server, shared)
+            })
+        });
+        let askers: Vec<Asker> = askers.collect();
+        let load = MetadataLoad {
+            shared,
+            askers,
+            _proxies: proxies,
+            _controller: controller,
+            _servers: servers,
+        };
+        bed.wait(Duration::from_secs(3))?;
+        Ok(load)
+    }
+
+    fn measure(&self, bed: &QosTestBed, at: usize, time: Duration) -> anyhow::Result<FigureSample> {
+        self.shared.phase.store(at, Ordering::Relaxed);
+        let (before, began) = (self.shared.counts(), Instant::now());
+        bed.wait(time)?;
+        let (after, seconds) = (self.shared.counts(), began.elapsed().as_secs_f64());
+        ensure!(!self.askers.iter().any(|asker| asker.0.is_finished()), "a client has ended");
+        let served: Vec<f64> = (0..2).map(|job| (after[job] - before[job]) as f64).collect();
+        let all = served.iter().sum::<f64>().max(1.0);
+        let part = |job: usize| served[job] / all / PHASES[at].parts[job] * 100.0;
+        Ok(sample([
+            ("least_percent", part(0).min(part(1))),
+            ("heavier_ops_per_s", served[0] / seconds),
+            ("lighter_ops_per_s", served[1] / seconds),
+        ]))
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.askers.into_iter().try_for_each(Asker::end)
+    }
+}
+
+struct MetadataPhase {
+    name: &'static str,
+    what: &'static str,
+    /// Which servers each job asks.
+    asked: [[bool; SERVERS]; 2],
+    /// The part of all service that its weight gives each job.
+    parts: [f64; 2],
+}
+
+#[rustfmt::skip]
 const PHASES: [MetadataPhase; 4] = [
-    ("both ask all", [[true; 4], [true; 4]], [2.0 / 3.0, 1.0 / 3.0]),
-    ("the lighter asks two", [[true; 4], [true, true, false, false]], [2.0 / 3.0, 1.0 / 3.0]),
-    ("the heavier asks three", [[true, true, true, false], [true; 4]], [2.0 / 3.0, 1.0 / 3.0]),
-    // The heavier can have no more than all of its two.
-    ("the heavier asks two", [[false, true, true, false], [true; 4]], [0.5, 0.5]),
+    MetadataPhase { name: "both", what: "both jobs ask all", asked: [[true; 4], [true; 4]], parts: BY_WEIGHT },
+    MetadataPhase { name: "two", what: "the lighter job asks two", asked: [[true; 4], [true, true, false, false]], parts: BY_WEIGHT },
+    MetadataPhase { name: "three", what: "the heavier job asks three", asked: [[true, true, true, false], [true; 4]], parts: BY_WEIGHT },
+    // It can have no more than all of its two.
+    MetadataPhase { name: "heavy-two", what: "the heavier job asks two", asked: [[false, true, true, false], [true; 4]], parts: [0.5, 0.5] },
 ];
+const BY_WEIGHT: [f64; 2] = [2.0 / 3.0, 1.0 / 3.0];
 const SERVERS: usize = 4;
 const JOBS: [&str; 2] = ["one", "two"];
 const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight = 2\n\n\
@@ -138,8 +183,8 @@ fn ask(
         client.attach(Fid(1), &format!("y?job={name}"), &root)?;
         client.walk(Fid(1), Fid(2), "f")?;
         while !shared.stop.load(Ordering::Relaxed) {
-            let (_, asked, _) = &PHASES[shared.phase.load(Ordering::Relaxed)];
-            if !asked[job][server] {
+            let phase = &PHASES[shared.phase.load(Ordering::Relaxed)];
+            if !phase.asked[job][server] {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }

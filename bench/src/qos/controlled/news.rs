@@ -1,45 +1,131 @@
-//! How soon a limit that is set at the controller is in force on all proxies.
+//! How soon a limit that is set at the controller is in force on all proxies, as requests show it.
+//!
+//! ```text
+//!   ───── 80 MB/s ─────┐ lowered: the last reply     one client at each proxy, one request at a time
+//!    a reply each 6 ms │
+//!                      └──── 16 B/s: none for hours ────┐ raised: the first reply
+//! ```
+//!
+//! Under the lower limit the next request of a proxy is due in nine hours. So a reply says under
+//! which of the two limits its request was served.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use model::Bytes;
 
-use super::super::QosRun;
-use super::super::table::{QosRow, QosTable, figures};
-use super::{QosController, proxies, rules};
+use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::judge::median;
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::bed::QosTestBed;
+use super::reader::JobReaders;
+use super::{QosController, Random, SLUICE, most, proxies, rules, sample};
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let bed = &run.bed;
+pub(super) fn row() -> FigureRow {
+    let what = "another limit at the controller, until requests at all of 8 proxies show it";
+    FigureRow::new("control/news", what, &[SLUICE]).rounds(3, 60.0).goal(
+        SLUICE,
+        "most_ms",
+        FigureBound::Most(200.0),
+    )
+}
+
+pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
+    bed.file("f", Bytes::kib(64))?;
     let controller = QosController::start(bed, "news")?;
-    let first = controller.client.set_rules(&rules("100MB/s"))?;
+    let first = controller.client.set_rules(&rules(HIGH))?;
     let proxies = proxies(bed, PROXIES, &controller.url, &first.version)?;
-    let mut took_ms: Vec<f64> = Vec::new();
-    for round in 0..run.rounds(100, 20) {
-        table.progress(&format!("change {round}"));
+    let start = |proxy: &super::QosProxy| JobReaders::start(&[&proxy.address], 1, "f", 64 << 10);
+    let news = News { bed, controller: &controller, readers: proxies.iter().map(start).collect() };
+    news.wait_for_all(Instant::now())?;
+    bed.wait(Duration::from_secs(3))?;
+    let mut random = Random::new();
+    let (mut lowered, mut raised) = (Vec::new(), Vec::new());
+    let until = Instant::now() + run.time(&row());
+    while lowered.is_empty() || Instant::now() < until {
+        lowered.push(news.lower()?);
+        raised.push(news.raise()?);
+        // The proxies report each 100 ms: a change may come at any time between two reports.
+        bed.wait(random.pause(Duration::from_millis(200), Duration::from_millis(100)))?;
+    }
+    let all = [lowered.clone(), raised.clone()].concat();
+    let middle = |times: Vec<f64>| median(times).unwrap_or(f64::NAN);
+    let counted = all.len() as f64;
+    let sample = sample([
+        ("most_ms", most(&all)),
+        ("lowered_most_ms", most(&lowered)),
+        ("raised_most_ms", most(&raised)),
+        ("lowered_median_ms", middle(lowered)),
+        ("raised_median_ms", middle(raised)),
+        ("changes_count", counted),
+    ]);
+    news.readers.into_iter().try_for_each(|readers| readers.end().map(drop))?;
+    Ok(sample)
+}
+
+struct News<'a> {
+    bed: &'a QosTestBed,
+    controller: &'a QosController,
+    /// One client at each proxy.
+    readers: Vec<JobReaders>,
+}
+
+impl News<'_> {
+    /// Lowers the limit; how long until no proxy served any more, in milliseconds.
+    fn lower(&self) -> anyhow::Result<f64> {
         let began = Instant::now();
-        let text = rules(&format!("{}MB/s", 101 + round));
-        let version = controller.client.set_rules(&text)?.version;
-        for proxy in &proxies {
-            while proxy.api.rules()?.version != version {
-                if began.elapsed() > Duration::from_secs(10) {
-                    bail!("a change did not come within 10 s");
-                }
+        self.controller.client.set_rules(&rules(LOW))?;
+        let (mut counts, mut last) = (self.counts(), Instant::now());
+        while last.elapsed() < QUIET {
+            if began.elapsed() > PATIENCE {
+                bail!("requests are served {} s after the limit was lowered", PATIENCE.as_secs());
+            }
+            self.bed.wait(RESOLUTION)?;
+            let now = self.counts();
+            if now != counts {
+                (counts, last) = (now, Instant::now());
             }
         }
-        took_ms.push(began.elapsed().as_secs_f64() * 1e3);
-        bed.wait(Duration::from_millis(37))?;
+        Ok(millis(last - began))
     }
-    took_ms.sort_by(f64::total_cmp);
-    let (median, most) = (took_ms[took_ms.len() / 2], took_ms[took_ms.len() - 1]);
-    table.add(QosRow {
-        case: format!("news: a limit in force on {PROXIES} proxies"),
-        target: "within 200 ms".into(),
-        reached: format!("{most:.0} ms at most"),
-        met: Some(most <= 200.0),
-        beside: format!("median {median:.0} ms of {} changes", took_ms.len()),
-        figures: figures([("median_ms", median), ("most_ms", most)]),
-    });
-    Ok(())
+
+    /// Raises the limit; how long until each proxy has served, in milliseconds.
+    fn raise(&self) -> anyhow::Result<f64> {
+        let before = self.counts();
+        let began = Instant::now();
+        self.controller.client.set_rules(&rules(HIGH))?;
+        self.wait_for_more(&before, began)
+    }
+
+    fn wait_for_all(&self, began: Instant) -> anyhow::Result<f64> {
+        self.wait_for_more(&vec![0; self.readers.len()], began)
+    }
+
+    fn wait_for_more(&self, before: &[u64], began: Instant) -> anyhow::Result<f64> {
+        while self.counts().iter().zip(before).any(|(now, before)| now == before) {
+            if began.elapsed() > PATIENCE {
+                bail!("not all proxies serve {} s after the limit was raised", PATIENCE.as_secs());
+            }
+            self.bed.wait(RESOLUTION)?;
+        }
+        Ok(millis(began.elapsed()))
+    }
+
+    fn counts(&self) -> Vec<u64> {
+        self.readers.iter().map(|readers| readers.sample().bytes).collect()
+    }
+}
+
+fn millis(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
 }
 
 const PROXIES: usize = 8;
+/// A request of 64 KiB each 6.6 ms at each proxy.
+const HIGH: &str = "80MB/s";
+/// A request of 64 KiB each nine hours at each proxy.
+const LOW: &str = "16B/s";
+/// After that long without a reply nothing is served any more.
+const QUIET: Duration = Duration::from_millis(400);
+const RESOLUTION: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -14,148 +14,89 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use api::ApiClient;
 use model::Bytes;
 use ninep::Fid;
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
+use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::judge::median;
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::super::process::BenchProcess;
 use super::super::super::servers::find_program;
 use super::super::super::session::{BenchIdentity, BenchSession};
 use super::super::super::work::WorkOp;
-use super::super::QosRun;
 use super::super::bed::{QosProxy, QosTestBed};
-use super::super::table::{QosRow, QosTable, figures};
-use super::{QosController, proxies};
+use super::{QosController, SLUICE, most, proxies, sample};
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let found = find_program("chromium").and_then(|one| Ok((one, find_program("chromedriver")?)));
-    let (chromium, driver) = match found {
-        Ok(programs) => programs,
-        Err(why) => {
-            table.note(format!("page: left out, for {why:#}"));
-            return Ok(());
-        }
-    };
-    let bed = &run.bed;
+pub(super) fn row() -> FigureRow {
+    let what = "the page with 1,000 jobs at each of 2 proxies, in a Chromium on one processor";
+    FigureRow::new("control/page", what, &[SLUICE])
+        .rounds(3, 90.0)
+        .goal(SLUICE, "paint_most_ms", FigureBound::Most(1_000.0))
+        .goal(SLUICE, "update_most_ms", FigureBound::Most(50.0))
+}
+
+pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
+    let (chromium, driver) = (find_program("chromium")?, find_program("chromedriver")?);
     let controller = QosController::at(bed, "page", format!("http://{}", free_port()?), "sqlite")?;
     let version = controller.client.set_rules(RULES)?.version;
     let proxies = proxies(bed, PROXIES, &controller.url, &version)?;
     let browser = PageBrowser::start(bed, &chromium, &driver)?;
     let stop = AtomicBool::new(false);
-    let looked = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let crowd = scope.spawn(|| crowd(&proxies, &stop));
-        let looked = look(run, table, &browser, &controller);
+        let looked = look(run, bed, &browser, &controller);
         stop.store(true, Ordering::Relaxed);
         crowd.join().ok().context("a crowd panicked")??;
         looked
-    })?;
-    table.add(paint(&looked));
-    table.add(updates(&looked));
-    Ok(())
-}
-
-/// What was seen, in milliseconds.
-#[derive(Default)]
-struct Looked {
-    /// Of each time that the page was opened.
-    paints: Vec<f64>,
-    first_figures: Vec<f64>,
-    updates: Vec<f64>,
-    /// What the page's thread did in all while the updates were counted.
-    busy: f64,
+    })
 }
 
 fn look(
-    run: &QosRun<'_>,
-    table: &QosTable,
+    run: &FigureRun<'_>,
+    bed: &QosTestBed,
     browser: &PageBrowser,
     controller: &QosController,
-) -> anyhow::Result<Looked> {
-    let mut looked = Looked::default();
+) -> anyhow::Result<FigureSample> {
     let all_are_there = || -> anyhow::Result<bool> {
         let jobs: usize =
             controller.client.live()?.samples.iter().map(|one| one.subjects.subjects.len()).sum();
         Ok(jobs >= PROXIES * JOBS as usize)
     };
-    wait_until(&run.bed, "all jobs are at work", all_are_there)?;
-    for round in 0..run.rounds(5, 2) {
-        table.progress(&format!("page: opened, time {round}"));
+    wait_until(bed, "all jobs are at work", all_are_there)?;
+    let (mut paints, mut first_figures) = (Vec::new(), Vec::new());
+    for _ in 0..OPENED {
         browser.open("about:blank")?;
         browser.open(&controller.url)?;
-        wait_until(&run.bed, "the page shows figures", || {
+        wait_until(bed, "the page shows figures", || {
             Ok(browser.run(FIRST)?.as_array().is_some_and(|times| times.len() == 2))
         })?;
         let times: [f64; 2] = serde_json::from_value(browser.run(FIRST)?)?;
-        looked.paints.push(times[0]);
-        looked.first_figures.push(times[1]);
+        paints.push(times[0]);
+        first_figures.push(times[1]);
     }
     // What the first figures did is not an update.
     browser.run("performance.clearMeasures()")?;
     let busy = browser.busy()?;
-    table.progress("page: updates");
-    let updates =
-        || browser.run("return performance.getEntriesByName('update').map((one) => one.duration)");
-    run.bed.wait(run.time(90, 10))?;
-    looked.busy = browser.busy()? - busy;
-    looked.updates = serde_json::from_value(updates()?)?;
-    if looked.updates.len() < 2 {
-        bail!("the page made {} updates in that time", looked.updates.len());
-    }
-    Ok(looked)
-}
-
-fn paint(looked: &Looked) -> QosRow {
-    let [painted, first] = [&looked.paints, &looked.first_figures].map(|times| most(times));
-    QosRow {
-        case: format!("page: opened with {JOBS} jobs at {PROXIES} proxies"),
-        target: "first paint under 1 s".into(),
-        reached: format!("{painted:.0} ms at most"),
-        met: Some(painted < 1_000.0),
-        beside: format!(
-            "median {:.0} ms of {} times; the first figures after {first:.0} ms at most",
-            median(&looked.paints),
-            looked.paints.len()
-        ),
-        figures: figures([
-            ("first_paint_ms_max", painted),
-            ("first_paint_ms_median", median(&looked.paints)),
-            ("first_figures_ms_max", first),
-        ]),
-    }
-}
-
-fn updates(looked: &Looked) -> QosRow {
-    let (worst, middle) = (most(&looked.updates), median(&looked.updates));
-    let busy = looked.busy / looked.updates.len() as f64;
-    QosRow {
-        case: format!("page: an update with {JOBS} jobs at {PROXIES} proxies, on one core"),
-        target: "under 50 ms".into(),
-        reached: format!("{worst:.1} ms at most"),
-        met: Some(worst < 50.0),
-        beside: format!(
-            "median {middle:.1} ms of {}; {busy:.1} ms an update for all that its thread did",
-            looked.updates.len()
-        ),
-        figures: figures([
-            ("update_ms_max", worst),
-            ("update_ms_median", middle),
-            ("busy_ms_per_update", busy),
-            ("updates", looked.updates.len() as f64),
-        ]),
-    }
-}
-
-fn most(times: &[f64]) -> f64 {
-    times.iter().copied().fold(0.0, f64::max)
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    bed.wait(run.time(&row()).max(Duration::from_secs(10)))?;
+    let busy = browser.busy()? - busy;
+    let updates = "return performance.getEntriesByName('update').map((one) => one.duration)";
+    let updates: Vec<f64> = serde_json::from_value(browser.run(updates)?)?;
+    ensure!(updates.len() >= 2, "the page made {} updates in that time", updates.len());
+    let count = updates.len() as f64;
+    let middle = |times: Vec<f64>| median(times).unwrap_or(f64::NAN);
+    Ok(sample([
+        ("paint_most_ms", most(&paints)),
+        ("paint_median_ms", middle(paints)),
+        ("first_figures_most_ms", most(&first_figures)),
+        ("update_most_ms", most(&updates)),
+        ("update_median_ms", middle(updates)),
+        ("busy_by_update_ms", busy / count),
+        ("updates_count", count),
+    ]))
 }
 
 /// A request of each job at each proxy, a few times a second.
@@ -265,6 +206,8 @@ impl Drop for PageBrowser {
     }
 }
 
+/// How often the page is opened.
+const OPENED: usize = 5;
 const PROXIES: usize = 2;
 const JOBS: u32 = 1_000;
 const JOBS_PER_USER: u32 = 40;

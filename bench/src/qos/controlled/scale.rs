@@ -16,13 +16,25 @@ use api::{
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{ControllerSession, SessionSettings};
 
-use super::super::QosRun;
-use super::super::table::{QosRow, QosTable, figures};
-use super::QosController;
+use super::super::super::figures::groups::FigureRun;
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::bed::QosTestBed;
+use super::super::raise_descriptor_limit;
+use super::{QosController, SLUICE, sample};
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    let bed = &run.bed;
-    let (proxies, classes) = if run.is_quick() { (100, 100) } else { (1_000, 1_000) };
+pub(super) fn row() -> FigureRow {
+    let what = "1,000 proxies × 1,000 classes, 10,000 rules, a report of each proxy a second";
+    FigureRow::new("control/scale", what, &[SLUICE])
+        .rounds(3, 60.0)
+        .goal(SLUICE, "full_rate_cores", FigureBound::Most(0.5))
+        .goal(SLUICE, "reports_per_s", FigureBound::Least(900.0))
+}
+
+pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
+    let (proxies, classes) = if run.is_quick { (100, 100) } else { (1_000, 1_000) };
+    let time = run.time(&row());
+    // A connection for each proxy.
+    raise_descriptor_limit();
     let controller = QosController::start(bed, "scale")?;
     let rules: String = (0..RULES - 1).map(other_rule).collect::<String>() + LAST_RULE;
     let version = controller.client.set_rules(&rules)?.version;
@@ -39,49 +51,32 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
         })
         .collect::<Result<_, _>>()
         .context("cannot start a thread")?;
-    table.progress("scale: all register");
     let known = || controller.client.controller_status().map_or(0, |status| status.proxies);
     while known() < u64::from(proxies) && began.elapsed() < Duration::from_secs(120) {
         bed.wait(Duration::from_millis(500))?;
     }
-    bed.wait(run.time(20, 5))?;
-    table.progress("scale: measured");
+    bed.wait(time / 3)?;
     let (cpu, reports, at) = (controller.process.cpu()?, shared.answered(), Instant::now());
-    bed.wait(run.time(60, 10))?;
+    bed.wait(time)?;
     let seconds = at.elapsed().as_secs_f64();
     let cpu = (controller.process.cpu()? - cpu).as_secs_f64();
     let reports = (shared.answered() - reports) as f64;
-    let memory = controller.process.resident()? as f64 / 1e6;
-    shared.stop.store(true, Ordering::Relaxed);
+    let memory = controller.process.resident()? as f64 / f64::from(1 << 20);
     let status = controller.client.controller_status()?;
+    shared.stop.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().ok().context("a proxy panicked")??;
     }
     // Where the machine is too small for all of them beside the controller, each report still
     // costs what it costs.
-    let wanted = f64::from(proxies);
-    let cores = cpu / reports.max(1.0) * wanted;
-    table.add(QosRow {
-        case: format!(
-            "scale: {proxies} proxies × {classes} classes, {RULES} rules, a report a second"
-        ),
-        target: "half a core".into(),
-        reached: format!("{cores:.2} cores"),
-        met: Some(cores <= 0.5 && reports >= 0.9 * wanted * seconds),
-        beside: format!(
-            "{:.0} reports/s came, {:.0} % of a core, {memory:.0} MB, {} scopes",
-            reports / seconds,
-            cpu / seconds * 100.0,
-            status.scopes
-        ),
-        figures: figures([
-            ("cores_at_full_rate", cores),
-            ("reports_per_sec", reports / seconds),
-            ("cpu_percent", cpu / seconds * 100.0),
-            ("memory_mb", memory),
-        ]),
-    });
-    Ok(())
+    Ok(sample([
+        ("full_rate_cores", cpu / reports.max(1.0) * f64::from(proxies)),
+        ("used_cores", cpu / seconds),
+        ("reports_per_s", reports / seconds),
+        ("resident_mib", memory),
+        ("scopes_count", status.scopes as f64),
+        ("proxies_count", status.proxies as f64),
+    ]))
 }
 
 struct ScaleState {
