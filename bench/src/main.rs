@@ -63,7 +63,6 @@ struct BenchCli {
 enum BenchCommand {
     P9(p9::Args),
     Figures(figures::Args),
-    Qos(qos::Args),
     Demo(demo::Args),
     #[command(hide = true)]
     Bare(bare::Args),
@@ -90,7 +89,6 @@ fn run(cli: BenchCli) -> anyhow::Result<()> {
     match cli.what {
         BenchCommand::P9(args) => p9::run(args),
         BenchCommand::Figures(args) => figures::run(args, &sluice),
-        BenchCommand::Qos(args) => qos::run(args, &sluice()?),
         BenchCommand::Demo(args) => demo::run(args, &sluice()?),
         BenchCommand::Bare(args) => bare::run(args),
         BenchCommand::MountBare(args) => mount::run_bare(args),

@@ -63,20 +63,23 @@ pub(crate) fn all_rows() -> Vec<FigureRow> {
 
 /// Every group, in the order of the document.
 pub(crate) const GROUPS: &[FigureGroup] = &[
+    crate::demo::GROUP,
     crate::peers::GROUP,
     crate::mount::GROUP,
-    crate::qos::limits::GROUP,
-    crate::qos::blocked::GROUP,
-    crate::qos::costs::GROUP,
-    crate::scheduler_costs::GROUP,
-    crate::demo::GROUP,
     crate::qos::weights::GROUP,
+    crate::qos::limits::GROUP,
     crate::qos::promises::GROUP,
     crate::qos::neighbour::GROUP,
     crate::qos::victim::GROUP,
-    crate::qos::patterns::GROUP,
+    crate::qos::blocked::GROUP,
+    crate::qos::returns::GROUP,
     crate::qos::total::GROUP,
+    crate::qos::patterns::GROUP,
     crate::qos::node::GROUP,
+    crate::qos::controlled::GROUP,
+    crate::qos::decayed::GROUP,
+    crate::qos::costs::GROUP,
+    crate::scheduler_costs::GROUP,
 ];
 
 #[cfg(test)]

@@ -59,8 +59,6 @@ pub(crate) enum FigureBound {
     TimesLeast(f64),
     /// At most this many times the least of the others.
     TimesMost(f64),
-    /// At most this many per cent more than the least of the others.
-    PercentMore(f64),
 }
 
 impl FigureRow {
@@ -148,9 +146,6 @@ impl FigureGoal {
             FigureBound::TimesMost(times) => {
                 format!("{who}{name} ≤ {} × {}", number(times), beside("least"))
             }
-            FigureBound::PercentMore(percent) => {
-                format!("{who}{name} ≤ {} + {percent} %", beside("least"))
-            }
         }
     }
 
@@ -169,7 +164,6 @@ impl FigureGoal {
             | FigureBound::Near { .. } => own,
             FigureBound::TimesLeast(_) => own / most?,
             FigureBound::TimesMost(_) => own / least?,
-            FigureBound::PercentMore(_) => (own / least? - 1.0) * 100.0,
         };
         value.is_finite().then_some(value)
     }
@@ -178,9 +172,7 @@ impl FigureGoal {
     pub(crate) fn holds(&self, value: f64) -> bool {
         match self.bound {
             FigureBound::Least(least) | FigureBound::TimesLeast(least) => value >= least,
-            FigureBound::Most(most)
-            | FigureBound::TimesMost(most)
-            | FigureBound::PercentMore(most) => value <= most,
+            FigureBound::Most(most) | FigureBound::TimesMost(most) => value <= most,
             FigureBound::Within(most) => value.abs() <= most,
             FigureBound::Near { value: near, percent } => {
                 (value - near).abs() <= near.abs() * percent / 100.0
@@ -196,7 +188,6 @@ impl FigureGoal {
             | FigureBound::Within(_)
             | FigureBound::Near { .. } => shown(value, name_and_unit(self.measure).1),
             FigureBound::TimesLeast(_) | FigureBound::TimesMost(_) => shown(value, "×"),
-            FigureBound::PercentMore(_) => format!("{value:+.1} %"),
         }
     }
 }
@@ -321,12 +312,6 @@ mod tests {
         let near = goal(FigureBound::Near { value: 150.0, percent: 2.0 }, &[]);
         assert!(near.holds(153.0) && near.holds(147.0) && !near.holds(153.1));
         assert_eq!(near.target(), "sluice 150 ops/s ± 2 %");
-        let more = goal(FigureBound::PercentMore(1.0), &["off"]);
-        assert_eq!(
-            more.value_of(&samples(&[("sluice", 102.0), ("off", 100.0)])),
-            Some(2.0000000000000018)
-        );
-        assert!(more.holds(1.0) && !more.holds(1.01));
         assert!(goal(FigureBound::TimesMost(0.2), &["off"]).holds(0.2));
     }
 

@@ -1,197 +1,177 @@
-//! The guarantees of a decay: the sawtooth of the source, and where use settles with a half-life.
+//! Limits that follow past usage: the sawtooth of the source, and where use settles with a
+//! half-life: a group of figures.
 //!
 //! ```text
-//!   user 1: dd-like writes, all that he gets ─┐            bytes, operations ▲ B ──┐   ┌──
-//!   user 2: 8 MB/s, below his part ───────────┼► proxy ►                     │     │   │
-//!   user 3: creates and removes ──────────────┘   ▲ rates                    │   f └───┘
-//!                                             controller                     └────────────► minutes
+//!   user 1: dd-like writes, all that is let through ─┐            units ▲ B ──┐   ┌──
+//!   user 2: 8 blocks/s, below the entitlement ───────┼► proxy ►          │     │   │
+//!   user 3: creates and removes ─────────────────────┘   ▲ rates         │   f └───┘
+//!                                                    controller          └───────────► minutes
 //! ```
 //!
-//! The period is a minute in place of a day. The mean of a period is (X + B·t_detect +
-//! f·(P − t₁))/P: X is what the period's entitlement lets through, B the full speed, f the floor,
-//! and t₁ = X/B + t_detect when the floor is reached.
+//! The period is a minute in place of a day. One period is a round, from its begin; some seconds of
+//! the next one show full speed again.
 
+mod saw;
 mod user;
 
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 
-use super::QosRun;
-use super::bed::QosProxy;
-use super::controlled::{QosController, proxies};
-use super::table::{QosRow, QosTable, figures};
-use chart::{ChartLine, ChartPanel, LineChart, line_chart};
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
+use super::bed::{QosProxy, QosTestBed};
+use super::controlled::{QosController, SLUICE, proxies, sample};
+use saw::{Saw, SawFound, SawPoint};
 use user::{DecayedUser, DecayedWork};
 
-/// Measures decays with a period and with a half-life, and draws them.
-pub(crate) fn measure(
-    run: &QosRun<'_>,
-    table: &mut QosTable,
-    out: Option<&Path>,
-) -> anyhow::Result<()> {
-    let mut panels = Vec::new();
-    if run.wants("step") {
-        step(run, table, &mut panels)?;
+/// Limits that follow past usage.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "decay",
+    title: "Limits that follow past usage",
+    what: "A controller and one proxy, or two. In a period of a minute a user writes all that is \
+           let through (40 MB/s, then 2 MB/s), a second one asks for less than the entitlement, and \
+           a third creates and removes files (400/s, then 20/s). `of formula` is the mean of the \
+           period over the one of docs/algorithms/decay.md; `detect` is the time from when the \
+           entitled amount had been served to the floor, and `stalled` the seconds before at less \
+           than half of full speed. `back` is the second second of the next period, `back after` \
+           the time until full speed. `settled` is the mean of the last minute over the rate at \
+           which limit and use agree.",
+    sources: &[
+        "bench/src/qos/decayed.rs",
+        "bench/src/qos/decayed",
+        "bench/src/qos/controlled.rs",
+        "bench/src/qos/bed.rs",
+        "bench/src/session.rs",
+    ],
+    rows: || [step_row()].into_iter().chain(STEEPNESS.map(half_life_row)).collect(),
+    measure,
+};
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let bed = || QosTestBed::make(Some(run.dir), run.sluice, run.stop);
+    sink.round_of(&step_row(), |who| {
+        let proxies = if who == TWO_PROXIES { 2 } else { 1 };
+        step(&bed()?, proxies)
+    })?;
+    for steepness in STEEPNESS {
+        let row = half_life_row(steepness);
+        sink.round_of(&row, |_| half_life(&bed()?, steepness, run.time(&row)))?;
     }
-    if run.wants("half-life") {
-        half_life(run, table, &mut panels)?;
-    }
-    let Some(out) = out else { return Ok(()) };
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let chart = LineChart {
-        title: "Decay: limits that follow past usage".into(),
-        subtitle: "one proxy and its controller; a period, and a half-life, of a minute".into(),
-        series: vec!["user 1".into(), "user 2".into(), "user 3".into(), "formula".into()],
-        panels,
-        marks: Vec::new(),
-    };
-    Ok(line_chart(&out.join("qos-decay.svg"), &chart)?)
+    Ok(())
 }
 
-/// What one user had at the end of each second: bytes and operations since the beginning.
-type Samples = Vec<(Duration, [u64; 2])>;
-
-/// One sawtooth: full speed, what a period lets through, and the floor.
-struct Saw {
-    case: &'static str,
-    unit: &'static str,
-    full: f64,
-    quota: f64,
-    floor: f64,
+fn step_row() -> FigureRow {
+    let what = "a period of a minute: 600 MB or 6,000 operations at full speed, then the floor";
+    let seconds = (PERIOD_S + BACK_S) as f64;
+    let row = FigureRow::new("decay/step", what, &[SLUICE, TWO_PROXIES]).rounds(3, seconds);
+    let near = |value, percent| FigureBound::Near { value, percent };
+    [SLUICE, TWO_PROXIES].into_iter().fold(row, |row, who| {
+        row.goal(who, "write_of_formula_ratio", near(1.0, 5.0))
+            .goal(who, "write_detect_s", FigureBound::Most(3.0))
+            .goal(who, "metadata_of_formula_ratio", near(1.0, 5.0))
+            .goal(who, "metadata_detect_s", FigureBound::Most(3.0))
+            .goal(who, "second_user_loss_percent", FigureBound::Most(1.0))
+            .goal(who, "write_back_mb_per_s", near(WRITES.full, 10.0))
+            .goal(who, "metadata_back_ops_per_s", near(NAMES.full, 10.0))
+    })
 }
 
-impl Saw {
-    /// The rate of each second, and what to make of each period, counted from its beginning.
-    fn judge(&self, table: &mut QosTable, rates: &[f64]) {
-        let period = rates.len() as f64;
-        // The first second that is clearly not at full speed any more, by the middle of both, and
-        // the next is not either: the disk may stop for one.
-        let middle = (self.full + self.floor) / 2.0;
-        let held = |two: &[f64]| two.iter().all(|rate| *rate < middle);
-        let at_floor = rates.windows(2).skip(3).position(held).map(|at| at + 3);
-        let Some(at_floor) = at_floor else {
-            table.note(format!("{}: never held back", self.case));
-            return;
-        };
-        // Part of that second was at full speed still.
-        let part = ((rates[at_floor] - self.floor) / (self.full - self.floor)).clamp(0.0, 1.0);
-        let reached = at_floor as f64 + part;
-        let detect = reached - self.quota / self.full;
-        let formula = (self.quota + self.full * detect + self.floor * (period - reached)) / period;
-        let mean = rates.iter().sum::<f64>() / period;
-        let off = (mean / formula - 1.0) * 100.0;
-        table.add(QosRow {
-            case: self.case.into(),
-            target: format!("{formula:.2} {} within 5 %; held back within 3 s", self.unit),
-            reached: format!("{mean:.2} ({off:+.1} %), after {detect:.1} s"),
-            met: Some(off.abs() <= 5.0 && (-0.5..3.0).contains(&detect)),
-            beside: format!("full speed for {reached:.1} s, then {} {}", self.floor, self.unit),
-            figures: figures([
-                ("mean", mean),
-                ("formula", formula),
-                ("detect_s", detect),
-                ("full_speed_s", reached),
-            ]),
-        });
-        let back = rates[1];
-        table.add(QosRow {
-            case: format!("{}, second after the period began", self.case),
-            target: format!("{} {} within 10 %", self.full, self.unit),
-            reached: format!("{back:.1}"),
-            met: Some((back / self.full - 1.0).abs() <= 0.1),
-            beside: String::new(),
-            figures: figures([("rate", back)]),
-        });
-    }
-}
-
-fn step(
-    run: &QosRun<'_>,
-    table: &mut QosTable,
-    panels: &mut Vec<ChartPanel>,
-) -> anyhow::Result<()> {
-    let periods: u64 = if run.is_quick() { 1 } else { 3 };
-    let (bed, rules) = (&run.bed, format!("{CLASSES}{STEP}"));
+/// Writers and names at each proxy, and the user below the entitlement at the first.
+fn step(bed: &QosTestBed, count: usize) -> anyhow::Result<FigureSample> {
+    let rules = format!("{CLASSES}{STEP}");
     let controller = QosController::start(bed, "step")?;
     let version = controller.client.set_rules(&rules)?.version;
-    let proxies = proxies(bed, 1, &controller.url, &version)?;
-    let proxy = &proxies[0];
-    let works = [
-        (1, DecayedWork::Write { per_sec: None }),
-        (2, DecayedWork::Write { per_sec: Some(8) }),
-        (3, DecayedWork::Names),
-    ];
-    user::prepare(&bed.export(), &works)?;
-    let into_period = || {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Duration::from_nanos((since.as_nanos() % (PERIOD.as_nanos())) as u64)
-    };
-    table.progress("step: a period begins");
-    bed.wait(PERIOD.saturating_sub(into_period()))?;
-    let users = works.map(|(uid, work)| DecayedUser::start(&proxy.address, uid, work));
-    let users = users.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    let seconds = PERIOD.as_secs() * periods;
-    let all = watch(run, table, "step", proxy, &[1, 2, 3], seconds)?;
-    users.into_iter().try_for_each(DecayedUser::end)?;
-    let [writer, paced, names] = &all[..] else { unreachable!("three users") };
-    let (bytes, ops) =
-        (|samples: &Samples| rates(samples, 0), |samples: &Samples| rates(samples, 1));
-    let (writer, paced, names) = (bytes(writer), bytes(paced), ops(names));
-    for nth in 0..periods as usize {
-        let of = |rates: &[f64]| {
-            let span = PERIOD.as_secs() as usize;
-            rates[nth * span..((nth + 1) * span).min(rates.len())].to_vec()
-        };
-        WRITES.judge(table, &of(&writer));
-        NAMES.judge(table, &of(&names));
+    let proxies = proxies(bed, count, &controller.url, &version)?;
+    let everywhere = [(1, DecayedWork::Write { per_sec: None }), (3, DecayedWork::Names)];
+    let paced = (2, DecayedWork::Write { per_sec: Some(PACED_PER_S) });
+    let seat = |at: usize, (uid, work)| user::DecayedSeat { uid, work, number: at };
+    let mut seats = vec![(0, seat(0, paced))];
+    for at in 0..count {
+        seats.extend(everywhere.map(|one| (at, seat(at, one))));
     }
-    let mean = paced.iter().skip(2).sum::<f64>() / (paced.len() - 2) as f64;
-    table.add(QosRow {
-        case: "step: another user, who asks for less than his part".into(),
-        target: "8.39 MB/s, 1 % less at most".into(),
-        reached: format!("{mean:.2} MB/s"),
-        met: Some(mean >= 8.0 * 1.048_576 * 0.99),
-        beside: "writes of 1 MiB, 8 a second; entitled to 10 MB/s".into(),
-        figures: figures([("mb_per_sec", mean)]),
-    });
-    panels.push(panel("written, MB/s (period of a minute)", &[(0, &writer), (1, &paced)]));
-    panels.push(panel("created and removed, operations/s", &[(2, &names)]));
-    Ok(())
+    seats.iter().try_for_each(|(_, seat)| user::prepare(&bed.export(), seat))?;
+
+    let left = Duration::from_secs(PERIOD_S).saturating_sub(into_period());
+    let began = Instant::now() + left;
+    bed.wait(left)?;
+    let mut watch = DecayWatch::begin(bed, &proxies, began)?;
+    let users = seats.iter().map(|(at, seat)| DecayedUser::start(&proxies[*at].address, seat));
+    let users = users.collect::<anyhow::Result<Vec<_>>>()?;
+    watch.go_on_for(PERIOD_S + BACK_S)?;
+    users.into_iter().try_for_each(DecayedUser::end)?;
+
+    let (writer, paced, names) = (watch.bytes(0), watch.bytes(1), watch.ops(2));
+    let period = PERIOD_S as usize;
+    let mut found = FigureSample::new();
+    for (name, unit, saw, points) in
+        [("write", "mb", WRITES, &writer), ("metadata", "ops", NAMES, &names)]
+    {
+        let SawFound { mean, formula, entitled_s, detect_s, stalled_s } =
+            saw.judge(&points[..=period]).with_context(|| name.to_owned())?;
+        let next = &points[period..];
+        found.extend([
+            (format!("{name}_of_formula_ratio"), mean / formula),
+            (format!("{name}_mean_{unit}_per_s"), mean),
+            (format!("{name}_formula_{unit}_per_s"), formula),
+            (format!("{name}_full_speed_s"), entitled_s + detect_s),
+            (format!("{name}_detect_s"), detect_s),
+            (format!("{name}_stalled_s"), stalled_s),
+            (format!("{name}_back_{unit}_per_s"), rate(next[1], next[2])),
+            (format!("{name}_back_after_s"), saw.back_after(next[0], next[BACK_S as usize])),
+        ]);
+    }
+    // After two seconds, in which what was saved goes at once.
+    let had = rate(paced[2], paced[period]);
+    let asks = f64::from(PACED_PER_S) * user::BLOCK as f64 / 1e6;
+    found.extend(sample([
+        ("second_user_loss_percent", (1.0 - had / asks) * 100.0),
+        ("second_user_mb_per_s", had),
+    ]));
+    Ok(found)
 }
 
-fn half_life(
-    run: &QosRun<'_>,
-    table: &mut QosTable,
-    panels: &mut Vec<ChartPanel>,
-) -> anyhow::Result<()> {
-    let (bed, rules) = (&run.bed, format!("{CLASSES}{HALF_LIFE}"));
+/// How long ago a period began.
+fn into_period() -> Duration {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Duration::from_nanos((since.as_nanos() % u128::from(PERIOD_S * 1_000_000_000)) as u64)
+}
+
+fn half_life_row(steepness: u32) -> FigureRow {
+    let what = format!(
+        "a half-life of a minute, entitled to {ENTITLED} MB/s, at most {MAX}, κ = {steepness}: a \
+         user who always asks for more"
+    );
+    FigureRow::new(&format!("decay/half-life-k{steepness}"), &what, &[SLUICE])
+        .rounds(3, 240.0)
+        .goal(SLUICE, "settled_ratio", FigureBound::Near { value: 1.0, percent: 5.0 })
+}
+
+fn half_life(bed: &QosTestBed, steepness: u32, time: Duration) -> anyhow::Result<FigureSample> {
     let controller = QosController::start(bed, "half-life")?;
-    let version = controller.client.set_rules(&rules)?.version;
+    let version = controller.client.set_rules(&half_life_rules(steepness))?.version;
     let proxies = proxies(bed, 1, &controller.url, &version)?;
-    let works = [(1, DecayedWork::Write { per_sec: None })];
-    user::prepare(&bed.export(), &works)?;
-    let seconds = run.time(480, 240).as_secs().max(120);
-    let user = DecayedUser::start(&proxies[0].address, 1, DecayedWork::Write { per_sec: None })?;
-    let all = watch(run, table, "half-life", &proxies[0], &[1], seconds)?;
+    let work = DecayedWork::Write { per_sec: None };
+    let seat = user::DecayedSeat { uid: 1, work, number: 0 };
+    user::prepare(&bed.export(), &seat)?;
+    let mut watch = DecayWatch::begin(bed, &proxies, Instant::now())?;
+    let user = DecayedUser::start(&proxies[0].address, &seat)?;
+    watch.go_on_for(time.as_secs())?;
     user.end()?;
-    let rates = rates(&all[0], 0);
-    let last = &rates[rates.len() - 60..];
-    let mean = last.iter().sum::<f64>() / last.len() as f64;
-    let settles = settles(MAX / ENTITLED, 2.0) * ENTITLED;
-    let off = (mean / settles - 1.0) * 100.0;
-    table.add(QosRow {
-        case: "half-life: always asks for more, last minute".into(),
-        target: format!("{settles:.2} MB/s within 5 %"),
-        reached: format!("{mean:.2} MB/s ({off:+.1} %)"),
-        met: Some(off.abs() <= 5.0),
-        beside: format!("{seconds} s, entitled to {ENTITLED} MB/s, at most {MAX} MB/s, κ = 2"),
-        figures: figures([("mb_per_sec", mean), ("settles", settles)]),
-    });
-    let line = vec![settles; rates.len()];
-    panels.push(panel("written, MB/s (half-life of a minute)", &[(0, &rates), (3, &line)]));
-    Ok(())
+    let points = watch.bytes(0);
+    let last = points.len() - 1;
+    let mean = rate(points[last - LAST_S.min(last)], points[last]);
+    let settles = settles(MAX / ENTITLED, steepness.into()) * ENTITLED;
+    Ok(sample([
+        ("settled_ratio", mean / settles),
+        ("mb_per_s", mean),
+        ("settles_mb_per_s", settles),
+    ]))
+}
+
+fn half_life_rules(steepness: u32) -> String {
+    format!("{CLASSES}{HALF_LIFE}steepness = \"{steepness}\"\n")
 }
 
 /// Where ρ = top · 2^(−κ(ρ−1)), by halves.
@@ -207,64 +187,97 @@ fn settles(top: f64, steepness: f64) -> f64 {
     low
 }
 
-/// Samples of each user's class, one a second.
-fn watch(
-    run: &QosRun<'_>,
-    table: &QosTable,
-    case: &str,
-    proxy: &QosProxy,
-    uids: &[u32],
-    seconds: u64,
-) -> anyhow::Result<Vec<Samples>> {
-    let began = Instant::now();
-    let mut all = vec![Samples::new(); uids.len()];
-    for second in 0..=seconds {
-        let classes = proxy.api.classes()?;
-        let at = Duration::from_nanos(classes.t_ns);
-        for (samples, uid) in all.iter_mut().zip(uids) {
-            let key = format!("uid={uid}");
-            let usage = classes.classes.iter().find(|class| class.key == key);
-            let usage = usage.map(|class| [class.usage.written_bytes, class.usage.ops]);
-            samples.push((at, usage.unwrap_or_default()));
-        }
-        table.progress(&format!("{case}: {second} of {seconds} s"));
-        let due = began + Duration::from_secs(second + 1);
-        run.bed.wait(due.saturating_duration_since(Instant::now()))?;
+/// What users had at the end of each second, at all proxies together.
+struct DecayWatch<'a> {
+    bed: &'a QosTestBed,
+    proxies: &'a [QosProxy],
+    began: Instant,
+    samples: Vec<DecaySample>,
+}
+
+/// When, by the first proxy's clock, and what each of users 1 to 3 had: bytes and operations.
+type DecaySample = (Duration, [[u64; 2]; 3]);
+
+impl<'a> DecayWatch<'a> {
+    fn begin(
+        bed: &'a QosTestBed,
+        proxies: &'a [QosProxy],
+        began: Instant,
+    ) -> anyhow::Result<DecayWatch<'a>> {
+        let mut watch = DecayWatch { bed, proxies, began, samples: Vec::new() };
+        watch.take()?;
+        Ok(watch)
     }
-    Ok(all)
+
+    /// Takes a sample at the end of each of the first `seconds` seconds.
+    fn go_on_for(&mut self, seconds: u64) -> anyhow::Result<()> {
+        for second in 1..=seconds {
+            let due = self.began + Duration::from_secs(second);
+            self.bed.wait(due.saturating_duration_since(Instant::now()))?;
+            self.take()?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> anyhow::Result<()> {
+        let mut sample = DecaySample::default();
+        for (number, proxy) in self.proxies.iter().enumerate() {
+            let classes = proxy.api.classes()?;
+            if number == 0 {
+                sample.0 = Duration::from_nanos(classes.t_ns);
+            }
+            for (at, had) in sample.1.iter_mut().enumerate() {
+                let key = format!("uid={}", at + 1);
+                for class in classes.classes.iter().filter(|class| class.key == key) {
+                    had[0] += class.usage.written_bytes;
+                    had[1] += class.usage.ops;
+                }
+            }
+        }
+        self.samples.push(sample);
+        Ok(())
+    }
+
+    /// Megabytes of a user, by seconds since the first sample.
+    fn bytes(&self, user: usize) -> Vec<SawPoint> {
+        self.points(|sample| sample.1[user][0] as f64 / 1e6)
+    }
+
+    /// Operations of a user, by seconds since the first sample.
+    fn ops(&self, user: usize) -> Vec<SawPoint> {
+        self.points(|sample| sample.1[user][1] as f64)
+    }
+
+    fn points(&self, amount: impl Fn(&DecaySample) -> f64) -> Vec<SawPoint> {
+        let Some(first) = self.samples.first() else { return Vec::new() };
+        let point = |one: &DecaySample| {
+            ((one.0.saturating_sub(first.0)).as_secs_f64(), amount(one) - amount(first))
+        };
+        self.samples.iter().map(point).collect()
+    }
 }
 
-/// What came each second: MB/s of bytes, or operations/s.
-fn rates(samples: &Samples, what: usize) -> Vec<f64> {
-    let unit = if what == 0 { 1e6 } else { 1.0 };
-    let rate = |two: &[(Duration, [u64; 2])]| {
-        let span = (two[1].0 - two[0].0).as_secs_f64();
-        two[1].1[what].saturating_sub(two[0].1[what]) as f64 / span / unit
-    };
-    samples.windows(2).map(rate).collect()
+fn rate(from: SawPoint, to: SawPoint) -> f64 {
+    (to.1 - from.1) / (to.0 - from.0)
 }
 
-fn panel(title: &str, lines: &[(usize, &[f64])]) -> ChartPanel {
-    let line = |(series, rates): &(usize, &[f64])| ChartLine {
-        series: *series,
-        points: rates.iter().enumerate().map(|(at, rate)| (at as f64, *rate)).collect(),
-    };
-    ChartPanel { title: title.into(), logarithmic: false, lines: lines.iter().map(line).collect() }
-}
-
-const PERIOD: Duration = Duration::from_secs(60);
+const TWO_PROXIES: &str = "sluice-two-proxies";
+const PERIOD_S: u64 = 60;
+/// Seconds of the next period.
+const BACK_S: u64 = 4;
+/// Blocks of the user below the entitlement: 8.39 MB/s of 10.
+const PACED_PER_S: u32 = 8;
+/// κ of the rows with a half-life.
+const STEEPNESS: [u32; 3] = [1, 2, 4];
+/// What counts of a half-life's round, in seconds.
+const LAST_S: usize = 60;
 /// Of the half-life, in MB/s.
 const ENTITLED: f64 = 10.0;
 const MAX: f64 = 40.0;
-const WRITES: Saw =
-    Saw { case: "step: writes", unit: "MB/s", full: 40.0, quota: 600.0, floor: 2.0 };
-const NAMES: Saw = Saw {
-    case: "step: creates and removes",
-    unit: "ops/s",
-    full: 400.0,
-    quota: 6_000.0,
-    floor: 20.0,
-};
+/// In MB.
+const WRITES: Saw = Saw { full: 40.0, entitled: 600.0, floor: 2.0 };
+/// In operations.
+const NAMES: Saw = Saw { full: 400.0, entitled: 6_000.0, floor: 20.0 };
 const CLASSES: &str = "[[rule]]\nname = \"users\"\nper = [\"uid\"]\n";
 const STEP: &str = "
 [[decay]]
@@ -300,13 +313,17 @@ max = \"40MB/s\"
 floor = \"1MB/s\"
 mode = \"decay\"
 half_life = \"1min\"
-steepness = \"2\"
 hysteresis = \"1%\"
 update_interval = \"1s\"
 ";
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use model::{Amount, Identity, JobId, Nid, OpKind, PathSet, Rate, RuleSet, Time};
+    use plan::DecayAccounts;
+
     use super::*;
 
     #[test]
@@ -315,5 +332,43 @@ mod tests {
             let settled = settles(10.0, steepness);
             assert!((settled - wanted).abs() < 0.01, "κ = {steepness}: {settled}");
         }
+    }
+
+    /// Without a machine: what the rules come to for somebody who always has what is let through.
+    #[test]
+    fn use_settles_within_the_time_of_its_row() {
+        for steepness in STEEPNESS {
+            let rules = Arc::new(RuleSet::parse(&half_life_rules(steepness)).unwrap());
+            let seconds = half_life_row(steepness).seconds as usize;
+            let settles = settles(MAX / ENTITLED, steepness.into()) * ENTITLED;
+            // A minute of the accounts may begin at any second of the round.
+            for begin in 0..60 {
+                let served = model_of(&rules, begin, seconds);
+                let last = &served[seconds - LAST_S..];
+                let mean = last.iter().sum::<u64>() as f64 / 1e6 / LAST_S as f64;
+                let off = (mean / settles - 1.0).abs();
+                assert!(off < 0.02, "κ = {steepness}, {begin} s: {mean} of {settles}");
+            }
+        }
+    }
+
+    fn model_of(rules: &Arc<RuleSet>, begin: u64, seconds: usize) -> Vec<u64> {
+        let at = |second: usize| {
+            Time::from_nanos((20_500 * 86_400 + begin + second as u64) * 1_000_000_000)
+        };
+        let job = JobId::new("dd").unwrap();
+        let user = Identity { job, uid: 1, gid: 1, projid: None, nid: Nid::local() };
+        let mut decays = DecayAccounts::new(Arc::clone(rules), at(0));
+        let mut limit = (MAX * 1e6) as u64;
+        let mut served = Vec::new();
+        for second in 0..seconds {
+            while let Some((_, rate)) = decays.poll_rate(at(second)) {
+                limit = rate.map_or(limit, Rate::per_sec);
+            }
+            served.push(limit);
+            let amount = Amount::new(limit, 1);
+            decays.record(&user, PathSet::default(), OpKind::Write, amount, at(second));
+        }
+        served
     }
 }

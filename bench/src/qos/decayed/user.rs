@@ -23,45 +23,60 @@ pub(super) enum DecayedWork {
     Names,
 }
 
-/// One user; it ends when dropped.
+/// One client of a user: a user may have several, with a number each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecayedSeat {
+    pub(super) uid: u32,
+    pub(super) work: DecayedWork,
+    pub(super) number: usize,
+}
+
+/// A client at work; it ends when dropped.
 pub(super) struct DecayedUser {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
-/// Makes a directory and a file for each.
-pub(super) fn prepare(export: &Path, works: &[(u32, DecayedWork)]) -> anyhow::Result<()> {
-    for (uid, _) in works {
-        let dir = export.join(format!("u{uid}"));
-        std::fs::create_dir_all(&dir).context("cannot make a user's directory")?;
-        let file = dir.join("f");
-        std::fs::write(&file, b"").context("cannot make a user's file")?;
-        for (path, mode) in [(dir, 0o777), (file, 0o666)] {
-            let permissions = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(path, permissions).context("cannot open it to its user")?;
-        }
+impl DecayedSeat {
+    /// The user's directory, from the export.
+    fn dir(&self) -> String {
+        format!("u{}", self.uid)
+    }
+
+    /// The client's file in it.
+    fn file(&self) -> String {
+        format!("f{}", self.number)
+    }
+}
+
+/// Makes a directory for the user and a file for the client.
+pub(super) fn prepare(export: &Path, seat: &DecayedSeat) -> anyhow::Result<()> {
+    let dir = export.join(seat.dir());
+    std::fs::create_dir_all(&dir).context("cannot make a user's directory")?;
+    let file = dir.join(seat.file());
+    std::fs::write(&file, b"").context("cannot make a user's file")?;
+    for (path, mode) in [(dir, 0o777), (file, 0o666)] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, permissions).context("cannot open it to its user")?;
     }
     Ok(())
 }
 
 impl DecayedUser {
     /// Begins to work as the user.
-    pub(super) fn start(
-        at: &BenchAddress,
-        uid: u32,
-        work: DecayedWork,
-    ) -> anyhow::Result<DecayedUser> {
+    pub(super) fn start(at: &BenchAddress, seat: &DecayedSeat) -> anyhow::Result<DecayedUser> {
+        let uid = seat.uid;
         let mut session = BenchSession::open(at, BLOCK as u32 + 4096)?;
         let name = format!("user{uid}");
         session.attach(ROOT, &format!("x?job=job{uid}"), &BenchIdentity { uname: name, uid })?;
-        session.walk(ROOT, HOME, &format!("u{uid}"))?;
+        session.walk(ROOT, HOME, &seat.dir())?;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stopped, seat) = (Arc::clone(&stop), *seat);
         let thread = std::thread::spawn(move || {
             let over = || stopped.load(Ordering::Relaxed);
-            match work {
-                DecayedWork::Write { per_sec } => write(&mut session, per_sec, &over),
-                DecayedWork::Names => names(&mut session, &over),
+            match seat.work {
+                DecayedWork::Write { per_sec } => write(&mut session, &seat.file(), per_sec, &over),
+                DecayedWork::Names => names(&mut session, &format!("n{}", seat.number), &over),
             }
         });
         Ok(DecayedUser { stop, thread: Some(thread) })
@@ -88,10 +103,11 @@ impl Drop for DecayedUser {
 
 fn write(
     session: &mut BenchSession,
+    name: &str,
     per_sec: Option<u32>,
     over: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
-    session.open_file(HOME, OPEN, "f", ninep::open::WRONLY)?;
+    session.open_file(HOME, OPEN, name, ninep::open::WRONLY)?;
     let data = vec![7; BLOCK];
     let pause = per_sec.map(|count| Duration::from_secs(1) / count);
     let (mut due, mut offset) = (Instant::now(), 0);
@@ -106,11 +122,11 @@ fn write(
     Ok(())
 }
 
-fn names(session: &mut BenchSession, over: &dyn Fn() -> bool) -> anyhow::Result<()> {
+fn names(session: &mut BenchSession, name: &str, over: &dyn Fn() -> bool) -> anyhow::Result<()> {
     while !over() {
-        session.create(HOME, OPEN, "name")?;
+        session.create(HOME, OPEN, name)?;
         session.clunk(OPEN)?;
-        session.unlink(HOME, "name", 0)?;
+        session.unlink(HOME, name, 0)?;
     }
     Ok(())
 }
@@ -118,6 +134,7 @@ fn names(session: &mut BenchSession, over: &dyn Fn() -> bool) -> anyhow::Result<
 const ROOT: Fid = Fid(1);
 const HOME: Fid = Fid(2);
 const OPEN: Fid = Fid(3);
-const BLOCK: usize = 1 << 20;
+/// Payload of a write.
+pub(super) const BLOCK: usize = 1 << 20;
 /// Small enough for any disk.
 const FILE: u64 = 64 << 20;

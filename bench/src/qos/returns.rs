@@ -16,31 +16,59 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::super::bed::{QosProxy, QosSetup};
-use super::super::mounted::QosMount;
-use super::super::table::{QosRow, QosTable, figures};
-use super::super::{QosRun, quantile};
+use super::super::figures::groups::{FigureGroup, FigureRun};
+use super::super::figures::judge::median;
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::sink::FigureSink;
+use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::mounted::QosMount;
 
-pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
-    if !run.wants(NAME) {
-        return Ok(());
-    }
-    let mut proxy = Some(run.bed.proxy("returns", &QosSetup::default())?);
+/// A killed proxy's return.
+pub(crate) const GROUP: FigureGroup = FigureGroup {
+    name: "returns",
+    title: "A proxy that returns",
+    what: "A hard mount whose proxy is killed and started again while four programs write, sync and \
+           stat. `took` is from the moment at which the new proxy accepts connections to the end of \
+           the first call.",
+    sources: &["bench/src/qos/returns.rs", "bench/src/qos/mounted.rs"],
+    rows: || vec![row()],
+    measure,
+};
+
+fn row() -> FigureRow {
+    FigureRow::new(
+        "returns/hard-mount",
+        "until a mount serves again, the slowest of ten",
+        &[SLUICE],
+    )
+    .rounds(3, KILLS as f64)
+    .goal(SLUICE, "took_most_s", FigureBound::Most(1.0))
+    .goal(SLUICE, "errors_count", FigureBound::Most(0.0))
+}
+
+fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
+    let kills = if run.is_quick { 2 } else { KILLS };
+    sink.round_of(&row(), |_| {
+        let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+        killed_and_started(&bed, kills)
+    })
+}
+
+fn killed_and_started(bed: &QosTestBed, kills: usize) -> anyhow::Result<FigureSample> {
+    let mut proxy = Some(bed.proxy("returns", &QosSetup::default())?);
     let begun = proxy.as_ref().context("it was started")?;
-    let mount = QosMount::start(&run.bed, begun, "hard", "allow_other,attr_timeout=0")?;
+    let mount = QosMount::start(bed, begun, "hard", "allow_other,attr_timeout=0")?;
     let callers = Callers::start(&mount);
-    let kills = run.rounds(10, 3);
     let mut took = Vec::new();
     for kill in 0..kills {
-        table.progress(&format!("{NAME}: {kill} of {kills}"));
         let before = callers.count();
-        callers.wait_until(run, || callers.count() > before + 100).context("before a kill")?;
+        callers.wait_until(bed, || callers.count() > before + 100).context("before a kill")?;
         let killed = proxy.take().context("it is there")?;
         let address = killed.address.clone();
         kill_now(killed)?;
         // Long enough that nothing of the old one is on its way, and different each time: the
         // mount tries again in growing steps.
-        run.bed.wait(Duration::from_millis(300 + 170 * kill as u64))?;
+        bed.wait(Duration::from_millis(300 + 170 * kill as u64))?;
         let before = callers.count();
         let watcher = std::thread::spawn(move || {
             let deadline = Instant::now() + RETURN_MAX;
@@ -50,16 +78,19 @@ pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<
             Instant::now()
         });
         let first = callers.first_after(before);
-        proxy = Some(run.bed.proxy("returns", &QosSetup::default())?);
+        proxy = Some(bed.proxy("returns", &QosSetup::default())?);
         let accepts = watcher.join().expect("it does not panic");
-        callers.wait_until(run, || first.get().is_some()).context("after a return")?;
+        callers.wait_until(bed, || first.get().is_some()).context("after a return")?;
         let served = first.get().context("a call has ended")?;
         took.push(served.saturating_duration_since(accepts).as_secs_f64());
     }
     let errors = callers.end()?;
     drop(mount);
-    table.add(row(&took, errors));
-    Ok(())
+    Ok(FigureSample::from([
+        ("took_most_s".into(), took.iter().copied().fold(0.0, f64::max)),
+        ("took_median_s".into(), median(took).unwrap_or(f64::NAN)),
+        ("errors_count".into(), errors as f64),
+    ]))
 }
 
 /// As a machine's fault would, with no word to anybody.
@@ -120,11 +151,11 @@ impl Callers {
         first
     }
 
-    fn wait_until(&self, run: &QosRun<'_>, is: impl Fn() -> bool) -> anyhow::Result<()> {
+    fn wait_until(&self, bed: &QosTestBed, is: impl Fn() -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + RETURN_MAX;
         while !is() {
             ensure!(Instant::now() < deadline, "no call has ended for {RETURN_MAX:?}");
-            run.bed.wait(Duration::from_millis(5))?;
+            bed.wait(Duration::from_millis(5))?;
         }
         Ok(())
     }
@@ -158,45 +189,9 @@ fn call(path: PathBuf, shared: &ReturnsState) {
     }
 }
 
-fn row(took: &[f64], errors: u64) -> QosRow {
-    let worst = took.iter().copied().fold(0.0, f64::max);
-    let [low, middle, high] = [0.25, 0.5, 0.75].map(|part| quantile(took, part));
-    QosRow {
-        case: NAME.into(),
-        target: "within 1 s, no error".into(),
-        reached: format!("{:.0} ms at most, {errors} errors", worst * 1e3),
-        met: Some(worst <= 1.0 && errors == 0),
-        beside: format!(
-            "median {:.0} ms, quartiles {:.0} and {:.0}; {} kills",
-            middle * 1e3,
-            low * 1e3,
-            high * 1e3,
-            took.len()
-        ),
-        figures: figures([
-            ("worst_s", worst),
-            ("median_s", middle),
-            ("quartile_low_s", low),
-            ("quartile_high_s", high),
-            ("errors", errors as f64),
-            ("kills", took.len() as f64),
-        ]),
-    }
-}
-
-const NAME: &str = "hard mount, from the proxy's return to the first call that ends";
+const SLUICE: &str = "sluice";
+/// Kills in a round.
+const KILLS: usize = 10;
 const CALLERS: usize = 4;
 /// Only a failure takes so long.
 const RETURN_MAX: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_slowest_return_counts_and_so_does_any_error() {
-        assert_eq!(row(&[0.2, 0.9, 0.4], 0).met, Some(true));
-        assert_eq!(row(&[0.2, 1.1, 0.4], 0).met, Some(false));
-        assert_eq!(row(&[0.2], 1).met, Some(false));
-    }
-}
