@@ -7,15 +7,20 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// Bytes that a pipe holds: the most that any process may ask for by default.
 const PIPE_BYTES: usize = 1 << 20;
+/// The least that makes a pipe of use. Beyond the user's share (fs.pipe-user-pages-soft) the kernel
+/// makes pipes of two pages, through which a read goes to the backend in pieces.
+const PIPE_BYTES_MIN: usize = 64 << 10;
 
 static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
 static MADE: AtomicUsize = AtomicUsize::new(0);
+/// The kernel has no more pages for pipes of this user: what is there is used again.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 
 struct Pipe {
     read: OwnedFd,
@@ -98,6 +103,9 @@ fn acquire(pipes_max: usize) -> Option<Pipe> {
     if let Some(pipe) = IDLE.lock().expect("not poisoned").pop() {
         return Some(pipe);
     }
+    if REFUSED.load(Ordering::Relaxed) {
+        return None;
+    }
     if MADE.fetch_add(1, Ordering::Relaxed) >= pipes_max {
         MADE.fetch_sub(1, Ordering::Relaxed);
         return None;
@@ -111,7 +119,13 @@ fn acquire(pipes_max: usize) -> Option<Pipe> {
 
 fn make() -> Option<Pipe> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-    let bytes = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES).unwrap_or(64 << 10);
+    let bytes = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES)
+        .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))
+        .ok()?;
+    if bytes < PIPE_BYTES_MIN {
+        REFUSED.store(true, Ordering::Relaxed);
+        return None;
+    }
     Some(Pipe { read, write, bytes })
 }
 
