@@ -7,12 +7,11 @@ TARGET = $${CARGO_TARGET_DIR:-target}
 SLUICE = $(TARGET)/release/sluice
 BENCH = $(TARGET)/release/sluice-bench
 RESULTS = bench/results
-MIRROR = $(TARGET)/release/examples/mirror
 # rustup puts cargo where a login shell finds it and make does not
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures soak build
+.PHONY: help demo test figures soak build
 
 help: ## this list
 	@echo "make TARGET, where TARGET is"
@@ -34,13 +33,6 @@ figures: ## every figure of docs/FIGURES.md that is not measured yet; goes on wh
 	@$(BENCH) figures run $(ROW) --out $(RESULTS)/figures.json $(if $(UNTIL),--until $(UNTIL))
 	@$(BENCH) figures print > docs/FIGURES.md
 	@$(BENCH) figures fill README.md > $(TARGET)/README.md && cp $(TARGET)/README.md README.md
-
-bench: ## the promises in short: tables in bench/results; then what FUSE alone costs
-	@.ci/install-deps.sh build bench
-	@.ci/build.sh sluice sluice-bench
-	@$(BENCH) qos --quick --out $(RESULTS)
-	@$(CARGO) build --release --package sluice-fuse --example mirror
-	@tests/mirror.sh $(MIRROR) fio
 
 soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then ten minutes of attacks, 50 deaths of a proxy, mounts for an hour, real software for two, and 1,000 scenarios by chance
 	@.ci/install-deps.sh build soak

@@ -2,7 +2,7 @@
 //!
 //! The order is from what fails fastest to what takes longest. Everything is built once, for the
 //! tests: the suites after "compile" use the binaries that it leaves, which keep their own promises
-//! (debug assertions). The release binary is for `make demo`, `make bench` and `make soak`
+//! (debug assertions). The release binary is for `make demo`, `make figures` and `make soak`
 //! (docs/decisions/0013).
 
 use std::path::Path;
