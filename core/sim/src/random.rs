@@ -117,7 +117,7 @@ fn nic(prng: &mut Prng) -> NicSpec {
 
 fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
     let mut text = String::new();
-    // A third of all scenarios have weights only: those whose shares can be checked.
+    // A third of all scenarios have weights only, so that every pair of classes is compared.
     let only_weights = prng.below(3) == 0;
     let mut earlier = Vec::new();
     for job in 0..jobs {
