@@ -71,12 +71,11 @@ fn until_all_is_over(shell: &Shell) {
 
 const README: (&str, &[&str], Untyped) = (
     "README.md",
-    &["programs ─►", "  job                         MB/s"],
+    &["programs ─►"],
     &[
         ("make demo", "it takes minutes and has a test of its own"),
         ("make build", "what is tested is built already"),
         ("mount -t 9p", "needs the kernel's 9P client, which has tests of its own"),
-        ("sluice-bench", "a measurement"),
     ],
 );
 

@@ -8,7 +8,7 @@
 //! Shares are compared by the order in which requests are served, which no other load on this
 //! machine changes: nothing is let go before all requests are there, and only replies count that
 //! came while the jobs that are compared had more. How near a limit is reached from below is a
-//! matter of speed, which `sluice-bench qos` measures; here it is not exceeded. So a reservation is
+//! matter of speed, which `make figures` measures; here it is not exceeded. So a reservation is
 //! one that no machine can reach: it is always due.
 
 #![allow(clippy::unwrap_used)]
