@@ -47,6 +47,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     sources: &[
         "bench/src/qos/controlled.rs",
         "bench/src/qos/controlled",
+        "bench/src/qos/metadata_server.rs",
         "bench/src/qos/bed.rs",
         "bench/src/session.rs",
         "scenarios/global-limit.toml",

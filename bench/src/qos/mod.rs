@@ -17,6 +17,7 @@ pub(crate) mod decayed;
 mod job;
 pub(crate) mod limits;
 mod memory;
+mod metadata_server;
 mod mounted;
 pub(crate) mod neighbour;
 pub(crate) mod node;

@@ -13,20 +13,14 @@
 //! report to each proxy what they asked the others. Plain clients report nothing, and show what weights
 //! at each server alone come to.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
-    InodeEntry, InodeId, NewFile, Options, Reply,
-};
 use ninep::Fid;
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
@@ -34,6 +28,7 @@ use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
 use super::super::session::{BenchIdentity, BenchSession};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::metadata_server::{FILES, MetadataServer};
 use super::mounted::QosMount;
 
 /// Total service over four servers.
@@ -121,9 +116,9 @@ impl LocalCase {
 
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
-    let directory = TotalDirectory::mount(&bed)?;
+    let directory = MetadataServer::mount(&bed, "names", THREADS)?;
     let start = |at: usize| {
-        let dir = Some(directory.dir.clone());
+        let dir = Some(directory.dir().to_path_buf());
         let setup = QosSetup { target: "slots_max = 1", dir, ..QosSetup::default() };
         bed.proxy(&format!("t{at}"), &setup)
     };
@@ -335,81 +330,10 @@ const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight =
 const DEPTH: usize = 4;
 const LOCAL_THREADS: usize = 32;
 const ELSEWHERE: usize = 4;
-/// Enough for every proxy to be home of some.
-const FILES: u64 = 64;
+/// More than there are servers, each of which has one slot.
+const THREADS: usize = 8;
 const PROBES: u64 = 3;
-/// What one getattr takes.
-const OPERATION: Duration = Duration::from_millis(4);
 const SETTLE: Duration = Duration::from_secs(3);
-
-/// A directory of files whose attributes take their time, mounted until this is dropped.
-struct TotalDirectory {
-    // Ended before its directory is removed.
-    session: Option<FuseSession>,
-    dir: PathBuf,
-}
-
-impl TotalDirectory {
-    fn mount(bed: &QosTestBed) -> anyhow::Result<TotalDirectory> {
-        let dir = bed.dir().join("names");
-        std::fs::create_dir(&dir).context("cannot make a directory")?;
-        // More threads than there are servers, each of which has one slot.
-        let options = Options { threads: 8, request_timeout_s: 60, ..Options::default() };
-        let session = FuseSession::mount(&dir, TotalNames, &options)?;
-        Ok(TotalDirectory { session: Some(session), dir })
-    }
-}
-
-impl Drop for TotalDirectory {
-    fn drop(&mut self) {
-        drop(self.session.take());
-        let _ = std::fs::remove_dir(&self.dir);
-    }
-}
-
-/// A directory with the files f0, f1, ….
-struct TotalNames;
-
-/// Names never change; attributes are asked for each time.
-const NAME_TTL: Duration = Duration::from_secs(3600);
-
-fn attributes(inode: InodeId) -> Attributes {
-    let mode = if inode == InodeId::ROOT { 0o040_755 } else { 0o100_644 };
-    Attributes { number: inode.0, mode, size: 1, links: 1, ..Attributes::default() }
-}
-
-impl FileSystem for TotalNames {
-    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
-        let number = name.to_str().ok().and_then(|name| name.strip_prefix('f')?.parse().ok());
-        let Some(number) = number.filter(|number: &u64| *number < FILES) else {
-            return reply.error(Errno::NOENT);
-        };
-        let (inode, generation) = (InodeId(InodeId::ROOT.0 + 1 + number), 0);
-        let (attributes, attributes_ttl) = (attributes(inode), Duration::ZERO);
-        reply.ok(&InodeEntry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
-    }
-
-    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
-        let is_file = request.inode != InodeId::ROOT;
-        if is_file {
-            // The thread is the server, and is busy.
-            std::thread::sleep(OPERATION);
-        }
-        let ttl = if is_file { Duration::ZERO } else { NAME_TTL };
-        reply.ok(&Attr { attributes: attributes(request.inode), ttl });
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -9,18 +9,12 @@
 //! Each server is a FUSE file system of this process with one thread, and its target has one slot:
 //! it takes its time on a fast machine and on a slow one alike.
 
-use std::ffi::CStr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
-    InodeEntry, InodeId, NewFile, Options, Reply,
-};
 use ninep::Fid;
 
 use super::super::super::figures::groups::FigureRun;
@@ -29,6 +23,7 @@ use super::super::super::figures::sink::FigureSink;
 use super::super::super::session::{BenchIdentity, BenchSession as Client};
 use super::super::super::socket::BenchAddress;
 use super::super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::super::metadata_server::MetadataServer;
 use super::{QosController, SLUICE, bed, sample, wait_for_rules};
 
 /// A row for each phase.
@@ -71,13 +66,13 @@ struct MetadataLoad {
 
 impl MetadataLoad {
     fn start(bed: &QosTestBed) -> anyhow::Result<MetadataLoad> {
-        let servers = (0..SERVERS).map(|at| MetadataServer::mount(bed, at));
+        let servers = (0..SERVERS).map(|at| MetadataServer::mount(bed, &format!("server-{at}"), 1));
         let servers = servers.collect::<anyhow::Result<Vec<_>>>()?;
         let controller = QosController::start(bed, "metadata")?;
         let version = controller.client.set_rules(RULES)?.version;
         let start = |(at, server): (usize, &MetadataServer)| {
             let top = format!("controller = \"{}\"\nproxy_name = \"m{at}\"", controller.url);
-            let second = Some(server.dir.clone());
+            let second = Some(server.dir().to_path_buf());
             let target = "slots_max = 1";
             let setup = QosSetup { top: &top, target, second, ..QosSetup::default() };
             bed.proxy(&format!("m{at}"), &setup)
@@ -150,8 +145,6 @@ const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight =
                      [[rule]]\nname = \"two\"\nmatch = \"jobid={two}\"\n";
 /// Clients of each job at each server.
 const DEPTH: usize = 4;
-/// What one getattr takes.
-const OPERATION: Duration = Duration::from_millis(4);
 
 #[derive(Default)]
 struct MetadataState {
@@ -181,7 +174,7 @@ fn ask(
         let mut client = Client::open(&at, 8192)?;
         let root = BenchIdentity { uname: "root".into(), uid: 0 };
         client.attach(Fid(1), &format!("y?job={name}"), &root)?;
-        client.walk(Fid(1), Fid(2), "f")?;
+        client.walk(Fid(1), Fid(2), "f0")?;
         while !shared.stop.load(Ordering::Relaxed) {
             let phase = &PHASES[shared.phase.load(Ordering::Relaxed)];
             if !phase.asked[job][server] {
@@ -198,73 +191,5 @@ fn ask(
 impl Asker {
     fn end(self) -> anyhow::Result<()> {
         self.0.join().ok().context("a client panicked")?.context("a client")
-    }
-}
-
-/// A metadata server, mounted until this is dropped.
-struct MetadataServer {
-    // Ended before its directory is removed.
-    session: Option<FuseSession>,
-    dir: PathBuf,
-}
-
-impl MetadataServer {
-    fn mount(bed: &QosTestBed, at: usize) -> anyhow::Result<MetadataServer> {
-        let dir = bed.dir().join(format!("server-{at}"));
-        std::fs::create_dir(&dir).context("cannot make a directory")?;
-        // Whoever is killed while it waits for its own file system is freed by the kernel.
-        let options = Options { threads: 1, request_timeout_s: 60, ..Options::default() };
-        let session = FuseSession::mount(&dir, MetadataNames, &options)?;
-        Ok(MetadataServer { session: Some(session), dir })
-    }
-}
-
-impl Drop for MetadataServer {
-    fn drop(&mut self) {
-        drop(self.session.take());
-        let _ = std::fs::remove_dir(&self.dir);
-    }
-}
-
-/// A directory with one file, `f`.
-struct MetadataNames;
-
-const FILE: InodeId = InodeId(2);
-/// Names never change; attributes are asked for each time.
-const NAME_TTL: Duration = Duration::from_secs(3600);
-
-fn attributes(inode: InodeId) -> Attributes {
-    let mode = if inode == InodeId::ROOT { 0o040_755 } else { 0o100_644 };
-    Attributes { number: inode.0, mode, size: 1, links: 1, ..Attributes::default() }
-}
-
-impl FileSystem for MetadataNames {
-    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
-        if name.to_bytes() != b"f" {
-            return reply.error(Errno::NOENT);
-        }
-        let (inode, generation, attributes) = (FILE, 0, attributes(FILE));
-        let attributes_ttl = Duration::ZERO;
-        reply.ok(&InodeEntry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
-    }
-
-    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
-        if request.inode == FILE {
-            // The thread is the server, and is busy.
-            std::thread::sleep(OPERATION);
-        }
-        let ttl = if request.inode == FILE { Duration::ZERO } else { NAME_TTL };
-        reply.ok(&Attr { attributes: attributes(request.inode), ttl });
     }
 }
