@@ -39,6 +39,9 @@ impl Dispatcher {
     /// The next step of a lane without urgent requests, if any.
     pub(crate) fn choose(&self, lane: usize) -> Option<Choice> {
         let state = &self.lanes[lane];
+        if state.free() == 0 {
+            return None;
+        }
         let (size, head) = state.ready.first()?;
         if let Some((due, class)) = state.first_reserved()
             && due <= self.reservation_clock.at(self.now)

@@ -53,18 +53,18 @@ pub(crate) struct Class {
     pub(crate) write_mode: Option<WriteMode>,
     /// Whether `reservation` is set.
     pub(crate) reserved: bool,
-    pub(crate) lanes: [ClassLane; 2],
-    pub(crate) reservation: Option<Reservation>,
-    pub(crate) usage: Usage,
-    /// Remote service that is not applied yet.
-    pub(crate) delay: RemoteDelay,
-    /// Its wait causes, if it ever waited.
-    pub(crate) causes: Option<Box<WaitCauses>>,
-    /// The least part of its share here, in parts per million; 0 for none.
-    pub(crate) min_local_service_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
     pub(crate) watched: u64,
     pub(crate) id: ClassId,
+    /// Its wait causes, if it ever waited.
+    pub(crate) causes: Option<Box<WaitCauses>>,
+    pub(crate) lanes: [ClassLane; 2],
+    /// Remote service that is not applied yet.
+    pub(crate) delay: RemoteDelay,
+    pub(crate) usage: Usage,
+    pub(crate) reservation: Option<Reservation>,
+    /// The least part of its share here, in parts per million; 0 for none.
+    pub(crate) min_local_service_ppm: u32,
     /// As its rule says.
     pub(crate) weight: Weight,
     /// Its total cost when its usage was taken last.
@@ -72,14 +72,14 @@ pub(crate) struct Class {
     pub(crate) key: Arc<ClassKey>,
 }
 
-/// A class in one lane.
+/// A class in one lane: what each call reads comes first.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct ClassLane {
     /// Start tag of its next request, valid while it is in a ready heap.
     pub(crate) start: VirtualTime,
     /// Finish tag of its last request.
     pub(crate) finish: VirtualTime,
-    pub(crate) queues: [ClassQueue; QUEUES],
     /// Bit q: the head of queue q is ready.
     pub(crate) ready: u8,
     /// Bit q: the head of queue q waits at a meter.
@@ -93,10 +93,12 @@ pub(crate) struct ClassLane {
     /// Since when it has had a head that counts towards its reservation, by the reservations'
     /// clock; valid while it has one.
     pub(crate) reservation_since: Time,
+    pub(crate) queues: [ClassQueue; QUEUES],
 }
 
 /// A FIFO of requests.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct ClassQueue {
     pub(crate) head: u32,
     pub(crate) tail: u32,

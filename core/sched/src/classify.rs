@@ -49,21 +49,27 @@ pub(crate) struct Subject {
     pub(crate) outstanding: u32,
     /// The place of its job.
     pub(crate) job: u32,
+    /// Its number among the idle; 0 while it is in use.
+    pub(crate) idle: u64,
     pub(crate) usage: Usage,
+    /// In the order of [`OpKind::ALL`]: reads and writes first.
+    pub(crate) kinds: [SubjectRequests; OpKind::COUNT],
     /// Its part of the time of its job.
     pub(crate) activity: Activity,
-    /// Operations by kind, in the order of [`OpKind::ALL`].
-    pub(crate) ops: [Ops; OpKind::COUNT],
-    /// None while it is idle.
-    pub(crate) classifications: Option<Box<[Classification; OpKind::COUNT]>>,
     /// None before its first read or write.
     pub(crate) pattern: SubjectPattern,
     pub(crate) identity: Arc<Identity>,
     pub(crate) paths: PathSet,
     /// The export that it uses.
     pub(crate) export: Arc<str>,
-    /// Its number among the idle; 0 while it is in use.
-    pub(crate) idle: u64,
+}
+
+/// A subject's requests of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SubjectRequests {
+    way: Classification,
+    /// Backend operations that were served.
+    pub(crate) ops: Ops,
 }
 
 /// The class and meters of a subject's requests of one kind.
@@ -148,9 +154,9 @@ impl Dispatcher {
 
     /// Class and meters of a subject's requests of one kind.
     pub(crate) fn classification(&mut self, subject: u32, kind: OpKind) -> Classification {
-        match &self.subjects[subject].classifications {
-            Some(ways) if ways[kind as usize].class != NONE => ways[kind as usize],
-            _ => self.classify(subject, kind),
+        match self.subjects[subject].kinds[kind as usize].way {
+            Classification { class: NONE, .. } => self.classify(subject, kind),
+            way => way,
         }
     }
 
@@ -175,8 +181,8 @@ impl Dispatcher {
 
     /// Drops the classifications of a subject, since its rules changed or it is idle.
     pub(crate) fn drop_classifications(&mut self, index: u32) {
-        let Some(ways) = self.subjects[index].classifications.take() else { return };
-        for way in ways.into_iter().filter(|way| way.class != NONE) {
+        let ways = self.subjects[index].kinds.each_mut().map(|kind| kind.way.take());
+        for way in ways.into_iter().flatten() {
             if way.route != NONE {
                 self.drop_chain(way.route);
             }
@@ -219,12 +225,12 @@ impl Dispatcher {
             export: door.clone(),
             refs: 0,
             outstanding: 0,
-            classifications: None,
+            kinds: [SubjectRequests { way: Classification::UNKNOWN, ops: Ops::default() };
+                OpKind::COUNT],
             pattern: None,
             job,
             usage: Usage::default(),
             activity: Activity::default(),
-            ops: [Ops::default(); OpKind::COUNT],
             idle: 0,
         });
         self.names.subjects.entry(who).or_default().push((paths, index));
@@ -234,7 +240,7 @@ impl Dispatcher {
     fn drop_subject(&mut self, index: u32) {
         let subject = &mut self.subjects[index];
         self.forgotten.0 += subject.usage;
-        self.forgotten.1 += metadata(&subject.ops);
+        self.forgotten.1 += metadata(&subject.ops());
         self.names.idle_subjects.remove(&mut subject.idle);
         if let Some(of) = self.names.subjects.get_mut(&subject.identity) {
             of.retain(|(_, i)| *i != index);
@@ -261,9 +267,7 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         own.refs += 1;
         let way = Classification { class, route };
-        let ways = &mut self.subjects[subject].classifications;
-        ways.get_or_insert_with(|| Box::new([Classification::UNKNOWN; OpKind::COUNT]))
-            [kind as usize] = way;
+        self.subjects[subject].kinds[kind as usize].way = way;
         way
     }
 
@@ -429,8 +433,7 @@ impl Dispatcher {
             return NONE;
         }
         let links: Vec<u32> = meters.iter().map(|meter| self.link_for(class, *meter)).collect();
-        let ways = self.subjects[subject].classifications.iter().flat_map(|ways| ways.iter());
-        let ways = ways.filter(|way| way.route != NONE);
+        let ways = self.subjects[subject].ways().filter(|way| way.route != NONE);
         let same = ways.map(|way| way.route).find(|route| self.routes[*route].links() == links);
         let index = same.unwrap_or_else(|| self.new_route(&links));
         self.routes[index].refs += 1;
@@ -532,8 +535,25 @@ impl Registry {
     }
 }
 
+impl Subject {
+    /// The classes and meters of the kinds of request that it made.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = Classification> {
+        self.kinds.iter().map(|kind| kind.way).filter(|way| way.class != NONE)
+    }
+
+    /// Operations by kind, in the order of [`OpKind::ALL`].
+    pub(crate) fn ops(&self) -> [Ops; OpKind::COUNT] {
+        self.kinds.each_ref().map(|kind| kind.ops)
+    }
+}
+
 impl Classification {
     const UNKNOWN: Classification = Classification { class: NONE, route: NONE };
+
+    fn take(&mut self) -> Option<Classification> {
+        let way = std::mem::replace(self, Classification::UNKNOWN);
+        (way.class != NONE).then_some(way)
+    }
 }
 
 impl IdleList {

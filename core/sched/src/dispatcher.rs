@@ -255,7 +255,7 @@ impl Dispatcher {
         self.count_dependents(class, false);
         let payer = &mut self.subjects[subject];
         payer.usage += usage;
-        payer.ops[kind as usize] += served.ops;
+        payer.kinds[kind as usize].ops += served.ops;
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
             self.drop_chain(route);

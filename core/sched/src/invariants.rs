@@ -171,12 +171,7 @@ impl Dispatcher {
         let mut classes = vec![0u32; self.classes.span()];
         let mut routes = vec![0u32; self.routes.span()];
         for (_, subject) in self.subjects.iter() {
-            for way in subject
-                .classifications
-                .iter()
-                .flat_map(|w| w.iter())
-                .filter(|way| way.class != NONE)
-            {
+            for way in subject.ways() {
                 classes[way.class as usize] += 1;
                 if way.route != NONE {
                     routes[way.route as usize] += 1;

@@ -57,24 +57,26 @@ pub(crate) struct Pacer {
     carry: u64,
 }
 
-/// One meter and its waiters.
+/// One meter and its waiters. Fields in the order of cache lines: when it lets the next head go,
+/// who waits, and what a charge adds up.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
-    /// As the limit says, in the rate's unit.
-    burst: Option<u64>,
-    /// Start tag of the head that it last let go in turn.
-    pub(crate) v: VirtualTime,
-    /// Queues (class × 4 + direction) whose head waits here, by lane.
-    pub(crate) waiting: [Heap; 2],
+    /// When the next waiter may try.
+    next_try: Time,
     /// Ready heads that it let go in their turn, by lane.
     passed_heads: [u32; 2],
+    /// Queues (class × 4 + direction) whose head waits here, by lane.
+    pub(crate) waiting: [Heap; 2],
+    /// Start tag of the head that it last let go in turn.
+    pub(crate) v: VirtualTime,
+    /// As the limit says, in the rate's unit.
+    burst: Option<u64>,
     /// Units charged since its usage was taken last.
     pub(crate) moved: u64,
     /// Units a second of the last complete second, units of the current second, and its begin.
     passed: (u64, u64, Time),
-    /// When the next waiter may try.
-    next_try: Time,
     /// Meter chains and class meters that refer to it.
     pub(crate) refs: u32,
     /// Its number among the idle; 0 while it is referenced.

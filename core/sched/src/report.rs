@@ -21,6 +21,7 @@ use crate::pattern;
 
 /// Sums since the subject or class was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Usage {
     /// The payload that was read.
     pub read: Bytes,
@@ -135,9 +136,12 @@ impl AddAssign for Usage {
         self.cost += other.cost;
         self.requests += other.requests;
         self.remote += other.remote;
-        self.delayed += other.delayed;
-        self.delayed_time += other.delayed_time;
-        self.delayed_bytes += other.delayed_bytes;
+        // Seldom, so that most requests leave these fields' cache line alone.
+        if other.delayed > 0 {
+            self.delayed += other.delayed;
+            self.delayed_time += other.delayed_time;
+            self.delayed_bytes += other.delayed_bytes;
+        }
     }
 }
 
@@ -165,7 +169,7 @@ impl Dispatcher {
         places.filter(|place| self.subjects.lives(*place)).map(|index| {
             let subject = &self.subjects[index];
             let id = SubjectId { index, generation: self.subjects.generation(index) };
-            (id, &*subject.identity, &subject.usage, metadata(&subject.ops))
+            (id, &*subject.identity, &subject.usage, metadata(&subject.ops()))
         })
     }
 
@@ -214,7 +218,7 @@ impl Dispatcher {
                 export: subject.export.clone(),
                 usage: subject.usage,
                 activity: subject.activity,
-                ops: subject.ops,
+                ops: subject.ops(),
                 reads,
                 writes,
                 queued,

@@ -30,15 +30,38 @@ use crate::meter::MeterKey;
 
 pub use report::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
-/// The wait causes of one class.
+/// The wait causes of one class. A cause's place is that of its [`PlainCause`], or follows these by
+/// its position among the meters.
 #[derive(Clone, Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct WaitCauses {
-    causes: Vec<WaitRecord>,
+    plain: [WaitRecord; PlainCause::ALL.len()],
+    meters: Vec<MeterWaits>,
 }
 
+/// A cause that has no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlainCause {
+    Weight,
+    Busy,
+    Slots,
+    RemoteService,
+    Other,
+}
+
+/// What waited at one meter.
 #[derive(Clone, Debug)]
+struct MeterWaits {
+    /// The place and generation of the meter, and its key for when it is gone.
+    index: u32,
+    generation: u32,
+    key: MeterKey,
+    waits: WaitRecord,
+}
+
+/// What waited for one cause; all zero where nothing did.
+#[derive(Clone, Copy, Debug, Default)]
 struct WaitRecord {
-    by: CauseKey,
     since: Time,
     last: Time,
     wait: u64,
@@ -49,53 +72,48 @@ struct WaitRecord {
     bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum CauseKey {
-    /// The place and generation of a meter, and its key for when it is gone.
-    Meter(u32, u32, Box<MeterKey>),
-    Weight,
-    Busy,
-    Slots,
-    RemoteService,
-    Other,
+impl PlainCause {
+    const ALL: [PlainCause; 5] = [
+        PlainCause::Weight,
+        PlainCause::Busy,
+        PlainCause::Slots,
+        PlainCause::RemoteService,
+        PlainCause::Other,
+    ];
 }
 
 impl WaitCauses {
-    /// The place of a cause without a key.
-    fn plain(&mut self, by: CauseKey, now: Time) -> usize {
-        let known = self.causes.iter().position(|cause| cause.by == by);
-        known.unwrap_or_else(|| self.add(by, now))
+    /// The place of a meter, and whether another one was evicted for it.
+    fn meter(&mut self, index: u32, generation: u32, key: &MeterKey) -> (usize, bool) {
+        let is = |meter: &MeterWaits| (meter.index, meter.generation) == (index, generation);
+        if let Some(at) = self.meters.iter().position(is) {
+            return (PlainCause::ALL.len() + at, false);
+        }
+        let new = MeterWaits { index, generation, key: key.clone(), waits: WaitRecord::default() };
+        if self.meters.len() < METERS_MAX {
+            self.meters.push(new);
+            return (PlainCause::ALL.len() + self.meters.len() - 1, false);
+        }
+        let by_age = self.meters.iter().enumerate().min_by_key(|(_, meter)| meter.waits.last);
+        let (at, _) = by_age.expect("there are as many as may be");
+        let gone = std::mem::replace(&mut self.meters[at], new);
+        self.plain[PlainCause::Other as usize].merge(&gone.waits);
+        (PlainCause::ALL.len() + at, true)
     }
 
-    /// The place of a meter, and the place of the cause that was evicted for it.
-    fn meter(&mut self, index: u32, generation: u32, key: &MeterKey, now: Time) -> (usize, bool) {
-        let of = |cause: &WaitRecord| matches!(cause.by, CauseKey::Meter(i, g, _) if (i, g) == (index, generation));
-        if let Some(at) = self.causes.iter().position(of) {
-            return (at, false);
+    /// The record at a place, if there is one.
+    fn at(&mut self, place: usize) -> Option<&mut WaitRecord> {
+        let meters = place.checked_sub(PlainCause::ALL.len());
+        match meters {
+            None => self.plain.get_mut(place),
+            Some(at) => self.meters.get_mut(at).map(|meter| &mut meter.waits),
         }
-        let by = CauseKey::Meter(index, generation, Box::new(key.clone()));
-        let meters = self.causes.iter().enumerate();
-        let meters = meters.filter(|(_, cause)| matches!(cause.by, CauseKey::Meter(..)));
-        if meters.clone().count() < METERS_MAX {
-            return (self.add(by, now), false);
-        }
-        let oldest = meters.min_by_key(|(_, cause)| cause.last).map(|(at, _)| at);
-        let at = oldest.expect("there are as many as may be");
-        let gone = std::mem::replace(&mut self.causes[at], WaitRecord::new(by, now));
-        let other = self.plain(CauseKey::Other, gone.since);
-        self.causes[other].merge(&gone);
-        (at, true)
-    }
-
-    fn add(&mut self, by: CauseKey, now: Time) -> usize {
-        self.causes.push(WaitRecord::new(by, now));
-        self.causes.len() - 1
     }
 }
 
 impl WaitRecord {
-    fn new(by: CauseKey, now: Time) -> WaitRecord {
-        WaitRecord { by, since: now, last: now, wait: 0, span: 0, active: 0, requests: 0, bytes: 0 }
+    fn is_empty(&self) -> bool {
+        self.wait == 0 && self.requests == 0
     }
 
     /// Adds that requests waited for `area` in all, from `began` to `now`.
@@ -118,7 +136,19 @@ impl WaitRecord {
         now.since(self.last) <= PAUSE_MAX && self.active.saturating_mul(20) >= since
     }
 
+    /// Adds a request that waited for it last and goes now.
+    fn count_request(&mut self, bytes: u64, now: Time) {
+        if self.is_empty() {
+            (self.since, self.last) = (now, now);
+        }
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
     fn merge(&mut self, other: &WaitRecord) {
+        if self.is_empty() {
+            self.since = other.since;
+        }
         self.wait = self.wait.saturating_add(other.wait);
         self.span += other.span;
         self.requests += other.requests;
@@ -157,8 +187,8 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         let held = own.causes.get_or_insert_default();
         let generation = self.meters.generation(index);
-        let (at, replaced) = held.meter(index, generation, &self.meters[index].key, now);
-        held.causes[at].count(area, began, now);
+        let (at, replaced) = held.meter(index, generation, &self.meters[index].key);
+        held.at(at).expect("its place").count(area, began, now);
         if replaced {
             clear_cause(own, at);
         }
@@ -171,13 +201,10 @@ impl Dispatcher {
         let fifo = &mut self.classes[class].lanes[lane].queues[queue];
         let Some((area, began)) = fifo.take_area(now) else { return };
         let by = self.ready_cause(class, lane, began);
-        let is_cap = by == CauseKey::Slots;
         let own = &mut self.classes[class];
-        let held = own.causes.get_or_insert_default();
-        let at = held.plain(by, now);
-        held.causes[at].count(area, began, now);
-        if is_cap {
-            own.lanes[lane].queues[queue].by = at as u8;
+        own.causes.get_or_insert_default().plain[by as usize].count(area, began, now);
+        if by == PlainCause::Slots {
+            own.lanes[lane].queues[queue].by = by as u8;
         }
     }
 
@@ -222,20 +249,13 @@ impl Dispatcher {
         }
         let now = self.now;
         let held = self.classes[class].causes.get_or_insert_default();
-        let barred = held.causes.get(usize::from(fifo.by));
-        let delayed = barred.is_some_and(|cause| cause.last >= arrived);
-        let at = match delayed {
-            true => {
-                self.requests[fifo.head].flags |= DELAYED;
-                usize::from(fifo.by)
-            }
-            false => held.plain(by_ready, now),
-        };
-        let cause = &mut held.causes[at];
-        cause.requests += 1;
-        cause.bytes += bytes;
-        if delayed {
+        let barred = held.at(fifo.by.into()).filter(|cause| cause.last >= arrived);
+        if let Some(cause) = barred {
+            cause.count_request(bytes, now);
+            self.requests[fifo.head].flags |= DELAYED;
             self.count_delayed(subject, arrived);
+        } else {
+            held.plain[by_ready as usize].count_request(bytes, now);
         }
     }
 
@@ -247,18 +267,18 @@ impl Dispatcher {
     }
 
     /// The cause for which a ready head waits, or waited since `began`.
-    fn ready_cause(&self, class: u32, lane: usize, began: Time) -> CauseKey {
+    fn ready_cause(&self, class: u32, lane: usize, began: Time) -> PlainCause {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
         let standing = &own.lanes[lane];
         if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
-            return CauseKey::Slots;
+            return PlainCause::Slots;
         }
         let held_by_it = if lane == DEVICE { own.slots_in_use } else { own.running };
         let others = state.slots_in_use > held_by_it || state.others_served(class) >= Some(began);
         match (others, standing.moved_for_remote) {
-            (false, _) => CauseKey::Busy,
-            (true, true) => CauseKey::RemoteService,
-            (true, false) => CauseKey::Weight,
+            (false, _) => PlainCause::Busy,
+            (true, true) => PlainCause::RemoteService,
+            (true, false) => PlainCause::Weight,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Bytes, Identity, JobId, KeyValue, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
 
-use super::{CauseKey, WAIT_MIN_NS, WaitRecord};
+use super::{PlainCause, WAIT_MIN_NS, WaitCauses, WaitRecord};
 use crate::class::QUEUES;
 use crate::classify::ClassKey;
 use crate::dispatcher::Dispatcher;
@@ -148,19 +148,15 @@ impl Dispatcher {
         for (index, class) in at_work {
             if wanted(class.id, &class.key.rule, &class.key.values) {
                 let causes = self.causes_of(index, now);
-                reports.extend(self.report_class_waits(
-                    class.id,
-                    &class.key,
-                    class.queued,
-                    causes,
-                    now,
-                ));
+                let (key, queued) = (&class.key, class.queued);
+                reports.extend(self.report_class_waits(class.id, key, queued, &causes, now));
             }
         }
         for (_, rested) in at_rest {
             if wanted(rested.id, &rested.key.rule, &rested.key.values) {
-                let causes = rested.causes.as_deref().cloned().unwrap_or_default().causes;
-                reports.extend(self.report_class_waits(rested.id, &rested.key, 0, causes, now));
+                let report =
+                    |causes| self.report_class_waits(rested.id, &rested.key, 0, causes, now);
+                reports.extend(rested.causes.as_deref().and_then(report));
             }
         }
         reports
@@ -177,7 +173,7 @@ impl Dispatcher {
                 return None;
             }
             let causes = self.causes_of(index, now);
-            self.report_class_waits(id, &class.key, class.queued, causes, now)
+            self.report_class_waits(id, &class.key, class.queued, &causes, now)
         });
         reports.collect()
     }
@@ -192,8 +188,7 @@ impl Dispatcher {
         let standing = of.map(|(_, index)| {
             let (index, subject) = (*index, &self.subjects[*index]);
             let (mut classes, mut meters) = (Vec::new(), Vec::new());
-            let ways = subject.classifications.iter().flat_map(|ways| ways.iter());
-            for way in ways.filter(|way| way.class != NONE) {
+            for way in subject.ways() {
                 classes.push((self.classes[way.class].id, way.class));
                 if way.route != NONE {
                     let links = self.routes[way.route].links().iter();
@@ -244,11 +239,19 @@ impl Dispatcher {
         class: ClassId,
         key: &ClassKey,
         queued: u32,
-        causes: Vec<WaitRecord>,
+        causes: &WaitCauses,
         now: Time,
     ) -> Option<WaitReport> {
-        let causes = causes.into_iter().map(|cause| self.report_cause(cause, now));
-        let mut causes: Vec<_> = causes.collect();
+        let plain = PlainCause::ALL.into_iter().zip(&causes.plain);
+        let plain = plain.map(|(by, waits)| (WaitCause::from(by), waits, None));
+        let meters = causes.meters.iter().map(|at| {
+            let by = WaitCause::Meter { scope: at.key.scope(), in_bytes: at.key.in_bytes };
+            let lives = self.meters.has(at.index, at.generation);
+            (by, &at.waits, lives.then(|| self.report_meter(&self.meters[at.index], now)))
+        });
+        let some = plain.chain(meters).filter(|(_, waits, _)| !waits.is_empty());
+        let mut causes: Vec<_> =
+            some.map(|(by, waits, meter)| waits.report(by, meter, now)).collect();
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.wait));
         let (rule, key) = (key.rule.to_string(), key.values.to_vec());
         (!causes.is_empty()).then_some(WaitReport { class, rule, key, queued, causes })
@@ -278,12 +281,8 @@ impl Dispatcher {
     }
 
     /// The causes of an active class, with the current waiting added.
-    fn causes_of(&self, class: u32, now: Time) -> Vec<WaitRecord> {
+    fn causes_of(&self, class: u32, now: Time) -> WaitCauses {
         let own = &self.classes[class];
-        let queued = own.queued > 0;
-        if own.causes.is_none() && !queued {
-            return Vec::new();
-        }
         let mut held = own.causes.as_deref().cloned().unwrap_or_default();
         for lane in 0..LANES.len() {
             for queue in 0..QUEUES {
@@ -296,57 +295,46 @@ impl Dispatcher {
                 if fifo.area == 0 || fifo.area.max(waited) < WAIT_MIN_NS {
                     continue;
                 }
-                let by = self.current_cause(class, lane, queue, fifo.began);
-                let at = match &by {
-                    CauseKey::Meter(index, generation, key) => {
-                        held.meter(*index, *generation, key, now).0
+                let place = match own.lanes[lane].waiting >> queue & 1 == 1 {
+                    true => {
+                        let meter = self.meter_waited_for(class, lane, queue);
+                        let key = &self.meters[meter].key;
+                        held.meter(meter, self.meters.generation(meter), key).0
                     }
-                    _ => held.plain(by, now),
+                    false => self.ready_cause(class, lane, fifo.began) as usize,
                 };
-                held.causes[at].count(fifo.area, fifo.began, now);
+                held.at(place).expect("its place").count(fifo.area, fifo.began, now);
             }
         }
-        held.causes
+        held
     }
+}
 
-    /// The cause for which the head of a queue waits.
-    fn current_cause(&self, class: u32, lane: usize, queue: usize, began: Time) -> CauseKey {
-        let standing = &self.classes[class].lanes[lane];
-        if standing.waiting >> queue & 1 == 0 {
-            return self.ready_cause(class, lane, began);
-        }
-        let index = self.meter_waited_for(class, lane, queue);
-        let key = Box::new(self.meters[index].key.clone());
-        CauseKey::Meter(index, self.meters.generation(index), key)
-    }
-
-    fn report_cause(&self, cause: WaitRecord, now: Time) -> WaitCauseReport {
-        let meter = match &cause.by {
-            CauseKey::Meter(index, generation, _) if self.meters.has(*index, *generation) => {
-                Some(self.report_meter(&self.meters[*index], now))
-            }
-            _ => None,
-        };
+impl WaitRecord {
+    fn report(&self, by: WaitCause, meter: Option<MeterStatus>, now: Time) -> WaitCauseReport {
         WaitCauseReport {
-            by: match &cause.by {
-                CauseKey::Meter(_, _, key) => {
-                    WaitCause::Meter { scope: key.scope(), in_bytes: key.in_bytes }
-                }
-                CauseKey::Weight => WaitCause::Weight,
-                CauseKey::Busy => WaitCause::Busy,
-                CauseKey::Slots => WaitCause::Slots,
-                CauseKey::RemoteService => WaitCause::RemoteService,
-                CauseKey::Other => WaitCause::Other,
-            },
-            now: cause.is_current(now),
-            since: cause.since,
-            last: cause.last,
-            active: Nanos::new(cause.active),
-            wait: Nanos::new(cause.wait),
-            span: Nanos::new(cause.span),
-            requests: cause.requests,
-            bytes: Bytes::new(cause.bytes),
+            by,
+            now: self.is_current(now),
+            since: self.since,
+            last: self.last,
+            active: Nanos::new(self.active),
+            wait: Nanos::new(self.wait),
+            span: Nanos::new(self.span),
+            requests: self.requests,
+            bytes: Bytes::new(self.bytes),
             meter,
+        }
+    }
+}
+
+impl From<PlainCause> for WaitCause {
+    fn from(cause: PlainCause) -> WaitCause {
+        match cause {
+            PlainCause::Weight => WaitCause::Weight,
+            PlainCause::Busy => WaitCause::Busy,
+            PlainCause::Slots => WaitCause::Slots,
+            PlainCause::RemoteService => WaitCause::RemoteService,
+            PlainCause::Other => WaitCause::Other,
         }
     }
 }
