@@ -22,6 +22,7 @@ pub(crate) enum FrameBuffer {
 }
 
 /// Initialised memory of a stated length.
+#[derive(Default)]
 pub(crate) struct PooledBuffer {
     memory: Vec<u8>,
     start: usize,
@@ -53,6 +54,11 @@ impl FrameBuffer {
 }
 
 impl PooledBuffer {
+    /// Memory of `len` bytes, whatever is in it.
+    pub(crate) fn new(len: usize) -> PooledBuffer {
+        PooledBuffer { memory: acquire(len), start: 0, len }
+    }
+
     /// Memory for a message of `len` bytes, placed so that a write's payload is page-aligned.
     pub(crate) fn for_message(len: usize) -> PooledBuffer {
         let aligned = len >= PAGE + ninep::WRITE_HEADER_LEN;

@@ -14,6 +14,7 @@ use ninep::dialect::{self, AnyRequest, ExtReply, ExtRequest};
 use ninep::{Qid, Reply};
 use rustix::event::{Timespec, epoll};
 
+use crate::buffers::PooledBuffer;
 use crate::connection::{Connection, ReplyTo, SendOutcome};
 use crate::fids::ProxyUser;
 use crate::input::SCRATCH;
@@ -52,7 +53,8 @@ enum AttachOutcome {
 pub(crate) struct Worker {
     server: Arc<Server>,
     outbox: Arc<Mutex<ReplyOutbox>>,
-    scratch: Vec<u8>,
+    /// Empty unless it leads.
+    scratch: PooledBuffer,
     arrivals: IntakeBatch,
     events: Vec<epoll::Event>,
     leads: bool,
@@ -67,7 +69,7 @@ impl Worker {
         Worker {
             server,
             outbox: Arc::default(),
-            scratch: Vec::new(),
+            scratch: PooledBuffer::default(),
             arrivals: IntakeBatch::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
@@ -91,7 +93,7 @@ impl Worker {
 
     fn lead(&mut self) {
         self.leads = true;
-        self.scratch.resize(2 * SCRATCH, 0);
+        self.scratch = PooledBuffer::new(2 * SCRATCH);
         let before = self.server.leader_outbox(self.outbox.clone());
         self.server.ensure_standby();
         // Replies that the leader before us had ready when it got stuck.
@@ -194,7 +196,8 @@ impl Worker {
     fn read(&mut self, connection: &Arc<Connection>) {
         let server = &self.server;
         let mut outbox = self.outbox.lock().expect("not poisoned");
-        let result = server.read(connection, &mut self.scratch, &mut self.arrivals, &mut outbox);
+        let scratch = self.scratch.bytes_mut();
+        let result = server.read(connection, scratch, &mut self.arrivals, &mut outbox);
         drop(outbox);
         if let Err(why) = result {
             self.close(connection, &why);
@@ -404,6 +407,8 @@ impl Worker {
                 self.flush_own();
                 // Flushing may have closed a connection, and that have cost the lead.
                 if std::mem::take(&mut self.leads) {
+                    // The next leader takes it from the pool.
+                    self.scratch = PooledBuffer::default();
                     self.server.crew.resign();
                 }
                 return None;
@@ -461,7 +466,7 @@ impl Worker {
     /// Prepares to sleep: makes sure that the leader wakes in time for waiting requests.
     fn go_idle(&mut self) {
         self.flush_own();
-        self.scratch = Vec::new();
+        self.scratch = PooledBuffer::default();
         self.server.wake_for_deadline();
     }
 }
