@@ -419,8 +419,7 @@ impl Server {
     }
 
     /// Returns how long the leader may wait for events; from here on it can be woken.
-    pub(crate) fn before_poll(&self) -> Option<Timespec> {
-        let now = self.clock.now();
+    pub(crate) fn before_poll(&self, now: Time) -> Option<Timespec> {
         let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
         let is_idle =
             self.connections.read().expect("not poisoned").is_empty() && self.mounts.is_empty();
@@ -449,8 +448,7 @@ impl Server {
     }
 
     /// Whether the calling thread should try blocked locks again now.
-    pub(crate) fn lock_retry_is_due(&self) -> bool {
-        let now = self.clock.now();
+    pub(crate) fn lock_retry_is_due(&self, now: Time) -> bool {
         let due =
             self.locks.any_waiting() && now.as_nanos() >= self.lock_retry.load(Ordering::Relaxed);
         if due {
@@ -460,9 +458,8 @@ impl Server {
     }
 
     /// Does what is due by the clock, in the awake leader.
-    pub(crate) fn after_poll(&self, outbox: &Mutex<ReplyOutbox>) {
+    pub(crate) fn after_poll(&self, outbox: &Mutex<ReplyOutbox>, now: Time) {
         self.armed.store(0, Ordering::SeqCst);
-        let now = self.clock.now();
         self.resume_accepting(now);
         if now.as_nanos() < self.housekeeping.load(Ordering::Relaxed) {
             return;

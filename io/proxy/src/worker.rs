@@ -115,15 +115,16 @@ impl Worker {
 
     /// Waits for work, and takes in all there is.
     fn poll_and_receive(&mut self) {
-        let timeout = self.server.before_poll();
-        self.events.clear();
         let began = self.server.clock.now();
+        let timeout = self.server.before_poll(began);
+        self.events.clear();
         // What is read now came after this, however long the proxy may be stopped meanwhile.
         self.arrivals.read_after = began;
         let polled = self.wait_for_events(began, timeout);
-        self.busy_poll.record_wait(self.server.clock.now().since(began));
-        self.server.after_poll(&self.outbox);
-        if self.server.lock_retry_is_due() {
+        let now = self.server.clock.now();
+        self.busy_poll.record_wait(now.since(began));
+        self.server.after_poll(&self.outbox, now);
+        if self.server.lock_retry_is_due(now) {
             let call = self.begin_call();
             self.server.retry_locks(&self.outbox);
             self.end_call(call);
