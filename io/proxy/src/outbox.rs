@@ -1,9 +1,16 @@
 //! Replies on their way out: gathered per connection, sent with few system calls.
 //!
-//! A worker appends replies to the batch of their connection. It flushes when it has nothing more
-//! to do, when a batch is large, or before it may have to wait. If the leader hangs in a backend
-//! call, the thread that takes over flushes the leader's outbox, so no finished reply waits for an
-//! unfinished one.
+//! A worker appends replies to the batch of their connection. It sends a batch that is large or that
+//! answers all its client has in flight, and every batch when half of a round is answered, when it
+//! has nothing more to do, or before it may have to wait. If the leader hangs in a backend call, the
+//! thread that takes over flushes the leader's outbox, so no finished reply waits for an unfinished
+//! one.
+//!
+//! ```text
+//!   one client with 64 in flight       ████████████████ send ████████████████ send
+//!   4 clients with 16, in turn         ████ send ████ send ████ send ████ send
+//!   4 clients with 16, interleaved     ████████ send to each   ████████ send to each
+//! ```
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,17 +28,19 @@ use crate::tally::ReplyTally;
 
 /// A batch larger than this is sent at once.
 const BATCH_BYTES: usize = 256 << 10;
-/// Number of requests in flight from which a client gets the first half of the replies at once: it
-/// works on those while the rest is executed. Otherwise the client and the proxy would work in
-/// turns, each asleep while the other is busy.
+/// Number of requests from which the first half of a round's replies is sent at once: the clients
+/// work on those while the rest is executed. Otherwise they and the proxy would work in turns, each
+/// asleep while the other is busy.
 const SPLIT_FROM: usize = 8;
-/// Connections that one outbox serves before it flushes.
-const BATCHES_MAX: usize = 64;
+/// Replies of one worker after which all are sent.
+const REPLIES_MAX: usize = 64;
 
 /// The replies that one worker has ready.
 #[derive(Default)]
 pub(crate) struct ReplyOutbox {
     batches: VecDeque<ReplyBatch>,
+    /// Number of replies after which all are sent: see [`ReplyOutbox::begin_round`].
+    enough: usize,
     /// Memory of batches that were sent.
     spare: Vec<Vec<u8>>,
 }
@@ -44,13 +53,21 @@ pub(crate) struct ReplyBatch {
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
     /// The requests answered here.
     pub(crate) answered: Vec<Tag>,
-    /// How many answers are worth a system call of their own: see [`SPLIT_FROM`].
-    enough: usize,
+    /// Number of requests that its client has in flight.
+    in_flight: usize,
+    /// Whether to send it before more is executed.
+    is_due: bool,
     /// Counters of these replies.
     pub(crate) tally: ReplyTally,
 }
 
 impl ReplyOutbox {
+    /// Notes how many requests wait to be executed.
+    pub(crate) fn begin_round(&mut self, requests: usize) {
+        let half = if requests < SPLIT_FROM { REPLIES_MAX } else { requests / 2 };
+        self.enough = half.min(REPLIES_MAX);
+    }
+
     /// The batch to which the reply to a request is about to be added.
     pub(crate) fn batch(&mut self, to: &ReplyTo) -> &mut ReplyBatch {
         let at = self.find(to).unwrap_or_else(|| {
@@ -83,12 +100,23 @@ impl ReplyOutbox {
         self.batches.iter().rposition(is)
     }
 
-    /// Whether it would be wrong to go on without flushing.
-    pub(crate) fn is_full(&self) -> bool {
-        let full = |b: &ReplyBatch| {
-            b.answered.len() >= b.enough || b.bytes.len() >= BATCH_BYTES || !b.pipes.is_empty()
-        };
-        self.batches.len() >= BATCHES_MAX || self.batches.iter().any(full)
+    /// Marks what [`ReplyOutbox::pop_due`] is to return; whether there is anything.
+    pub(crate) fn mark_due(&mut self) -> bool {
+        let replies: usize = self.batches.iter().map(|batch| batch.answered.len()).sum();
+        let all = replies >= self.enough;
+        let any = all || self.batches.iter().any(ReplyBatch::is_full);
+        if any {
+            // A client with few requests waits for no more of them than one with many.
+            let due = |batch: &ReplyBatch| all || batch.is_full() || batch.answers_all();
+            self.batches.iter_mut().for_each(|batch| batch.is_due |= due(batch));
+        }
+        any
+    }
+
+    /// Takes the oldest batch that is to be sent before more is executed.
+    pub(crate) fn pop_due(&mut self) -> Option<ReplyBatch> {
+        let at = self.batches.iter().position(|batch| batch.is_due)?;
+        self.batches.remove(at)
     }
 
     /// Takes the oldest batch, to be sent.
@@ -109,11 +137,19 @@ impl ReplyBatch {
     pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> ReplyBatch {
         let path = to.path.clone();
         let (pipes, answered, tally) = (Vec::new(), Vec::new(), ReplyTally::default());
-        let enough = match path.connection.in_flight.load(Ordering::Relaxed) {
-            few if few < SPLIT_FROM => usize::MAX,
-            many => many / 2,
-        };
-        ReplyBatch { path, bytes, pipes, answered, enough, tally }
+        let in_flight = path.connection.in_flight.load(Ordering::Relaxed);
+        ReplyBatch { path, bytes, pipes, answered, in_flight, is_due: false, tally }
+    }
+
+    /// Whether its client waits for nothing else.
+    fn answers_all(&self) -> bool {
+        self.answered.len() >= self.in_flight
+    }
+
+    /// Whether it is worth a system call of its own.
+    fn is_full(&self) -> bool {
+        let is_whole = self.in_flight >= SPLIT_FROM && self.answers_all();
+        is_whole || self.bytes.len() >= BATCH_BYTES || !self.pipes.is_empty()
     }
 
     /// Adds a reply, encoded in the connection's protocol.
@@ -172,4 +208,94 @@ pub(crate) fn read_header_len(form: &Protocol) -> usize {
 pub(crate) fn errno_of(error: &io::Error) -> u32 {
     let code = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     code as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::connection::{Connection, ConnectionPeer};
+
+    fn connection(in_flight: usize) -> Arc<Connection> {
+        let (socket, _) = UnixStream::pair().unwrap();
+        let peer = ConnectionPeer { nid: model::Nid::local(), uid: None, trusted: false };
+        let connection = Connection::new(7, socket.into(), peer, Weak::new());
+        connection.in_flight.store(in_flight, Ordering::Relaxed);
+        Arc::new(connection)
+    }
+
+    /// Adds replies to a connection's requests; whether anything is due then.
+    fn answer(outbox: &mut ReplyOutbox, connection: &Arc<Connection>, replies: u16) -> bool {
+        let mut due = false;
+        for tag in 0..replies {
+            let to = connection.session.lock().unwrap().reply_to(connection, Tag(tag));
+            outbox.batch(&to).reply(to.tag, Reply::Clunk);
+            due = outbox.mark_due();
+        }
+        due
+    }
+
+    /// How many replies each batch has that is sent.
+    fn due(outbox: &mut ReplyOutbox) -> Vec<usize> {
+        std::iter::from_fn(|| outbox.pop_due()).map(|batch| batch.answered.len()).collect()
+    }
+
+    #[test]
+    fn a_client_alone_gets_half_of_its_replies_while_the_rest_is_executed() {
+        let (mut outbox, only) = (ReplyOutbox::default(), connection(16));
+        outbox.begin_round(16);
+        assert!(!answer(&mut outbox, &only, 7));
+        assert!(answer(&mut outbox, &only, 1));
+        assert_eq!(due(&mut outbox), [8]);
+        assert!(!answer(&mut outbox, &only, 7));
+    }
+
+    #[test]
+    fn a_client_whose_requests_are_all_answered_does_not_wait_for_others_and_they_gather_on() {
+        let (mut outbox, first, second) = (ReplyOutbox::default(), connection(8), connection(24));
+        outbox.begin_round(32);
+        assert!(!answer(&mut outbox, &second, 3));
+        assert!(answer(&mut outbox, &first, 8));
+        assert_eq!(due(&mut outbox), [8]);
+        assert!(!answer(&mut outbox, &second, 12));
+        assert!(answer(&mut outbox, &second, 1));
+        assert_eq!(due(&mut outbox), [16]);
+    }
+
+    #[test]
+    fn a_client_with_one_request_gets_its_reply_when_anything_is_sent() {
+        let (mut outbox, one, many) = (ReplyOutbox::default(), connection(1), connection(8));
+        let more = connection(16);
+        outbox.begin_round(32);
+        assert!(!answer(&mut outbox, &one, 1));
+        assert!(!answer(&mut outbox, &more, 1));
+        assert!(answer(&mut outbox, &many, 8));
+        assert_eq!(due(&mut outbox), [1, 8]);
+    }
+
+    #[test]
+    fn clients_that_are_served_in_turn_get_the_first_half_of_a_round_together() {
+        let clients = [connection(8), connection(8), connection(8)];
+        let mut outbox = ReplyOutbox::default();
+        outbox.begin_round(24);
+        for _ in 0..3 {
+            clients.iter().for_each(|client| assert!(!answer(&mut outbox, client, 1)));
+        }
+        assert!(!answer(&mut outbox, &clients[0], 1));
+        assert!(!answer(&mut outbox, &clients[1], 1));
+        assert!(answer(&mut outbox, &clients[2], 1));
+        assert_eq!(due(&mut outbox), [4, 4, 4]);
+    }
+
+    #[test]
+    fn no_worker_gathers_more_than_a_bounded_number_of_replies() {
+        for requests in [0, 3, 5_000] {
+            let (mut outbox, client) = (ReplyOutbox::default(), connection(3));
+            outbox.begin_round(requests);
+            assert!(!answer(&mut outbox, &client, REPLIES_MAX as u16 - 1), "{requests}");
+            assert!(answer(&mut outbox, &client, 1), "{requests}");
+        }
+    }
 }

@@ -522,6 +522,11 @@ impl Target {
         Some(donated.id)
     }
 
+    /// Returns the number of requests that wait or are being executed.
+    pub(crate) fn len(&self) -> usize {
+        self.gate().waiting.len()
+    }
+
     /// Whether a request could be executed right now.
     pub(crate) fn has_work(&self) -> bool {
         self.queue_state().work

@@ -20,7 +20,7 @@ use crate::fids::ProxyUser;
 use crate::input::SCRATCH;
 use crate::intake::{DeferredClose, IntakeBatch};
 use crate::operations::{self, Ending, NewIdentity, On};
-use crate::outbox::{ReplyOutbox, errno_of};
+use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::server::Server;
 use crate::sessions::{BoundChannel, Protocol, SessionParams};
 use crate::target::{Completion, RunningRequest, Target};
@@ -329,6 +329,7 @@ impl Worker {
 
     fn execute_target(&mut self, target: &Target, until: Option<Time>) {
         let (mut finished, mut chosen) = std::mem::take(&mut self.space);
+        self.outbox.lock().expect("not poisoned").begin_round(target.len());
         loop {
             target.next(&mut finished, &mut chosen);
             let Some(first) = chosen.first() else { break };
@@ -347,7 +348,8 @@ impl Worker {
                 finished.extend(ended);
                 if flush {
                     target.finish(&mut finished);
-                    self.flush_own();
+                    let outbox = self.outbox.clone();
+                    self.send_batches(&outbox, ReplyOutbox::pop_due);
                 }
             }
             if late && self.leads {
@@ -436,9 +438,17 @@ impl Worker {
     }
 
     fn flush(&mut self, outbox: &Mutex<ReplyOutbox>) {
+        self.send_batches(outbox, ReplyOutbox::pop_batch);
+    }
+
+    fn send_batches(
+        &mut self,
+        outbox: &Mutex<ReplyOutbox>,
+        next: impl Fn(&mut ReplyOutbox) -> Option<ReplyBatch>,
+    ) {
         let bounds = self.server.bounds();
         loop {
-            let Some(mut batch) = outbox.lock().expect("not poisoned").pop_batch() else { return };
+            let Some(mut batch) = next(&mut outbox.lock().expect("not poisoned")) else { return };
             let connection = batch.path.connection.clone();
             let sent = connection.send(&mut batch, &self.server.poll, bounds);
             self.server.count_late(&mut batch);

@@ -68,7 +68,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
                 cx.fid().misses.make_up();
             }
             let ending = cx.answered(batch, Amount::new(len as u64, 1), 0);
-            cx.flush.set(outbox.is_full());
+            cx.flush.set(outbox.mark_due());
             ending
         }
         Err(error) => {
@@ -158,8 +158,9 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
     let after = batch.bytes.len();
     batch.pipes.extend(loads.into_iter().map(|load| (after, load)));
     batch.bytes.extend_from_slice(&tail);
-    cx.flush.set(true);
-    cx.answered(batch, Amount::new(done as u64, 1), 0)
+    let ending = cx.answered(batch, Amount::new(done as u64, 1), 0);
+    cx.flush.set(outbox.mark_due());
+    ending
 }
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {

@@ -285,7 +285,7 @@ impl<'a> On<'a> {
         if let (Some(once), Some(binding)) = (self.running.operation.once, to.path.form.binding()) {
             binding.end(once, &batch.bytes[start..]);
         }
-        self.flush.set(outbox.is_full());
+        self.flush.set(outbox.mark_due());
         ending
     }
 
