@@ -23,9 +23,10 @@
 //! tried at once, 10,000 classes would delay one call for milliseconds. So a meter lets 64 try and
 //! then one each 10 µs; and a call that has sent 64 back returns nothing and its deadline is now.
 
-use model::Amount;
+use model::{Amount, OpKind};
 
 use crate::class::{PAID, QUEUES, QueuedRequest};
+use crate::deferred::DeferredCharge;
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
 use crate::meter::Meter;
@@ -85,32 +86,64 @@ impl Dispatcher {
             return;
         }
         request.flags |= PAID;
-        let QueuedRequest { route, amount, .. } = *request;
-        self.move_charge(route, Amount::default(), amount);
+        let QueuedRequest { route, kind, amount, class, cost, .. } = *request;
+        self.move_charge(route, kind, Amount::default(), amount);
+        if !kind.never_delayed() {
+            self.pay_deferred(route, amount, class, cost);
+        }
     }
 
     /// Takes back what a request paid.
     pub(crate) fn refund_meters(&mut self, index: u32) {
-        let QueuedRequest { route, amount, .. } = self.requests[index];
-        self.move_charge(route, amount, Amount::default());
+        let QueuedRequest { route, kind, amount, .. } = self.requests[index];
+        self.move_charge(route, kind, amount, Amount::default());
     }
 
-    /// Moves the charge for `old` at the meters of a chain to the charge for `new`.
-    pub(crate) fn move_charge(&mut self, route: u32, old: Amount, new: Amount) {
+    /// Moves the charge for `old` at the meters of a chain to the charge for `new`. For a kind that
+    /// is never delayed, the charge is deferred.
+    pub(crate) fn move_charge(&mut self, route: u32, kind: OpKind, old: Amount, new: Amount) {
         if route == NONE {
             return;
         }
         let route = self.routes[route];
         for link in route.links() {
-            let index = self.links[*link].meter;
+            let link = &mut self.links[*link];
+            let index = link.meter;
             let meter = &mut self.meters[index];
             let rate = meter.pacer.rate();
             let (old, new) = (rate.units_of(old), rate.units_of(new));
+            if kind.never_delayed() {
+                meter.count(old, new, self.now);
+                link.deferred.replace(old, new, meter.deferred_max());
+                continue;
+            }
             match new >= old {
                 true => meter.charge(new - old, self.now),
                 false => meter.refund(old - new),
             }
             self.sync_meter(index);
+        }
+    }
+
+    /// Pays what the class of a request that is dispatched has deferred at its meters: of each at
+    /// most as much as the request itself. Its turn among the waiters counts for more accordingly.
+    fn pay_deferred(&mut self, route: u32, amount: Amount, class: u32, cost: u64) {
+        let route = self.routes[route];
+        for link in route.links() {
+            let link = &mut self.links[*link];
+            if link.deferred == DeferredCharge::NONE {
+                continue;
+            }
+            let (index, phi) = (link.meter, self.classes[class].phi);
+            let meter = &mut self.meters[index];
+            let own = meter.pacer.rate().units_of(amount);
+            let paid = link.deferred.take(own);
+            if paid > 0 {
+                meter.charge_deferred(paid, self.now);
+                let more = u128::from(cost) * u128::from(paid) / u128::from(own);
+                link.finish = link.finish.after(more as u64, phi);
+                self.sync_meter(index);
+            }
         }
     }
 

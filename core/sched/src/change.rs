@@ -16,6 +16,7 @@ use model::{Limit, RuleSet, Time};
 use crate::class::{
     ClassQueue, NO_SIZE, OWN_ROUTE, PAID, QUEUES, QueuedRequest, RESERVED, RequestStage,
 };
+use crate::deferred::DeferredCharge;
 use crate::dependent::Dependents;
 use crate::dispatcher::{Dispatcher, TargetParams};
 use crate::lane::{DEVICE, LANES};
@@ -146,6 +147,10 @@ impl Dispatcher {
                 self.forget_reserved(class);
             }
             self.bound_lag(class);
+        }
+        let links: Vec<u32> = self.links.indices().collect();
+        for link in links {
+            self.links[link].deferred = DeferredCharge::NONE;
         }
         let meters: Vec<u32> = self.meters.indices().collect();
         for index in meters {

@@ -28,7 +28,6 @@ use crate::pattern::SubjectPattern;
 use crate::report::{Usage, metadata};
 use crate::reservation::ReservationTerms;
 use crate::slab::NONE;
-use crate::tags::VirtualTime;
 
 /// The key that identifies a class across changes of rules and reuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -451,7 +450,7 @@ impl Dispatcher {
         if let Some(index) = self.names.links.get(&(class, meter)) {
             return *index;
         }
-        let link = ClassMeter { class, meter, finish: VirtualTime::ZERO, refs: 0 };
+        let link = ClassMeter::new(class, meter);
         let index = self.links.insert(link);
         self.names.links.insert((class, meter), index);
         let meter = &mut self.meters[meter];

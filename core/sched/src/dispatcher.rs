@@ -508,7 +508,7 @@ impl Dispatcher {
         let QueuedRequest { lane, kind, cost, route, amount, .. } = self.requests[index];
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
         self.charge_tags(index, cost, new);
-        self.move_charge(route, amount, served);
+        self.move_charge(route, kind, amount, served);
         if self.requests[index].has(RESERVED) {
             self.correct_reserve(index, served);
         }

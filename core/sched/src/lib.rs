@@ -24,6 +24,7 @@ mod choose;
 mod class;
 mod classify;
 mod cost;
+mod deferred;
 mod dependent;
 mod dispatcher;
 mod donate;

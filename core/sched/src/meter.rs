@@ -22,6 +22,7 @@ use model::{
 };
 
 use crate::classify::ClassKey;
+use crate::deferred::{self, DeferredCharge};
 use crate::grant::MeterGrant;
 use crate::heap::Heap;
 use crate::reservation_clock;
@@ -110,6 +111,8 @@ pub(crate) struct ClassMeter {
     pub(crate) meter: u32,
     /// Finish tag of its last passage, in the meter's virtual time.
     pub(crate) finish: VirtualTime,
+    /// Units of its requests that were never delayed.
+    pub(crate) deferred: DeferredCharge,
     /// Meter chains that use it.
     pub(crate) refs: u32,
 }
@@ -218,6 +221,13 @@ impl Pacer {
         (whole, (scaled % u128::from(speed)) as u64)
     }
 
+    /// The whole units that pass in a span.
+    fn units_in(&self, span_ns: u64) -> u64 {
+        let (speed, per) = self.pace();
+        let units = u128::from(speed) * u128::from(span_ns) / u128::from(per);
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+
     /// Units, or thousandths of them, that pass in a number of nanoseconds.
     fn pace(&self) -> (u64, u64) {
         match self.part.is_whole() {
@@ -300,9 +310,8 @@ impl Meter {
 
     /// Charges `units`, at once and whatever is owed.
     pub(crate) fn charge(&mut self, units: u64, now: Time) {
-        self.moved = self.moved.saturating_add(units);
-        self.count_passed(units, now);
-        self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
+        self.count(0, units, now);
+        self.charge_deferred(units, now);
     }
 
     /// Takes back a charge of `units`.
@@ -310,6 +319,23 @@ impl Meter {
         self.moved = self.moved.saturating_sub(units);
         self.passed.1 = self.passed.1.saturating_sub(units);
         self.pacer.refund(units);
+    }
+
+    /// Counts `new` units as usage in place of `old`, and charges nothing.
+    pub(crate) fn count(&mut self, old: u64, new: u64, now: Time) {
+        self.count_passed(new, now);
+        self.passed.1 = self.passed.1.saturating_sub(old);
+        self.moved = self.moved.saturating_add(new).saturating_sub(old);
+    }
+
+    /// Charges `units` that were counted as usage before.
+    pub(crate) fn charge_deferred(&mut self, units: u64, now: Time) {
+        self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
+    }
+
+    /// The most that a class may defer here.
+    pub(crate) fn deferred_max(&self) -> u64 {
+        self.pacer.units_in(deferred::SPAN_MAX_NS).max(1)
     }
 
     fn count_passed(&mut self, units: u64, now: Time) {
@@ -440,6 +466,12 @@ pub(crate) fn decay_ceiling(decay: &DecayRule) -> Limit {
 }
 
 impl ClassMeter {
+    /// A class that has not passed the meter yet.
+    pub(crate) fn new(class: u32, meter: u32) -> ClassMeter {
+        let (finish, deferred) = (VirtualTime::ZERO, DeferredCharge::NONE);
+        ClassMeter { class, meter, finish, deferred, refs: 0 }
+    }
+
     /// Takes the next turn at a meter whose virtual time is `v`: the start tag of a request
     /// of that cost.
     pub(crate) fn reserve_turn(

@@ -248,10 +248,15 @@ fn what_gives_something_back_is_never_delayed_only_charged() {
     assert_eq!((clunk.token, clunk.slots), (5, 0));
     assert_eq!(desk.drain(ms(0)), [6, 7]);
     desk.complete(clunk.id, ms(0));
-    // Three operations are owed at 1/s.
-    desk.put(a, OpKind::Getattr, Lane::Cached, ms(0));
-    assert_eq!(desk.drain(ms(0)), []);
-    assert_eq!(desk.sched.next_deadline(), Some(ms(3000)));
+    // Each later operation pays for one of the three as well, at 1/s.
+    for _ in 0..4 {
+        desk.put(a, OpKind::Getattr, Lane::Cached, ms(0));
+    }
+    let times = [0, 2000, 4000, 6000];
+    for (time, token) in times.into_iter().zip(8..) {
+        assert_eq!(desk.sched.next_deadline(), Some(ms(time)));
+        assert_eq!(desk.drain(ms(time)), [token]);
+    }
 }
 
 #[test]

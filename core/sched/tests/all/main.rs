@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod calls;
+mod closes;
 mod dependent_rules;
 mod donations;
 mod grants;

@@ -27,6 +27,9 @@ pub(crate) struct ClassOf {
     pub(crate) gauges: Arc<[u32]>,
     /// Whether it pays a limit or a meter, also one that is not seen from here.
     pub(crate) pays: bool,
+    /// Whether what its requests that are never delayed cost is paid by this class, up to a bound
+    /// that the rules say.
+    pub(crate) defers: bool,
     /// The ceiling that alone can delay the request while slots are free.
     pub(crate) single_gauge: Option<u32>,
 }
@@ -154,6 +157,7 @@ impl RuleView {
                 || rule.is_some_and(|rule| {
                     rule.ceilings().iter().any(|limit| limit.kinds.contains(kind))
                 }),
+            defers: !shares_class && !depends,
             single_gauge: gauges.first().copied().filter(|_| single),
             gauges: gauges.into(),
         }

@@ -75,14 +75,16 @@ impl InvariantChecks {
             let spec = Arc::new(spec.clone());
             (0..spec.count).map(move |_| spec.clone())
         });
-        let mut watches: Vec<ProxyChecks> = specs.map(ProxyChecks::new).collect();
         let alone = policy == Policy::LocalDispatcher;
+        let divides = scenario.controller && !alone;
+        let mut watches: Vec<ProxyChecks> =
+            specs.map(|spec| ProxyChecks::new(spec, divides)).collect();
         if (scenario.delay || scenario.controller) && !alone {
             // Remote service counts here: shares are of all proxies together.
             watches.iter_mut().for_each(|watch| watch.fairness.turn_off());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
-        let divided = scenario.targets.iter().filter(|_| scenario.controller && !alone);
+        let divided = scenario.targets.iter().filter(|_| divides);
         let of_target = |(at, spec): (usize, &TargetSpec)| vec![at; spec.count as usize];
         InvariantChecks {
             policy,
@@ -199,7 +201,7 @@ impl InvariantChecks {
         self.whole.iter_mut().for_each(|whole| whole.restart(false));
         let watch = &mut self.proxies[proxy as usize];
         let off = watch.fairness.is_off();
-        *watch = ProxyChecks::new(watch.spec.clone());
+        *watch = ProxyChecks::new(watch.spec.clone(), !self.whole.is_empty());
         if off {
             watch.fairness.turn_off();
         }
@@ -227,7 +229,7 @@ impl InvariantChecks {
 }
 
 impl ProxyChecks {
-    fn new(spec: Arc<TargetSpec>) -> ProxyChecks {
+    fn new(spec: Arc<TargetSpec>, divides: bool) -> ProxyChecks {
         let target = spec.scheduled();
         ProxyChecks {
             fairness: Fairness::new(!spec.is_settled()),
@@ -239,7 +241,7 @@ impl ProxyChecks {
             waiting: WaitingRequests::default(),
             paid: BTreeSet::new(),
             order: Vec::new(),
-            windows: Windows::default(),
+            windows: Windows::of_proxy(divides),
             quiets: 0,
         }
     }

@@ -11,14 +11,19 @@
 //! *The lower bound of a limit.* A head waits at a meter only while the meter is in debt. So a
 //! meter at which some queue always waited, while slots were free, has been charged for all of the
 //! time but the debt that it had at its beginning: a request of each lane, and one for each queue
-//! whose head it had let go and that waits at another meter, or what requests that are never delayed
-//! had put into debt before. Not checked: limits that depend on other rules or that a controller
-//! divides.
+//! whose head it had let go and that waits at another meter. Not checked: limits that depend on
+//! other rules or that a controller divides.
+//!
+//! *Requests that are never delayed* count when they are paid: each later request of their class
+//! pays as much again as it costs itself, until they are paid or beyond the bound that a class
+//! defers. So a flood of them changes neither bound, and no class but their own pays.
 //!
 //! *The lag of a reservation.* The due time R of a class is at most 500 ms behind, or the dispatcher
 //! reports a shortfall, and at most one request ahead. Each dispatch by reservation moves R by its
 //! units. So a class that always waits has its rate, less 500 ms of it and a request: over 50 s that
 //! is 1 %. It is counted from when the class began to wait, or from the last reported shortfall.
+
+use std::collections::BTreeMap;
 
 use model::{Nanos, Rate, Time};
 
@@ -30,12 +35,16 @@ use crate::world::SimRequest;
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     gauges: Vec<RateWindow>,
+    /// Units that are not paid yet, by ceiling, proxy and class.
+    deferred: BTreeMap<(usize, u32, u32), u64>,
     reservations: Vec<ReservationLag>,
     next_check: u64,
     /// When the last request was dispatched.
     last: Time,
     /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
     others: u64,
+    /// Whether the rates here are shares of limits.
+    divided: bool,
     /// Before this time the clock of the proxy stands still.
     stands_until: Time,
     /// Whether meters may begin with a debt of earlier rules.
@@ -46,7 +55,7 @@ pub(super) struct Windows {
 #[derive(Clone, Debug)]
 struct RateWindow {
     pieces: Box<[Piece; PIECES]>,
-    /// All units in the pieces, and those of requests that are never delayed.
+    /// All units that were paid in the pieces, and those of them that may have been forgiven.
     sum: (u64, u64),
     /// The number of the last piece.
     last: u64,
@@ -63,7 +72,7 @@ struct RateWindow {
 #[derive(Clone, Copy, Debug, Default)]
 struct Piece {
     units: u64,
-    urgent: u64,
+    uncertain: u64,
     /// The time that it takes to pay off what was charged before.
     debt: Nanos,
 }
@@ -87,6 +96,8 @@ pub(super) const CATCH_UP: Nanos = Nanos::from_millis(500);
 const BURST: Nanos = Nanos::from_millis(100);
 /// The length of a window.
 const WINDOW: Nanos = Nanos::from_secs(10);
+/// The rate's amount in this time is the most that a class defers.
+const DEFERRED_MAX: Nanos = Nanos::from_secs(10);
 /// The time after which a meter that lets nothing go is not in debt of earlier rules.
 const INHERITED_DEBT_MAX: Nanos = Nanos::from_secs(60);
 
@@ -105,16 +116,15 @@ impl Default for RateWindow {
 }
 
 impl RateWindow {
-    fn add(&mut self, rate: Rate, units: u64, urgent: bool, now: Time) {
+    fn add(&mut self, rate: Rate, units: u64, uncertain: u64, now: Time) {
         self.roll(now);
         self.due = self.due.max(now) + rate.time_for(units);
-        if !urgent && units > 0 {
+        if units > 0 {
             self.first.get_or_insert(now);
         }
-        let urgent = if urgent { units } else { 0 };
         let piece = &mut self.pieces[self.last as usize % PIECES];
-        (piece.units, piece.urgent) = (piece.units + units, piece.urgent + urgent);
-        self.sum = (self.sum.0 + units, self.sum.1 + urgent);
+        (piece.units, piece.uncertain) = (piece.units + units, piece.uncertain + uncertain);
+        self.sum = (self.sum.0 + units, self.sum.1 + uncertain);
         self.largest = self.largest.max(units);
     }
 
@@ -127,7 +137,7 @@ impl RateWindow {
             let debt = self.due.since(Time::from_nanos(self.last * PIECE));
             let fresh = Piece { debt, ..Piece::default() };
             let old = std::mem::replace(&mut self.pieces[self.last as usize % PIECES], fresh);
-            self.sum = (self.sum.0 - old.units, self.sum.1 - old.urgent);
+            self.sum = (self.sum.0 - old.units, self.sum.1 - old.uncertain);
         }
     }
 
@@ -144,13 +154,19 @@ fn piece_of(now: Time) -> u64 {
 impl Windows {
     /// Creates the windows of a number of proxies that divide the limits.
     pub(super) fn over(proxies: u64) -> Windows {
-        Windows { others: proxies.saturating_sub(1), ..Windows::default() }
+        Windows { others: proxies.saturating_sub(1), divided: true, ..Windows::default() }
+    }
+
+    /// Creates the windows of one proxy; whether its limits are shares of those of the rules.
+    pub(super) fn of_proxy(divided: bool) -> Windows {
+        Windows { divided, ..Windows::default() }
     }
 
     /// Begins again, with meters that may have a debt of earlier rules.
     pub(super) fn restart(&mut self, inherits_debt: bool) {
-        let Windows { last, others, stands_until, .. } = *self;
-        *self = Windows { last, others, stands_until, inherits_debt, ..Windows::default() };
+        let Windows { last, others, divided, stands_until, .. } = *self;
+        *self =
+            Windows { last, others, divided, stands_until, inherits_debt, ..Windows::default() };
     }
 
     /// Begins to measure again after the clock jumped: until a time it stands still.
@@ -217,11 +233,16 @@ impl Windows {
             }
             let window = &mut self.gauges[index];
             debug_assert!(gauge.kinds.contains(r.kind));
-            let urgent = r.kind.never_delayed();
-            window.add(gauge.rate, gauge.rate.units_of(r.amount), urgent, now);
-            if urgent {
+            let units = gauge.rate.units_of(r.amount);
+            let deferred = self.deferred.entry((index, r.proxy, belongs.class)).or_default();
+            if r.kind.never_delayed() {
+                *deferred = (*deferred + units).min(gauge.rate.amount_in(DEFERRED_MAX, 0).0.max(1));
                 continue;
             }
+            let paid = units.min(*deferred);
+            *deferred -= paid;
+            let uncertain = if self.divided || !belongs.defers { paid } else { 0 };
+            window.add(gauge.rate, units + paid, uncertain, now);
             let ahead = waiting.ahead(index) * (self.others + 1);
             let whole = gauge.rate.per_sec() * 10;
             let (saved, _) = gauge.rate.amount_in(BURST, 0);

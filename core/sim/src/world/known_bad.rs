@@ -5,9 +5,10 @@
 //!   another scheduler in place of ours ──┴─► a violation that names the broken invariant
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Nanos, PathSet, RuleSet, Time};
+use model::{Amount, Identity, Nanos, OpKind, PathSet, Rate, RuleSet, Time};
 use sched::Dispatcher;
 
 use super::World;
@@ -70,6 +71,9 @@ struct FaultyScheduler {
     does: InjectedBug,
     polls: u32,
     held: Vec<SimDispatch>,
+    /// When the closes are paid off, and the tokens of those that arrived.
+    due: Time,
+    closes: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -84,6 +88,9 @@ enum InjectedBug {
     Freezes,
     /// Keeps its first rules.
     Deaf,
+    /// Charges each close to a meter of this rate at once, and dispatches nothing else until the
+    /// meter has paid it off.
+    OwesCloses(Rate),
 }
 
 const FREEZES_AT: Time = Time::from_nanos(20_000_000_000);
@@ -94,6 +101,9 @@ impl Scheduler for FaultyScheduler {
     }
 
     fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64 {
+        if incoming.kind == OpKind::Clunk {
+            self.closes.insert(incoming.token);
+        }
         Scheduler::enqueue(&mut self.inner, incoming, now)
     }
 
@@ -110,6 +120,17 @@ impl Scheduler for FaultyScheduler {
                 }
                 self.held.pop()
             }
+            InjectedBug::OwesCloses(rate) => {
+                while let Some(next) = self.inner.poll(now) {
+                    if self.closes.remove(&next.token) {
+                        self.due = self.due.max(now) + rate.time_for(1);
+                        return Some(next);
+                    }
+                    self.held.push(next);
+                }
+                let pays = now >= self.due && !self.held.is_empty();
+                pays.then(|| self.held.remove(0))
+            }
             _ => self.inner.poll(now),
         }
     }
@@ -125,6 +146,9 @@ impl Scheduler for FaultyScheduler {
         match self.does {
             InjectedBug::Idles => deadline.map(|at| at + Nanos::from_millis(10)),
             InjectedBug::Freezes => deadline.filter(|at| *at < FREEZES_AT),
+            InjectedBug::OwesCloses(_) if !self.held.is_empty() => {
+                Some(deadline.map_or(self.due, |at| at.min(self.due)))
+            }
             _ => deadline,
         }
     }
@@ -144,7 +168,14 @@ fn odd(does: InjectedBug) -> impl Fn(Dispatcher) -> Box<dyn Scheduler> {
     let does = std::cell::Cell::new(Some(does));
     move |inner| {
         let does = does.take().expect("made once");
-        Box::new(FaultyScheduler { inner, does, polls: 0, held: Vec::new() })
+        Box::new(FaultyScheduler {
+            inner,
+            does,
+            polls: 0,
+            held: Vec::new(),
+            due: Time::ZERO,
+            closes: BTreeSet::new(),
+        })
     }
 }
 
@@ -215,6 +246,27 @@ fn a_meter_of_several_classes_that_gives_less_is_seen() {
     let (_, what) = first_violation(&text(&meter(250)), &meter(245), ours);
     assert!(what.contains("of limit \"m\" at 250kB/s in 9.9 s, less than"), "{what}");
     assert_eq!(first_violation(&text(&meter(250)), &meter(250), ours).1, "");
+}
+
+#[test]
+fn a_meter_that_closes_put_into_debt_is_seen() {
+    let meter = rule("a", "") + &rule("b", "") + "[[meter]]\nname = \"m\"\nrate = \"40ops/s\"\n";
+    let flood =
+        text(&meter).replacen("do = \"read 4KiB\", depth = 20", "do = \"clunk\", depth = 8", 1);
+    let rate = Rate::ops_per_sec(40).unwrap();
+    let (_, what) = first_violation(&flood, &meter, odd(InjectedBug::OwesCloses(rate)));
+    assert!(what.contains("of limit \"m\" at 40ops/s in 9.9 s, less than"), "{what}");
+    assert_eq!(first_violation(&flood, &meter, ours).1, "");
+}
+
+#[test]
+fn closes_that_nobody_pays_for_are_seen() {
+    let limits = rule("a", "limit = \"30ops/s\"") + &rule("b", "");
+    let closes = |text: String| text.replacen("do = \"read 4KiB\"", "do = \"clunk, read 4KiB\"", 1);
+    let only_reads = rule("a", "limit = { read = \"30ops/s\" }") + &rule("b", "");
+    let (_, what) = first_violation(&closes(text(&limits)), &only_reads, ours);
+    assert!(what.contains("of limit \"a\" at 30ops/s in 10 s, more than 300"), "{what}");
+    assert_eq!(first_violation(&closes(text(&limits)), &limits, ours).1, "");
 }
 
 #[test]
