@@ -46,7 +46,7 @@ use ninep::dialect::{
 use rustix::event::{EventfdFlags, eventfd};
 
 pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
-pub(crate) use channel::ChannelStats;
+pub(crate) use channel::{ChannelStats, TAGS};
 pub(crate) use event_loop::run;
 pub(crate) use handshake::HandshakeError;
 pub(crate) use home_router::{ConnectedRouter, HomeRouter, RouterSettings};

@@ -31,7 +31,7 @@ use rustix::net::{SendFlags, Shutdown, shutdown};
 use super::asked::GatewayCall;
 use super::life::UpstreamSession;
 use super::peer::{UpstreamError, UpstreamOp, read_frame};
-use crate::session::lock;
+use crate::session::{TAGS, lock};
 
 /// A channel of the mount's session.
 #[derive(Debug)]
@@ -252,6 +252,6 @@ fn invalid(why: impl ToString) -> io::Error {
 /// Threads that do a channel's messages; each waits for the peer by itself.
 const WORKERS: usize = 8;
 /// Messages at a time: as many as the session has tags.
-const IN_FLIGHT_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = TAGS as usize;
 /// Slots of a channel. Nothing is remembered by them: a life has each channel once.
 const SLOTS_MAX: u16 = 64;

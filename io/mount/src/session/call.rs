@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuse::{Errno, FuseRequestId};
+use model::Direction;
 use ninep::dialect::{
     AnyReply, AnyRequest, CallId, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED,
     decode_request, encode_request,
@@ -264,10 +265,13 @@ impl CallFrame {
         &self.0
     }
 
-    /// Whether it moves no payload.
-    pub(crate) fn is_metadata(&self) -> bool {
-        let moves = |kind| matches!(kind, ninep::TREAD | ninep::TWRITE | WRITE | APPEND);
-        !ninep::frame_kind(&self.0).is_some_and(moves)
+    /// Returns the queue of its class in which it waits at the proxy.
+    pub(crate) fn direction(&self) -> Direction {
+        match ninep::frame_kind(&self.0) {
+            Some(ninep::TREAD) => Direction::Read,
+            Some(ninep::TWRITE | WRITE | APPEND | COPY) => Direction::Write,
+            _ => Direction::Metadata,
+        }
     }
 }
 
@@ -294,9 +298,10 @@ const IDENTITY: usize = 7;
 const SLOT: usize = 11;
 const SEQUENCE: usize = 13;
 const REMOTE_OPS: usize = 17;
-// The dialect's own write and append.
+// The dialect's own messages that write.
 const WRITE: u8 = 216;
 const APPEND: u8 = 218;
+const COPY: u8 = 224;
 // Behind them n[1] m[1]; of a write without handles and places then fid[4] offset[8] flags[4] count[4].
 const LISTS: usize = 21;
 const WRITE_FLAGS: usize = LISTS + 2 + 12;
@@ -359,6 +364,30 @@ mod tests {
             let before = frame.clone();
             assert!(!frame.set_donor(Some(77)));
             assert_eq!(frame.bytes(), before.bytes());
+        }
+    }
+
+    #[test]
+    fn a_call_waits_where_the_proxy_lets_it_wait() {
+        let fid = Fid(7);
+        let of = |request: AnyRequest<'_>| CallFrame::new(HandleList::NONE, request).direction();
+        let read = Request::Read { fid, offset: 0, count: 1 };
+        assert_eq!(of(read.into()), Direction::Read);
+        let copy = ExtRequest::Copy { fid, offset: 0, tofid: fid, tooffset: 9, length: 1 };
+        for writes in [
+            Request::Write { fid, offset: 0, data: b"" }.into(),
+            ExtRequest::Write { fid, offset: 0, flags: 0, data: b"" }.into(),
+            ExtRequest::Append { fid, flags: 0, data: b"" }.into(),
+            copy.into(),
+        ] {
+            assert_eq!(of(writes), Direction::Write, "{writes:?}");
+        }
+        for other in [
+            Request::Fsync { fid, datasync: 0 }.into(),
+            ExtRequest::List { fid, offset: 0, count: 1 }.into(),
+            ExtRequest::Lookup { fid, name: b"name" }.into(),
+        ] {
+            assert_eq!(of(other), Direction::Metadata, "{other:?}");
         }
     }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fuse::{Errno, FuseRequestId};
+use model::Direction;
 use ninep::Tag;
 use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
 
@@ -27,7 +28,7 @@ use super::abandoned::Abandoned;
 use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of};
 use super::control::SessionControl;
 use super::identities::SessionIdentity;
-use super::identity_queues::IdentityQueues;
+use super::identity_queues::{ChannelRoom, IdentityQueues};
 use super::signals::FLUSH_PATIENCE;
 use super::socket::{Broken, SocketOutbox};
 use crate::write_behind::SentWrite;
@@ -187,7 +188,7 @@ impl LinkChannel {
             self.begin_control(control);
         }
         while self.calls.len() < CALLS_MAX
-            && let Some(next) = self.queues.next(self.slots_free > 0)
+            && let Some(next) = self.queues.next(self.room())
         {
             match next {
                 Ok(call) => match self.locks_from.filter(|from| call.spec.locks && now < *from) {
@@ -532,14 +533,21 @@ impl LinkChannel {
         self.calls.len() > self.waits
     }
 
+    fn room(&self) -> ChannelRoom {
+        let calls = CALLS_MAX.saturating_sub(self.calls.len());
+        ChannelRoom { calls: calls as u32, slots: self.slots_free.into() }
+    }
+
     fn begin_call(&mut self, mut call: ServerCall, begun: Instant) {
         let ticket = self.calls.begin(call.spec.once, ()).expect("tag and slot were free");
         if call.spec.once {
             self.slots_free -= 1;
             call.since = Some(SystemTime::now());
         }
-        let remote_ops =
-            if call.spec.frame.is_metadata() { call.payer.count_remote_ops() } else { 0 };
+        let remote_ops = match call.spec.frame.direction() {
+            Direction::Metadata => call.payer.count_remote_ops(),
+            Direction::Read | Direction::Write => 0,
+        };
         call.spec.frame.stamp(ticket, call.pays().number, remote_ops);
         self.out.push(&call.spec.frame);
         self.in_flight[usize::from(ticket.tag.0)] =
@@ -648,10 +656,10 @@ impl AddAssign for ChannelStats {
     }
 }
 
-/// Messages of a channel at a time.
-const TAGS: u16 = 256;
+/// Messages of a channel at a time: the windows of some tens of throttled jobs.
+pub(crate) const TAGS: u16 = 1024;
 /// Calls of a channel at a time; the rest of the tags is for what the channel says itself.
-const CALLS_MAX: usize = 224;
+const CALLS_MAX: usize = 992;
 /// Slots that a channel asks for: calls at a time that must not be executed twice.
 pub(crate) const SLOTS: u16 = 64;
 /// Calls that wait in one channel before no more are taken from the kernel, and their bytes: a

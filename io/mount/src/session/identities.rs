@@ -27,7 +27,7 @@ pub(crate) struct SessionIdentity {
     pub(crate) home: usize,
     key: IdentityKey,
     sent: AtomicBool,
-    /// Calls that each channel may have in flight; 0 until the proxy said it.
+    /// Calls of one direction that each channel may have in flight; 0 until the proxy said it.
     requests: AtomicU32,
     bytes: AtomicU64,
     /// The errno with which the proxy refused it; 0 if it did not.
@@ -184,7 +184,7 @@ impl SessionIdentity {
         }
     }
 
-    /// Whether a call with `bytes` may begin beside what the channel has in flight.
+    /// Whether a call with `bytes` may begin beside what the channel has in flight in its direction.
     pub(crate) fn admits(&self, calls: u32, under_way: u64, bytes: u64) -> bool {
         let room = self.bytes.load(Ordering::Relaxed).saturating_sub(under_way);
         calls < self.requests.load(Ordering::SeqCst) && (under_way == 0 || bytes <= room)

@@ -190,10 +190,12 @@ settings! {
         /// grace period, and with `0s`, a reclaim is refused, since another client may have held
         /// the lock. SIGHUP does not change this value.
         pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
-        /// Maximum number of requests that one user and job of a mount may have in flight on each
-        /// connection. So a throttled job leaves room for the requests of other jobs.
+        /// Maximum number of reads, of writes, and of other requests that one user and job of a
+        /// mount may have in flight on each connection. So a throttled job leaves room for the
+        /// requests of other jobs, and for those of its own that are not throttled.
         pub window_requests: u32 = 64, "count, 1 to 65535";
-        /// Maximum payload that one user and job of a mount may have in flight on each connection.
+        /// Maximum payload of reads, and of writes, that one user and job of a mount may have in
+        /// flight on each connection.
         pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
         /// Directories that the proxy serves; see below.
         pub export: Vec<ExportConfig> = Vec::new(), "`[[export]]` tables";

@@ -35,6 +35,7 @@ mod mount_locks_over;
 mod mount_looks;
 mod mount_lost_writes;
 mod mount_names;
+mod mount_neighbours;
 mod mount_plain;
 mod mount_removal;
 mod mount_writes;

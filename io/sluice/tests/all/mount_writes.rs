@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use crate::common::{Proxy, copy_program, until};
@@ -211,60 +211,4 @@ fn a_write_to_a_running_program_harms_it_not() {
         program.wait().unwrap();
     }
     assert_eq!(fs::metadata(proxy.data().join("sleep")).unwrap().len(), len);
-}
-
-/// Writers of a job that gets a byte a second: one write goes, and all others wait.
-fn writers(mount: &Mounted) -> Vec<Child> {
-    let writers = (0..64).map(|number| {
-        let mut dd = Command::new("dd");
-        let to = format!("of={}", mount.join(&format!("slow/file{number}")).display());
-        dd.args(["if=/dev/zero", &to, "bs=1M", "count=64"]).env("JOB", "slow");
-        dd.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    });
-    writers.collect()
-}
-
-#[test]
-fn writers_of_a_throttled_job_can_be_killed_and_harm_no_other() {
-    if !can_mount() {
-        return;
-    }
-    let rules = "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\nlimit = \"1B/s\"\n";
-    let proxy = setup("throttled").rules(rules).api().start();
-    // Both jobs are on one mount, and share its channels.
-    let mount = Mounted::new(&proxy, "job=env:JOB");
-    // Each has a directory of its own: the kernel locks one while a file is created in it.
-    ["slow", "quick"].iter().for_each(|dir| fs::create_dir(mount.join(dir)).unwrap());
-    let mut children = writers(&mount);
-    // Bytes that were written, and requests that wait.
-    let slow = || {
-        let classes = api_of(&proxy).classes().unwrap().classes;
-        let of = classes.into_iter().find(|class| class.rule == "slow");
-        of.map_or((0, 0), |class| (class.usage.written_bytes, class.usage.queued))
-    };
-    until("the first write has gone and others wait", || {
-        let (written, queued) = slow();
-        written > 0 && queued > 0
-    });
-    let before = slow();
-    // The next byte goes after a day: whoever waits for it is not done in time.
-    let quick: Vec<_> = (0..50).map(|number| mount.join(&format!("quick/{number}"))).collect();
-    let quick = std::thread::spawn(move || {
-        quick.iter().for_each(|file| fs::write(file, "done").unwrap());
-    });
-    finish(vec![quick]);
-    let after = slow();
-    assert_eq!(after.0, before.0, "nothing of the throttled job went meanwhile");
-    assert!(after.1 >= before.1, "what waited still waits: {before:?} {after:?}");
-    assert_eq!(fs::read(proxy.data().join("quick/49")).unwrap(), b"done");
-    for child in &mut children {
-        assert!(child.try_wait().unwrap().is_none(), "it still writes");
-        child.kill().unwrap();
-    }
-    for child in &mut children {
-        until("a killed writer ends", || child.try_wait().unwrap().is_some());
-    }
-    open(&mount.join("slow/file0"));
-    // What the mount has accepted can be written before it ends.
-    api_of(&proxy).set_rules("").unwrap();
 }
