@@ -200,6 +200,8 @@ fn options(settings: &MountSettings, threads: usize, payload: u32) -> Options {
             | Capabilities::DIRECT_IO_ALLOW_MMAP,
         max_write: payload,
         max_readahead: payload,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX,
         threads,
         transport: if settings.uring { Transport::Ring } else { Transport::Device },
         ring_depth: RING_DEPTH,
@@ -221,6 +223,9 @@ fn processors() -> usize {
 
 /// Default number of threads: more do not increase throughput.
 const THREADS_DEFAULT: usize = 4;
+/// Reads ahead and the like that the kernel has open at once, of all jobs together. Those of
+/// throttled jobs wait here for hours, so there is room for as many as the kernel can have.
+const BACKGROUND_MAX: u16 = u16::MAX;
 /// Requests from each processor that may wait for the proxy over io_uring. Above it the kernel
 /// blocks further callers there.
 const RING_DEPTH: u16 = 128;

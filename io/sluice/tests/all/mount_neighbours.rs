@@ -13,7 +13,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
@@ -189,6 +189,30 @@ fn job_that_waits_to_append_holds_up_nobody() {
     until("all its files are there", || (0..PROCESSES).all(there));
     slow.settled();
     slow.holds_up_nobody(move || work_in(&dir));
+    slow.end();
+}
+
+#[test]
+fn job_that_waits_to_read_holds_up_no_other_reader() {
+    let Some((proxy, mount)) = one_channel("readers", "\"1B/s\"") else { return };
+    let files = |what: &'static str| {
+        let there = proxy.data().join("dir");
+        move |number: usize| -> PathBuf { there.join(format!("{what}{number}")) }
+    };
+    (0..PROCESSES).for_each(|number| fs::write(files("slow")(number), [1; 1 << 20]).unwrap());
+    (0..OTHERS).for_each(|number| fs::write(files("quick")(number), [2; 300_000]).unwrap());
+    let dir = mount.join("dir");
+    let slow = SlowJob::start(&proxy, |number| {
+        let from = word("if", &dir.join(format!("slow{number}")));
+        [&from, "of=/dev/null", "bs=64k"].map(String::from).into()
+    });
+    slow.settled();
+    slow.holds_up_nobody(move || {
+        for number in 0..OTHERS {
+            assert!(fs::read(dir.join(format!("quick{number}"))).unwrap() == [2; 300_000]);
+        }
+        work_in(&dir);
+    });
     slow.end();
 }
 
