@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ninep::{DirEntries, Fid, NOFID, NameList, Reply, Request, Tag, getattr, open};
 use testkit::p9::P9Wire;
 
@@ -66,6 +66,23 @@ impl BenchSession {
             Reply::Error { ecode } => bail!("{}: {}", brief(request), errno_text(ecode)),
             reply => Ok(reply),
         }
+    }
+
+    /// Sends all of them at once and waits for all replies; the first Rlerror is an error.
+    pub(crate) fn call_all(&mut self, requests: &[Request<'_>]) -> anyhow::Result<()> {
+        self.request.clear();
+        for (tag, request) in (0..).zip(requests) {
+            request.encode(Tag(tag), &mut self.request);
+        }
+        self.send()?;
+        let mut all = Ok(());
+        for _ in requests {
+            if let (Tag(tag), Reply::Error { ecode }) = self.receive()? {
+                let name = requests.get(usize::from(tag)).map(brief).unwrap_or_default();
+                all = all.and(Err(anyhow!("{name}: {}", errno_text(ecode))));
+            }
+        }
+        all
     }
 
     /// Makes `fid` the root of `aname`.
