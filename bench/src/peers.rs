@@ -17,6 +17,7 @@ use super::ceilings::{self, Raw};
 use super::figures::groups::{FigureGroup, FigureRun};
 use super::figures::row::{FigureRow, FigureSample};
 use super::figures::sink::FigureSink;
+use super::figures::sources::FigureProgram;
 use super::files::make_file;
 use super::load::{self, LoadWatch};
 use super::p9::NinepFigures;
@@ -36,16 +37,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            connection with 64 requests in flight. `socket` answers from memory without any 9P work, \
            `bare` does the least that serves a file, `backend` is the same work by system calls \
            without a server. `server` is the server's processor time for each operation.",
-    sources: &[
-        "bench/src/peers.rs",
-        "bench/src/rows.rs",
-        "bench/src/servers.rs",
-        "bench/src/ceilings.rs",
-        "bench/src/bare.rs",
-        "bench/src/load.rs",
-        "bench/src/link.rs",
-        "bench/src/work.rs",
-    ],
+    sources: &["bench/src/peers.rs"],
+    programs: &[FigureProgram::Proxy],
     rows: || rows::table().into_iter().map(|row| row.row).collect(),
     measure,
 };

@@ -28,6 +28,7 @@ use sched::{Arrival, Costs, Dispatcher, TargetParams};
 use super::figures::groups::{FigureGroup, FigureRun};
 use super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::figures::sink::FigureSink;
+use super::figures::sources::FigureProgram;
 use super::programs;
 
 /// The scheduler and the simulator by themselves.
@@ -40,6 +41,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            meter; `sluice-by-weight` has weights alone. `dmclock` and `tbf` are dmClock and the \
            token bucket filter of Lustre under the same load and heap.",
     sources: &["bench/src/scheduler_costs.rs"],
+    programs: &[FigureProgram::Simulator],
     rows,
     measure,
 };

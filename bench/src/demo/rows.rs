@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::programs;
 
 /// The demo, which README.md shows.
@@ -16,7 +17,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     title: "The demo",
     what: "What `make demo` shows: two jobs on one mount, a bully that writes and a victim with small \
            operations, without rules and then with them.",
-    sources: &["bench/src/demo"],
+    sources: &["bench/src/demo/rows.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount],
     rows: || vec![row()],
     measure,
 };

@@ -338,6 +338,7 @@ mod tests {
         title: "Letters",
         what: "About letters.",
         sources: &[],
+        programs: &[],
         rows: Vec::new,
         measure: |_, _| Ok(()),
     }];

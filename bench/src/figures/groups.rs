@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::row::FigureRow;
 use super::sink::FigureSink;
+use super::sources::FigureProgram;
 
 /// Rows that are measured on one test bed.
 pub(crate) struct FigureGroup {
@@ -15,9 +16,11 @@ pub(crate) struct FigureGroup {
     pub(crate) title: &'static str,
     /// What they are about, for the document.
     pub(crate) what: &'static str,
-    /// Files and folders of the repository that measure them: what is changed there makes the
-    /// group's figures old.
+    /// Files and folders of the repository that measure them: what is changed there, or in a module
+    /// that they use, makes the group's figures old.
     pub(crate) sources: &'static [&'static str],
+    /// What runs meanwhile: a change in it makes them old, too.
+    pub(crate) programs: &'static [FigureProgram],
     pub(crate) rows: fn() -> Vec<FigureRow>,
     /// Measures a round of each row that the sink wants.
     pub(crate) measure: fn(&FigureRun<'_>, &mut FigureSink) -> anyhow::Result<()>,
@@ -27,6 +30,8 @@ pub(crate) struct FigureGroup {
 pub(crate) struct FigureRun<'a> {
     /// An empty directory; its file system is what is measured.
     pub(crate) dir: &'a Path,
+    /// Where costs of backends stand that were measured in this pass.
+    pub(crate) costs: &'a Path,
     /// The program `sluice` that is measured.
     pub(crate) sluice: &'a Path,
     /// Raised by a signal.

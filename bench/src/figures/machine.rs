@@ -1,20 +1,24 @@
 //! What figures depend on: the code, the machine, and what else it does meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
 use super::super::neighbours::NeighbourReading;
 use super::super::peers::CONGESTION;
+use super::groups::FigureGroup;
+use super::sources;
 use super::store::{Machine, RoundLoad};
 
 /// The code that is measured.
 #[derive(Clone, Debug)]
 pub(crate) struct CodeId {
-    /// A checksum of the product's sources.
-    pub(crate) product: String,
+    /// What the last commit has at each path of the repository.
+    trees: BTreeMap<String, String>,
+    root: PathBuf,
     pub(crate) commit: String,
     pub(crate) dirty: bool,
 }
@@ -22,12 +26,18 @@ pub(crate) struct CodeId {
 impl CodeId {
     /// Reads it from the git repository at the working directory.
     pub(crate) fn read() -> anyhow::Result<CodeId> {
-        let measured = PRODUCT.iter().chain(&["bench/src"]).map(|path| format!(":/{path}"));
+        let measured = MEASURED.iter().map(|path| format!(":/{path}"));
         let measured: Vec<String> = measured.collect();
         let words = ["status", "--porcelain", "--"].into_iter();
         let changes = git(&words.chain(measured.iter().map(String::as_str)).collect::<Vec<_>>())?;
+        let listed = git(&["ls-tree", "-r", "-t", "--full-tree", "HEAD"])?;
+        let tree = |line: &str| {
+            let (kind, path) = line.split_once('\t')?;
+            Some((path.to_owned(), kind.to_owned()))
+        };
         Ok(CodeId {
-            product: trees_of(PRODUCT)?,
+            trees: listed.lines().filter_map(tree).collect(),
+            root: git(&["rev-parse", "--show-toplevel"])?.into(),
             commit: git(&["rev-parse", "--short", "HEAD"])?,
             dirty: !changes.is_empty(),
         })
@@ -35,24 +45,30 @@ impl CodeId {
 
     /// The code outside of any repository.
     pub(crate) fn unknown() -> CodeId {
-        CodeId { product: String::new(), commit: String::from("no commit"), dirty: false }
+        let (trees, root) = (BTreeMap::new(), PathBuf::new());
+        CodeId { trees, root, commit: String::from("no commit"), dirty: false }
     }
 
-    /// A checksum of the sources that measure a figure.
-    pub(crate) fn bench(&self, sources: &[&str]) -> anyhow::Result<String> {
-        if self.product.is_empty() { Ok(String::new()) } else { trees_of(sources) }
+    /// Checksums of the sources that a group's figures depend on: of the product, and of the bench.
+    pub(crate) fn sums(&self, group: &FigureGroup) -> anyhow::Result<[String; 2]> {
+        if self.trees.is_empty() {
+            return Ok([String::new(), String::new()]);
+        }
+        let product = sources::of_programs(&self.root, group.programs)?;
+        let bench = sources::of_bench(&self.root, group.sources)?;
+        Ok([self.sum(&product), self.sum(&bench)])
     }
-}
 
-/// A checksum of what the last commit has at these paths.
-fn trees_of(paths: &[&str]) -> anyhow::Result<String> {
-    let mut hash = blake3::Hasher::new();
-    for path in paths {
-        // What is not committed yet is marked as changed anyway.
-        let tree = git(&["rev-parse", &format!("HEAD:{path}")]).unwrap_or_default();
-        hash.update(tree.as_bytes());
+    /// A checksum of what the last commit has at these paths.
+    fn sum(&self, paths: &BTreeSet<String>) -> String {
+        let mut hash = blake3::Hasher::new();
+        for path in paths {
+            // What is not committed yet is marked as changed anyway.
+            let tree = self.trees.get(path).map_or("", String::as_str);
+            hash.update(format!("{path} {tree}\n").as_bytes());
+        }
+        hash.finalize().to_hex()[..12].to_owned()
     }
-    Ok(hash.finalize().to_hex()[..12].to_owned())
 }
 
 /// The machine, and the file system of `dir`.
@@ -120,5 +136,5 @@ fn git(words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What the product is made of.
-const PRODUCT: &[&str] = &["core", "io", "Cargo.lock"];
+/// What figures may depend on.
+const MEASURED: &[&str] = &["core", "io", "Cargo.lock", "Cargo.toml", "bench/src"];

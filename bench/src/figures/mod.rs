@@ -12,15 +12,19 @@
 //! own, which ends with it.
 
 mod causes;
+mod choice;
 mod document;
 mod fragments;
 pub(crate) mod groups;
 pub(crate) mod judge;
+mod list;
 pub(crate) mod machine;
 pub(crate) mod row;
 pub(crate) mod sink;
+pub(crate) mod sources;
 mod store;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -56,14 +60,14 @@ enum FigureCommand {
     Fill(FillArgs),
     /// Check the form of the stored figures: every row known, every miss with its cause
     Check(CheckArgs),
-    /// List the rows: how many rounds each has of how many
-    List(FileArgs),
+    /// List the rows and groups: how many rounds each has of how many, and how long they take
+    List(ListArgs),
 }
 
 /// Measure rows that are not measured yet, from the root of the project's repository
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
-    /// The rows whose name contains one of these [default: all]
+    /// Names of rows or groups; `*` stands for any text [default: all]
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
     /// The file to go on with [default: none, the figures are printed]
@@ -120,6 +124,15 @@ struct FillArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+struct ListArgs {
+    /// Names of rows or groups; `*` stands for any text [default: all]
+    #[arg(value_name = "ROW")]
+    rows: Vec<String>,
+    #[command(flatten)]
+    stored: FileArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
 struct FileArgs {
     /// The stored figures
     #[arg(long, value_name = "FILE", default_value = "bench/results/figures.json")]
@@ -147,7 +160,11 @@ pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> a
             print!("{}", fragments::fill(&text, &all_rows(), &store)?);
             Ok(())
         }
-        FigureCommand::List(args) => args.list(),
+        FigureCommand::List(args) => {
+            let rows = choice::choose(all_rows(), &args.rows)?;
+            print!("{}", list::text(&rows, &FigureStore::open(&args.stored.file)?));
+            Ok(())
+        }
     }
 }
 
@@ -159,15 +176,6 @@ impl FileArgs {
         let store = FigureStore::open(&self.file)?;
         let causes = FigureCauses::read(Path::new(CAUSES))?;
         show(&FigureDocument::new(GROUPS, all_rows(), &store, &causes))
-    }
-
-    fn list(&self) -> anyhow::Result<()> {
-        let store = FigureStore::open(&self.file)?;
-        for row in all_rows() {
-            let done = store.row(&row.id).map_or(0, |stored| stored.rounds.len());
-            println!("{done}/{}  {}  {}", row.rounds, row.id, row.what);
-        }
-        Ok(())
     }
 }
 
@@ -188,16 +196,7 @@ impl RunArgs {
     }
 
     fn chosen(&self) -> anyhow::Result<Vec<FigureRow>> {
-        let is_chosen = |row: &FigureRow| {
-            self.rows.is_empty() || self.rows.iter().any(|text| row.id.contains(text.as_str()))
-        };
-        let mut rows = all_rows();
-        rows.retain(is_chosen);
-        ensure!(
-            !rows.is_empty(),
-            "no row's name contains {}; `sluice-bench figures list` names them",
-            self.rows.join(" or ")
-        );
+        let mut rows = choice::choose(all_rows(), &self.rows)?;
         for row in &mut rows {
             let rounds = if self.quick { Some(1) } else { self.rounds };
             row.rounds = rounds.map_or(row.rounds, |most| row.rounds.min(most.max(1)));
@@ -229,10 +228,12 @@ impl RunArgs {
         sink.version("sluice", &version_of(sluice)?);
         for pass in 1..=passes {
             sink.begin_pass(pass);
+            // Each pass measures the costs of its backends once.
+            let costs = RunDir::make(Some(dir), "costs")?;
             for group in GROUPS {
                 // A group is set up only where there is something to measure.
                 if sink.wants_any(&(group.rows)()) {
-                    self.measure_group(group, dir, sluice, stop, &mut sink)?;
+                    self.measure_group(group, [dir, costs.path()], sluice, stop, &mut sink)?;
                 }
             }
         }
@@ -262,14 +263,14 @@ impl RunArgs {
     fn measure_group(
         &self,
         group: &FigureGroup,
-        dir: &Path,
+        [dir, costs]: [&Path; 2],
         sluice: &Path,
         stop: &Arc<AtomicBool>,
         sink: &mut FigureSink,
     ) -> anyhow::Result<()> {
         let own = RunDir::make(Some(dir), group.name)?;
         let span = self.span.map(Nanos::to_duration);
-        let run = FigureRun { dir: own.path(), sluice, stop, is_quick: self.quick, span };
+        let run = FigureRun { dir: own.path(), costs, sluice, stop, is_quick: self.quick, span };
         let measured = (group.measure)(&run, sink);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             bail!("interrupted: what was measured is stored");
@@ -290,16 +291,17 @@ impl RunArgs {
         };
         ensure!(
             !code.dirty || self.dirty || self.out.is_none(),
-            "core, io, bench/src or Cargo.lock have changes that are not committed; \
+            "core, io, bench/src, Cargo.toml or Cargo.lock have changes that are not committed; \
              --dirty measures them, and marks the figures"
         );
         let machine = machine(dir);
+        let sums = GROUPS.iter().map(|group| Ok((group.name, code.sums(group)?)));
+        let sums = sums.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
         let keyed = rows.into_iter().map(|row| {
-            let group = GROUPS.iter().find(|group| group.name == row.group());
-            let group = group.context("a row without a group")?;
+            let [product, bench] = sums.get(row.group()).context("a row without a group")?.clone();
             let key = RowKey {
-                code: code.product.clone(),
-                bench: code.bench(group.sources)?,
+                code: product,
+                bench,
                 commit: code.commit.clone(),
                 dirty: code.dirty,
                 machine: machine.clone(),

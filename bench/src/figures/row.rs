@@ -14,6 +14,11 @@ use std::collections::BTreeMap;
 /// What one contender came to in one round: a value for each measure.
 pub(crate) type FigureSample = BTreeMap<String, f64>;
 
+/// Makes a sample of these measures.
+pub(crate) fn sample<const N: usize>(measures: [(&str, f64); N]) -> FigureSample {
+    measures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// One load and everyone who runs it: what is measured, stored and resumed as one.
 #[derive(Clone, Debug)]
 pub(crate) struct FigureRow {
@@ -108,6 +113,11 @@ impl FigureRow {
         self.contenders.retain(|name| names.contains(name));
         let is_kept = |name: &String| names.contains(name);
         self.goals.retain(|goal| is_kept(&goal.who) && goal.beside.iter().all(is_kept));
+    }
+
+    /// How long a round takes by its span, in seconds; what it needs to begin comes on top.
+    pub(crate) fn round_s(&self) -> f64 {
+        self.seconds * self.contenders.len() as f64
     }
 
     /// The contenders in the order of a round: each goes first in its turn, because the first one

@@ -37,6 +37,7 @@ pub(crate) struct FigureRound<'a> {
     sink: &'a mut FigureSink,
     id: String,
     number: usize,
+    began: Instant,
     load: LoadReading,
     samples: BTreeMap<String, FigureSample>,
     failures: Vec<StoredFailure>,
@@ -105,6 +106,7 @@ impl FigureSink {
         FigureRound {
             id: id.into(),
             number,
+            began: Instant::now(),
             load: LoadReading::take(),
             samples: BTreeMap::new(),
             failures: Vec::new(),
@@ -216,8 +218,9 @@ impl FigureRound<'_> {
         stored.versions.extend(versions);
         if is_whole {
             let (at, load) = (now(), self.load.end());
+            let took_s = (self.began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
             tell(&row, &self.samples);
-            stored.rounds.push(StoredRound { at, load, samples: self.samples });
+            stored.rounds.push(StoredRound { at, took_s, load, samples: self.samples });
         }
         self.sink.store.save()
     }

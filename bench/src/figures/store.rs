@@ -30,7 +30,7 @@ pub(crate) struct FigureStore {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RowKey {
-    /// The product's sources: a checksum of the trees of core, io and Cargo.lock.
+    /// A checksum of the product's sources that run in it.
     pub(crate) code: String,
     /// The sources that measure it, by the same checksum.
     pub(crate) bench: String,
@@ -91,6 +91,9 @@ pub(crate) struct StoredRow {
 pub(crate) struct StoredRound {
     /// When the round ended, in UTC.
     pub(crate) at: String,
+    /// How long it took, in seconds, with what it needs to begin; 0 if that is not known.
+    #[serde(default)]
+    pub(crate) took_s: f64,
     #[serde(flatten)]
     pub(crate) load: RoundLoad,
     /// The sample of each contender.

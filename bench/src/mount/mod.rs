@@ -27,6 +27,7 @@ use rustix::thread::CpuSet;
 use super::figures::groups::{FigureGroup, FigureRun};
 use super::figures::row::FigureSample;
 use super::figures::sink::FigureSink;
+use super::figures::sources::FigureProgram;
 use super::files::make_file;
 use super::programs;
 use super::servers::DATA;
@@ -46,7 +47,8 @@ pub(super) const GROUP: FigureGroup = FigureGroup {
            requests over io_uring, `native` is the directory without a mount, `bare` the least that \
            can serve one file. `buffered 1` marks a contender that refuses O_DIRECT and was \
            measured through the page cache.",
-    sources: &["bench/src/mount", "bench/src/process.rs", "bench/src/bare.rs"],
+    sources: &["bench/src/mount"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount],
     rows: || case::table().into_iter().map(|case| case.row).collect(),
     measure,
 };

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use model::Bytes;
 
+use super::super::figures::groups::FigureRun;
 use super::bed::{KeepCold, QosProxy, QosSetup, QosTestBed};
 use super::slow::{ServedBelow, SlowBackend, SlowRate, calibrate};
 
@@ -60,10 +61,12 @@ impl<'a> QosBackend<'a> {
         Ok(QosBackend { bed, slow, costs: None })
     }
 
-    /// Measures its costs, for all proxies that are started from now on.
-    pub(crate) fn calibrate(&mut self, time: Duration) -> anyhow::Result<()> {
-        let out = self.bed.dir().join(format!("{}.costs", self.name()));
-        calibrate(self.bed, &self.dir(), time, &out)?;
+    /// Measures its costs, once in a pass, for all proxies that are started from now on.
+    pub(crate) fn calibrate(&mut self, run: &FigureRun<'_>) -> anyhow::Result<()> {
+        let out = run.costs.join(format!("{}.costs", self.name()));
+        if !out.exists() {
+            calibrate(self.bed, &self.dir(), run.calibration(), &out)?;
+        }
         self.costs = Some(out);
         Ok(())
     }

@@ -17,6 +17,7 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{Cut, QosJob, QosJobPart};
@@ -27,7 +28,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     title: "Calls that sleep",
     what: "4 KiB reads, one at a time, while calls of another connection sleep in the kernel for 5 s. \
            `delay` is by how much the longest read exceeds the longest of the 5 s before.",
-    sources: &["bench/src/qos/blocked.rs", "bench/src/qos/job.rs", "bench/src/link.rs"],
+    sources: &["bench/src/qos/blocked.rs"],
+    programs: &[FigureProgram::Proxy],
     rows: || CASES.iter().map(|(export, calls)| row(export, *calls)).collect(),
     measure,
 };

@@ -22,14 +22,11 @@ mod trace;
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use api::{ApiClient, Endpoints};
-
 use super::super::figures::groups::{FigureGroup, FigureRun};
-use super::super::figures::row::{FigureRow, FigureSample};
+use super::super::figures::row::FigureRow;
 use super::super::figures::sink::FigureSink;
-use super::super::process::{BenchProcess, LOOK};
-use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::super::figures::sources::FigureProgram;
+use super::bed::QosTestBed;
 
 /// One limit over many proxies.
 pub(crate) const GROUP: FigureGroup = FigureGroup {
@@ -44,14 +41,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            needs for a report of each proxy a second by what a report costs. page: `busy` is all \
            that the page's thread did, by update. deaths: `miscounted` is the difference of what \
            clients read and what the ledger has at the end.",
-    sources: &[
-        "bench/src/qos/controlled.rs",
-        "bench/src/qos/controlled",
-        "bench/src/qos/metadata_server.rs",
-        "bench/src/qos/bed.rs",
-        "bench/src/session.rs",
-        "scenarios/global-limit.toml",
-    ],
+    sources: &["bench/src/qos/controlled.rs", "scenarios/global-limit.toml"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Controller, FigureProgram::Simulator],
     rows,
     measure,
 };
@@ -79,80 +70,9 @@ fn bed(run: &FigureRun<'_>) -> anyhow::Result<QosTestBed> {
     QosTestBed::make(Some(run.dir), run.sluice, run.stop)
 }
 
-/// A sample of these measures.
-pub(super) fn sample<const N: usize>(pairs: [(&str, f64); N]) -> FigureSample {
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
 /// The greatest of some values, 0 if there are none.
 fn most(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
-}
-
-/// A controller of the bed.
-pub(super) struct QosController {
-    pub(super) client: ApiClient,
-    process: BenchProcess,
-    pub(super) url: String,
-}
-
-impl QosController {
-    /// Starts one that decides alone.
-    pub(super) fn start(bed: &QosTestBed, name: &str) -> anyhow::Result<QosController> {
-        QosController::with(bed, name, "sqlite")
-    }
-
-    /// Starts one with a store; it may stand by.
-    fn with(bed: &QosTestBed, name: &str, store: &str) -> anyhow::Result<QosController> {
-        let socket = bed.dir().join(format!("{name}.sock"));
-        QosController::at(bed, name, format!("unix://{}", socket.display()), store)
-    }
-
-    /// Starts one that listens there.
-    fn at(bed: &QosTestBed, name: &str, url: String, store: &str) -> anyhow::Result<QosController> {
-        let data = bed.dir().join(name).display().to_string();
-        let words =
-            [&bed.sluice(), "controller", "--data", &data, "--listen", &url, "--store", store];
-        let words = words.map(String::from);
-        let mut process =
-            BenchProcess::start(name, &words, &bed.dir().join(format!("{name}.log")))?;
-        let client = ApiClient::at(&url.parse::<Endpoints>()?)?;
-        process.wait_until(|| client.controller_status().is_ok())?;
-        Ok(QosController { client, process, url })
-    }
-}
-
-/// Starts proxies n0, n1, … of the controllers at `urls`, and waits until each has been given
-/// the rules of that version.
-pub(super) fn proxies(
-    bed: &QosTestBed,
-    count: usize,
-    urls: &str,
-    version: &str,
-) -> anyhow::Result<Vec<QosProxy>> {
-    let start = |at: usize| {
-        let top = format!("controller = \"{urls}\"\nproxy_name = \"n{at}\"");
-        bed.proxy(&format!("n{at}"), &QosSetup { top: &top, ..QosSetup::default() })
-    };
-    let proxies = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-    wait_for_rules(bed, &proxies, version)?;
-    Ok(proxies)
-}
-
-/// Waits until each proxy has been given the rules of that version.
-pub(super) fn wait_for_rules(
-    bed: &QosTestBed,
-    proxies: &[QosProxy],
-    version: &str,
-) -> anyhow::Result<()> {
-    let have = |proxy: &QosProxy| proxy.api.rules().is_ok_and(|rules| rules.version == version);
-    for _ in 0..500 {
-        if proxies.iter().all(have) {
-            return Ok(());
-        }
-        bed.wait(LOOK)?;
-    }
-    None.context("the proxies were not given the rules")
 }
 
 /// One rule for all that the readers ask.
@@ -185,4 +105,4 @@ impl Random {
     }
 }
 
-pub(super) const SLUICE: &str = "sluice";
+const SLUICE: &str = "sluice";

@@ -43,7 +43,7 @@ const TRACE: [&str; 2] = ["sluice-trace", "sluice"];
 impl CostCase {
     fn row(&self) -> FigureRow {
         let id = format!("cost/{}", self.name);
-        let row = FigureRow::new(&id, self.what, &self.both).rounds(5, PAIRS as f64);
+        let row = FigureRow::new(&id, self.what, &self.both).rounds(5, PAIRS as f64 / 2.0);
         match self.percent_max {
             Some(most) => row.goal(self.both[0], "more_percent", FigureBound::Most(most)),
             None => row,
@@ -86,7 +86,7 @@ pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Res
         let mut round = sink.begin(&row.id);
         let _kept_cold = if case.cold { Some(KeepCold::start(&cold)?) } else { None };
         let pairs = if run.is_quick { 2 } else { PAIRS };
-        let time = run.time(&row) / (2 * pairs as u32);
+        let time = run.time(&row) / pairs as u32;
         let (subject, other) = (named(case.both[0])?, named(case.both[1])?);
         let mut found = Vec::new();
         for pair in 0..pairs {

@@ -2,6 +2,8 @@
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
+use super::descriptors::raise_descriptor_limit;
 use super::{cost, memory, scrape, write_modes};
 
 /// Processor time and memory.
@@ -11,20 +13,14 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "Processor time of the server for each operation, and memory. `more` is the median of the \
            ratios of neighbouring half seconds of both contenders. `sluice-paced` and the like write in \
            that mode; `sluice` chooses by size.",
-    sources: &[
-        "bench/src/qos/cost.rs",
-        "bench/src/qos/memory.rs",
-        "bench/src/qos/scrape.rs",
-        "bench/src/qos/write_modes.rs",
-        "bench/src/qos/job.rs",
-        "bench/src/link.rs",
-    ],
+    sources: &["bench/src/qos/costs.rs"],
+    programs: &[FigureProgram::Proxy],
     rows: || [cost::rows(), memory::rows(), scrape::rows(), write_modes::rows()].concat(),
     measure,
 };
 
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
-    super::raise_descriptor_limit();
+    raise_descriptor_limit();
     cost::measure(run, sink)?;
     memory::measure(run, sink)?;
     scrape::measure(run, sink)?;

@@ -19,10 +19,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
-use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::bed::{QosProxy, QosTestBed};
-use super::controlled::{QosController, SLUICE, proxies, sample};
+use super::controllers::{QosController, proxies};
 use saw::{Saw, SawFound, SawPoint};
 use user::{DecayedUser, DecayedWork};
 
@@ -38,14 +39,9 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            than half of full speed. `back` is the second second of the next period, `back after` \
            the time until full speed. `settled` is the mean of the last minute over the rate at \
            which limit and use agree.",
-    sources: &[
-        "bench/src/qos/decayed.rs",
-        "bench/src/qos/decayed",
-        "bench/src/qos/controlled.rs",
-        "bench/src/qos/bed.rs",
-        "bench/src/session.rs",
-    ],
-    rows: || [step_row()].into_iter().chain(STEEPNESS.map(half_life_row)).collect(),
+    sources: &["bench/src/qos/decayed.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Controller],
+    rows: || vec![step_row(), half_life_row()],
     measure,
 };
 
@@ -55,11 +51,8 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
         let proxies = if who == TWO_PROXIES { 2 } else { 1 };
         step(&bed()?, proxies)
     })?;
-    for steepness in STEEPNESS {
-        let row = half_life_row(steepness);
-        sink.round_of(&row, |_| half_life(&bed()?, steepness, run.time(&row)))?;
-    }
-    Ok(())
+    let row = half_life_row();
+    sink.round_of(&row, |_| half_life(&bed()?, run.time(&row)))
 }
 
 fn step_row() -> FigureRow {
@@ -138,40 +131,64 @@ fn into_period() -> Duration {
     Duration::from_nanos((since.as_nanos() % u128::from(PERIOD_S * 1_000_000_000)) as u64)
 }
 
-fn half_life_row(steepness: u32) -> FigureRow {
+fn half_life_row() -> FigureRow {
     let what = format!(
-        "a half-life of a minute, entitled to {ENTITLED} MB/s, at most {MAX}, κ = {steepness}: a \
-         user who always asks for more"
+        "a half-life of a minute, entitled to {ENTITLED} MB/s, at most {MAX}: three users who always \
+         ask for more, with κ = 1, 2 and 4"
     );
-    FigureRow::new(&format!("decay/half-life-k{steepness}"), &what, &[SLUICE])
-        .rounds(3, 240.0)
-        .goal(SLUICE, "settled_ratio", FigureBound::Near { value: 1.0, percent: 5.0 })
+    let row = FigureRow::new("decay/half-life", &what, &[SLUICE]).rounds(3, 240.0);
+    HALF_LIVES.iter().fold(row, |row, one| {
+        row.goal(SLUICE, one.measure, FigureBound::Near { value: 1.0, percent: 5.0 })
+    })
 }
 
-fn half_life(bed: &QosTestBed, steepness: u32, time: Duration) -> anyhow::Result<FigureSample> {
+/// Users 1, 2 and 3 write under a decay of their own each.
+fn half_life(bed: &QosTestBed, time: Duration) -> anyhow::Result<FigureSample> {
     let controller = QosController::start(bed, "half-life")?;
-    let version = controller.client.set_rules(&half_life_rules(steepness))?.version;
+    let version = controller.client.set_rules(&half_life_rules())?.version;
     let proxies = proxies(bed, 1, &controller.url, &version)?;
     let work = DecayedWork::Write { per_sec: None };
-    let seat = user::DecayedSeat { uid: 1, work, number: 0 };
-    user::prepare(&bed.export(), &seat)?;
+    let seats = [1, 2, 3].map(|uid| user::DecayedSeat { uid, work, number: 0 });
+    seats.iter().try_for_each(|seat| user::prepare(&bed.export(), seat))?;
     let mut watch = DecayWatch::begin(bed, &proxies, Instant::now())?;
-    let user = DecayedUser::start(&proxies[0].address, &seat)?;
+    let users = seats.iter().map(|seat| DecayedUser::start(&proxies[0].address, seat));
+    let users = users.collect::<anyhow::Result<Vec<_>>>()?;
     watch.go_on_for(time.as_secs())?;
-    user.end()?;
-    let points = watch.bytes(0);
-    let last = points.len() - 1;
-    let mean = rate(points[last - LAST_S.min(last)], points[last]);
-    let settles = settles(MAX / ENTITLED, steepness.into()) * ENTITLED;
-    Ok(sample([
-        ("settled_ratio", mean / settles),
-        ("mb_per_s", mean),
-        ("settles_mb_per_s", settles),
-    ]))
+    users.into_iter().try_for_each(DecayedUser::end)?;
+    let mut found = FigureSample::new();
+    for (user, HalfLife { steepness, measure }) in HALF_LIVES.iter().enumerate() {
+        let points = watch.bytes(user);
+        let last = points.len() - 1;
+        let mean = rate(points[last - LAST_S.min(last)], points[last]);
+        let settles = settles(MAX / ENTITLED, (*steepness).into()) * ENTITLED;
+        found.insert((*measure).into(), mean / settles);
+        found.insert(format!("k{steepness}_mb_per_s"), mean);
+        found.insert(format!("k{steepness}_settles_mb_per_s"), settles);
+    }
+    Ok(found)
 }
 
-fn half_life_rules(steepness: u32) -> String {
-    format!("{CLASSES}{HALF_LIFE}steepness = \"{steepness}\"\n")
+/// A user's decay, and the measure of where it settles.
+struct HalfLife {
+    steepness: u32,
+    measure: &'static str,
+}
+
+const HALF_LIVES: [HalfLife; 3] = [
+    HalfLife { steepness: 1, measure: "k1_settled_ratio" },
+    HalfLife { steepness: 2, measure: "k2_settled_ratio" },
+    HalfLife { steepness: 4, measure: "k4_settled_ratio" },
+];
+
+fn half_life_rules() -> String {
+    let rule = |(at, one): (usize, &HalfLife)| {
+        let (uid, steepness) = (at + 1, one.steepness);
+        format!(
+            "\n[[decay]]\nname = \"writer{uid}\"\nmatch = \"uid={{{uid}}}\"\n{HALF_LIFE}\
+             steepness = \"{steepness}\"\n"
+        )
+    };
+    HALF_LIVES.iter().enumerate().map(rule).fold(CLASSES.into(), |text, rule| text + &rule)
 }
 
 /// Where ρ = top · 2^(−κ(ρ−1)), by halves.
@@ -261,14 +278,13 @@ fn rate(from: SawPoint, to: SawPoint) -> f64 {
     (to.1 - from.1) / (to.0 - from.0)
 }
 
+const SLUICE: &str = "sluice";
 const TWO_PROXIES: &str = "sluice-two-proxies";
 const PERIOD_S: u64 = 60;
 /// Seconds of the next period.
 const BACK_S: u64 = 4;
 /// Blocks of the user below the entitlement: 8.39 MB/s of 10.
 const PACED_PER_S: u32 = 8;
-/// κ of the rows with a half-life.
-const STEEPNESS: [u32; 3] = [1, 2, 4];
 /// What counts of a half-life's round, in seconds.
 const LAST_S: usize = 60;
 /// Of the half-life, in MB/s.
@@ -303,10 +319,7 @@ mode = \"period\"
 period = \"1min\"
 update_interval = \"1s\"
 ";
-const HALF_LIFE: &str = "
-[[decay]]
-name = \"writers\"
-per = [\"uid\"]
+const HALF_LIFE: &str = "per = [\"uid\"]
 resource = \"write\"
 entitlement = \"10MB/s\"
 max = \"40MB/s\"
@@ -334,16 +347,16 @@ mod tests {
         }
     }
 
-    /// Without a machine: what the rules come to for somebody who always has what is let through.
+    /// Without a machine: what the rules come to for users who always have what is let through.
     #[test]
     fn use_settles_within_the_time_of_its_row() {
-        for steepness in STEEPNESS {
-            let rules = Arc::new(RuleSet::parse(&half_life_rules(steepness)).unwrap());
-            let seconds = half_life_row(steepness).seconds as usize;
-            let settles = settles(MAX / ENTITLED, steepness.into()) * ENTITLED;
+        let rules = Arc::new(RuleSet::parse(&half_life_rules()).unwrap());
+        let seconds = half_life_row().seconds as usize;
+        for (at, HalfLife { steepness, .. }) in HALF_LIVES.iter().enumerate() {
+            let settles = settles(MAX / ENTITLED, (*steepness).into()) * ENTITLED;
             // A minute of the accounts may begin at any second of the round.
             for begin in 0..60 {
-                let served = model_of(&rules, begin, seconds);
+                let served = model_of(&rules, at as u32 + 1, begin, seconds);
                 let last = &served[seconds - LAST_S..];
                 let mean = last.iter().sum::<u64>() as f64 / 1e6 / LAST_S as f64;
                 let off = (mean / settles - 1.0).abs();
@@ -352,12 +365,12 @@ mod tests {
         }
     }
 
-    fn model_of(rules: &Arc<RuleSet>, begin: u64, seconds: usize) -> Vec<u64> {
+    fn model_of(rules: &Arc<RuleSet>, uid: u32, begin: u64, seconds: usize) -> Vec<u64> {
         let at = |second: usize| {
             Time::from_nanos((20_500 * 86_400 + begin + second as u64) * 1_000_000_000)
         };
         let job = JobId::new("dd").unwrap();
-        let user = Identity { job, uid: 1, gid: 1, projid: None, nid: Nid::local() };
+        let user = Identity { job, uid, gid: 1, projid: None, nid: Nid::local() };
         let mut decays = DecayAccounts::new(Arc::clone(rules), at(0));
         let mut limit = (MAX * 1e6) as u64;
         let mut served = Vec::new();

@@ -13,6 +13,7 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{Cut, QosJob, QosJobPart};
@@ -25,7 +26,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            error is what it was served, against the limit's rate times the span; a span is so long \
            that a request and the burst are within 2 % of it. `gap` is the longest time without a \
            reply, as a multiple of the longest that the limit explains.",
-    sources: &["bench/src/qos/limits.rs", "bench/src/qos/job.rs", "bench/src/link.rs"],
+    sources: &["bench/src/qos/limits.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
     rows: || cases().map(|(limit, shape)| row(limit, shape)).collect(),
     measure,
 };

@@ -19,10 +19,11 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::backend::{BackendKind, ColdFile, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::mounted::{QosFio, QosMount, for_time, on};
-use super::quantile;
+use super::quantile::quantile;
 
 /// A throttled job's neighbour on its mount.
 pub(crate) const GROUP: FigureGroup = FigureGroup {
@@ -31,7 +32,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "One mount, two jobs: 64 writers with a limit of 1 MB/s together, and a neighbour, alone \
            and beside them in turn. The loss of a slice beside is against the mean of the slices \
            around it; the median of a round counts.",
-    sources: &["bench/src/qos"],
+    sources: &["bench/src/qos/neighbour.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount],
     rows: || CASES.iter().map(NeighbourCase::row).collect(),
     measure,
 };
@@ -265,7 +267,7 @@ name = \"other\"
 match = \"jobid={other}\"
 ";
 /// Beside the throttled job, in one round.
-const SLICES: usize = 12;
+const SLICES: usize = 6;
 /// Each writes 64 MiB in a file of its own: a minute's worth of the limit.
 const WRITERS: usize = 64;
 /// Requests that the throttled job has queued at the proxy at least before it counts as busy.

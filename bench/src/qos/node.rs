@@ -16,6 +16,7 @@ use model::{Bytes, Nanos};
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::load::{self, LoadWatch};
 use super::super::plan::PeerPlan;
 use super::super::process::BenchProcess;
@@ -33,7 +34,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "One mount over TCP on loopback, fio with four threads past the node's page cache; the \
            proxy has the file in memory, and shares the processors with the node. `socket` answers \
            from memory without any 9P work. Cores are those of the mount's process.",
-    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs", "bench/src/bare.rs"],
+    sources: &["bench/src/qos/node.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount],
     rows,
     measure,
 };

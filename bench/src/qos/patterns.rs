@@ -19,6 +19,7 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::backend::{BackendKind, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
@@ -32,7 +33,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            as they come. `no-rules`: one class. `equal`, `weight-4`: a class for each job. `times` is \
            the small job's rate in parts of that without scheduling, `ior slowdown` what IOR loses \
            against it. Published: 8.25 × for 320 B, 1.80 × for WRF.",
-    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    sources: &["bench/src/qos/patterns.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
     rows: || CASES.iter().map(PatternCase::row).collect(),
     measure,
 };
@@ -84,7 +86,7 @@ impl PatternCase {
 
     fn row(&self) -> FigureRow {
         let what = format!("{}: {}, beside IOR", self.backend.name(), self.what);
-        FigureRow::new(&self.id(), &what, &WAYS).rounds(3, 10.0)
+        FigureRow::new(&self.id(), &what, &WAYS).rounds(2, 8.0)
     }
 }
 
@@ -97,7 +99,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             continue;
         }
         let mut backend = QosBackend::start(&bed, kind)?;
-        backend.calibrate(run.calibration())?;
+        backend.calibrate(run)?;
         for at in 0..16 {
             backend.file(&format!("small/written{at}"), SMALL_LEN)?;
         }

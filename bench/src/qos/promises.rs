@@ -21,6 +21,7 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::backend::{BackendKind, ColdFile, MANY_THREADS, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
@@ -36,7 +37,14 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "Raw clients of one proxy over the slow backend (150 MB/s, or some number of operations per \
            second) or over the disk. Every job is backlogged unless it has a rate of its own. The \
            worst 10 s are of all windows of that length, and of the job that is furthest off.",
-    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    sources: &["bench/src/qos/promises.rs"],
+    programs: &[
+        FigureProgram::Proxy,
+        FigureProgram::Mount,
+        FigureProgram::Calibrate,
+        FigureProgram::Controller,
+        FigureProgram::Report,
+    ],
     rows: || {
         let cases = CASES.iter().map(PromiseCase::row);
         cases.chain(reserved_slots::rows()).chain([two_proxies::row()]).collect()
@@ -101,7 +109,9 @@ impl PromiseCase {
 
     fn row(&self) -> FigureRow {
         let what = format!("{}: {}", self.on.text(), self.what);
-        let mut row = FigureRow::new(&self.id(), &what, &["sluice"]).rounds(3, self.seconds);
+        // A backend of a given rate is the same in every round.
+        let rounds = if self.on == PromiseOn::Disk { 3 } else { 2 };
+        let mut row = FigureRow::new(&self.id(), &what, &["sluice"]).rounds(rounds, self.seconds);
         for expect in self.phases.iter().flat_map(|phase| phase.expect) {
             if let Some(bound) = expect.bound {
                 row = row.goal("sluice", expect.measure, bound);
@@ -263,7 +273,7 @@ impl PromiseOn {
                 return QosBackend::slow(bed, &format!("ops-{rate}"), SlowRate::Ops(rate));
             }
         };
-        backend.calibrate(run.calibration())?;
+        backend.calibrate(run)?;
         Ok(backend)
     }
 

@@ -20,6 +20,7 @@ use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::judge::median;
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::mounted::QosMount;
 
@@ -30,7 +31,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "A hard mount whose proxy is killed and started again while four programs write, sync and \
            stat. `took` is from the moment at which the new proxy accepts connections to the end of \
            the first call.",
-    sources: &["bench/src/qos/returns.rs", "bench/src/qos/mounted.rs"],
+    sources: &["bench/src/qos/returns.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount],
     rows: || vec![row()],
     measure,
 };

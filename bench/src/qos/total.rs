@@ -24,10 +24,12 @@ use anyhow::{Context as _, ensure};
 use ninep::Fid;
 
 use super::super::figures::groups::{FigureGroup, FigureRun};
-use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::session::{BenchIdentity, BenchSession};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::metadata_phases::{JOBS, MetadataPhase, PHASES, RULES, SERVERS};
 use super::metadata_server::{FILES, MetadataServer};
 use super::mounted::QosMount;
 
@@ -40,31 +42,14 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            nothing of what they ask the others. What counts is the least part of its share that a \
            job gets. The last rows are of one server: a job with four operations elsewhere for each \
            one here, beside a job that asks only here.",
-    sources: &["bench/src/qos"],
-    rows: || PHASES.iter().map(TotalPhase::row).chain(LOCAL.iter().map(LocalCase::row)).collect(),
+    sources: &["bench/src/qos/total.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Controller],
+    rows: || PHASES.iter().map(row_of).chain(LOCAL.iter().map(LocalCase::row)).collect(),
     measure,
 };
 
 const MOUNTS: &str = "mounts";
 const PLAIN: &str = "plain";
-
-/// Which servers each job asks, and the part of all service that its weight gives it.
-struct TotalPhase {
-    name: &'static str,
-    what: &'static str,
-    asked: [[bool; SERVERS]; 2],
-    parts: [f64; 2],
-}
-
-const THIRDS: [f64; 2] = [2.0 / 3.0, 1.0 / 3.0];
-#[rustfmt::skip]
-const PHASES: &[TotalPhase] = &[
-    TotalPhase { name: "both", what: "both ask all", asked: [[true; 4], [true; 4]], parts: THIRDS },
-    TotalPhase { name: "lighter-two", what: "the lighter asks two", asked: [[true; 4], [true, true, false, false]], parts: THIRDS },
-    TotalPhase { name: "heavier-three", what: "the heavier asks three", asked: [[true, true, true, false], [true; 4]], parts: THIRDS },
-    // The heavier can have no more than all of its two.
-    TotalPhase { name: "heavier-two", what: "the heavier asks two", asked: [[false, true, true, false], [true; 4]], parts: [0.5, 0.5] },
-];
 
 /// How much of the first server a job gets that has four operations elsewhere for each one there.
 struct LocalCase {
@@ -85,18 +70,14 @@ const LOCAL: &[LocalCase] = &[
     },
 ];
 
-impl TotalPhase {
-    fn id(&self) -> String {
-        format!("total/{}", self.name)
-    }
-
-    fn row(&self) -> FigureRow {
-        FigureRow::new(&self.id(), self.what, &[MOUNTS, PLAIN]).rounds(3, 20.0).goal(
-            MOUNTS,
-            "least_percent",
-            FigureBound::Least(98.0),
-        )
-    }
+fn row_of(phase: &MetadataPhase) -> FigureRow {
+    let id = format!("total/{}", phase.name);
+    let bound = FigureBound::Least(98.0);
+    FigureRow::new(&id, phase.what, &[MOUNTS, PLAIN]).rounds(3, 10.0).goal(
+        MOUNTS,
+        "least_percent",
+        bound,
+    )
 }
 
 impl LocalCase {
@@ -106,7 +87,7 @@ impl LocalCase {
 
     fn row(&self) -> FigureRow {
         let bound = FigureBound::Near { value: self.times, percent: 5.0 };
-        FigureRow::new(&self.id(), self.what, &[MOUNTS]).rounds(3, 20.0).goal(
+        FigureRow::new(&self.id(), self.what, &[MOUNTS]).rounds(3, 10.0).goal(
             MOUNTS,
             "local_ratio",
             bound,
@@ -130,8 +111,8 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     };
     let mounts = [mount(JOBS[0])?, mount(JOBS[1])?];
     let files = [homes(&mounts[0], &proxies)?, homes(&mounts[1], &proxies)?];
-    for phase in PHASES {
-        let row = phase.row();
+    for phase in &PHASES {
+        let row = row_of(phase);
         set_rules(&proxies, RULES)?;
         sink.round_of(&row, |who| {
             let shared = Arc::new(TotalState::default());
@@ -141,7 +122,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             };
             let counts = shared.watch(&bed, run.time(&row))?;
             shared.end(askers)?;
-            Ok(phase.figures(counts))
+            Ok(figures(phase, counts))
         })?;
     }
     for case in LOCAL {
@@ -160,8 +141,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             let counts = shared.watch(&bed, run.time(&row))?;
             shared.end(askers)?;
             let [one, two] = counts.map(|count| count as f64);
-            let values = [("local_ratio", two / one), ("one_count", one), ("two_count", two)];
-            Ok(values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+            Ok(sample([("local_ratio", two / one), ("one_count", one), ("two_count", two)]))
         })?;
     }
     Ok(())
@@ -194,17 +174,12 @@ fn requests(proxies: &[QosProxy]) -> anyhow::Result<Vec<u64>> {
     proxies.iter().map(|proxy| Ok(proxy.api.status()?.totals.requests)).collect()
 }
 
-impl TotalPhase {
-    fn figures(&self, counts: [u64; 2]) -> FigureSample {
-        let all = counts.iter().sum::<u64>().max(1) as f64;
-        let kept = (0..2).map(|job| counts[job] as f64 / all / self.parts[job]);
-        let values = [
-            ("least_percent", kept.fold(f64::INFINITY, f64::min) * 100.0),
-            ("one_count", counts[0] as f64),
-            ("two_count", counts[1] as f64),
-        ];
-        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    }
+fn figures(phase: &MetadataPhase, counts: [u64; 2]) -> FigureSample {
+    sample([
+        ("least_percent", phase.least_percent(counts)),
+        ("one_count", counts[0] as f64),
+        ("two_count", counts[1] as f64),
+    ])
 }
 
 /// What the askers of a round have in common.
@@ -256,13 +231,12 @@ impl TotalState {
 /// Threads of both jobs, evenly over the servers that each asks.
 fn mount_askers(
     files: &[[Vec<Arc<File>>; SERVERS]; 2],
-    phase: &TotalPhase,
+    phase: &MetadataPhase,
     shared: &Arc<TotalState>,
 ) -> Vec<Asker> {
     let mut askers = Vec::new();
     for job in 0..2 {
-        let asked = (0..SERVERS).filter(|at| phase.asked[job][*at]);
-        for server in asked.flat_map(|server| std::iter::repeat_n(server, DEPTH)) {
+        for server in phase.seats(job) {
             let files = files[job][server].clone();
             let turn = shared.turn.fetch_add(1, Ordering::Relaxed);
             let file = files[turn % files.len()].clone();
@@ -276,11 +250,14 @@ fn fstat(file: &File) -> anyhow::Result<()> {
     rustix::fs::fstat(file.as_fd()).map(drop).context("cannot read a file's attributes")
 }
 
-fn plain_askers(proxies: &[QosProxy], phase: &TotalPhase, shared: &Arc<TotalState>) -> Vec<Asker> {
+fn plain_askers(
+    proxies: &[QosProxy],
+    phase: &MetadataPhase,
+    shared: &Arc<TotalState>,
+) -> Vec<Asker> {
     let mut askers = Vec::new();
     for (job, name) in JOBS.iter().enumerate() {
-        let asked = (0..SERVERS).filter(|at| phase.asked[job][*at]);
-        for server in asked.flat_map(|server| std::iter::repeat_n(server, DEPTH)) {
+        for server in phase.seats(job) {
             let address = proxies[server].address.clone();
             let mut session: Option<BenchSession> = None;
             askers.push(shared.repeat(job, move || {
@@ -322,33 +299,9 @@ fn local_askers(files: &[[Vec<Arc<File>>; SERVERS]; 2], shared: &Arc<TotalState>
     askers
 }
 
-const SERVERS: usize = 4;
-const JOBS: [&str; 2] = ["one", "two"];
-const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight = 2\n\n\
-                     [[rule]]\nname = \"two\"\nmatch = \"jobid={two}\"\n";
-/// Threads of each job for each server that it asks.
-const DEPTH: usize = 4;
 const LOCAL_THREADS: usize = 32;
 const ELSEWHERE: usize = 4;
 /// More than there are servers, each of which has one slot.
 const THREADS: usize = 8;
 const PROBES: u64 = 3;
 const SETTLE: Duration = Duration::from_secs(3);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_worse_off_job_counts() {
-        let found = PHASES[0].figures([1980, 1020]);
-        assert!((found["least_percent"] - 99.0).abs() < 1e-9);
-        assert!((PHASES[3].figures([400, 600])["least_percent"] - 80.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_parts_of_every_phase_are_all_of_it() {
-        assert!(PHASES.iter().all(|phase| (phase.parts[0] + phase.parts[1] - 1.0).abs() < 1e-9));
-        assert_eq!(model::RuleSet::parse(RULES).unwrap().rules.len(), 2);
-    }
-}

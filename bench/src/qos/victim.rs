@@ -24,6 +24,7 @@ use model::{Bytes, Nanos};
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::backend::{BackendKind, ColdFile, QosBackend};
 use super::bed::{KeepCold, QosProxy, QosSetup, QosTestBed};
@@ -38,7 +39,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            one class. `weight`: 8 : 1. `slots`: the bully has those of one write. `limit`: a quarter \
            of the bully's rate without rules. `all`: the three together. `no-schedule`: as they come, \
            without a scheduler. `alone`: no bully.",
-    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    sources: &["bench/src/qos/victim.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
     rows: || VictimCase::all().iter().map(VictimCase::row).collect(),
     measure,
 };
@@ -86,7 +88,7 @@ impl VictimCase {
         let what = format!("{}, {by}: {}", self.backend.name(), self.load.text());
         ["weight", "slots", "limit"]
             .into_iter()
-            .fold(FigureRow::new(&self.id(), &what, &WAYS).rounds(5, 5.0), |row, way| {
+            .fold(FigureRow::new(&self.id(), &what, &WAYS).rounds(3, 5.0), |row, way| {
                 row.beside(way, "p99_us", FigureBound::TimesMost(0.2), &[NO_RULES])
             })
     }
@@ -111,7 +113,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             continue;
         }
         let mut backend = QosBackend::start(&bed, kind)?;
-        backend.calibrate(run.calibration())?;
+        backend.calibrate(run)?;
         let files = [("warm", WARM_LEN), ("cold", COLD_LEN), ("victim/written0", WARM_LEN)];
         for (name, len) in files {
             backend.file(name, len)?;
@@ -337,7 +339,7 @@ const BULLY_LEN: Bytes = Bytes::mib(2 << 10);
 const WARM_LEN: Bytes = Bytes::mib(64);
 const COLD_LEN: Bytes = Bytes::mib(1024);
 /// Long enough for what is written to get to the device.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {

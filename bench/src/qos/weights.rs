@@ -14,6 +14,7 @@ use model::Bytes;
 use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow};
 use super::super::figures::sink::FigureSink;
+use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
 use super::backend::{BackendKind, ColdFile, MANY_THREADS, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
@@ -28,7 +29,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "Two jobs with weights w : 1, both always backlogged, until the lighter one was served 50 \
            times as many of its requests as are in service at once. Costs and D are those of `sluice \
            calibrate`. The ratio is of the charged cost, or of bytes where `cost = \"bytes\"`.",
-    sources: &["bench/src/qos", "bench/src/link.rs", "bench/src/work.rs"],
+    sources: &["bench/src/qos/weights.rs"],
+    programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
     rows: || CASES.iter().flat_map(|case| WEIGHTS.map(|weight| case.row(weight))).collect(),
     measure,
 };
@@ -110,7 +112,8 @@ impl WeightsCase {
         let percent = if self.by == WeightsLoad::CachedByOneThread { 1.0 } else { 2.0 };
         let bound = FigureBound::Near { value: weight.into(), percent };
         FigureRow::new(&self.id(weight), &what, &["sluice"])
-            .rounds(3, 30.0)
+            // Five weights of a case are five observations of it.
+            .rounds(1, 30.0)
             .goal("sluice", measure, bound)
     }
 
@@ -127,7 +130,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             continue;
         }
         let mut backend = QosBackend::start(&bed, kind)?;
-        backend.calibrate(run.calibration())?;
+        backend.calibrate(run)?;
         backend.file("random", backend.cold_len())?;
         backend.file("in-order", IN_ORDER_LEN)?;
         for name in ["a", "b"].iter().flat_map(|job| (0..CONNECTIONS).map(move |at| (job, at))) {

@@ -106,7 +106,7 @@ fn ends_by(signal: Signal, words: &str, word: &str) {
 
 #[test]
 fn of_a_guarantee_that_was_measured() {
-    ends_by_itself("figures run cost/schedule-64k --quick");
+    ends_by_itself("figures run cost/schedule-64k-cached --quick");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn of_a_demo_that_was_played() {
 #[test]
 fn of_a_guarantee_that_was_interrupted() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        ends_by(signal, "figures run limits/ --span 1h", " proxy ");
+        ends_by(signal, "figures run limits --span 1h", " proxy ");
     }
 }
 
@@ -142,7 +142,7 @@ fn of_a_demo_that_was_told_to_end() {
 #[test]
 fn of_a_comparison_that_was_told_to_end() {
     if can_mount() {
-        let words = "figures run mount/randread --span 1h --who sluice-unix";
+        let words = "figures run mount/randread* --span 1h --who sluice-unix";
         ends_by(Signal::TERM, words, "fio ");
         let words = "figures run peers/getattr --span 1h";
         ends_by(Signal::INT, words, " proxy ");

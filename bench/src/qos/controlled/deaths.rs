@@ -11,12 +11,13 @@ use model::Bytes;
 
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::judge::median;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::super::process::{BenchProcess, LOOK};
 use super::super::super::servers::find_program;
 use super::super::bed::QosTestBed;
+use super::super::controllers::{QosController, proxies};
 use super::reader::{JobReaders, ReaderSample, windows};
-use super::{QosController, SLUICE, most, proxies, rules, sample};
+use super::{SLUICE, most, rules};
 
 pub(super) fn row() -> FigureRow {
     let what = "the leader of three controllers is killed 20 times, 80 MB/s over 4 proxies";

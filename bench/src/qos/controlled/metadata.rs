@@ -18,20 +18,22 @@ use anyhow::{Context as _, bail, ensure};
 use ninep::Fid;
 
 use super::super::super::figures::groups::FigureRun;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::super::figures::sink::FigureSink;
 use super::super::super::session::{BenchIdentity, BenchSession as Client};
 use super::super::super::socket::BenchAddress;
 use super::super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::super::controllers::{QosController, wait_for_rules};
+use super::super::metadata_phases::{DEPTH, JOBS, MetadataPhase, PHASES, RULES, SERVERS};
 use super::super::metadata_server::MetadataServer;
-use super::{QosController, SLUICE, bed, sample, wait_for_rules};
+use super::{SLUICE, bed};
 
 /// A row for each phase.
 pub(super) fn rows() -> Vec<FigureRow> {
     let row = |phase: &MetadataPhase| {
         let what = format!("getattr at 4 servers, weights 2 : 1: {}", phase.what);
         FigureRow::new(&format!("control/metadata-{}", phase.name), &what, &[SLUICE])
-            .rounds(3, 20.0)
+            .rounds(3, 10.0)
             .goal(SLUICE, "least_percent", FigureBound::Least(98.0))
     };
     PHASES.iter().map(row).collect()
@@ -105,13 +107,11 @@ impl MetadataLoad {
         bed.wait(time)?;
         let (after, seconds) = (self.shared.counts(), began.elapsed().as_secs_f64());
         ensure!(!self.askers.iter().any(|asker| asker.0.is_finished()), "a client has ended");
-        let served: Vec<f64> = (0..2).map(|job| (after[job] - before[job]) as f64).collect();
-        let all = served.iter().sum::<f64>().max(1.0);
-        let part = |job: usize| served[job] / all / PHASES[at].parts[job] * 100.0;
+        let served = [0, 1].map(|job| after[job] - before[job]);
         Ok(sample([
-            ("least_percent", part(0).min(part(1))),
-            ("heavier_ops_per_s", served[0] / seconds),
-            ("lighter_ops_per_s", served[1] / seconds),
+            ("least_percent", PHASES[at].least_percent(served)),
+            ("heavier_ops_per_s", served[0] as f64 / seconds),
+            ("lighter_ops_per_s", served[1] as f64 / seconds),
         ]))
     }
 
@@ -120,31 +120,6 @@ impl MetadataLoad {
         self.askers.into_iter().try_for_each(Asker::end)
     }
 }
-
-struct MetadataPhase {
-    name: &'static str,
-    what: &'static str,
-    /// Which servers each job asks.
-    asked: [[bool; SERVERS]; 2],
-    /// The part of all service that its weight gives each job.
-    parts: [f64; 2],
-}
-
-#[rustfmt::skip]
-const PHASES: [MetadataPhase; 4] = [
-    MetadataPhase { name: "both", what: "both jobs ask all", asked: [[true; 4], [true; 4]], parts: BY_WEIGHT },
-    MetadataPhase { name: "two", what: "the lighter job asks two", asked: [[true; 4], [true, true, false, false]], parts: BY_WEIGHT },
-    MetadataPhase { name: "three", what: "the heavier job asks three", asked: [[true, true, true, false], [true; 4]], parts: BY_WEIGHT },
-    // It can have no more than all of its two.
-    MetadataPhase { name: "heavy-two", what: "the heavier job asks two", asked: [[false, true, true, false], [true; 4]], parts: [0.5, 0.5] },
-];
-const BY_WEIGHT: [f64; 2] = [2.0 / 3.0, 1.0 / 3.0];
-const SERVERS: usize = 4;
-const JOBS: [&str; 2] = ["one", "two"];
-const RULES: &str = "[[rule]]\nname = \"one\"\nmatch = \"jobid={one}\"\nweight = 2\n\n\
-                     [[rule]]\nname = \"two\"\nmatch = \"jobid={two}\"\n";
-/// Clients of each job at each server.
-const DEPTH: usize = 4;
 
 #[derive(Default)]
 struct MetadataState {

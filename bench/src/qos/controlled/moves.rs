@@ -7,15 +7,16 @@ use anyhow::{Context as _, bail, ensure};
 use model::Bytes;
 
 use super::super::super::figures::judge::median;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::bed::{QosProxy, QosTestBed};
+use super::super::controllers::{QosController, proxies};
 use super::reader::{JobReaders, ReaderSample, windows};
-use super::{QosController, Random, SLUICE, most, proxies, rules, sample};
+use super::{Random, SLUICE, most, rules};
 
 pub(super) fn row() -> FigureRow {
     let what = "80 MB/s over 8 proxies, 32 clients that move to another about once a second";
     FigureRow::new("control/moves", what, &[SLUICE])
-        .rounds(3, 60.0)
+        .rounds(3, 40.0)
         .goal(SLUICE, "least_of_10s_percent", FigureBound::Least(-2.0))
         .goal(SLUICE, "most_of_10s_percent", FigureBound::Most(2.0))
 }
@@ -57,7 +58,7 @@ pub(super) fn measure(bed: &QosTestBed, span: Duration) -> anyhow::Result<Figure
 
 pub(super) fn share_row() -> FigureRow {
     let what = "80 MB/s over 2 busy proxies: the clients of one end, until the other serves 95 %";
-    FigureRow::new("control/share-moves", what, &[SLUICE]).rounds(3, 60.0).goal(
+    FigureRow::new("control/share-moves", what, &[SLUICE]).rounds(3, 30.0).goal(
         SLUICE,
         "most_s",
         FigureBound::Most(2.0),

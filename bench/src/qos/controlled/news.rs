@@ -16,14 +16,15 @@ use model::Bytes;
 
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::judge::median;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::bed::QosTestBed;
+use super::super::controllers::{QosController, proxies};
 use super::reader::JobReaders;
-use super::{QosController, Random, SLUICE, most, proxies, rules, sample};
+use super::{Random, SLUICE, most, rules};
 
 pub(super) fn row() -> FigureRow {
     let what = "another limit at the controller, until requests at all of 8 proxies show it";
-    FigureRow::new("control/news", what, &[SLUICE]).rounds(3, 60.0).goal(
+    FigureRow::new("control/news", what, &[SLUICE]).rounds(3, 30.0).goal(
         SLUICE,
         "most_ms",
         FigureBound::Most(200.0),
@@ -35,7 +36,9 @@ pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<F
     let controller = QosController::start(bed, "news")?;
     let first = controller.client.set_rules(&rules(HIGH))?;
     let proxies = proxies(bed, PROXIES, &controller.url, &first.version)?;
-    let start = |proxy: &super::QosProxy| JobReaders::start(&[&proxy.address], 1, "f", 64 << 10);
+    let start = |proxy: &super::super::bed::QosProxy| {
+        JobReaders::start(&[&proxy.address], 1, "f", 64 << 10)
+    };
     let news = News { bed, controller: &controller, readers: proxies.iter().map(start).collect() };
     news.wait_for_all(Instant::now())?;
     bed.wait(Duration::from_secs(3))?;

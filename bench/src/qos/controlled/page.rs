@@ -23,18 +23,19 @@ use serde_json::{Value, json};
 
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::judge::median;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::super::process::BenchProcess;
 use super::super::super::servers::find_program;
 use super::super::super::session::{BenchIdentity, BenchSession};
 use super::super::super::work::WorkOp;
 use super::super::bed::{QosProxy, QosTestBed};
-use super::{QosController, SLUICE, most, proxies, sample};
+use super::super::controllers::{QosController, proxies};
+use super::{SLUICE, most};
 
 pub(super) fn row() -> FigureRow {
     let what = "the page with 1,000 jobs at each of 2 proxies, in a Chromium on one processor";
     FigureRow::new("control/page", what, &[SLUICE])
-        .rounds(3, 90.0)
+        .rounds(3, 45.0)
         .goal(SLUICE, "paint_most_ms", FigureBound::Most(1_000.0))
         .goal(SLUICE, "update_most_ms", FigureBound::Most(50.0))
 }

@@ -17,15 +17,16 @@ use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{ControllerSession, SessionSettings};
 
 use super::super::super::figures::groups::FigureRun;
-use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
+use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::bed::QosTestBed;
-use super::super::raise_descriptor_limit;
-use super::{QosController, SLUICE, sample};
+use super::super::controllers::QosController;
+use super::super::descriptors::raise_descriptor_limit;
+use super::SLUICE;
 
 pub(super) fn row() -> FigureRow {
     let what = "1,000 proxies × 1,000 classes, 10,000 rules, a report of each proxy a second";
     FigureRow::new("control/scale", what, &[SLUICE])
-        .rounds(3, 60.0)
+        .rounds(3, 30.0)
         .goal(SLUICE, "full_rate_cores", FigureBound::Most(0.5))
         .goal(SLUICE, "reports_per_s", FigureBound::Least(900.0))
 }

@@ -24,13 +24,14 @@ use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::super::process::LOOK;
 use super::super::bed::{QosProxy, QosTestBed};
+use super::super::controllers::{QosController, proxies};
 use super::reader::{self, JobReaders};
-use super::{QosController, SLUICE, proxies, rules};
+use super::{SLUICE, rules};
 
 pub(super) fn row() -> FigureRow {
     let what = "200 operations/s over two proxies: both at work, then one, then none";
     let near = |value| FigureBound::Near { value, percent: 2.0 };
-    let row = FigureRow::new("control/trace", what, &[SLUICE, SIMULATOR]).rounds(3, 160.0);
+    let row = FigureRow::new("control/trace", what, &[SLUICE, SIMULATOR]).rounds(3, 100.0);
     let row = [SLUICE, SIMULATOR].into_iter().fold(row, |row, who| {
         row.goal(who, "both_first_ops_per_s", near(100.0))
             .goal(who, "both_second_ops_per_s", near(100.0))

@@ -121,7 +121,7 @@ pub(super) const CASES: &[PromiseCase] = &[
     },
     PromiseCase {
         name: "reservation", what: "a has a reservation of 90 MB/s; weights 1 : 1 : 2", on: PromiseOn::Slow,
-        seconds: 60.0, jobs: ABC, window_percent: Some(5.0),
+        seconds: 30.0, jobs: ABC, window_percent: Some(5.0),
         phases: &[phase(
             rules!(("a", "reservation = \"90MB/s\""), ("b", ""), ("c", "weight = 2")),
             &[near("a_mb_per_s", "a", 90.0, 2.0), near("b_mb_per_s", "b", 20.0, 2.0), near("c_mb_per_s", "c", 40.0, 2.0)],
@@ -129,14 +129,14 @@ pub(super) const CASES: &[PromiseCase] = &[
     },
     PromiseCase {
         name: "reservation-large", what: "a has a reservation of 90 MB/s and reads 1 MiB; b has weight 1000 and reads 16 KiB",
-        on: PromiseOn::Slow, seconds: 60.0, jobs: &[reads("a", 1024, 64), reads("b", 16, 1024)], window_percent: Some(5.0),
+        on: PromiseOn::Slow, seconds: 30.0, jobs: &[reads("a", 1024, 64), reads("b", 16, 1024)], window_percent: Some(5.0),
         phases: &[phase(
             rules!(("a", "reservation = \"90MB/s\""), ("b", "weight = 1000")),
             &[near("a_mb_per_s", "a", 90.0, 2.0), near("b_mb_per_s", "b", 60.0, 2.0)],
         )],
     },
     PromiseCase {
-        name: "reservation-over", what: "reservations of 180 and 75 MB/s", on: PromiseOn::Slow, seconds: 60.0,
+        name: "reservation-over", what: "reservations of 180 and 75 MB/s", on: PromiseOn::Slow, seconds: 30.0,
         jobs: AB, window_percent: Some(5.0),
         phases: &[phase(
             rules!(("a", "reservation = \"180MB/s\""), ("b", "reservation = \"75MB/s\"")),
@@ -153,7 +153,7 @@ pub(super) const CASES: &[PromiseCase] = &[
     },
     PromiseCase {
         name: "reservation-disk", what: "a has 60 % of what the disk gives these jobs; b and c share the rest 1 : 2",
-        on: PromiseOn::Disk, seconds: 60.0, jobs: LARGE_ABC, window_percent: None,
+        on: PromiseOn::Disk, seconds: 30.0, jobs: LARGE_ABC, window_percent: None,
         phases: &[phase(
             rules!(("a", "reservation = \"{60%}\""), ("b", ""), ("c", "weight = 2")),
             &[near("a_percent", "a", 60.0, 2.0), near("c_to_b_ratio", "c", 2.0, 2.0)],
@@ -176,7 +176,7 @@ pub(super) const CASES: &[PromiseCase] = &[
         ])],
     },
     PromiseCase {
-        name: "realtime-idle", what: "b of 50 ops/s, `realtime`, after it was idle", on: PromiseOn::Ops(500), seconds: 60.0,
+        name: "realtime-idle", what: "b of 50 ops/s, `realtime`, after it was idle", on: PromiseOn::Ops(500), seconds: 40.0,
         jobs: &[small("a"), PromiseJob { phases: 1..9, ..small("b") }, PromiseJob { copies: 14, ..small("other") }],
         window_percent: None,
         phases: &[
@@ -185,7 +185,7 @@ pub(super) const CASES: &[PromiseCase] = &[
         ],
     },
     PromiseCase {
-        name: "realtime-over", what: "`realtime` limits of 90, 40 and 20 ops/s", on: PromiseOn::Ops(100), seconds: 60.0,
+        name: "realtime-over", what: "`realtime` limits of 90, 40 and 20 ops/s", on: PromiseOn::Ops(100), seconds: 30.0,
         jobs: SMALL_ABC, window_percent: None,
         phases: &[phase(
             rules!(("a", "limit = \"90ops/s\"\nrealtime = true"), ("b", "limit = \"40ops/s\"\nrealtime = true"), ("c", "limit = \"20ops/s\"\nrealtime = true")),

@@ -11,7 +11,7 @@ use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample};
 use super::super::super::figures::sink::FigureSink;
 use super::super::backend::{ColdFile, QosBackend};
 use super::super::bed::QosSetup;
-use super::super::controlled::{QosController, wait_for_rules};
+use super::super::controllers::{QosController, wait_for_rules};
 use super::PromiseJob;
 use super::cases::backlogged;
 
