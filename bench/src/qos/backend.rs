@@ -17,6 +17,7 @@ use super::slow::{ServedBelow, SlowBackend, SlowRate, calibrate};
 /// A directory that is served, and what it costs.
 pub(crate) struct QosBackend<'a> {
     bed: &'a QosTestBed,
+    name: String,
     slow: Option<SlowBackend>,
     /// The file of measured costs, once there is one.
     costs: Option<PathBuf>,
@@ -26,6 +27,8 @@ pub(crate) struct QosBackend<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BackendKind {
     Slow,
+    /// Four stores with a quarter of its rate each, and files divided over them.
+    SlowFour,
     Disk,
 }
 
@@ -46,8 +49,15 @@ impl<'a> QosBackend<'a> {
     /// A slow backend, or the disk of the bed.
     pub(crate) fn start(bed: &'a QosTestBed, kind: BackendKind) -> anyhow::Result<QosBackend<'a>> {
         match kind {
-            BackendKind::Slow => QosBackend::slow(bed, "slow", SlowRate::Bytes(SLOW)),
-            BackendKind::Disk => Ok(QosBackend { bed, slow: None, costs: None }),
+            BackendKind::Slow => QosBackend::slow(bed, kind.name(), SlowRate::Bytes(SLOW)),
+            BackendKind::SlowFour => {
+                let rate = SlowRate::Bytes(SLOW / 4);
+                let slow = Some(SlowBackend::start(bed, kind.name(), rate, 4)?);
+                Ok(QosBackend { bed, name: kind.name().into(), slow, costs: None })
+            }
+            BackendKind::Disk => {
+                Ok(QosBackend { bed, name: kind.name().into(), slow: None, costs: None })
+            }
         }
     }
 
@@ -57,13 +67,13 @@ impl<'a> QosBackend<'a> {
         name: &str,
         rate: SlowRate,
     ) -> anyhow::Result<QosBackend<'a>> {
-        let slow = Some(SlowBackend::start(bed, name, rate)?);
-        Ok(QosBackend { bed, slow, costs: None })
+        let slow = Some(SlowBackend::start(bed, name, rate, 1)?);
+        Ok(QosBackend { bed, name: name.into(), slow, costs: None })
     }
 
     /// Measures its costs, once in a pass, for all proxies that are started from now on.
     pub(crate) fn calibrate(&mut self, run: &FigureRun<'_>) -> anyhow::Result<()> {
-        let out = run.costs.join(format!("{}.costs", self.name()));
+        let out = run.costs.join(format!("{}.costs", self.name));
         if !out.exists() {
             calibrate(self.bed, &self.dir(), run.calibration(), &out)?;
         }
@@ -127,10 +137,6 @@ impl<'a> QosBackend<'a> {
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.is_some()
     }
-
-    fn name(&self) -> &'static str {
-        if self.slow.is_some() { BackendKind::Slow.name() } else { BackendKind::Disk.name() }
-    }
 }
 
 impl BackendWatch<'_> {
@@ -149,6 +155,7 @@ impl BackendKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             BackendKind::Slow => "slow",
+            BackendKind::SlowFour => "slow-four",
             BackendKind::Disk => "disk",
         }
     }

@@ -48,7 +48,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
 };
 
 fn rows() -> Vec<FigureRow> {
-    let before = [news::row(), moves::row(), moves::share_row(), trace::row()];
+    let before = [news::row(), news::command_row(), moves::row(), moves::share_row(), trace::row()];
     let after = [scale::row(), page::row(), deaths::row()];
     before.into_iter().chain(metadata::rows()).chain(after).collect()
 }
@@ -56,6 +56,7 @@ fn rows() -> Vec<FigureRow> {
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     let (row, share_row) = (moves::row(), moves::share_row());
     sink.round_of(&news::row(), |_| news::measure(run, &bed(run)?))?;
+    sink.round_of(&news::command_row(), |_| news::measure_command(run, &bed(run)?))?;
     sink.round_of(&row, |_| moves::measure(&bed(run)?, run.time(&row)))?;
     sink.round_of(&share_row, |_| moves::measure_share(&bed(run)?, run.time(&share_row)))?;
     sink.round_of(&trace::row(), |who| trace::measure(run, &bed(run)?, who))?;

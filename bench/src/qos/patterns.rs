@@ -32,7 +32,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "A small job beside IOR, which keeps 128 writes of 1 MiB under way. `no-schedule`: requests \
            as they come. `no-rules`: one class. `equal`, `weight-4`: a class for each job. `times` is \
            the small job's rate in parts of that without scheduling, `ior slowdown` what IOR loses \
-           against it. Published: 8.25 × for 320 B, 1.80 × for WRF.",
+           against it. `slow-four` is four stores of 37.5 \
+           MB/s each, with a file in one of them. Published: 8.25 × for 320 B, 1.80 × for WRF.",
     sources: &["bench/src/qos/patterns.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
     rows: || CASES.iter().map(PatternCase::row).collect(),
@@ -71,6 +72,9 @@ const CASES: &[PatternCase] = &[
     btio_a(BackendKind::Slow, "slow-btio-a"),
     btio_c(BackendKind::Slow, "slow-btio-c"),
     wrf(BackendKind::Slow, "slow-wrf"),
+    btio_a(BackendKind::SlowFour, "slow-four-btio-a"),
+    btio_c(BackendKind::SlowFour, "slow-four-btio-c"),
+    wrf(BackendKind::SlowFour, "slow-four-wrf"),
     btio_a(BackendKind::Disk, "disk-btio-a"),
     btio_c(BackendKind::Disk, "disk-btio-c"),
     wrf(BackendKind::Disk, "disk-wrf"),
@@ -92,7 +96,7 @@ impl PatternCase {
 
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
-    for kind in [BackendKind::Slow, BackendKind::Disk] {
+    for kind in [BackendKind::Slow, BackendKind::SlowFour, BackendKind::Disk] {
         let of_kind = CASES.iter().filter(|case| case.backend == kind);
         let wanted: Vec<_> = of_kind.filter(|case| sink.wants(&case.id())).collect();
         if wanted.is_empty() {

@@ -9,6 +9,8 @@
 //! had nothing queued, or the backend served something else than the proxy, the round is void.
 
 mod cases;
+mod dependent_change;
+mod report_order;
 mod reserved_slots;
 mod series;
 mod two_proxies;
@@ -47,7 +49,8 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     ],
     rows: || {
         let cases = CASES.iter().map(PromiseCase::row);
-        cases.chain(reserved_slots::rows()).chain([two_proxies::row()]).collect()
+        let others = [two_proxies::row(), dependent_change::row(), report_order::row()];
+        cases.chain(reserved_slots::rows()).chain(others).collect()
     },
     measure,
 };
@@ -142,8 +145,9 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             PromiseOn::Ops(_) => None,
         };
         let latency = latency.filter(|row| sink.wants(&row.id));
-        let is_two = on == PromiseOn::Slow && sink.wants(&two_proxies::row().id);
-        if wanted.is_empty() && latency.is_none() && !is_two {
+        let others = [two_proxies::row(), dependent_change::row()];
+        let are_others = on == PromiseOn::Slow && sink.wants_any(&others);
+        if wanted.is_empty() && latency.is_none() && !are_others {
             continue;
         }
         let backend = on.backend(&bed, run)?;
@@ -154,11 +158,12 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
         if let Some(row) = latency {
             reserved_slots::measure(run, &backend, &row, sink)?;
         }
-        if is_two {
+        if are_others {
             two_proxies::measure(run, &backend, sink)?;
+            dependent_change::measure(run, &backend, sink)?;
         }
     }
-    Ok(())
+    report_order::measure(run, &bed, sink)
 }
 
 fn measure_case(

@@ -33,9 +33,9 @@ use super::mounted::QosMount;
 
 /// A directory behind which reads and writes have a rate.
 pub(crate) struct SlowBackend {
-    // Dropped in this order: the mount lies over the store.
+    // Dropped in this order: the mount lies over the stores.
     mount: QosMount,
-    store: QosProxy,
+    stores: Vec<QosProxy>,
     files: RunDir,
 }
 
@@ -56,11 +56,12 @@ pub(crate) struct ServedBelow {
 }
 
 impl SlowBackend {
-    /// Makes one of that name.
+    /// Makes one of that name, of some stores of that rate each; a file is in one of them.
     pub(crate) fn start(
         bed: &QosTestBed,
         name: &str,
         rate: SlowRate,
+        stores: usize,
     ) -> anyhow::Result<SlowBackend> {
         let free = free_memory()?;
         ensure!(free >= SPACE, "{MEMORY} has {free} free, the slow backend needs {SPACE}");
@@ -73,11 +74,18 @@ impl SlowBackend {
             is_elsewhere: true,
             ..QosSetup::default()
         };
-        let store = bed.proxy(&format!("{name}-store"), &setup)?;
+        let start = |at: usize| bed.proxy(&format!("{name}-store{at}"), &setup);
+        let stores = (0..stores).map(start).collect::<anyhow::Result<Vec<_>>>()?;
         let options = "allow_other,threads=4,replay_buffer=0B";
-        let mount = QosMount::start_behind(bed, &[&store], name, options, elsewhere())?;
+        let mount = QosMount::start_behind(
+            bed,
+            &stores.iter().collect::<Vec<_>>(),
+            name,
+            options,
+            elsewhere(),
+        )?;
         read_ahead(mount.root()).context("cannot set the read-ahead of a mount")?;
-        Ok(SlowBackend { mount, store, files })
+        Ok(SlowBackend { mount, stores, files })
     }
 
     /// The directory that is slow.
@@ -104,7 +112,8 @@ impl SlowBackend {
 
     /// Reads what was served until now.
     pub(crate) fn served(&self, proxy: &QosProxy) -> anyhow::Result<ServedBelow> {
-        Ok(ServedBelow { store: self.store.payload()?, proxy: proxy.payload()? })
+        let stores = self.stores.iter().map(QosProxy::payload).sum::<anyhow::Result<u64>>()?;
+        Ok(ServedBelow { store: stores, proxy: proxy.payload()? })
     }
 }
 

@@ -9,15 +9,16 @@
 //! Under the lower limit the next request of a proxy is due in nine hours. So a reply says under
 //! which of the two limits its request was served.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 use model::Bytes;
 
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::judge::median;
 use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
-use super::super::bed::QosTestBed;
+use super::super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::super::controllers::{QosController, proxies};
 use super::reader::JobReaders;
 use super::{Random, SLUICE, most, rules};
@@ -31,20 +32,53 @@ pub(super) fn row() -> FigureRow {
     )
 }
 
+pub(super) fn command_row() -> FigureRow {
+    let what =
+        "`sluice rule change` at a proxy, from the start of the command until requests show it";
+    let row = FigureRow::new("control/rule-command", what, &[SLUICE]).rounds(3, 20.0);
+    row.goal(SLUICE, "most_ms", FigureBound::Most(1_000.0))
+}
+
 pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
-    bed.file("f", Bytes::kib(64))?;
     let controller = QosController::start(bed, "news")?;
     let first = controller.client.set_rules(&rules(HIGH))?;
     let proxies = proxies(bed, PROXIES, &controller.url, &first.version)?;
-    let start = |proxy: &super::super::bed::QosProxy| {
-        JobReaders::start(&[&proxy.address], 1, "f", 64 << 10)
-    };
-    let news = News { bed, controller: &controller, readers: proxies.iter().map(start).collect() };
+    changes(bed, &proxies, run.time(&row()), &|limit| {
+        Ok(controller.client.set_rules(&rules(limit)).map(drop)?)
+    })
+}
+
+/// The same by the command, at one proxy without a controller.
+pub(super) fn measure_command(
+    run: &FigureRun<'_>,
+    bed: &QosTestBed,
+) -> anyhow::Result<FigureSample> {
+    let proxy = bed.proxy("alone", &QosSetup { rules: &rules(HIGH), ..QosSetup::default() })?;
+    let socket = format!("unix://{}", bed.dir().join("alone.api").display());
+    changes(bed, &[proxy], run.time(&command_row()), &|limit| {
+        let words = ["rule", "change", "job", "--limit", limit, "--proxy", &socket];
+        let output = Command::new(bed.sluice()).args(words).output();
+        let output = output.context("cannot run sluice rule")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "sluice rule change: {}", said.trim());
+        Ok(())
+    })
+}
+
+fn changes(
+    bed: &QosTestBed,
+    proxies: &[QosProxy],
+    time: Duration,
+    set: &dyn Fn(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<FigureSample> {
+    bed.file("f", Bytes::kib(64))?;
+    let start = |proxy: &QosProxy| JobReaders::start(&[&proxy.address], 1, "f", 64 << 10);
+    let news = News { bed, set, readers: proxies.iter().map(start).collect() };
     news.wait_for_all(Instant::now())?;
     bed.wait(Duration::from_secs(3))?;
     let mut random = Random::new();
     let (mut lowered, mut raised) = (Vec::new(), Vec::new());
-    let until = Instant::now() + run.time(&row());
+    let until = Instant::now() + time;
     while lowered.is_empty() || Instant::now() < until {
         lowered.push(news.lower()?);
         raised.push(news.raise()?);
@@ -68,7 +102,8 @@ pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<F
 
 struct News<'a> {
     bed: &'a QosTestBed,
-    controller: &'a QosController,
+    /// Puts another limit in force.
+    set: &'a dyn Fn(&str) -> anyhow::Result<()>,
     /// One client at each proxy.
     readers: Vec<JobReaders>,
 }
@@ -77,7 +112,7 @@ impl News<'_> {
     /// Lowers the limit; how long until no proxy served any more, in milliseconds.
     fn lower(&self) -> anyhow::Result<f64> {
         let began = Instant::now();
-        self.controller.client.set_rules(&rules(LOW))?;
+        (self.set)(LOW)?;
         let (mut counts, mut last) = (self.counts(), Instant::now());
         while last.elapsed() < QUIET {
             if began.elapsed() > PATIENCE {
@@ -96,7 +131,7 @@ impl News<'_> {
     fn raise(&self) -> anyhow::Result<f64> {
         let before = self.counts();
         let began = Instant::now();
-        self.controller.client.set_rules(&rules(HIGH))?;
+        (self.set)(HIGH)?;
         self.wait_for_more(&before, began)
     }
 

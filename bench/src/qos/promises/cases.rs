@@ -97,7 +97,7 @@ macro_rules! follow {
     };
 }
 
-const REMAINDER: &str = rules!(
+pub(super) const REMAINDER: &str = rules!(
     ("a", "limit = \"50MB/s\""),
     (
         "b",
@@ -242,6 +242,22 @@ pub(super) const CASES: &[PromiseCase] = &[
         phases: &[phase(
             rules!(("a", "limit = \"30MB/s\"\nspare = true"), ("b", "")),
             &[shown("a_mb_per_s", "a"), shown("b_mb_per_s", "b")],
+        )],
+    },
+    PromiseCase {
+        name: "limit-bytes", what: "a has a limit of 30 MB/s", on: PromiseOn::Slow, seconds: 30.0,
+        jobs: AB, window_percent: Some(2.0),
+        phases: &[phase(
+            rules!(("a", "limit = \"30MB/s\""), ("b", "")),
+            &[near("a_mb_per_s", "a", 30.0, 2.0), near("b_mb_per_s", "b", 120.0, 2.0)],
+        )],
+    },
+    PromiseCase {
+        name: "limit-ops", what: "a has a limit of 200 ops/s", on: PromiseOn::Ops(1000), seconds: 30.0,
+        jobs: SMALL_AB, window_percent: Some(2.0),
+        phases: &[phase(
+            rules!(("a", "limit = \"200ops/s\""), ("b", "")),
+            &[near("a_ops_per_s", "a", 200.0, 2.0), near("b_ops_per_s", "b", 800.0, 2.0)],
         )],
     },
     PromiseCase {

@@ -28,6 +28,9 @@ pub(super) fn measure(
     backend: &QosBackend<'_>,
     sink: &mut FigureSink,
 ) -> anyhow::Result<()> {
+    if !sink.wants(&row().id) {
+        return Ok(());
+    }
     let bed = backend.bed();
     for name in JOBS {
         std::fs::create_dir_all(backend.dir().join(name))?;
