@@ -111,6 +111,11 @@ impl<'a> QosBackend<'a> {
         }
     }
 
+    /// Lets the kernel below the proxy read ahead no more than this; of the disk nothing changes.
+    pub(crate) fn read_ahead(&self, kib: u64) -> anyhow::Result<()> {
+        self.slow.as_ref().map_or(Ok(()), |slow| slow.read_ahead(kib))
+    }
+
     /// Begins to compare what the proxy serves with what the backend does.
     pub(crate) fn watch(&'a self, proxy: &QosProxy) -> anyhow::Result<BackendWatch<'a>> {
         let began = self.slow.as_ref().map(|slow| slow.served(proxy)).transpose()?;

@@ -4,12 +4,13 @@
 //!
 //! Both are processes that end with the bench, whichever way it ends.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use serde_json::Value;
 
 use super::super::process::BenchProcess;
@@ -65,6 +66,24 @@ impl QosMount {
     /// Returns the directory that it is mounted on.
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Lets that many requests be under way that no thread waits for: by default the kernel holds
+    /// back all but 64.
+    pub(crate) fn allow_background(&self, requests: usize) -> anyhow::Result<()> {
+        let settings = Path::new("/sys/fs/fuse/connections");
+        let number = rustix::fs::minor(std::fs::metadata(&self.root)?.dev()).to_string();
+        if !settings.join(&number).exists() {
+            // In the mount namespace of the bench, with which it ends.
+            rustix::mount::mount("bench", settings, "fusectl", MountFlags::empty(), None)
+                .context("cannot mount the settings of FUSE")?;
+        }
+        for name in ["max_background", "congestion_threshold"] {
+            let setting = settings.join(&number).join(name);
+            std::fs::write(&setting, requests.min(usize::from(u16::MAX)).to_string())
+                .with_context(|| format!("cannot write {}", setting.display()))?;
+        }
+        Ok(())
     }
 
     /// Returns the process that serves it.

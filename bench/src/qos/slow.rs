@@ -1,7 +1,7 @@
 //! A slow backend: a proxy with a meter over memory, mounted, to be exported again.
 //!
 //! ```text
-//!   jobs ─► proxy under test ─► dir() ══ sluice mount ══► store: proxy, meter 150 MB/s ─► /dev/shm
+//!   jobs ─► proxy under test ─► dir() ══ sluice mount ══► store: proxy, meter 150 MB/s ─► tmpfs
 //!                 └────────── payload of both, compared: ────────┘
 //!                     what a page cache answered is void
 //! ```
@@ -17,6 +17,7 @@
 //!   common, and beyond it a pipe of the proxy under test holds two pages. It then reads in two
 //!   pieces, which the kernel takes for a sequential reader.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use model::Bytes;
+use rustix::mount::MountFlags;
 
 use super::super::files::make_file;
 use super::super::place::RunDir;
@@ -64,13 +66,19 @@ impl SlowBackend {
         stores: usize,
     ) -> anyhow::Result<SlowBackend> {
         let free = free_memory()?;
-        ensure!(free >= SPACE, "{MEMORY} has {free} free, the slow backend needs {SPACE}");
-        let files = RunDir::make(Some(Path::new(MEMORY)), name)?;
+        ensure!(free >= SPACE, "{free} of memory are free, the slow backend needs {SPACE}");
+        // In the mount namespace of the bench: the memory is free again however it ends.
+        let files = RunDir::make(Some(bed.dir()), "memory")?;
+        let served = files.path().join(SERVED);
+        std::fs::create_dir(&served).context("cannot make a directory")?;
+        let size = CString::new(format!("size={}", SPACE.get())).context("a size")?;
+        rustix::mount::mount("bench", &served, "tmpfs", MountFlags::empty(), Some(size.as_c_str()))
+            .context("cannot mount a tmpfs")?;
         let setup = QosSetup {
             top: STORE,
             target: "slots_max = 512\nwrite_mode = \"cached\"",
             rules: &rate.rules(),
-            dir: Some(files.path().into()),
+            dir: Some(served),
             is_elsewhere: true,
             ..QosSetup::default()
         };
@@ -84,7 +92,7 @@ impl SlowBackend {
             options,
             elsewhere(),
         )?;
-        read_ahead(mount.root()).context("cannot set the read-ahead of a mount")?;
+        read_ahead(mount.root(), READ_AHEAD_KIB)?;
         Ok(SlowBackend { mount, stores, files })
     }
 
@@ -93,9 +101,14 @@ impl SlowBackend {
         self.mount.root()
     }
 
+    /// Lets the kernel read ahead no more than this, as long as no request is larger.
+    pub(crate) fn read_ahead(&self, kib: u64) -> anyhow::Result<()> {
+        read_ahead(self.dir(), kib)
+    }
+
     /// Makes a file in it, beside the meter.
     pub(crate) fn file(&self, name: &str, len: Bytes) -> anyhow::Result<()> {
-        let path = self.files.path().join(name);
+        let path = self.files.path().join(SERVED).join(name);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).context("cannot make a job's directory")?;
         }
@@ -171,22 +184,26 @@ pub(crate) fn calibrate(
     Ok(())
 }
 
-fn read_ahead(root: &Path) -> anyhow::Result<()> {
+fn read_ahead(root: &Path, kib: u64) -> anyhow::Result<()> {
     let device = std::fs::metadata(root)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let setting = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"));
-    std::fs::write(&setting, READ_AHEAD_KIB)
+    std::fs::write(&setting, kib.to_string())
         .with_context(|| format!("cannot write {}", setting.display()))
 }
 
 fn free_memory() -> anyhow::Result<Bytes> {
-    let found = rustix::fs::statvfs(MEMORY).context("cannot read the free space of /dev/shm")?;
-    Ok(Bytes::new(found.f_bavail * found.f_frsize))
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
+    Ok(Bytes::kib(kib.context("/proc/meminfo has no MemAvailable")?))
 }
 
-const MEMORY: &str = "/dev/shm";
+/// The directory of the store, a file system of its own.
+const SERVED: &str = "served";
 const SPACE: Bytes = Bytes::mib(9 << 10);
-const READ_AHEAD_KIB: &str = "1024";
+/// As much as the largest request.
+pub(crate) const READ_AHEAD_KIB: u64 = 1024;
 /// What is under way at both ends of a round, and files that are read twice by chance.
 const APART_MAX_PERCENT: f64 = 1.0;
 const STORE: &str = "pipes_max = 0\nthreads_max = 512\nwindow_requests = 1024\n\
