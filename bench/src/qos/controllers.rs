@@ -1,5 +1,7 @@
 //! Controllers of a test bed, and proxies that they have.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 use api::{ApiClient, Endpoints};
 
@@ -52,9 +54,21 @@ pub(super) fn proxies(
     urls: &str,
     version: &str,
 ) -> anyhow::Result<Vec<QosProxy>> {
+    proxies_of(bed, &bed.export(), count, urls, version)
+}
+
+/// The same over another directory than the bed's.
+pub(super) fn proxies_of(
+    bed: &QosTestBed,
+    dir: &Path,
+    count: usize,
+    urls: &str,
+    version: &str,
+) -> anyhow::Result<Vec<QosProxy>> {
     let start = |at: usize| {
         let top = format!("controller = \"{urls}\"\nproxy_name = \"n{at}\"");
-        bed.proxy(&format!("n{at}"), &QosSetup { top: &top, ..QosSetup::default() })
+        let dir = Some(dir.to_path_buf());
+        bed.proxy(&format!("n{at}"), &QosSetup { top: &top, dir, ..QosSetup::default() })
     };
     let proxies = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     wait_for_rules(bed, &proxies, version)?;

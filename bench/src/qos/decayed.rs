@@ -22,8 +22,11 @@ use super::super::figures::groups::{FigureGroup, FigureRun};
 use super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
 use super::super::figures::sink::FigureSink;
 use super::super::figures::sources::FigureProgram;
+use super::backend::SLOW;
 use super::bed::{QosProxy, QosTestBed};
-use super::controllers::{QosController, proxies};
+use super::controllers::{QosController, proxies, proxies_of};
+use super::mounted::QosMount;
+use super::slow::{SlowBackend, SlowRate};
 use saw::{Saw, SawFound, SawPoint};
 use user::{DecayedUser, DecayedWork};
 
@@ -31,7 +34,8 @@ use user::{DecayedUser, DecayedWork};
 pub(crate) const GROUP: FigureGroup = FigureGroup {
     name: "decay",
     title: "Limits that follow past usage",
-    what: "A controller and one proxy, or two. In a period of a minute a user writes all that is \
+    what: "A controller and one proxy, or two. On `sluice-mount` the users are threads on a mount of the \
+           proxy, and `sluice-slow` is in front of the slow backend of 150 MB/s. In a period of a minute a user writes all that is \
            let through (40 MB/s, then 2 MB/s), a second one asks for less than the entitlement, and \
            a third creates and removes files (400/s, then 20/s). `of formula` is the mean of the \
            period over the one of docs/algorithms/decay.md; `detect` is the time from when the \
@@ -47,10 +51,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
 
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     let bed = || QosTestBed::make(Some(run.dir), run.sluice, run.stop);
-    sink.round_of(&step_row(), |who| {
-        let proxies = if who == TWO_PROXIES { 2 } else { 1 };
-        step(&bed()?, proxies)
-    })?;
+    sink.round_of(&step_row(), |who| step(&bed()?, who))?;
     let row = half_life_row();
     sink.round_of(&row, |_| half_life(&bed()?, run.time(&row)))
 }
@@ -58,9 +59,9 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
 fn step_row() -> FigureRow {
     let what = "a period of a minute: 600 MB or 6,000 operations at full speed, then the floor";
     let seconds = (PERIOD_S + BACK_S) as f64;
-    let row = FigureRow::new("decay/step", what, &[SLUICE, TWO_PROXIES]).rounds(3, seconds);
+    let row = FigureRow::new("decay/step", what, &STEPS).rounds(2, seconds);
     let near = |value, percent| FigureBound::Near { value, percent };
-    [SLUICE, TWO_PROXIES].into_iter().fold(row, |row, who| {
+    STEPS.into_iter().fold(row, |row, who| {
         row.goal(who, "write_of_formula_ratio", near(1.0, 5.0))
             .goal(who, "write_detect_s", FigureBound::Most(3.0))
             .goal(who, "metadata_of_formula_ratio", near(1.0, 5.0))
@@ -72,11 +73,21 @@ fn step_row() -> FigureRow {
 }
 
 /// Writers and names at each proxy, and the user below the entitlement at the first.
-fn step(bed: &QosTestBed, count: usize) -> anyhow::Result<FigureSample> {
+fn step(bed: &QosTestBed, who: &str) -> anyhow::Result<FigureSample> {
+    let count = if who == TWO_PROXIES { 2 } else { 1 };
+    let slow = match who {
+        SLOW_BACKEND => Some(SlowBackend::start(bed, "slow", SlowRate::Bytes(SLOW), 1)?),
+        _ => None,
+    };
+    let dir = slow.as_ref().map_or_else(|| bed.export(), |slow| slow.dir().to_path_buf());
     let rules = format!("{CLASSES}{STEP}");
     let controller = QosController::start(bed, "step")?;
     let version = controller.client.set_rules(&rules)?.version;
-    let proxies = proxies(bed, count, &controller.url, &version)?;
+    let proxies = proxies_of(bed, &dir, count, &controller.url, &version)?;
+    let mount = match who {
+        MOUNTED => Some(QosMount::start(bed, &proxies[0], "users", "allow_other")?),
+        _ => None,
+    };
     let everywhere = [(1, DecayedWork::Write { per_sec: None }), (3, DecayedWork::Names)];
     let paced = (2, DecayedWork::Write { per_sec: Some(PACED_PER_S) });
     let seat = |at: usize, (uid, work)| user::DecayedSeat { uid, work, number: at };
@@ -84,13 +95,16 @@ fn step(bed: &QosTestBed, count: usize) -> anyhow::Result<FigureSample> {
     for at in 0..count {
         seats.extend(everywhere.map(|one| (at, seat(at, one))));
     }
-    seats.iter().try_for_each(|(_, seat)| user::prepare(&bed.export(), seat))?;
+    seats.iter().try_for_each(|(_, seat)| user::prepare(&dir, seat))?;
 
     let left = Duration::from_secs(PERIOD_S).saturating_sub(into_period());
     let began = Instant::now() + left;
     bed.wait(left)?;
     let mut watch = DecayWatch::begin(bed, &proxies, began)?;
-    let users = seats.iter().map(|(at, seat)| DecayedUser::start(&proxies[*at].address, seat));
+    let users = seats.iter().map(|(at, seat)| match &mount {
+        Some(mount) => DecayedUser::start_on(mount.root(), seat),
+        None => DecayedUser::start(&proxies[*at].address, seat),
+    });
     let users = users.collect::<anyhow::Result<Vec<_>>>()?;
     watch.go_on_for(PERIOD_S + BACK_S)?;
     users.into_iter().try_for_each(DecayedUser::end)?;
@@ -136,7 +150,7 @@ fn half_life_row() -> FigureRow {
         "a half-life of a minute, entitled to {ENTITLED} MB/s, at most {MAX}: three users who always \
          ask for more, with κ = 1, 2 and 4"
     );
-    let row = FigureRow::new("decay/half-life", &what, &[SLUICE]).rounds(3, 240.0);
+    let row = FigureRow::new("decay/half-life", &what, &[SLUICE]).rounds(2, 240.0);
     HALF_LIVES.iter().fold(row, |row, one| {
         row.goal(SLUICE, one.measure, FigureBound::Near { value: 1.0, percent: 5.0 })
     })
@@ -280,6 +294,11 @@ fn rate(from: SawPoint, to: SawPoint) -> f64 {
 
 const SLUICE: &str = "sluice";
 const TWO_PROXIES: &str = "sluice-two-proxies";
+/// The users are processes on a mount.
+const MOUNTED: &str = "sluice-mount";
+/// The proxy is in front of the slow backend.
+const SLOW_BACKEND: &str = "sluice-slow";
+const STEPS: [&str; 4] = [SLUICE, TWO_PROXIES, MOUNTED, SLOW_BACKEND];
 const PERIOD_S: u64 = 60;
 /// Seconds of the next period.
 const BACK_S: u64 = 4;

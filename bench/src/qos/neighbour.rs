@@ -71,7 +71,7 @@ impl NeighbourCase {
 
     fn row(&self) -> FigureRow {
         let what = format!("{}: {}", self.backend.name(), self.what);
-        FigureRow::new(&self.id(), &what, &["sluice"]).rounds(3, SLICES as f64 * 2.0 * 3.0).goal(
+        FigureRow::new(&self.id(), &what, &["sluice"]).rounds(2, SLICES as f64 * 2.0 * 3.0).goal(
             "sluice",
             "loss_percent",
             FigureBound::Most(2.0),

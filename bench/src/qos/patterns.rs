@@ -90,7 +90,7 @@ impl PatternCase {
 
     fn row(&self) -> FigureRow {
         let what = format!("{}: {}, beside IOR", self.backend.name(), self.what);
-        FigureRow::new(&self.id(), &what, &WAYS).rounds(2, 8.0)
+        FigureRow::new(&self.id(), &what, &WAYS).rounds(2, 6.0)
     }
 }
 

@@ -88,7 +88,7 @@ impl VictimCase {
         let what = format!("{}, {by}: {}", self.backend.name(), self.load.text());
         ["weight", "slots", "limit"]
             .into_iter()
-            .fold(FigureRow::new(&self.id(), &what, &WAYS).rounds(3, 5.0), |row, way| {
+            .fold(FigureRow::new(&self.id(), &what, &WAYS).rounds(3, 4.0), |row, way| {
                 row.beside(way, "p99_us", FigureBound::TimesMost(0.2), &[NO_RULES])
             })
     }

@@ -31,7 +31,7 @@ use super::{SLUICE, rules};
 pub(super) fn row() -> FigureRow {
     let what = "200 operations/s over two proxies: both at work, then one, then none";
     let near = |value| FigureBound::Near { value, percent: 2.0 };
-    let row = FigureRow::new("control/trace", what, &[SLUICE, SIMULATOR]).rounds(3, 100.0);
+    let row = FigureRow::new("control/trace", what, &[SLUICE, SIMULATOR]).rounds(3, 80.0);
     let row = [SLUICE, SIMULATOR].into_iter().fold(row, |row, who| {
         row.goal(who, "both_first_ops_per_s", near(100.0))
             .goal(who, "both_second_ops_per_s", near(100.0))

@@ -1,5 +1,6 @@
 //! A user of the sawtooth: a thread that writes, or makes names and removes them.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use ninep::{Fid, Request};
+use nix::unistd::{Uid, setfsuid};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::super::super::session::{BenchIdentity, BenchSession};
 use super::super::super::socket::BenchAddress;
@@ -82,6 +85,28 @@ impl DecayedUser {
         Ok(DecayedUser { stop, thread: Some(thread) })
     }
 
+    /// Begins to work as the user on a mount.
+    pub(super) fn start_on(root: &Path, seat: &DecayedSeat) -> anyhow::Result<DecayedUser> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, seat) = (Arc::clone(&stop), *seat);
+        // Directories above it are the bench's alone.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let home = rustix::fs::open(root.join(seat.dir()), flags, Mode::empty())
+            .context("cannot open a user's directory")?;
+        let thread = std::thread::spawn(move || {
+            // Of this thread alone, until it ends.
+            setfsuid(Uid::from_raw(seat.uid));
+            let over = || stopped.load(Ordering::Relaxed);
+            match seat.work {
+                DecayedWork::Write { per_sec } => {
+                    write_mounted(&home, &seat.file(), per_sec, &over)
+                }
+                DecayedWork::Names => names_mounted(&home, &format!("n{}", seat.number), &over),
+            }
+        });
+        Ok(DecayedUser { stop, thread: Some(thread) })
+    }
+
     /// Ends it; an error if it met one.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.join()
@@ -108,6 +133,33 @@ fn write(
     over: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
     session.open_file(HOME, OPEN, name, ninep::open::WRONLY)?;
+    blocks(per_sec, over, |offset, data| {
+        session.call(&Request::Write { fid: OPEN, offset, data }).map(drop)
+    })
+}
+
+/// Past the page cache, so that what is written is served, and no more is under way.
+fn write_mounted(
+    home: &OwnedFd,
+    name: &str,
+    per_sec: Option<u32>,
+    over: &dyn Fn() -> bool,
+) -> anyhow::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = openat(home, name, flags, Mode::empty()).context("cannot open a user's file")?;
+    blocks(per_sec, over, |offset, data| {
+        let written = rustix::io::pwrite(&file, data, offset).context("cannot write")?;
+        ensure!(written == data.len(), "{written} bytes were written of {}", data.len());
+        Ok(())
+    })
+}
+
+/// Writes block by block with `write`, from the begin again after [`FILE`].
+fn blocks(
+    per_sec: Option<u32>,
+    over: &dyn Fn() -> bool,
+    mut write: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let data = vec![7; BLOCK];
     let pause = per_sec.map(|count| Duration::from_secs(1) / count);
     let (mut due, mut offset) = (Instant::now(), 0);
@@ -116,8 +168,17 @@ fn write(
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             due += pause;
         }
-        session.call(&Request::Write { fid: OPEN, offset, data: &data })?;
+        write(offset, &data)?;
         offset = (offset + BLOCK as u64) % FILE;
+    }
+    Ok(())
+}
+
+fn names_mounted(home: &OwnedFd, name: &str, over: &dyn Fn() -> bool) -> anyhow::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    while !over() {
+        drop(openat(home, name, flags, Mode::RUSR | Mode::WUSR).context("cannot create a file")?);
+        unlinkat(home, name, AtFlags::empty()).context("cannot remove a file")?;
     }
     Ok(())
 }
