@@ -144,7 +144,7 @@ fn of_a_comparison_that_was_told_to_end() {
     if can_mount() {
         let words = "figures run mount/randread* --span 1h --who sluice-unix";
         ends_by(Signal::TERM, words, "fio ");
-        let words = "figures run peers/getattr --span 1h";
+        let words = "figures run peers/getattr-1x16 --span 1h";
         ends_by(Signal::INT, words, " proxy ");
     }
 }

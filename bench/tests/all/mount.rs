@@ -124,6 +124,6 @@ fn a_name_that_no_row_has_is_refused_and_leaves_nothing() {
     let output = place.bench(&["no such row"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("no row's name contains no such row"), "{told}");
+    assert!(told.contains("no row and no group is named no such row"), "{told}");
     place.assert_nothing_is_left();
 }
