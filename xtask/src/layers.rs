@@ -3,7 +3,7 @@
 //!   L4  sluice
 //!   L3  proxy  mount  controller  lustre  capi
 //!   L2  sim*   api    fuse   chart
-//!   L1  sched* plan*  pcc*   trace*  bounds*
+//!   L1  sched* plan*  pcc*   trace*  bounds*  usage*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
 //! Beside them stand `bench` and `testkit`, which may use any layer; what ships may use
@@ -31,6 +31,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/plan", 1),
     ("core/pcc", 1),
     ("core/trace", 1),
+    ("core/usage", 1),
     ("core/sim", 2),
     ("io/api", 2),
     ("io/chart", 2),

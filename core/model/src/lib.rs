@@ -16,6 +16,7 @@ mod scope;
 mod share;
 mod time;
 mod units;
+mod usage;
 
 pub use access::Accesses;
 pub use busy_poll::BusyPoll;
@@ -34,3 +35,4 @@ pub use scope::{KeyValue, Scope, SectionKind, key_of};
 pub use share::{Grant, Grants, ScopeUsage, Share};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};
+pub use usage::UsageTotals;

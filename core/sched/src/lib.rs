@@ -45,6 +45,7 @@ mod slab;
 mod slot_controller;
 mod slots;
 mod tags;
+mod totals;
 mod turns;
 mod unreported;
 mod wait;

@@ -15,6 +15,7 @@ mod checked;
 mod compact;
 mod forms;
 mod ops;
+mod totals;
 
 use std::collections::BTreeMap;
 

@@ -14,8 +14,6 @@
 //! controller is unreachable and the lease expires.
 
 mod state;
-mod usage_reporter;
-mod usage_totals;
 
 use std::io;
 use std::sync::mpsc::{
@@ -27,15 +25,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use api::{
     ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ErrorCode, ProxyReply,
-    ProxyReport, RulesText, WireTargetReport, is_name,
+    ProxyReport, RulesText, UsageReport, WireTargetReport, is_name,
 };
+use model::Time;
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
+use usage::{SubjectTotals, UsageReporter};
 
 use crate::config::ControllerUnreachable;
 use crate::server::Server;
 use crate::target::Target;
 use state::refusal;
-use usage_reporter::UsageReporter;
 
 pub(crate) use state::ControllerClientState;
 
@@ -230,12 +229,40 @@ impl ReportLoop {
             }
         }
         if with_uses {
-            report.usage = self.usage.next_report(&self.server, now);
+            report.usage = self.usage_report(now);
             report.contended = report.usage.is_some() && self.is_contended();
         }
         if !report.targets.is_empty() || report.usage.is_some() || !self.answers.is_empty() {
             self.post(report);
         }
+    }
+
+    /// The usage to report now, if any.
+    fn usage_report(&mut self, now: Time) -> Option<UsageReport> {
+        let targets = self.server.targets();
+        let decays = targets.iter().any(|target| !target.rules().set.decays.is_empty());
+        if !self.usage.is_due(decays, now) {
+            return None;
+        }
+        for target in targets {
+            let rules = target.rules().set;
+            let subjects = target.with_dispatcher(|d, now| {
+                d.count_activity(now);
+                d.subjects().collect::<Vec<_>>()
+            });
+            for subject in subjects.into_iter().flatten() {
+                let totals = SubjectTotals {
+                    id: subject.id.to_bits(),
+                    totals: subject.totals(),
+                    requests: subject.usage.requests,
+                    identity: subject.identity,
+                    export: subject.export,
+                    paths: subject.paths,
+                };
+                self.usage.note(target.index, &rules, &totals, now);
+            }
+        }
+        self.usage.end_sweep(now).map(|report| UsageReport::from(&report))
     }
 
     /// Whether requests of several classes wait for one another at any target.
@@ -347,7 +374,7 @@ impl ReportLoop {
             // A later process had this name and has ended: a new epoch takes over its shares.
             self.epoch = unix_time_ns().max(self.epoch + 1);
             self.sessions.clear();
-            self.usage.begin_life();
+            self.usage.begin_epoch();
             self.rules = None;
         }
     }

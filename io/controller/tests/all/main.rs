@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod collector;
 mod copies;
 mod election;
 mod etcd;
