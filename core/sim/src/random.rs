@@ -38,12 +38,14 @@ pub fn random_scenario(seed: u64) -> Scenario {
     let rules = rules(&mut prng, jobs_count);
     let jobs = (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
     let proxies = targets.iter().map(|target| target.count).sum();
-    let changes = (0..prng.below(3))
+    let changes: Vec<_> = (0..prng.below(3))
         .map(|_| {
             let at = Time::from_nanos(prng.below(duration.get()));
             (at, self::rules(&mut prng, jobs_count))
         })
         .collect();
+    let all_rules = changes.iter().map(|(_, rules)| rules).chain([&rules]);
+    let decays = all_rules.into_iter().any(|rules| !rules.decays.is_empty());
     Scenario {
         name: NAME.into(),
         from: "chance".into(),
@@ -62,7 +64,8 @@ pub fn random_scenario(seed: u64) -> Scenario {
         },
         changes,
         expects: Vec::new(),
-        controller: prng.below(4) == 0,
+        // Decays without a controller are plain limits.
+        controller: if decays { prng.below(4) > 0 } else { prng.below(4) == 0 },
     }
 }
 
@@ -143,7 +146,41 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
         let per = ["", "per = [\"jobid\"]\n", "per = [\"nid\"]\n"][prng.below(3) as usize];
         line(&mut text, format!("[[meter]]\nname = \"m\"\n{per}rate = \"{}\"", rate(prng)));
     }
+    if !only_weights && prng.below(3) == 0 {
+        decay(prng, &mut text);
+    }
     Arc::new(RuleSet::parse(&text).expect("rules that are written here are right"))
+}
+
+/// A decay whose entitlement a busy job exceeds within seconds. Its name differs from that of earlier
+/// and later rules, as their accounts do.
+fn decay(prng: &mut Prng, text: &mut String) {
+    let (resource, unit) = match prng.below(3) {
+        0 => ("read", "kB/s"),
+        1 => ("write", "kB/s"),
+        _ => ("metadata", "ops/s"),
+    };
+    let entitlement = prng.between(1, if unit == "ops/s" { 20 } else { 2_000 });
+    let max = entitlement * prng.between(2, 20);
+    let per = ["", "per = [\"jobid\"]\n", "per = [\"uid\"]\n"][prng.below(3) as usize];
+    let mode = match prng.below(3) {
+        0 => format!("mode = \"decay\"\nhalf_life = \"{}s\"", prng.between(60, 120)),
+        1 => "mode = \"period\"\nperiod = \"1min\"".into(),
+        _ => "mode = \"period\"\nperiod = \"1min\"\nwindow = \"sliding\"\n\
+              steps = { \"50%\" = \"50%\", \"100%\" = \"floor\" }"
+            .into(),
+    };
+    let contention = if prng.below(4) == 0 { "\ncontention = true" } else { "" };
+    line(
+        text,
+        format!(
+            "[[decay]]\nname = \"d{}\"\n{per}resource = \"{resource}\"\n{mode}\n\
+             entitlement = \"{entitlement}{unit}\"\nmax = \"{max}{unit}\"\nfloor = \"1{unit}\"\n\
+             update_interval = \"{}s\"{contention}",
+            prng.below(1 << 32),
+            prng.between(1, 5),
+        ),
+    );
 }
 
 /// Makes a rule's limit depend on an earlier rule, given by its number and limit.

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Scope, ScopeUsage, Time,
 };
-use sched::{Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
+use sched::{Arrival, Dispatcher, RequestId, SubjectId, SubjectReport, TargetParams, Usage};
+use usage::SubjectTotals;
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 
@@ -173,6 +174,14 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn take_usage(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
+    /// The totals of each subject, for a controller.
+    fn subject_totals(&mut self, _now: Time) -> Vec<SubjectTotals> {
+        Vec::new()
+    }
+    /// Whether requests of several classes wait for one another.
+    fn is_contended(&self) -> bool {
+        false
+    }
     fn queued(&self) -> usize;
     fn reservation_shortfall_ppm(&self, _now: Time) -> u64 {
         0
@@ -254,6 +263,23 @@ impl Scheduler for Dispatcher {
 
     fn take_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         Dispatcher::take_usage(self, now)
+    }
+
+    fn subject_totals(&mut self, now: Time) -> Vec<SubjectTotals> {
+        self.count_activity(now);
+        let totals = |subject: SubjectReport| SubjectTotals {
+            id: subject.id.to_bits(),
+            totals: subject.totals(),
+            requests: subject.usage.requests,
+            identity: subject.identity,
+            export: subject.export,
+            paths: subject.paths,
+        };
+        self.subjects().map(totals).collect()
+    }
+
+    fn is_contended(&self) -> bool {
+        Dispatcher::is_contended(self)
     }
 
     fn queued(&self) -> usize {

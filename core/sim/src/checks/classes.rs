@@ -134,14 +134,20 @@ impl RuleView {
             rule.is_some_and(|rule| {
                 rule.ceilings().iter().any(|limit| limit.kinds.contains(*other))
             }) || rules.meters_for(who, *other, paths).next().is_some()
+                || rules.decays_for(who, *other, paths).next().is_some()
         });
         let capped = rule.is_some_and(|rule| rule.slots.is_some());
-        let any_meter =
-            || OpKind::ALL.iter().any(|kind| rules.meters_for(who, *kind, paths).next().is_some());
+        let decays = rules.decays_for(who, kind, paths).next().is_some();
+        let any_meter = || {
+            OpKind::ALL.iter().any(|kind| {
+                rules.meters_for(who, *kind, paths).next().is_some()
+                    || rules.decays_for(who, *kind, paths).next().is_some()
+            })
+        };
         // Keys beyond `max_classes` share a class and its queues.
         let shares_class = rule.is_some_and(|rule| rule.max_classes.is_some());
         let depends = rule.is_some_and(|rule| rule.depends_on.is_some());
-        let single = gauges.len() == 1 && !capped && !shares_class && !depends;
+        let single = gauges.len() == 1 && !capped && !shares_class && !depends && !decays;
         // A class whose other kinds are limited still has its reserved rate, of what it requests.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
         let reservation = rule.filter(|rule| bare && rule.max_classes.is_none());
@@ -152,8 +158,9 @@ impl RuleView {
             by_weight: rule.is_none_or(is_by_weight) && !any_meter(),
             reservation: reservation
                 .and_then(|rule| rule.reserved_rate())
-                .filter(|_| rules.meters.is_empty()),
-            pays: !gauges.is_empty()
+                .filter(|_| rules.meters.is_empty() && rules.decays.is_empty()),
+            pays: decays
+                || !gauges.is_empty()
                 || rule.is_some_and(|rule| {
                     rule.ceilings().iter().any(|limit| limit.kinds.contains(kind))
                 }),

@@ -15,6 +15,7 @@
 
 mod classes;
 mod fairness;
+mod usage;
 mod waiting;
 mod windows;
 
@@ -33,6 +34,8 @@ use classes::{ClassOf, RuleView};
 use fairness::Fairness;
 use waiting::{QUEUES, WaitingRequests, queue_of};
 use windows::Windows;
+
+pub(crate) use usage::{ProxyEpoch, UsageChecks, check_account, check_level};
 
 /// The state of the checks of a world.
 #[derive(Debug)]

@@ -46,6 +46,8 @@ pub struct RunResult {
     pub classes: Vec<RuleResult>,
     /// The greatest shortfall of reservations in a measured second, in parts per million.
     pub reservation_shortfall_ppm: u64,
+    /// How often a decay began to throttle a key.
+    pub throttlings: u64,
     /// The number of arrivals, dispatches and completions.
     pub request_events: u64,
     /// Violations that the checks found; there should be none.
@@ -193,6 +195,7 @@ impl RunResult {
                 .collect(),
             classes: by_rule(world),
             reservation_shortfall_ppm: world.tally.cut_ppm,
+            throttlings: world.tally.throttlings,
             request_events: world.request_events,
             violations: world.violations.clone(),
         }
@@ -221,6 +224,7 @@ pub(crate) struct RunStats {
     /// The index of the counters of each job: recorded clients of one job share an index.
     indices: Vec<usize>,
     cut_ppm: u64,
+    pub(crate) throttlings: u64,
     /// The costs that each target's scheduler uses.
     targets: Vec<sched::TargetParams>,
 }
@@ -264,6 +268,7 @@ impl RunStats {
             jobs,
             indices: places,
             cut_ppm: 0,
+            throttlings: 0,
             targets: scenario.targets.iter().map(TargetSpec::scheduled).collect(),
         }
     }

@@ -197,14 +197,16 @@ impl Scenario {
         let rule = |is: fn(&Rule) -> bool| rules().any(|set| set.rules.iter().any(is));
         let fault = |is: fn(&FaultKind) -> bool| self.faults.iter().any(|fault| is(&fault.what));
         let target = |is: fn(&TargetSpec) -> bool| self.targets.iter().any(is);
+        let decays = rules().any(|set| !set.decays.is_empty());
         vec![
             ("limits", rule(|rule| !rule.ceilings().is_empty())),
             ("meters", rules().any(|set| !set.meters.is_empty())),
             ("reservations", rule(|rule| rule.reserved_rate().is_some())),
             ("dependent rules", rule(|rule| rule.depends_on.is_some())),
-            ("decays", rules().any(|set| !set.decays.is_empty())),
+            ("decays", decays),
+            ("decays with usage reports", decays && self.controller),
             ("changes of rules", !self.changes.is_empty()),
-            ("controller", self.controller),
+            ("controller and usage reports", self.controller),
             ("remote service", self.delay),
             ("cache hits", target(|target| target.hit_percent > 0)),
             ("recalibration", target(|target| target.recalibrate)),

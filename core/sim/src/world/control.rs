@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   proxy: scheduler ─ usage, each 100 ms ─► ControllerSession ─ message ─► ShareAllocator
-//!             ▲                                │  ▲                           │
-//!             └──────────── grants ◄───────────┘  └──── message ◄─────────────┘
+//!             ▲    └─ totals ─► accounting.rs      │  ▲                           │
+//!             └──────────── grants ◄───────────────┘  └──── message ◄─────────────┘
 //! ```
 //!
 //! Control messages are like others: they are lost, late and duplicated where the scenario says so.
@@ -19,6 +19,7 @@ use plan::{
 use model::{Nanos, Share, Time};
 
 use super::World;
+use super::accounting::{SimAccounting, SimReporter, SimUsageReport};
 use crate::events::SimEvent;
 use crate::faults::MessageFate;
 use crate::scheduler::Policy;
@@ -26,8 +27,9 @@ use crate::scheduler::Policy;
 /// The controller of one target.
 #[derive(Debug)]
 pub(super) struct SimController {
-    controller: ShareAllocator,
-    term: u64,
+    pub(super) controller: ShareAllocator,
+    pub(super) accounting: SimAccounting,
+    pub(super) term: u64,
     /// Active faults that stop it.
     faults: u32,
     /// When it is to be polled next.
@@ -38,14 +40,22 @@ pub(super) struct SimController {
 #[derive(Debug)]
 pub(super) struct SimProxyControl {
     session: ControllerSession,
-    epoch: u64,
+    pub(super) usage: SimReporter,
+    pub(super) epoch: u64,
 }
 
 /// A message in transit between a proxy and its target's controller.
 #[derive(Clone, Debug)]
 pub(super) enum ControlMsg {
     Report(Box<ShareReport>),
+    Usage(Box<SimUsageReport>),
     Order(Box<Assignment>),
+    /// The last usage report of an epoch that was counted.
+    UsageCounted {
+        term: u64,
+        epoch: u64,
+        sequence: u64,
+    },
 }
 
 /// Control messages in transit, by number.
@@ -76,11 +86,21 @@ impl World {
         for _ in 0..self.scenario.targets.len() {
             let settings = AllocatorSettings::default();
             let controller = ShareAllocator::new(settings, 1, &[], self.rules.clone(), self.now);
-            self.controls.push(SimController { controller, term: 1, faults: 0, armed: Time::MAX });
+            self.controls.push(SimController {
+                controller,
+                accounting: SimAccounting::new(self.rules.clone(), self.now),
+                term: 1,
+                faults: 0,
+                armed: Time::MAX,
+            });
         }
         for proxy in 0..self.proxies.len() as u32 {
             let standing = self.new_session(proxy, 1);
-            self.proxy_controls.push(SimProxyControl { session: standing, epoch: 1 });
+            self.proxy_controls.push(SimProxyControl {
+                session: standing,
+                usage: SimReporter::default(),
+                epoch: 1,
+            });
             self.apply_grants(proxy);
             self.events.push(self.now, SimEvent::Account { proxy });
         }
@@ -99,6 +119,7 @@ impl World {
         if let Some(report) = report {
             self.send_control_msg(proxy, ControlMsg::Report(Box::new(report)));
         }
+        self.report_usage(proxy);
         self.apply_grants(proxy);
     }
 
@@ -112,6 +133,14 @@ impl World {
                     self.controls[target].controller.report(&report, self.now);
                     self.send_assignments(target);
                 }
+            }
+            ControlMsg::Usage(report) => {
+                if self.controls[self.proxies[proxy as usize].target].faults == 0 {
+                    self.receive_usage(proxy, &report);
+                }
+            }
+            ControlMsg::UsageCounted { term, epoch, sequence } => {
+                self.usage_counted(proxy, term, epoch, sequence);
             }
             ControlMsg::Order(order) if self.proxies[proxy as usize].up => {
                 self.receive_assignment(proxy, &order)
@@ -148,6 +177,7 @@ impl World {
             let rules = self.rules.clone();
             control.controller =
                 ShareAllocator::new(settings, control.term, &known, rules, self.now);
+            control.accounting.restart(&self.rules, self.now);
             self.send_assignments(target);
         }
     }
@@ -156,6 +186,7 @@ impl World {
     pub(super) fn restart_session(&mut self, proxy: u32) {
         let Some(member) = self.proxy_controls.get_mut(proxy as usize) else { return };
         member.epoch += 1;
+        member.usage.restart();
         let epoch = member.epoch;
         self.proxy_controls[proxy as usize].session = self.new_session(proxy, epoch);
         self.apply_grants(proxy);
@@ -164,6 +195,7 @@ impl World {
     pub(super) fn change_rules_of_controllers(&mut self) {
         for control in &mut self.controls {
             control.controller.set_rules(self.rules.clone(), self.now);
+            control.accounting.decays.set_rules(self.rules.clone(), self.now);
         }
     }
 
@@ -176,7 +208,9 @@ impl World {
 
     fn receive_assignment(&mut self, proxy: u32, order: &Assignment) {
         let clock = self.proxies[proxy as usize].clock(self.now);
-        let standing = &mut self.proxy_controls[proxy as usize].session;
+        let control = &mut self.proxy_controls[proxy as usize];
+        control.usage.handle_term(order.term.controller);
+        let standing = &mut control.session;
         if standing.receive(order, clock)
             && let Some(report) = standing.report(None, clock)
         {
@@ -207,7 +241,8 @@ impl World {
         }
     }
 
-    fn send_assignments(&mut self, target: usize) {
+    pub(super) fn send_assignments(&mut self, target: usize) {
+        self.advance_decays(target);
         let first = self.first_proxy[target];
         let count = self.scenario.targets[target].count;
         while let Some(order) = self.controls[target].controller.poll_assignment(self.now) {
@@ -217,15 +252,16 @@ impl World {
             }
         }
         let control = &mut self.controls[target];
-        let next = control.controller.next_deadline().map(|at| at.max(self.now + LATENCY));
+        let times = [control.controller.next_deadline(), control.accounting.decays.next_deadline()];
+        let next = times.into_iter().flatten().min().map(|at| at.max(self.now + LATENCY));
         if let Some(at) = next.filter(|at| *at < control.armed) {
             control.armed = at;
             self.events.push(at, SimEvent::Decide { target: target as u32 });
         }
     }
 
-    fn send_control_msg(&mut self, proxy: u32, message: ControlMsg) {
-        let is_report = matches!(message, ControlMsg::Report(_));
+    pub(super) fn send_control_msg(&mut self, proxy: u32, message: ControlMsg) {
+        let is_report = matches!(message, ControlMsg::Report(_) | ControlMsg::Usage(_));
         if self.network_faults.is_cut(&self.scenario.faults, proxy, is_report) {
             return;
         }

@@ -81,8 +81,13 @@ impl World {
         for proxy in self.affected_proxies(fault) {
             match fault.what {
                 FaultKind::Crash => {
-                    self.proxies[proxy].up = true;
-                    self.restart_session(proxy as u32);
+                    let own = &mut self.proxies[proxy];
+                    own.crashes -= 1;
+                    // It is back when the last of its crashes is over.
+                    own.up = own.crashes == 0;
+                    if own.up {
+                        self.restart_session(proxy as u32);
+                    }
                 }
                 FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
                 _ => {}
@@ -94,6 +99,7 @@ impl World {
     fn crash(&mut self, proxy: usize) {
         let own = &mut self.proxies[proxy];
         own.up = false;
+        own.crashes += 1;
         own.sched = self.policy.scheduler(own.spec.scheduled(), self.rules.clone());
         own.subjects.clear();
         own.device.crash();
@@ -121,6 +127,7 @@ impl World {
         let (_, rules) = &self.scenario.changes[number as usize];
         let repath = rules.has_paths() || self.rules.has_paths();
         self.rules = rules.clone();
+        self.usage_checks.forget_limits();
         self.change_rules_of_controllers();
         for proxy in 0..self.proxies.len() {
             let own = &mut self.proxies[proxy];

@@ -12,11 +12,14 @@
 //!
 //! The same scenario, scheduler and seed give the same world, bit for bit.
 
+mod accounting;
 mod clients;
 mod control;
 mod fault_injection;
 #[cfg(test)]
 mod known_bad;
+#[cfg(test)]
+mod known_bad_usage;
 mod messages;
 mod proxies;
 
@@ -24,7 +27,7 @@ use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, OpKind, Time};
 
-use crate::checks::InvariantChecks;
+use crate::checks::{InvariantChecks, UsageChecks};
 use crate::events::{SimEvent, SimEvents};
 use crate::faults::NetworkFaults;
 use crate::network::Nic;
@@ -75,6 +78,7 @@ pub struct World {
     control_msgs: MessagesInTransit,
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
+    usage_checks: UsageChecks,
     pub(crate) violations: Vec<InvariantViolation>,
     /// The number of arrivals, dispatches and completions.
     pub(crate) request_events: u64,
@@ -174,6 +178,7 @@ impl World {
             control_msgs: MessagesInTransit::default(),
             tally: RunStats::new(&scenario),
             checks: None,
+            usage_checks: UsageChecks::default(),
             violations: Vec::new(),
             request_events: 0,
             sent: 0,
@@ -260,6 +265,7 @@ impl World {
             );
             self.violate(what);
         }
+        self.settle_usage();
     }
 
     fn happen(&mut self, event: SimEvent) {
@@ -334,6 +340,7 @@ impl World {
                 self.violate(what);
             }
         }
+        self.check_throttled_keys();
         if self.now < self.measured.1 {
             self.events.push(self.now + SECOND, SimEvent::Second);
         }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use model::{Lane, Nanos, PathSet, Time};
 
 use super::{AdvertisedService, SimOwner, World, WorldState};
+use crate::checks::ProxyEpoch;
 use crate::events::SimEvent;
 use crate::network::{Nic, NicDirection};
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
@@ -31,6 +32,8 @@ pub(super) struct SimProxy {
     pub(super) subjects: Vec<u64>,
     pub(super) nic: Nic,
     pub(super) up: bool,
+    /// Active faults that stop it.
+    pub(super) crashes: u32,
     /// How far its clock is ahead, in nanoseconds.
     pub(super) ahead: i64,
     /// When it is to be polled next.
@@ -69,6 +72,7 @@ impl World {
                     target,
                     subjects: Vec::new(),
                     up: true,
+                    crashes: 0,
                     ahead: 0,
                     armed: Time::MAX,
                     touched: false,
@@ -179,6 +183,12 @@ impl World {
                 self.violate(what);
             }
         }
+        if !self.controls.is_empty() && !r.returned {
+            let target = self.proxies[proxy as usize].target;
+            let owner = &self.identities[identity as usize];
+            let rules = &self.rules;
+            self.usage_checks.dispatched(target, rules, owner, r.kind, r.amount, self.now);
+        }
         debug_assert_eq!(chosen.lane, r.lane);
         let own = &mut self.proxies[proxy as usize];
         let ticket = ServiceId { request, stamp: r.stamp };
@@ -236,6 +246,12 @@ impl World {
         self.requests[request as usize].state = WorldState::Answered;
         if let Some(checks) = &mut self.checks {
             checks.completed(&r);
+        }
+        if !self.proxy_controls.is_empty() {
+            let epoch = self.proxy_controls[r.proxy as usize].epoch;
+            let identity = self.clients[r.client as usize].identity;
+            let of = ProxyEpoch { proxy: r.proxy, epoch };
+            self.usage_checks.served(of, identity, r.kind, r.amount);
         }
         self.count_service(&r);
         self.touch(r.proxy);

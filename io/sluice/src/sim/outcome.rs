@@ -41,6 +41,8 @@ pub(super) struct SimTotals {
     /// Number of expectations that are not met.
     failed: usize,
     violations: usize,
+    /// Number of runs in which a decay throttled a key.
+    pub(super) throttled: usize,
 }
 
 impl SimOutcome {
@@ -154,6 +156,8 @@ impl SimTotals {
     pub(super) fn add(&mut self, outcome: &SimOutcome) {
         self.scenarios += 1;
         self.runs += outcome.reports.len();
+        let throttled = outcome.reports.iter().filter(|report| report.throttlings > 0);
+        self.throttled += throttled.count();
         self.expectations += outcome.verdicts.len();
         self.failed += outcome.verdicts.iter().filter(|verdict| !verdict.met).count();
         self.violations += outcome.reports.iter().map(|r| r.violations.len()).sum::<usize>();
@@ -166,7 +170,7 @@ impl SimTotals {
 
 impl fmt::Display for SimTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SimTotals { scenarios, runs, expectations, failed, violations } = self;
+        let SimTotals { scenarios, runs, expectations, failed, violations, .. } = self;
         let plural = |count: usize, word: &str| match count {
             1 => format!("1 {word}"),
             _ => format!("{count} {word}s"),

@@ -32,7 +32,11 @@ pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
     let silent = args.json || (args.quiet && totals.has_passed());
     if !silent {
         if args.seeds.is_some() {
-            writeln!(io::stdout(), "took part: {}", features_of(planned))?;
+            let (features, throttled) = (features_of(planned), totals.throttled);
+            writeln!(
+                io::stdout(),
+                "took part: {features}, runs that a decay throttled {throttled}"
+            )?;
         }
         writeln!(io::stdout(), "{totals}")?;
     }
