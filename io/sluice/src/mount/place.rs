@@ -17,17 +17,22 @@ use rustix::io::Errno;
 /// A line of the table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
+    /// The kernel's number of the mount. It gives the number of a mount that is gone to a new one.
+    id: u64,
     /// The source that was given to mount.
     pub(crate) source: String,
-    /// The device's number, as `0:98`: the same for every copy of the mount.
+    /// The device's number, as `0:98`: the same for every copy of the mount. Once the mount's
+    /// process has ended, it too is given to a new mount.
     device: String,
     kind: String,
     at: PathBuf,
 }
 
-/// A remaining mount of a device that is mounted several times.
+/// One mount of a device that is mounted several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountCopy {
+    /// The kernel's number of the mount.
+    id: u64,
     /// A process that sees it.
     pub(crate) process: u32,
     /// The mount point in that process's name space.
@@ -47,7 +52,7 @@ impl MountEntry {
         Ok(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
     }
 
-    /// Finds the remaining copies of this mount, each with one process of its name space.
+    /// Finds the mounts of this device, this one included, each with one process of its name space.
     pub(crate) fn copies(&self) -> Vec<MountCopy> {
         let mut spaces = BTreeSet::new();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -61,9 +66,19 @@ impl MountEntry {
             }
             let table = MountEntry::all(&process.to_string()).unwrap_or_default();
             let same = table.into_iter().filter(|mounted| mounted.device == self.device);
-            copies.extend(same.map(|mounted| MountCopy { process, at: mounted.at }));
+            let copy = |entry: MountEntry| MountCopy { id: entry.id, process, at: entry.at };
+            copies.extend(same.map(copy));
         }
         copies
+    }
+
+    /// Returns those of `before`, which [`MountEntry::copies`] found before this mount was removed,
+    /// that are mounted still. What is mounted since then may have the device's number.
+    pub(crate) fn remaining_copies(&self, before: &[MountCopy]) -> Vec<MountCopy> {
+        let was_there = |copy: &MountCopy| {
+            before.iter().any(|earlier| (earlier.id, &earlier.at) == (copy.id, &copy.at))
+        };
+        self.copies().into_iter().filter(was_there).collect()
     }
 
     /// Returns the mount point.
@@ -97,12 +112,14 @@ impl MountEntry {
     /// Parses a line of /proc/self/mountinfo, proc_pid_mountinfo(5).
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
         let at = unescaped(fields.nth(1)?);
         // Optional fields end with a field "-".
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
         Some(MountEntry {
+            id,
             device,
             source: source.to_string_lossy().into(),
             kind: kind.to_string_lossy().into(),
@@ -192,6 +209,7 @@ mod tests {
         let line = br"36 35 0:98 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.sluice unix:///s//x rw,user_id=0";
         let mounted = MountEntry::parse(line).unwrap();
         assert_eq!((mounted.at.as_path(), &*mounted.device), (Path::new("/mnt/a b"), "0:98"));
+        assert_eq!(mounted.id, 36);
         assert_eq!(mounted.source, "unix:///s//x");
         assert!(mounted.is_sluice());
         let plain = MountEntry::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();
@@ -208,6 +226,19 @@ mod tests {
     fn proc_is_found_and_an_ordinary_directory_is_not() {
         assert_eq!(MountEntry::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
         assert_eq!(MountEntry::at(Path::new("/proc/self")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_mount_that_was_made_since_is_no_remaining_copy() {
+        let proc = MountEntry::at(Path::new("/proc")).unwrap().unwrap();
+        let found = proc.copies();
+        let own = found.iter().find(|copy| copy.at == Path::new("/proc")).unwrap();
+        assert_eq!(own.id, proc.id);
+        assert!(proc.remaining_copies(&found).contains(own));
+        // The same number at another path, and another number at the same path.
+        let elsewhere = MountCopy { at: "/elsewhere".into(), ..own.clone() };
+        let other = MountCopy { id: own.id + 1, ..own.clone() };
+        assert_eq!(proc.remaining_copies(&[elsewhere, other]), []);
     }
 
     #[test]

@@ -43,9 +43,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     // Before the mount is gone: a new mount at this path has a run file of its own.
     let process = OtherMount::open(Path::new(FOLDER), &place);
-    unmount_path(&place, args.force)?;
     // With --force the copies end with the connection.
-    let copies = if args.force { Vec::new() } else { mounted.copies() };
+    let before = if args.force { Vec::new() } else { mounted.copies() };
+    unmount_path(&place, args.force)?;
+    let copies = if args.force { Vec::new() } else { mounted.remaining_copies(&before) };
     let written_back = match &process {
         Some(process) if !copies.is_empty() => {
             print_copies(process, &copies);
@@ -106,7 +107,7 @@ fn print_copies(process: &OtherMount, copies: &[MountCopy]) {
         "sluice: unmounted here; closed files are written back. Process {} still serves:",
         process.pid()
     ));
-    for MountCopy { process, at } in copies {
+    for MountCopy { process, at, .. } in copies {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         log::print_line(&format!(
             "  {} in the mount namespace of process {process} ({})",
