@@ -21,7 +21,7 @@ use ninep::{Fid, Request};
 use rustix::process::Signal;
 use testkit::{TestFolder, root_here};
 
-use crate::common::{Controller, PATIENCE, Proxy, SLUICE, Setup, USER};
+use crate::common::{Controller, LET_GO, PATIENCE, Proxy, SLUICE, Setup, USER, making_copies};
 use crate::controlled::{LIMIT, limited};
 use crate::entrusted::{client, first_token, showing, sluice, text};
 use crate::mounted::can_mount;
@@ -107,15 +107,17 @@ fn the_directories_of_the_first_proxy_of_a_machine_are_not_everybody_s() {
     }
     let folder = TestFolder::new();
     // A machine of its own, whose /var/lib/sluice a former version left open.
-    let script = "mount -t tmpfs -o mode=755 t /run && mount -t tmpfs -o mode=755 t /var/lib && \
-                  mkdir /var/lib/sluice && chmod 777 /var/lib/sluice && umask 0 && exec \"$0\" \"$@\"";
+    let script = format!(
+        "{LET_GO}; mount -t tmpfs -o mode=755 t /run && mount -t tmpfs -o mode=755 t /var/lib && \
+         mkdir /var/lib/sluice && chmod 777 /var/lib/sluice && umask 0 && exec \"$0\" \"$@\""
+    );
     let data = folder.path().join("data");
     fs::create_dir(&data).unwrap();
     let export = format!("x={}", data.display());
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, SLUICE, "proxy"]);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, SLUICE, "proxy"]);
     command.args(["--export", &export, "--listen", "tcp://127.0.0.1:0"]);
-    let proxy = Controller::of(command, "ready");
+    let proxy = making_copies(|| Controller::of(command, "ready"));
     let root = PathBuf::from(format!("/proc/{}/root", proxy.process()));
     for (name, expected) in [
         ("run/sluice", 0o755),

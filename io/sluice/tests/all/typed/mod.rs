@@ -24,7 +24,7 @@ use testkit::{PATIENCE, TestFolder, root_here, skip, until};
 
 use markdown::{Block, blocks};
 
-use crate::common::SLUICE;
+use crate::common::{LET_GO, SLUICE, making_copies};
 
 /// A shell that documents are typed into.
 pub(crate) struct Shell {
@@ -42,6 +42,7 @@ pub(crate) type Untyped = &'static [(&'static str, &'static str)];
 const STAGE: &str = r#"
 set -e
 mount --make-rprivate /
+eval "$LET_GO"
 for dir in /srv /mnt /run; do mount -t tmpfs -o size=2g,mode=755 tmpfs $dir; done
 for dir in /etc/sluice /var/lib/sluice; do
     mkdir -p $dir
@@ -62,7 +63,8 @@ impl Shell {
             return None;
         }
         let name_spaces = ["-m", "-n", "-p", "--fork", "--mount-proc", "--kill-child"];
-        let possible = Command::new("unshare").args(name_spaces).arg("true").output();
+        let possible =
+            making_copies(|| Command::new("unshare").args(name_spaces).arg("true").output());
         if !possible.is_ok_and(|output| output.status.success()) || !Path::new("/dev/fuse").exists()
         {
             skip("needs unshare(1) with name spaces of its own, and /dev/fuse");
@@ -78,27 +80,30 @@ impl Shell {
             fs::File::options().append(true).create(true).open(folder.path().join("terminal"));
         let terminal = terminal.unwrap();
         let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
-        let mut child = Command::new("unshare")
+        let mut command = Command::new("unshare");
+        command
             .args(name_spaces)
             .args(["bash", "-c", STAGE])
             .env_clear()
             .envs([("PATH", path.as_str()), ("TERM", "xterm"), ("LANG", "C.UTF-8")])
-            .env("HOME", &home)
-            .env("STAGE", folder.path())
+            .envs([("HOME", home.as_path()), ("STAGE", folder.path())])
+            .env("LET_GO", LET_GO)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(terminal)
-            .spawn()
-            .unwrap();
-        let typed = RefCell::new(child.stdin.take().unwrap());
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (told, statuses) = channel();
-        std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| told.send(line))
-        });
-        let shell = Shell { folder, child, typed, statuses };
-        shell.must("set -m", "the shell starts");
-        Some(shell)
+            .stderr(terminal);
+        making_copies(|| {
+            let mut child = command.spawn().unwrap();
+            let typed = RefCell::new(child.stdin.take().unwrap());
+            let stdout = BufReader::new(child.stdout.take().unwrap());
+            let (told, statuses) = channel();
+            std::thread::spawn(move || {
+                stdout.lines().map_while(Result::ok).try_for_each(|line| told.send(line))
+            });
+            let shell = Shell { folder, child, typed, statuses };
+            // Once it answers it has let go of the copies.
+            shell.must("set -m", "the shell starts");
+            Some(shell)
+        })
     }
 
     fn terminal(&self) -> PathBuf {
