@@ -162,21 +162,25 @@ impl ParsedRequest {
     /// A read or write of a file also says how it follows the fid's recent ones, and becomes one.
     fn meta_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
         let target = &fid.user.export.target;
+        let access = match (&fid.role, self.offset) {
+            (FidState::File { accesses, .. }, Some(offset)) => {
+                Some(accesses.record(offset, self.amount.bytes.get()))
+            }
+            _ => None::<AccessOrder>,
+        };
         let (kind, lane) = match (&fid.role, self.kind) {
             (FidState::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),
             (FidState::XattrWrite(_), OpKind::Write) => (OpKind::Setxattr, Lane::Cached),
             (_, OpKind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
                 (OpKind::Read, Lane::Device)
             }
+            // The kernel reads ahead of it: the device serves it, wherever it is found.
+            (_, OpKind::Read) if access.is_some_and(|order| order.fetched) => {
+                (OpKind::Read, Lane::Device)
+            }
             (_, OpKind::Read) => (OpKind::Read, target.read_lane()),
             (_, OpKind::Write) => (OpKind::Write, target.write_lane()),
             (_, kind) => (kind, Lane::Device),
-        };
-        let access = match (&fid.role, self.offset) {
-            (FidState::File { accesses, .. }, Some(offset)) => {
-                Some(accesses.record(offset, self.amount.bytes.get()))
-            }
-            _ => None::<AccessOrder>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
         RequestMeta { subject, kind, amount, lane, remote_ops: None, arrived: Time::ZERO, access }

@@ -44,7 +44,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let only_cached = cx.running.quick && target.nowait;
     if u64::from(count) >= SPLICE_MIN.get() {
         if only_cached && !is_likely_cached(file, offset, count) {
-            return Ending::Missed;
+            return missed(cx, offset);
         }
         return read_long(cx, file, offset, count);
     }
@@ -79,11 +79,19 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             let may_wait = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP));
             if only_cached && may_wait {
                 cx.fid().misses.count();
-                return Ending::Missed;
+                return missed(cx, offset);
             }
             cx.answer(Err(error))
         }
     }
+}
+
+/// What follows a read that the page cache missed is read ahead by the kernel.
+fn missed(cx: &Context<'_>, offset: u64) -> Ending {
+    if let FidState::File { accesses, .. } = &cx.fid().role {
+        accesses.mark_fetched(offset);
+    }
+    Ending::Missed
 }
 
 /// Reads `count` bytes behind those in `bytes`, fewer only where the file ends.
@@ -107,7 +115,7 @@ fn read_full(
 }
 
 /// Whether both ends of a range are in the page cache: what lies between was most
-/// likely read together with them.
+/// likely read together with them. No where the file system does not say.
 fn is_likely_cached(file: BorrowedFd<'_>, offset: u64, count: u32) -> bool {
     let has = |at: u64| {
         let mut byte = [0];
@@ -117,7 +125,7 @@ fn is_likely_cached(file: BorrowedFd<'_>, offset: u64, count: u32) -> bool {
             at,
             ReadWriteFlags::NOWAIT,
         );
-        read != Err(Errno::AGAIN)
+        read.is_ok()
     };
     has(offset) && has(offset + u64::from(count) - 1)
 }

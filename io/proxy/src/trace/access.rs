@@ -13,6 +13,9 @@
 //! client's messages and not that of their replies.
 //!
 //! A reader that goes backwards never joins two runs: only an access that follows another one does.
+//!
+//! A run also keeps whether the page cache missed one of its reads. The kernel then reads ahead for
+//! it, so what follows is found in the page cache although the device has served it.
 
 use std::sync::Mutex;
 
@@ -29,6 +32,8 @@ pub(crate) struct AccessOrder {
     pub(crate) access: Access,
     /// How many accesses that arrived before it, and followed none then, now follow it.
     pub(crate) joined: u8,
+    /// Whether the page cache missed an earlier access of its run.
+    pub(crate) fetched: bool,
 }
 
 #[derive(Debug)]
@@ -46,12 +51,23 @@ struct AccessRun {
     end: u64,
     /// Whether its first access is counted as random.
     jumped: bool,
+    /// Whether the page cache missed one of its accesses.
+    fetched: bool,
 }
 
 impl AccessHistory {
     /// Takes note of an access to `len` bytes at `offset`.
     pub(crate) fn record(&self, offset: u64, len: u64) -> AccessOrder {
         self.0.lock().expect("not poisoned").record(offset, len)
+    }
+
+    /// Notes that the page cache missed an access at `offset`: what follows it was read ahead.
+    pub(crate) fn mark_fetched(&self, offset: u64) {
+        let mut recent = self.0.lock().expect("not poisoned");
+        let mut runs = recent.runs.iter_mut().flatten();
+        if let Some(run) = runs.find(|run| (run.start..run.end).contains(&offset)) {
+            run.fetched = true;
+        }
     }
 }
 
@@ -65,6 +81,7 @@ impl RecentAccesses {
                 let mut run = AccessRun { end, ..before };
                 while let Some(next) = self.take(|next| next.jumped && next.start == run.end) {
                     run.end = next.end;
+                    run.fetched |= next.fetched;
                     joined += 1;
                 }
                 (run, Access::Sequential)
@@ -75,14 +92,14 @@ impl RecentAccesses {
                     _ if start > last => Access::Forward,
                     _ => Access::Backward,
                 };
-                (AccessRun { start, end, jumped: true }, access)
+                (AccessRun { start, end, jumped: true, fetched: false }, access)
             }
         };
         // The place of a run that was taken, or that of the oldest.
         let place = self.runs.iter().position(Option::is_none).unwrap_or(RUNS - 1);
         self.runs[..=place].rotate_right(1);
         self.runs[0] = Some(run);
-        AccessOrder { access, joined }
+        AccessOrder { access, joined, fetched: run.fetched }
     }
 
     fn take(&mut self, is: impl Fn(&AccessRun) -> bool) -> Option<AccessRun> {
@@ -94,7 +111,7 @@ impl Default for RecentAccesses {
     /// The first access is sequential at the beginning of the file.
     fn default() -> RecentAccesses {
         let mut runs = [None; RUNS];
-        runs[0] = Some(AccessRun { start: 0, end: 0, jumped: false });
+        runs[0] = Some(AccessRun { start: 0, end: 0, jumped: false, fetched: false });
         RecentAccesses { last: 0, runs }
     }
 }
@@ -137,7 +154,24 @@ mod tests {
     #[test]
     fn the_first_access_is_sequential_only_at_the_beginning() {
         let order = AccessHistory::default().record(4096, 1);
-        assert_eq!(order, AccessOrder { access: Forward, joined: 0 });
+        assert_eq!(order, AccessOrder { access: Forward, joined: 0, fetched: false });
+    }
+
+    #[test]
+    fn what_follows_a_miss_is_fetched_and_nothing_else() {
+        let history = AccessHistory::default();
+        let fetched = |piece: u64| history.record(piece << 16, 1 << 16).fetched;
+        assert!(!fetched(0) && !fetched(1));
+        history.mark_fetched(1 << 16);
+        assert!(fetched(2) && fetched(3));
+        assert!(!fetched(9), "a run of its own");
+        assert!(fetched(4));
+        // Two runs that meet are one.
+        assert!(!fetched(11));
+        history.mark_fetched(11 << 16);
+        assert!(fetched(10) && fetched(12));
+        // What is read once more is a run of its own: the page cache may have it now.
+        assert!(!fetched(0) && !fetched(1));
     }
 
     #[test]

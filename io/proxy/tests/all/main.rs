@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cached_reads;
 mod descriptors;
 mod dialect;
 mod disk;
