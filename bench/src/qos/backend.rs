@@ -105,7 +105,7 @@ impl<'a> QosBackend<'a> {
     /// Keeps a file out of the page cache.
     pub(crate) fn keep_cold(&self, name: &str, read: ColdFile) -> anyhow::Result<KeepCold> {
         match (&self.slow, read) {
-            (Some(slow), ColdFile::Random) => slow.keep_cold(name, Duration::from_millis(250)),
+            (Some(slow), ColdFile::Random) => slow.keep_cold(name, Duration::from_millis(100)),
             (Some(slow), ColdFile::Sequential) => slow.keep_cold(name, Duration::from_secs(5)),
             (None, _) => KeepCold::start(&std::fs::File::open(self.bed.export().join(name))?),
         }

@@ -182,10 +182,10 @@ fn measure_case(
             backend.keep_cold("in-order", ColdFile::Sequential)?,
         ]),
     };
-    // Over a mount the requests of a sequential reader come a little out of order, and what was read
-    // ahead of them twice: no more than a request.
+    // Over a mount the requests of a sequential reader come a little out of order, and far ahead of
+    // them nothing is to be read twice.
     let is_in_order = case.by == WeightsLoad::Mounts && case.heavy.ops == IN_ORDER;
-    backend.read_ahead(if is_in_order { case.heavy.kib } else { READ_AHEAD_KIB })?;
+    backend.read_ahead(if is_in_order { 4 * case.heavy.kib } else { READ_AHEAD_KIB })?;
     let mut jobs = WeightsJobs::start(backend, case, &proxy, heavy, light)?;
     wait_for_backlog(bed, &proxy, rule)?;
     for weight in WEIGHTS {
@@ -194,9 +194,10 @@ fn measure_case(
         }
         proxy.api.set_rules(&rules(weight))?;
         let mut round = sink.begin(&case.id(weight));
+        // What was read ahead in the pause is served in the span.
+        let below = backend.watch(&proxy)?;
         bed.wait(SETTLE)?;
         jobs.check()?;
-        let below = backend.watch(&proxy)?;
         let seen = watch(bed, &proxy, rule)?;
         let (ratio, void) = below.end(&proxy)?;
         jobs.check()?;
@@ -270,7 +271,7 @@ impl WeightsHalf {
             let mut plan = proxy.plan("x", job, *op, self.size());
             plan.connections = CONNECTIONS / self.ops.len();
             plan.file_size = self.len_of(*op, backend);
-            plan.depth = n.in_flight().div_ceil(CONNECTIONS).min(4096);
+            plan.depth = n.in_flight().min(4096);
             QosJobPart { plan, dir: job.into(), data: self.file_of(*op, job) }
         };
         self.ops.iter().map(part).collect()
