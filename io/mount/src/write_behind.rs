@@ -6,7 +6,8 @@
 //!     └─► waits                                 ▼
 //!   close, fsync, truncation, unlock ─────► wait for what was written before them
 //!   read ─────────────────────────────────► waits for what it reads
-//!   stat, look-up, open ──────────────────► wait for nothing: WaitingSince has the length
+//!   stat, look-up, open ──────────────────► wait for nothing: WaitingSince has the length, and
+//!                                           whether set-id bits go
 //! ```
 //!
 //! While little is in flight a write goes at once. Later writes that continue the last one travel
@@ -25,6 +26,7 @@ use fuse::Errno;
 use ninep::Attributes;
 use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
+use rustix::fs::FileType;
 
 use crate::files::OpenFile;
 use crate::nodes::MountNode;
@@ -62,6 +64,10 @@ struct WriteBehindState {
     ended: VecDeque<(u64, u64)>,
     /// Value of [`WriteBehind::changes`] when the file changed last, other than by a run.
     changed: u64,
+    /// Number of runs, not executed, that take the set-id bits away; and the value of
+    /// [`WriteBehind::changes`] when the last one was executed.
+    killing: usize,
+    killed: u64,
     waiters: Vec<WriteWaiter>,
 }
 
@@ -71,6 +77,7 @@ struct WritesInFlight {
     number: u64,
     range: Range<u64>,
     payer: Arc<SessionIdentity>,
+    kill_set_id: bool,
 }
 
 /// Changes of a file since its attributes were requested.
@@ -78,8 +85,9 @@ struct WritesInFlight {
 pub(crate) enum WaitingSince {
     /// This mount did not change the file.
     Same,
-    /// The file was written by this mount, at least to this length.
-    Longer(u64),
+    /// The file was written by this mount, at least to this length, and without the right to keep
+    /// its set-id bits or with it.
+    Written { end: u64, kill_set_id: bool },
     /// The file was changed otherwise by this mount: the attributes may be older than that.
     Changed,
 }
@@ -158,13 +166,15 @@ pub(crate) struct KnownSize {
 }
 
 impl WaitingSince {
-    /// Returns the attributes with the present length of the file.
+    /// Returns the attributes with the present length of the file, and its set-id bits as they are
+    /// once its writes are executed.
     pub(crate) fn applied_to(self, told: Attributes) -> KnownSize {
         match self {
-            WaitingSince::Longer(end) => KnownSize {
-                attributes: Attributes { size: told.size.max(end), ..told },
-                last: false,
-            },
+            WaitingSince::Written { end, kill_set_id } => {
+                let mode = if kill_set_id { without_set_id(told.mode) } else { told.mode };
+                let attributes = Attributes { size: told.size.max(end), mode, ..told };
+                KnownSize { attributes, last: false }
+            }
             WaitingSince::Same => KnownSize { attributes: told, last: true },
             WaitingSince::Changed => KnownSize { attributes: told, last: false },
         }
@@ -274,7 +284,10 @@ impl FileWriteBehind {
         let state = lock(&self.state);
         match state.reach(then) {
             _ if state.changed > then => WaitingSince::Changed,
-            Some(end) => WaitingSince::Longer(end),
+            Some(end) => {
+                let kill_set_id = state.killing > 0 || state.killed > then;
+                WaitingSince::Written { end, kill_set_id }
+            }
             None => WaitingSince::Same,
         }
     }
@@ -343,6 +356,7 @@ impl WriteBehindState {
             return;
         }
         self.last += 1;
+        self.killing += usize::from(kill_set_id);
         let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
         let message = ExtRequest::Write { fid: file.fid, offset, flags, data };
         self.waiting.push_back(WriteRun {
@@ -401,14 +415,19 @@ impl WriteBehindState {
         }
         let run = self.waiting.pop_front()?;
         let (place, payer) = (run.write.range.clone(), run.write.payer.clone());
-        self.in_flight.push(WritesInFlight { number: run.number, range: place, payer });
+        let WriteRun { number, kill_set_id, .. } = run;
+        self.in_flight.push(WritesInFlight { number, range: place, payer, kill_set_id });
         Some(run)
     }
 
     fn end(&mut self, number: u64, now: u64) -> u64 {
         let at = self.in_flight.iter().position(|run| run.number == number);
         let Some(at) = at else { return 0 };
-        let WritesInFlight { range: place, .. } = self.in_flight.swap_remove(at);
+        let WritesInFlight { range: place, kill_set_id, .. } = self.in_flight.swap_remove(at);
+        if kill_set_id {
+            self.killing -= 1;
+            self.killed = now;
+        }
         let bytes = place.end - place.start;
         self.bytes -= bytes;
         while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
@@ -484,6 +503,15 @@ impl fmt::Debug for WriteRun {
 impl fmt::Debug for WriteWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Held({:?} until {:?})", self.waiter, self.until)
+    }
+}
+
+/// What a write leaves of the mode of a regular file, as the kernel and the proxy do.
+fn without_set_id(mode: u32) -> u32 {
+    let group_exec = mode & 0o10 != 0;
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => mode & !(if group_exec { 0o6000 } else { 0o4000 }),
+        _ => mode,
     }
 }
 

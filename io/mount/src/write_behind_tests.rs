@@ -171,6 +171,44 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
     assert_eq!((dead.load(Ordering::SeqCst), alive.load(Ordering::SeqCst)), (1, 1));
 }
 
+fn written(end: u64) -> WaitingSince {
+    WaitingSince::Written { end, kill_set_id: false }
+}
+
+#[test]
+fn set_id_bits_are_gone_once_who_may_not_keep_them_has_written() {
+    let bench = Bench::new();
+    let file = bench.open(b"a");
+    let behind = &file.node.write_behind;
+    let mode = |then, mode| {
+        let told = Attributes { mode, ..Attributes::default() };
+        behind.since(then).applied_to(told).attributes.mode
+    };
+    let first = bench.all.now();
+    bench.put(&file, 0, b"kept");
+    assert_eq!(mode(first, 0o106_777), 0o106_777);
+    let piece = WritePiece { offset: 4, data: b"killed", kill_set_id: true };
+    assert_eq!(bench.all.put(&file, piece, PAYLOAD), BufferOutcome::Buffered);
+    for waits in [true, false] {
+        assert_eq!(mode(bench.all.now(), 0o106_777), 0o100_777, "waits: {waits}");
+        assert_eq!(
+            mode(bench.all.now(), 0o106_767),
+            0o102_767,
+            "of a group without x the bit means locking"
+        );
+        if waits {
+            let runs = [behind.begin().unwrap(), behind.begin().unwrap()];
+            go(bench.executed(&file, runs[0].number));
+            go(bench.executed(&file, runs[1].number));
+            assert_eq!(mode(first, 0o106_777), 0o100_777, "asked for before it was executed");
+            // The attributes that are asked for now have it.
+            assert_eq!(mode(bench.all.now(), 0o106_777), 0o106_777);
+            bench.all.put(&file, piece, PAYLOAD);
+            behind.begin().unwrap();
+        }
+    }
+}
+
 #[test]
 fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     let bench = Bench::new();
@@ -179,21 +217,18 @@ fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     let asked = bench.all.now();
     assert_eq!(behind.since(asked), WaitingSince::Same);
     bench.put(&file, 7, b"one");
-    assert_eq!(behind.since(bench.all.now()), WaitingSince::Longer(10), "it is not executed");
+    assert_eq!(behind.since(bench.all.now()), written(10), "it is not executed");
     let run = behind.begin().unwrap();
-    assert_eq!(behind.since(bench.all.now()), WaitingSince::Longer(10), "nor is it now");
+    assert_eq!(behind.since(bench.all.now()), written(10), "nor is it now");
     go(bench.executed(&file, run.number));
-    assert_eq!((behind.since(asked), behind.reach(asked)), (WaitingSince::Longer(10), 10));
+    assert_eq!((behind.since(asked), behind.reach(asked)), (written(10), 10));
     assert_eq!(behind.since(bench.all.now()), WaitingSince::Same);
     let asked = bench.all.now();
     bench.all.changed(&file.node);
     assert_eq!(behind.since(asked), WaitingSince::Changed);
     let told = Attributes { size: 12, ..Attributes::default() };
     let size = |since: WaitingSince| since.applied_to(told).attributes.size;
-    assert_eq!(
-        (size(WaitingSince::Longer(10)), size(WaitingSince::Longer(14)), size(WaitingSince::Same)),
-        (12, 14, 12)
-    );
+    assert_eq!((size(written(10)), size(written(14)), size(WaitingSince::Same)), (12, 14, 12));
 }
 
 #[test]
