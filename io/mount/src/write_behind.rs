@@ -64,9 +64,8 @@ struct WriteBehindState {
     ended: VecDeque<(u64, u64)>,
     /// Value of [`WriteBehind::changes`] when the file changed last, other than by a run.
     changed: u64,
-    /// Number of runs, not executed, that take the set-id bits away; and the value of
-    /// [`WriteBehind::changes`] when the last one was executed.
-    killing: usize,
+    /// Value of [`WriteBehind::changes`] when the last run was executed that takes the set-id bits
+    /// away.
     killed: u64,
     waiters: Vec<WriteWaiter>,
 }
@@ -284,10 +283,7 @@ impl FileWriteBehind {
         let state = lock(&self.state);
         match state.reach(then) {
             _ if state.changed > then => WaitingSince::Changed,
-            Some(end) => {
-                let kill_set_id = state.killing > 0 || state.killed > then;
-                WaitingSince::Written { end, kill_set_id }
-            }
+            Some(end) => WaitingSince::Written { end, kill_set_id: state.kills_set_id(then) },
             None => WaitingSince::Same,
         }
     }
@@ -356,7 +352,6 @@ impl WriteBehindState {
             return;
         }
         self.last += 1;
-        self.killing += usize::from(kill_set_id);
         let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
         let message = ExtRequest::Write { fid: file.fid, offset, flags, data };
         self.waiting.push_back(WriteRun {
@@ -407,6 +402,12 @@ impl WriteBehindState {
         executed.chain(self.pending().map(|(_, place)| place.end)).max()
     }
 
+    fn kills_set_id(&self, then: u64) -> bool {
+        self.killed > then
+            || self.waiting.iter().any(|run| run.kill_set_id)
+            || self.in_flight.iter().any(|run| run.kill_set_id)
+    }
+
     fn begin(&mut self) -> Option<WriteRun> {
         let next = &self.waiting.front()?.write.range;
         let in_use = |run: &WritesInFlight| overlap(next, &run.range);
@@ -425,7 +426,6 @@ impl WriteBehindState {
         let Some(at) = at else { return 0 };
         let WritesInFlight { range: place, kill_set_id, .. } = self.in_flight.swap_remove(at);
         if kill_set_id {
-            self.killing -= 1;
             self.killed = now;
         }
         let bytes = place.end - place.start;
