@@ -78,8 +78,8 @@ impl<'a> FigureDocument<'a> {
     }
 
     /// What is wrong with the form: rows that nothing knows, misses without a cause, causes of what
-    /// is not missed; and rows that were never measured, where all are to be.
-    pub(crate) fn faults(&self, is_complete: bool) -> Vec<String> {
+    /// is not missed; and, where all are to be measured, rows that lack rounds and were not given up.
+    pub(crate) fn faults(&self, are_all_measured: bool) -> Vec<String> {
         let judged = self.judged();
         let mut faults = Vec::new();
         for (id, _) in self.store.rows() {
@@ -87,9 +87,12 @@ impl<'a> FigureDocument<'a> {
                 faults.push(format!("{id}: measured, and no row has this name"));
             }
         }
-        for row in &self.rows {
-            if is_complete && self.store.row(&row.id).is_none() {
-                faults.push(format!("{0}: never measured: make figures ROW={0}", row.id));
+        for row in self.rows.iter().filter(|_| are_all_measured) {
+            let stored = self.store.row(&row.id);
+            let done = stored.map_or(0, |stored| stored.rounds.len());
+            if !is_complete(row, stored) && !stored.is_some_and(StoredRow::is_given_up) {
+                let (id, rounds) = (&row.id, row.rounds);
+                faults.push(format!("{id}: {done} of {rounds} rounds: make figures ROW={id}"));
             }
         }
         let mut missed = Vec::new();
@@ -331,7 +334,7 @@ part of the processors that other programs or the hypervisor had.";
 mod tests {
     use super::*;
     use crate::figures::row::{FigureBound, FigureSample};
-    use crate::figures::store::{RowKey, StoredRound};
+    use crate::figures::store::{RowKey, StoredFailure, StoredRound};
 
     const GROUPS: &[FigureGroup] = &[FigureGroup {
         name: "a",
@@ -390,16 +393,23 @@ mod tests {
 
     #[test]
     fn faults_of_form_are_named() {
-        let (mut store, causes) = (store(&[150.0, 150.0]), FigureCauses::default());
+        let (mut store, causes) = (store(&[150.0]), FigureCauses::default());
         store.row_mut("a/gone", &RowKey::default());
         let faults = FigureDocument::new(GROUPS, rows(), &store, &causes).faults(true);
         assert_eq!(
             faults,
             [
                 "a/gone: measured, and no row has this name",
-                "a/none: never measured: make figures ROW=a/none",
+                "a/none: 0 of 2 rounds: make figures ROW=a/none",
+                "a/slow: 1 of 2 rounds: make figures ROW=a/slow",
                 "a/slow: sluice ≥ 2 × diod: missed, and bench/causes.toml has no cause",
             ]
         );
+        let void = StoredFailure { who: None, at: String::new(), why: "dry".into() };
+        for _ in 0..3 {
+            store.row_mut("a/none", &RowKey::default()).add_void(void.clone());
+        }
+        let faults = FigureDocument::new(GROUPS, rows(), &store, &causes).faults(true);
+        assert!(!faults.iter().any(|fault| fault.starts_with("a/none")), "{faults:?}");
     }
 }

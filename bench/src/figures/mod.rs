@@ -108,7 +108,7 @@ struct RunArgs {
 
 #[derive(Clone, Debug, clap::Args)]
 struct CheckArgs {
-    /// Every row must be measured, too
+    /// Every row must have all its rounds, too, or have been given up
     #[arg(long)]
     complete: bool,
     #[command(flatten)]

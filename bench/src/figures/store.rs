@@ -160,10 +160,7 @@ impl FigureStore {
 
     /// Whether it makes sense to measure a row under these conditions once more.
     pub(crate) fn can_be_measured(&self, id: &str, key: &RowKey) -> bool {
-        self.matching(id, key).is_none_or(|row| {
-            let is_stuck = row.void.len() >= VOIDS_MAX || row.failed.len() >= FAILURES_MAX;
-            row.not_applicable.is_none() && !(row.rounds.is_empty() && is_stuck)
-        })
+        self.matching(id, key).is_none_or(|row| row.not_applicable.is_none() && !row.is_given_up())
     }
 
     /// The row under these conditions; what was measured under others is discarded.
@@ -224,6 +221,12 @@ impl RowKey {
 }
 
 impl StoredRow {
+    /// Whether no round was had of it, however often that was tried.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let often = self.void.len() >= VOIDS_MAX || self.failed.len() >= FAILURES_MAX;
+        self.rounds.is_empty() && often
+    }
+
     /// Adds a failure; of many only the last few are kept.
     pub(crate) fn add_failure(&mut self, failure: StoredFailure) {
         self.failed.push(failure);

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::{
-    Proxy, SLUICE, Setup, copy_program, making_copies, root_here, skip, status_of, until,
-    without_copies,
+    Proxy, SLUICE, Setup, copy_program, is_mounted, making_copies, root_here, skip, status_of,
+    umount, until,
 };
 use api::{ApiClient, ServerAddress};
 use rustix::mount::{UnmountFlags, unmount};
@@ -39,8 +39,7 @@ impl Place {
     }
 
     fn is_mounted(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.lines().any(|line| line.split(' ').nth(4) == Some(self.text()))
+        is_mounted(&self.0)
     }
 
     fn record(&self, ending: &str) -> PathBuf {
@@ -81,20 +80,6 @@ fn mount(proxy: &Proxy, place: &Place) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Unmounts it once nothing of it is open any more: between fork and exec a process that another
-/// test starts has what this one had open. Meanwhile nobody makes copies of it.
-fn umount(place: &Place, flags: &[&str]) -> Output {
-    let words = [&["umount", place.text()], flags].concat();
-    let mut output = None;
-    until("nothing of the mount is open", || {
-        let told = without_copies(|| sluice(&words));
-        let is_in_use = String::from_utf8_lossy(&told.stderr).contains("is in use");
-        output = Some(told);
-        !is_in_use
-    });
-    output.unwrap()
-}
-
 /// What a command that fails says.
 fn refused(words: &[&str]) -> String {
     let output = sluice(words);
@@ -118,7 +103,7 @@ fn a_mount_whose_log_is_on_a_full_disk_is_there_when_the_command_returns() {
     assert!(place.is_mounted());
     fs::write(place.0.join("f"), "text").unwrap();
     assert_eq!(fs::read(proxy.data().join("f")).unwrap(), b"text");
-    let unmounted = umount(&place, &[]);
+    let unmounted = umount(&place.0, &[]);
     assert!(unmounted.status.success() && !place.is_mounted(), "{unmounted:?}");
 }
 
@@ -130,7 +115,7 @@ fn a_mount_can_be_used_when_the_command_returns_and_is_gone_after_umount() {
     mount(&proxy, &place);
     assert_eq!(fs::read_to_string(place.0.join("file")).unwrap(), "content");
     let process = place.process();
-    let output = umount(&place, &["--json"]);
+    let output = umount(&place.0, &["--json"]);
     assert!(output.status.success(), "{output:?}");
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(told.contains("\"written_back\": true"), "{told}");
@@ -144,7 +129,7 @@ fn what_was_written_is_at_the_proxy_when_umount_returns() {
     mount(&proxy, &place);
     let bytes: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
     fs::write(place.0.join("file"), &bytes).unwrap();
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
     assert!(fs::read(proxy.data().join("file")).unwrap() == bytes);
 }
 
@@ -183,7 +168,7 @@ fn the_process_behind_a_mount_may_open_as_many_files_as_can_be() {
     let mut words = files.split_ascii_whitespace();
     let (soft, hard) = (words.next(), words.next());
     assert!(soft == hard && soft != Some("256"), "{files}");
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
 }
 
 #[test]
@@ -209,7 +194,7 @@ fn a_second_mount_at_the_same_place_is_refused() {
     mount(&proxy, &place);
     let told = refused(&["mount", &source(&proxy), place.text()]);
     assert!(told.contains("is mounted already: unix://"), "{told}");
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
 }
 
 #[test]
@@ -225,7 +210,7 @@ fn a_mount_whose_process_died_is_cleared() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("removed a dead mount, whose process had ended, from"), "{told}");
     fs::metadata(&place.0).unwrap();
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
 }
 
 #[test]
@@ -239,7 +224,7 @@ fn a_mount_in_use_stays_unless_it_is_forced() {
     let told = refused(&["umount", place.text()]);
     assert!(told.contains("is in use") && told.contains("--force"), "{told}");
     assert!(place.is_mounted() && !is_gone(process));
-    let output = umount(&place, &["--force", "--json"]);
+    let output = umount(&place.0, &["--force", "--json"]);
     assert!(output.status.success(), "{output:?}");
     assert!(!place.is_mounted() && is_gone(process));
     drop(file);
@@ -252,7 +237,7 @@ fn a_mount_whose_proxy_is_gone_can_be_forced_away() {
     mount(&proxy, &place);
     let process = place.process();
     drop(proxy);
-    let output = umount(&place, &["--force"]);
+    let output = umount(&place.0, &["--force"]);
     assert!(output.status.success(), "{output:?}");
     assert!(!place.is_mounted() && is_gone(process));
 }
@@ -300,7 +285,7 @@ fn whoever_uses_a_mount_is_known_at_the_proxy_by_user_groups_and_job() {
         let subjects = api.subjects().unwrap().subjects;
         subjects.iter().any(|subject| subject.job == "dd.7" && subject.uid == 1000)
     });
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
 }
 
 #[test]
@@ -314,7 +299,7 @@ fn a_program_of_the_mount_can_be_run_in_a_job() {
         let status = Command::new(&program).env("SLURM_JOB_ID", "run.1").status().unwrap();
         assert!(status.success());
     }
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
 }
 
 #[test]
@@ -346,7 +331,7 @@ fn under_the_name_that_mount8_uses_it_mounts_too() {
     let output = call(&source(&proxy));
     assert!(output.status.success(), "{output:?}");
     assert!(place.is_mounted());
-    assert!(umount(&place, &[]).status.success());
+    assert!(umount(&place.0, &[]).status.success());
     let output = call("unix:///run/sluice/nobody-listens-here//x");
     assert_eq!(output.status.code(), Some(32), "{output:?}");
     assert!(output.stderr.starts_with(b"mount.sluice: "), "{output:?}");

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use controller::Controller;
-pub use copies::{LET_GO, making_copies, without_copies};
+pub use copies::{LET_GO, is_mounted, making_copies, umount};
 pub use testkit::p9::{P9Client, P9Entry, P9Frame, errno, names};
 pub use testkit::{PATIENCE, copy_program, everybodys, root_here, skip, until};
 

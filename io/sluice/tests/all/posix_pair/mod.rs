@@ -13,12 +13,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use testkit::again;
 
-use crate::common::{PATIENCE, Proxy, SLUICE, Setup, root_here, skip};
+use crate::common::{PATIENCE, Proxy, SLUICE, Setup, root_here, skip, umount};
 
 /// Two mounts of one proxy's export, which lets root be root and believes mounts about groups.
 pub struct Pair {
@@ -107,37 +107,17 @@ impl Mounted {
         let name = self.0.to_str().unwrap()[1..].replace('-', "\\x2d").replace('/', "-");
         PathBuf::from(format!("/run/sluice/mount-{name}.{ending}"))
     }
-
-    fn unmount(&self, flag: Option<&str>) -> Output {
-        let mut command = Command::new("timeout");
-        command.arg(PATIENCE.as_secs().to_string()).args([SLUICE, "umount"]);
-        command.arg(&self.0).args(flag).output().unwrap()
-    }
-
-    /// Once nothing of it is open any more: between fork and exec a process that another test
-    /// starts has what this one had open.
-    fn unmount_once_closed(&self) -> Output {
-        let began = Instant::now();
-        loop {
-            let output = self.unmount(None);
-            let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-            let is_mounted = table.contains(&format!(" {} ", self.0.display()));
-            if output.status.success() || !is_mounted || began.elapsed() > PATIENCE {
-                return output;
-            }
-        }
-    }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
-        let told = (!failed).then(|| self.unmount_once_closed());
+        let told = (!failed).then(|| umount(&self.0, &[]));
         let ended_well = told.as_ref().is_some_and(|output| output.status.success());
         let log = fs::read_to_string(self.record("log")).unwrap_or_default();
         if !ended_well {
             eprintln!("the mount at {} said: {log}", self.0.display());
-            self.unmount(Some("--force"));
+            umount(&self.0, &["--force"]);
         }
         let _ = fs::remove_file(self.record("log"));
         assert!(failed || ended_well, "{told:?}");
