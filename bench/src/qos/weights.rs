@@ -154,7 +154,8 @@ fn measure_case(
 ) -> anyhow::Result<()> {
     let bed = backend.bed();
     let top = match case.by {
-        WeightsLoad::Clients => MANY_THREADS,
+        // A job of writes keeps its backlog in the proxy's memory.
+        WeightsLoad::Clients => &format!("{MANY_THREADS}\nmemory_max = \"8GiB\""),
         WeightsLoad::Mounts => {
             "threads_max = 1024\nwindow_requests = 2048\nwindow_bytes = \"256MiB\""
         }
