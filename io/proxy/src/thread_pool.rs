@@ -151,6 +151,15 @@ impl ThreadPool {
         self.may_grow(&mut roster)
     }
 
+    /// Whether nobody reads the sockets and none is about to: the lead is vacant or its call is late,
+    /// and every other thread is busy. Then whoever ends a call takes over before it does more.
+    pub(crate) fn lacks_leader(&self, now: impl Fn() -> Time) -> bool {
+        let word = self.word.load(Ordering::SeqCst);
+        let is_late = || now().since(Time::from_nanos(word)) >= self.promote_after;
+        let lacks = word == VACANT || (word != POLLING && is_late());
+        lacks && !self.roster.lock().expect("not poisoned").standby
+    }
+
     /// Whether a new thread should be started because there is no standby thread.
     pub(crate) fn lacks_standby(&self) -> bool {
         let mut roster = self.roster.lock().expect("not poisoned");
@@ -270,6 +279,21 @@ mod tests {
         let late = Time::from_nanos(1_000) + Nanos::from_micros(200);
         assert_eq!(crew.next_role(move || late), ThreadRole::Lead);
         assert!(!crew.end_call(call));
+    }
+
+    #[test]
+    fn the_first_helper_that_returns_leads_where_no_thread_stands_by() {
+        let crew = crew();
+        let at = |ns: u64| move || Time::from_nanos(ns);
+        assert_eq!(crew.next_role(at(10)), ThreadRole::Lead);
+        assert!(!crew.lacks_leader(at(10)), "it polls");
+        let _call = crew.begin_call(Time::from_nanos(1_000));
+        assert!(!crew.lacks_leader(at(1_000)), "it may return in time");
+        assert!(crew.lacks_leader(at(1_000 + 200_000)));
+        crew.resign();
+        assert!(crew.lacks_leader(at(1_000)));
+        assert_eq!(crew.next_role(at(1_000)), ThreadRole::Lead);
+        assert!(!crew.lacks_leader(at(1_000)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The leader first reads the requests of every readable connection, so that the dispatcher sees
 //! the whole backlog. It then executes what the dispatcher chooses, and checks the sockets again
 //! after a bounded time. The duration of a call to the backend is unknown, so `thread_pool` lets a
-//! standby thread take over when the leader's call takes too long.
+//! standby thread take over when the leader's call takes too long, or the first thread that returns.
 
 use std::cell::Cell;
 use std::io;
@@ -318,22 +318,29 @@ impl Worker {
     }
 
     /// Executes the dispatchers' choices: all of them, or as long as `until` and while this thread
-    /// leads.
+    /// leads. One that does not lead stops where nobody else would read the sockets.
     fn execute_all(&mut self, until: Option<Time>) {
         for at in 0.. {
-            let Some(target) = self.server.target_at(at) else { break };
+            let target = self.server.target_at(at).filter(|_| !self.must_lead());
+            let Some(target) = target else { break };
             self.execute_target(&target, until);
         }
         self.flush_own();
     }
 
+    /// Whether this thread is to lead next: it has ended its call, and all others are in theirs.
+    fn must_lead(&self) -> bool {
+        !self.leads && self.server.crew.lacks_leader(|| self.server.clock.now())
+    }
+
     fn execute_target(&mut self, target: &Target, until: Option<Time>) {
         let (mut finished, mut chosen) = std::mem::take(&mut self.space);
         self.outbox.lock().expect("not poisoned").begin_round(target.len());
-        loop {
+        while !self.must_lead() {
             target.next(&mut finished, &mut chosen);
             let Some(first) = chosen.first() else { break };
-            let late = until.is_some_and(|until| first.started >= until);
+            // A read that is fetched was chosen long before its call.
+            let late = until.is_some_and(|until| first.called >= until);
             for mut running in chosen.drain(..) {
                 if !finished.is_empty() && !running.quick {
                     // It may take long: what ended before it must not wait for it.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod busy_threads;
 mod cached_reads;
 mod descriptors;
 mod dialect;

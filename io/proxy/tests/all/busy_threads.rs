@@ -1,0 +1,172 @@
+//! Requests that arrive while every thread of the proxy is in a call of the backend.
+//!
+//! ```text
+//!   reads of a job ─► threads_max of them wait in the backend, the others in the proxy
+//!   read of another job ─► in its socket ── one call returns ─► the sockets are read ─► its turn
+//! ```
+//!
+//! The file system of the test answers one read after the other, so nothing depends on time.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use fuse::{
+    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
+    FuseSession, Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply,
+};
+use ninep::{Fid, Request, open};
+use testkit::TestFolder;
+
+use crate::peer::{P9Client, PATIENCE, Setup, USER, root_here, skip, until};
+
+const FILE: InodeId = InodeId(2);
+const LEN: u64 = 16 << 20;
+const SIZE: u32 = 4096;
+/// Reads of the first job.
+const READS: u64 = 20;
+/// Where the other job reads.
+const OTHER: u64 = 8 << 20;
+/// Reads after which calls are known to take as long as they do, and how long that is at least.
+const LONG_READS: usize = 60;
+const LONG: Duration = Duration::from_millis(1);
+const TTL: Duration = Duration::from_secs(3600);
+
+/// One file of zeros, whose reads are answered by the test.
+struct GatedFile {
+    arrived: Sender<GatedRead>,
+}
+
+struct GatedRead {
+    offset: u64,
+    size: u32,
+    reply: Reply<DataReply>,
+}
+
+impl GatedRead {
+    fn answer(self) {
+        self.reply.bytes(&vec![0; self.size as usize]);
+    }
+}
+
+impl FileSystem for GatedFile {
+    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
+        if name.to_bytes() != b"file" {
+            return reply.error(Errno::NOENT);
+        }
+        let (generation, attributes) = (0, attributes(FILE));
+        let entry =
+            InodeEntry { inode: FILE, generation, attributes, ttl: TTL, attributes_ttl: TTL };
+        reply.ok(&entry);
+    }
+
+    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
+        reply.ok(&Attr { attributes: attributes(request.inode), ttl: TTL });
+    }
+
+    fn open(&self, _request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
+        reply.ok(&OpenedFile { flags: OpenFlags::DIRECT_IO, ..OpenedFile::default() });
+    }
+
+    /// The proxy's probe takes it for a directory that it may not change.
+    fn tmpfile(
+        &self,
+        _request: &FuseRequest,
+        _open: FuseOpen,
+        _new: NewFile,
+        reply: Reply<Created>,
+    ) {
+        reply.error(Errno::ACCESS);
+    }
+
+    fn read(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
+        let read = GatedRead { offset: read.offset, size: read.size, reply };
+        // The test may be over.
+        if let Err(unheard) = self.arrived.send(read) {
+            unheard.0.answer();
+        }
+    }
+}
+
+fn attributes(inode: InodeId) -> Attributes {
+    let (mode, size) = match inode {
+        InodeId::ROOT => (0o040_755, 0),
+        _ => (0o100_644, LEN),
+    };
+    let (uid, gid) = (USER, USER);
+    Attributes { number: inode.0, mode, size, links: 1, uid, gid, ..Attributes::default() }
+}
+
+#[test]
+fn a_request_that_arrives_while_all_threads_are_in_calls_is_read_when_one_of_them_returns() {
+    // With two slots the others wait in the dispatcher; with 64 they have theirs, and wait for a
+    // thread.
+    for slots in [2, 64] {
+        let Some(order) = order_of_reads(slots) else { return };
+        let at = order.iter().position(|offset| *offset == OTHER).unwrap();
+        assert!(slots > 2 || at <= 1, "{at} reads of the first job went before it: {order:?}");
+    }
+}
+
+/// The places of what is read, in the order in which that arrives at the file system.
+fn order_of_reads(slots: u32) -> Option<Vec<u64>> {
+    if !root_here() {
+        return None;
+    }
+    let folder = TestFolder::new();
+    let (arrived, reads) = channel();
+    let options = Options { request_timeout_s: 60, ..Options::default() };
+    let session = FuseSession::mount(folder.path(), GatedFile { arrived }, &options);
+    let _session = match session {
+        Ok(session) => session,
+        Err(error) => {
+            skip(&error.to_string());
+            return None;
+        }
+    };
+    let dir = folder.path().display();
+    let export = format!("[[export]]\nname = \"x\"\ndir = \"{dir}\"\ntarget = \"disk\"\n");
+    let target = format!("[[target]]\nname = \"disk\"\nslots_max = {slots}\n");
+    let rules = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n";
+    let setup = Setup::new("busy").top("threads_max = 2").rules(rules);
+    let served = setup.tables(&format!("{export}{target}")).start();
+    let client_of = |job: &str| {
+        let mut client = P9Client::open_door(&served.unix(USER));
+        client.version(1 << 20);
+        client.attach(0, &format!("x?job={job}"), USER).unwrap();
+        client.open_name(1, "file", open::RDONLY).unwrap();
+        client
+    };
+    let [mut first, mut other] = ["first", "other"].map(client_of);
+    let read = |offset| Request::Read { fid: Fid(1), offset, count: SIZE };
+    let next = || reads.recv_timeout(PATIENCE).expect("a read arrives at the backend");
+
+    // Reads are known to take long, so that whoever leads gives the lead away before it reads.
+    for _ in 0..LONG_READS {
+        let tag = first.send(&read(0));
+        let (read, began) = (next(), Instant::now());
+        until("a read has taken its time", || began.elapsed() >= LONG);
+        read.answer();
+        assert!(first.wait(tag).is_ok());
+    }
+    let tags = (0..READS).map(|n| first.send(&read(n * u64::from(SIZE)))).collect::<Vec<_>>();
+    // Both threads are in calls now.
+    let mut waiting: VecDeque<GatedRead> = (0..2).map(|_| next()).collect();
+    let tag = other.send(&read(OTHER));
+    let mut order = Vec::new();
+    for _ in 2..=READS {
+        waiting.pop_front().unwrap().answer();
+        waiting.push_back(next());
+        order.push(waiting.back().unwrap().offset);
+        let classes = served.control().classes().classes;
+        let class = classes.iter().find(|class| class.key == "jobid=other").unwrap();
+        let is_known = class.usage.queued + class.usage.running > 0;
+        assert!(is_known || order.contains(&OTHER), "it is still in its socket: {order:?}");
+    }
+    waiting.into_iter().for_each(GatedRead::answer);
+    assert!(tags.into_iter().all(|tag| first.wait(tag).is_ok()) && other.wait(tag).is_ok());
+    Some(order)
+}
