@@ -1,12 +1,12 @@
 //! What two jobs a and b are served by their weights, and whether both always had a backlog.
 //!
 //! ```text
-//!   rules: a has weight w, b has 1 ─► watch until b was served 50 (n + 1) requests ─► ratios
+//!   rules: a has weight w, b has 1 ─► watch until b was served 50 (D / s + 1) requests ─► ratios
 //! ```
 //!
-//! The error of SFQ(D) is bounded by the requests that are in service at once, so a ratio means
-//! something once the lighter class was served many times as many. In service are at most n of its
-//! requests: D slots hold D / s requests of s slots, and there are no more threads.
+//! The error of SFQ(D) is bounded by what D slots hold: so many requests of s slots are in service
+//! at once, and so many may overtake one that does not fit. A ratio means something once the lighter
+//! class was served many times as many. In service are no more than there are threads.
 //!
 //! Weights guarantee a division of the service only while both sides ask for more than they get. So
 //! the length of the dispatcher's queue is sampled all through the span: where it was no longer than
@@ -24,6 +24,8 @@ use super::bed::{QosProxy, QosTestBed};
 /// What one of the jobs asks for, and how many of its largest requests are in service at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharesJob {
+    /// D / s.
+    fitting: u64,
     in_service: u64,
     /// Requests that keep it backlogged, with some to spare for a generator that comes late.
     in_flight: u64,
@@ -60,14 +62,14 @@ impl SharesJob {
         let unit = target.read_costs.first().map_or(0, |point| point.cost_ns);
         let slots =
             sched::slots_needed(Nanos::new(cost), Nanos::new(unit), target.slots_max.max(1));
-        let fitting = u64::from(target.slots_max) / u64::from(slots);
-        let in_service = fitting.clamp(1, THREADS_MAX);
-        Ok(SharesJob { in_service, in_flight: (8 * in_service).max(64) })
+        let fitting = (u64::from(target.slots_max) / u64::from(slots)).max(1);
+        let in_service = fitting.min(THREADS_MAX);
+        Ok(SharesJob { fitting, in_service, in_flight: (8 * in_service).max(64) })
     }
 
     /// Of a job whose requests one thread executes, in microseconds each.
     pub(crate) fn on_one_thread() -> SharesJob {
-        SharesJob { in_service: 1, in_flight: 4 * 4096 }
+        SharesJob { fitting: 1, in_service: 1, in_flight: 4 * 4096 }
     }
 
     /// Returns the number of requests that it keeps under way.
@@ -80,7 +82,7 @@ impl SharesRule {
     /// The rule for a heavy and a light job; a tenth of it if `is_quick`.
     pub(crate) fn new(heavy: SharesJob, light: SharesJob, is_quick: bool) -> SharesRule {
         let times = if is_quick { 5 } else { 50 };
-        let light_requests = times * (light.in_service + 1);
+        let light_requests = times * (light.fitting + 1);
         let time_max = if is_quick { TIME_MAX / 30 } else { TIME_MAX };
         SharesRule { jobs: [heavy, light], light_requests, time_max }
     }
@@ -210,7 +212,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const BACKLOG_MAX: Duration = Duration::from_secs(30);
 const TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// A little less than `threads_max` of the proxies: some threads read the sockets.
-const THREADS_MAX: u64 = 1000;
+const THREADS_MAX: u64 = 250;
 
 #[cfg(test)]
 mod tests {
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     fn rule(heavy: u64, light: u64) -> SharesRule {
-        let job = |in_service| SharesJob { in_service, in_flight: 64 };
+        let job = |fitting| SharesJob { fitting, in_service: fitting, in_flight: 64 };
         SharesRule::new(job(heavy), job(light), false)
     }
 
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lighter_job_is_served_fifty_times_what_is_in_service() {
+    fn the_lighter_job_is_served_fifty_times_what_fits_the_slots() {
         assert_eq!(rule(8, 4).light_requests, 250);
         let costs = [(4096, 10), (65536, 100)];
         let points = costs.map(|(bytes, cost_ns)| CostPoint { bytes, cost_ns }).to_vec();
@@ -243,6 +245,10 @@ mod tests {
         let of = |size| SharesJob::on_slots(&target, Bytes::kib(size), false).unwrap().in_service;
         // 64 KiB are 10 small ones, so 16 slots.
         assert_eq!([of(4), of(64)], [64, 4]);
+        let deep = TargetReport { slots_max: 4096, ..target.clone() };
+        let job = SharesJob::on_slots(&deep, Bytes::kib(4), false).unwrap();
+        assert_eq!((job.in_service, job.fitting), (250, 4096), "no more than threads");
+        assert_eq!(SharesRule::new(job, job, false).light_requests, 50 * 4097);
         assert!(SharesJob::on_slots(&target, Bytes::kib(5), false).is_err());
     }
 

@@ -16,7 +16,7 @@ use super::super::figures::row::{FigureBound, FigureRow};
 use super::super::figures::sink::FigureSink;
 use super::super::figures::sources::FigureProgram;
 use super::super::work::WorkOp;
-use super::backend::{BackendKind, ColdFile, MANY_THREADS, QosBackend};
+use super::backend::{BackendKind, ColdFile, QosBackend};
 use super::bed::{QosProxy, QosSetup, QosTestBed};
 use super::job::{QosJob, QosJobPart};
 use super::mounted::{ENDLESS, QosFio, QosMount, on};
@@ -28,7 +28,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     name: "shares",
     title: "Shares by weight",
     what: "Two jobs with weights w : 1, both always backlogged, until the lighter one was served 50 \
-           times as many of its requests as are in service at once. Costs and D are those of `sluice \
+           times as many of its requests as fit the D slots. Costs and D are those of `sluice \
            calibrate`. The ratio is of the charged cost, or of bytes where `cost = \"bytes\"`.",
     sources: &["bench/src/qos/weights.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Mount, FigureProgram::Calibrate],
@@ -155,9 +155,9 @@ fn measure_case(
     let bed = backend.bed();
     let top = match case.by {
         // A job of writes keeps its backlog in the proxy's memory.
-        WeightsLoad::Clients => &format!("{MANY_THREADS}\nmemory_max = \"8GiB\""),
+        WeightsLoad::Clients => "threads_max = 256\nmemory_max = \"8GiB\"",
         WeightsLoad::Mounts => {
-            "threads_max = 1024\nwindow_requests = 2048\nwindow_bytes = \"256MiB\""
+            "threads_max = 256\nwindow_requests = 2048\nwindow_bytes = \"256MiB\""
         }
         WeightsLoad::CachedByOneThread => "threads = 1",
     };
@@ -244,7 +244,7 @@ impl WeightsJobs {
         let mut jobs =
             WeightsJobs { clients: Vec::new(), programs: Vec::new(), mounts: Vec::new() };
         for (job, half, n) in halves {
-            let options = format!("allow_other,job=fixed:{job}");
+            let options = format!("allow_other,threads=4,job=fixed:{job}");
             let mount = QosMount::start(bed, proxy, &format!("{}-{job}", case.name), &options)?;
             mount.allow_background(2 * n.in_flight())?;
             jobs.programs.push(QosFio::start(bed, job, FIRST, &half.fio(backend, &mount, job, n))?);
