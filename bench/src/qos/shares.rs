@@ -4,9 +4,9 @@
 //!   rules: a has weight w, b has 1 ─► watch until b was served 50 (D / s + 1) requests ─► ratios
 //! ```
 //!
-//! The error of SFQ(D) is bounded by what D slots hold: so many requests of s slots are in service
-//! at once, and so many may overtake one that does not fit. A ratio means something once the lighter
-//! class was served many times as many. In service are no more than there are threads.
+//! The error of SFQ(D) is bounded by D / s requests of s slots: at most that many are in service at
+//! once, and at most that many overtake a request that does not fit. A ratio means something once
+//! the lighter class was served many times as many. In service are no more than there are threads.
 //!
 //! Weights guarantee a division of the service only while both sides ask for more than they get. So
 //! the length of the dispatcher's queue is sampled all through the span: where it was no longer than

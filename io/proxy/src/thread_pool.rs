@@ -151,8 +151,9 @@ impl ThreadPool {
         self.may_grow(&mut roster)
     }
 
-    /// Whether nobody reads the sockets and none is about to: the lead is vacant or its call is late,
-    /// and every other thread is busy. Then whoever ends a call takes over before it does more.
+    /// Whether no thread reads the sockets and none is about to: the lead is vacant or its call is
+    /// late, and every other thread is busy. Then a thread that ends a call takes over before it
+    /// does more.
     pub(crate) fn lacks_leader(&self, now: impl Fn() -> Time) -> bool {
         let word = self.word.load(Ordering::SeqCst);
         let is_late = || now().since(Time::from_nanos(word)) >= self.promote_after;
