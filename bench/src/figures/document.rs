@@ -400,8 +400,8 @@ mod tests {
             faults,
             [
                 "a/gone: measured, and no row has this name",
-                "a/none: 0 of 2 rounds: make figures ROW=a/none",
                 "a/slow: 1 of 2 rounds: make figures ROW=a/slow",
+                "a/none: 0 of 2 rounds: make figures ROW=a/none",
                 "a/slow: sluice ≥ 2 × diod: missed, and bench/causes.toml has no cause",
             ]
         );
