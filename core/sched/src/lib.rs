@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   subject + kind ─► class ─► queue per lane and direction ─► its meters ─► ready heads
-//!    (classify)      (class)                                  (admission)      (lane)
+//!    (registry)     (registry)          (lanes)                (meters)        (lanes)
 //!                                                                                │
 //!        complete ◄── running, using slots  ◄── urgent | reserved | weight ◄────┘
-//!                                                       (choose)
+//!     (observation)                                   (lanes)
 //! ```
 //!
 //! A request belongs to one class, which has a weight and may have a reservation and a cap on
@@ -17,45 +17,29 @@
 //! The dispatcher is a plain struct that is passed the time. It never waits: a call returns a
 //! request, and [`Dispatcher::next_deadline`] is the time of the next call.
 
-mod activity;
-mod admission;
-mod change;
-mod choose;
-mod class;
-mod classify;
-mod cost;
-mod deferred;
-mod dependent;
 mod dispatcher;
-mod donate;
-mod dormant;
-mod grant;
 mod heap;
+mod idle;
 mod ids;
-mod invariants;
-mod lane;
-mod meter;
-mod pattern;
-mod recalibrate;
-mod remote_delay;
-mod report;
-mod reservation;
-mod reservation_clock;
+mod index;
+mod keys;
+mod lanes;
+mod meters;
+mod observation;
+mod pacer;
+mod registry;
 mod slab;
-mod slot_controller;
-mod slots;
 mod tags;
-mod totals;
+mod terms;
 mod turns;
-mod unreported;
-mod wait;
 
-pub use activity::Activity;
-pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
-pub use dispatcher::{Arrival, Dispatched, Dispatcher, TargetParams};
-pub use donate::{Donated, DonationReport};
+pub use dispatcher::{Arrival, Dispatcher, Donated};
 pub use ids::{ClassId, RequestId, SubjectId};
-pub use report::{ClassReport, SubjectReport, Usage};
-pub use slots::slots_needed;
+pub use lanes::{
+    CostMode, Costs, Curve, CurveError, Dispatched, LaneCosts, TargetParams, slots_needed,
+};
+pub use observation::{
+    Activity, ClassReport, DonationReport, MeterPayers, MeterStatus, SubjectDetail, SubjectReport,
+    Usage, WaitCause, WaitCauseReport, WaitReport,
+};
 pub use turns::Turns;
-pub use wait::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};

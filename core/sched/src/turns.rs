@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use model::{Nanos, Rate, Share, Time};
 
-use crate::meter::Pacer;
+use crate::pacer::Pacer;
 
 /// Queries of callers `K` that wait for their turn.
 #[derive(Debug)]

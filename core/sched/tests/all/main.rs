@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod activity;
 mod calls;
 mod closes;
 mod dependent_rules;

@@ -1,0 +1,129 @@
+//! Changes of rules and of the target while requests wait and run.
+//!
+//! ```text
+//!   take every waiting request out ─► drop all classifications ─► new rules for classes and meters
+//!                                                                      │ same name and key: same
+//!   put them back in order of arrival ◄────────────────────────────────┘ tags, same debt
+//! ```
+//!
+//! A change applies at once to waiting requests. A running request completes against the class and
+//! the meters that it was charged to. No change refills a meter.
+
+use std::sync::Arc;
+
+use model::{RuleSet, Time};
+
+use super::Dispatcher;
+use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
+use crate::lanes::{LANES, QUEUES, QueuePlace, TargetParams};
+
+impl Dispatcher {
+    /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Poll
+    /// afterwards.
+    ///
+    /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths of the
+    /// rules then in force. Take subjects again where `path={…}` is used.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        self.advance(now);
+        let waiting = self.take_waiting();
+        for chain in self.lanes.keep_paid_chains() {
+            self.meters.retain_chain(chain);
+        }
+        for subject in self.registry.subjects().collect::<Vec<SubjectIndex>>() {
+            self.drop_classifications(subject);
+        }
+        self.terms.set_rules(rules, self.now);
+        self.lanes.set_reserved_slots(self.terms.reserved_slots());
+        for class in self.active_classes() {
+            self.set_terms(class);
+        }
+        self.meters.set_limits(|key| self.terms.limit_of(key), self.now);
+        self.requeue(waiting);
+        self.recount_dependents();
+        // The last request of a class may have missed the cache under older rules and has moved to
+        // another class.
+        self.active_classes().into_iter().for_each(|class| self.rest_unused(class));
+        self.finish_call();
+    }
+
+    /// Replaces slots and costs: at once for what waits. O(everything). Poll afterwards.
+    pub fn set_target(&mut self, target: TargetParams, now: Time) {
+        self.advance(now);
+        self.lanes.set_target(target);
+        self.weigh_again();
+        self.finish_call();
+    }
+
+    /// Puts waiting requests back in line with the current costs and sizes.
+    pub(super) fn weigh_again(&mut self) {
+        let waiting = self.take_waiting();
+        self.lanes.weigh_again(&waiting);
+        for index in waiting {
+            self.queue_up(index);
+        }
+    }
+
+    /// Brings limits that depend on other rules up to date.
+    pub(super) fn apply_dependents(&mut self) {
+        let changed = self.terms.update_dependents(self.now);
+        if changed.is_empty() {
+            return;
+        }
+        self.meters.set_rates(&changed, self.now);
+        for (rule, rate) in changed.into_iter().filter(|(rule, _)| self.terms.is_realtime(rule)) {
+            for class in self.active_classes() {
+                let is_of_it = *self.registry.key(class).rule == *rule;
+                if is_of_it && self.lanes.has_reservation(class) {
+                    self.lanes.set_reserved_rate(class, rate, self.now);
+                }
+            }
+        }
+    }
+
+    /// Counts all requests again, after a change of rules.
+    fn recount_dependents(&mut self) {
+        if self.terms.next_update().is_none() {
+            return;
+        }
+        for class in self.active_classes() {
+            let watched = self.lanes.watched(class);
+            let (queued, running, _) = self.lanes.load_of(class);
+            if watched != 0 {
+                let outstanding = i64::from(queued) + i64::from(running);
+                self.terms.count_dependents(watched, outstanding, self.now);
+            }
+        }
+        self.apply_dependents();
+    }
+
+    /// The indices of all active classes.
+    pub(super) fn active_classes(&self) -> Vec<ClassIndex> {
+        self.registry.classes().collect()
+    }
+
+    /// Empties every queue and returns what waited, in order of arrival.
+    fn take_waiting(&mut self) -> Vec<RequestIndex> {
+        let classes = self.active_classes();
+        for class in &classes {
+            for (lane, queue) in
+                (0..LANES.len()).flat_map(|lane| (0..QUEUES).map(move |q| (lane, q)))
+            {
+                let place = QueuePlace { class: *class, lane, queue };
+                if !self.lanes.is_empty(place) {
+                    self.withdraw(place);
+                }
+            }
+        }
+        self.lanes.take_waiting(classes.into_iter())
+    }
+
+    fn requeue(&mut self, waiting: Vec<RequestIndex>) {
+        for index in waiting {
+            let request = self.lanes.request(index);
+            let (subject, kind) = (request.subject, request.kind);
+            let way = self.classification(subject, kind);
+            self.lanes.reclassify(index, way.class, way.chain);
+            self.queue_up(index);
+        }
+    }
+}

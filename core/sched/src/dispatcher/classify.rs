@@ -1,0 +1,137 @@
+//! Classification: from the identity of a request to the class and meters that it is charged to;
+//! and when classes and subjects come and go.
+
+use std::sync::Arc;
+
+use model::{Identity, OpKind, PathSet, RuleSet};
+
+use super::Dispatcher;
+use crate::ids::SubjectId;
+use crate::index::{ClassIndex, DormantIndex, SubjectIndex};
+use crate::keys::ClassKey;
+use crate::registry::Classification;
+
+impl Dispatcher {
+    /// The subject for an identity in these directories; each call must be matched by one
+    /// of [`Dispatcher::release_subject`].
+    pub fn subject(&mut self, who: &Identity, paths: PathSet) -> SubjectId {
+        self.subject_through(who, paths, &Arc::default())
+    }
+
+    /// The subject of requests through one export, for callers that count what each export let in.
+    /// The rules know no exports.
+    pub fn subject_through(
+        &mut self,
+        who: &Identity,
+        paths: PathSet,
+        export: &Arc<str>,
+    ) -> SubjectId {
+        let known = self.registry.find_subject(who, paths, export);
+        let index = known.unwrap_or_else(|| {
+            let sibling = self.registry.subject_of_job(&who.job);
+            let index = self.registry.add_subject(who, paths, export);
+            self.observation.add_subject(index, sibling, self.now);
+            index
+        });
+        self.registry.retain_subject(index)
+    }
+
+    /// Gives a subject back. Its requests that have not completed are not disturbed.
+    ///
+    /// # Panics
+    /// If it was released as often as it was taken.
+    pub fn release_subject(&mut self, id: SubjectId) {
+        let index = self.registry.release_subject(id);
+        self.rest_subject(index);
+    }
+
+    /// Class and meters of a subject's requests of one kind.
+    #[inline]
+    pub(super) fn classification(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
+        match self.registry.way(subject, kind) {
+            Some(way) => way,
+            None => self.classify(subject, kind),
+        }
+    }
+
+    fn classify(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
+        let (who, paths) = (self.registry.identity(subject).clone(), self.registry.paths(subject));
+        let class = self.class_for(&who, kind, paths);
+        let key = self.registry.key(class).clone();
+        let meters = self.terms.meters_for(&key, &who, kind, paths);
+        debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
+        let known = self.registry.ways_of(subject).filter_map(|way| way.chain.get());
+        let chain = self.meters.chain_for(class, meters, known);
+        self.registry.set_way(subject, kind, class, chain)
+    }
+
+    fn class_for(&mut self, who: &Identity, kind: OpKind, paths: PathSet) -> ClassIndex {
+        let rule = self.terms.rule_for(who, kind, paths);
+        let key = self.registry.key_for(rule, who, kind);
+        if let Some(index) = self.registry.find_class(&key) {
+            return index;
+        }
+        let dropped = rule.and_then(|rule| self.registry.class_to_drop_for(rule, &key));
+        dropped.into_iter().for_each(|dropped| self.drop_dormant(dropped));
+        self.activate(key)
+    }
+
+    /// Makes a class active.
+    fn activate(&mut self, key: ClassKey) -> ClassIndex {
+        let new = self.registry.activate(key);
+        self.lanes.add_class(new.index, new.id, new.dormant);
+        self.observation.add_class(new.index, new.dormant);
+        self.meters.grow_waiters(self.lanes.waiters());
+        self.set_terms(new.index);
+        new.index
+    }
+
+    /// Gives a class what the rules grant it now.
+    pub(super) fn set_terms(&mut self, class: ClassIndex) {
+        let terms = self.terms.of_class(self.registry.key(class));
+        self.lanes.set_terms(class, &terms, self.now);
+    }
+
+    /// Drops the classifications of a subject, since its rules changed or it is idle.
+    pub(super) fn drop_classifications(&mut self, subject: SubjectIndex) {
+        for way in self.registry.take_ways(subject) {
+            if let Some(chain) = way.chain.get() {
+                self.meters.drop_chain(chain, self.now);
+            }
+            self.rest_unused(way.class);
+        }
+    }
+
+    /// Makes a class dormant that has neither references nor requests.
+    #[inline]
+    pub(super) fn rest_unused(&mut self, class: ClassIndex) {
+        if !self.lanes.has_requests(class) && self.registry.is_unreferenced(class) {
+            self.rest_class(class);
+        }
+    }
+
+    fn rest_class(&mut self, class: ClassIndex) {
+        let (dormant, surplus) = self.registry.rest_class(class);
+        self.lanes.rest_class(class, dormant);
+        self.observation.rest_class(class, dormant);
+        surplus.into_iter().for_each(|oldest| self.drop_dormant(oldest));
+    }
+
+    /// Forgets a dormant class.
+    fn drop_dormant(&mut self, dormant: DormantIndex) {
+        self.registry.drop_dormant(dormant);
+        self.observation.drop_dormant(dormant);
+    }
+
+    /// Puts a subject among the idle, if it has neither references nor requests.
+    pub(super) fn rest_subject(&mut self, subject: SubjectIndex) {
+        if !self.registry.is_unused(subject) {
+            return;
+        }
+        self.drop_classifications(subject);
+        if let Some(oldest) = self.registry.rest_subject(subject) {
+            self.observation.drop_subject(oldest);
+            self.registry.drop_subject(oldest);
+        }
+    }
+}

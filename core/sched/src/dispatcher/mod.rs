@@ -1,0 +1,445 @@
+//! The dispatcher's public calls: how its owners work together.
+//!
+//! ```text
+//!   enqueue ─► queue of its class ─► meters ─► ready ─► poll_dispatch ─► running ─► complete
+//!      cancel ◄────────┴───────────────┴────────┘                          │ miss: back, first
+//!                                                                          ▼ in line, other lane
+//!   registry   whose request it is: subject, class        lanes        which head is next
+//!   meters     whether a head may pass, what it pays      observation  what was used and waited for
+//!   terms      what rules and a controller give each of them
+//! ```
+//!
+//! No owner calls another one but the lanes, which count waiting at the observation. After any call
+//! that takes `now`, poll again until there is nothing. Time never goes backwards here: each call
+//! takes the later of its `now` and the last one.
+
+mod admission;
+mod change;
+mod classify;
+mod donate;
+mod grants;
+mod invariants;
+mod reports;
+
+use std::sync::Arc;
+
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, RuleSet, Time};
+
+use crate::ids::{RequestId, SubjectId};
+use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
+use crate::lanes::{
+    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
+};
+use crate::meters::Meters;
+use crate::observation::{CompletedRequest, Observation};
+use crate::registry::Registry;
+use crate::terms::Terms;
+
+pub use donate::Donated;
+
+/// A request as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The subject of the request.
+    pub subject: SubjectId,
+    /// The kind of the request.
+    pub kind: OpKind,
+    /// The requested amount; corrected by what `complete` reports as served.
+    pub amount: Amount,
+    /// The lane that is expected to serve it.
+    pub lane: Lane,
+    /// The caller's own name for it, returned unchanged.
+    pub token: u64,
+}
+
+/// The scheduler of one target: it picks the next request to perform.
+///
+/// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
+/// the reports: a call moves one head for each meter that fell due since the last one, at
+/// most 64 more of each meter that has saved its burst, and sends at most 64 back in line.
+/// What waits is bounded by what the caller enqueues: sessions bound their requests.
+/// Unused classes, meters and subjects are kept up to a constant number.
+#[derive(Debug)]
+pub struct Dispatcher {
+    now: Time,
+    terms: Terms,
+    registry: Registry,
+    meters: Meters,
+    lanes: Lanes,
+    observation: Observation,
+    #[cfg(debug_assertions)]
+    calls: u64,
+}
+
+impl Dispatcher {
+    /// A dispatcher with nothing queued.
+    pub fn new(target: TargetParams, rules: Arc<RuleSet>) -> Dispatcher {
+        let mut new = Dispatcher {
+            now: Time::ZERO,
+            terms: Terms::new(rules),
+            registry: Registry::default(),
+            meters: Meters::default(),
+            lanes: Lanes::new(target),
+            observation: Observation::default(),
+            #[cfg(debug_assertions)]
+            calls: 0,
+        };
+        new.lanes.set_reserved_slots(new.terms.reserved_slots());
+        new.apply_dependents();
+        new
+    }
+
+    /// Enqueues a request. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the subject was released as often as it was taken.
+    pub fn enqueue(&mut self, arrival: Arrival, now: Time) -> RequestId {
+        self.advance(now);
+        let Arrival { kind, amount, lane, token, .. } = arrival;
+        let subject = self.registry.find(arrival.subject);
+        let way = self.classification(subject, kind);
+        self.count_in(subject);
+        let (class, chain) = (way.class, way.chain);
+        let lane = lane as usize;
+        let new = NewRequest { subject, class, chain, kind, amount, lane, token };
+        let index = self.lanes.insert(new, self.now);
+        self.queue_up(index);
+        self.count_dependents(class, 1);
+        self.finish_call();
+        self.lanes.id_of(index)
+    }
+
+    /// The next request to perform; `None` when nothing may go now. Poll until then.
+    ///
+    /// Rarely it is `None` because this call has sent many heads back to meters that are in debt.
+    /// Then [`Dispatcher::next_deadline`] is now.
+    pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
+        self.advance(now);
+        self.admit_ready();
+        for _ in 0..REQUEUED_MAX {
+            let (lane, choice) = self.lanes.next_choice(self.now)?;
+            let Some(index) = self.take(lane, choice) else {
+                // A head that went back in line no longer delays others at its meters.
+                self.admit_ready();
+                continue;
+            };
+            if choice != Choice::Urgent {
+                self.lanes.end_turn(lane);
+            }
+            let dispatched = self.run(index);
+            self.finish_call();
+            return Some(dispatched);
+        }
+        None
+    }
+
+    /// Ends a dispatched request: frees its slots and charges what was served in place of what was
+    /// requested. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the request is not running.
+    pub fn complete(&mut self, id: RequestId, served: Amount, now: Time) {
+        self.advance(now);
+        let index = self.lanes.running(id);
+        let QueuedRequest { class, subject, lane, kind, chain, amount, .. } =
+            *self.lanes.request(index);
+        let lane = usize::from(lane);
+        self.lanes.free_slots(index, self.now, &mut self.observation);
+        self.lanes.note_served(lane, class, self.now);
+        if served != amount {
+            self.lanes.correct(index, served, self.now, &mut self.observation);
+            if let Some(chain) = chain.get() {
+                self.meters.charge(chain, kind, amount, served, self.now);
+            }
+        }
+        let request = self.lanes.request(index);
+        let service = self.now.since(request.started);
+        let done = CompletedRequest {
+            kind,
+            served,
+            cost: Nanos::new(request.cost),
+            queue_time: request.started.since(request.arrived),
+            service_time: service,
+            is_delayed: request.is_delayed(),
+        };
+        let owned_chain = if request.owns_chain() { chain.get() } else { None };
+        self.observation.count_completed(subject, class, done);
+        self.lanes.end_running(class);
+        self.count_dependents(class, -1);
+        self.lanes.remove(index);
+        if let Some(chain) = owned_chain {
+            self.meters.drop_chain(chain, self.now);
+        }
+        self.count_out(subject);
+        self.rest_unused(class);
+        if lane == DEVICE
+            && self.lanes.record_completion(
+                index,
+                kind,
+                served,
+                service,
+                self.now,
+                &mut self.observation,
+            )
+        {
+            self.weigh_again();
+        }
+        self.finish_call();
+    }
+
+    /// Moves a request that was dispatched in the cached lane to the device lane. It frees its
+    /// slot, keeps what it paid its meters, and gives back its turn by a reservation. It is charged
+    /// the cost of a call that moved nothing, and waits in the device lane before its class's later
+    /// arrivals. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the request is not running in the cached lane.
+    pub fn miss(&mut self, id: RequestId, now: Time) {
+        self.advance(now);
+        let index = self.lanes.running(id);
+        let class = self.lanes.request(index).class;
+        let attempt = self.lanes.move_to_device(index, self.now, &mut self.observation);
+        self.observation.count_missed(class, attempt);
+        self.queue_up(index);
+        self.finish_call();
+    }
+
+    /// Removes a request that still waits and returns its token; `None` if it runs or is gone. What
+    /// it had paid is given back. Poll afterwards.
+    pub fn cancel(&mut self, id: RequestId, now: Time) -> Option<u64> {
+        self.advance(now);
+        let index = self.lanes.find(id)?;
+        let request = *self.lanes.request(index);
+        let QueuedRequest { token, subject, class, stage, kind, amount, .. } = request;
+        if stage == RequestStage::Running {
+            return None;
+        }
+        self.unqueue(index);
+        if let Some(chain) = request.chain.get().filter(|_| request.has_paid()) {
+            self.meters.charge(chain, kind, amount, Amount::default(), self.now);
+        }
+        self.count_dependents(class, -1);
+        self.lanes.remove(index);
+        if request.owns_chain() {
+            self.meters.drop_chain(request.chain.known(), self.now);
+        }
+        self.count_out(subject);
+        self.rest_unused(class);
+        self.finish_call();
+        Some(token)
+    }
+
+    /// Counts what a running metadata request was charged, since its client reports it to no other
+    /// server. To be called before `complete`.
+    ///
+    /// # Panics
+    /// If the request is not running.
+    pub fn count_unreported(&mut self, id: RequestId) {
+        let request = self.lanes.request(self.lanes.running(id));
+        let (key, class) =
+            (self.registry.key(request.class), self.registry.class_id(request.class));
+        self.observation.count_unreported(class, key, Nanos::new(request.cost));
+    }
+
+    /// Counts what a running read or write moved, whether it began where no recent one through the
+    /// same open file had ended (`random`), and how many that were counted as such have turned out
+    /// to follow it (`joined`). Other requests, and those that moved nothing, are not counted. To be
+    /// called before `complete`.
+    ///
+    /// # Panics
+    /// If the request is not running.
+    pub fn count_access(&mut self, id: RequestId, moved: Bytes, random: bool, joined: u8) {
+        let request = self.lanes.request(self.lanes.running(id));
+        let (subject, kind) = (request.subject, request.kind);
+        self.observation.count_access(subject, kind, moved, random, joined);
+    }
+
+    /// Charges a subject for remote service: requests of this kind had service of this cost at
+    /// other servers since its previous request here. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the subject was released as often as it was taken.
+    pub fn charge_remote_service(
+        &mut self,
+        subject: SubjectId,
+        kind: OpKind,
+        cost: Nanos,
+        now: Time,
+    ) {
+        self.advance(now);
+        let subject = self.registry.find(subject);
+        let class = self.classification(subject, kind).class;
+        self.observation.count_remote(Some(subject), class, cost);
+        self.lanes.charge_remote(class, cost, self.now, &mut self.observation);
+        self.finish_call();
+    }
+
+    /// When to poll again even though nothing arrives or completes. That is now while there is
+    /// work, when a meter lets a head go, or when a reservation falls due behind a head that does
+    /// not fit. `None`: no such time.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if self.has_work() {
+            return Some(self.now);
+        }
+        let lanes = (0..LANES.len()).filter(|lane| self.lanes.has_free_slot(*lane));
+        let times = lanes.flat_map(|lane| {
+            [self.meters.deadline(lane), self.lanes.reservation_deadline(lane, self.now)]
+        });
+        let waits = self.lanes.queued() > 0;
+        let update = self.terms.next_update().filter(|_| waits).map(|at| at.max(self.now));
+        times.flatten().chain(update).min()
+    }
+
+    /// Whether `poll_dispatch` at the time of the last call has a request to choose. It may return
+    /// true in vain when the last dispatch put the next heads' meters into debt.
+    pub fn has_work(&self) -> bool {
+        self.lanes.next_choice(self.now).is_some()
+    }
+
+    /// How many requests wait.
+    pub fn queued(&self) -> usize {
+        self.lanes.queued()
+    }
+
+    /// The shortfall of reservations in the last second, in parts per million of the reserved
+    /// rates. It is above 0 if more is reserved than the target gives, and if requests wait for a
+    /// reservation and the target gives nothing. O(classes).
+    pub fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
+        self.lanes.reservation_shortfall_ppm(self.now.max(now))
+    }
+
+    /// The current limits that depend on other rules, by rule.
+    pub fn dependent_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
+        self.terms.dependent_limits()
+    }
+
+    /// The current D: the target's `slots_max`, or less to meet its latency.
+    pub fn slots_max(&self) -> u32 {
+        self.lanes.slots_max()
+    }
+
+    /// The target it schedules for; its costs as they were learnt.
+    pub fn target(&self) -> &TargetParams {
+        self.lanes.target()
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> &Arc<RuleSet> {
+        self.terms.rules()
+    }
+
+    // ---- the steps that calls share ----
+
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.lanes.advance(self.now);
+        if self.terms.next_update().is_some_and(|at| self.now >= at) {
+            self.apply_dependents();
+        }
+    }
+
+    /// Ends a call that changed something: no head is left waiting at a meter that is due.
+    fn finish_call(&mut self) {
+        self.admit_ready();
+        #[cfg(debug_assertions)]
+        {
+            // Checked often while small, seldom later: a check costs O(everything).
+            self.calls += 1;
+            if self.calls.is_power_of_two() || self.calls.is_multiple_of(4099) {
+                self.check_invariants();
+            }
+        }
+    }
+
+    /// Takes what a lane has chosen out of its queue and charges it; the choice must still hold.
+    /// `None` if a meter of the head fell into debt since it became ready: it waits there, choose
+    /// again.
+    fn take(&mut self, lane: usize, choice: Choice) -> Option<RequestIndex> {
+        if choice == Choice::Urgent {
+            let index = self.lanes.take_urgent(lane, self.now, &mut self.observation);
+            self.charge_meters(index);
+            return Some(index);
+        }
+        let place = self.lanes.chosen_queue(lane, choice);
+        if !self.confirm(place) {
+            return None;
+        }
+        self.lanes.charge_choice(place, choice, self.now);
+        let index = self.lanes.head_to_start(place, self.now, &mut self.observation);
+        if self.lanes.request(index).chain.is_some() {
+            self.unready(place);
+            self.charge_meters(index);
+        }
+        if self.lanes.take_head(place, self.now) {
+            self.admit(place);
+        }
+        self.lanes.settle(place.class, lane, self.now, &mut self.observation);
+        Some(index)
+    }
+
+    fn run(&mut self, index: RequestIndex) -> Dispatched {
+        let started = self.lanes.run(index, self.now);
+        if started.watched != 0 {
+            self.terms.count_dispatched(started.watched, started.amount);
+        }
+        Dispatched {
+            id: started.id,
+            token: started.token,
+            subject: self.registry.id_of(started.subject),
+            class: started.class,
+            kind: started.kind,
+            lane: started.lane,
+            slots: started.slots,
+            queued: started.queued,
+            write_mode: started.write_mode,
+        }
+    }
+
+    /// Puts a request at the end of its queue.
+    fn queue_up(&mut self, index: RequestIndex) {
+        if let Some(place) = self.lanes.queue_up(index, self.now) {
+            self.admit(place);
+            self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
+        }
+    }
+
+    /// Takes a waiting request out of its queue.
+    fn unqueue(&mut self, index: RequestIndex) {
+        if !self.lanes.is_head(index) {
+            return self.lanes.unlink(index, self.now);
+        }
+        let place = self.lanes.request(index).place();
+        self.withdraw(place);
+        self.lanes.unlink(index, self.now);
+        if !self.lanes.is_empty(place) {
+            self.admit(place);
+        }
+        self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
+    }
+
+    /// Counts a request of a subject in.
+    fn count_in(&mut self, subject: SubjectIndex) {
+        if self.registry.count_in(subject) {
+            self.observation.begin_activity(subject, self.now);
+        }
+    }
+
+    /// Counts a request of a subject out.
+    fn count_out(&mut self, subject: SubjectIndex) {
+        if self.registry.count_out(subject) {
+            self.observation.end_activity(subject, self.now);
+            self.rest_subject(subject);
+        }
+    }
+
+    /// Counts a class's requests in or out where others depend on its rule.
+    fn count_dependents(&mut self, class: ClassIndex, change: i64) {
+        let watched = self.lanes.watched(class);
+        if watched != 0 && self.terms.count_dependents(watched, change, self.now) {
+            self.apply_dependents();
+        }
+    }
+}
+
+/// How many heads one call sends back in line before it leaves the rest to the next.
+const REQUEUED_MAX: usize = 64;

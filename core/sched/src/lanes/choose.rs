@@ -1,0 +1,410 @@
+//! The choice of the next request in a lane, and its effect on start tags and slots.
+//!
+//! ```text
+//!   1. urgent                            holds nothing, waits for nothing, is charged
+//!   2. reserved and due, earliest first  does not fit? freed slots collect, nothing passes
+//!   3. smallest S                        does not fit? a smaller one may pass it, until D
+//!                                        slots have or it leads by as much; then freed
+//!                                        slots collect
+//! ```
+//!
+//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows the smallest
+//! S among the ready heads and does not move for reservations and urgent requests. The bound on F
+//! limits how long service beyond its weight (a reservation, a time alone) counts against a class.
+
+use model::{Lane, Nanos, OpKind, Time, WriteMode};
+
+use super::Lanes;
+use super::class::{LaneClass, NO_SIZE};
+use super::lane::{DEVICE, LANES};
+use super::request::{QueuePlace, QueuedRequest, RequestStage};
+use crate::ids::{ClassId, RequestId, SubjectId};
+use crate::index::{ClassIndex, OptionalIndex, RequestIndex, SubjectIndex};
+use crate::observation::{AREA_MAX_NS, Observation, WAIT_MIN_NS, WaitedHead};
+
+/// A dispatched request: perform it, then call `complete` or `miss`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatched {
+    /// The id of the request.
+    pub id: RequestId,
+    /// The caller's name for it.
+    pub token: u64,
+    /// The subject of the request.
+    pub subject: SubjectId,
+    /// The class that paid for it.
+    pub class: ClassId,
+    /// The kind of the request.
+    pub kind: OpKind,
+    /// The lane that is to serve it.
+    pub lane: Lane,
+    /// Slots in use by it until it completes.
+    pub slots: u32,
+    /// How long it waited here.
+    pub queued: Nanos,
+    /// How its rule wants writes to reach the backend; `None`: as the target says.
+    pub write_mode: Option<WriteMode>,
+}
+
+/// The next step of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Urgent,
+    Reservation {
+        class: ClassIndex,
+    },
+    Weight {
+        class: ClassIndex,
+    },
+    /// `class` overtakes the head `over`, which does not fit.
+    Backfill {
+        class: ClassIndex,
+        over: ClassIndex,
+    },
+}
+
+/// A request that runs from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StartedRequest {
+    pub(crate) id: RequestId,
+    pub(crate) token: u64,
+    pub(crate) subject: SubjectIndex,
+    pub(crate) class: ClassId,
+    pub(crate) kind: OpKind,
+    pub(crate) lane: Lane,
+    pub(crate) slots: u32,
+    pub(crate) queued: Nanos,
+    pub(crate) amount: model::Amount,
+    pub(crate) write_mode: Option<WriteMode>,
+    /// Bits of the parents of other rules that it counts for.
+    pub(crate) watched: u64,
+}
+
+impl Lanes {
+    /// The lane whose turn it is, and its next step.
+    #[inline]
+    pub(crate) fn next_choice(&self, now: Time) -> Option<(usize, Choice)> {
+        let order = [self.next_lane, 1 - self.next_lane];
+        if let Some(lane) = order.into_iter().find(|lane| !self.states[*lane].urgent.is_empty()) {
+            return Some((lane, Choice::Urgent));
+        }
+        for lane in order {
+            if let Some(choice) = self.choose(lane, now) {
+                return Some((lane, choice));
+            }
+        }
+        None
+    }
+
+    /// Gives the other lane the next turn.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, lane: usize) {
+        self.next_lane = 1 - lane;
+    }
+
+    /// The next step of a lane without urgent requests, if any.
+    #[inline]
+    fn choose(&self, lane: usize, now: Time) -> Option<Choice> {
+        let state = &self.states[lane];
+        if state.free() == 0 {
+            return None;
+        }
+        let (size, head) = state.ready.first()?;
+        if let Some((due, class)) = state.first_reserved()
+            && due <= self.reservation_clock.at(now)
+        {
+            let fits = self.slots_of_reservation(class, lane) <= state.free();
+            return fits.then_some(Choice::Reservation { class });
+        }
+        let free = state.free_for_weights();
+        if state.slots(size) <= free {
+            return Some(Choice::Weight { class: head });
+        }
+        if free == 0 || self.classes[head].lanes[lane].overtaken >= state.slots_max {
+            return None;
+        }
+        let (_, class) = state.ready.first_up_to(free.ilog2() as u8)?;
+        self.may_overtake(class, head, lane).then_some(Choice::Backfill { class, over: head })
+    }
+
+    /// Whether a class is near enough to the head to overtake it: by no more than D of the smallest
+    /// requests. A budget for each head alone would start again with the next head. Then a light
+    /// class of small requests could overtake every single request of a heavy class of large ones.
+    /// It would end up with more than the heavy class, whatever the weights.
+    fn may_overtake(&self, class: ClassIndex, head: ClassIndex, lane: usize) -> bool {
+        let lead = self.target.costs.unit_cost().saturating_mul(self.states[lane].slots_max.into());
+        let own = &self.classes[class];
+        let head_start = self.classes[head].lanes[lane].start;
+        own.lanes[lane].start <= head_start.after(lead, own.phi)
+    }
+
+    /// The queue whose head is chosen.
+    ///
+    /// # Panics
+    /// If the choice is of an urgent request, or holds no more.
+    #[inline]
+    pub(crate) fn chosen_queue(&self, lane: usize, choice: Choice) -> QueuePlace {
+        let (class, queue) = match choice {
+            Choice::Urgent => unreachable!("urgent requests are in no queue of a class"),
+            Choice::Reservation { class } => (class, self.reserved_queue(class, lane)),
+            Choice::Weight { class } | Choice::Backfill { class, .. } => {
+                (class, self.classes[class].lanes[lane].first(&self.requests))
+            }
+        };
+        QueuePlace { class, lane, queue: queue.expect("a chosen class has a ready head") }
+    }
+
+    /// Charges a choice: to the reservation, or by moving v to the least start tag.
+    #[inline]
+    pub(crate) fn charge_choice(&mut self, place: QueuePlace, choice: Choice, now: Time) {
+        match choice {
+            Choice::Urgent => {}
+            Choice::Reservation { .. } => self.charge_reserve(place, now),
+            Choice::Weight { class } => self.advance_virtual_time(class, class, place.lane),
+            Choice::Backfill { class, over } => self.advance_virtual_time(class, over, place.lane),
+        }
+    }
+
+    /// Moves v to the least start tag, and counts what overtakes its class.
+    #[inline]
+    fn advance_virtual_time(&mut self, class: ClassIndex, least: ClassIndex, lane: usize) {
+        let least_start = self.classes[least].lanes[lane].start;
+        let state = &mut self.states[lane];
+        state.v = state.v.max(least_start);
+        if least != class {
+            let passed = state.slots(self.classes[class].lanes[lane].size);
+            let overtaken = &mut self.classes[least].lanes[lane].overtaken;
+            *overtaken = overtaken.saturating_add(passed);
+        }
+    }
+
+    /// The head of a queue that is about to go, once its waiting is counted.
+    #[inline]
+    pub(crate) fn head_to_start(
+        &mut self,
+        place: QueuePlace,
+        now: Time,
+        seen: &mut Observation,
+    ) -> RequestIndex {
+        let fifo = &mut self.classes[place.class].lanes[place.lane].queues[place.queue];
+        fifo.wait.add_elapsed(fifo.len, now);
+        let (head, last) = (fifo.head(), fifo.len == 1);
+        let waited = now.since(self.requests[head].arrived).get();
+        let area_min = if last { WAIT_MIN_NS } else { AREA_MAX_NS };
+        if waited >= WAIT_MIN_NS || fifo.wait.area() >= area_min {
+            self.count_waiting_head(place, waited, now, seen);
+        } else if last {
+            fifo.wait.clear();
+        }
+        head
+    }
+
+    #[inline(never)]
+    fn count_waiting_head(
+        &mut self,
+        place: QueuePlace,
+        waited: u64,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        let fifo = &self.classes[place.class].lanes[place.lane].queues[place.queue];
+        let (index, is_due) = (fifo.head(), fifo.wait.area() >= AREA_MAX_NS || fifo.len == 1);
+        let by = fifo.by;
+        let request = &self.requests[index];
+        let head = WaitedHead {
+            subject: request.subject,
+            arrived: request.arrived,
+            bytes: request.amount.bytes.get(),
+            by,
+            otherwise: self.ready_cause(place, request.arrived),
+        };
+        if is_due {
+            self.count_ready(place, now, seen);
+        }
+        if waited >= WAIT_MIN_NS && seen.count_waited(place.class, &head, now) {
+            self.requests[index].set_delayed();
+        }
+    }
+
+    /// Takes the head of a queue out, takes its slots, and moves its class on. Returns whether the
+    /// queue has another head.
+    #[inline]
+    pub(crate) fn take_head(&mut self, place: QueuePlace, now: Time) -> bool {
+        let QueuePlace { class, lane, queue } = place;
+        let Lanes { classes, states, requests, .. } = self;
+        let (own, state) = (&mut classes[class], &mut states[lane]);
+        let standing = &mut own.lanes[lane];
+        let index = standing.queues[queue].head();
+        let request = &mut requests[index];
+        let phi = match request.kind.direction() {
+            model::Direction::Metadata => own.full_weight,
+            model::Direction::Read | model::Direction::Write => own.phi,
+        };
+
+        let slots = state.slots(request.size);
+        assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
+        state.slots_in_use += slots;
+        if request.is_reserved() {
+            state.reservation_slots_in_use += slots;
+        }
+        request.slots = slots;
+        state.note_served(class, now);
+        let bound = state.lag_bound(request.cost, phi);
+        standing.finish = standing.start.after(request.cost, phi).min(bound);
+        standing.start = standing.finish.max(state.v);
+        standing.overtaken = 0;
+        standing.moved_for_remote = false;
+        if lane == DEVICE {
+            own.slots_in_use += slots;
+            own.delay.carry_over();
+            let is_single = state.slots_in_use == slots;
+            self.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
+        }
+        own.queued -= 1;
+        standing.ready &= !(1 << queue);
+        let fifo = &mut standing.queues[queue];
+        (fifo.passed, fifo.tried) = (0, 0);
+        fifo.unlink(index, requests, now);
+        !fifo.is_empty()
+    }
+
+    /// Takes the first urgent request of a lane out, and charges its class.
+    pub(crate) fn take_urgent(
+        &mut self,
+        lane: usize,
+        now: Time,
+        seen: &mut Observation,
+    ) -> RequestIndex {
+        let state = &mut self.states[lane];
+        let index = state.urgent.head();
+        state.urgent.unlink(index, &mut self.requests, now);
+        let QueuedRequest { class, cost, .. } = self.requests[index];
+        self.classes[class].queued -= 1;
+        if lane == DEVICE {
+            self.single_request = OptionalIndex::NONE;
+        }
+        self.charge_tags(index, 0, cost, now, seen);
+        index
+    }
+
+    /// Marks a request that was taken out as running.
+    #[inline]
+    pub(crate) fn run(&mut self, index: RequestIndex, now: Time) -> StartedRequest {
+        self.queued -= 1;
+        let id = self.id_of(index);
+        let request = &mut self.requests[index];
+        request.stage = RequestStage::Running;
+        request.started = now;
+        let class = &mut self.classes[request.class];
+        class.running += 1;
+        StartedRequest {
+            id,
+            token: request.token,
+            subject: request.subject,
+            class: class.id,
+            kind: request.kind,
+            lane: LANES[usize::from(request.lane)],
+            slots: request.slots,
+            queued: now.since(request.arrived),
+            amount: request.amount,
+            write_mode: class.write_mode,
+            watched: class.watched,
+        }
+    }
+
+    /// Updates the position of a class in the device lane after a dispatch there, or in another.
+    #[inline]
+    pub(crate) fn settle(
+        &mut self,
+        class: ClassIndex,
+        lane: usize,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        if lane == DEVICE {
+            self.apply_delay(class);
+        }
+        self.refresh(class, lane, now, seen);
+    }
+
+    /// Updates the position of a class in a lane after its heads, cap or tags changed.
+    pub(crate) fn refresh(
+        &mut self,
+        class: ClassIndex,
+        lane: usize,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        if lane == DEVICE && self.classes[class].lanes[lane].size == NO_SIZE {
+            self.apply_delay(class);
+        }
+        let Lanes { classes, states, requests, .. } = self;
+        let (own, state) = (&classes[class], &states[lane]);
+        let fits = |own: &LaneClass, size| lane != DEVICE || own.cap_allows(state.slots(size));
+        let head = own.lanes[lane].first(requests);
+        let head = head.map(|queue| &requests[own.lanes[lane].queues[queue].head()]);
+        let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
+        if own.slots_cap != u32::MAX && (own.lanes[lane].size == NO_SIZE) != head.is_none() {
+            self.count_capped(class, lane, now, seen);
+        }
+        let (own, state) = (&mut self.classes[class], &mut self.states[lane]);
+        let standing = &mut own.lanes[lane];
+        match head {
+            None if standing.size == NO_SIZE => {}
+            None => {
+                state.ready.remove(standing.size, class);
+                standing.size = NO_SIZE;
+            }
+            Some((size, number)) => {
+                if standing.size == NO_SIZE {
+                    standing.start = standing.finish.max(state.v);
+                    standing.overtaken = 0;
+                } else if standing.size != size {
+                    state.ready.remove(standing.size, class);
+                }
+                standing.size = size;
+                state.ready.put(size, standing.start.key(number), class);
+            }
+        }
+        if own.reserved {
+            self.refresh_reserve(class, lane, now);
+        }
+    }
+
+    /// Handles that the cap on a class's slots is about to begin or to cease to delay its ready
+    /// heads.
+    fn count_capped(&mut self, class: ClassIndex, lane: usize, now: Time, seen: &mut Observation) {
+        for queue in 0..super::QUEUES {
+            if self.classes[class].lanes[lane].ready >> queue & 1 == 1 {
+                self.count_ready(QueuePlace { class, lane, queue }, now, seen);
+            }
+        }
+    }
+
+    /// Moves the tags of a request's class in its lane from a charge of `old` ns to one of `new`.
+    pub(super) fn charge_tags(
+        &mut self,
+        index: RequestIndex,
+        old: u64,
+        new: u64,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        let QueuedRequest { class, lane, kind, .. } = self.requests[index];
+        let lane = usize::from(lane);
+        let (own, state) = (&mut self.classes[class], &self.states[lane]);
+        let phi = own.phi_of(kind);
+        let standing = &mut own.lanes[lane];
+        if new >= old {
+            let bound = state.lag_bound(new, phi);
+            let finish = standing.finish.max(state.v).after(new - old, phi);
+            standing.finish = finish.min(bound).max(standing.finish);
+            standing.start = standing.start.after(new - old, phi).min(bound).max(standing.start);
+        } else {
+            standing.finish = standing.finish.before(old - new, phi);
+            standing.start = standing.start.before(old - new, phi).max(state.v);
+        }
+        if standing.size != NO_SIZE {
+            self.refresh(class, lane, now, seen);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A class in the lanes: its queues, tags, slots and reservation.
+//!
+//! ```text
+//!   class ─┬─ cached lane ─┬─ queue: read      each a FIFO of requests; the head is
+//!          │               ├─ queue: write     ready (its meters let it),
+//!          └─ device lane ─├─ queue: metadata  waiting (at one meter), or absent
+//!                          └─ queue: returned  missed the cache, has paid already
+//! ```
+//!
+//! A class has at most one entry in its lane's ready heaps: its earliest-arrived ready head.
+//! Requests live in one slab and are linked both ways, so any of them can leave in O(1).
+
+use model::{Direction, OpKind, Share, Time, Weight, WriteMode};
+
+use super::remote_delay::RemoteDelay;
+use super::request::{QUEUES, QueuedRequest};
+use super::reservation::{Reservation, ReservationTerms};
+use crate::ids::ClassId;
+use crate::index::{OptionalIndex, RequestIndex};
+use crate::observation::{CausePlace, QueueWait};
+use crate::slab::Slab;
+use crate::tags::{EffectiveWeight, VirtualTime};
+
+/// The size of a class lane that is in no ready heap.
+pub(super) const NO_SIZE: u8 = u8::MAX;
+
+/// What the rules and a controller give a class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClassTerms {
+    /// As its rule says.
+    pub(crate) weight: Weight,
+    /// The share of weight and reservation that is granted here.
+    pub(crate) part: Share,
+    /// The number of proxies.
+    pub(crate) proxies: u32,
+    /// The most device slots it may use; `u32::MAX` where the rule sets no cap.
+    pub(crate) slots_cap: u32,
+    /// The least part of its share here, in parts per million; 0 for none.
+    pub(crate) min_local_service_ppm: u32,
+    pub(crate) write_mode: Option<WriteMode>,
+    pub(crate) reservation: Option<ReservationTerms>,
+    /// Bits of the parents of other rules that its requests count for.
+    pub(crate) watched: u64,
+}
+
+/// What is kept of a class that becomes dormant: enough to leave it no better and no worse off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DormantLanes {
+    pub(super) finish: [VirtualTime; 2],
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// Fields in the order of cache lines: with thousands of classes each line that a request touches
+/// is a cache miss. First comes what every call reads, then the class lanes.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct LaneClass {
+    /// The weight of its reads and writes: the rule's weight times the share granted here.
+    pub(super) phi: EffectiveWeight,
+    /// The weight of its metadata: the rule's full weight, since remote service counts here.
+    pub(super) full_weight: EffectiveWeight,
+    /// The most device slots it may use; `u32::MAX` where the rule sets no cap.
+    pub(super) slots_cap: u32,
+    /// Device slots in use by it.
+    pub(super) slots_in_use: u32,
+    pub(super) queued: u32,
+    pub(super) running: u32,
+    pub(super) write_mode: Option<WriteMode>,
+    /// Whether `reservation` is set.
+    pub(super) reserved: bool,
+    /// Bits of the parents of other rules that its requests count for.
+    pub(super) watched: u64,
+    pub(super) id: ClassId,
+    /// Remote service that is not applied yet.
+    pub(super) delay: RemoteDelay,
+    pub(super) lanes: [ClassLane; 2],
+    pub(super) reservation: Option<Reservation>,
+    /// The least part of its share here, in parts per million; 0 for none.
+    pub(super) min_local_service_ppm: u32,
+    /// As its rule says.
+    pub(super) weight: Weight,
+}
+
+/// A class in one lane: what each call reads comes first.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct ClassLane {
+    /// Start tag of its next request, valid while it is in a ready heap.
+    pub(super) start: VirtualTime,
+    /// Finish tag of its last request.
+    pub(super) finish: VirtualTime,
+    /// Bit q: the head of queue q is ready.
+    pub(super) ready: u8,
+    /// Bit q: the head of queue q waits at a meter.
+    pub(super) waiting: u8,
+    /// The size whose ready heap it is in, or [`NO_SIZE`].
+    pub(super) size: u8,
+    /// Its tags were moved for remote service since its last dispatch.
+    pub(super) moved_for_remote: bool,
+    /// Slots dispatched past its head since that became the blocked head.
+    pub(super) overtaken: u32,
+    /// Since when it has had a head that counts towards its reservation, by the reservations'
+    /// clock; valid while it has one.
+    pub(super) reservation_since: Time,
+    pub(super) queues: [ClassQueue; QUEUES],
+}
+
+/// A FIFO of requests.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct ClassQueue {
+    pub(super) head: OptionalIndex<RequestIndex>,
+    tail: OptionalIndex<RequestIndex>,
+    /// Bit i: meter i of the head's chain let it go in its turn, which gives it a right.
+    pub(super) passed: u8,
+    /// Bit i: that meter had its whole burst and let it try.
+    pub(super) tried: u8,
+    /// The meter of the head's chain that it waits at, while it waits.
+    pub(super) at: u8,
+    /// The place of its last meter or cap among its class's wait causes.
+    pub(super) by: CausePlace,
+    /// Number of requests in the queue.
+    pub(super) len: u32,
+    /// How long they have waited.
+    pub(super) wait: QueueWait,
+}
+
+/// All requests that wait or run.
+pub(super) type Requests = Slab<RequestIndex, QueuedRequest>;
+
+impl LaneClass {
+    pub(super) fn new(id: ClassId) -> LaneClass {
+        LaneClass {
+            lanes: [ClassLane::EMPTY; 2],
+            phi: EffectiveWeight::ONE,
+            full_weight: EffectiveWeight::ONE,
+            slots_cap: u32::MAX,
+            slots_in_use: 0,
+            reserved: false,
+            reservation: None,
+            write_mode: None,
+            queued: 0,
+            running: 0,
+            delay: RemoteDelay::default(),
+            min_local_service_ppm: 0,
+            watched: 0,
+            id,
+            weight: Weight::ONE,
+        }
+    }
+
+    /// Sets what the rules and a controller give it; a reservation of the same unit keeps what is
+    /// owed. `now` is of the reservations' clock.
+    pub(super) fn set_terms(&mut self, terms: &ClassTerms, now: Time) {
+        self.set_weight(terms.weight, terms.part, terms.proxies);
+        self.slots_cap = terms.slots_cap;
+        self.min_local_service_ppm = terms.min_local_service_ppm;
+        self.write_mode = terms.write_mode;
+        self.watched = terms.watched;
+        match (&mut self.reservation, terms.reservation) {
+            (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
+                known.set(terms, now);
+            }
+            (reservation, terms) => *reservation = terms.map(Reservation::new),
+        }
+        self.reserved = self.reservation.is_some();
+    }
+
+    /// Sets the weights from the rule's weight, the share of it and the number of proxies.
+    pub(super) fn set_weight(&mut self, weight: Weight, part: Share, proxies: u32) {
+        self.weight = weight;
+        self.phi = EffectiveWeight::of(weight, part, proxies);
+        self.full_weight = EffectiveWeight::of(weight, Share::WHOLE, 1);
+    }
+
+    /// The weight for its requests of a kind.
+    #[inline]
+    pub(super) fn phi_of(&self, kind: OpKind) -> EffectiveWeight {
+        match kind.direction() {
+            Direction::Metadata => self.full_weight,
+            Direction::Read | Direction::Write => self.phi,
+        }
+    }
+
+    /// Whether a head that needs `slots` of the device is within the cap. One that needs more than
+    /// the cap may run alone; otherwise it could never run.
+    #[inline]
+    pub(super) fn cap_allows(&self, slots: u32) -> bool {
+        self.slots_in_use == 0 || self.slots_in_use.saturating_add(slots) <= self.slots_cap
+    }
+}
+
+impl ClassLane {
+    const EMPTY: ClassLane = ClassLane {
+        start: VirtualTime::ZERO,
+        finish: VirtualTime::ZERO,
+        queues: [ClassQueue::EMPTY; QUEUES],
+        ready: 0,
+        waiting: 0,
+        size: NO_SIZE,
+        moved_for_remote: false,
+        overtaken: 0,
+        reservation_since: Time::ZERO,
+    };
+
+    /// The queue whose ready head arrived first.
+    #[inline]
+    pub(super) fn first(&self, requests: &Requests) -> Option<usize> {
+        match self.ready.is_power_of_two() {
+            true => Some(self.ready.trailing_zeros() as usize),
+            false => {
+                self.ready_queues().min_by_key(|queue| requests[self.queues[*queue].head()].number)
+            }
+        }
+    }
+
+    /// The queues whose head is ready.
+    pub(super) fn ready_queues(&self) -> impl Iterator<Item = usize> {
+        let ready = self.ready;
+        (0..QUEUES).filter(move |queue| ready >> queue & 1 == 1)
+    }
+}
+
+impl ClassQueue {
+    const EMPTY: ClassQueue = ClassQueue {
+        head: OptionalIndex::NONE,
+        tail: OptionalIndex::NONE,
+        passed: 0,
+        tried: 0,
+        at: 0,
+        by: CausePlace::NONE,
+        len: 0,
+        wait: QueueWait::NONE,
+    };
+
+    /// The first request, of a queue that is not empty.
+    #[inline]
+    pub(super) fn head(&self) -> RequestIndex {
+        self.head.known()
+    }
+
+    /// Adds a request at the end.
+    #[inline]
+    pub(super) fn push(&mut self, index: RequestIndex, requests: &mut Requests, now: Time) {
+        self.wait.add_elapsed(self.len, now);
+        self.len += 1;
+        let request = &mut requests[index];
+        (request.prev, request.next) = (self.tail, OptionalIndex::NONE);
+        match self.tail.get() {
+            None => self.head = index.into(),
+            Some(tail) => requests[tail].next = index.into(),
+        }
+        self.tail = index.into();
+    }
+
+    /// Removes a request at any position.
+    #[inline]
+    pub(super) fn unlink(&mut self, index: RequestIndex, requests: &mut Requests, now: Time) {
+        self.wait.add_elapsed(self.len, now);
+        self.len -= 1;
+        let QueuedRequest { prev, next, .. } = requests[index];
+        match prev.get() {
+            None => self.head = next,
+            Some(prev) => requests[prev].next = next,
+        }
+        match next.get() {
+            None => self.tail = prev,
+            Some(next) => requests[next].prev = prev,
+        }
+    }
+
+    /// The meters of its head that let it go, or let it try.
+    #[inline]
+    pub(super) fn visited(&self) -> u8 {
+        self.passed | self.tried
+    }
+
+    /// The last request of the queue.
+    pub(super) fn tail(&self) -> OptionalIndex<RequestIndex> {
+        self.tail
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+}
+
+impl Default for ClassQueue {
+    fn default() -> ClassQueue {
+        ClassQueue::EMPTY
+    }
+}

@@ -1,0 +1,114 @@
+//! Classes come and go, and their terms change.
+
+use model::{Rate, Share, Time};
+
+use super::Lanes;
+use super::class::{ClassTerms, DormantLanes, LaneClass};
+use super::lane::LANES;
+use super::reservation::ReservationTerms;
+use crate::ids::ClassId;
+use crate::index::{ClassIndex, DormantIndex};
+
+impl Lanes {
+    /// Makes the queues of a class; one that was dormant has the tags and the reservation that it
+    /// had.
+    pub(crate) fn add_class(
+        &mut self,
+        index: ClassIndex,
+        id: ClassId,
+        dormant: Option<DormantIndex>,
+    ) {
+        let mut class = LaneClass::new(id);
+        if let Some(dormant) = dormant {
+            let DormantLanes { finish, reservation } = self.dormant[dormant];
+            for (standing, finish) in class.lanes.iter_mut().zip(finish) {
+                standing.finish = finish;
+            }
+            class.reservation = reservation;
+        }
+        self.classes.put(index, class);
+        for lane in &mut self.states {
+            lane.grow_classes(self.classes.span());
+        }
+    }
+
+    /// Keeps what is needed of a class that becomes dormant.
+    pub(crate) fn rest_class(&mut self, index: ClassIndex, dormant: DormantIndex) {
+        let class = &self.classes[index];
+        let finish = class.lanes.map(|standing| standing.finish);
+        let kept = DormantLanes { finish, reservation: class.reservation };
+        self.dormant.put(dormant, kept);
+    }
+
+    /// Whether a class has requests.
+    #[inline]
+    pub(crate) fn has_requests(&self, class: ClassIndex) -> bool {
+        let own = &self.classes[class];
+        own.queued > 0 || own.running > 0
+    }
+
+    /// Gives a class what the rules grant it now. A charge to a reservation that is replaced by one
+    /// of another unit is not corrected.
+    pub(crate) fn set_terms(&mut self, class: ClassIndex, terms: &ClassTerms, now: Time) {
+        let unit = |own: &LaneClass| own.reservation.as_ref().map(|own| own.rate().is_bytes());
+        let before = unit(&self.classes[class]);
+        let clock = self.reservation_clock.at(now);
+        self.classes[class].set_terms(terms, clock);
+        if before.is_some() && unit(&self.classes[class]) != before {
+            self.forget_reserved(class);
+        }
+        self.bound_lag(class);
+    }
+
+    /// Changes the share of the weight and the reservation of a class.
+    pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
+        let own = &mut self.classes[class];
+        own.set_weight(own.weight, part, proxies);
+        if let Some(reservation) = &mut own.reservation {
+            let terms = ReservationTerms { part, ..reservation.terms() };
+            reservation.set(terms, self.reservation_clock.at(now));
+        }
+        self.bound_lag(class);
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(class, lane, now);
+        }
+    }
+
+    /// Changes the share of the reservation of a dormant class.
+    pub(crate) fn set_part_of_dormant(&mut self, dormant: DormantIndex, part: Share, now: Time) {
+        let clock = self.reservation_clock.at(now);
+        if let Some(reservation) = &mut self.dormant[dormant].reservation {
+            reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
+        }
+    }
+
+    /// Changes the rate of the reservation of a class, if it has one.
+    pub(crate) fn set_reserved_rate(&mut self, class: ClassIndex, rate: Rate, now: Time) {
+        let clock = self.reservation_clock.at(now);
+        if let Some(reservation) = &mut self.classes[class].reservation {
+            reservation.set(ReservationTerms { rate, ..reservation.terms() }, clock);
+        }
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(class, lane, now);
+        }
+    }
+
+    /// Bounds the finish tags of a class whose weight changed by what its weight allows.
+    fn bound_lag(&mut self, class: ClassIndex) {
+        let own = &mut self.classes[class];
+        for (standing, state) in own.lanes.iter_mut().zip(&self.states) {
+            standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
+        }
+    }
+
+    fn forget_reserved(&mut self, class: ClassIndex) {
+        for index in self.requests.indices().collect::<Vec<_>>() {
+            let request = &mut self.requests[index];
+            if request.class == class && request.is_reserved() {
+                request.set_reserved(false);
+                let lane = usize::from(request.lane);
+                self.states[lane].reservation_slots_in_use -= request.slots;
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Heads of queues: whether they are ready or wait at a meter, and for what they have waited.
+//!
+//! ```text
+//!   new head ─ the dispatcher asks the meters ─┬─► set_ready ─► lanes/choose.rs
+//!                                              └─► set_waiting ─ let_go ─► asks again
+//! ```
+
+use model::{Amount, Time};
+
+use super::Lanes;
+use super::class::{ClassQueue, NO_SIZE};
+use super::lane::DEVICE;
+use super::request::{QueuePlace, RequestStage};
+use crate::index::{ChainIndex, OptionalIndex, RequestIndex};
+use crate::observation::{CausePlace, MeterId, Observation, ReadyCause, WaitedArea};
+use crate::tags::EffectiveWeight;
+
+/// A head that has meters to pay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PayingHead {
+    pub(crate) chain: ChainIndex,
+    pub(crate) amount: Amount,
+    /// Bit i: meter i of the chain let it go in its turn.
+    pub(crate) passed: u8,
+    /// Bit i: that meter let it go, or let it try.
+    pub(crate) visited: u8,
+}
+
+/// A head that waits at a meter of its chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitingHead {
+    pub(crate) chain: ChainIndex,
+    /// The position of the meter in the chain.
+    pub(crate) at: u8,
+    pub(crate) cost: u64,
+    /// Number of its arrival.
+    pub(crate) number: u64,
+    /// The weight of its class.
+    pub(crate) weight: EffectiveWeight,
+}
+
+impl Lanes {
+    /// The head of a queue that is not empty, if it has meters to pay.
+    #[inline]
+    pub(crate) fn paying_head(&self, place: QueuePlace) -> Option<PayingHead> {
+        let fifo = self.queue(place);
+        let request = &self.requests[fifo.head()];
+        let chain = request.unpaid_chain()?;
+        let amount = request.amount;
+        Some(PayingHead { chain, amount, passed: fifo.passed, visited: fifo.visited() })
+    }
+
+    /// The head of a queue, which waits at a meter.
+    #[inline]
+    pub(crate) fn waiting_head(&self, place: QueuePlace) -> WaitingHead {
+        let own = &self.classes[place.class];
+        let fifo = &own.lanes[place.lane].queues[place.queue];
+        let request = &self.requests[fifo.head()];
+        WaitingHead {
+            chain: request.chain.known(),
+            at: fifo.at,
+            cost: request.cost,
+            number: request.number,
+            weight: own.phi,
+        }
+    }
+
+    /// The chain of a head and the meters that it has passed in turn, if there are any.
+    #[inline]
+    pub(crate) fn passed(&self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
+        let fifo = self.queue(place);
+        (fifo.passed != 0).then(|| (self.requests[fifo.head()].chain.known(), fifo.passed))
+    }
+
+    #[inline]
+    pub(crate) fn is_head(&self, index: RequestIndex) -> bool {
+        let request = &self.requests[index];
+        request.stage == RequestStage::Queued
+            && self.queue(request.place()).head == OptionalIndex::from(index)
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self, place: QueuePlace) -> bool {
+        self.queue(place).is_empty()
+    }
+
+    /// Whether the head of a queue waits at a meter.
+    #[inline]
+    pub(crate) fn is_waiting(&self, place: QueuePlace) -> bool {
+        self.classes[place.class].lanes[place.lane].waiting >> place.queue & 1 == 1
+    }
+
+    /// Marks the head of a queue as ready. Returns its chain and the meters that it has passed in
+    /// turn, if there are any.
+    #[inline]
+    pub(crate) fn set_ready(&mut self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
+        self.classes[place.class].lanes[place.lane].ready |= 1 << place.queue;
+        self.passed(place)
+    }
+
+    /// Marks the head of a queue as not ready; the same is returned.
+    #[inline]
+    pub(crate) fn clear_ready(&mut self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
+        self.classes[place.class].lanes[place.lane].ready &= !(1 << place.queue);
+        self.passed(place)
+    }
+
+    /// Marks the head of a queue as waiting at the meter of that position in its chain.
+    pub(crate) fn set_waiting(&mut self, place: QueuePlace, at: u8) {
+        let standing = &mut self.classes[place.class].lanes[place.lane];
+        standing.waiting |= 1 << place.queue;
+        standing.queues[place.queue].at = at;
+    }
+
+    pub(crate) fn clear_waiting(&mut self, place: QueuePlace) {
+        self.classes[place.class].lanes[place.lane].waiting &= !(1 << place.queue);
+    }
+
+    /// Notes that the meter at which the head of a queue waits lets it go: in its turn, or to try.
+    pub(crate) fn let_go(&mut self, place: QueuePlace, is_in_turn: bool) {
+        let fifo = self.queue_mut(place);
+        match is_in_turn {
+            true => fifo.passed |= 1 << fifo.at,
+            false => fifo.tried |= 1 << fifo.at,
+        }
+    }
+
+    pub(crate) fn forget_passed(&mut self, place: QueuePlace) {
+        let fifo = self.queue_mut(place);
+        (fifo.passed, fifo.tried) = (0, 0);
+    }
+
+    pub(crate) fn forget_tried(&mut self, place: QueuePlace) {
+        self.queue_mut(place).tried = 0;
+    }
+
+    #[inline]
+    fn queue(&self, place: QueuePlace) -> &ClassQueue {
+        &self.classes[place.class].lanes[place.lane].queues[place.queue]
+    }
+
+    #[inline]
+    fn queue_mut(&mut self, place: QueuePlace) -> &mut ClassQueue {
+        &mut self.classes[place.class].lanes[place.lane].queues[place.queue]
+    }
+
+    // ---- what heads wait for ----
+
+    /// Handles that a ready head of a queue is about to change state, or was ready for long.
+    #[inline]
+    pub(crate) fn count_ready(&mut self, place: QueuePlace, now: Time, seen: &mut Observation) {
+        let fifo = self.queue_mut(place);
+        let Some(waited) = fifo.wait.take(fifo.len, now) else { return };
+        let by = self.ready_cause(place, waited.began);
+        if let Some(by) = seen.count_ready(place.class, waited, by, now) {
+            self.queue_mut(place).by = by;
+        }
+    }
+
+    /// Handles that the head of a queue is about to leave the meter that it waits at.
+    #[inline]
+    pub(crate) fn count_metered<'m>(
+        &mut self,
+        place: QueuePlace,
+        meter: impl FnOnce() -> MeterId<'m>,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        let fifo = self.queue_mut(place);
+        let Some(waited) = fifo.wait.take(fifo.len, now) else { return };
+        let (by, replaced) = seen.count_metered(place.class, waited, meter(), now);
+        if replaced {
+            let lanes = &mut self.classes[place.class].lanes;
+            let queues = lanes.iter_mut().flat_map(|standing| &mut standing.queues);
+            queues.filter(|queue| queue.by == by).for_each(|queue| queue.by = CausePlace::NONE);
+        }
+        self.queue_mut(place).by = by;
+    }
+
+    /// The cause for which a ready head waits, or waited since `began`.
+    pub(crate) fn ready_cause(&self, place: QueuePlace, began: Time) -> ReadyCause {
+        let QueuePlace { class, lane, .. } = place;
+        let (own, state) = (&self.classes[class], &self.states[lane]);
+        let standing = &own.lanes[lane];
+        if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
+            return ReadyCause::Slots;
+        }
+        let held_by_it = if lane == DEVICE { own.slots_in_use } else { own.running };
+        let others = state.slots_in_use > held_by_it || state.others_served(class) >= Some(began);
+        match (others, standing.moved_for_remote) {
+            (false, _) => ReadyCause::Busy,
+            (true, true) => ReadyCause::RemoteService,
+            (true, false) => ReadyCause::Weight,
+        }
+    }
+
+    /// What waits now in a queue, if that is long enough to count.
+    pub(crate) fn waiting_now(
+        &self,
+        place: QueuePlace,
+        least_ns: u64,
+        now: Time,
+    ) -> Option<WaitedArea> {
+        let mut fifo = *self.queue(place);
+        if fifo.is_empty() {
+            return None;
+        }
+        fifo.wait.add_elapsed(fifo.len, now);
+        let waited = now.since(self.requests[fifo.head()].arrived).get();
+        if fifo.wait.area().max(waited) < least_ns {
+            return None;
+        }
+        fifo.wait.take(fifo.len, now)
+    }
+}

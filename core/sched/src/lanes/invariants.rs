@@ -1,0 +1,121 @@
+//! Invariants of the lanes; those that hold between owners are the dispatcher's.
+
+use super::Lanes;
+use super::class::{ClassLane, LaneClass, NO_SIZE};
+use super::lane::{DEVICE, LANES};
+use super::request::{QUEUES, QueuePlace, QueuedRequest, RequestStage};
+use crate::index::{ClassIndex, OptionalIndex, TableIndex as _};
+
+impl Lanes {
+    /// Panics if the lanes contradict themselves. `classes` are all that are active. O(everything).
+    pub(crate) fn check(&self, classes: impl Iterator<Item = ClassIndex>) {
+        self.check_slots();
+        for index in classes {
+            let class = &self.classes[index];
+            self.check_counts(index, class);
+            for lane in 0..LANES.len() {
+                self.check_lane(index, class, lane);
+            }
+        }
+        self.check_heaps();
+    }
+
+    fn requests_where(
+        &self,
+        suits: impl Fn(&QueuedRequest) -> bool,
+    ) -> impl Iterator<Item = &QueuedRequest> {
+        self.requests().filter(move |request| suits(request))
+    }
+
+    /// Slots in use are those of the running requests.
+    fn check_slots(&self) {
+        for (lane, state) in self.states.iter().enumerate() {
+            let here =
+                |r: &QueuedRequest| r.stage == RequestStage::Running && usize::from(r.lane) == lane;
+            let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
+            assert_eq!(state.slots_in_use, held, "slots in use in lane {lane}");
+            let promised = |r: &QueuedRequest| here(r) && r.is_reserved();
+            let promised: u32 = self.requests_where(promised).map(|r| r.slots).sum();
+            assert_eq!(
+                state.reservation_slots_in_use, promised,
+                "slots of reservations in lane {lane}"
+            );
+        }
+        let waiting = self.requests_where(|r| r.stage != RequestStage::Running).count();
+        assert_eq!(self.queued, waiting, "requests that wait");
+    }
+
+    fn check_counts(&self, index: ClassIndex, class: &LaneClass) {
+        let of = |stage| self.requests_where(move |r| r.class == index && r.stage == stage);
+        let (queued, urgent, running) =
+            (of(RequestStage::Queued), of(RequestStage::Urgent), of(RequestStage::Running));
+        assert_eq!(class.queued as usize, queued.count() + urgent.count(), "queued in {index:?}");
+        let mut slots = 0;
+        let mut count = 0;
+        for request in running {
+            count += 1;
+            slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
+        }
+        assert_eq!((class.running, class.slots_in_use), (count, slots), "running in {index:?}");
+        assert_eq!(class.reserved, class.reservation.is_some(), "reservation of {index:?}");
+    }
+
+    /// Every head is ready or waits, and the class lane is where its ready heads put it.
+    fn check_lane(&self, index: ClassIndex, class: &LaneClass, lane: usize) {
+        let standing = &class.lanes[lane];
+        for queue in 0..QUEUES {
+            self.check_queue(QueuePlace { class: index, lane, queue }, standing);
+        }
+        let state = &self.states[lane];
+        let head = standing.first(&self.requests);
+        let head = head.map(|queue| &self.requests[standing.queues[queue].head()]);
+        let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));
+        let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
+        assert_eq!(standing.size, size, "class {index:?} stands in the wrong heap of lane {lane}");
+        assert_eq!(state.ready.positions.holds(index.raw()), size != NO_SIZE);
+        let promised = self.reserve_key(index, lane).is_some();
+        assert_eq!(
+            state.reserved_positions.holds(index.raw()),
+            promised,
+            "reservation of {index:?}"
+        );
+        assert!(size == NO_SIZE || standing.start >= state.v, "class {index:?} starts before v");
+    }
+
+    fn check_queue(&self, place: QueuePlace, standing: &ClassLane) {
+        let QueuePlace { class, lane, queue } = place;
+        let fifo = &standing.queues[queue];
+        let (ready, waits) = (standing.ready >> queue & 1 == 1, standing.waiting >> queue & 1 == 1);
+        assert_eq!(ready ^ waits, !fifo.is_empty(), "head of {place:?} is nowhere");
+        assert!(!(ready && waits));
+        let (mut prev, mut at, mut count) = (OptionalIndex::NONE, fifo.head, 0);
+        while let Some(index) = at.get() {
+            let request = &self.requests[index];
+            assert_eq!((request.prev, request.class), (prev, class));
+            assert_eq!((usize::from(request.lane), usize::from(request.queue)), (lane, queue));
+            assert!(request.stage == RequestStage::Queued);
+            (prev, at, count) = (at, request.next, count + 1);
+        }
+        assert_eq!((fifo.tail(), fifo.len), (prev, count));
+    }
+
+    fn check_heaps(&self) {
+        for (lane, state) in self.states.iter().enumerate() {
+            state.ready.check();
+            state.reserved.check(&state.reserved_positions);
+            for (size, key, class) in state.ready.iter() {
+                let standing = &self.classes[class].lanes[lane];
+                let queue = standing.first(&self.requests).expect("a ready head");
+                let number = self.requests[standing.queues[queue].head()].number;
+                assert_eq!((standing.size, standing.start.key(number)), (size, key));
+            }
+            for (key, class) in state.reserved.iter() {
+                let class = ClassIndex::new(class);
+                let now = self.reserve_key(class, lane);
+                assert_eq!(Some(key), now, "class {class:?} stands at an old R");
+                let size = self.classes[class].lanes[lane].size;
+                assert!(size != NO_SIZE, "class {class:?} is reserved, not ready");
+            }
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Lanes: which ready head is next, and what that changes.
+//!
+//! ```text
+//!   request ─► queue of its class ─ head ready ─► choice: urgent, reserved, weight ─► running ─► gone
+//!                                    (dispatcher)     tags, slots, D
+//! ```
+//!
+//! The dispatcher says which heads are ready, since their meters let them go. Everything that
+//! concerns the device and the cache is here: requests and queues, tags and slots, reservations,
+//! costs and what is learnt of them.
+
+mod choose;
+mod class;
+mod classes;
+mod cost;
+mod heads;
+mod invariants;
+mod lane;
+mod recalibrate;
+mod remote_delay;
+mod request;
+mod reservation;
+mod reservation_clock;
+mod slot_controller;
+mod slots;
+
+use model::{Amount, Lane, Nanos, OpKind, Time, Weight};
+
+use crate::ids::RequestId;
+use crate::index::{
+    ChainIndex, ClassIndex, DormantIndex, OptionalIndex, RequestIndex, TableIndex as _,
+};
+use crate::observation::Observation;
+use crate::slab::{Parts, Slab};
+use crate::tags::EffectiveWeight;
+
+pub(crate) use choose::Choice;
+pub use choose::Dispatched;
+pub(crate) use class::ClassTerms;
+pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
+pub(crate) use heads::WaitingHead;
+pub(crate) use lane::{DEVICE, LANES};
+pub(crate) use request::{NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
+pub(crate) use reservation::ReservationTerms;
+pub use slots::slots_needed;
+
+use class::{ClassQueue, DormantLanes, LaneClass, NO_SIZE, Requests};
+use lane::LaneState;
+use recalibrate::Observed;
+use request::RETURNED;
+use reservation_clock::ReservationClock;
+use slot_controller::SlotController;
+
+/// Parameters of a scheduled target: one `[[target]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetParams {
+    /// Unique among the targets.
+    pub name: String,
+    /// D: the slots of the device lane, at least one.
+    pub slots_max: u32,
+    /// The slots of the cached lane, at least one: how many threads execute.
+    pub threads: u32,
+    /// The costs of its requests.
+    pub costs: Costs,
+    /// The mean time that a smallest request may take after its dispatch; D is lowered to meet it.
+    /// `None`: D is `slots_max`.
+    pub latency: Option<Nanos>,
+    /// Whether costs are learnt from requests that run alone.
+    pub recalibrate: bool,
+}
+
+/// The lanes of one target, with all requests in them.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    target: TargetParams,
+    states: [LaneState; 2],
+    requests: Requests,
+    classes: Parts<ClassIndex, LaneClass>,
+    dormant: Parts<DormantIndex, DormantLanes>,
+    /// The number of requests that ever arrived.
+    arrivals: u64,
+    queued: usize,
+    /// The lane that is tried first: the one that did not dispatch last.
+    next_lane: usize,
+    reservation_clock: ReservationClock,
+    /// The request that was dispatched while all other device slots were free, while that is so.
+    single_request: OptionalIndex<RequestIndex>,
+    slot_controller: Option<SlotController>,
+    observed: Observed,
+}
+
+impl Lanes {
+    pub(crate) fn new(target: TargetParams) -> Lanes {
+        let mut new = Lanes {
+            states: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
+            slot_controller: SlotController::of(&target),
+            observed: Observed::default(),
+            target,
+            requests: Slab::default(),
+            classes: Parts::default(),
+            dormant: Parts::default(),
+            arrivals: 0,
+            queued: 0,
+            next_lane: 0,
+            reservation_clock: ReservationClock::new(),
+            single_request: OptionalIndex::NONE,
+        };
+        new.set_units();
+        new
+    }
+
+    // ---- requests come and go ----
+
+    /// Takes a request in; it waits in no queue yet.
+    #[inline]
+    pub(crate) fn insert(&mut self, new: NewRequest, now: Time) -> RequestIndex {
+        let (cost, size) = self.weigh(new.lane, new.kind, new.amount);
+        self.arrivals += 1;
+        self.requests.insert(QueuedRequest::new(new, self.arrivals, cost, size, now))
+    }
+
+    /// Puts a request at the end of its queue. Returns the queue if it is its head.
+    #[inline]
+    pub(crate) fn queue_up(&mut self, index: RequestIndex, now: Time) -> Option<QueuePlace> {
+        self.queued += 1;
+        let request = &self.requests[index];
+        let (place, stage) = (request.place(), request.stage);
+        let own = &mut self.classes[place.class];
+        own.queued += 1;
+        if stage == RequestStage::Urgent {
+            self.states[place.lane].urgent.push(index, &mut self.requests, now);
+            return None;
+        }
+        let fifo = &mut own.lanes[place.lane].queues[place.queue];
+        let was_empty = fifo.is_empty();
+        fifo.push(index, &mut self.requests, now);
+        was_empty.then_some(place)
+    }
+
+    /// Takes a waiting request out of its queue, of which it is not the head any more.
+    pub(crate) fn unlink(&mut self, index: RequestIndex, now: Time) {
+        let request = &self.requests[index];
+        let (place, stage) = (request.place(), request.stage);
+        let fifo = match stage {
+            RequestStage::Urgent => &mut self.states[place.lane].urgent,
+            _ => &mut self.classes[place.class].lanes[place.lane].queues[place.queue],
+        };
+        fifo.unlink(index, &mut self.requests, now);
+        self.queued -= 1;
+        self.classes[place.class].queued -= 1;
+    }
+
+    /// Forgets a request that is in no queue.
+    pub(crate) fn remove(&mut self, index: RequestIndex) {
+        self.requests.remove(index);
+    }
+
+    /// Frees the slots of a running request.
+    #[inline]
+    pub(crate) fn free_slots(&mut self, index: RequestIndex, now: Time, seen: &mut Observation) {
+        let request = &self.requests[index];
+        let (class, lane, slots) = (request.class, usize::from(request.lane), request.slots);
+        let state = &mut self.states[lane];
+        state.slots_in_use -= slots;
+        if request.is_reserved() {
+            state.reservation_slots_in_use -= slots;
+        }
+        if lane != DEVICE {
+            return;
+        }
+        let own = &mut self.classes[class];
+        own.slots_in_use -= slots;
+        if own.slots_cap != u32::MAX {
+            self.refresh(class, lane, now, seen);
+        }
+    }
+
+    /// Counts a running request out of its class.
+    #[inline]
+    pub(crate) fn end_running(&mut self, class: ClassIndex) {
+        self.classes[class].running -= 1;
+    }
+
+    /// Notes that a request of a class ended in a lane.
+    #[inline]
+    pub(crate) fn note_served(&mut self, lane: usize, class: ClassIndex, now: Time) {
+        self.states[lane].note_served(class, now);
+    }
+
+    /// Replaces the charge of a running request by the charge for `served`.
+    pub(crate) fn correct(
+        &mut self,
+        index: RequestIndex,
+        served: Amount,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        let request = &self.requests[index];
+        let (lane, kind, cost) = (usize::from(request.lane), request.kind, request.cost);
+        let reserved = request.is_reserved();
+        let new = self.target.costs.charge(LANES[lane], kind, served).get();
+        self.charge_tags(index, cost, new, now, seen);
+        if reserved {
+            self.correct_reserve(index, served, now);
+        }
+        self.requests[index].cost = new;
+    }
+
+    /// Moves a running request to the device lane, where it waits before its class's later
+    /// arrivals. It gives back its turn by a reservation, and is charged the cost of a call that
+    /// moved nothing, which is returned.
+    ///
+    /// # Panics
+    /// If it is in the device lane.
+    pub(crate) fn move_to_device(
+        &mut self,
+        index: RequestIndex,
+        now: Time,
+        seen: &mut Observation,
+    ) -> Nanos {
+        let QueuedRequest { class, kind, cost, amount, lane, .. } = self.requests[index];
+        assert!(usize::from(lane) != DEVICE, "request {index:?} already is in the device lane");
+        self.free_slots(index, now, seen);
+        let nothing = Amount::new(0, amount.ops.get().min(1));
+        let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
+        let attempt = attempt.get().min(cost);
+        self.charge_tags(index, cost, attempt, now, seen);
+        if self.requests[index].is_reserved() {
+            self.correct_reserve(index, Amount::default(), now);
+        }
+        let (cost, size) = self.weigh(DEVICE, kind, amount);
+        self.classes[class].running -= 1;
+        let request = &mut self.requests[index];
+        request.arrived = now.before(request.started.since(request.arrived));
+        (request.cost, request.size, request.slots) = (cost, size, 0);
+        request.lane = DEVICE as u8;
+        request.set_reserved(false);
+        if kind.never_delayed() {
+            request.stage = RequestStage::Urgent;
+        } else {
+            (request.stage, request.queue) = (RequestStage::Queued, RETURNED);
+        }
+        Nanos::new(attempt)
+    }
+
+    /// A running request.
+    ///
+    /// # Panics
+    /// If it is gone or does not run.
+    pub(crate) fn running(&self, id: RequestId) -> RequestIndex {
+        let index = self.find(id);
+        let index = index.unwrap_or_else(|| panic!("request {id:?} is gone"));
+        let runs = self.requests[index].stage == RequestStage::Running;
+        assert!(runs, "request {id:?} does not run");
+        index
+    }
+
+    /// A request that waits or runs.
+    pub(crate) fn find(&self, id: RequestId) -> Option<RequestIndex> {
+        let index = RequestIndex::new(id.index);
+        self.requests.has(index, id.generation).then_some(index)
+    }
+
+    #[inline]
+    pub(crate) fn request(&self, index: RequestIndex) -> &QueuedRequest {
+        &self.requests[index]
+    }
+
+    /// All requests that wait or run.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &QueuedRequest> {
+        self.requests.iter().map(|(_, request)| request)
+    }
+
+    /// The id of a request.
+    #[inline]
+    pub(crate) fn id_of(&self, index: RequestIndex) -> RequestId {
+        RequestId { index: index.raw(), generation: self.requests.generation(index) }
+    }
+
+    /// Handles that the meters of a request are charged.
+    #[inline]
+    pub(crate) fn set_paid(&mut self, index: RequestIndex) {
+        self.requests[index].set_paid();
+    }
+
+    // ---- rules and the target change ----
+
+    /// Replaces slots and costs; [`Lanes::weigh_again`] is to follow.
+    pub(crate) fn set_target(&mut self, target: TargetParams) {
+        self.states[0].slots_max = target.threads.max(1);
+        self.states[DEVICE].slots_max = target.slots_max.max(1);
+        self.slot_controller = SlotController::of(&target);
+        self.observed = Observed::default();
+        self.target = target;
+    }
+
+    /// Sets the number of device slots that are reserved for reservations.
+    pub(crate) fn set_reserved_slots(&mut self, slots: u32) {
+        self.states[DEVICE].reserved_slots = slots;
+    }
+
+    /// Passes the cost of the smallest request to the device lane.
+    fn set_units(&mut self) {
+        let unit = self.target.costs.unit_cost();
+        self.states[DEVICE].set_unit(unit);
+    }
+
+    /// Charges waiting requests that were taken out by the current costs.
+    pub(crate) fn weigh_again(&mut self, waiting: &[RequestIndex]) {
+        self.set_units();
+        for index in waiting {
+            let QueuedRequest { lane, kind, amount, .. } = self.requests[*index];
+            let (cost, size) = self.weigh(lane.into(), kind, amount);
+            let request = &mut self.requests[*index];
+            (request.cost, request.size) = (cost, size);
+        }
+    }
+
+    /// Empties every queue and heap, and returns what waited, in order of arrival. Heads must have
+    /// been withdrawn from their meters.
+    pub(crate) fn take_waiting(
+        &mut self,
+        classes: impl Iterator<Item = ClassIndex>,
+    ) -> Vec<RequestIndex> {
+        for class in classes {
+            let own = &mut self.classes[class];
+            own.queued = 0;
+            for standing in &mut own.lanes {
+                standing.queues = [ClassQueue::default(); QUEUES];
+                standing.size = NO_SIZE;
+            }
+        }
+        for state in &mut self.states {
+            state.ready.clear();
+            state.reserved.clear(&mut state.reserved_positions);
+            state.urgent = ClassQueue::default();
+        }
+        self.queued = 0;
+        let waits = |index: &RequestIndex| self.requests[*index].stage != RequestStage::Running;
+        let mut waiting: Vec<RequestIndex> = self.requests.indices().filter(waits).collect();
+        waiting.sort_unstable_by_key(|index| self.requests[*index].number);
+        waiting
+    }
+
+    /// Gives each request that is charged to meters a reference of its own on its chain, and returns
+    /// these chains.
+    pub(crate) fn keep_paid_chains(&mut self) -> Vec<ChainIndex> {
+        let mut kept = Vec::new();
+        for index in self.requests.indices().collect::<Vec<_>>() {
+            let request = &mut self.requests[index];
+            if let Some(chain) = request.chain.get()
+                && request.has_paid()
+                && !request.owns_chain()
+            {
+                request.set_own_chain();
+                kept.push(chain);
+            }
+        }
+        kept
+    }
+
+    /// Moves a waiting request to its class and meters under other rules; a request that has paid
+    /// keeps its meters.
+    pub(crate) fn reclassify(
+        &mut self,
+        index: RequestIndex,
+        class: ClassIndex,
+        chain: OptionalIndex<ChainIndex>,
+    ) {
+        let request = &mut self.requests[index];
+        request.class = class;
+        if !request.has_paid() {
+            request.chain = chain;
+        }
+    }
+
+    // ---- figures ----
+
+    /// The end of the numbers of queues among waiters.
+    pub(crate) fn waiters(&self) -> usize {
+        self.classes.span() * QUEUES
+    }
+
+    /// How many requests wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub(crate) fn target(&self) -> &TargetParams {
+        &self.target
+    }
+
+    /// D: the target's `slots_max`, or less to meet its latency.
+    pub(crate) fn slots_max(&self) -> u32 {
+        self.states[DEVICE].slots_max
+    }
+
+    /// Device slots in use now.
+    pub(crate) fn slots_in_use(&self) -> u32 {
+        self.states[DEVICE].slots_in_use
+    }
+
+    /// Requests of a class that wait, that run, and the device slots that it uses.
+    pub(crate) fn load_of(&self, class: ClassIndex) -> (u32, u32, u32) {
+        let own = &self.classes[class];
+        (own.queued, own.running, own.slots_in_use)
+    }
+
+    /// Whether a head of a class waits for a meter.
+    pub(crate) fn is_throttled(&self, class: ClassIndex) -> bool {
+        self.classes[class].lanes.iter().any(|standing| standing.waiting != 0)
+    }
+
+    /// The weight of a class, as its rule says.
+    pub(crate) fn rule_weight_of(&self, class: ClassIndex) -> Weight {
+        self.classes[class].weight
+    }
+
+    /// The effective weight of a class for a kind of request.
+    pub(crate) fn weight_of(&self, class: ClassIndex, kind: OpKind) -> EffectiveWeight {
+        self.classes[class].phi_of(kind)
+    }
+
+    /// The effective weight of a class for reads and writes.
+    #[inline]
+    pub(crate) fn phi(&self, class: ClassIndex) -> EffectiveWeight {
+        self.classes[class].phi
+    }
+
+    /// Bits of the parents of other rules that the requests of a class count for.
+    #[inline]
+    pub(crate) fn watched(&self, class: ClassIndex) -> u64 {
+        self.classes[class].watched
+    }
+
+    /// Whether a class has a reservation.
+    pub(crate) fn has_reservation(&self, class: ClassIndex) -> bool {
+        self.classes[class].reserved
+    }
+
+    /// Whether a lane has a free slot.
+    pub(crate) fn has_free_slot(&self, lane: usize) -> bool {
+        self.states[lane].free() > 0
+    }
+
+    /// Cost in ns and size of a request in a lane.
+    #[inline]
+    fn weigh(&self, lane: usize, kind: OpKind, amount: Amount) -> (u64, u8) {
+        let costs = &self.target.costs;
+        if lane != DEVICE {
+            return (costs.charge(LANES[lane], kind, amount).get(), 0);
+        }
+        let (cost, size) = costs.charge_and_size(kind, amount, self.target.slots_max);
+        (cost.get(), size)
+    }
+}

@@ -1,0 +1,139 @@
+//! The clock that reservations are due by.
+//!
+//! ```text
+//!   real time ───────────────────────────────────────────►
+//!   reserved  ────────────────╱‾‾ slower: the most overdue head may lag by 500 ms
+//!             all are kept     more is reserved than the device gives: every reservation is
+//!                              kept to the same part, C / Σr
+//! ```
+//!
+//! With each reservation in real time, those that cannot all be kept depend on which is more
+//! overdue. With an unbounded lag some get all and others nothing, with a bounded one each gets the
+//! same number of requests (docs/algorithms/baselines.md). With one clock that slows down, each
+//! gets the same part of its reservation. The capacity of the device need not be known.
+//!
+//! The shortfall follows from the time that was lost at dispatches and from what is overdue now: a
+//! device that is stuck dispatches nothing.
+
+use model::Time;
+
+use crate::pacer::RESERVATION_CATCH_UP_NS;
+
+/// The window over which the shortfall of reservations is computed.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+/// The whole, in parts per million.
+const WHOLE: u64 = 1_000_000;
+
+/// How far the reservations' time is behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReservationClock {
+    lost_ns: u64,
+    /// When the window began, and what was lost by then.
+    window: (Time, u64),
+    cut_ppm: u64,
+}
+
+impl ReservationClock {
+    pub(super) fn new() -> ReservationClock {
+        ReservationClock { lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
+    }
+
+    /// The reservations' time at a time.
+    pub(super) fn at(&self, now: Time) -> Time {
+        Time::from_nanos(now.as_nanos().saturating_sub(self.lost_ns))
+    }
+
+    /// When it will be this time for reservations, if nothing slows them down.
+    pub(super) fn when(&self, due: Time) -> Time {
+        Time::from_nanos(due.as_nanos().saturating_add(self.lost_ns))
+    }
+
+    /// Handles that the most overdue head goes, which could have gone since `due`: what it lags
+    /// beyond the bound is lost for all. (A head that arrived after its due time counts from its
+    /// arrival. A class that has not used all of its reservation has credit, but no head of it is
+    /// late.)
+    pub(super) fn dispatch(&mut self, due: Time, now: Time) {
+        let lag = self.at(now).since(due).get();
+        self.lost_ns += lag.saturating_sub(RESERVATION_CATCH_UP_NS);
+    }
+
+    /// Ends a window that is over.
+    pub(super) fn advance(&mut self, now: Time) {
+        let (since, lost) = self.window;
+        let span = now.since(since).get();
+        if span >= WINDOW_NS {
+            self.cut_ppm = part(self.lost_ns - lost, span);
+            self.window = (now, self.lost_ns);
+        }
+    }
+
+    /// The part of the reservations that could not be kept in the last second, in parts per
+    /// million, where the most overdue head lags by `lag_ns`. Lag beyond the bound is lost when the
+    /// head is dispatched; with a device that dispatches nothing it must be counted before.
+    pub(super) fn cut_ppm(&self, lag_ns: u64, now: Time) -> u64 {
+        let (since, before) = self.window;
+        let (lost, span) = (self.lost_ns - before, now.since(since).get());
+        let (told, running) = match span >= WINDOW_NS {
+            true => (part(lost, span), 0),
+            false => (self.cut_ppm, lost),
+        };
+        let overdue = lag_ns.saturating_sub(RESERVATION_CATCH_UP_NS);
+        told.max(part(running.saturating_add(overdue), WINDOW_NS))
+    }
+}
+
+/// What `lost` is of `span`, in parts per million and at most all of it.
+fn part(lost: u64, span: u64) -> u64 {
+    WHOLE.min((u128::from(lost) * u128::from(WHOLE) / u128::from(span)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(count: u64) -> Time {
+        Time::from_nanos(count * 1_000_000)
+    }
+
+    #[test]
+    fn a_lag_within_the_bound_costs_nothing_and_what_is_beyond_it_is_lost_for_all() {
+        let mut clock = ReservationClock::new();
+        clock.dispatch(ms(1000), ms(1500));
+        assert_eq!((clock.at(ms(1500)), clock.when(ms(1600))), (ms(1500), ms(1600)));
+        clock.dispatch(ms(1000), ms(1700));
+        assert_eq!((clock.at(ms(1700)), clock.when(ms(1600))), (ms(1500), ms(1800)));
+    }
+
+    #[test]
+    fn the_part_that_is_cut_is_told_for_each_second() {
+        let mut clock = ReservationClock::new();
+        clock.dispatch(ms(0), ms(900));
+        clock.advance(ms(900));
+        assert_eq!(clock.cut_ppm(0, ms(900)), 400_000, "at least, of a second that is not over");
+        clock.advance(ms(1000));
+        assert_eq!(clock.cut_ppm(0, ms(1000)), 400_000);
+        assert_eq!(clock.cut_ppm(0, ms(1999)), 400_000);
+        clock.advance(ms(2000));
+        assert_eq!(clock.cut_ppm(0, ms(2000)), 0);
+    }
+
+    #[test]
+    fn what_is_overdue_beyond_the_bound_counts_before_it_is_dispatched() {
+        let mut clock = ReservationClock::new();
+        clock.advance(ms(1000));
+        let lag = |ms: u64| ms * 1_000_000;
+        assert_eq!(clock.cut_ppm(lag(500), ms(1500)), 0);
+        assert_eq!(clock.cut_ppm(lag(750), ms(1750)), 250_000);
+        // No call for ten seconds, or arrivals that ended a second each: the result is the same.
+        assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
+        clock.advance(ms(10_900));
+        assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
+        // It goes at last: nothing is overdue, but until now it was.
+        clock.dispatch(ms(1000), ms(11_000));
+        assert_eq!(clock.cut_ppm(0, ms(11_100)), 1_000_000);
+        clock.advance(ms(11_900));
+        clock.advance(ms(12_900));
+        assert_eq!(clock.cut_ppm(0, ms(12_900)), 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! One meter: its rate, and who waits at it.
+//!
+//! Waiters are in one heap for each lane, ordered by start-time fair queueing of the meter's own.
+//! Its virtual time counts the cost of what *it* let through. So weights hold among classes that
+//! share a meter, whatever happens beside it.
+
+use model::{Limit, Nanos, Share, Time};
+
+use super::deferred;
+use crate::heap::Heap;
+use crate::keys::MeterKey;
+use crate::pacer::{CATCH_UP_NS, Pacer};
+use crate::tags::VirtualTime;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The most waiters that may try at once when a meter has saved its burst; one more follows each 10
+/// µs. So the work of a call stays bounded, and all tries cost a few percent of a processor.
+const TRIES_MAX: u64 = 64;
+const TRY_EVERY_NS: u64 = 10_000;
+/// The least burst that decides whether others may try. A head that was let go in its turn needs
+/// time to go, and a wake-up alone can take most of it.
+const TRY_AFTER_NS: u64 = 1_000_000;
+
+/// One meter and its waiters. Fields in the order of cache lines: when it lets the next head go,
+/// who waits, and what a charge adds up.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Meter {
+    pub(crate) pacer: Pacer,
+    /// When the next waiter may try.
+    next_try: Time,
+    /// Ready heads that it let go in their turn, by lane.
+    passed_heads: [u32; 2],
+    /// Queues (class × 4 + direction) whose head waits here, by lane.
+    pub(crate) waiting: [Heap; 2],
+    /// Start tag of the head that it last let go in turn.
+    pub(crate) v: VirtualTime,
+    /// As the limit says, in the rate's unit.
+    burst: Option<u64>,
+    /// Units charged since its usage was taken last.
+    pub(crate) moved: u64,
+    /// Units a second of the last complete second, units of the current second, and its begin.
+    passed: (u64, u64, Time),
+    /// Meter chains and class meters that refer to it.
+    pub(crate) refs: u32,
+    /// Its number among the idle; 0 while it is referenced.
+    pub(crate) idle: u64,
+    pub(crate) key: MeterKey,
+}
+
+impl Meter {
+    pub(crate) fn new(limit: &Limit, part: Share, key: MeterKey) -> Meter {
+        Meter {
+            pacer: Pacer::new(limit.rate, part),
+            burst: limit.burst,
+            v: VirtualTime::default(),
+            waiting: [Heap::default(), Heap::default()],
+            passed_heads: [0; 2],
+            moved: 0,
+            passed: (0, 0, Time::ZERO),
+            next_try: Time::ZERO,
+            refs: 0,
+            idle: 0,
+            key,
+        }
+    }
+
+    /// Changes rate and burst, in the same unit.
+    pub(crate) fn set_limit(&mut self, limit: &Limit, now: Time) {
+        if limit.rate != self.pacer.rate() {
+            self.pacer.set_rate(limit.rate, now);
+        }
+        self.burst = limit.burst;
+    }
+
+    /// Whether a head that arrives now need not wait in line.
+    pub(crate) fn has_no_waiters(&self) -> bool {
+        self.waiting.iter().all(Heap::is_empty) && self.passed_heads == [0; 2]
+    }
+
+    /// Whether no ready head of that lane passed it in turn.
+    pub(crate) fn no_passed_heads(&self, lane: usize) -> bool {
+        self.passed_heads[lane] == 0
+    }
+
+    /// When it lets the next waiter of that lane go: as soon as nothing is owed. While a head that
+    /// it let go is still to be dispatched, it waits until the whole burst is saved.
+    pub(crate) fn release_at(&self, lane: usize) -> Time {
+        let due = self.pacer.due();
+        if self.no_passed_heads(lane) {
+            return due;
+        }
+        let saved = due + Nanos::new(self.burst_span().max(TRY_AFTER_NS));
+        saved.max(self.next_try)
+    }
+
+    /// Counts a waiter that may try.
+    pub(crate) fn count_try(&mut self, now: Time) {
+        let since = now.before(Nanos::new((TRIES_MAX - 1) * TRY_EVERY_NS));
+        self.next_try = self.next_try.max(since) + Nanos::new(TRY_EVERY_NS);
+    }
+
+    /// Charges `units`, at once and whatever is owed.
+    pub(crate) fn charge(&mut self, units: u64, now: Time) {
+        self.count(0, units, now);
+        self.charge_deferred(units, now);
+    }
+
+    /// Takes back a charge of `units`.
+    pub(crate) fn refund(&mut self, units: u64) {
+        self.moved = self.moved.saturating_sub(units);
+        self.passed.1 = self.passed.1.saturating_sub(units);
+        self.pacer.refund(units);
+    }
+
+    /// Counts `new` units as usage in place of `old`, and charges nothing.
+    pub(crate) fn count(&mut self, old: u64, new: u64, now: Time) {
+        self.count_passed(new, now);
+        self.passed.1 = self.passed.1.saturating_sub(old);
+        self.moved = self.moved.saturating_add(new).saturating_sub(old);
+    }
+
+    /// Charges `units` that were counted as usage before.
+    pub(crate) fn charge_deferred(&mut self, units: u64, now: Time) {
+        self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
+    }
+
+    /// The most that a class may defer here.
+    pub(crate) fn deferred_max(&self) -> u64 {
+        self.pacer.units_in(deferred::SPAN_MAX_NS).max(1)
+    }
+
+    fn count_passed(&mut self, units: u64, now: Time) {
+        let (_, units_now, since) = &mut self.passed;
+        let span = now.since(*since).get();
+        if span >= SECOND_NS {
+            self.passed = (per_sec(*units_now, span), 0, now);
+        }
+        self.passed.1 = self.passed.1.saturating_add(units);
+    }
+
+    /// Units a second that it let through over the last second or two.
+    pub(crate) fn used_per_sec(&self, now: Time) -> u64 {
+        let (before, units, since) = self.passed;
+        let span = now.since(since).get();
+        if span >= SECOND_NS {
+            return per_sec(units, span);
+        }
+        let rest = u128::from(before) * u128::from(SECOND_NS - span) / u128::from(SECOND_NS);
+        units.saturating_add(u64::try_from(rest).unwrap_or(u64::MAX))
+    }
+
+    /// Heads that wait here, in both lanes.
+    pub(crate) fn waiting_heads(&self) -> usize {
+        self.waiting.iter().map(Heap::len).sum()
+    }
+
+    /// Counts a ready head in (1) or out (-1).
+    pub(crate) fn count_passed_head(&mut self, lane: usize, change: i32) {
+        let held = self.passed_heads[lane].checked_add_signed(change);
+        self.passed_heads[lane] = held.expect("a head is counted out after it was counted in");
+    }
+
+    /// Whether it differs from a new one: it owes something, or has not regained its burst.
+    pub(crate) fn has_state(&self, now: Time) -> bool {
+        self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(self.burst_span())
+    }
+
+    /// Ready heads that it let go in their turn, by lane.
+    pub(crate) fn passed_heads(&self) -> [u32; 2] {
+        self.passed_heads
+    }
+
+    /// The time in which it saves its burst.
+    fn burst_span(&self) -> u64 {
+        self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst))
+    }
+
+    /// A share of the rate saves the same share of the burst in the same time.
+    fn span_of(&self, units: u64) -> u64 {
+        let span = u128::from(units) * 1_000_000_000 / u128::from(self.pacer.rate().per_sec());
+        u64::try_from(span).unwrap_or(u64::MAX)
+    }
+}
+
+/// Units in a span, which is above zero, as a rate.
+fn per_sec(units: u64, span_ns: u64) -> u64 {
+    let rate = u128::from(units) * u128::from(SECOND_NS) / u128::from(span_ns);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{KindSet, Rate};
+
+    use super::*;
+
+    fn at(ns: u64) -> Time {
+        Time::from_nanos(ns)
+    }
+
+    #[test]
+    fn a_part_of_the_rate_has_the_same_part_of_the_burst() {
+        let rate = Rate::bytes_per_sec(1_000).unwrap();
+        let limit = Limit { kinds: KindSet::ALL, rate, burst: Some(500) };
+        let key = MeterKey::of_meter("m", rate, vec![]);
+        let mut meter = Meter::new(&limit, Share::ratio(1, 10), key);
+        meter.charge(0, at(100_000_000_000));
+        assert_eq!(meter.pacer.due(), at(99_500_000_000), "half a second: 50 of 100 a second");
+    }
+}

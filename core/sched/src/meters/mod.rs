@@ -1,0 +1,440 @@
+//! Meters: whether the head of a queue may pass, and what it pays.
+//!
+//! ```text
+//!   subject, kind ─► chain ─► links (class at meter) ─► meters (section, key)
+//!                                                          │ due ≤ now, or the whole burst saved
+//!   head that must wait ─► waiting at one meter, by lane ──┴─► deadlines ─► next_waiter
+//! ```
+//!
+//! The dispatcher moves heads (dispatcher/admission.rs); here is what meters are owed, who waits at
+//! them and which is next. Unreferenced meters stay for a while: a key that returns would find a
+//! full burst otherwise.
+
+mod chain;
+mod check;
+mod deferred;
+mod meter;
+
+use std::collections::BTreeMap;
+
+use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, Time};
+
+use crate::heap::{Heap, HeapPositions};
+use crate::idle::IdleList;
+use crate::index::{ChainIndex, ClassIndex, LinkIndex, MeterIndex, TableIndex as _};
+use crate::keys::{MeterKey, MeterOwner};
+use crate::slab::Slab;
+use crate::tags::{EffectiveWeight, VirtualTime, time_key, time_of_key};
+use chain::{ClassMeter, MeterChain};
+use deferred::DeferredCharge;
+use meter::Meter;
+
+/// All meters, and who waits at them.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    meters: Slab<MeterIndex, Meter>,
+    links: Slab<LinkIndex, ClassMeter>,
+    chains: Slab<ChainIndex, MeterChain>,
+    by_key: BTreeMap<MeterKey, MeterIndex>,
+    by_class: BTreeMap<(ClassIndex, MeterIndex), LinkIndex>,
+    idle: IdleList<MeterIndex>,
+    lanes: [MeterLane; 2],
+}
+
+/// Who waits in one lane.
+#[derive(Debug, Default)]
+struct MeterLane {
+    /// Meters with waiters, by the time at which the next may go.
+    deadlines: Heap,
+    deadline_positions: HeapPositions,
+    /// The position of each queue (class × 4 + direction) among its meter's waiters.
+    waiting_positions: HeapPositions,
+}
+
+/// What the rules and a controller grant at one meter.
+#[derive(Clone, Debug)]
+pub(crate) struct MeterTerms {
+    pub(crate) key: MeterKey,
+    /// The limit, its rate as a parent or a decay leaves it.
+    pub(crate) limit: Limit,
+    /// The share of it that is let through here.
+    pub(crate) part: Share,
+}
+
+/// What a head pays and how it stands in line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeterPayer {
+    pub(crate) chain: ChainIndex,
+    /// The position in the chain of the meter at which it waits.
+    pub(crate) at: u8,
+    pub(crate) lane: usize,
+    /// The number of its queue among waiters.
+    pub(crate) waiter: u32,
+    pub(crate) cost: u64,
+    /// Number of its arrival.
+    pub(crate) number: u64,
+    pub(crate) weight: EffectiveWeight,
+}
+
+/// A waiter whose meter lets it go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueWaiter {
+    pub(crate) lane: usize,
+    pub(crate) waiter: u32,
+    /// It is its turn; otherwise it may try, since the meter has its whole burst.
+    pub(crate) is_in_turn: bool,
+}
+
+/// The state of a meter for reports.
+#[derive(Debug)]
+pub(crate) struct MeterFigures<'a> {
+    pub(crate) key: &'a MeterKey,
+    pub(crate) rate: Rate,
+    pub(crate) part: Share,
+    pub(crate) used_per_sec: u64,
+    pub(crate) due: Time,
+    pub(crate) waiting: usize,
+}
+
+impl Meters {
+    // ---- passing ----
+
+    /// Of the meters of a chain that an amount pays and that are not in `visited`, the position of
+    /// the one that is due last among those where its head must wait: something is owed, or others
+    /// wait. The others are likely to be due by then.
+    pub(crate) fn line_for(
+        &self,
+        chain: ChainIndex,
+        amount: Amount,
+        visited: u8,
+        now: Time,
+    ) -> Option<u8> {
+        let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.has_no_waiters();
+        self.last_due(chain, amount, visited, blocks)
+    }
+
+    /// Of those meters the one due last that is in debt.
+    pub(crate) fn debtor_of(
+        &self,
+        chain: ChainIndex,
+        amount: Amount,
+        passed: u8,
+        now: Time,
+    ) -> Option<u8> {
+        self.last_due(chain, amount, passed, |meter| meter.pacer.due() > now)
+    }
+
+    #[inline]
+    fn last_due(
+        &self,
+        chain: ChainIndex,
+        amount: Amount,
+        visited: u8,
+        blocks: impl Fn(&Meter) -> bool,
+    ) -> Option<u8> {
+        let links = self.chains[chain].links().iter().enumerate();
+        let left = links.filter(|(at, _)| visited >> at & 1 == 0);
+        let meters = left.map(|(at, link)| (at, &self.meters[self.links[*link].meter]));
+        let paid = meters.filter(|(_, meter)| meter.pacer.rate().units_of(amount) > 0);
+        let blocking = paid.filter(|(_, meter)| blocks(meter));
+        let last = blocking.max_by_key(|(at, meter)| (meter.pacer.due(), usize::MAX - at));
+        last.map(|(at, _)| at as u8)
+    }
+
+    /// Puts a head in line at a meter of its chain.
+    pub(crate) fn enter(&mut self, payer: &MeterPayer) {
+        let link = self.chains[payer.chain].links()[usize::from(payer.at)];
+        let link = &mut self.links[link];
+        let index = link.meter;
+        let meter = &mut self.meters[index];
+        let start = link.reserve_turn(meter.v, payer.cost, payer.weight);
+        let places = &mut self.lanes[payer.lane].waiting_positions;
+        meter.waiting[payer.lane].put(start.key(payer.number), payer.waiter, places);
+        self.sync(index);
+    }
+
+    /// Takes a head out of the line; `unserved` gives its turn back.
+    pub(crate) fn leave(&mut self, payer: &MeterPayer, unserved: bool) {
+        let link = self.chains[payer.chain].links()[usize::from(payer.at)];
+        let link = &mut self.links[link];
+        let index = link.meter;
+        let meter = &mut self.meters[index];
+        let places = &mut self.lanes[payer.lane].waiting_positions;
+        let waiting = &mut meter.waiting[payer.lane];
+        let start = VirtualTime::of_key(waiting.key_of(payer.waiter, places));
+        waiting.remove(payer.waiter, places);
+        match unserved {
+            true => link.refund_turn(start, payer.cost, payer.weight),
+            false => meter.v = meter.v.max(start),
+        }
+        self.sync(index);
+    }
+
+    /// Whether a meter lets a waiter go.
+    #[inline]
+    pub(crate) fn has_due(&self, now: Time) -> bool {
+        self.lanes.iter().any(|lane| lane.due_meter(now).is_some())
+    }
+
+    /// The next waiter that its meter lets go. It stays in line until [`Meters::leave`].
+    pub(crate) fn next_waiter(&mut self, now: Time) -> Option<DueWaiter> {
+        let index = self.lanes.iter().find_map(|lane| lane.due_meter(now))?;
+        let meter = &mut self.meters[index];
+        let open = (0..meter.waiting.len()).filter(|lane| meter.release_at(*lane) <= now);
+        let firsts = open.filter_map(|lane| meter.waiting[lane].first().map(|first| (first, lane)));
+        let ((_, waiter), lane) = firsts.min().expect("a meter with a deadline has a waiter");
+        let is_in_turn = meter.no_passed_heads(lane);
+        if !is_in_turn {
+            meter.count_try(now);
+        }
+        Some(DueWaiter { lane, waiter, is_in_turn })
+    }
+
+    /// When a waiter of that lane may go next.
+    pub(crate) fn deadline(&self, lane: usize) -> Option<Time> {
+        self.lanes[lane].deadlines.first().map(|(key, _)| time_of_key(key))
+    }
+
+    /// Counts a ready head in (1) or out (-1) at the meters that let it go in its turn.
+    pub(crate) fn count_passed_heads(
+        &mut self,
+        chain: ChainIndex,
+        passed: u8,
+        lane: usize,
+        change: i32,
+    ) {
+        let chain = self.chains[chain];
+        for (at, link) in chain.links().iter().enumerate() {
+            if passed >> at & 1 == 1 {
+                let meter = self.links[*link].meter;
+                self.meters[meter].count_passed_head(lane, change);
+                self.sync(meter);
+            }
+        }
+    }
+
+    // ---- paying ----
+
+    /// Moves the charge for `old` at the meters of a chain to the charge for `new`. For a kind that
+    /// is never delayed, the charge is deferred.
+    pub(crate) fn charge(
+        &mut self,
+        chain: ChainIndex,
+        kind: OpKind,
+        old: Amount,
+        new: Amount,
+        now: Time,
+    ) {
+        let chain = self.chains[chain];
+        for link in chain.links() {
+            let link = &mut self.links[*link];
+            let index = link.meter;
+            let meter = &mut self.meters[index];
+            let rate = meter.pacer.rate();
+            let (old, new) = (rate.units_of(old), rate.units_of(new));
+            if kind.never_delayed() {
+                meter.count(old, new, now);
+                link.deferred.replace(old, new, meter.deferred_max());
+                continue;
+            }
+            match new >= old {
+                true => meter.charge(new - old, now),
+                false => meter.refund(old - new),
+            }
+            self.sync(index);
+        }
+    }
+
+    /// Pays what a class has deferred at the meters of a request that is dispatched: of each at most
+    /// as much as the request itself. Its turn among the waiters counts for more accordingly.
+    pub(crate) fn pay_deferred(
+        &mut self,
+        chain: ChainIndex,
+        amount: Amount,
+        cost: u64,
+        weight: EffectiveWeight,
+        now: Time,
+    ) {
+        let chain = self.chains[chain];
+        for link in chain.links() {
+            let link = &mut self.links[*link];
+            if link.deferred == DeferredCharge::NONE {
+                continue;
+            }
+            let index = link.meter;
+            let meter = &mut self.meters[index];
+            let own = meter.pacer.rate().units_of(amount);
+            let paid = link.deferred.take(own);
+            if paid > 0 {
+                meter.charge_deferred(paid, now);
+                let more = u128::from(cost) * u128::from(paid) / u128::from(own);
+                link.finish = link.finish.after(more as u64, weight);
+                self.sync(index);
+            }
+        }
+    }
+
+    /// How long the slowest of a chain's meters takes for an amount, in ns and at least 1, among
+    /// those where it would have to wait.
+    pub(crate) fn slowest(
+        &self,
+        chain: ChainIndex,
+        amount: Amount,
+        now: Time,
+    ) -> Option<(u64, &MeterKey)> {
+        let links = self.chains[chain].links().iter();
+        let meters = links.map(|link| &self.meters[self.links[*link].meter]);
+        let takes = meters.filter_map(|meter| {
+            let units = meter.pacer.rate().units_of(amount);
+            let holds = units > 0 && (meter.pacer.due() > now || !meter.has_no_waiters());
+            holds.then(|| (meter.pacer.time_of(units).0.max(1), &meter.key))
+        });
+        takes.max_by_key(|(takes, _)| *takes)
+    }
+
+    // ---- terms ----
+
+    /// Puts other terms in force, of rules that changed: what is owed stays, in units. Deferred
+    /// charges are forgiven. A meter without terms keeps its own.
+    pub(crate) fn set_limits(&mut self, limit_of: impl Fn(&MeterKey) -> Option<Limit>, now: Time) {
+        for link in self.links.indices().collect::<Vec<_>>() {
+            self.links[link].deferred = DeferredCharge::NONE;
+        }
+        for index in self.meters.indices().collect::<Vec<_>>() {
+            let meter = &mut self.meters[index];
+            if let Some(limit) = limit_of(&meter.key) {
+                meter.set_limit(&limit, now);
+            }
+        }
+    }
+
+    /// Sets the rates of all limits of rules, by the name of the rule.
+    pub(crate) fn set_rates(&mut self, changed: &[(String, Rate)], now: Time) {
+        for index in self.meters.indices().collect::<Vec<_>>() {
+            let meter = &mut self.meters[index];
+            let MeterOwner::Rule { name, .. } = &meter.key.owner else { continue };
+            if let Some((_, rate)) = changed.iter().find(|(rule, _)| rule == name) {
+                meter.pacer.set_rate(*rate, now);
+                self.sync(index);
+            }
+        }
+    }
+
+    /// The indices of all meters.
+    pub(crate) fn indices(&self) -> Vec<MeterIndex> {
+        self.meters.indices().collect()
+    }
+
+    /// The meter of a key.
+    pub(crate) fn find(&self, key: &MeterKey) -> Option<MeterIndex> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The key and the rate of a meter.
+    pub(crate) fn key_and_rate(&self, index: MeterIndex) -> (&MeterKey, Rate) {
+        let meter = &self.meters[index];
+        (&meter.key, meter.pacer.rate())
+    }
+
+    /// Sets the rate of a meter and the share of it: what is owed and saved stays, in units.
+    pub(crate) fn set_pace(&mut self, index: MeterIndex, rate: Rate, part: Share, now: Time) {
+        let pacer = &mut self.meters[index].pacer;
+        if (pacer.rate(), pacer.part()) != (rate, part) {
+            pacer.set_pace(rate, part, now);
+            self.sync(index);
+        }
+    }
+
+    // ---- figures ----
+
+    /// Takes what each meter let through in a span as a part of its limit, where something went or
+    /// waits.
+    pub(crate) fn take_usage(
+        &mut self,
+        part_used: impl Fn(u64, Rate) -> Share,
+    ) -> Vec<(Scope, ScopeUsage)> {
+        let mut uses = Vec::new();
+        for index in self.meters.indices().collect::<Vec<_>>() {
+            let meter = &mut self.meters[index];
+            let (moved, waiting) = (std::mem::take(&mut meter.moved), !meter.has_no_waiters());
+            let rate = meter.pacer.rate();
+            if (moved > 0 || waiting) && rate.per_sec() < u64::MAX {
+                let used = Some(part_used(moved, rate));
+                uses.push((meter.key.scope(), ScopeUsage { used, waiting }));
+            }
+        }
+        uses
+    }
+
+    /// The meters of a chain.
+    pub(crate) fn of_chain(&self, chain: ChainIndex) -> impl Iterator<Item = MeterIndex> {
+        self.chains[chain].links().iter().map(|link| self.links[*link].meter)
+    }
+
+    /// The meter at a position of a chain, and its generation and key.
+    pub(crate) fn at(&self, chain: ChainIndex, at: u8) -> (MeterIndex, u32, &MeterKey) {
+        let index = self.links[self.chains[chain].links()[usize::from(at)]].meter;
+        (index, self.meters.generation(index), &self.meters[index].key)
+    }
+
+    /// Whether that meter is still here.
+    pub(crate) fn has(&self, index: MeterIndex, generation: u32) -> bool {
+        self.meters.has(index, generation)
+    }
+
+    /// The state of a meter.
+    pub(crate) fn figures(&self, index: MeterIndex, now: Time) -> MeterFigures<'_> {
+        MeterFigures::of(&self.meters[index], now)
+    }
+
+    // ---- inside ----
+
+    /// Updates the position of a meter among both lanes' deadlines.
+    fn sync(&mut self, index: MeterIndex) {
+        let meter = &self.meters[index];
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            if !meter.waiting[at].is_empty() {
+                let key = time_key(meter.release_at(at), u64::from(index.raw()));
+                lane.deadlines.put(key, index.raw(), &mut lane.deadline_positions);
+            } else if lane.deadline_positions.holds(index.raw()) {
+                lane.deadlines.remove(index.raw(), &mut lane.deadline_positions);
+            }
+        }
+    }
+}
+
+impl MeterLane {
+    /// A meter with waiters of this lane that lets one of them go.
+    #[inline]
+    fn due_meter(&self, now: Time) -> Option<MeterIndex> {
+        let (key, meter) = self.deadlines.first()?;
+        (time_of_key(key) <= now).then(|| MeterIndex::new(meter))
+    }
+}
+
+impl<'a> MeterFigures<'a> {
+    fn of(meter: &'a Meter, now: Time) -> MeterFigures<'a> {
+        MeterFigures {
+            key: &meter.key,
+            rate: meter.pacer.rate(),
+            part: meter.pacer.part(),
+            used_per_sec: meter.used_per_sec(now),
+            due: meter.pacer.due(),
+            waiting: meter.waiting_heads(),
+        }
+    }
+}
+
+impl MeterTerms {
+    /// The figures of a meter that was not made yet.
+    pub(crate) fn figures(&self) -> MeterFigures<'_> {
+        MeterFigures {
+            key: &self.key,
+            rate: self.limit.rate,
+            part: self.part,
+            used_per_sec: 0,
+            due: Time::ZERO,
+            waiting: 0,
+        }
+    }
+}

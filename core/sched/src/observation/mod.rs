@@ -1,0 +1,262 @@
+//! Observation: what was used, for what requests waited, and in which pattern they came.
+//!
+//! ```text
+//!   dispatch   ─ head goes ────► wait causes of its class, delayed time of its job
+//!   completion ─ CompletedRequest ─► sums of subject and class
+//!   access     ─ sizes, order ─► pattern of the subject
+//! ```
+//!
+//! Nothing here decides anything: without it each request would be chosen the same way. The other
+//! owners pass what they know; this one calls none of them.
+
+mod activity;
+mod donations;
+mod pattern;
+mod report;
+mod unreported;
+mod usage;
+mod wait;
+
+use std::sync::Arc;
+
+use model::{Accesses, Bytes, Nanos, OpKind, Ops, Scope, Time};
+
+use crate::ids::ClassId;
+use crate::index::{ClassIndex, DormantIndex, JobIndex, SubjectIndex};
+use crate::keys::ClassKey;
+use crate::slab::{Parts, Slab};
+
+pub use activity::Activity;
+pub use donations::DonationReport;
+pub(crate) use donations::PendingDonation;
+pub use report::{ClassReport, SubjectReport};
+pub use usage::Usage;
+pub(crate) use usage::{CompletedRequest, metadata};
+pub(crate) use wait::{
+    AREA_MAX_NS, CausePlace, MeterId, QueueWait, ReadyCause, WAIT_MIN_NS, WaitCauses, WaitedArea,
+    WaitedHead,
+};
+pub use wait::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
+
+use activity::ActiveJob;
+use donations::Donations;
+use pattern::SubjectPattern;
+use unreported::UnreportedMetadata;
+
+/// Everything that is counted and decides nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Observation {
+    subjects: Parts<SubjectIndex, SubjectRecord>,
+    classes: Parts<ClassIndex, ClassRecord>,
+    dormant: Parts<DormantIndex, ClassRecord>,
+    jobs: Slab<JobIndex, ActiveJob>,
+    /// Sums of the subjects that are forgotten, and how many of their operations are metadata.
+    forgotten: (Usage, Ops),
+    unreported: UnreportedMetadata,
+    donations: Donations,
+    /// When the usage of scopes was taken last.
+    usage_taken: Time,
+}
+
+/// What is counted of a subject. What each completion changes comes first.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct SubjectRecord {
+    usage: Usage,
+    /// The place of its job.
+    job: JobIndex,
+    /// In the order of [`OpKind::ALL`]: reads and writes first.
+    ops: [Ops; OpKind::COUNT],
+    /// Its part of the time of its job.
+    activity: Activity,
+    /// None before its first read or write.
+    pattern: SubjectPattern,
+}
+
+/// What is counted of a class.
+#[derive(Clone, Debug, Default)]
+struct ClassRecord {
+    usage: Usage,
+    /// Its total cost when its usage was taken last.
+    cost_taken: Nanos,
+    /// Its wait causes, if it ever waited.
+    causes: Option<Box<WaitCauses>>,
+}
+
+impl Observation {
+    // ---- subjects and classes come and go ----
+
+    /// Begins to count for a subject. `sibling` is another subject of its job, if there is one.
+    pub(crate) fn add_subject(
+        &mut self,
+        index: SubjectIndex,
+        sibling: Option<SubjectIndex>,
+        now: Time,
+    ) {
+        let job = self.join_job(sibling, now);
+        let record = SubjectRecord {
+            usage: Usage::default(),
+            job,
+            ops: [Ops::default(); OpKind::COUNT],
+            activity: Activity::default(),
+            pattern: None,
+        };
+        self.subjects.put(index, record);
+    }
+
+    /// Keeps the sums of a subject that is forgotten.
+    pub(crate) fn drop_subject(&mut self, index: SubjectIndex) {
+        let record = &mut self.subjects[index];
+        self.forgotten.0 += record.usage;
+        self.forgotten.1 += metadata(&record.ops);
+        let job = record.job;
+        record.pattern = None;
+        self.leave_job(job);
+    }
+
+    /// Begins to count for a class; a class that was dormant goes on from its sums.
+    pub(crate) fn add_class(&mut self, index: ClassIndex, dormant: Option<DormantIndex>) {
+        let record = dormant.map(|dormant| std::mem::take(&mut self.dormant[dormant]));
+        let mut record = record.unwrap_or_default();
+        record.cost_taken = record.usage.cost;
+        self.classes.put(index, record);
+    }
+
+    /// Keeps the sums of a class that becomes dormant.
+    pub(crate) fn rest_class(&mut self, index: ClassIndex, dormant: DormantIndex) {
+        let record = std::mem::take(&mut self.classes[index]);
+        self.dormant.put(dormant, record);
+    }
+
+    /// Forgets the sums of a dormant class.
+    pub(crate) fn drop_dormant(&mut self, dormant: DormantIndex) {
+        self.dormant[dormant] = ClassRecord::default();
+    }
+
+    // ---- requests ----
+
+    /// Counts a completed request.
+    #[inline]
+    pub(crate) fn count_completed(
+        &mut self,
+        subject: SubjectIndex,
+        class: ClassIndex,
+        done: CompletedRequest,
+    ) {
+        let usage = Usage::of(done);
+        self.classes[class].usage += usage;
+        let record = &mut self.subjects[subject];
+        record.usage += usage;
+        record.ops[done.kind as usize] += done.served.ops;
+    }
+
+    /// Counts the cost of an attempt that found nothing in the cache.
+    pub(crate) fn count_missed(&mut self, class: ClassIndex, cost: Nanos) {
+        self.classes[class].usage.cost += cost;
+    }
+
+    /// Counts remote service of a class, and of a subject where it is known.
+    pub(crate) fn count_remote(
+        &mut self,
+        subject: Option<SubjectIndex>,
+        class: ClassIndex,
+        cost: Nanos,
+    ) {
+        if let Some(subject) = subject {
+            self.subjects[subject].usage.remote += cost;
+        }
+        self.classes[class].usage.remote += cost;
+    }
+
+    /// Counts what a read or write moved, and in which order.
+    pub(crate) fn count_access(
+        &mut self,
+        subject: SubjectIndex,
+        kind: OpKind,
+        moved: Bytes,
+        random: bool,
+        joined: u8,
+    ) {
+        pattern::count(&mut self.subjects[subject].pattern, kind, moved, random, joined);
+    }
+
+    /// Counts metadata service that its client reports to no other server.
+    pub(crate) fn count_unreported(&mut self, id: ClassId, key: &Arc<ClassKey>, cost: Nanos) {
+        self.unreported.count(id, key, cost);
+    }
+
+    /// Takes what was counted so since the last call, by class.
+    pub(crate) fn take_unreported(&mut self) -> Vec<(Scope, Nanos)> {
+        self.unreported.take()
+    }
+
+    /// Counts a request that another subject waited for.
+    pub(crate) fn count_donation(&mut self, donation: PendingDonation) {
+        self.donations.count(donation);
+    }
+
+    /// Recent donations, the last first.
+    pub(crate) fn donations(&self) -> impl Iterator<Item = &PendingDonation> {
+        self.donations.iter()
+    }
+
+    // ---- sums ----
+
+    /// The time since the usage of scopes was taken last; now it is.
+    pub(crate) fn begin_taking_usage(&mut self, now: Time) -> Nanos {
+        let span = now.since(self.usage_taken);
+        self.usage_taken = now;
+        span
+    }
+
+    /// Whether a class was served since its usage was taken last; now it is.
+    pub(crate) fn take_class_usage(&mut self, class: ClassIndex) -> bool {
+        let record = &mut self.classes[class];
+        let before = std::mem::replace(&mut record.cost_taken, record.usage.cost);
+        before != record.usage.cost
+    }
+
+    pub(crate) fn usage_of_subject(&self, subject: SubjectIndex) -> &Usage {
+        &self.subjects[subject].usage
+    }
+
+    /// A subject's operations that neither read nor wrote a file.
+    pub(crate) fn metadata_of_subject(&self, subject: SubjectIndex) -> Ops {
+        metadata(&self.subjects[subject].ops)
+    }
+
+    pub(crate) fn usage_of_class(&self, class: ClassIndex) -> Usage {
+        self.classes[class].usage
+    }
+
+    pub(crate) fn usage_of_dormant(&self, dormant: DormantIndex) -> Usage {
+        self.dormant[dormant].usage
+    }
+
+    /// The causes of a dormant class, if it ever waited.
+    pub(crate) fn causes_of_dormant(&self, dormant: DormantIndex) -> Option<&WaitCauses> {
+        self.dormant[dormant].causes.as_deref()
+    }
+
+    /// The sums of the subjects that are forgotten, and how many of their operations are metadata.
+    pub(crate) fn forgotten(&self) -> (Usage, Ops) {
+        self.forgotten
+    }
+
+    /// Everything that is counted of a subject.
+    pub(crate) fn record_of(&self, subject: SubjectIndex) -> SubjectFigures {
+        let record = &self.subjects[subject];
+        let (reads, writes) = pattern::of(&record.pattern);
+        let (usage, activity, ops) = (record.usage, record.activity, record.ops);
+        SubjectFigures { usage, activity, ops, reads, writes }
+    }
+}
+
+/// What was counted of a subject until now.
+pub(crate) struct SubjectFigures {
+    pub(crate) usage: Usage,
+    pub(crate) activity: Activity,
+    pub(crate) ops: [Ops; OpKind::COUNT],
+    pub(crate) reads: Accesses,
+    pub(crate) writes: Accesses,
+}

@@ -1,0 +1,496 @@
+//! The registry: subjects and classes by their keys, active and dormant.
+//!
+//! ```text
+//!   (identity, paths) ─► subject ─ kind ─► Classification ─┬─► class       (rule name, key)
+//!                        cached per kind                   └─► chain of meters
+//!   class ── last subject leaves ─► dormant ── its key returns ─► class
+//!                                     └─ more than IDLE_MAX: the one dormant for longest is dropped
+//! ```
+//!
+//! Rules are matched once for each subject and kind; `enqueue` then costs an array index.
+//! Unreferenced classes and subjects stay for a while. So an identity that returns finds its tags,
+//! up to [`IDLE_MAX`] classes ([`IDLE_SUBJECTS_MAX`] subjects, which have nothing but sums to be
+//! found again). It gives out the indices at which the other owners keep their parts.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use model::{Identity, JobId, Nid, OpKind, PathSet, Rule, RuleSet, key_of};
+
+use crate::idle::{IDLE_MAX, IdleList};
+use crate::ids::{ClassId, SubjectId};
+use crate::index::{
+    ChainIndex, ClassIndex, DormantIndex, OptionalIndex, SubjectIndex, TableIndex as _,
+};
+use crate::keys::ClassKey;
+use crate::slab::Slab;
+
+/// Subjects and classes by their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    subjects: Slab<SubjectIndex, Subject>,
+    by_identity: BTreeMap<Arc<Identity>, Vec<(PathSet, SubjectIndex)>>,
+    idle_subjects: IdleList<SubjectIndex>,
+    classes: Slab<ClassIndex, RegisteredClass>,
+    by_key: BTreeMap<Arc<ClassKey>, ClassIndex>,
+    dormant: Slab<DormantIndex, DormantClass>,
+    dormant_by_key: BTreeMap<Arc<ClassKey>, DormantIndex>,
+    idle_classes: IdleList<DormantIndex>,
+    /// How many classes there ever were.
+    classes_made: u64,
+    /// Classes with a key of their own, active and dormant, by rule.
+    keyed: BTreeMap<Arc<str>, u32>,
+}
+
+/// An identity at work in certain directories.
+///
+/// Fields that a request's arrival and completion change are in one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Subject {
+    /// How often it was taken and not released.
+    refs: u32,
+    /// The number of its requests that have not completed.
+    outstanding: u32,
+    /// Its number among the idle; 0 while it is in use.
+    idle: u64,
+    /// In the order of [`OpKind::ALL`]: reads and writes first.
+    ways: [CachedWay; OpKind::COUNT],
+    identity: Arc<Identity>,
+    paths: PathSet,
+    /// The export that it uses.
+    export: Arc<str>,
+}
+
+/// The class and meters of a subject's requests of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Classification {
+    pub(crate) class: ClassIndex,
+    pub(crate) chain: OptionalIndex<ChainIndex>,
+}
+
+/// The same as it is kept: without a class until the rules were matched.
+#[derive(Clone, Copy, Debug)]
+struct CachedWay {
+    class: OptionalIndex<ClassIndex>,
+    chain: OptionalIndex<ChainIndex>,
+}
+
+/// A class with references or requests.
+#[derive(Debug)]
+struct RegisteredClass {
+    key: Arc<ClassKey>,
+    id: ClassId,
+    /// Kinds of subjects that lead here.
+    refs: u32,
+}
+
+/// A class without waiting or running requests and without references.
+#[derive(Debug)]
+struct DormantClass {
+    key: Arc<ClassKey>,
+    id: ClassId,
+    /// Its number among the dormant classes.
+    idle: u64,
+}
+
+/// A class that was made active.
+#[derive(Debug)]
+pub(crate) struct NewClass {
+    pub(crate) index: ClassIndex,
+    pub(crate) id: ClassId,
+    /// Where its parts were kept, if it was dormant.
+    pub(crate) dormant: Option<DormantIndex>,
+}
+
+/// How many idle subjects are kept, for users that still query them.
+const IDLE_SUBJECTS_MAX: usize = 1_024;
+
+impl Registry {
+    // ---- subjects ----
+
+    /// The subject of an identity in these directories through an export, if there is one.
+    pub(crate) fn find_subject(
+        &self,
+        who: &Identity,
+        paths: PathSet,
+        export: &Arc<str>,
+    ) -> Option<SubjectIndex> {
+        let of = self.by_identity.get(who).into_iter().flatten();
+        let mut known = of.filter(|(p, _)| *p == paths).map(|(_, index)| *index);
+        known.find(|index| self.subjects[*index].export == *export)
+    }
+
+    /// Another subject of a job.
+    pub(crate) fn subject_of_job(&self, job: &JobId) -> Option<SubjectIndex> {
+        let (who, at) = self.subjects_from(Some(job)).next()?;
+        at.first().filter(|_| who.job == *job).map(|(_, index)| *index)
+    }
+
+    /// A new subject without references.
+    pub(crate) fn add_subject(
+        &mut self,
+        who: &Identity,
+        paths: PathSet,
+        export: &Arc<str>,
+    ) -> SubjectIndex {
+        let who = Arc::new(who.clone());
+        let index = self.subjects.insert(Subject {
+            identity: who.clone(),
+            paths,
+            export: export.clone(),
+            refs: 0,
+            outstanding: 0,
+            ways: [CachedWay::UNKNOWN; OpKind::COUNT],
+            idle: 0,
+        });
+        self.by_identity.entry(who).or_default().push((paths, index));
+        index
+    }
+
+    /// Adds a reference on a subject.
+    pub(crate) fn retain_subject(&mut self, index: SubjectIndex) -> SubjectId {
+        let subject = &mut self.subjects[index];
+        subject.refs += 1;
+        self.idle_subjects.remove(&mut subject.idle);
+        self.id_of(index)
+    }
+
+    /// Drops a reference on a subject.
+    ///
+    /// # Panics
+    /// If it was released as often as it was taken.
+    pub(crate) fn release_subject(&mut self, id: SubjectId) -> SubjectIndex {
+        let index = self.find(id);
+        let subject = &mut self.subjects[index];
+        assert!(subject.refs > 0, "subject {id:?} was released already");
+        subject.refs -= 1;
+        index
+    }
+
+    /// A subject that was taken.
+    ///
+    /// # Panics
+    /// If it was released as often as it was taken.
+    #[inline]
+    pub(crate) fn find(&self, id: SubjectId) -> SubjectIndex {
+        let index = SubjectIndex::new(id.index);
+        assert!(self.subjects.has(index, id.generation), "subject {id:?} is gone");
+        index
+    }
+
+    /// The id of a subject.
+    #[inline]
+    pub(crate) fn id_of(&self, index: SubjectIndex) -> SubjectId {
+        SubjectId { index: index.raw(), generation: self.subjects.generation(index) }
+    }
+
+    /// Counts a request of a subject in. Returns whether it is the only one.
+    #[inline]
+    pub(crate) fn count_in(&mut self, index: SubjectIndex) -> bool {
+        let subject = &mut self.subjects[index];
+        subject.outstanding += 1;
+        subject.outstanding == 1
+    }
+
+    /// Counts a request of a subject out. Returns whether it was the last one.
+    #[inline]
+    pub(crate) fn count_out(&mut self, index: SubjectIndex) -> bool {
+        let subject = &mut self.subjects[index];
+        subject.outstanding -= 1;
+        subject.outstanding == 0
+    }
+
+    /// Whether a subject has neither references nor requests, and is not among the idle yet.
+    #[inline]
+    pub(crate) fn is_unused(&self, index: SubjectIndex) -> bool {
+        let subject = &self.subjects[index];
+        subject.refs == 0 && subject.outstanding == 0 && subject.idle == 0
+    }
+
+    /// Puts an unused subject among the idle. Returns the one that is dropped for it, if there are
+    /// too many.
+    pub(crate) fn rest_subject(&mut self, index: SubjectIndex) -> Option<SubjectIndex> {
+        self.subjects[index].idle = self.idle_subjects.enter(index);
+        self.idle_subjects.surplus(IDLE_SUBJECTS_MAX)
+    }
+
+    /// Forgets an idle subject.
+    pub(crate) fn drop_subject(&mut self, index: SubjectIndex) {
+        let subject = &mut self.subjects[index];
+        self.idle_subjects.remove(&mut subject.idle);
+        if let Some(of) = self.by_identity.get_mut(&subject.identity) {
+            of.retain(|(_, i)| *i != index);
+            if of.is_empty() {
+                self.by_identity.remove(&subject.identity);
+            }
+        }
+        self.subjects.remove(index);
+    }
+
+    /// Class and meters of a subject's requests of one kind, if the rules were matched.
+    #[inline]
+    pub(crate) fn way(&self, index: SubjectIndex, kind: OpKind) -> Option<Classification> {
+        self.subjects[index].ways[kind as usize].get()
+    }
+
+    /// Keeps class and meters of a subject's requests of one kind.
+    pub(crate) fn set_way(
+        &mut self,
+        index: SubjectIndex,
+        kind: OpKind,
+        class: ClassIndex,
+        chain: OptionalIndex<ChainIndex>,
+    ) -> Classification {
+        self.subjects[index].ways[kind as usize] = CachedWay { class: class.into(), chain };
+        self.classes[class].refs += 1;
+        Classification { class, chain }
+    }
+
+    /// Takes the classifications of a subject, since its rules changed or it is idle. Each was a
+    /// reference on its class, which is dropped, and on its chain.
+    pub(crate) fn take_ways(&mut self, index: SubjectIndex) -> Vec<Classification> {
+        let ways = &mut self.subjects[index].ways;
+        let taken = ways.iter_mut().map(|way| std::mem::replace(way, CachedWay::UNKNOWN));
+        let taken: Vec<Classification> = taken.filter_map(CachedWay::get).collect();
+        for way in &taken {
+            self.classes[way.class].refs -= 1;
+        }
+        taken
+    }
+
+    /// The classifications of a subject.
+    pub(crate) fn ways_of(&self, index: SubjectIndex) -> impl Iterator<Item = Classification> {
+        self.subjects[index].ways.iter().copied().filter_map(CachedWay::get)
+    }
+
+    /// The classifications of all subjects.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = Classification> {
+        self.subjects.indices().flat_map(|index| self.ways_of(index))
+    }
+
+    pub(crate) fn identity(&self, index: SubjectIndex) -> &Arc<Identity> {
+        &self.subjects[index].identity
+    }
+
+    pub(crate) fn paths(&self, index: SubjectIndex) -> PathSet {
+        self.subjects[index].paths
+    }
+
+    pub(crate) fn export(&self, index: SubjectIndex) -> &Arc<str> {
+        &self.subjects[index].export
+    }
+
+    /// The indices of all subjects.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = SubjectIndex> {
+        self.subjects.indices()
+    }
+
+    /// Subjects that have requests.
+    pub(crate) fn busy_subjects(&self) -> Vec<SubjectIndex> {
+        let busy = self.subjects.iter().filter(|(_, subject)| subject.outstanding > 0);
+        busy.map(|(index, _)| index).collect()
+    }
+
+    /// The subject at a place, if there is one.
+    pub(crate) fn subject_at(&self, place: usize) -> Option<SubjectIndex> {
+        self.subjects.at(place)
+    }
+
+    /// The end of the places of subjects.
+    pub(crate) fn subjects_end(&self) -> usize {
+        self.subjects.span()
+    }
+
+    /// The subjects in the order of identities, from the first of a job on: identities begin with
+    /// their job.
+    pub(crate) fn subjects_from(
+        &self,
+        job: Option<&JobId>,
+    ) -> impl Iterator<Item = (&Identity, &[(PathSet, SubjectIndex)])> {
+        let first = job.map(|job| Identity {
+            job: job.clone(),
+            uid: 0,
+            gid: 0,
+            projid: None,
+            nid: Nid::least(),
+        });
+        let from = first.as_ref().map_or(Bound::Unbounded, Bound::Included);
+        let known = self.by_identity.range::<Identity, _>((from, Bound::Unbounded));
+        known.map(|(who, places)| (&**who, &**places))
+    }
+
+    // ---- classes ----
+
+    /// The active class of a key.
+    pub(crate) fn find_class(&self, key: &ClassKey) -> Option<ClassIndex> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The dormant class of a key.
+    pub(crate) fn find_dormant(&self, key: &ClassKey) -> Option<DormantIndex> {
+        self.dormant_by_key.get(key).copied()
+    }
+
+    /// The key of the class that a request would get, without creating it.
+    pub(crate) fn key_for(&self, rule: Option<&Rule>, who: &Identity, kind: OpKind) -> ClassKey {
+        let Some(rule) = rule else {
+            return ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
+        };
+        let named = self.keyed.get_key_value(&*rule.name);
+        let name = named.map_or_else(|| rule.name.as_str().into(), |(name, _)| Arc::clone(name));
+        let key = ClassKey { rule: name, values: key_of(&rule.per, who, kind).into() };
+        if key.values.is_empty() || self.is_known(&key) || self.has_room(rule) {
+            return key;
+        }
+        ClassKey { values: Box::default(), ..key }
+    }
+
+    /// Makes the class of a key active. Returns the dormant class that is to be dropped for it, if
+    /// its rule has as many as it may.
+    pub(crate) fn class_to_drop_for(&self, rule: &Rule, key: &ClassKey) -> Option<DormantIndex> {
+        if key.values.is_empty() || self.is_known(key) || !self.is_full(rule) {
+            return None;
+        }
+        self.idle_class_of(rule)
+    }
+
+    /// Makes a class active that is not: a dormant one or a new one.
+    pub(crate) fn activate(&mut self, key: ClassKey) -> NewClass {
+        if let Some(dormant) = self.dormant_by_key.remove(&key) {
+            let known = &mut self.dormant[dormant];
+            self.idle_classes.remove(&mut known.idle);
+            let (key, id) = (known.key.clone(), known.id);
+            self.dormant.remove(dormant);
+            return NewClass { index: self.insert_class(key, id), id, dormant: Some(dormant) };
+        }
+        if !key.values.is_empty() {
+            *self.keyed.entry(key.rule.clone()).or_default() += 1;
+        }
+        self.classes_made += 1;
+        let id = ClassId(self.classes_made);
+        NewClass { index: self.insert_class(Arc::new(key), id), id, dormant: None }
+    }
+
+    fn insert_class(&mut self, key: Arc<ClassKey>, id: ClassId) -> ClassIndex {
+        let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0 });
+        self.by_key.insert(key, index);
+        index
+    }
+
+    /// Whether an active class has no references.
+    #[inline]
+    pub(crate) fn is_unreferenced(&self, index: ClassIndex) -> bool {
+        self.classes.lives(index) && self.classes[index].refs == 0
+    }
+
+    /// Makes a class dormant. Returns its place, and the class that is to be dropped since there are
+    /// too many.
+    pub(crate) fn rest_class(&mut self, index: ClassIndex) -> (DormantIndex, Option<DormantIndex>) {
+        let RegisteredClass { key, id, .. } = &self.classes[index];
+        let (key, id) = (key.clone(), *id);
+        self.by_key.remove(&key);
+        self.classes.remove(index);
+        let dormant = self.dormant.insert(DormantClass { key: key.clone(), id, idle: 0 });
+        self.dormant[dormant].idle = self.idle_classes.enter(dormant);
+        self.dormant_by_key.insert(key, dormant);
+        (dormant, self.idle_classes.surplus(IDLE_MAX))
+    }
+
+    /// Forgets a dormant class.
+    pub(crate) fn drop_dormant(&mut self, index: DormantIndex) {
+        let known = &mut self.dormant[index];
+        self.idle_classes.remove(&mut known.idle);
+        let key = known.key.clone();
+        self.dormant.remove(index);
+        self.dormant_by_key.remove(&key);
+        self.uncount(&key);
+    }
+
+    pub(crate) fn key(&self, index: ClassIndex) -> &Arc<ClassKey> {
+        &self.classes[index].key
+    }
+
+    #[inline]
+    pub(crate) fn class_id(&self, index: ClassIndex) -> ClassId {
+        self.classes[index].id
+    }
+
+    /// Whether the class of that id is at that place.
+    pub(crate) fn is_class(&self, index: ClassIndex, id: ClassId) -> bool {
+        self.classes.lives(index) && self.classes[index].id == id
+    }
+
+    /// The indices of all active classes.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = ClassIndex> {
+        self.classes.indices()
+    }
+
+    /// Indices, ids and keys of the dormant classes.
+    pub(crate) fn dormant(&self) -> impl Iterator<Item = (DormantIndex, ClassId, &Arc<ClassKey>)> {
+        self.dormant.iter().map(|(index, known)| (index, known.id, &known.key))
+    }
+
+    /// The key of a dormant class.
+    pub(crate) fn dormant_key(&self, index: DormantIndex) -> &Arc<ClassKey> {
+        &self.dormant[index].key
+    }
+
+    fn is_known(&self, key: &ClassKey) -> bool {
+        self.by_key.contains_key(key) || self.dormant_by_key.contains_key(key)
+    }
+
+    /// Whether a rule may make one more class, if necessary in place of an idle one.
+    fn has_room(&self, rule: &Rule) -> bool {
+        !self.is_full(rule) || self.idle_class_of(rule).is_some()
+    }
+
+    fn is_full(&self, rule: &Rule) -> bool {
+        let classes = self.keyed.get(&*rule.name).copied().unwrap_or(0);
+        rule.max_classes.is_some_and(|most| classes >= most)
+    }
+
+    /// The class of a rule that is idle for longest.
+    fn idle_class_of(&self, rule: &Rule) -> Option<DormantIndex> {
+        let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
+        self.idle_classes.iter().find(|index| of_rule(&self.dormant[*index].key))
+    }
+
+    /// Counts a forgotten class out.
+    fn uncount(&mut self, key: &ClassKey) {
+        if !key.values.is_empty()
+            && let Some(count) = self.keyed.get_mut(&key.rule)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.keyed.remove(&key.rule);
+            }
+        }
+    }
+
+    // ---- checks ----
+
+    /// Panics unless references on classes are as many as there are, and each class is in use.
+    pub(crate) fn check(&self, has_requests: impl Fn(ClassIndex) -> bool) {
+        let mut classes = vec![0u32; self.classes.span()];
+        self.ways().for_each(|way| classes[way.class.raw() as usize] += 1);
+        for (index, class) in self.classes.iter() {
+            assert_eq!(class.refs, classes[index.raw() as usize], "references on class {index:?}");
+            assert!(class.refs > 0 || has_requests(index), "class {index:?} is active and unused");
+        }
+        assert_eq!(self.idle_classes.len(), self.dormant.iter().count());
+        let at_rest = self.dormant_by_key.values().all(|index| self.dormant.lives(*index));
+        assert!(at_rest && self.dormant_by_key.len() == self.dormant.iter().count());
+    }
+}
+
+impl CachedWay {
+    const UNKNOWN: CachedWay = CachedWay { class: OptionalIndex::NONE, chain: OptionalIndex::NONE };
+
+    #[inline]
+    fn get(self) -> Option<Classification> {
+        let CachedWay { class, chain } = self;
+        class.get().map(|class| Classification { class, chain })
+    }
+}

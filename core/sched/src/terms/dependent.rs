@@ -1,0 +1,223 @@
+//! Limits that depend on another rule, recomputed here and not by a controller outside.
+//!
+//! ```text
+//!   dispatches of the parent's classes ─► units of this window ─┐ each 100 ms
+//!   its requests, waiting and running ──► active, or since when ├─► effective limit of the child
+//!   its own effective limit ────────────────────────────────────┘      └─► all its meters
+//! ```
+//!
+//! | kind | effective limit, between `min` and the rule's own |
+//! |---|---|
+//! | follow | a part of the parent's effective limit |
+//! | remainder_of | a total, less what the parent had: its rate over windows of 100 ms, half of it of the last |
+//! | when_idle | the rule's own while the parent has had no request for some time, else `min` |
+//!
+//! A change of the effective limit keeps what is owed and what is saved, in units: it refills
+//! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were not
+//! published.
+
+use model::{DependencyKind, Rate, RuleDependency, RuleSet, Time};
+
+/// How often the service of parents is read.
+const WINDOW_NS: u64 = 100_000_000;
+
+/// The rules that others depend on, and those that do.
+#[derive(Debug, Default)]
+pub(super) struct Dependents {
+    parents: Vec<Watched>,
+    /// In an order in which each comes after the one that it depends on.
+    children: Vec<Child>,
+    /// When the window that is counted began.
+    since: Time,
+}
+
+/// The state of a rule that others depend on.
+#[derive(Debug)]
+struct Watched {
+    rule: String,
+    /// The unit in which it is counted.
+    in_bytes: bool,
+    /// Units dispatched in this window.
+    units: u64,
+    /// Units a second, over the last windows.
+    rate: u64,
+    /// Requests that wait or run.
+    outstanding: u32,
+    /// Since when there are none.
+    idle_since: Time,
+}
+
+#[derive(Debug)]
+struct Child {
+    rule: String,
+    parent: RuleDependency,
+    /// The index of its parent among the parents.
+    on: usize,
+    /// The rule's own limit.
+    own: Rate,
+    /// The current limit.
+    effective: Rate,
+}
+
+impl Dependents {
+    /// Creates the dependents of a rule set; the state of a parent that stays is kept.
+    pub(super) fn of(rules: &RuleSet, before: &Dependents, now: Time) -> Dependents {
+        let mut new = Dependents { since: before.since, ..Dependents::default() };
+        for rule in &rules.rules {
+            let (Some(parent), Some(own)) = (&rule.depends_on, rule.limits.first()) else {
+                continue;
+            };
+            let in_bytes = own.rate.is_bytes();
+            let watched =
+                |known: &&Watched| known.rule == parent.rule && known.in_bytes == in_bytes;
+            let on = new.parents.iter().position(|known| watched(&known));
+            let on = on.unwrap_or_else(|| {
+                let fresh = || Watched::new(&parent.rule, in_bytes, now);
+                let known = before.parents.iter().find(watched);
+                new.parents.push(known.map_or_else(fresh, Watched::reset));
+                new.parents.len() - 1
+            });
+            let (own, known) = (own.rate, before.children.iter().find(|one| one.rule == rule.name));
+            let effective = known.map(|one| one.effective).filter(|one| one.is_bytes() == in_bytes);
+            let effective = effective.unwrap_or(own);
+            let child =
+                Child { rule: rule.name.clone(), parent: parent.clone(), on, own, effective };
+            new.children.push(child);
+        }
+        new.children.sort_by_key(|child| dependency_depth(rules, &child.rule));
+        new
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    /// The bits of the parents that requests under a rule count for; more than 64 are none.
+    pub(super) fn watched(&self, rule: &str) -> u64 {
+        let of_rule = |(_, watched): &(usize, &Watched)| watched.rule == rule;
+        let places = self.parents.iter().enumerate().take(64).filter(of_rule);
+        places.fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// A rule's current limit, where it depends on another.
+    pub(super) fn effective(&self, rule: &str) -> Option<Rate> {
+        self.children.iter().find(|child| child.rule == rule).map(|child| child.effective)
+    }
+
+    /// The current limits of all dependent rules.
+    pub(super) fn effective_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
+        self.children.iter().map(|child| (child.rule.as_str(), child.effective))
+    }
+
+    /// Counts requests that came (or went, below 0). True if that shuts a gate.
+    pub(super) fn count(&mut self, bits: u64, change: i64, now: Time) -> bool {
+        let mut shuts = false;
+        for at in set_bits(bits) {
+            let parent = &mut self.parents[at];
+            let outstanding = i64::from(parent.outstanding) + change;
+            parent.outstanding = u32::try_from(outstanding).expect("a request that goes has come");
+            parent.idle_since = now;
+            let is_open = |child: &Child| {
+                let gate = matches!(child.parent.kind, DependencyKind::WhenIdle { .. });
+                gate && child.on == at && child.effective != child.parent.min
+            };
+            shuts |= change > 0 && self.children.iter().any(is_open);
+        }
+        shuts
+    }
+
+    /// Counts a dispatched request.
+    pub(super) fn dispatched(&mut self, bits: u64, amount: model::Amount) {
+        for at in set_bits(bits) {
+            let parent = &mut self.parents[at];
+            let units = if parent.in_bytes { amount.bytes.get() } else { amount.ops.get() };
+            parent.units = parent.units.saturating_add(units);
+        }
+    }
+
+    /// When it is to be computed next.
+    pub(super) fn next_update(&self) -> Time {
+        Time::from_nanos(self.since.as_nanos().saturating_add(WINDOW_NS))
+    }
+
+    /// Ends windows that are over. Returns the rules whose limit changed, each with its new limit.
+    pub(super) fn end_windows(&mut self, rules: &RuleSet, now: Time) -> Vec<(String, Rate)> {
+        let span = now.since(self.since).get();
+        if span >= WINDOW_NS {
+            self.since = now;
+            for parent in &mut self.parents {
+                let units = u128::from(std::mem::take(&mut parent.units)) * 1_000_000_000;
+                let last = u64::try_from(units / u128::from(span)).unwrap_or(u64::MAX);
+                // Over a long pause the rates of the windows in between are 0.
+                let windows = (span / WINDOW_NS).min(63);
+                let old = parent.rate >> windows;
+                parent.rate = old + if windows == 1 { last / 2 } else { last };
+            }
+        }
+        let mut changed = Vec::new();
+        for at in 0..self.children.len() {
+            let now_is = self.compute(at, rules, now);
+            let child = &mut self.children[at];
+            if child.effective != now_is {
+                child.effective = now_is;
+                changed.push((child.rule.clone(), now_is));
+            }
+        }
+        changed
+    }
+
+    fn compute(&self, at: usize, rules: &RuleSet, now: Time) -> Rate {
+        let Child { parent, on, own, .. } = &self.children[at];
+        let watched = &self.parents[*on];
+        let wanted = match parent.kind {
+            DependencyKind::Follow { part_ppm } => {
+                let of = self.limit_of(&parent.rule, own.is_bytes(), rules);
+                let of = of.map_or(own.per_sec(), Rate::per_sec);
+                let part = u128::from(of) * u128::from(part_ppm) / 1_000_000;
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+            DependencyKind::Remainder { total } => total.per_sec().saturating_sub(watched.rate),
+            DependencyKind::WhenIdle { idle } => {
+                let open = watched.outstanding == 0 && now.since(watched.idle_since) >= idle;
+                if open { own.per_sec() } else { 0 }
+            }
+        };
+        let within = wanted.clamp(parent.min.per_sec(), own.per_sec());
+        own.with_per_sec(within).expect("min is above zero")
+    }
+
+    fn limit_of(&self, rule: &str, in_bytes: bool, rules: &RuleSet) -> Option<Rate> {
+        let effective = self.effective(rule).filter(|rate| rate.is_bytes() == in_bytes);
+        let found = || rules.rule(rule);
+        let own =
+            || found()?.limits.iter().map(|limit| limit.rate).find(|r| r.is_bytes() == in_bytes);
+        effective.or_else(own)
+    }
+}
+
+impl Watched {
+    fn new(rule: &str, in_bytes: bool, now: Time) -> Watched {
+        let rule = rule.into();
+        Watched { rule, in_bytes, units: 0, rate: 0, outstanding: 0, idle_since: now }
+    }
+
+    /// Replaces the dependents before all requests are counted again.
+    fn reset(&self) -> Watched {
+        Watched { rule: self.rule.clone(), outstanding: 0, ..*self }
+    }
+}
+
+/// How many rules a rule depends on, one after the other; the parser refuses circles.
+fn dependency_depth(rules: &RuleSet, rule: &str) -> usize {
+    let found = rules.rule(rule);
+    let parent = found.and_then(|rule| rule.depends_on.as_ref());
+    parent.map_or(0, |parent| 1 + dependency_depth(rules, &parent.rule))
+}
+
+fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(at)
+    })
+}

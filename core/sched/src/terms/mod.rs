@@ -1,0 +1,230 @@
+//! Terms: what the rules, a controller and parents give each class and meter now.
+//!
+//! ```text
+//!   rules ──────────────┬─► class: weight, slots, reservation     meter: limit, share of it
+//!   grants (controller) ┤
+//!   dependents (parents)┘     a change names whom it concerns; the dispatcher passes it on
+//! ```
+
+mod dependent;
+mod grant;
+
+use std::sync::Arc;
+
+use model::{
+    Amount, Grants, Identity, Limit, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet, Scope,
+    SectionKind, Share, Time, Weight, key_of,
+};
+
+use crate::keys::{ClassKey, MeterKey, decay_ceiling, limits_of};
+use crate::lanes::{ClassTerms, ReservationTerms};
+use crate::meters::MeterTerms;
+
+use dependent::Dependents;
+use grant::GrantTable;
+
+/// The rules in force, with what changes them.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    rules: Arc<RuleSet>,
+    grants: GrantTable,
+    dependents: Dependents,
+}
+
+impl Terms {
+    pub(crate) fn new(rules: Arc<RuleSet>) -> Terms {
+        let dependents = Dependents::of(&rules, &Dependents::default(), Time::ZERO);
+        Terms { rules, grants: GrantTable::default(), dependents }
+    }
+
+    // ---- changes ----
+
+    /// Replaces the rules; the state of a parent that stays is kept.
+    pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        self.dependents = Dependents::of(&rules, &self.dependents, now);
+        self.rules = rules;
+    }
+
+    /// Takes a change of what a controller grants in. Returns whether every class and meter is
+    /// concerned, and not only what the change lists.
+    pub(crate) fn set_grants(&mut self, grants: &Grants) -> bool {
+        self.grants.change(grants)
+    }
+
+    /// Counts requests that came (or went, below 0) where others depend on their rule. True if that
+    /// changes a limit.
+    pub(crate) fn count_dependents(&mut self, watched: u64, change: i64, now: Time) -> bool {
+        self.dependents.count(watched, change, now)
+    }
+
+    /// Counts a dispatched request where others depend on its rule.
+    pub(crate) fn count_dispatched(&mut self, watched: u64, amount: Amount) {
+        self.dependents.dispatched(watched, amount);
+    }
+
+    /// Computes the limits that depend on other rules. Returns the rules whose limit changed, each
+    /// with its new limit.
+    pub(crate) fn update_dependents(&mut self, now: Time) -> Vec<(String, Rate)> {
+        self.dependents.end_windows(&self.rules, now)
+    }
+
+    /// When they are to be computed next; `None` where no rule depends on another.
+    #[inline]
+    pub(crate) fn next_update(&self) -> Option<Time> {
+        (!self.dependents.is_empty()).then(|| self.dependents.next_update())
+    }
+
+    // ---- what is given ----
+
+    pub(crate) fn rules(&self) -> &Arc<RuleSet> {
+        &self.rules
+    }
+
+    /// The rule that takes a request, if any does.
+    pub(crate) fn rule_for(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Option<&Rule> {
+        self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at])
+    }
+
+    /// What a class is given now.
+    pub(crate) fn of_class(&self, key: &ClassKey) -> ClassTerms {
+        let part = self.grants.part_of_class(key);
+        let proxies = self.grants.proxies();
+        let watched = self.dependents.watched(&key.rule);
+        let Some(rule) = self.rules.rule(&key.rule) else {
+            // A class without a rule, or whose rule is gone.
+            return ClassTerms {
+                weight: Weight::ONE,
+                part,
+                proxies,
+                slots_cap: u32::MAX,
+                min_local_service_ppm: 0,
+                write_mode: None,
+                reservation: None,
+                watched,
+            };
+        };
+        let overflow = !rule.per.is_empty() && key.values.is_empty();
+        let effective = self.dependents.effective(&rule.name);
+        let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
+        let promised = rule.reserved_rate().map(|rate| effective.unwrap_or(rate));
+        let account = Share::ratio(rule.reservation_metadata().unwrap_or(0).into(), 1_000_000);
+        let promised = promised.filter(|_| !overflow);
+        ClassTerms {
+            weight: rule.effective_weight(),
+            part,
+            proxies,
+            slots_cap: rule.slots.unwrap_or(u32::MAX),
+            min_local_service_ppm: rule.min_local_service_ppm.unwrap_or(0),
+            write_mode: rule.write_mode,
+            reservation: promised.map(|rate| ReservationTerms { rate, part, account }),
+            watched,
+        }
+    }
+
+    /// The share of a class, and the number of proxies.
+    pub(crate) fn part_of_class(&self, key: &ClassKey) -> (Share, u32) {
+        (self.grants.part_of_class(key), self.grants.proxies())
+    }
+
+    /// Whether the limit of a rule is a reservation, too.
+    pub(crate) fn is_realtime(&self, rule: &str) -> bool {
+        self.rules.rule(rule).is_some_and(|rule| rule.limit_mode == LimitMode::Realtime)
+    }
+
+    /// The device slots that are kept for reservations.
+    pub(crate) fn reserved_slots(&self) -> u32 {
+        let kept = self.rules.rules.iter().filter_map(|rule| rule.reserved_slots);
+        kept.fold(0, u32::saturating_add)
+    }
+
+    /// The meters that a request of a class pays.
+    pub(crate) fn meters_for(
+        &self,
+        class: &ClassKey,
+        who: &Identity,
+        kind: OpKind,
+        paths: PathSet,
+    ) -> Vec<MeterTerms> {
+        let rules = &self.rules;
+        let rule = self.rule_for(who, kind, paths);
+        let own = rule.into_iter().flat_map(limits_of);
+        let own = own
+            .filter(|(limit, _)| limit.kinds.contains(kind))
+            .map(|(limit, nth)| (limit, MeterKey::of_rule(class, limit.kinds, limit.rate, nth)));
+        let meters = rules.meters_for(who, kind, paths).map(|i| &rules.meters[i]).map(|meter| {
+            let key = key_of(&meter.per, who, kind);
+            (meter.limit, MeterKey::of_meter(&meter.name, meter.limit.rate, key))
+        });
+        let decays = rules.decays_for(who, kind, paths).map(|i| &rules.decays[i]).map(|decay| {
+            (decay_ceiling(decay), MeterKey::of_decay(decay, key_of(&decay.per, who, kind)))
+        });
+        let all = own.chain(meters).chain(decays);
+        all.map(|(limit, key)| {
+            let rate = self.rate_of(&key, limit.rate);
+            let part = self.grants.of_meter(&key).part;
+            MeterTerms { limit: Limit { rate, ..limit }, part, key }
+        })
+        .collect()
+    }
+
+    /// The limit of a meter, if the rules still have one.
+    pub(crate) fn limit_of(&self, key: &MeterKey) -> Option<Limit> {
+        let limit = key.limit_in(&self.rules)?;
+        Some(Limit { rate: self.rate_of(key, limit.rate), ..limit })
+    }
+
+    /// The rate and the share of a meter whose rate is `rate` now.
+    pub(crate) fn pace_of(&self, key: &MeterKey, rate: Rate) -> (Rate, Share) {
+        let written = key.limit_in(&self.rules).map(|limit| limit.rate);
+        (self.rate_of(key, written.unwrap_or(rate)), self.grants.of_meter(key).part)
+    }
+
+    /// The rate of a meter for which a rate is written in the rules. What its parent leaves goes
+    /// before what is granted, and that before what is written.
+    fn rate_of(&self, key: &MeterKey, written: Rate) -> Rate {
+        let effective = key.rule().and_then(|rule| self.dependents.effective(rule));
+        effective.or(self.grants.of_meter(key).rate).unwrap_or(written)
+    }
+
+    /// The keys of the meters of a scope.
+    pub(crate) fn meters_of(&self, scope: &Scope) -> Vec<MeterKey> {
+        match scope.section {
+            SectionKind::Rule => {
+                let class = ClassKey::of_scope(scope);
+                let rule = self.rules.rule(&class.rule);
+                let limits = rule.into_iter().flat_map(limits_of);
+                let key = |(limit, nth): (Limit, usize)| {
+                    MeterKey::of_rule(&class, limit.kinds, limit.rate, nth)
+                };
+                limits.map(key).collect()
+            }
+            SectionKind::Meter => {
+                let found = self.rules.meters.iter().find(|meter| meter.name == *scope.name);
+                let key = |rate| MeterKey::of_meter(&scope.name, rate, scope.key.to_vec());
+                found.map(|meter| key(meter.limit.rate)).into_iter().collect()
+            }
+            SectionKind::Decay => {
+                let found = self.rules.decays.iter().find(|decay| decay.name == *scope.name);
+                let key = |decay| MeterKey::of_decay(decay, scope.key.to_vec());
+                found.map(key).into_iter().collect()
+            }
+        }
+    }
+
+    /// The rule that the limit of a meter depends on, where it does.
+    pub(crate) fn parent_of(&self, key: &MeterKey) -> Option<String> {
+        let rule = key.rule().filter(|rule| self.dependents.effective(rule).is_some())?;
+        let rule = self.rules.rules.iter().find(|known| known.name == *rule)?;
+        rule.depends_on.as_ref().map(|parent| parent.rule.clone())
+    }
+
+    /// The current limits of all dependent rules.
+    pub(crate) fn dependent_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
+        self.dependents.effective_limits()
+    }
+
+    /// The weight of a class of a key, as its rule says.
+    pub(crate) fn weight_of(&self, key: &ClassKey) -> Weight {
+        self.rules.rule(&key.rule).map_or(Weight::ONE, Rule::effective_weight)
+    }
+}
