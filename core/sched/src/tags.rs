@@ -40,7 +40,7 @@ impl EffectiveWeight {
 }
 
 /// How far a class's finish tag may run ahead of v, times its weight. Service beyond its weight
-/// counts against a class up to this cost ([`crate::lane::LaneState::lag_bound`]).
+/// counts against a class up to this cost (`LaneState::lag_bound` in lanes/lane.rs).
 pub(crate) const LAG_MAX_NS: u64 = 250_000_000;
 
 const FRACTION_BITS: u32 = 16;
