@@ -321,8 +321,7 @@ impl Worker {
     /// leads. One that does not lead stops where nobody else would read the sockets.
     fn execute_all(&mut self, until: Option<Time>) {
         for at in 0.. {
-            let target = self.server.target_at(at).filter(|_| !self.must_lead());
-            let Some(target) = target else { break };
+            let Some(target) = self.server.target_at(at) else { break };
             self.execute_target(&target, until);
         }
         self.flush_own();

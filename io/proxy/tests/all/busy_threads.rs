@@ -10,21 +10,16 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
-use std::ffi::CStr;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fuse::{
-    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
-    FuseSession, Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply,
-};
+use fuse::{DataReply, OpenFlags, Reply};
 use ninep::{Fid, Request, open};
 use testkit::TestFolder;
 
-use crate::peer::{P9Client, PATIENCE, Setup, USER, root_here, skip, until};
+use crate::one_file;
+use crate::peer::{P9Client, PATIENCE, Setup, USER, until};
 
-const FILE: InodeId = InodeId(2);
-const LEN: u64 = 16 << 20;
 const SIZE: u32 = 4096;
 /// Reads of the first job.
 const READS: u64 = 20;
@@ -36,13 +31,8 @@ const OTHER: u64 = 8 << 20;
 /// Reads after which calls are known to take as long as they do, and how long that is at least.
 const LONG_READS: usize = 60;
 const LONG: Duration = Duration::from_millis(1);
-const TTL: Duration = Duration::from_secs(3600);
 
-/// One file of zeros, whose reads are answered by the test.
-struct GatedFile {
-    arrived: Sender<GatedRead>,
-}
-
+/// A read that waits for the test.
 struct GatedRead {
     offset: u64,
     size: u32,
@@ -53,54 +43,6 @@ impl GatedRead {
     fn answer(self) {
         self.reply.bytes(&vec![0; self.size as usize]);
     }
-}
-
-impl FileSystem for GatedFile {
-    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
-        if name.to_bytes() != b"file" {
-            return reply.error(Errno::NOENT);
-        }
-        let (generation, attributes) = (0, attributes(FILE));
-        let entry =
-            InodeEntry { inode: FILE, generation, attributes, ttl: TTL, attributes_ttl: TTL };
-        reply.ok(&entry);
-    }
-
-    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
-        reply.ok(&Attr { attributes: attributes(request.inode), ttl: TTL });
-    }
-
-    fn open(&self, _request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
-        reply.ok(&OpenedFile { flags: OpenFlags::DIRECT_IO, ..OpenedFile::default() });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
-    }
-
-    fn read(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
-        let read = GatedRead { offset: read.offset, size: read.size, reply };
-        // The test may be over.
-        if let Err(unheard) = self.arrived.send(read) {
-            unheard.0.answer();
-        }
-    }
-}
-
-fn attributes(inode: InodeId) -> Attributes {
-    let (mode, size) = match inode {
-        InodeId::ROOT => (0o040_755, 0),
-        _ => (0o100_644, LEN),
-    };
-    let (uid, gid) = (USER, USER);
-    Attributes { number: inode.0, mode, size, links: 1, uid, gid, ..Attributes::default() }
 }
 
 #[test]
@@ -119,20 +61,15 @@ fn a_request_that_arrives_while_all_threads_are_in_calls_is_read_when_one_of_the
 
 /// The places of what is read, in the order in which that arrives at the file system.
 fn order_of_reads(slots: u32) -> Option<Vec<u64>> {
-    if !root_here() {
-        return None;
-    }
     let folder = TestFolder::new();
     let (arrived, reads) = channel();
-    let options = Options { request_timeout_s: 60, ..Options::default() };
-    let session = FuseSession::mount(folder.path(), GatedFile { arrived }, &options);
-    let _session = match session {
-        Ok(session) => session,
-        Err(error) => {
-            skip(&error.to_string());
-            return None;
+    let _session = one_file::serve(&folder, OpenFlags::DIRECT_IO, move |read, reply| {
+        let read = GatedRead { offset: read.offset, size: read.size, reply };
+        // The test may be over.
+        if let Err(unheard) = arrived.send(read) {
+            unheard.0.answer();
         }
-    };
+    })?;
     let dir = folder.path().display();
     let export = format!("[[export]]\nname = \"x\"\ndir = \"{dir}\"\ntarget = \"disk\"\n");
     let target = format!("[[target]]\nname = \"disk\"\nslots_max = {slots}\n");

@@ -9,22 +9,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::ffi::CStr;
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::Duration;
 
-use fuse::{
-    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
-    FuseSession, Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply,
-};
+use fuse::OpenFlags;
 use ninep::open;
 use rustix::fs::{Advice, fadvise, statfs};
 use testkit::TestFolder;
 
-use crate::peer::{
-    P9Client, Served, Setup, USER, everybodys, root_here, skip, until, write_as_user,
-};
+use crate::one_file::{self, LEN};
+use crate::peer::{P9Client, Served, Setup, everybodys, skip, until, write_as_user};
 
 /// A read of the device costs 1 ms and more, one of the page cache some microseconds.
 const COSTS: &str = "slots_max = 8\n\
@@ -34,58 +28,6 @@ const COSTS: &str = "slots_max = 8\n\
 const DEVICE_NS: u64 = 1_000_000;
 /// What statfs(2) calls a file system in memory.
 const TMPFS: i64 = 0x0102_1994;
-const FILE: InodeId = InodeId(2);
-const LEN: u64 = 16 << 20;
-/// What is asked is always the same: the kernel may believe it.
-const TTL: Duration = Duration::from_secs(3600);
-
-/// One file of zeros, whose pages the kernel keeps.
-struct Pages;
-
-impl FileSystem for Pages {
-    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
-        if name.to_bytes() != b"file" {
-            return reply.error(Errno::NOENT);
-        }
-        let (generation, attributes) = (0, attributes(FILE));
-        let entry =
-            InodeEntry { inode: FILE, generation, attributes, ttl: TTL, attributes_ttl: TTL };
-        reply.ok(&entry);
-    }
-
-    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
-        reply.ok(&Attr { attributes: attributes(request.inode), ttl: TTL });
-    }
-
-    fn open(&self, _request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
-        reply.ok(&OpenedFile { flags: OpenFlags::KEEP_CACHE, ..OpenedFile::default() });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
-    }
-
-    fn read(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
-        let len = LEN.saturating_sub(read.offset).min(read.size.into());
-        reply.bytes(&vec![0; len as usize]);
-    }
-}
-
-fn attributes(inode: InodeId) -> Attributes {
-    let (mode, size) = match inode {
-        InodeId::ROOT => (0o040_755, 0),
-        _ => (0o100_644, LEN),
-    };
-    let (uid, gid) = (USER, USER);
-    Attributes { number: inode.0, mode, size, links: 1, uid, gid, ..Attributes::default() }
-}
 
 /// A proxy in front of a directory with `file`.
 struct ReadBed {
@@ -164,15 +106,13 @@ fn what_the_kernel_read_ahead_is_paid_as_read_from_the_device() {
 
 #[test]
 fn every_read_of_a_file_system_that_does_not_tell_what_is_cached_is_of_the_device() {
-    if !root_here() {
-        return;
-    }
     let folder = TestFolder::new();
-    let options = Options { request_timeout_s: 60, ..Options::default() };
-    let _session = match FuseSession::mount(folder.path(), Pages, &options) {
-        Ok(session) => session,
-        Err(error) => return skip(&error.to_string()),
-    };
+    // Zeros, whose pages the kernel keeps.
+    let session = one_file::serve(&folder, OpenFlags::KEEP_CACHE, |read, reply| {
+        let len = LEN.saturating_sub(read.offset).min(read.size.into());
+        reply.bytes(&vec![0; len as usize]);
+    });
+    let Some(_session) = session else { return };
     for size in SIZES {
         let mut bed = ReadBed::new("untold", folder.path());
         let mut client = bed.served.plain_client();

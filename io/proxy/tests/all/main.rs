@@ -10,6 +10,7 @@ mod disk;
 mod frozen;
 mod grace;
 mod learning;
+mod one_file;
 mod peer;
 mod promises;
 mod reserved;
