@@ -74,6 +74,8 @@ impl ReadBed {
 
 const SIZES: [u32; 2] = [64 << 10, 4 << 10];
 const PIECES: u64 = 64;
+/// How often the device may be too fast.
+const ATTEMPTS: u32 = 50;
 
 #[test]
 fn what_the_kernel_read_ahead_is_paid_as_read_from_the_device() {
@@ -89,13 +91,23 @@ fn what_the_kernel_read_ahead_is_paid_as_read_from_the_device() {
         }
         let mut bed = ReadBed::new("ahead", &dir);
         let mut client = bed.served.plain_client();
-        client.open_name(1, "file", open::RDONLY).unwrap();
         file.sync_all().unwrap();
-        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        bed.cost();
-        // A fast device may be done before it is looked whether the page cache has the first one.
-        let first = bed.are_of_device(&mut client, size);
-        let missed = first.iter().position(|of_device| *of_device).expect("it is not cached");
+        // A fast device may be done before it is looked whether the page cache has the first one,
+        // or any.
+        let missing = (0..ATTEMPTS).find_map(|attempt| {
+            if attempt > 0 {
+                client.clunk(1).unwrap();
+            }
+            client.open_name(1, "file", open::RDONLY).unwrap();
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            bed.cost();
+            let reads = bed.are_of_device(&mut client, size);
+            let missed = reads.iter().position(|of_device| *of_device);
+            missed.map(|missed| (reads, missed))
+        });
+        let Some((first, missed)) = missing else {
+            return skip("the device of temporary files is as fast as memory");
+        };
         assert!(first[missed..].iter().all(|of_device| *of_device), "{size}: {first:?}");
         // What was read before is in the page cache, and nobody reads ahead for it.
         let second = bed.are_of_device(&mut client, size);
