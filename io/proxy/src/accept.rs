@@ -54,6 +54,10 @@ impl Server {
         let settings = self.settings();
         let mut ending = Vec::new();
         while self.accepting.resume_time().is_none() {
+            // Those that end give their places back only after this.
+            if !ending.is_empty() && self.is_full(ending.len()) {
+                break;
+            }
             match listener.accept(&settings) {
                 Ok(Some((socket, peer))) => self.register_or_close(socket, peer, &mut ending),
                 Ok(None) => {}
@@ -73,6 +77,12 @@ impl Server {
             self.accepting.paused_until.store(0, Ordering::Relaxed);
             self.watch_listeners(epoll::EventFlags::IN);
         }
+    }
+
+    /// Whether the table has no place, without `ending` connections of it that end.
+    fn is_full(&self, ending: usize) -> bool {
+        let connections = self.connections.read().expect("not poisoned");
+        connections.len().saturating_sub(ending) >= self.limits().connections
     }
 
     /// Gives a new connection a place, or closes it.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use model::{Nid, Time};
+use model::{Nanos, Nid, Time};
 use ninep::{MSIZE_MIN, Reply, Tag};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -26,7 +26,7 @@ use crate::locks::TLOCK_MAX;
 use crate::outbox::ReplyBatch;
 use crate::pipes::PipeLoad;
 use crate::plain::PlainSession;
-use crate::server::Server;
+use crate::server::{HOUSEKEEPING, Server};
 use crate::sessions::Protocol;
 use crate::tally::ReplyTally;
 
@@ -73,8 +73,9 @@ pub(crate) struct NinepSession {
     pub(crate) msize: u32,
     pub(crate) agreed: bool,
     pub(crate) attached: bool,
-    /// Start of the time without an attach, and the bytes received by then.
-    pub(crate) detached: (std::time::Instant, u64),
+    /// The bytes received before the time without an attach, and its length as far as the proxy
+    /// looked.
+    pub(crate) detached: (u64, Option<Nanos>),
     form: Protocol,
     /// Made with the first request after the protocol was changed. Until the connection is closed
     /// each holds the other.
@@ -408,7 +409,7 @@ impl NinepSession {
             msize: MSIZE_MIN,
             agreed: false,
             attached: false,
-            detached: (std::time::Instant::now(), 0),
+            detached: (0, None),
             fids: plain.fids.clone(),
             form: Protocol::Base(plain.into()),
             path: None,
@@ -465,6 +466,14 @@ impl NinepSession {
             self.path = Some(path.clone());
         }
         ReplyTo { path, tag }
+    }
+
+    /// Whether the client has not attached within `patience`, asked every [`HOUSEKEEPING`]. A client
+    /// is not late because the proxy was: however long that was stopped, it counts as one interval.
+    pub(crate) fn is_late(&mut self, patience: Nanos) -> bool {
+        let (_, waited) = &mut self.detached;
+        let waited = waited.insert(waited.map_or(Nanos::ZERO, |waited| waited + HOUSEKEEPING));
+        !self.attached && *waited >= patience
     }
 
     /// Whether the client has as much in flight as it may. One request is always allowed.

@@ -311,8 +311,7 @@ impl Server {
         }
         // A client that never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
-            let received = connection.received.load(Ordering::Relaxed);
-            session.detached = (std::time::Instant::now(), received);
+            session.detached = (connection.received.load(Ordering::Relaxed), None);
         }
         leaving
     }

@@ -44,7 +44,7 @@ use crate::worker::Worker;
 /// Interval of attempts to get blocked locks: a program of this machine may have unlocked.
 const LOCK_RETRY: Nanos = Nanos::from_millis(50);
 /// Interval of checks of connections that have not attached.
-const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
+pub(crate) const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
 
 /// A running proxy and its threads.
 pub struct Server {
@@ -465,14 +465,11 @@ impl Server {
             return;
         }
         self.housekeeping.store((now + HOUSEKEEPING).as_nanos(), Ordering::Relaxed);
-        let patience = self.settings().attach_timeout.to_duration();
+        let patience = self.settings().attach_timeout;
         for connection in self.connections() {
-            let session = connection.session.lock().expect("not poisoned");
-            let late = !session.attached && session.detached.0.elapsed() > patience;
-            drop(session);
-            if late {
-                let leaving =
-                    self.close(&connection, &format_args!("no attach within {patience:?}"));
+            if connection.session.lock().expect("not poisoned").is_late(patience) {
+                let why = format_args!("no attach within {:?}", patience.to_duration());
+                let leaving = self.close(&connection, &why);
                 self.close_deferred(leaving, outbox);
             }
         }
@@ -587,7 +584,7 @@ impl Server {
                 Ok(Some(0)) => break Err("closed by the peer".into()),
                 Ok(Some(count)) => {
                     let all = connection.received.fetch_add(count as u64, Ordering::Relaxed);
-                    let before = (all + count as u64).saturating_sub(session.detached.1);
+                    let before = (all + count as u64).saturating_sub(session.detached.0);
                     if !session.attached && before > bounds.before_attach as u64 {
                         break Err(format!(
                             "more than {} bytes before attach",

@@ -154,7 +154,8 @@ settings! {
         /// is enough for version negotiation and some attempts to attach, and prevents clients from
         /// filling memory.
         pub bytes_before_attach: Bytes = Bytes::kib(64), "amount of data, 1KiB or more";
-        /// Time after which the proxy closes a connection that has not attached.
+        /// Time after which the proxy closes a connection that has not attached. The proxy looks
+        /// twice a second; time in which it was itself stopped or overloaded does not count.
         pub attach_timeout: Nanos = Nanos::from_secs(10), "span of time";
         /// Time that the proxy waits for requests in flight after SIGTERM before it exits.
         pub drain_timeout: Nanos = Nanos::from_secs(30), "span of time";

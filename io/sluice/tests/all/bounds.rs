@@ -234,7 +234,26 @@ fn who_does_not_attach_in_time_is_closed_and_who_did_stays() {
     attached.unwrap().stat(0).unwrap();
 }
 
+#[test]
+fn time_in_which_the_proxy_was_stopped_makes_no_client_late() {
+    let patience = Duration::from_secs(1);
+    let proxy = Setup::new("stopped").top("attach_timeout = \"1s\"").start();
+    // A test that waits for a processor may be late.
+    until("one attaches that asked while the proxy was stopped", || {
+        let mut client = proxy.connect();
+        let greeted = client.try_send_bytes(&message(ninep::NOTAG, &VERSION)).is_ok()
+            && client.try_next().is_some();
+        proxy.pause();
+        let asked = client.try_send_bytes(&message(Tag(0), &ATTACH)).is_ok();
+        std::thread::sleep(patience + patience / 2);
+        proxy.signal(Signal::CONT);
+        greeted && asked && client.try_next().is_some_and(|frame| frame.is_ok())
+    });
+}
+
 const VERSION: Request<'_> = Request::Version { msize: 8192, version: b"9P2000.L" };
+const ATTACH: Request<'_> =
+    Request::Attach { fid: Fid(0), afid: ninep::NOFID, uname: b"", aname: b"x", n_uname: USER };
 
 fn message(tag: Tag, request: &Request<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -244,9 +263,7 @@ fn message(tag: Tag, request: &Request<'_>) -> Vec<u8> {
 
 /// The client as soon as it is attached; `None` if it was closed before.
 fn attach(mut client: P9Client) -> Option<P9Client> {
-    let (afid, uname, aname) = (ninep::NOFID, &b""[..], &b"x"[..]);
-    let attach = Request::Attach { fid: Fid(0), afid, uname, aname, n_uname: USER };
-    for (tag, request) in [(ninep::NOTAG, VERSION), (Tag(0), attach)] {
+    for (tag, request) in [(ninep::NOTAG, VERSION), (Tag(0), ATTACH)] {
         client.try_send_bytes(&message(tag, &request)).ok()?;
         assert!(client.try_next()?.is_ok());
     }

@@ -6,7 +6,7 @@
 use std::fs::{self, Permissions};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ninep::{Fid, LockKind, LockStatus, Request};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
@@ -165,6 +165,32 @@ fn whoever_fills_the_table_of_connections_makes_room_for_others() {
     for client in &mut many {
         client.stat(0).unwrap();
     }
+}
+
+#[test]
+fn newcomers_that_come_at_once_get_no_more_places_than_there_are() {
+    const MOST: usize = 20;
+    let top = format!("connections_max = {MOST}\nattach_timeout = \"1h\"");
+    let proxy = Setup::new("newcomers").top(&top).start();
+    let before = proxy.descriptors();
+    let many: Vec<_> = (0..MOST).map(|_| proxy.connect()).collect();
+    until("they have their places", || proxy.descriptors() == before + MOST);
+    // All of these wait when it accepts again, and the others have been idle for a second.
+    proxy.pause();
+    std::thread::sleep(Duration::from_millis(1100));
+    let from = P9Address::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp);
+    let mut newcomers: Vec<_> = (0..2 * MOST).map(|_| P9Client::open_door(&from)).collect();
+    proxy.signal(Signal::CONT);
+    let is_served = |client: &mut P9Client| {
+        let version = Request::Version { msize: 8192, version: b"9P2000.L" };
+        let mut bytes = Vec::new();
+        version.encode(ninep::NOTAG, &mut bytes);
+        client.try_send_bytes(&bytes).is_ok() && client.try_next().is_some()
+    };
+    let served = newcomers.iter_mut().filter_map(|it| is_served(it).then_some(())).count();
+    assert!(served > 0);
+    assert!(proxy.descriptors() <= before + MOST);
+    drop(many);
 }
 
 #[test]
