@@ -7,8 +7,9 @@
 //!   sources of the group ───────────────────────┴─ `mod x;`, `use super::x` ─► modules of its crate
 //! ```
 //!
-//! A change anywhere else, and so in the tests of a crate, leaves the figure as it is. What stores and shows figures does not measure
-//! them, and `main.rs` is one more file: the modules that it names are not all in a figure.
+//! A change anywhere else, and so in the tests of a crate, leaves the figure as it is. What stores and
+//! shows figures does not measure them, and `main.rs` is one more file: the modules that it names are
+//! not all in a figure.
 
 use std::collections::BTreeSet;
 use std::path::Path;

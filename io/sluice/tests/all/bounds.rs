@@ -241,8 +241,7 @@ fn time_in_which_the_proxy_was_stopped_makes_no_client_late() {
     // A test that waits for a processor may be late.
     until("one attaches that asked while the proxy was stopped", || {
         let mut client = proxy.connect();
-        let greeted = client.try_send_bytes(&message(ninep::NOTAG, &VERSION)).is_ok()
-            && client.try_next().is_some();
+        let greeted = greet(&mut client);
         proxy.pause();
         let asked = client.try_send_bytes(&message(Tag(0), &ATTACH)).is_ok();
         std::thread::sleep(patience + patience / 2);
@@ -259,6 +258,11 @@ fn message(tag: Tag, request: &Request<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     request.encode(tag, &mut bytes);
     bytes
+}
+
+/// Whether the proxy answers the first message of a client.
+pub(crate) fn greet(client: &mut P9Client) -> bool {
+    client.try_send_bytes(&message(ninep::NOTAG, &VERSION)).is_ok() && client.try_next().is_some()
 }
 
 /// The client as soon as it is attached; `None` if it was closed before.
