@@ -57,7 +57,7 @@ struct WeightsCase {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WeightsLoad {
     Clients,
-    /// fio on a mount for each job.
+    /// fio on mounts of each job.
     Mounts,
     /// One thread serves what is in the page cache.
     CachedByOneThread,
@@ -91,8 +91,8 @@ const CASES: &[WeightsCase] = &[
     case!("slow-large-small", Slow, Clients, "", READ 1024, READ 4, "1 MiB : 4 KiB reads"),
     case!("slow-write-mixed-64k", Slow, Clients, "", WRITE 64, BOTH 64, "64 KiB writes : reads and writes"),
     case!("slow-write-read-64k-bytes", Slow, Clients, BY_BYTES, WRITE 64, READ 64, "64 KiB writes : reads, `cost = \"bytes\"`"),
-    case!("slow-mounts-write-read-64k", Slow, Mounts, "", WRITE 64, READ 64, "two mounts, 64 KiB writes : reads"),
-    case!("slow-mounts-sequential-random-64k", Slow, Mounts, "", IN_ORDER 64, READ 64, "two mounts, 64 KiB sequential : random reads"),
+    case!("slow-mounts-write-read-64k", Slow, Mounts, "", WRITE 64, READ 64, "four mounts a job, 64 KiB writes : reads"),
+    case!("slow-mounts-sequential-random-64k", Slow, Mounts, "", IN_ORDER 64, READ 64, "four mounts a job, 64 KiB sequential : random reads"),
     case!("disk-write-read-64k", Disk, Clients, "", WRITE 64, READ 64, "64 KiB writes : reads"),
     case!("disk-sequential-random-64k", Disk, Clients, "", IN_ORDER 64, READ 64, "64 KiB sequential : random reads"),
     case!("disk-small-large", Disk, Clients, "", READ 4, READ 1024, "4 KiB : 1 MiB reads"),
@@ -244,11 +244,15 @@ impl WeightsJobs {
         let mut jobs =
             WeightsJobs { clients: Vec::new(), programs: Vec::new(), mounts: Vec::new() };
         for (job, half, n) in halves {
-            let options = format!("allow_other,threads=4,job=fixed:{job}");
-            let mount = QosMount::start(bed, proxy, &format!("{}-{job}", case.name), &options)?;
-            mount.allow_background(2 * n.in_flight())?;
-            jobs.programs.push(QosFio::start(bed, job, FIRST, &half.fio(backend, &mount, job, n))?);
-            jobs.mounts.push(mount);
+            let options = format!("allow_other,threads=1,job=fixed:{job}");
+            for at in 0..CONNECTIONS {
+                let name = format!("{}-{job}{at}", case.name);
+                let mount = QosMount::start(bed, proxy, &name, &options)?;
+                mount.allow_background(mounted_in_flight(n))?;
+                let words = half.fio(backend, &mount, at, job, n);
+                jobs.programs.push(QosFio::start(bed, &format!("{job}{at}"), FIRST, &words)?);
+                jobs.mounts.push(mount);
+            }
         }
         Ok(jobs)
     }
@@ -273,7 +277,7 @@ impl WeightsHalf {
             plan.connections = CONNECTIONS / self.ops.len();
             plan.file_size = self.len_of(*op, backend);
             plan.depth = n.in_flight().min(4096);
-            QosJobPart { plan, dir: job.into(), data: self.file_of(*op, job) }
+            QosJobPart { plan, dir: job.into(), data: self.file_of(*op, job, 0) }
         };
         self.ops.iter().map(part).collect()
     }
@@ -291,9 +295,9 @@ impl WeightsHalf {
         }
     }
 
-    fn file_of(&self, op: WorkOp, job: &str) -> String {
+    fn file_of(&self, op: WorkOp, job: &str, connection: usize) -> String {
         match op {
-            WorkOp::Randwrite => format!("{job}/written0"),
+            WorkOp::Randwrite => format!("{job}/written{connection}"),
             WorkOp::Read => "in-order".into(),
             _ if self.is_cached() => "warm".into(),
             _ => "random".into(),
@@ -305,35 +309,47 @@ impl WeightsHalf {
         self.kib < 4
     }
 
-    /// Words for fio that do the same on a mount: threads that wait for one request each, or, to
-    /// read in order, a few with many requests each. A thread has a file of its own open, and for
-    /// each of a thousand that read in order the kernel below the proxy would read ahead.
-    fn fio(&self, backend: &QosBackend<'_>, mount: &QosMount, job: &str, n: SharesJob) -> String {
+    /// Words for fio that do the same on one of the job's mounts: threads that wait for one request
+    /// each, or, to read in order, one with many requests. A thread has a file of its own open, and
+    /// for each of a thousand that read in order the kernel below the proxy would read ahead.
+    fn fio(
+        &self,
+        backend: &QosBackend<'_>,
+        mount: &QosMount,
+        at: usize,
+        job: &str,
+        n: SharesJob,
+    ) -> String {
         let op = self.ops[0];
-        // What waits in the kernel and in the mount is not queued at the proxy.
-        let (len, in_flight) = (self.len_of(op, backend).get(), 2 * n.in_flight());
+        let (len, in_flight) = (self.len_of(op, backend).get(), mounted_in_flight(n));
         let load = match op {
             WorkOp::Read => {
                 let own = len / CONNECTIONS as u64;
-                let depth = in_flight.div_ceil(CONNECTIONS);
+                let offset = own * at as u64;
                 format!(
-                    "--rw=read --ioengine=libaio --iodepth={depth} --numjobs={CONNECTIONS} \
-                     --offset_increment={own} --size={own}"
+                    "--rw=read --ioengine=libaio --iodepth={in_flight} --offset={offset} --size={own}"
                 )
             }
             _ => {
                 let kind = if op == WorkOp::Randwrite { "randwrite" } else { "randread" };
-                let threads = in_flight.min(FIO_THREADS_MAX);
+                let threads = in_flight.min(FIO_THREADS_MAX / CONNECTIONS);
                 format!("--rw={kind} --ioengine=psync --numjobs={threads} --size={len}")
             }
         };
-        let file = on(&mount.join(&self.file_of(op, job)));
+        let file = on(&mount.join(&self.file_of(op, job, at)));
         format!("{load} --bs={}k --direct=1 {ENDLESS} {file}", self.kib)
     }
 }
 
-/// Of a job.
+/// Requests under way on one of a job's mounts. What waits in the kernel and in the mount is not
+/// queued at the proxy.
+fn mounted_in_flight(n: SharesJob) -> usize {
+    (2 * n.in_flight()).div_ceil(CONNECTIONS)
+}
+
+/// Of a job: its connections, or its mounts, each with a channel of its own.
 const CONNECTIONS: usize = 4;
+/// Of a job.
 const FIO_THREADS_MAX: usize = 1024;
 /// Before the proxy's threads: who asks late has nothing queued.
 const FIRST: i32 = -10;
