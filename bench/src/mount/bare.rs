@@ -57,6 +57,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn serve_file(socket: &Path, path: &Path) -> anyhow::Result<()> {
     let file = File::options().read(true).write(true).open(path);
     let file = Arc::new(file.with_context(|| format!("cannot open {}", path.display()))?);
+    // One that was killed leaves its socket.
+    let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket);
     let listener = listener.with_context(|| format!("cannot listen on {}", socket.display()))?;
     loop {
