@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use model::{Nanos, Rate, RuleSet, Scope, ScopeUsage, Time};
 
-use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};
 use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
 use crate::shares::{ShareBounds, ShareTable};
@@ -52,7 +51,6 @@ pub struct ShareAllocator {
     proxies: ProxyTable,
     shares: ShareTable,
     metadata: TotalService,
-    parents: ParentActivity,
     /// When shares may be divided next.
     next_division: Time,
     /// When unused scopes are searched for next.
@@ -99,7 +97,6 @@ impl ShareAllocator {
             proxies,
             shares: ShareTable::default(),
             metadata: TotalService::default(),
-            parents: ParentActivity::default(),
             next_division: now,
             next_sweep: now + SWEEP,
             next_liveness_check: None,
@@ -120,7 +117,6 @@ impl ShareAllocator {
         if new {
             self.shares.remove_proxy(id, false, self.now);
             self.metadata.remove_proxy(id);
-            self.parents.remove_proxy(id);
         }
         let member = self.proxies.get_mut(id);
         member.due = true;
@@ -144,7 +140,6 @@ impl ShareAllocator {
                 self.record_usage(id, uses);
             }
             self.metadata.receive(id, &report.served, self.now);
-            self.parents.receive(id, &report.parents, self.now);
         }
         self.divide();
     }
@@ -204,7 +199,6 @@ impl ShareAllocator {
             fallback: member.fallback.sent(),
             grants: grants.collect(),
             remote_service: self.metadata.remote_service(id),
-            parents: self.parents.elsewhere(id, self.now),
         })
     }
 
@@ -259,7 +253,6 @@ impl ShareAllocator {
         let Some(id) = self.proxies.forget(name) else { return false };
         self.shares.remove_proxy(id, true, self.now);
         self.metadata.remove_proxy(id);
-        self.parents.remove_proxy(id);
         true
     }
 

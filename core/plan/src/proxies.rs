@@ -165,7 +165,6 @@ impl ProxyProgress {
             fallback: Share::ZERO,
             grants: Vec::new(),
             remote_service: Vec::new(),
-            parents: Vec::new(),
         }
     }
 

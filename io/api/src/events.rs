@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::scope::{WireKey, WireRate};
+use crate::proxy_wire::{WireKey, WireRate};
 use crate::rules::DecayRuleReport;
 
 /// The kind of an event.

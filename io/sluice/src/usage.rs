@@ -75,20 +75,20 @@ fn list(used: &UsageTable) -> String {
         return "no usage in this time span\n".into();
     }
     let rows = used.rows.iter().map(|row| {
-        let service = &row.service;
+        let counters = &row.counters;
         let ops = |direction: Direction| {
             let kinds = OpKind::ALL.iter().filter(|kind| kind.direction() == direction);
-            kinds.map(|kind| service.ops_of(*kind)).sum::<u64>().to_string()
+            kinds.map(|kind| counters.ops.of(*kind)).sum::<u64>().to_string()
         };
         vec![
             if row.name.is_empty() { "-".into() } else { row.name.clone() },
-            amount(service.read_bytes),
+            amount(counters.read_bytes),
             ops(Direction::Read),
-            amount(service.written_bytes),
+            amount(counters.written_bytes),
             ops(Direction::Write),
             ops(Direction::Metadata),
-            span(service.cost_ns),
-            span(service.delayed_ns),
+            span(counters.cost_ns),
+            span(counters.delayed_ns),
         ]
     });
     let by = used.by.to_uppercase();
@@ -102,8 +102,7 @@ fn list(used: &UsageTable) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::UsageRow;
-    use model::Service;
+    use api::{UsageRow, WireCounters, WireOps};
 
     use super::*;
 
@@ -115,9 +114,13 @@ mod tests {
         {
             ops[kind as usize] = count;
         }
-        let service =
-            Service { read_bytes: 3_000_000, cost_ns: 2_500_000, ops, ..Service::default() };
-        let rows = vec![UsageRow { name: String::new(), service }];
+        let counters = WireCounters {
+            read_bytes: 3_000_000,
+            cost_ns: 2_500_000,
+            ops: WireOps(ops),
+            ..WireCounters::default()
+        };
+        let rows = vec![UsageRow { name: String::new(), counters }];
         let used = UsageTable { by: "job".into(), rows, omitted: 2, ..UsageTable::default() };
         assert_eq!(
             list(&used),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use model::{Identity, KeyValue, PathSet, Service, TargetId, Weight};
+use model::{Accesses, Identity, KeyValue, OpKind, Ops, PathSet, UsageTotals, Weight};
 
+use super::activity::Activity;
 use super::usage::Usage;
 use crate::ids::{ClassId, SubjectId};
 
@@ -12,8 +13,6 @@ use crate::ids::{ClassId, SubjectId};
 pub struct SubjectReport {
     /// The id of the subject.
     pub id: SubjectId,
-    /// The target of its requests.
-    pub target: TargetId,
     /// The identity of the subject.
     pub identity: Identity,
     /// The rule directories that it works in.
@@ -22,9 +21,14 @@ pub struct SubjectReport {
     pub export: Arc<str>,
     /// The sums of the subject.
     pub usage: Usage,
-    /// Its service in all its classes; active time as last counted by
-    /// [`Dispatcher::count_activity`](crate::Dispatcher::count_activity).
-    pub service: Service,
+    /// Its part of the time of its job, as last counted by [`Dispatcher::count_activity`](crate::Dispatcher::count_activity).
+    pub activity: Activity,
+    /// Its backend operations by kind, in the order of [`OpKind::ALL`].
+    pub ops: [Ops; OpKind::COUNT],
+    /// Its reads, as far as they were counted.
+    pub reads: Accesses,
+    /// Its writes, as far as they were counted.
+    pub writes: Accesses,
     /// The number of waiting requests.
     pub queued: u32,
     /// The number of running requests.
@@ -40,8 +44,6 @@ pub struct SubjectReport {
 pub struct ClassReport {
     /// The id of the class.
     pub id: ClassId,
-    /// The target of its requests.
-    pub target: TargetId,
     /// The rule that makes it; `default` where none matched.
     pub rule: String,
     /// The values of the rule's `per` fields, in its order; empty also for the class that
@@ -59,4 +61,23 @@ pub struct ClassReport {
     pub slots: u32,
     /// Whether a head waits for a meter.
     pub throttled: bool,
+}
+
+impl SubjectReport {
+    /// The sums of the subject that a controller counts.
+    pub fn totals(&self) -> UsageTotals {
+        UsageTotals {
+            read_bytes: self.usage.read.get(),
+            written_bytes: self.usage.written.get(),
+            cost_ns: self.usage.cost.get(),
+            delayed: self.usage.delayed,
+            delayed_ns: self.usage.delayed_time.get(),
+            delayed_bytes: self.usage.delayed_bytes.get(),
+            active_ns: self.activity.active.get(),
+            delayed_span_ns: self.activity.delayed.get(),
+            ops: self.ops.map(|ops| ops.get()),
+            reads: self.reads,
+            writes: self.writes,
+        }
+    }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Scope, TargetId};
+use model::{Nanos, Scope};
 
 use crate::ids::ClassId;
 use crate::keys::ClassKey;
@@ -30,10 +30,9 @@ impl UnreportedMetadata {
         }
     }
 
-    pub(super) fn take(&mut self, target: TargetId) -> Vec<(Scope, Nanos)> {
-        let sums = self.0.get_or_insert_default();
-        let taken = sums.extract_if(.., |_, (key, _)| key.target == target);
-        taken.map(|(_, (key, sum))| (key.scope(), sum)).collect()
+    pub(super) fn take(&mut self) -> Vec<(Scope, Nanos)> {
+        let sums = self.0.replace(BTreeMap::new()).unwrap_or_default();
+        sums.into_values().map(|(key, sum)| (key.scope(), sum)).collect()
     }
 }
 

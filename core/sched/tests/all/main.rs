@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod accounts;
 mod activity;
 mod calls;
 mod closes;
@@ -19,4 +18,3 @@ mod reservations;
 mod rule_changes;
 mod rule_edits;
 mod server;
-mod targets;

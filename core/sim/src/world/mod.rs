@@ -38,7 +38,6 @@ use crate::scheduler::{Policy, SimRemoteService};
 use crate::targets::FLUSH;
 use crate::workloads::SimClient;
 
-use accounting::SimAccounting;
 use control::{MessagesInTransit, SimController, SimProxyControl};
 use proxies::SimProxy;
 
@@ -73,10 +72,9 @@ pub struct World {
     sample_times: Prng,
     /// By copy and proxy; empty where schedulers do not receive remote service.
     advertised: Vec<AdvertisedService>,
-    /// By target, and then that of limits; and by proxy. Empty without a controller.
+    /// By target, and by proxy; empty without a controller.
     controls: Vec<SimController>,
     proxy_controls: Vec<SimProxyControl>,
-    accounting: Option<SimAccounting>,
     control_msgs: MessagesInTransit,
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
@@ -177,7 +175,6 @@ impl World {
             advertised: Vec::new(),
             controls: Vec::new(),
             proxy_controls: Vec::new(),
-            accounting: None,
             control_msgs: MessagesInTransit::default(),
             tally: RunStats::new(&scenario),
             checks: None,
@@ -298,7 +295,7 @@ impl World {
             SimEvent::Change { change } => self.change_rules(change),
             SimEvent::Account { proxy } => self.account(proxy),
             SimEvent::ControlMsg { message } => self.deliver_control_msg(message),
-            SimEvent::Decide { control } => self.decide(control),
+            SimEvent::Decide { target } => self.decide(target),
             SimEvent::Second => self.second(),
             SimEvent::Sample => self.sample_waiting(),
         }

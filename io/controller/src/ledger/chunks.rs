@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use rusqlite::{Transaction, params};
 
 use super::codec::{CodecError, LedgerReader, put_number, put_sums};
-use model::Service;
+use super::counters::Counters;
 use super::file::FileError;
 use super::retention::{Minute, POINTS, Retention};
 
 /// The points of one chunk, by their first minute.
-type Points = BTreeMap<Minute, Service>;
+type Points = BTreeMap<Minute, Counters>;
 
 /// Moves a part of what is due.
 pub(crate) fn grow_older(
@@ -52,7 +52,7 @@ pub(crate) fn points(
     subject: i64,
     from: Minute,
     to: Minute,
-    mut each: impl FnMut(Minute, u32, &Service),
+    mut each: impl FnMut(Minute, u32, &Counters),
 ) -> Result<(), FileError> {
     for age in 0..ages.count() {
         let mut rows = transaction.prepare_cached(

@@ -8,8 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
+use api::WireSubjectId;
 use controller::ledger::{
-    Ledger, LedgerBounds, Retention, SubjectKind,
+    Counters, Ledger, LedgerBounds, LedgerReport, LedgerReportLine, Retention, SubjectKind,
 };
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
@@ -135,15 +136,18 @@ fn time(minute: u64) -> Time {
 
 /// A proxy that has read one byte a minute since it began.
 fn report(ledger: &mut Ledger, minute: u64) {
-    let service = Service { read_bytes: minute, ..Service::default() };
-    let subject = account_subject("dd.7", 7).into();
-    let report = UsageReport {
+    let counters = Counters { read_bytes: minute, ..Counters::default() };
+    let payer = WireSubjectId { job: "dd.7".into(), ..WireSubjectId::default() };
+    let lines = [LedgerReportLine { id: 1, payer: Some(payer.into()), counters }];
+    let report = LedgerReport {
+        proxy: "p1",
+        epoch_ns: 1,
         sequence: minute,
-        total: service,
-        lines: vec![UsageLine { id: 1, subject, service }],
-        dropped_lines: vec![],
+        total: Some(&counters),
+        lines: &lines,
+        dropped_lines: &[],
     };
-    ledger.report("p1", 1, &report, time(minute)).unwrap();
+    ledger.report(&report, time(minute)).unwrap();
 }
 
 /// The bytes of the job: as many as minutes.

@@ -19,7 +19,7 @@ use crate::outbox::ReplyOutbox;
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{self, ChannelBinding, IdempotencyKey};
-use crate::gate::{Donor, PendingRequest, RequestFile};
+use crate::target::{Donor, PendingRequest, RequestFile};
 use crate::trace::RefusedRequest;
 
 impl Server {
@@ -150,10 +150,10 @@ impl Server {
         let user = binding.session.user(header.identity).ok_or(Errno::INVAL)?;
         let fid = session.fid(fid).ok_or(Errno::BADF)?;
         let Some(in_flight) = session.tags.get_mut(&oldtag.0) else { return Ok(()) };
-        if let Some(id) = in_flight.request
-            && let Some(id) = self.gate.donate(id, Donor::of(user, &fid))
+        if let Some((target, id)) = in_flight.request
+            && let Some(id) = self.target(target).donate(id, Donor::of(user, &fid))
         {
-            in_flight.request = Some(id);
+            in_flight.request = Some((target, id));
         }
         Ok(())
     }

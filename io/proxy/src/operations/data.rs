@@ -19,7 +19,7 @@ use crate::fids::FidState;
 use crate::pipes::PipeLoad;
 use crate::sessions::MountSession;
 use crate::sys::read_appending;
-use crate::gate::SPLICE_MIN;
+use crate::target::SPLICE_MIN;
 use crate::writes::{DirtyAccount, WriteFile, WriteRequest};
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {

@@ -36,7 +36,7 @@ use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{MountSession, Protocol};
-use crate::gate::{PendingRequest, RequestFile, RunningRequest};
+use crate::target::{PendingRequest, RequestFile, RunningRequest};
 use reached::Reached;
 
 /// How an operation ended.

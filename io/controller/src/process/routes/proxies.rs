@@ -1,30 +1,32 @@
 //! The proxies: their list, their reports, and the assignments in reply.
 //!
 //! ```text
-//!   POST …/report: body ─► ReportDecoder ─┬─► usage ─► ledger
-//!                                         └─► usage of scopes ─► plan ─► assignment
+//!   POST …/report: body ─► JSON or postcard ─► checked ─┬─► usage ─► ledger
+//!                                                       └─► usage of scopes ─► plan ─► assignment
 //! ```
 
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    ErrorCode, Proxies, ProxyReport, REPLY_TYPE, REPORT_TYPE, WireProxyStatus, is_name,
+    COMPACT_REPORT, CheckedReport, ControllerReply, ErrorCode, ErrorReport, Proxies, ProxyReport,
+    WireProxyStatus, WrongMessage, is_name,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, State};
-use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
 use tokio::sync::oneshot;
 
 use super::super::ApiState;
 use super::super::access::ApiCaller;
+use super::super::bounds::BODY_MAX;
 use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
 
-/// The known proxies, once for each of their targets, and once for their limits, whose target is `*`.
+/// The known proxies, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
 pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
     Ok(Json(listed(plan_view(&shared).await?)))
@@ -70,12 +72,11 @@ pub(super) async fn forget(
     path = "/v1/proxies/{name}/report",
     params(("name" = String, Path, description = "the proxy")),
     request_body(
-        description = "postcard of a message between processes of one version, which the number is of",
-        content((Vec<u8> = "application/vnd.sluice.report-5+postcard")),
+        description = "JSON, or postcard of the same message; the number is its version",
+        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-4+postcard")),
     ),
     responses(
-        (status = 200, description = "postcard of the reply", body = Vec<u8>,
-         content_type = "application/vnd.sluice.reply-5+postcard"),
+        (status = 200, body = ControllerReply),
     ),
     extensions(("x-error-codes" = json!(["duplicate_name", "epoch_superseded"]))),
 )]
@@ -85,7 +86,7 @@ pub(super) async fn report(
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), RouteError> {
+) -> Result<Json<ControllerReply>, RouteError> {
     if !is_name(&name) {
         let message = format!(
             "{:?} is not a name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
@@ -115,20 +116,15 @@ pub(super) async fn report(
         return Err(invalid("targets", message));
     }
     if let Some(usage) = body.usage {
-        let counted = UsageUpdate {
-            proxy: name.clone(),
-            epoch: body.epoch,
-            report: usage,
-            rules: body.rules.clone(),
-            contended: body.contended,
-        };
+        let rules = body.rules.clone();
+        let counted = UsageUpdate::new(&name, body.epoch, usage, rules, body.contended);
         // If the queue of the ledger is full, the proxy reports the usage again.
         if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);
         }
     }
     let (answer, order) = oneshot::channel();
-    let ProxyReport { epoch, rules, targets: reports, replies: answers, .. } = body;
+    let CheckedReport { epoch, rules, targets: reports, replies: answers, .. } = body;
     let said = plan_actor::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
@@ -149,7 +145,7 @@ pub(super) async fn report(
         }
     })?;
     order.usage_acknowledged = shared.usage_acks.of(&name, epoch);
-    Ok(([(CONTENT_TYPE, REPLY_TYPE)], order.encode()))
+    Ok(Json(order))
 }
 
 fn listed(view: plan_actor::PlanView) -> Proxies {
@@ -175,21 +171,29 @@ fn decode_report(
     name: &Arc<str>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<ProxyReport, RouteError> {
+) -> Result<CheckedReport, RouteError> {
+    let wrong = |why: WrongMessage| RouteError::new(ErrorCode::InvalidArgument, why.to_string());
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        REPORT_TYPE if body.len() > BYTES_MAX => {
-            let message = format!("a report of {} bytes; {BYTES_MAX} are the maximum", body.len());
+        "application/json" => {
+            let said = serde_json::from_slice(body).map_err(|why| {
+                let status = if why.is_data() { 422 } else { 400 };
+                ErrorReport::of_rejection(status, format!("not a report: {why}"), &why)
+            })?;
+            CheckedReport::new(name, said).map_err(wrong)
+        }
+        COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
+            let message =
+                format!("a report of {} bytes; {COMPACT_BYTES_MAX} are the maximum", body.len());
             Err(RouteError::new(ErrorCode::TooLarge, message))
         }
-        REPORT_TYPE => {
-            let mut decoder = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
-            let report = decoder.decode(name, body);
-            report.map_err(|why| RouteError::new(ErrorCode::InvalidArgument, why.to_string()))
+        COMPACT_REPORT => {
+            let mut named = shared.named.lock().unwrap_or_else(PoisonError::into_inner);
+            named.report(name, body).map_err(wrong)
         }
         other => {
             let message = format!(
-                "Content-Type {:?} is not {REPORT_TYPE}: proxy and controller are of other versions",
+                "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
                 truncated(other)
             );
             Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))
@@ -197,8 +201,10 @@ fn decode_report(
     }
 }
 
-/// The longest report, in which a few bytes become a line: 65,536 scopes and as many lines.
-pub(super) const BYTES_MAX: usize = 8 << 20;
+/// The longest report as JSON: 65,536 scopes and as many lines.
+pub(super) const BYTES_MAX: usize = BODY_MAX as usize;
+/// The longest report as postcard, in which a few bytes become a line.
+const COMPACT_BYTES_MAX: usize = 8 << 20;
 /// The most replies in one report.
 const REPLIES_MAX: usize = 8;
 /// The most targets of one proxy.

@@ -15,11 +15,11 @@ use crate::export::{Export, ExportNode};
 use crate::fids::{FidState, OpenFid, ProxyUser};
 use crate::handles::{HandleKey, HandleTable};
 use crate::location::Location;
-use crate::writes::{Backing, Writes};
+use crate::writes::Backing;
 
 /// One target with one device slot, and an open file of an export that it schedules.
 struct GateBed {
-    gate: Arc<Gate>,
+    target: Arc<Target>,
     fid: Arc<OpenFid>,
     connection: Arc<Connection>,
     peer: UnixStream,
@@ -43,8 +43,9 @@ impl GateBed {
             latency: None,
             recalibrate: false,
         };
-        let gate = Arc::new(Gate::new(Arc::default(), ProxyClock::start(), true));
-        let target = Arc::new(Target::new(&gate, settings, true, writes));
+        let rules = Arc::<RuleSet>::default();
+        let target = Target::new(0, settings, rules, true, writes, ProxyClock::start(), true);
+        let target = Arc::new(target);
         let root = Arc::new(ExportNode::new(directory(), None).unwrap());
         let handles = HandleTable::new(&HandleKey::random().unwrap(), "x", dir, 16);
         let export = Export {
@@ -53,7 +54,7 @@ impl GateBed {
             readonly: false,
             root,
             open: directory(),
-            target,
+            target: target.clone(),
             handles,
             project: None,
             projects: api::ProjectsKnown::NoProjects,
@@ -72,7 +73,7 @@ impl GateBed {
         let (socket, client) = UnixStream::pair().unwrap();
         let peer = ConnectionPeer { nid, uid: None, trusted: false };
         let connection = Arc::new(Connection::new(7, socket.into(), peer, Weak::new()));
-        GateBed { gate, fid, connection, peer: client }
+        GateBed { target, fid, connection, peer: client }
     }
 
     /// Enqueues `count` reads of 4 KiB.
@@ -87,12 +88,12 @@ impl GateBed {
             let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
             (PendingRequest { to, file, frame, once: None, donor: None, read_after: looked }, asked)
         };
-        self.gate.enqueue((0..count).map(read), |_, _| {});
+        self.target.enqueue((0..count).map(read), |_, _| {});
     }
 
     fn next(&self, finished: &mut Vec<Completion>) -> Vec<RunningRequest> {
         let mut chosen = Vec::new();
-        self.gate.next(finished, &mut chosen);
+        self.target.next(finished, &mut chosen);
         chosen
     }
 }
@@ -109,7 +110,7 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
         let running = chosen.pop().unwrap();
         assert_eq!((running.meta.lane, running.quick), (Lane::Device, true));
         let tag = running.operation.to.tag;
-        bed.gate.miss(running);
+        bed.target.miss(running);
         // The kernel is fetching it, and nobody else gets its slot: it comes back, to be
         // waited for.
         let mut chosen = bed.next(&mut Vec::new());
@@ -118,10 +119,10 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
         assert_eq!((running.operation.to.tag, running.quick), (tag, false));
         assert!(bed.next(&mut Vec::new()).is_empty(), "while it is waited for");
         let finished = running.finished(Amount::new(4096, 1));
-        bed.gate.finish(&mut vec![finished]);
+        bed.target.finish(&mut vec![finished]);
     }
     assert!(bed.next(&mut Vec::new()).is_empty());
-    assert!(!bed.gate.has_work());
+    assert!(!bed.target.has_work());
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
         bed.enqueue(1);
         let running = bed.next(&mut Vec::new()).pop().unwrap();
         let lane = running.meta.lane;
-        bed.gate.finish(&mut vec![running.finished(Amount::new(4096, 1))]);
+        bed.target.finish(&mut vec![running.finished(Amount::new(4096, 1))]);
         lane
     };
     assert_eq!(lane(), Lane::Cached);
