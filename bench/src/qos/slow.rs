@@ -207,7 +207,7 @@ pub(crate) const READ_AHEAD_KIB: u64 = 1024;
 /// What is under way at both ends of a round, and files that are read twice by chance.
 const APART_MAX_PERCENT: f64 = 1.0;
 const STORE: &str = "pipes_max = 0\nthreads_max = 512\nwindow_requests = 1024\n\
-                     window_bytes = \"256MiB\"";
+                     window_bytes = \"256MiB\"\nopen_files_max = 16384";
 
 #[cfg(test)]
 mod tests {

@@ -157,7 +157,8 @@ fn measure_case(
         // A job of writes keeps its backlog in the proxy's memory.
         WeightsLoad::Clients => "threads_max = 256\nmemory_max = \"8GiB\"",
         WeightsLoad::Mounts => {
-            "threads_max = 256\nwindow_requests = 2048\nwindow_bytes = \"256MiB\""
+            "threads_max = 256\nwindow_requests = 2048\nwindow_bytes = \"256MiB\"\n\
+             open_files_max = 16384"
         }
         WeightsLoad::CachedByOneThread => "threads = 1",
     };
@@ -349,7 +350,8 @@ fn mounted_in_flight(n: SharesJob) -> usize {
 
 /// Of a job: its connections, or its mounts, each with a channel of its own.
 const CONNECTIONS: usize = 4;
-/// Of a job.
+/// Of a job. fio holds a file up to twice for each thread, and a direct writer has a descriptor more
+/// in the proxy: 5,120 for both jobs, of one user, who may have a third of `open_files_max`.
 const FIO_THREADS_MAX: usize = 1024;
 /// Before the proxy's threads: who asks late has nothing queued.
 const FIRST: i32 = -10;
