@@ -20,7 +20,7 @@ use ::sim::{Backlog, Policy, Scenario, World};
 use anyhow::{Context as _, bail, ensure};
 use model::{
     Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, Nid, OpKind, PathSet, Rate,
-    Rule, RuleSet, Time,
+    Rule, RuleSet, TargetId, Time,
 };
 use rustix::time::{ClockId, clock_gettime};
 use sched::{Arrival, Costs, Dispatcher, TargetParams};
@@ -177,23 +177,21 @@ fn simulated(sluice: &Path, words: &[&str]) -> anyhow::Result<FigureSample> {
 /// Prints what a class costs while nothing of it waits. Each class has one subject, a weight, a
 /// limit, a reservation and a finish tag: it was served once.
 pub(crate) fn class_memory(args: &ClassMemoryArgs) -> anyhow::Result<()> {
-    let mut sched = Dispatcher::new(
-        TargetParams {
-            name: "t".into(),
-            slots_max: 64,
-            threads: 8,
-            costs: Costs::default(),
-            latency: None,
-            recalibrate: false,
-        },
-        Arc::new(class_rules()?),
-    );
+    let target = TargetParams {
+        name: "t".into(),
+        slots_max: 64,
+        threads: 8,
+        costs: Costs::default(),
+        latency: None,
+        recalibrate: false,
+    };
+    let mut sched = Dispatcher::new([target], Arc::new(class_rules()?));
     let before = resident()?;
     for number in 0..args.classes {
         let job = JobId::new(&format!("job.{number}")).context("a short name")?;
         let uid = number as u32;
         let who = Identity { job, uid, gid: 100, projid: None, nid: Nid::local() };
-        let subject = sched.subject(&who, PathSet::default());
+        let subject = sched.subject(TargetId::FIRST, &who, PathSet::default());
         let now = Time::from_nanos(number * 1_000_000);
         let (kind, amount, lane) = (OpKind::Read, Amount::new(4096, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, now);

@@ -1,6 +1,7 @@
 //! What the tests of several crates share; nothing that ships uses it.
 //!
 //! ```text
+//!   account  an account whose service a test reports
 //!   again    a test's own program, started once more for one test alone
 //!   dice     numbers by chance that a seed repeats
 //!   etcd     a real etcd of three members on loopback
@@ -14,6 +15,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod account;
 mod again;
 mod dice;
 mod etcd;
@@ -22,6 +24,7 @@ mod here;
 pub mod hostile;
 pub mod p9;
 
+pub use account::account_subject;
 pub use again::{again, alone};
 pub use dice::Dice;
 pub use etcd::Cluster;

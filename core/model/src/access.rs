@@ -8,8 +8,10 @@
 //! Only requests that reach a server are counted. A mount that gathers small writes before it sends
 //! them shows fewer and larger ones than its programs made.
 
+use serde::{Deserialize, Serialize};
+
 /// Reads or writes by size and order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accesses {
     /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],

@@ -5,6 +5,7 @@
 //! people write in a configuration parses and prints the same text.
 
 mod access;
+mod activity;
 mod busy_poll;
 mod civil;
 mod ids;
@@ -13,15 +14,16 @@ mod pattern;
 mod request;
 mod rule;
 mod scope;
+mod service;
 mod share;
 mod time;
 mod units;
-mod usage;
 
 pub use access::Accesses;
+pub use activity::RuleActivity;
 pub use busy_poll::BusyPoll;
 pub use civil::{CivilTime, FixedZone, Zone};
-pub use ids::{Identity, JobId, Nid};
+pub use ids::{Identity, JobId, Nid, ParseIdError, TargetId};
 pub use moment::{Moment, MomentError};
 pub use pattern::{AccessStats, ParsePatternError, Pattern};
 pub use request::{Direction, KindSet, Lane, OpKind, ParseKindError};
@@ -32,7 +34,7 @@ pub use rule::{
     Shadowed, WriteMode,
 };
 pub use scope::{KeyValue, Scope, SectionKind, key_of};
-pub use share::{Grant, Grants, ScopeUsage, Share};
+pub use service::{AccountSubject, Service};
+pub use share::{Grant, Grants, ScopeUsage, Share, SharePool};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};
-pub use usage::UsageTotals;

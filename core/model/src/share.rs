@@ -10,11 +10,20 @@
 
 use std::fmt;
 
-use crate::{Rate, Scope};
+use crate::{Rate, Scope, TargetId};
 
 /// A share of what a rule, meter or decay grants over all proxies: from nothing to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u32);
+
+/// Of what a grant gives a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SharePool {
+    /// Of limits, which are one over all targets, and of the rates of decays.
+    Limits,
+    /// Of the reservations and weights at one target.
+    Target(TargetId),
+}
 
 /// The grant of one scope to one proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use model::{Nanos, Rate, RuleSet, Scope, ScopeUsage, Time};
 
+use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};
 use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
 use crate::shares::{ShareBounds, ShareTable};
@@ -51,6 +52,7 @@ pub struct ShareAllocator {
     proxies: ProxyTable,
     shares: ShareTable,
     metadata: TotalService,
+    parents: ParentActivity,
     /// When shares may be divided next.
     next_division: Time,
     /// When unused scopes are searched for next.
@@ -97,6 +99,7 @@ impl ShareAllocator {
             proxies,
             shares: ShareTable::default(),
             metadata: TotalService::default(),
+            parents: ParentActivity::default(),
             next_division: now,
             next_sweep: now + SWEEP,
             next_liveness_check: None,
@@ -117,6 +120,7 @@ impl ShareAllocator {
         if new {
             self.shares.remove_proxy(id, false, self.now);
             self.metadata.remove_proxy(id);
+            self.parents.remove_proxy(id);
         }
         let member = self.proxies.get_mut(id);
         member.due = true;
@@ -140,6 +144,7 @@ impl ShareAllocator {
                 self.record_usage(id, uses);
             }
             self.metadata.receive(id, &report.served, self.now);
+            self.parents.receive(id, &report.parents, self.now);
         }
         self.divide();
     }
@@ -199,6 +204,7 @@ impl ShareAllocator {
             fallback: member.fallback.sent(),
             grants: grants.collect(),
             remote_service: self.metadata.remote_service(id),
+            parents: self.parents.elsewhere(id, self.now),
         })
     }
 
@@ -253,6 +259,7 @@ impl ShareAllocator {
         let Some(id) = self.proxies.forget(name) else { return false };
         self.shares.remove_proxy(id, true, self.now);
         self.metadata.remove_proxy(id);
+        self.parents.remove_proxy(id);
         true
     }
 

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Grant, Grants, Nanos, Rate, Scope, ScopeUsage, Share, Time};
+use model::{Grant, Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, Share, Time};
 
 use crate::messages::{Assignment, Holdings, Membership, ShareReport};
 use crate::total_service::LocalService;
@@ -88,6 +88,11 @@ pub struct ControllerSession {
     due_all: bool,
     service: LocalService,
     uses: UnreportedUsage,
+    /// The activity of parents here, and at all other proxies.
+    parents: Vec<(Arc<str>, RuleActivity)>,
+    remote_parents: Vec<(Arc<str>, RuleActivity)>,
+    /// Whether the dispatcher has not received the latter yet.
+    parents_due: bool,
 }
 
 /// What determines the shares of a session.
@@ -143,7 +148,16 @@ impl ControllerSession {
             due_all: true,
             service: LocalService::default(),
             uses: UnreportedUsage::default(),
+            parents: Vec::new(),
+            remote_parents: Vec::new(),
+            parents_due: false,
         }
+    }
+
+    /// Sets the activity here of the rules on which others depend, for the next report. While there
+    /// are such rules and requests, the proxy reports each tick.
+    pub fn set_parents(&mut self, parents: Vec<(Arc<str>, RuleActivity)>) {
+        self.parents = parents;
     }
 
     /// The report to be sent now; `None` if there is nothing to report yet. To be polled each tick
@@ -169,7 +183,8 @@ impl ControllerSession {
         // What is not answered soon may be lost.
         let lost = self.sent.front().is_some_and(|(_, at, _)| self.now.since(*at) > rest);
         let wait = if lost { rest.get() / 4 } else { rest.get() };
-        let can_wait = (idle || steady) && !self.ack_due;
+        let follows = !self.parents.is_empty() && !idle;
+        let can_wait = (idle || steady) && !self.ack_due && !follows;
         if can_wait && self.now.since(self.reported).get() < wait {
             return None;
         }
@@ -191,6 +206,7 @@ impl ControllerSession {
             holdings: (self.revision == 0 && !self.lease_expired).then(|| self.holdings()),
             uses: self.uses.report(),
             served,
+            parents: self.parents.clone(),
         })
     }
 
@@ -216,6 +232,10 @@ impl ControllerSession {
         }
         // Until the first revision, each assignment is answered at once.
         self.ack_due |= self.revision == 0 && order.number > self.order;
+        if order.number > self.order && order.revision > 0 {
+            self.remote_parents.clone_from(&order.parents);
+            self.parents_due = true;
+        }
         self.order = self.order.max(order.number);
         self.service.receive(&order.remote_service);
         self.note_reply(order);
@@ -240,6 +260,18 @@ impl ControllerSession {
         let listed = listed.collect();
         let unlisted = self.effective_part(self.unlisted);
         Some(Grants { proxies: self.proxies, unlisted, listed })
+    }
+
+    /// Takes the activity of parents at all other proxies (the session of limits knows it), if
+    /// something came since the last call;
+    /// while the controller's assignments are not in force there is none.
+    pub fn poll_remote_parents(&mut self, now: Time) -> Option<Vec<(Arc<str>, RuleActivity)>> {
+        self.advance(now);
+        let known = match self.mode {
+            SessionMode::Assigned => self.remote_parents.clone(),
+            SessionMode::Lowered | SessionMode::Fallback | SessionMode::Lifted => Vec::new(),
+        };
+        std::mem::take(&mut self.parents_due).then_some(known)
     }
 
     /// Counts metadata service of this cost to a class, for a client that is not a mount.
@@ -314,6 +346,7 @@ impl ControllerSession {
             self.lease_expired |=
                 leaves || (mode == SessionMode::Fallback && self.fallback.is_some());
             self.due_all = true;
+            self.parents_due = true;
         }
     }
 
@@ -430,6 +463,7 @@ mod tests {
             fallback: part(50),
             grants: vec![(scope(), Grant::part(part(parts.1)))],
             remote_service: vec![],
+            parents: vec![],
         }
     }
 

@@ -18,6 +18,7 @@
 //! docs/algorithms/global.md and decay.md have the rules in words, their sources and the worked
 //! tables that are tests here.
 
+mod activity;
 mod allocator;
 mod controller_session;
 mod decay;

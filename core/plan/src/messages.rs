@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use model::{Grant, Nanos, Scope, ScopeUsage, Share};
+use model::{Grant, Nanos, RuleActivity, Scope, ScopeUsage, Share};
 
 /// A registration with a controller: of two memberships, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +51,8 @@ pub struct ShareReport {
     pub uses: Option<Vec<(Scope, ScopeUsage)>>,
     /// Metadata service for clients that are not mounts: the total of each class.
     pub served: Vec<(Scope, ServiceTotal)>,
+    /// The activity of each rule on which others depend.
+    pub parents: Vec<(Arc<str>, RuleActivity)>,
 }
 
 /// All shares that a proxy holds.
@@ -94,6 +96,9 @@ pub struct Assignment {
     pub grants: Vec<(Scope, Grant)>,
     /// Metadata service that the proxy's classes had from other proxies.
     pub remote_service: Vec<(Scope, RemoteService)>,
+    /// The activity, at all other proxies, of rules on which others depend. Without activity a rule
+    /// is left out. An assignment without a revision names none, and changes nothing.
+    pub parents: Vec<(Arc<str>, RuleActivity)>,
 }
 
 /// A cumulative total of service by one proxy.

@@ -165,6 +165,7 @@ impl ProxyProgress {
             fallback: Share::ZERO,
             grants: Vec::new(),
             remote_service: Vec::new(),
+            parents: Vec::new(),
         }
     }
 

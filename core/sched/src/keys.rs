@@ -1,18 +1,21 @@
 //! Keys: what identifies a class or a meter across changes of the rules and reuse.
 //!
 //! ```text
-//!   class: rule, values of its `per`        meter: section, which of its limits, values of its `per`
+//!   class: target, rule, values of its `per`     meter: section, which of its limits, values of its `per`
 //! ```
 
 use std::sync::Arc;
 
-use model::{DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope};
+use model::{
+    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope, TargetId,
+};
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
 
 /// The key that identifies a class across changes of rules and reuse.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassKey {
+    pub(crate) target: TargetId,
     pub(crate) rule: Arc<str>,
     pub(crate) values: Box<[KeyValue]>,
 }
@@ -37,12 +40,18 @@ pub(crate) enum MeterOwner {
 }
 
 impl ClassKey {
-    /// The key of the class of a scope.
-    pub(crate) fn of_scope(scope: &Scope) -> ClassKey {
-        ClassKey { rule: scope.name.clone(), values: scope.key.iter().cloned().collect() }
+    /// The key of the class of a scope at a target.
+    pub(crate) fn of_scope(target: TargetId, scope: &Scope) -> ClassKey {
+        ClassKey { target, rule: scope.name.clone(), values: scope.key.iter().cloned().collect() }
     }
 
-    /// The scope of the class.
+    /// The class as people see it: its rule, and the values of that rule's `per`.
+    pub(crate) fn name(&self) -> Arc<str> {
+        let values = self.values.iter().map(|value| format!(" {value}"));
+        (self.rule.to_string() + &values.collect::<String>()).into()
+    }
+
+    /// The scope of the class, which is the same at every target.
     pub(crate) fn scope(&self) -> Scope {
         Scope::rule(&self.rule, &self.values)
     }

@@ -1,4 +1,4 @@
-//! The dispatcher: it decides which of the requests that wait for a target is served next.
+//! The dispatcher: it decides which of the requests that wait for a proxy's targets is next.
 //!
 //! ```text
 //!   subject + kind ─► class ─► queue per lane and direction ─► its meters ─► ready heads
@@ -39,7 +39,7 @@ pub use lanes::{
     CostMode, Costs, Curve, CurveError, Dispatched, LaneCosts, TargetParams, slots_needed,
 };
 pub use observation::{
-    Activity, ClassReport, DonationReport, MeterPayers, MeterStatus, SubjectDetail, SubjectReport,
-    Usage, WaitCause, WaitCauseReport, WaitReport,
+    AccountReport, ClassReport, ClosedAccounts, DonationReport, MeterPayers, MeterStatus,
+    SubjectDetail, SubjectReport, Usage, WaitCause, WaitCauseReport, WaitReport,
 };
 pub use turns::Turns;

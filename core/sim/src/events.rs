@@ -50,7 +50,7 @@ pub(crate) enum SimEvent {
     /// A control message between a proxy and a controller arrives.
     ControlMsg { message: u32 },
     /// A controller is to be polled.
-    Decide { target: u32 },
+    Decide { control: u32 },
     /// A second is over.
     Second,
     /// Waiting requests are sampled.

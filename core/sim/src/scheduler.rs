@@ -15,10 +15,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Scope, ScopeUsage, Time,
+    Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, RuleSet, Scope,
+    ScopeUsage, SharePool, TargetId, Time,
 };
-use sched::{Arrival, Dispatcher, RequestId, SubjectId, SubjectReport, TargetParams, Usage};
-use usage::SubjectTotals;
+use sched::{AccountReport, Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
+use usage::AccountTotals;
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 
@@ -74,7 +75,7 @@ impl Policy {
     pub(crate) fn scheduler(self, target: TargetParams, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
         match self {
             Policy::Dispatcher | Policy::LocalDispatcher => {
-                Box::new(Dispatcher::new(target, rules))
+                Box::new(Dispatcher::new([target], rules))
             }
             Policy::Fifo => Box::new(Fifo::default()),
             Policy::Sfqd => Box::new(SfqD::by_count(target, rules)),
@@ -145,7 +146,7 @@ pub(crate) struct SimBacklog {
     pub(crate) for_meter: bool,
 }
 
-/// The scheduler of one proxy. `now` never needs to be later than the last one.
+/// The scheduler of one proxy, which has one target. `now` never needs to be later than the last one.
 pub(crate) trait Scheduler: fmt::Debug + Send {
     /// Takes an id for an identity, to be given back by `release`.
     fn subject(&mut self, who: &Identity, paths: PathSet) -> u64;
@@ -168,14 +169,20 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
         _now: Time,
     ) {
     }
-    /// Applies the grants of a controller.
-    fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
-    /// The usage of each scope since the last call.
-    fn take_usage(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
+    /// Applies a controller's grants of a pool.
+    fn set_grants(&mut self, _pool: SharePool, _grants: &Grants, _now: Time) {}
+    /// The activity here of each rule on which others depend.
+    fn parent_activity(&mut self, _now: Time) -> Vec<(Arc<str>, RuleActivity)> {
         Vec::new()
     }
-    /// The totals of each subject, for a controller.
-    fn subject_totals(&mut self, _now: Time) -> Vec<SubjectTotals> {
+    /// Replaces the activity of those rules at all other proxies.
+    fn set_remote_activity(&mut self, _remote: &[(Arc<str>, RuleActivity)], _now: Time) {}
+    /// The usage of each scope of a pool since the last call.
+    fn take_usage(&mut self, _pool: SharePool, _now: Time) -> Vec<(Scope, ScopeUsage)> {
+        Vec::new()
+    }
+    /// The service of each account, for a controller.
+    fn accounts(&mut self, _now: Time) -> Vec<AccountTotals> {
         Vec::new()
     }
     /// Whether requests of several classes wait for one another.
@@ -200,7 +207,7 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
 
 impl Scheduler for Dispatcher {
     fn subject(&mut self, who: &Identity, paths: PathSet) -> u64 {
-        Dispatcher::subject(self, who, paths).to_bits()
+        Dispatcher::subject(self, TargetId::FIRST, who, paths).to_bits()
     }
 
     fn release(&mut self, subject: u64) {
@@ -257,25 +264,35 @@ impl Scheduler for Dispatcher {
         );
     }
 
-    fn set_grants(&mut self, grants: &Grants, now: Time) {
-        Dispatcher::set_grants(self, grants, now);
+    fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
+        Dispatcher::set_grants(self, pool, grants, now);
     }
 
-    fn take_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
-        Dispatcher::take_usage(self, now)
+    fn parent_activity(&mut self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {
+        Dispatcher::parent_activity(self, now)
     }
 
-    fn subject_totals(&mut self, now: Time) -> Vec<SubjectTotals> {
+    fn set_remote_activity(&mut self, remote: &[(Arc<str>, RuleActivity)], now: Time) {
+        Dispatcher::set_remote_activity(self, remote, now);
+    }
+
+    fn take_usage(&mut self, pool: SharePool, now: Time) -> Vec<(Scope, ScopeUsage)> {
+        match pool {
+            SharePool::Limits => self.take_limit_usage(now),
+            SharePool::Target(target) => self.take_class_usage(target, now),
+        }
+    }
+
+    fn accounts(&mut self, now: Time) -> Vec<AccountTotals> {
         self.count_activity(now);
-        let totals = |subject: SubjectReport| SubjectTotals {
-            id: subject.id.to_bits(),
-            totals: subject.totals(),
-            requests: subject.usage.requests,
-            identity: subject.identity,
-            export: subject.export,
-            paths: subject.paths,
+        let closed = self.take_closed_accounts();
+        let all = Dispatcher::accounts(self).chain(closed.accounts);
+        let totals = |AccountReport { id, subject, service, .. }| AccountTotals {
+            id: id.to_bits(),
+            subject,
+            service,
         };
-        self.subjects().map(totals).collect()
+        all.map(totals).collect()
     }
 
     fn is_contended(&self) -> bool {
@@ -287,7 +304,7 @@ impl Scheduler for Dispatcher {
     }
 
     fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
-        Dispatcher::reservation_shortfall_ppm(self, now)
+        Dispatcher::reservation_shortfall_ppm(self, TargetId::FIRST, now)
     }
 
     fn waiting(&self) -> Vec<SimBacklog> {

@@ -3,17 +3,17 @@
 //! ```text
 //!   report: proxy, epoch, sequence ── not newer than the last one? ─► nothing
 //!       │ newer epoch ─► all lines begin at zero
-//!       └─ lines ─► growth = totals − totals here
+//!       └─ lines ─► growth = service − service here
 //! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::UsageTotals;
+use model::Service;
 
-use crate::reporter::{TotalsLine, TotalsReport};
+use crate::reporter::{UsageLine, UsageReport};
 
-/// The last totals of every line of every proxy, in its current epoch. It grows with the lines that
+/// The last service of every line of every proxy, in its current epoch. It grows with the lines that
 /// are reported: its caller bounds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageCollector {
@@ -25,15 +25,15 @@ pub struct UsageCollector {
 pub struct CollectedLine {
     /// The index of the line in its report.
     pub nth: usize,
-    /// The growth of its totals, which is above zero.
-    pub growth: UsageTotals,
+    /// The growth of its service, which is above zero.
+    pub growth: Service,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct CollectedEpoch {
     epoch: u64,
     sequence: u64,
-    lines: BTreeMap<u64, UsageTotals>,
+    lines: BTreeMap<u64, Service>,
 }
 
 impl UsageCollector {
@@ -43,7 +43,7 @@ impl UsageCollector {
         &mut self,
         proxy: &Arc<str>,
         epoch: u64,
-        report: &TotalsReport,
+        report: &UsageReport,
     ) -> Option<Vec<CollectedLine>> {
         let own = self.proxies.entry(proxy.clone()).or_default();
         if (epoch, report.sequence) <= (own.epoch, own.sequence) {
@@ -53,11 +53,11 @@ impl UsageCollector {
             *own = CollectedEpoch { epoch, ..CollectedEpoch::default() };
         }
         own.sequence = report.sequence;
-        let grow = |(nth, line): (usize, &TotalsLine)| {
+        let grow = |(nth, line): (usize, &UsageLine)| {
             let before = own.lines.entry(line.id).or_default();
-            let growth = line.totals.since(before);
+            let growth = line.service.since(before);
             before.add(&growth);
-            (growth != UsageTotals::default()).then_some(CollectedLine { nth, growth })
+            (!growth.is_zero()).then_some(CollectedLine { nth, growth })
         };
         let grown = report.lines.iter().enumerate().filter_map(grow).collect();
         for id in &report.dropped_lines {
@@ -76,11 +76,11 @@ impl UsageCollector {
 
 #[cfg(test)]
 mod tests {
-    use model::{Identity, JobId, Nid, PathSet};
+    use model::{AccountSubject, Identity, JobId, Nid, PathSet};
 
     use super::*;
 
-    fn report(sequence: u64, read_bytes: u64) -> TotalsReport {
+    fn report(sequence: u64, read_bytes: u64) -> UsageReport {
         let identity = Identity {
             job: JobId::new("a").unwrap(),
             uid: 1,
@@ -88,10 +88,11 @@ mod tests {
             projid: None,
             nid: Nid::local(),
         };
-        let totals = UsageTotals { read_bytes, ..UsageTotals::default() };
+        let service = Service { read_bytes, ..Service::default() };
         let (export, class, paths) = ("home".into(), "default".into(), PathSet::default());
-        let line = TotalsLine { id: 1, identity, export, paths, class, totals };
-        TotalsReport { sequence, total: totals, lines: vec![line], dropped_lines: vec![] }
+        let subject = AccountSubject { identity, paths, export, class }.into();
+        let line = UsageLine { id: 1, subject, service };
+        UsageReport { sequence, total: service, lines: vec![line], dropped_lines: vec![] }
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The proxy's half: the service of each subject in each class, as lines that a controller counts once.
+//! The proxy's half: the service of each account, as lines that a controller counts once.
 //!
 //! ```text
-//!   dispatchers' subjects ─► growth ─► by class ─► lines: number, subject, class, export, totals
-//!                                           and the totals that the controller acknowledged
-//!                                            └─ differ? ─► report n ─► acknowledged n: equal
-//!                                                            └─ no acknowledgement for RETRY:
-//!                                                               sent again, as n + 1
+//!   dispatcher's accounts ─► growth ─► lines: number, subject and class, service
+//!                                      and the service that the controller acknowledged
+//!                                       └─ differ? ─► report n ─► acknowledged n: equal
+//!                                                       └─ no acknowledgement for RETRY:
+//!                                                          sent again, as n + 1
 //! ```
 //!
 //! Sums only grow, so a report that is lost or counted twice is corrected by the next. A controller
@@ -15,67 +15,53 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Identity, Nanos, PathSet, RuleSet, Time, UsageTotals};
+use model::{AccountSubject, Nanos, Service, Time};
 
-use crate::classes::by_class;
-
-/// The totals of one subject of a dispatcher.
+/// One account of a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubjectTotals {
+pub struct AccountTotals {
     /// The dispatcher's number of the subject, which it never uses twice.
     pub id: u64,
-    /// The identity of the subject.
-    pub identity: Identity,
-    /// The export that it uses; empty for none.
-    pub export: Arc<str>,
-    /// The rule directories that it works in, as bits of the rules in force.
-    pub paths: PathSet,
-    /// The number of its completed requests.
-    pub requests: u64,
+    /// The subject and its class.
+    pub subject: AccountSubject,
     /// The service that it had since the dispatcher first saw it.
-    pub totals: UsageTotals,
+    pub service: Service,
 }
 
-/// The totals that a controller may lack.
+/// The service that a controller may lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TotalsReport {
+pub struct UsageReport {
     /// The number of the report, which grows in an epoch.
     pub sequence: u64,
     /// Total service, with and without a line.
-    pub total: UsageTotals,
+    pub total: Service,
     /// The lines that changed since the last acknowledged report.
-    pub lines: Vec<TotalsLine>,
+    pub lines: Vec<UsageLine>,
     /// The numbers of lines that were dropped.
     pub dropped_lines: Vec<u64>,
 }
 
-/// The service of one subject in one class since the epoch of the proxy began.
+/// The service of one account since the epoch of the proxy began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TotalsLine {
+pub struct UsageLine {
     /// The number of the line, never used twice in an epoch.
     pub id: u64,
-    /// The identity of the subject.
-    pub identity: Identity,
-    /// The export that it uses; empty for none.
-    pub export: Arc<str>,
-    /// The rule directories that it works in.
-    pub paths: PathSet,
-    /// The class in which it was served: its rule, and the values of that rule's `per`.
-    pub class: Arc<str>,
-    /// The service of all its requests in this class, cumulative.
-    pub totals: UsageTotals,
+    /// The subject and its class.
+    pub subject: Arc<AccountSubject>,
+    /// The service since the epoch began, cumulative.
+    pub service: Service,
 }
 
-/// All lines of a proxy's epoch. It is passed the time and the totals of subjects; its caller sends
+/// All lines of a proxy's epoch. It is passed the time and the dispatcher's accounts; its caller sends
 /// the reports and passes on acknowledgements.
 #[derive(Debug, Default)]
 pub struct UsageReporter {
-    /// Totals of each subject at its last check, and the time of that check.
-    seen: BTreeMap<SubjectKey, (UsageTotals, Time)>,
-    lines: BTreeMap<LineKey, UsageEntry>,
+    /// The service of each account at its last check, and the time of that check.
+    seen: BTreeMap<AccountKey, (Service, Time)>,
+    lines: BTreeMap<AccountKey, UsageEntry>,
     last_id: u64,
-    /// Totals of the lines that were dropped.
-    closed: UsageTotals,
+    /// Service of lines that were dropped, and service without a line.
+    closed: Service,
     /// Dropped lines of which the controller may not know it.
     dropped_lines: BTreeSet<u64>,
     sent: Option<UnackedReport>,
@@ -83,22 +69,16 @@ pub struct UsageReporter {
     last_sweep: Option<Time>,
 }
 
-/// A target, and its dispatcher's number for a subject, which is never used twice.
-type SubjectKey = (usize, u64);
-/// A subject and its class.
-type LineKey = (SubjectKey, Arc<str>);
+/// The dispatcher's number of a subject, and its class.
+type AccountKey = (u64, Arc<str>);
 
 #[derive(Debug)]
 struct UsageEntry {
     id: u64,
-    identity: Identity,
-    /// The export that it came through.
-    export: Arc<str>,
-    /// Of the rules in force.
-    paths: PathSet,
-    sums: UsageTotals,
-    /// Totals that the controller has acknowledged.
-    known: UsageTotals,
+    subject: Arc<AccountSubject>,
+    sums: Service,
+    /// The service that the controller has acknowledged.
+    known: Service,
     changed: Time,
 }
 
@@ -107,13 +87,12 @@ struct UsageEntry {
 struct UnackedReport {
     sequence: u64,
     at: Time,
-    lines: Vec<(LineKey, UsageTotals)>,
+    lines: Vec<(AccountKey, Service)>,
     dropped_lines: Vec<u64>,
 }
 
 impl UsageReporter {
-    /// Whether the subjects of all dispatchers are to be noted now: more often if decays depend on
-    /// usage.
+    /// Whether all accounts are to be noted now: more often if decays depend on usage.
     pub fn is_due(&self, with_decays: bool, now: Time) -> bool {
         let interval = if with_decays { SWEEP_INTERVAL_WITH_DECAYS } else { SWEEP_INTERVAL };
         self.last_sweep.is_none_or(|last| now.since(last) >= interval)
@@ -133,66 +112,67 @@ impl UsageReporter {
     /// Handles that another controller leads, which may have counted anything.
     pub fn reset(&mut self) {
         self.sent = None;
-        self.lines.values_mut().for_each(|line| line.known = UsageTotals::default());
+        self.lines.values_mut().for_each(|line| line.known = Service::default());
     }
 
     /// Begins a new epoch of the same process, which has what was not acknowledged of the one before.
     pub fn begin_epoch(&mut self) {
         for line in self.lines.values_mut() {
             line.sums = line.sums.since(&line.known);
-            line.known = UsageTotals::default();
+            line.known = Service::default();
         }
-        (self.sent, self.closed) = (None, UsageTotals::default());
+        (self.sent, self.closed) = (None, Service::default());
         self.dropped_lines.clear();
     }
 
-    /// Adds the usage of a subject since its last check to the lines of its classes.
-    /// Of a sweep, to be called for each subject of each target, by the target's index.
-    pub fn note(&mut self, target: usize, rules: &RuleSet, subject: &SubjectTotals, now: Time) {
-        let place = (target, subject.id);
-        let all = subject.totals;
-        let (before, looked) = self.seen.entry(place).or_insert((UsageTotals::default(), now));
+    /// Adds the service of an account since its last check to its line. Of a sweep, to be called for
+    /// each account, also for one whose subject the dispatcher has forgotten since the last sweep.
+    pub fn note(&mut self, account: AccountTotals, now: Time) {
+        let AccountTotals { id, subject, service } = account;
+        let key = (id, subject.class.clone());
+        let (before, looked) = self.seen.entry(key.clone()).or_insert((Service::default(), now));
         *looked = now;
-        // The time of a first request that is not served yet is counted with it.
-        if *before == all || subject.requests == 0 {
+        if *before == service {
             return;
         }
-        let parts = by_class(&all.since(before), rules, subject);
-        let parts: Vec<_> =
-            parts.into_iter().map(|(class, part)| ((place, class.into()), part)).collect();
-        let new = parts.iter().filter(|(key, _)| !self.lines.contains_key(key)).count();
-        if self.lines.len() + new > LINES_MAX {
+        let growth = service.since(before);
+        if !self.lines.contains_key(&key) && self.lines.len() >= LINES_MAX {
             // It is counted with what comes later, if there is room then.
             return;
         }
-        *before = all;
-        for (key, part) in parts {
-            let line = self.lines.entry(key).or_insert_with(|| {
-                self.last_id += 1;
-                UsageEntry {
-                    id: self.last_id,
-                    identity: subject.identity.clone(),
-                    export: subject.export.clone(),
-                    paths: subject.paths,
-                    sums: UsageTotals::default(),
-                    known: UsageTotals::default(),
-                    changed: now,
-                }
-            });
-            line.sums.add(&part);
-            (line.paths, line.changed) = (subject.paths, now);
+        *before = service;
+        let line = self.lines.entry(key).or_insert_with(|| {
+            self.last_id += 1;
+            UsageEntry {
+                id: self.last_id,
+                subject: Arc::new(subject.clone()),
+                sums: Service::default(),
+                known: Service::default(),
+                changed: now,
+            }
+        });
+        line.sums.add(&growth);
+        line.changed = now;
+        if *line.subject != subject {
+            // Under other rules the directories have other bits.
+            line.subject = Arc::new(subject);
         }
     }
 
-    /// Ends a sweep: forgets the subjects that the dispatchers have dropped, and returns the report
+    /// Adds service that no account has: it is in the total only.
+    pub fn add_rest(&mut self, service: &Service) {
+        self.closed.add(service);
+    }
+
+    /// Ends a sweep: forgets the accounts that were not noted, and returns the report
     /// to be sent; `None` if the controller has everything, or may still acknowledge the last one.
-    pub fn end_sweep(&mut self, now: Time) -> Option<TotalsReport> {
+    pub fn end_sweep(&mut self, now: Time) -> Option<UsageReport> {
         self.last_sweep = Some(now);
         self.seen.retain(|_, (_, noted)| *noted == now);
         self.report(now)
     }
 
-    fn report(&mut self, now: Time) -> Option<TotalsReport> {
+    fn report(&mut self, now: Time) -> Option<UsageReport> {
         if self.sent.as_ref().is_some_and(|sent| now.since(sent.at) < RETRY) {
             return None;
         }
@@ -207,10 +187,15 @@ impl UsageReporter {
         let mut total = self.closed;
         self.lines.values().for_each(|line| total.add(&line.sums));
         let gone: Vec<_> = self.dropped_lines.iter().copied().collect();
-        let report = TotalsReport {
+        let line = |line: &UsageEntry| UsageLine {
+            id: line.id,
+            subject: line.subject.clone(),
+            service: line.sums,
+        };
+        let report = UsageReport {
             sequence: self.sequence,
             total,
-            lines: changed.iter().map(|((_, class), line)| line.line_of(class)).collect(),
+            lines: changed.iter().map(|(_, entry)| line(entry)).collect(),
             dropped_lines: gone.clone(),
         };
         let lines = changed.into_iter().map(|(key, line)| (key.clone(), line.sums)).collect();
@@ -233,20 +218,7 @@ impl UsageReporter {
     }
 }
 
-impl UsageEntry {
-    fn line_of(&self, class: &Arc<str>) -> TotalsLine {
-        TotalsLine {
-            id: self.id,
-            identity: self.identity.clone(),
-            export: self.export.clone(),
-            paths: self.paths,
-            class: class.clone(),
-            totals: self.sums,
-        }
-    }
-}
-
-/// Interval of checks of subjects: the ledger's finest sums are of minutes.
+/// Interval of checks of accounts: the ledger's finest sums are of minutes.
 const SWEEP_INTERVAL: Nanos = Nanos::from_secs(5);
 /// Interval of checks if decays depend on usage.
 const SWEEP_INTERVAL_WITH_DECAYS: Nanos = Nanos::from_secs(1);
@@ -254,77 +226,66 @@ const SWEEP_INTERVAL_WITH_DECAYS: Nanos = Nanos::from_secs(1);
 const RETRY: Nanos = Nanos::from_secs(5);
 /// A line that did not change for so long may be dropped.
 const LINE_IDLE_MAX: Nanos = Nanos::from_secs(600);
-/// Maximum number of lines; further classes are not counted.
+/// Maximum number of lines; further accounts are not counted.
 const LINES_MAX: usize = 262_144;
 /// Lines of one report: some megabytes.
 const REPORT_LINES_MAX: usize = 20_000;
 
 #[cfg(test)]
 mod tests {
-    use model::{JobId, Nid, OpKind};
+    use model::{Identity, JobId, Nid, OpKind, PathSet};
 
     use super::*;
 
-    /// A dispatcher's subjects, and their reporter.
+    /// A dispatcher's accounts, and their reporter.
+    #[derive(Default)]
     struct Desk {
-        subjects: BTreeMap<&'static str, SubjectTotals>,
-        rules: RuleSet,
+        accounts: BTreeMap<(&'static str, &'static str), AccountTotals>,
         reporter: UsageReporter,
         now: Time,
     }
 
     impl Desk {
-        fn new() -> Desk {
-            let text = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={a b} & opcode={read}\"\nper = [\"jobid\"]\n";
-            Desk {
-                subjects: BTreeMap::new(),
-                rules: RuleSet::parse(text).expect("a valid file"),
-                reporter: UsageReporter::default(),
-                now: Time::ZERO,
-            }
-        }
-
         fn read(&mut self, job: &'static str, bytes: u64) {
-            self.serve(job, OpKind::Read, bytes);
+            self.serve(job, "default", bytes);
         }
 
-        fn serve(&mut self, job: &'static str, kind: OpKind, bytes: u64) {
-            let id = self.subjects.len() as u64;
-            let subject = self.subjects.entry(job).or_insert_with(|| SubjectTotals {
+        fn serve(&mut self, job: &'static str, class: &'static str, bytes: u64) {
+            let id = job.bytes().map(u64::from).sum();
+            let account = self.accounts.entry((job, class)).or_insert_with(|| AccountTotals {
                 id,
-                identity: Identity {
-                    job: JobId::new(job).unwrap(),
-                    uid: 1,
-                    gid: 2,
-                    projid: None,
-                    nid: Nid::local(),
+                subject: AccountSubject {
+                    identity: Identity {
+                        job: JobId::new(job).unwrap(),
+                        uid: 1,
+                        gid: 2,
+                        projid: None,
+                        nid: Nid::local(),
+                    },
+                    paths: PathSet::default(),
+                    export: "home".into(),
+                    class: class.into(),
                 },
-                export: "home".into(),
-                paths: PathSet::default(),
-                requests: 0,
-                totals: UsageTotals::default(),
+                service: Service::default(),
             });
-            subject.requests += 1;
-            subject.totals.cost_ns += 7;
-            subject.totals.ops[kind as usize] += 1;
-            subject.totals.read_bytes += bytes;
-            if kind == OpKind::Read {
-                subject.totals.reads.count(bytes, false);
-            }
+            account.service.cost_ns += 7;
+            account.service.ops[OpKind::Read as usize] += 1;
+            account.service.read_bytes += bytes;
+            account.service.reads.count(bytes, false);
         }
 
-        fn report(&mut self, seconds: u64) -> Option<TotalsReport> {
+        fn report(&mut self, seconds: u64) -> Option<UsageReport> {
             self.now = self.now + Nanos::from_secs(seconds);
-            for subject in self.subjects.values() {
-                self.reporter.note(0, &self.rules, subject, self.now);
+            for account in self.accounts.values() {
+                self.reporter.note(account.clone(), self.now);
             }
             self.reporter.end_sweep(self.now)
         }
     }
 
-    fn bytes(report: &TotalsReport) -> Vec<(String, u64)> {
+    fn bytes(report: &UsageReport) -> Vec<(String, u64)> {
         let lines = report.lines.iter();
-        lines.map(|line| (line.identity.job.to_string(), line.totals.read_bytes)).collect()
+        lines.map(|line| (line.subject.identity.job.to_string(), line.service.read_bytes)).collect()
     }
 
     fn of(job: &str, bytes: u64) -> (String, u64) {
@@ -333,13 +294,13 @@ mod tests {
 
     #[test]
     fn acknowledged_service_is_not_reported_again_and_lost_reports_are_repeated() {
-        let mut desk = Desk::new();
+        let mut desk = Desk::default();
         assert_eq!(desk.report(1), None, "nobody was served");
         desk.read("a", 10);
         let first = desk.report(1).unwrap();
         assert_eq!(bytes(&first), [of("a", 10)]);
-        assert_eq!(first.lines[0].totals.ops_of(OpKind::Read), 1);
-        assert_eq!(first.lines[0].totals.reads.sizes, [1, 0, 0, 0]);
+        assert_eq!(first.lines[0].service.ops_of(OpKind::Read), 1);
+        assert_eq!(first.lines[0].service.reads.sizes, [1, 0, 0, 0]);
         assert_eq!(first.total.read_bytes, 10);
         desk.read("b", 5);
         assert_eq!(desk.report(1), None, "the first may still be acknowledged");
@@ -356,7 +317,7 @@ mod tests {
 
     #[test]
     fn another_controller_receives_every_line() {
-        let mut desk = Desk::new();
+        let mut desk = Desk::default();
         desk.read("a", 10);
         let report = desk.report(1).unwrap();
         desk.reporter.acknowledge(report.sequence);
@@ -366,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn line_of_a_dropped_subject_is_kept_for_minutes_and_then_reported_as_dropped() {
-        let mut desk = Desk::new();
+    fn line_of_a_dropped_account_is_kept_for_minutes_and_then_reported_as_dropped() {
+        let mut desk = Desk::default();
         desk.read("a", 10);
         let report = desk.report(1).unwrap();
         desk.reporter.acknowledge(report.sequence);
-        desk.subjects.clear();
+        desk.accounts.clear();
         assert_eq!(desk.report(500), None);
         let last = desk.report(200).unwrap();
         assert_eq!((bytes(&last), &last.dropped_lines), (vec![], &vec![report.lines[0].id]));
@@ -382,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_new_epoch_has_what_was_not_acknowledged_in_the_last() {
-        let mut desk = Desk::new();
+        let mut desk = Desk::default();
         desk.read("a", 10);
         let report = desk.report(1).unwrap();
         desk.reporter.acknowledge(report.sequence);
@@ -393,8 +354,8 @@ mod tests {
     }
 
     #[test]
-    fn subjects_are_noted_each_second_with_decays_and_else_each_five() {
-        let mut desk = Desk::new();
+    fn accounts_are_noted_each_second_with_decays_and_else_each_five() {
+        let mut desk = Desk::default();
         assert!(desk.reporter.is_due(false, desk.now));
         desk.report(1);
         let later = |seconds| desk.now + Nanos::from_secs(seconds);
@@ -404,29 +365,16 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_line_with_its_service() {
-        let mut desk = Desk::new();
-        desk.read("a", 10);
-        (0..3).for_each(|_| desk.serve("a", OpKind::Getattr, 0));
-        desk.read("c", 5);
+    fn each_class_of_a_subject_has_its_line_and_the_rest_is_in_the_total() {
+        let mut desk = Desk::default();
+        desk.serve("a", "jobs jobid=a", 10);
+        desk.serve("a", "default", 3);
+        let closed = Service { read_bytes: 100, ..Service::default() };
+        desk.reporter.add_rest(&closed);
         let report = desk.report(1).unwrap();
-        let of = |line: &TotalsLine| {
-            let ops = [OpKind::Read, OpKind::Getattr].map(|kind| line.totals.ops_of(kind));
-            (line.class.to_string(), line.totals.read_bytes, ops)
-        };
-        let lines: Vec<_> = report.lines.iter().map(of).collect();
-        let class = |name: &str, bytes, ops| (name.to_string(), bytes, ops);
-        let (of_a, of_c) = (class("jobs jobid=a", 10, [1, 0]), class("default", 5, [1, 0]));
-        assert_eq!(lines, [class("default", 0, [0, 3]), of_a, of_c]);
-        assert!(report.lines.iter().all(|line| &*line.export == "home"), "{report:?}");
-        let cost = |line: &TotalsLine| line.totals.cost_ns;
-        assert_eq!(report.lines.iter().map(cost).sum::<u64>(), report.total.cost_ns);
-        // Under other rules, what was counted stays in its class, and new service goes to the new one.
-        desk.reporter.acknowledge(report.sequence);
-        desk.rules = RuleSet::default();
-        desk.read("a", 7);
-        let report = desk.report(1).unwrap();
-        assert_eq!(of(&report.lines[0]), class("default", 7, [1, 3]));
-        assert_eq!((report.lines.len(), report.total.read_bytes), (1, 22));
+        let class = |line: &UsageLine| (line.subject.class.to_string(), line.service.read_bytes);
+        let lines: Vec<_> = report.lines.iter().map(class).collect();
+        assert_eq!(lines, [of("default", 3), of("jobs jobid=a", 10)]);
+        assert_eq!(report.total.read_bytes, 113);
     }
 }

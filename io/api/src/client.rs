@@ -18,7 +18,7 @@ mod exchange;
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    AuditLines, COMPACT_REPORT, Connections, ControllerEvents, ControllerReply, ControllerStatus,
-    Credentials, CredentialsError, DelayTable, Endpoint, Endpoints, ErrorCode, ErrorReport,
-    ListenerError, LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus,
-    ServerAddress, Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts,
-    WireJobReport, WireRules, WireSubjects, path,
+    AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, Credentials,
+    CredentialsError, DelayTable, Endpoint, Endpoints, ErrorCode, ErrorReport, ListenerError,
+    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE, ServerAddress,
+    Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
+    WireSubjects, WrongMessage, path,
 };
 use exchange::Connected;
 
@@ -49,8 +49,6 @@ pub struct ApiClient {
     tls: Option<Arc<rustls::ClientConfig>>,
     reuses_connection: bool,
     reused_connection: Mutex<Option<(Endpoint, Connected)>>,
-    /// Whether reports are sent as JSON, because the controller does not know the compact form.
-    uses_json: AtomicBool,
 }
 
 /// An error of a call.
@@ -127,6 +125,15 @@ pub enum ClientError {
         #[source]
         source: serde_json::Error,
     },
+    /// A reply to a report that is not what this version expects.
+    #[error("{} sent an unexpected reply to a report", .at.name())]
+    Message {
+        /// The endpoint that sent the reply.
+        at: Endpoint,
+        /// The value at fault.
+        #[source]
+        source: WrongMessage,
+    },
 }
 
 impl ClientError {
@@ -150,9 +157,10 @@ impl ClientError {
             ClientError::TimedOut { .. } => ErrorCode::Timeout,
             ClientError::Credentials(CredentialsError::Read { .. }) => ErrorCode::Io,
             ClientError::Credentials(_) => ErrorCode::InvalidArgument,
-            ClientError::Setup(_) | ClientError::Listener(_) | ClientError::Decode { .. } => {
-                ErrorCode::Failed
-            }
+            ClientError::Setup(_)
+            | ClientError::Listener(_)
+            | ClientError::Decode { .. }
+            | ClientError::Message { .. } => ErrorCode::Failed,
         }
     }
 
@@ -184,7 +192,7 @@ impl ApiClient {
         let runtime = runtime.map_err(ClientError::Setup)?;
         let (places, first) = (places.into(), AtomicUsize::new(0));
         let (time_limit, kept) = (ApiClient::TIME_LIMIT, Mutex::default());
-        let (token, tls, says_json) = (None, None, AtomicBool::new(false));
+        let (token, tls) = (None, None);
         Ok(ApiClient {
             endpoints: places,
             first,
@@ -194,7 +202,6 @@ impl ApiClient {
             tls,
             reuses_connection: false,
             reused_connection: kept,
-            uses_json: says_json,
         })
     }
 
@@ -317,20 +324,11 @@ impl ApiClient {
     /// Sends the report of a proxy and returns its assignments.
     pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ControllerReply, ClientError> {
         let path = path::report(name);
-        let call =
-            |kind, body| HttpCall { method: Method::POST, path: &path, kind, body, over: None };
-        let compact = report.to_compact().filter(|_| !self.uses_json.load(Ordering::Relaxed));
-        if let Some(compact) = compact {
-            match self.answer(&call(COMPACT_REPORT, compact.into())) {
-                // A controller that has another message.
-                Err(error) if error.code() == ErrorCode::UnsupportedMediaType => {
-                    self.uses_json.store(true, Ordering::Relaxed);
-                }
-                answer => return answer,
-            }
-        }
-        let body = serde_json::to_vec(report).expect("a report is plain data");
-        self.answer(&call(JSON, body.into()))
+        let (method, body) = (Method::POST, report.encode().into());
+        let call = HttpCall { method, path: &path, kind: REPORT_TYPE, body, over: None };
+        let (at, body) = self.send(&call)?;
+        let reply = ControllerReply::decode(&name.into(), report.epoch, &body);
+        reply.map_err(|source| ClientError::Message { at: at.clone(), source })
     }
 
     /// Reads the usage; `query` as in `by=job&from=-1h&to=now`.

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::proxy_wire::{WireKey, WireRate};
 use crate::rules::DecayRuleReport;
+use crate::scope::{WireKey, WireRate};
 
 /// The kind of an event.
 #[derive(

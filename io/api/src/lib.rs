@@ -9,12 +9,11 @@
 //! ```
 //!
 //! Every message is a plain struct that serialises to the JSON of the same field
-//! names; the OpenAPI description is made from these structs, so code and
+//! names, but for a proxy's report and its reply, which are postcard; the OpenAPI description is made from these structs, so code and
 //! description agree. Counters only grow while a proxy runs: the rate is the difference
 //! of two samples divided by the difference of their `t_ns`.
 
 mod access;
-mod accesses;
 mod address;
 mod client;
 pub mod credentials;
@@ -35,6 +34,8 @@ mod process;
 mod proxy_wire;
 mod report;
 mod rules;
+mod schema;
+mod scope;
 mod scrape;
 mod socket;
 pub mod why;
@@ -42,7 +43,6 @@ pub mod why;
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
-pub use accesses::WireAccesses;
 pub use address::{ParseAddressError, ServerAddress};
 pub use client::{ApiClient, ClientError};
 pub use credentials::{Credentials, CredentialsError};
@@ -69,12 +69,8 @@ pub use mounts::{MountLink, MountStatus};
 pub use page::{MetricFamily, MetricsPage};
 pub use process::write_process_metrics;
 pub use proxy_wire::{
-    COMPACT_REPORT, CheckedLine, CheckedReport, CheckedUsage, ControllerReply, ControllerStatus,
-    Proxies, ProxyReport, RulesText, ScopeInterner, UsageLine, UsageReport, UsageRow, UsageTable,
-    WireCounters, WireHoldings, WireKey, WireMembership, WireOps, WireProxyStatus, WireRate,
-    WireRemoteService, WireScope, WireScopeGrant, WireScopeService, WireScopeUsage,
-    WireServiceTotal, WireSubjectId, WireTargetAssignment, WireTargetReport, WireWaits,
-    WrongMessage,
+    ALL_TARGETS, ControllerReply, ControllerStatus, Proxies, ProxyReport, REPLY_TYPE, REPORT_TYPE,
+    ReportDecoder, RulesText, UsageRow, UsageTable, WireProxyStatus,
 };
 pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
@@ -83,6 +79,7 @@ pub use rules::{
     DecayRuleReport, ExportProjects, LimitReport, ProjectsKnown, RuleLoad, WireMeter, WireRule,
     WireRuleDependency, WireRules,
 };
+pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{ListenerError, Listening, SocketError, check_listener};
 pub use why::{

@@ -237,7 +237,8 @@ metrics! {
         /// Constant 1; `version` is the version of the rules of all proxies, `none` until rules are
         /// stored.
         CONTROLLER_RULES = "sluice_controller_rules_info", Gauge, Count, ["version"];
-        /// Proxies that hold a share of the limits of the target, including unreachable ones.
+        /// Proxies that hold shares at the target, including unreachable ones.
+        /// The target `*` stands for limits, which are one over all targets of a proxy.
         CONTROLLER_PROXIES = "sluice_controller_proxies", Gauge, Count, ["target"];
         /// Proxies without a report for 5 s. Their share is not reassigned.
         CONTROLLER_UNREACHABLE = "sluice_controller_unreachable_proxies", Gauge, Count, ["target"];

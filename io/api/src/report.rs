@@ -5,10 +5,11 @@
 //!   proxies: causes of delay ─────────────────┴─► WireJobReport ─► GET /v1/report ─► sluice report
 //! ```
 
+use model::Service;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::WireCounters;
+use crate::schema::ServiceSchema;
 
 /// The report of one job in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -27,7 +28,8 @@ pub struct WireJobReport {
     /// several targets add up, within the length of each point.
     pub active_ns: u64,
     /// All counters: payload, operations by kind, delays, sizes and order.
-    pub counters: WireCounters,
+    #[schema(value_type = ServiceSchema)]
+    pub counters: Service,
     /// The part of the active time in which a limit or a cap on slots delayed at least one request.
     pub delayed_span_ns: u64,
     /// Payload by active time, in bytes per second.

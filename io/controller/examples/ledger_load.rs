@@ -9,13 +9,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use api::WireSubjectId;
 use controller::ledger::{
-    Counters, Ledger, LedgerBounds, LedgerError, LedgerReport, LedgerReportLine, ReplicationBatch,
-    Retention, SubjectKind,
+    Ledger, LedgerBounds, LedgerError, ReplicationBatch, Retention, SubjectKind,
 };
-use model::{OpKind, Time};
+use model::{AccountSubject, Identity, JobId, Nid, OpKind, PathSet, Service, Time};
 use rustix::time::{ClockId, clock_gettime};
+use usage::{UsageLine, UsageReport};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A day of some year, at a full hour.
@@ -48,12 +47,17 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
     let mut ledger = Ledger::open(&path, Retention::default(), LedgerBounds::default(), time(0))?;
     let names: Vec<String> = (0..proxies).map(|i| format!("proxy{i:04}")).collect();
     // every proxy tells the same: what it costs is the same, and the load needs no memory
-    let mut lines: Vec<LedgerReportLine> = (0..classes).map(line).collect();
+    let mut report =
+        UsageReport { lines: (0..classes).map(line).collect(), ..UsageReport::default() };
     let (mut reports, mut commits, mut copies) =
         (Parts::default(), Parts::default(), Parts::default());
     for second in 0..seconds {
-        lines.iter_mut().for_each(|line| serve(line, second));
-        reports.time(|| tell(&mut ledger, &names, &lines, second))?;
+        report.sequence = second + 1;
+        report.lines.iter_mut().for_each(serve);
+        // Its total is what its lines have.
+        report.total = Service::default();
+        report.lines.iter().for_each(|line| report.total.add(&line.service));
+        reports.time(|| tell(&mut ledger, &names, &report, second))?;
         if (second + 1) % 60 == 0 {
             commits.time(|| ledger.tick(time(second + 1)))?;
             println!(
@@ -98,42 +102,31 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
 fn tell(
     ledger: &mut Ledger,
     names: &[String],
-    lines: &[LedgerReportLine],
+    report: &UsageReport,
     second: u64,
 ) -> Result<(), LedgerError> {
     for name in names {
-        let report = LedgerReport {
-            proxy: name,
-            epoch_ns: time(0).as_nanos(),
-            sequence: second + 1,
-            total: None,
-            lines,
-            dropped_lines: &[],
-        };
-        ledger.report(&report, time(second))?;
+        ledger.report(name, time(0).as_nanos(), report, time(second))?;
     }
     Ok(())
 }
 
-fn line(id: u64) -> LedgerReportLine {
-    let payer = WireSubjectId {
-        job: format!("ior.{id}"),
+fn line(id: u64) -> UsageLine {
+    let identity = Identity {
+        job: JobId::new(&format!("ior.{id}")).expect("a short name"),
         uid: 1_000 + (id % 200) as u32,
         gid: 100 + (id % 20) as u32,
-        project: Some((id % 50) as u32),
-        class: format!("default/job=ior.{id}"),
-        export: "scratch".into(),
-        ..WireSubjectId::default()
+        projid: Some((id % 50) as u32),
+        nid: Nid::local(),
     };
-    LedgerReportLine { id, payer: Some(payer.into()), counters: Counters::default() }
+    let (export, class) = ("scratch".into(), format!("default jobid=ior.{id}").into());
+    let subject = AccountSubject { identity, paths: PathSet::default(), export, class }.into();
+    UsageLine { id, subject, service: Service::default() }
 }
 
 /// A second of a job: reads, writes, and some metadata.
-fn serve(line: &mut LedgerReportLine, second: u64) {
-    if second > 0 {
-        line.payer = None; // told once
-    }
-    let counters = &mut line.counters;
+fn serve(line: &mut UsageLine) {
+    let counters = &mut line.service;
     counters.read_bytes += (line.id % 64) << 20;
     counters.written_bytes += 3 << 20;
     counters.cost_ns += 1_000_000;

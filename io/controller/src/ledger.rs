@@ -11,7 +11,7 @@
 //! Invariants: reported usage is counted once, whatever is lost, late or doubled; sums and the
 //! counters that they were made from are written together, so after a crash a ledger continues from
 //! its last minute and the next reports bring the rest. A proxy therefore keeps a line for some
-//! minutes after its last change, and drops it ([`LedgerReport::dropped_lines`]) only then. Memory is
+//! minutes after its last change, and drops it ([`UsageReport::dropped_lines`]) only then. Memory is
 //! bounded ([`LedgerBounds`]); usage beyond the bounds counts for [`OTHER`].
 //!
 //! A point of time belongs to a period if its first minute does: points that have become coarse are
@@ -19,23 +19,23 @@
 
 mod chunks;
 mod codec;
-mod counters;
 mod file;
 mod lines;
 mod proxy_counters;
 mod replication;
 mod retention;
+mod row;
 mod state;
 mod subjects;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{Nanos, Time};
+use model::{Nanos, Service, Time};
+use usage::UsageReport;
 
 pub use codec::CodecError;
-pub use counters::Counters;
-pub use proxy_counters::{LedgerBounds, LedgerReport, LedgerReportLine, UsageOutcome};
+pub use proxy_counters::{LedgerBounds, UsageOutcome};
 pub use replication::{ReplicationBatch, ReplicationCursor};
 pub use retention::{Minute, Retention, RetentionError, RetentionTier};
 pub use subjects::{OTHER, SubjectKind};
@@ -72,7 +72,7 @@ pub struct LedgerPoint {
     /// The length of the span.
     pub span: Nanos,
     /// The usage in it.
-    pub sums: Counters,
+    pub sums: Service,
 }
 
 /// The current sizes of a ledger in memory.
@@ -151,21 +151,24 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Takes a report. Nothing is written: that waits for [`Ledger::tick`].
+    /// Takes a report of a proxy in its epoch: the start of its service, in nanoseconds since 1970; a
+    /// restarted proxy has a later one. Nothing is written: that waits for [`Ledger::tick`].
     pub fn report(
         &mut self,
-        report: &LedgerReport<'_>,
+        proxy: &str,
+        epoch_ns: u64,
+        report: &UsageReport,
         now: Time,
     ) -> Result<UsageOutcome, LedgerError> {
-        let (at, is_new) = self.proxy_index(report.proxy)?;
-        let adopt = is_new && report.epoch_ns < self.file.at().born_ns;
+        let (at, is_new) = self.proxy_index(proxy)?;
+        let adopt = is_new && epoch_ns < self.file.at().born_ns;
         self.proxies.get_mut(at).seen = Minute::of(now);
         let subjects = &mut self.subjects;
-        Ok(self.proxies.report(at, report, adopt, self.generation, subjects))
+        Ok(self.proxies.report(at, epoch_ns, report, adopt, self.generation, subjects))
     }
 
     /// Counts for a subject without a line, in the same minute as the reports beside it.
-    pub fn charge(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
+    pub fn charge(&mut self, kind: SubjectKind, name: &str, sums: &Service) {
         self.subjects.add_named(kind, name, sums);
     }
 
@@ -199,8 +202,8 @@ impl Ledger {
         kind: SubjectKind,
         from: Time,
         to: Time,
-    ) -> Result<BTreeMap<String, Counters>, LedgerError> {
-        let mut found: BTreeMap<String, Counters> = BTreeMap::new();
+    ) -> Result<BTreeMap<String, Service>, LedgerError> {
+        let mut found: BTreeMap<String, Service> = BTreeMap::new();
         self.each_point(kind, None, from, to, |name, _, _, sums| match found.get_mut(name) {
             Some(all) => all.add(sums),
             None => {
@@ -218,7 +221,7 @@ impl Ledger {
         from: Time,
         to: Time,
     ) -> Result<Vec<LedgerPoint>, LedgerError> {
-        let mut found: BTreeMap<(Minute, u32), Counters> = BTreeMap::new();
+        let mut found: BTreeMap<(Minute, u32), Service> = BTreeMap::new();
         self.each_point(kind, Some(name), from, to, |_, at, span, sums| {
             found.entry((at, span)).or_default().add(sums);
         })?;
@@ -240,7 +243,7 @@ impl Ledger {
         kind: SubjectKind,
         from: Time,
         to: Time,
-        mut each: impl FnMut(&str, Minute, &Counters),
+        mut each: impl FnMut(&str, Minute, &Service),
     ) -> Result<(), LedgerError> {
         self.each_point(kind, None, from, to, |name, at, _, sums| each(name, at, sums))
     }
@@ -320,7 +323,7 @@ impl Ledger {
         name: Option<&str>,
         from: Time,
         to: Time,
-        mut each: impl FnMut(&str, Minute, u32, &Counters),
+        mut each: impl FnMut(&str, Minute, u32, &Service),
     ) -> Result<(), LedgerError> {
         let (from, to) = (Minute::of(from), ceiling(to));
         self.file.points(kind, name, from, to, &mut each)?;
@@ -335,7 +338,7 @@ impl Ledger {
         });
         for (_, slot) in self.subjects.touched() {
             if slot.kind == kind && name.is_none_or(|name| *name == *slot.name) {
-                each(&slot.name, open, 1, &Counters::from_fields(slot.sums));
+                each(&slot.name, open, 1, &row::service(slot.sums));
             }
         }
         Ok(())

@@ -206,8 +206,8 @@ pub(crate) struct ApiState {
     listeners: Vec<String>,
     data: PathBuf,
     counts: Arc<Counts>,
-    /// The scopes and subjects that recent reports named.
-    named: Mutex<api::ScopeInterner>,
+    /// The decoder of reports, which knows the names of recent ones.
+    reports: Mutex<api::ReportDecoder>,
 }
 
 impl Controller {
@@ -234,7 +234,7 @@ impl Controller {
         let deliveries = EventDelivery::start(command.as_deref(), webhook.as_ref(), &counts);
         let deliveries = deliveries.map_err(ControllerStartError::Thread)?;
         let shared = Arc::new(ApiState {
-            named: Mutex::default(),
+            reports: Mutex::default(),
             plan,
             store,
             usage,

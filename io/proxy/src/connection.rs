@@ -1,6 +1,6 @@
 //! One client's connection: its session, its unfinished input, its unsent replies.
 //!
-//! Lock order: `session`, then a target's gate, then `out`. A session begins with
+//! Lock order: `session`, then the gate, then `out`. A session begins with
 //! Tversion; a further Tversion begins a new one (a new epoch), and replies of the
 //! old one are never sent after it.
 
@@ -105,8 +105,8 @@ pub(crate) struct NinepSession {
 
 /// A request in flight.
 pub(crate) struct TaggedRequest {
-    /// Its number in the dispatcher and the target's index; `None` outside a dispatcher.
-    pub(crate) request: Option<(usize, RequestId)>,
+    /// Its number in the dispatcher; `None` outside of it.
+    pub(crate) request: Option<RequestId>,
     /// Bytes that it counts in [`NinepSession::bytes`].
     pub(crate) bytes: usize,
 }

@@ -24,16 +24,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ErrorCode, ProxyReply,
-    ProxyReport, RulesText, UsageReport, WireTargetReport, is_name,
+    ALL_TARGETS, ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ErrorCode,
+    ProxyReply, ProxyReport, RulesText, is_name,
 };
-use model::Time;
+use model::{SharePool, Time};
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
-use usage::{SubjectTotals, UsageReporter};
+use sched::AccountReport;
+use usage::{AccountTotals, UsageReport, UsageReporter};
 
 use crate::config::ControllerUnreachable;
 use crate::server::Server;
-use crate::target::Target;
 use state::refusal;
 
 pub(crate) use state::ControllerClientState;
@@ -77,7 +77,7 @@ struct ReportLoop {
     controller: Endpoints,
     name: Arc<str>,
     epoch: u64,
-    sessions: Vec<TargetSession>,
+    sessions: Vec<PoolSession>,
     settings: SessionSettings,
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
@@ -101,9 +101,11 @@ struct ReportSender {
     name: String,
 }
 
-/// The controller session of one target.
-struct TargetSession {
-    target: Arc<Target>,
+/// The controller session of all limits, or of one target.
+struct PoolSession {
+    /// The name of the target, or [`ALL_TARGETS`].
+    name: Arc<str>,
+    pool: SharePool,
     session: ControllerSession,
 }
 
@@ -206,12 +208,16 @@ impl ReportLoop {
         }
     }
 
-    /// Registers for targets that are new.
+    /// Registers for the limits, and for targets that are new.
     fn register_targets(&mut self) {
-        for target in self.server.targets().into_iter().skip(self.sessions.len()) {
+        let targets = self.server.targets().into_iter();
+        let targets =
+            targets.map(|target| (target.name.as_str().into(), SharePool::Target(target.id)));
+        let all = std::iter::once((ALL_TARGETS.into(), SharePool::Limits)).chain(targets);
+        for (name, pool) in all.skip(self.sessions.len()) {
             let now = self.server.clock.now();
-            let standing = ControllerSession::new(&self.name, self.epoch, self.settings, now);
-            self.sessions.push(TargetSession { target, session: standing });
+            let session = ControllerSession::new(&self.name, self.epoch, self.settings, now);
+            self.sessions.push(PoolSession { name, pool, session });
         }
     }
 
@@ -219,13 +225,24 @@ impl ReportLoop {
     fn report(&mut self, with_uses: bool) {
         let now = self.server.clock.now();
         let mut report = self.empty_report();
-        for TargetSession { target, session: standing } in &mut self.sessions {
-            let used = || target.with_dispatcher(|d, now| d.take_usage(now)).unwrap_or_default();
-            let uses = with_uses.then(used);
-            let untold = target.with_dispatcher(|d, _| d.take_unreported()).unwrap_or_default();
-            untold.iter().for_each(|(class, cost)| standing.serve(class, *cost, now));
-            if let Some(said) = standing.report(uses, now) {
-                report.targets.insert(target.name.clone(), WireTargetReport::from(&said));
+        let gate = &self.server.gate;
+        for PoolSession { name, pool, session } in &mut self.sessions {
+            let used = || match *pool {
+                SharePool::Limits => gate.with_dispatcher(|d, now| d.take_limit_usage(now)),
+                SharePool::Target(id) => gate.with_dispatcher(|d, now| d.take_class_usage(id, now)),
+            };
+            let uses = with_uses.then(|| used().unwrap_or_default());
+            if *pool == SharePool::Limits {
+                let parents = gate.with_dispatcher(|d, now| d.parent_activity(now));
+                session.set_parents(parents.unwrap_or_default());
+            }
+            if let SharePool::Target(id) = *pool {
+                let served = gate.with_dispatcher(|d, _| d.take_unreported(id));
+                let served = served.unwrap_or_default();
+                served.iter().for_each(|(class, cost)| session.serve(class, *cost, now));
+            }
+            if let Some(said) = session.report(uses, now) {
+                report.targets.push((name.clone(), said));
             }
         }
         if with_uses {
@@ -239,36 +256,28 @@ impl ReportLoop {
 
     /// The usage to report now, if any.
     fn usage_report(&mut self, now: Time) -> Option<UsageReport> {
-        let targets = self.server.targets();
-        let decays = targets.iter().any(|target| !target.rules().set.decays.is_empty());
-        if !self.usage.is_due(decays, now) {
+        let gate = &self.server.gate;
+        let rules = gate.rules().set;
+        if !self.usage.is_due(!rules.decays.is_empty(), now) {
             return None;
         }
-        for target in targets {
-            let rules = target.rules().set;
-            let subjects = target.with_dispatcher(|d, now| {
-                d.count_activity(now);
-                d.subjects().collect::<Vec<_>>()
-            });
-            for subject in subjects.into_iter().flatten() {
-                let totals = SubjectTotals {
-                    id: subject.id.to_bits(),
-                    totals: subject.totals(),
-                    requests: subject.usage.requests,
-                    identity: subject.identity,
-                    export: subject.export,
-                    paths: subject.paths,
-                };
-                self.usage.note(target.index, &rules, &totals, now);
-            }
+        let accounts = gate.with_dispatcher(|d, now| {
+            d.count_activity(now);
+            (d.accounts().collect::<Vec<_>>(), d.take_closed_accounts())
+        });
+        let (accounts, closed) = accounts.unwrap_or_default();
+        for AccountReport { id, subject, service, .. } in
+            accounts.into_iter().chain(closed.accounts)
+        {
+            self.usage.note(AccountTotals { id: id.to_bits(), subject, service }, now);
         }
-        self.usage.end_sweep(now).map(|report| UsageReport::from(&report))
+        self.usage.add_rest(&closed.rest);
+        self.usage.end_sweep(now)
     }
 
     /// Whether requests of several classes wait for one another at any target.
     fn is_contended(&self) -> bool {
-        let waits = |member: &TargetSession| member.target.with_dispatcher(|d, _| d.is_contended());
-        self.sessions.iter().any(|member| waits(member).unwrap_or(false))
+        self.server.gate.with_dispatcher(|d, _| d.is_contended()).unwrap_or(false)
     }
 
     /// Makes a call without content if none is open, so that the controller can reply with changes.
@@ -317,13 +326,10 @@ impl ReportLoop {
         self.answers.truncate(QUESTIONS_MAX);
         asks |= !self.answers.is_empty();
         let now = self.server.clock.now();
-        for TargetSession { target, session: standing } in &mut self.sessions {
-            let Some(form) = order.targets.get(&target.name) else { continue };
-            match form.to_assignment(&self.name, self.epoch) {
-                Ok(order) => asks |= standing.receive(&order, now),
-                Err(error) => {
-                    tracing::warn!(target = target.name, "cannot read an assignment: {error}")
-                }
+        for PoolSession { name, session, .. } in &mut self.sessions {
+            let of_session = order.targets.iter().filter(|(target, _)| target == name);
+            for (_, assignment) in of_session {
+                asks |= session.receive(assignment, now);
             }
         }
         asks
@@ -350,14 +356,22 @@ impl ReportLoop {
     fn apply_grants(&mut self) {
         let now = self.server.clock.now();
         let mut changed = false;
-        for TargetSession { target, session: standing } in &mut self.sessions {
-            while let Some(grants) = standing.poll_grants(now) {
-                tracing::debug!(target = target.name, ?grants, "granted");
-                target.with_dispatcher(|d, now| d.set_grants(&grants, now));
+        let gate = &self.server.gate;
+        for PoolSession { name, pool, session } in &mut self.sessions {
+            while let Some(grants) = session.poll_grants(now) {
+                tracing::debug!(target = &**name, ?grants, "granted");
+                gate.with_dispatcher(|d, now| d.set_grants(*pool, &grants, now));
                 changed = true;
             }
-            while let Some((class, cost)) = standing.poll_remote_service() {
-                target.with_dispatcher(|d, now| d.charge_class_remote_service(&class, cost, now));
+            let SharePool::Target(id) = *pool else {
+                if let Some(remote) = session.poll_remote_parents(now) {
+                    gate.with_dispatcher(|d, now| d.set_remote_activity(&remote, now));
+                    changed = true;
+                }
+                continue;
+            };
+            while let Some((class, cost)) = session.poll_remote_service() {
+                gate.with_dispatcher(|d, now| d.charge_class_remote_service(id, &class, cost, now));
             }
         }
         if changed {

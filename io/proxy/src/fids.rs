@@ -218,7 +218,8 @@ impl ProxyUser {
         };
         *subjects.entry(location).or_insert_with(|| {
             let who = Identity { projid: location.project, ..self.identity.clone() };
-            self.export.target.intern(&who, location.paths, &self.export.name)
+            let target = &self.export.target;
+            target.gate.intern(target.id, &who, location.paths, &self.export.name)
         })
     }
 
@@ -238,6 +239,6 @@ impl ProxyUser {
 impl Drop for ProxyUser {
     fn drop(&mut self) {
         let subjects = std::mem::take(self.subjects.get_mut().expect("not poisoned"));
-        self.export.target.release(subjects.into_values());
+        self.export.target.gate.release(subjects.into_values());
     }
 }

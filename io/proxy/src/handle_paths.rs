@@ -21,8 +21,8 @@ use lru::LruCache;
 use model::PathSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use crate::gate::Gate;
 use crate::location::{Location, NumberedRules};
-use crate::target::Target;
 
 /// Bytes that the names of a client may take: some 50,000 files.
 const CLIENT_BYTES_MAX: usize = 8 << 20;
@@ -135,13 +135,13 @@ impl ClientPaths {
     pub(crate) fn find(
         &self,
         handle: &[u8],
-        target: &Target,
+        gate: &Gate,
     ) -> Option<(Location, Option<(u64, u64)>)> {
         let key = key_of(handle)?;
         let clients = &mut *self.table.clients.lock().expect("not poisoned");
         let file = clients.find(self.client, key)?;
-        if file.rules != target.rules_number() {
-            file.compare(&target.rules());
+        if file.rules != gate.rules_number() {
+            file.compare(&gate.rules());
         }
         let Location { paths, project } = file.location();
         Some((Location { paths, project }, file.known.linked))

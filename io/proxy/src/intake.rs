@@ -3,7 +3,7 @@
 //! Every error of a client in a whole message is answered here or where the operation runs; a
 //! message that cannot be decoded ends the connection. Tversion and Tflush are executed at once.
 //! Tattach waits outside the dispatcher, since no identity is known yet that could pay. Every other
-//! request goes to the gate of the export's target.
+//! request goes to the gate.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use sched::RequestId;
 use crate::buffers::FrameBuffer;
 use crate::connection::{Connection, NinepSession, ReplyTo, TaggedRequest};
 use crate::fids::OpenFid;
+use crate::gate::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
 use crate::input::IncomingMessage;
 use crate::location::Location;
 use crate::outbox::{ReplyOutbox, read_header_len};
 use crate::parsed_request::{ParsedRequest, kind_of_type};
 use crate::server::Server;
 use crate::sessions::Protocol;
-use crate::target::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
 use crate::trace::{RefusedRequest, TraceCaller};
 
 /// Type of Tversion, whose form is always that of 9P2000.L.
@@ -175,28 +175,24 @@ impl Server {
         Ok(())
     }
 
-    /// Hands a round's requests to their dispatchers, in order.
+    /// Hands a round's requests to the dispatcher, in order.
     pub(crate) fn enqueue_batch(&self, session: &mut NinepSession, arrivals: &mut IntakeBatch) {
-        arrivals.handed += arrivals.scheduled.len();
-        let mut rest = arrivals.scheduled.drain(..).peekable();
-        while let Some((first, _)) = rest.peek() {
-            let target = first.user().export.target.clone();
-            let same = std::iter::from_fn(|| {
-                rest.next_if(|(op, _)| Arc::ptr_eq(&op.user().export.target, &target))
-            });
-            target.enqueue(same, |tag, id| {
-                if let (Some(id), Some(request)) = (id, session.tags.get_mut(&tag.0)) {
-                    request.request = Some((target.index, id));
-                }
-            });
+        if arrivals.scheduled.is_empty() {
+            return;
         }
+        arrivals.handed += arrivals.scheduled.len();
+        self.gate.enqueue(arrivals.scheduled.drain(..), |tag, id| {
+            if let Some(request) = session.tags.get_mut(&tag.0) {
+                request.request = id;
+            }
+        });
     }
 
     pub(crate) fn admit(
         &self,
         session: &mut NinepSession,
         tag: Tag,
-        request: Option<(usize, RequestId)>,
+        request: Option<RequestId>,
         bytes: usize,
     ) -> Result<(), ProtocolError> {
         if session.tags.insert(tag.0, TaggedRequest { request, bytes }).is_some() {
@@ -293,9 +289,7 @@ impl Server {
     ) -> DeferredClose {
         let mut leaving = DeferredClose::default();
         for (_, request) in session.tags.drain() {
-            if let Some((target, id)) = request.request {
-                leaving.operations.extend(self.cancel(target, id));
-            }
+            leaving.operations.extend(request.request.and_then(|id| self.cancel(id)));
         }
         session.tally.cancelled += leaving.operations.len() as u64;
         session.bytes = 0;
@@ -328,8 +322,8 @@ impl Server {
     }
 
     /// Takes a request out of its dispatcher's queue, if it has not been chosen yet.
-    fn cancel(&self, target: usize, id: RequestId) -> Option<PendingRequest> {
-        let (operation, asked) = self.target(target).cancel(id)?;
+    fn cancel(&self, id: RequestId) -> Option<PendingRequest> {
+        let (operation, asked) = self.gate.cancel(id)?;
         if let Some(recorder) = self.recorder() {
             recorder.cancelled(operation.user(), &asked, self.clock.now());
         }
@@ -358,7 +352,7 @@ impl Server {
     ) -> Option<PendingRequest> {
         let known = old != to.tag && session.tags.contains_key(&old.0);
         let request = session.tags.get(&old.0).and_then(|known| known.request);
-        let operation = request.and_then(|(target, id)| self.cancel(target, id));
+        let operation = request.and_then(|id| self.cancel(id));
         let waiter = if known { self.locks.cancel(&to.path.connection, old) } else { None };
         waiter.iter().for_each(|waiter| self.trace_parked(waiter));
         let waited = session.waits.iter().position(|tag| known && *tag == old);

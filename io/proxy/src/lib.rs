@@ -1,7 +1,7 @@
 //! Serves directories over 9P2000.L and schedules every request by job.
 //!
 //! ```text
-//!   socket ─► connection ─► intake ─► target (sched::Dispatcher) ─► worker ─► operations ─► directory
+//!   socket ─► connection ─► intake ─► gate (sched::Dispatcher) ─► worker ─► operations ─► directory
 //!              frames        fids,     order of requests             leader,    backend calls   │
 //!                            identity                                followers                  │
 //!   socket ◄─ outbox ◄─────────────────────────────────────────────────────────────────────────┘
@@ -23,6 +23,7 @@ mod costs_file;
 mod credentials;
 mod export;
 mod fids;
+mod gate;
 mod handle_paths;
 mod handles;
 mod hard_links;

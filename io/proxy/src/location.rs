@@ -58,7 +58,7 @@ impl Export {
     /// Of a file of which nothing is known. Without rules that ask, it counts to the project of
     /// the export's root, so that the sums of a tree that is one project are whole.
     pub(crate) fn unknown(&self) -> Location {
-        let project = match self.target.wanted().projects {
+        let project = match self.target.gate.wanted().projects {
             true => None,
             false => self.project.map(|project| project.id),
         };
@@ -68,10 +68,10 @@ impl Export {
     /// Returns the directories of a file that was reached by `name`, a path below the export, if
     /// that is known; `None` if they cannot be found: a path may be too long.
     pub(crate) fn paths_of(&self, node: &ExportNode, name: Option<&[u8]>) -> Option<PathSet> {
-        if !self.target.wanted().paths {
+        if !self.target.gate.wanted().paths {
             return Some(PathSet::default());
         }
-        let rules = self.target.rules();
+        let rules = self.target.gate.rules();
         let kernel = self.kernel_path(node);
         if !node.has_several_names() {
             self.links.forget(node.key(), || node.names_now() <= 1);
@@ -99,7 +99,7 @@ impl Export {
         match self.projects {
             ProjectsKnown::NoProjects => None,
             ProjectsKnown::OpenFiles => node.project(false),
-            ProjectsKnown::Files => node.project(self.target.wanted().projects),
+            ProjectsKnown::Files => node.project(self.target.gate.wanted().projects),
         }
     }
 

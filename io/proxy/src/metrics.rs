@@ -1,8 +1,8 @@
 //! The proxy's page of metrics, made at each scrape.
 //!
 //! ```text
-//!   GET /metrics ─► each target: subjects, 512 at a time ─► what is new ─► Lines of jobs, users
-//!                                gate's Times ─► histograms by kind and lane
+//!   GET /metrics ─► subjects, 512 at a time ─► what is new ─► Lines of jobs, users of each target
+//!                                gate's Times ─► histograms by target, kind and lane
 //!                   all together: tally, threads, connections ─────────► Page
 //! ```
 //!
@@ -23,6 +23,7 @@ use model::{JobId, Lane, Ops};
 use sched::{Dispatcher, SubjectId, Usage};
 
 use crate::bounds::SharedBound;
+use crate::gate::Gate;
 use crate::server::Server;
 use crate::target::Target;
 use lines::{FIGURES, Lines, MetricSums};
@@ -31,8 +32,10 @@ use space::Space;
 /// State that lasts from scrape to scrape.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyMetrics {
-    /// By the targets' indices.
+    /// By [`TargetId`].
     targets: Vec<MetricAccounts>,
+    /// Totals by the subjects' places, with the id of the subject that was there.
+    seen: Vec<(Option<SubjectId>, MetricSums)>,
     space: Arc<Space>,
     /// How long the last page took.
     render_time: Duration,
@@ -41,8 +44,8 @@ pub(crate) struct ProxyMetrics {
 /// Service of the subjects of one target.
 #[derive(Debug)]
 struct MetricAccounts {
-    /// Totals by the subjects' places, with the id of the subject that was there.
-    seen: Vec<(Option<SubjectId>, MetricSums)>,
+    /// The sum over all subjects, as it is read.
+    served: MetricSums,
     jobs: Lines<JobId>,
     users: Lines<u32>,
     settled: Instant,
@@ -89,12 +92,7 @@ impl Server {
         self.write_process(&mut page, metrics.render_time);
         self.write_proxy(&mut page);
         let targets = self.targets();
-        while metrics.targets.len() < targets.len() {
-            metrics.targets.push(MetricAccounts::new());
-        }
-        for target in &targets {
-            metrics.targets[target.index].update(target);
-        }
+        metrics.update(&self.gate);
         write_times(&mut page, &targets);
         write_targets(&mut page, &targets, &metrics);
         self.write_space(&mut page, &targets, &metrics.space);
@@ -184,44 +182,45 @@ impl Server {
     }
 }
 
-impl MetricAccounts {
-    fn new() -> MetricAccounts {
-        let (jobs, users) = (Lines::new(LINES), Lines::new(LINES));
-        MetricAccounts { seen: Vec::new(), jobs, users, settled: Instant::now() }
-    }
-
-    /// Takes in what a target's subjects were served since the last time.
-    fn update(&mut self, target: &Target) {
+impl ProxyMetrics {
+    /// Takes in what subjects were served since the last time.
+    fn update(&mut self, gate: &Gate) {
         // Before the subjects: a subject that is forgotten meanwhile is in this at the next scrape,
         // and no subject is counted twice.
-        let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten_usage());
+        let forgotten = gate.with_dispatcher(|dispatcher, _| {
+            let of = |target| dispatcher.forgotten_usage(target);
+            dispatcher.targets().map(of).collect::<Vec<_>>()
+        });
         // Without scheduling subjects are not distinguished.
-        let Some((usage, metadata)) = forgotten else { return };
-        let mut served = sums(&usage, metadata);
+        let Some(forgotten) = forgotten else { return };
+        while self.targets.len() < forgotten.len() {
+            self.targets.push(MetricAccounts::new());
+        }
+        for (account, (usage, metadata)) in self.targets.iter_mut().zip(&forgotten) {
+            account.served = sums(usage, *metadata);
+        }
         let mut part = Vec::with_capacity(AT_ONCE);
         let mut places = AT_ONCE;
         let mut from = 0;
         while from < places {
             let look = |dispatcher: &mut Dispatcher, _| {
                 let subjects = dispatcher.sums(from..from + AT_ONCE);
-                part.extend(subjects.map(|(id, who, usage, metadata)| {
-                    (id, who.job.clone(), who.uid, sums(usage, metadata))
+                part.extend(subjects.map(|(id, target, who, usage, metadata)| {
+                    (id, target, who.job.clone(), who.uid, sums(&usage, metadata))
                 }));
                 dispatcher.subject_index_end()
             };
-            places = target.with_dispatcher(look).unwrap_or(0);
-            for (id, job, uid, sums) in part.drain(..) {
-                let fresh = self.fresh(id, &sums);
-                self.jobs.add(&job, &fresh);
-                self.users.add(&uid, &fresh);
-                lines::add(&mut served, &sums);
+            places = gate.with_dispatcher(look).unwrap_or(0);
+            for (id, target, job, uid, sums) in part.drain(..) {
+                // A target that was added meanwhile has its first scrape later.
+                if target.index() < self.targets.len() {
+                    let fresh = self.fresh(id, &sums);
+                    self.targets[target.index()].add(&job, uid, &sums, &fresh);
+                }
             }
             from += AT_ONCE;
         }
-        let since = self.settled.elapsed();
-        self.settled += since;
-        self.jobs.end_scrape(&served, since, |job| ![OTHER, NO_JOB].contains(&job.as_str()));
-        self.users.end_scrape(&served, since, |_| true);
+        self.targets.iter_mut().for_each(MetricAccounts::end_scrape);
     }
 
     /// Returns the service of a subject since its last scrape.
@@ -236,10 +235,38 @@ impl MetricAccounts {
         }
         std::array::from_fn(|at| now[at] - before[at])
     }
+
+    /// The accounts of a target, if it was scraped.
+    fn of(&self, target: &Target) -> Option<&MetricAccounts> {
+        self.targets.get(target.id.index())
+    }
+}
+
+impl MetricAccounts {
+    fn new() -> MetricAccounts {
+        let (jobs, users) = (Lines::new(LINES), Lines::new(LINES));
+        MetricAccounts { served: MetricSums::default(), jobs, users, settled: Instant::now() }
+    }
+
+    /// Adds a subject: its totals, and what is new of them.
+    fn add(&mut self, job: &JobId, uid: u32, sums: &MetricSums, fresh: &MetricSums) {
+        self.jobs.add(job, fresh);
+        self.users.add(&uid, fresh);
+        lines::add(&mut self.served, sums);
+    }
+
+    fn end_scrape(&mut self) {
+        let since = self.settled.elapsed();
+        self.settled += since;
+        let served = &self.served;
+        self.jobs.end_scrape(served, since, |job| ![OTHER, NO_JOB].contains(&job.as_str()));
+        self.users.end_scrape(served, since, |_| true);
+    }
 }
 
 fn write_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
-    let times: Vec<_> = targets.iter().map(|target| (&target.name, target.times())).collect();
+    let times = targets.iter().map(|target| (&target.name, target.gate.times(target.id)));
+    let times: Vec<_> = times.collect();
     let cells = || {
         times.iter().flat_map(|(target, times)| {
             let labels =
@@ -272,10 +299,10 @@ type MetricsNow = [u64; 5];
 
 fn write_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     let figures_of = |target: &Arc<Target>| -> Option<MetricsNow> {
-        let jobs = metrics.targets[target.index].jobs.len() as u64;
-        target.with_dispatcher(|d, now| {
-            let (held, max) = (d.slots_in_use().into(), d.slots_max().into());
-            [d.queued() as u64, held, max, d.reservation_shortfall_ppm(now), jobs]
+        let (id, jobs) = (target.id, metrics.of(target)?.jobs.len() as u64);
+        target.gate.with_dispatcher(|d, now| {
+            let (held, max) = (d.slots_in_use(id).into(), d.slots_max(id).into());
+            [d.queued_at(id) as u64, held, max, d.reservation_shortfall_ppm(id, now), jobs]
         })
     };
     let figures: Vec<_> = targets.iter().map(|target| (target, figures_of(target))).collect();
@@ -300,7 +327,7 @@ fn write_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMe
     for (at, metric) in JOB.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
-            let jobs = &metrics.targets[target.index].jobs;
+            let Some(MetricAccounts { jobs, .. }) = metrics.of(target) else { continue };
             for (job, sums) in jobs.shown() {
                 let label = if job.as_str().is_empty() { NO_JOB } else { job.as_str() };
                 family.line(&[&target.name, label], sums[at]);
@@ -314,7 +341,7 @@ fn write_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyM
     for (at, metric) in USER.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
-            let users = &metrics.targets[target.index].users;
+            let Some(MetricAccounts { users, .. }) = metrics.of(target) else { continue };
             for (uid, sums) in users.shown() {
                 family.line(&[&target.name, &uid.to_string()], sums[at]);
             }

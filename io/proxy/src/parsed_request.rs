@@ -16,8 +16,8 @@ use ninep::{LockKind, Request};
 use rustix::fs::FileType;
 
 use crate::fids::{FidState, OpenFid};
+use crate::gate::{RequestFile, RequestMeta, SPLICE_MIN};
 use crate::location::Location;
-use crate::target::{RequestFile, RequestMeta, SPLICE_MIN};
 use crate::trace::AccessOrder;
 
 /// The most that one Copy copies: with more, other requests would not have a turn.

@@ -134,9 +134,7 @@ impl Server {
     pub(crate) fn put_in_force(&self, rules: ActiveRules) {
         let set = rules.set.clone();
         *self.rules.write().expect("not poisoned") = rules;
-        for target in self.targets() {
-            target.set_rules(set.clone());
-        }
+        self.gate.set_rules(set);
         // A fid is bound to the directories of the rules that it was opened under.
         let plain = self.connections().into_iter();
         let plain = plain.map(|c| c.session.lock().expect("not poisoned").fids.clone());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 use api::ServerAddress;
-use model::{Nanos, Time};
+use model::{Nanos, SharePool, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -20,6 +20,7 @@ use crate::connection::{Connection, ConnectionBounds};
 use crate::controller_client::ControllerClientState;
 use crate::credentials::{self, Users};
 use crate::export::Export;
+use crate::gate::{Gate, ProxyClock};
 use crate::handles::{HandleKey, LoadedHandleKey};
 use crate::info::InfoQueue;
 use crate::input::IncomingMessage;
@@ -36,7 +37,7 @@ use crate::sessions::SessionTable;
 use crate::setup;
 use crate::sys;
 use crate::tally::ReplyTally;
-use crate::target::{ProxyClock, Target};
+use crate::target::{Target, TargetNames};
 use crate::thread_pool::{self, ThreadPool};
 use crate::trace::TraceRecorder;
 use crate::worker::Worker;
@@ -65,6 +66,7 @@ pub struct Server {
     pub(crate) accepting: Accepting,
     pub(crate) memory: MemoryState,
     exports: RwLock<FxHashMap<String, Arc<Export>>>,
+    pub(crate) gate: Arc<Gate>,
     targets: RwLock<Vec<Arc<Target>>>,
     pub(crate) rules: RwLock<ActiveRules>,
     /// Held while rules or settings are replaced.
@@ -163,8 +165,12 @@ impl Server {
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
         let LoadedHandleKey { key, is_old } = setup::load_key(&config)?;
+        let gate = Arc::new(Gate::new(rules.set.clone(), clock, config.schedule));
+        if config.controller.is_some() {
+            gate.grant_nothing(SharePool::Limits);
+        }
         let (exports, targets) =
-            setup::open_exports(&config, &rules.set, clock, &key, limits.directories, &[], &[])?;
+            setup::open_exports(&config, &gate, &key, limits.directories, &[], &[])?;
         let mounts = SessionTable::new().map_err(system("cannot read random numbers"))?;
         let recorder = match &config.trace {
             None => None,
@@ -196,6 +202,7 @@ impl Server {
             addresses: listeners.iter().map(|listener| listener.address()).collect(),
             settings: RwLock::new(Arc::new(config)),
             exports: RwLock::new(exports),
+            gate,
             targets: RwLock::new(targets),
             rules: RwLock::new(rules),
             changing: Mutex::default(),
@@ -247,8 +254,7 @@ impl Server {
         let exported = self.exports();
         let (exports, targets) = setup::open_exports(
             &config,
-            &rules.set,
-            self.clock,
+            &self.gate,
             &self.key,
             limits.directories,
             &old,
@@ -352,12 +358,9 @@ impl Server {
         exports
     }
 
-    pub(crate) fn target(&self, index: usize) -> Arc<Target> {
-        self.target_at(index).expect("targets are never removed")
-    }
-
-    pub(crate) fn target_at(&self, index: usize) -> Option<Arc<Target>> {
-        self.targets.read().expect("not poisoned").get(index).cloned()
+    /// The names of all targets.
+    pub(crate) fn target_names(&self) -> TargetNames {
+        TargetNames(self.targets().iter().map(|target| (target.id, target.name.clone())).collect())
     }
 
     pub(crate) fn targets(&self) -> Vec<Arc<Target>> {
@@ -433,11 +436,9 @@ impl Server {
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
         work |= self.teller.has_replies() || self.ended.any();
-        for target in self.targets.read().expect("not poisoned").iter() {
-            let outlook = target.queue_state();
-            work |= outlook.work;
-            until = outlook.deadline.map_or(until, |deadline| until.min(deadline));
-        }
+        let queue = self.gate.queue_state();
+        work |= queue.work;
+        until = queue.deadline.map_or(until, |deadline| until.min(deadline));
         if work {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
@@ -484,12 +485,10 @@ impl Server {
         if armed == 0 {
             return;
         }
-        let due = |target: &Arc<Target>| {
-            let outlook = target.queue_state();
-            outlook.work || outlook.deadline.is_some_and(|d| d.as_nanos() < armed)
-        };
+        let queue = self.gate.queue_state();
+        let is_due = queue.work || queue.deadline.is_some_and(|at| at.as_nanos() < armed);
         let locks = self.locks.any_waiting() && self.lock_retry.load(Ordering::Relaxed) < armed;
-        if locks || self.targets.read().expect("not poisoned").iter().any(due) {
+        if locks || is_due {
             self.poke();
         }
     }

@@ -249,12 +249,14 @@ impl MountSession {
     pub(crate) fn location(&self, handle: &[u8]) -> Location {
         let export = &self.export;
         let (target, unknown) = (&export.target, export.unknown());
-        let wanted = target.wanted();
+        let wanted = target.gate.wanted();
         if !wanted.anything() {
             return unknown;
         }
-        let Some((mut location, linked)) = self.names.find(handle, target) else { return unknown };
-        if let Some(paths) = linked.and_then(|key| export.links.paths(key, &target.rules())) {
+        let Some((mut location, linked)) = self.names.find(handle, &target.gate) else {
+            return unknown;
+        };
+        if let Some(paths) = linked.and_then(|key| export.links.paths(key, &target.gate.rules())) {
             location.paths.0 |= paths.0;
         }
         if !wanted.projects {

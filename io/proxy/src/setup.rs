@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::{PrivateFileError, ProjectsKnown};
-use model::{Grants, RuleSet, Share};
+use model::{RuleSet, SharePool};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
@@ -16,10 +16,11 @@ use crate::config::{self, ProxyConfig};
 use crate::connection::ConnectionBounds;
 use crate::costs_file::CostsFile;
 use crate::export::{Export, ExportNode};
+use crate::gate::Gate;
 use crate::handles::{HandleKey, HandleTable, KeyError, LoadedHandleKey};
 use crate::rules::ActiveRules;
 use crate::server::ProxyStartError;
-use crate::target::{ProxyClock, Target};
+use crate::target::Target;
 use crate::writes::{Backing, Writes};
 
 /// Device slots where nothing was measured: enough for any one disk, few enough that
@@ -74,16 +75,15 @@ pub(crate) fn load_rules(config: &ProxyConfig) -> Result<ActiveRules, ProxyStart
 /// the links in an export of the same name and directory.
 pub(crate) fn open_exports(
     config: &ProxyConfig,
-    rules: &Arc<RuleSet>,
-    clock: ProxyClock,
+    gate: &Arc<Gate>,
     key: &HandleKey,
     directories: usize,
     old: &[Arc<Target>],
     exported: &[Arc<Export>],
 ) -> Result<(Exports, Vec<Arc<Target>>), ProxyStartError> {
     let layout = config.layout()?;
-    let mut targets = old.to_vec();
-    let mut exports = Exports::default();
+    let mut opened = Vec::new();
+    let mut new: Vec<NewTarget> = Vec::new();
     for export in &layout.exports {
         let failed = |error: io::Error| {
             let dir = export.dir.display();
@@ -93,34 +93,40 @@ pub(crate) fn open_exports(
         let dir =
             rustix::fs::open(&export.dir, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
         let known = &layout.targets[export.target];
-        let target = match targets.iter().find(|target| target.name == known.name) {
-            Some(target) => target.clone(),
-            None => {
-                let index = targets.len();
-                let target = make_target(config, known, &dir, rules, clock, index)?;
-                targets.push(Arc::new(target));
-                targets[index].clone()
-            }
-        };
+        let is_known = old.iter().any(|target| target.name == known.name)
+            || new.iter().any(|target| target.params.name == known.name);
+        if !is_known {
+            new.push(NewTarget::probe(config, known, &dir)?);
+        }
         let path = rustix::fs::open(&export.dir, flags | OFlags::PATH, Mode::empty())
             .map_err(|e| failed(e.into()))?;
         let root = Arc::new(ExportNode::new(path, None).map_err(failed)?);
+        let open = dir.try_clone().map_err(failed)?;
+        opened.push((export, known, dir, open, root));
+    }
+    // Nothing fails from here on: a target stays in the dispatcher once it is there.
+    let mut targets = old.to_vec();
+    let is_granted = config.controller.is_some();
+    targets.extend(new.into_iter().map(|new| Arc::new(new.add_to(gate, is_granted))));
+    let mut exports = Exports::default();
+    for (export, known, dir, open, root) in opened {
         let same =
             |before: &&Arc<Export>| *before.name == *export.name && before.root.same_file(&root);
+        let target = targets.iter().find(|target| target.name == known.name);
         let known = exported.iter().find(same);
-        let opened = Export {
+        let made = Export {
             name: export.name.as_str().into(),
             dir: export.dir.clone(),
             readonly: export.readonly,
             root: root.clone(),
-            target,
+            target: target.expect("it is known or was made above").clone(),
             project: crate::sys::project(dir.as_fd()).ok(),
             projects: projects_known(&dir, &root),
             links: known.map_or_else(Arc::default, |before| before.links.clone()),
-            open: dir.try_clone().map_err(failed)?,
+            open,
             handles: HandleTable::new(key, &export.name, dir, directories),
         };
-        exports.insert(export.name.clone(), Arc::new(opened));
+        exports.insert(export.name.clone(), Arc::new(made));
     }
     Ok((exports, targets))
 }
@@ -136,28 +142,36 @@ fn projects_known(dir: &OwnedFd, root: &ExportNode) -> ProjectsKnown {
     }
 }
 
-fn make_target(
-    config: &ProxyConfig,
-    known: &config::TargetConfig,
-    dir: &OwnedFd,
-    rules: &Arc<RuleSet>,
-    clock: ProxyClock,
-    index: usize,
-) -> Result<Target, ProxyStartError> {
-    let what = |what: &str| ProxyStartError::system(format!("target {}: {what}", known.name));
-    let backing = Backing::probe(dir.as_fd()).map_err(what("cannot probe its directory"))?;
-    let figures = TargetFigures::of(config, known)?;
-    let writes = Writes::start(backing, figures.write_mode, known.dirty_budget)
-        .map_err(what("cannot start its write-back thread"))?;
-    let nowait = !backing.memory_fs && accepts_nowait(dir);
-    let target =
-        Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule);
-    if config.controller.is_some() {
-        // Others may be giving all of each limit: nothing of it before the controller was heard.
-        let nothing = Grants { proxies: 1, unlisted: Share::ZERO, listed: Vec::new() };
-        target.with_dispatcher(|dispatcher, now| dispatcher.set_grants(&nothing, now));
+/// A target that is not in the dispatcher yet.
+struct NewTarget {
+    params: sched::TargetParams,
+    nowait: bool,
+    writes: Writes,
+}
+
+impl NewTarget {
+    fn probe(
+        config: &ProxyConfig,
+        known: &config::TargetConfig,
+        dir: &OwnedFd,
+    ) -> Result<NewTarget, ProxyStartError> {
+        let what = |what: &str| ProxyStartError::system(format!("target {}: {what}", known.name));
+        let backing = Backing::probe(dir.as_fd()).map_err(what("cannot probe its directory"))?;
+        let figures = TargetFigures::of(config, known)?;
+        let writes = Writes::start(backing, figures.write_mode, known.dirty_budget)
+            .map_err(what("cannot start its write-back thread"))?;
+        let nowait = !backing.memory_fs && accepts_nowait(dir);
+        Ok(NewTarget { params: figures.target, nowait, writes })
     }
-    Ok(target)
+
+    /// Adds it to the gate; where a controller grants its shares, with nothing yet.
+    fn add_to(self, gate: &Arc<Gate>, is_granted: bool) -> Target {
+        let target = Target::new(gate, self.params, self.nowait, self.writes);
+        if is_granted {
+            gate.grant_nothing(SharePool::Target(target.id));
+        }
+        target
+    }
 }
 
 /// Puts what a new configuration says about a target in force.
@@ -167,7 +181,8 @@ pub(crate) fn apply(config: &ProxyConfig, target: &Target) -> Result<(), ProxySt
     };
     let figures = TargetFigures::of(config, known)?;
     target.writes.set(figures.write_mode, known.dirty_budget);
-    target.with_dispatcher(|dispatcher, now| dispatcher.set_target(figures.target, now));
+    let params = figures.target;
+    target.gate.with_dispatcher(|dispatcher, now| dispatcher.set_target(target.id, params, now));
     Ok(())
 }
 

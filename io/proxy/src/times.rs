@@ -10,6 +10,7 @@
 //! of binary digits of the time: finding it is one instruction.
 
 use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use model::{Amount, Lane, Nanos, OpKind};
 
@@ -37,10 +38,35 @@ pub(crate) struct TimesHistogram {
     sum_ns: u64,
 }
 
+/// Recent durations of a target's calls, by kind, lane and size, in nanoseconds.
+pub(crate) struct CallTimes([AtomicU32; OpKind::COUNT * 4]);
+
 /// The first bucket has what took up to 2^10 ns, the last but one up to 2^36 ns, the last
 /// what took longer.
 const BUCKETS: usize = 28;
 const FIRST_BITS: u32 = 10;
+
+impl CallTimes {
+    pub(crate) fn new() -> CallTimes {
+        CallTimes(std::array::from_fn(|_| AtomicU32::new(0)))
+    }
+
+    /// Returns the recent duration of a group of calls.
+    pub(crate) fn usual(&self, call: usize) -> Nanos {
+        Nanos::new(self.0[call].load(Ordering::Relaxed).into())
+    }
+
+    /// Moves the estimate towards the median: one call that a busy machine delayed for milliseconds
+    /// says nothing about the next. A lost update does no harm.
+    pub(crate) fn note(&self, call: usize, took: Nanos) {
+        let cell = &self.0[call];
+        let took = took.get().min(1_000_000_000) as u32;
+        let old = cell.load(Ordering::Relaxed);
+        let step = old / 8 + 1_000;
+        let new = took.clamp(old.saturating_sub(step), old + step);
+        cell.store(new, Ordering::Relaxed);
+    }
+}
 
 impl ServiceTimes {
     pub(crate) fn new() -> ServiceTimes {

@@ -70,8 +70,8 @@ struct Filling {
     chunk: Chunk,
     /// The writer has seen this chunk before: it is half a second old.
     seen: bool,
-    /// Classes whose definition was asked for, by target and number.
-    classes: FxHashSet<(usize, u64)>,
+    /// Classes whose definition was asked for.
+    classes: FxHashSet<u64>,
 }
 
 /// More threads than this share shards; they seldom are at the same place at once.
@@ -197,10 +197,10 @@ impl Filling {
     }
 
     /// Whether a class was not met before, as far as is remembered.
-    fn is_new_class(&mut self, target: usize, class: u64) -> bool {
+    fn is_new_class(&mut self, class: u64) -> bool {
         if self.classes.len() >= CLASSES_MAX {
             self.classes.clear();
         }
-        self.classes.insert((target, class))
+        self.classes.insert(class)
     }
 }

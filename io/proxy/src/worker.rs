@@ -17,13 +17,13 @@ use rustix::event::{Timespec, epoll};
 use crate::buffers::PooledBuffer;
 use crate::connection::{Connection, ReplyTo, SendOutcome};
 use crate::fids::ProxyUser;
+use crate::gate::{Completion, RunningRequest};
 use crate::input::SCRATCH;
 use crate::intake::{DeferredClose, IntakeBatch};
 use crate::operations::{self, Ending, NewIdentity, On};
 use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::server::Server;
 use crate::sessions::{BoundChannel, Protocol, SessionParams};
-use crate::target::{Completion, RunningRequest, Target};
 use crate::thread_pool::{BlockingCall, ThreadRole};
 use crate::trace::TraceCaller;
 
@@ -320,10 +320,7 @@ impl Worker {
     /// Executes the dispatchers' choices: all of them, or as long as `until` and while this thread
     /// leads. One that does not lead stops where nobody else would read the sockets.
     fn execute_all(&mut self, until: Option<Time>) {
-        for at in 0.. {
-            let Some(target) = self.server.target_at(at) else { break };
-            self.execute_target(&target, until);
-        }
+        self.execute_chosen(until);
         self.flush_own();
     }
 
@@ -332,28 +329,30 @@ impl Worker {
         !self.leads && self.server.crew.lacks_leader(|| self.server.clock.now())
     }
 
-    fn execute_target(&mut self, target: &Target, until: Option<Time>) {
+    fn execute_chosen(&mut self, until: Option<Time>) {
+        let server = self.server.clone();
+        let gate = &*server.gate;
         let (mut finished, mut chosen) = std::mem::take(&mut self.space);
-        self.outbox.lock().expect("not poisoned").begin_round(target.len());
+        self.outbox.lock().expect("not poisoned").begin_round(gate.len());
         while !self.must_lead() {
-            target.next(&mut finished, &mut chosen);
+            gate.next(&mut finished, &mut chosen);
             let Some(first) = chosen.first() else { break };
             // A read that is fetched was chosen long before its call.
             let late = until.is_some_and(|until| first.called >= until);
             for mut running in chosen.drain(..) {
                 if !finished.is_empty() && !running.quick {
                     // It may take long: what ended before it must not wait for it.
-                    target.finish(&mut finished);
+                    gate.finish(&mut finished);
                     running.begin(self.server.clock.now());
                 } else if running.quick
                     && (running.meta.lane == Lane::Device || self.server.recorder().is_some())
                 {
                     running.begin(self.server.clock.now());
                 }
-                let (ended, flush) = self.execute(target, running);
+                let (ended, flush) = self.execute(running);
                 finished.extend(ended);
                 if flush {
-                    target.finish(&mut finished);
+                    gate.finish(&mut finished);
                     let outbox = self.outbox.clone();
                     self.send_batches(&outbox, ReplyOutbox::pop_due);
                 }
@@ -362,13 +361,13 @@ impl Worker {
                 break;
             }
         }
-        target.finish(&mut finished);
+        gate.finish(&mut finished);
         self.space = (finished, chosen);
     }
 
     /// Executes one operation; `None` if it goes on waiting. Returns whether to flush before more.
-    fn execute(&mut self, target: &Target, running: RunningRequest) -> (Option<Completion>, bool) {
-        let call = self.prepare_call(target, &running);
+    fn execute(&mut self, running: RunningRequest) -> (Option<Completion>, bool) {
+        let call = self.prepare_call(&running);
         // The clock is read again: the proxy may have been stopped after it was chosen.
         if !running.quick && running.operation.is_abandoned(self.server.clock.now()) {
             self.end_call(call);
@@ -381,7 +380,7 @@ impl Worker {
         let served = match ending {
             Ending::Missed => {
                 self.end_call(call);
-                target.miss(running);
+                self.server.gate.miss(running);
                 return (None, false);
             }
             Ending::Parked => running.meta.amount,
@@ -406,13 +405,13 @@ impl Worker {
     }
 
     /// Prepares a call that may wait, so that other requests need not wait for it.
-    fn prepare_call(&mut self, target: &Target, running: &RunningRequest) -> Option<BlockingCall> {
+    fn prepare_call(&mut self, running: &RunningRequest) -> Option<BlockingCall> {
         if running.quick {
             return None;
         }
         if self.leads {
-            let usual = target.usual(&running.meta);
-            if usual > LONGER_CALL || (usual > LONG_CALL && target.has_work()) {
+            let usual = running.meta.usual(running.operation.target());
+            if usual > LONGER_CALL || (usual > LONG_CALL && self.server.gate.has_work()) {
                 self.flush_own();
                 // Flushing may have closed a connection, and that have cost the lead.
                 if std::mem::take(&mut self.leads) {

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use api::why::{amount, per_second, percent, span};
-use api::{JobDelayCause, WireAccesses, WireCounters, WireJobReport};
-use model::{Accesses, OpKind};
+use api::{JobDelayCause, WireJobReport};
+use model::{Accesses, OpKind, Service};
 
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};
@@ -106,16 +106,16 @@ fn job_text(report: &WireJobReport) -> String {
 }
 
 fn write_amounts(out: &mut String, report: &WireJobReport) {
-    let WireCounters { read_bytes, written_bytes, ops, .. } = &report.counters;
-    let (reads, writes) = (ops.of(OpKind::Read), ops.of(OpKind::Write));
+    let service = &report.counters;
+    let (reads, writes) = (service.ops_of(OpKind::Read), service.ops_of(OpKind::Write));
     let _ = writeln!(
         out,
         "It read {} in {reads} operations and wrote {} in {writes}.",
-        amount(*read_bytes),
-        amount(*written_bytes)
+        amount(service.read_bytes),
+        amount(service.written_bytes)
     );
     let mut others: Vec<_> =
-        ops.any().filter(|(kind, _)| !matches!(kind, OpKind::Read | OpKind::Write)).collect();
+        service.kinds().filter(|(kind, _)| !matches!(kind, OpKind::Read | OpKind::Write)).collect();
     others.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), kind.name()));
     if !others.is_empty() {
         let all: u64 = others.iter().map(|(_, count)| *count).sum();
@@ -140,7 +140,7 @@ fn write_amounts(out: &mut String, report: &WireJobReport) {
 }
 
 fn write_delays(out: &mut String, report: &WireJobReport) {
-    let WireCounters { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
+    let Service { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
     if delayed == 0 {
         return;
     }
@@ -194,8 +194,7 @@ fn of_active_time(report: &WireJobReport, span_ns: u64) -> String {
     }
 }
 
-fn write_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
-    let accesses = Accesses::from(*accesses);
+fn write_accesses(out: &mut String, what: &str, accesses: &Accesses) {
     let all = accesses.all();
     if all == 0 {
         return;
@@ -238,23 +237,23 @@ const KINDS_NAMED: usize = 5;
 
 #[cfg(test)]
 mod tests {
-    use api::{ConcurrentJob, JobPattern, UndelayedRate, WireOps};
+    use api::{ConcurrentJob, JobPattern, UndelayedRate};
 
     use super::*;
 
     fn report() -> WireJobReport {
-        let mut ops = WireOps::default();
+        let mut ops = [0; OpKind::COUNT];
         let counts =
             [(OpKind::Read, 20_000), (OpKind::Open, 3), (OpKind::Clunk, 3), (OpKind::Getattr, 9)];
-        counts.iter().for_each(|(kind, count)| ops.0[*kind as usize] = *count);
-        let counters = WireCounters {
+        counts.iter().for_each(|(kind, count)| ops[*kind as usize] = *count);
+        let counters = Service {
             read_bytes: 1_200_000_000,
             delayed: 18_000,
             delayed_ns: 720_000_000_000,
             delayed_bytes: 1_080_000_000,
             ops,
-            reads: WireAccesses { sizes: [0, 20_000, 0, 0], random: 19_000 },
-            ..WireCounters::default()
+            reads: Accesses { sizes: [0, 20_000, 0, 0], random: 19_000 },
+            ..Service::default()
         };
         let holder = JobDelayCause {
             what: "the limit of rule jobs (jobid=dd.1)".into(),
@@ -335,7 +334,7 @@ mod tests {
             format_report(&alone)
         );
         assert!(format_report(&alone).contains("No other job had requests at the time."));
-        alone.counters = WireCounters::default();
+        alone.counters = Service::default();
         (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);
         let text = format_report(&alone);
         assert!(text.contains("It achieved 150 ops/s, and no limit delayed it."), "{text}");

@@ -75,20 +75,20 @@ fn list(used: &UsageTable) -> String {
         return "no usage in this time span\n".into();
     }
     let rows = used.rows.iter().map(|row| {
-        let counters = &row.counters;
+        let service = &row.service;
         let ops = |direction: Direction| {
             let kinds = OpKind::ALL.iter().filter(|kind| kind.direction() == direction);
-            kinds.map(|kind| counters.ops.of(*kind)).sum::<u64>().to_string()
+            kinds.map(|kind| service.ops_of(*kind)).sum::<u64>().to_string()
         };
         vec![
             if row.name.is_empty() { "-".into() } else { row.name.clone() },
-            amount(counters.read_bytes),
+            amount(service.read_bytes),
             ops(Direction::Read),
-            amount(counters.written_bytes),
+            amount(service.written_bytes),
             ops(Direction::Write),
             ops(Direction::Metadata),
-            span(counters.cost_ns),
-            span(counters.delayed_ns),
+            span(service.cost_ns),
+            span(service.delayed_ns),
         ]
     });
     let by = used.by.to_uppercase();
@@ -102,7 +102,8 @@ fn list(used: &UsageTable) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::{UsageRow, WireCounters, WireOps};
+    use api::UsageRow;
+    use model::Service;
 
     use super::*;
 
@@ -114,13 +115,9 @@ mod tests {
         {
             ops[kind as usize] = count;
         }
-        let counters = WireCounters {
-            read_bytes: 3_000_000,
-            cost_ns: 2_500_000,
-            ops: WireOps(ops),
-            ..WireCounters::default()
-        };
-        let rows = vec![UsageRow { name: String::new(), counters }];
+        let service =
+            Service { read_bytes: 3_000_000, cost_ns: 2_500_000, ops, ..Service::default() };
+        let rows = vec![UsageRow { name: String::new(), service }];
         let used = UsageTable { by: "job".into(), rows, omitted: 2, ..UsageTable::default() };
         assert_eq!(
             list(&used),

@@ -136,7 +136,7 @@ fn wait_for_usage(bed: &QosTestBed, client: &ApiClient, read: u64) -> anyhow::Re
     for _ in 0..200 {
         let rows = client.usage("by=job&from=-2h")?.rows;
         let counted = rows.iter().find(|row| row.name == "job");
-        off = read.abs_diff(counted.map_or(0, |row| row.counters.read_bytes));
+        off = read.abs_diff(counted.map_or(0, |row| row.service.read_bytes));
         if off == 0 {
             break;
         }

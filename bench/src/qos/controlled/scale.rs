@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::{
-    ApiClient, Endpoints, ErrorCode, ProxyReport, UsageLine, UsageReport, WireCounters, WireScope,
-    WireScopeUsage, WireSubjectId, WireTargetReport,
-};
-use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
+use api::{ApiClient, Endpoints, ErrorCode, ProxyReport};
+use model::{JobId, KeyValue, Nanos, OpKind, Scope, ScopeUsage, Service, Share, Time};
 use plan::{ControllerSession, SessionSettings};
+use testkit::account_subject;
+use usage::{UsageLine, UsageReport};
 
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
@@ -111,12 +110,8 @@ fn proxy(
     let mut standing = ControllerSession::new(name, 1, settings, now());
     let (mut due, mut told_at) = (begin, begin);
     // Made once: what a proxy says is not what is measured.
-    let mut report = ProxyReport {
-        epoch: 1,
-        rules: Some(version.into()),
-        targets: [("fs".into(), WireTargetReport::default())].into(),
-        ..ProxyReport::default()
-    };
+    let mut report =
+        ProxyReport { epoch: 1, rules: Some(version.into()), ..ProxyReport::default() };
     let uses = uses(classes);
     let mut usage = UsageReport::default();
     while !shared.stop.load(Ordering::Relaxed) {
@@ -132,12 +127,9 @@ fn proxy(
             }
             None => {}
         }
-        if let (Some(said), Some(form)) =
-            (standing.report(None, now()), report.targets.get_mut("fs"))
-        {
-            let same = std::mem::take(&mut form.uses);
-            *form = WireTargetReport::from(&said);
-            form.uses = same.or_else(|| Some(uses.clone()));
+        if let Some(mut said) = standing.report(None, now()) {
+            said.uses = Some(uses.clone());
+            report.targets = vec![("fs".into(), said)];
         }
         let order = match client.report(name, &report) {
             Ok(order) => order,
@@ -146,8 +138,8 @@ fn proxy(
             Err(error) => return Err(error.into()),
         };
         shared.answered.fetch_add(1, Ordering::Relaxed);
-        if let Some(form) = order.targets.get("fs") {
-            standing.receive(&form.to_assignment(&name.into(), 1)?, now());
+        for (_, assignment) in &order.targets {
+            standing.receive(assignment, now());
         }
         while standing.poll_grants(now()).is_some() {}
     }
@@ -158,39 +150,31 @@ fn proxy(
 fn count(usage: &mut UsageReport, classes: u64) {
     usage.sequence += 1;
     if usage.lines.is_empty() {
-        let payer = |id| WireSubjectId {
-            job: format!("job.{id}"),
-            uid: 1_000 + (id % 100) as u32,
-            gid: 1_000,
-            class: format!("jobs jobid=job.{id}"),
-            export: "data".into(),
-            ..WireSubjectId::default()
+        let line = |id| {
+            let mut subject = account_subject(&format!("job.{id}"), 1_000 + (id % 100) as u32);
+            subject.class = format!("jobs jobid=job.{id}").into();
+            UsageLine { id, subject: subject.into(), service: Service::default() }
         };
-        let line = |id| UsageLine { id, subject: payer(id), counters: WireCounters::default() };
         usage.lines = (1..=classes).map(line).collect();
     }
     for line in &mut usage.lines {
-        add(&mut line.counters, 1);
+        add(&mut line.service, 1);
     }
     add(&mut usage.total, classes);
 }
 
-fn add(counters: &mut WireCounters, times: u64) {
-    counters.read_bytes += times * (1 << 20);
-    counters.cost_ns += times * 1_000_000;
-    counters.ops.0[OpKind::Read as usize] += times;
+fn add(service: &mut Service, times: u64) {
+    service.read_bytes += times * (1 << 20);
+    service.cost_ns += times * 1_000_000;
+    service.ops[OpKind::Read as usize] += times;
 }
 
 /// Each class used half of its part.
-fn uses(classes: u64) -> Vec<WireScopeUsage> {
+fn uses(classes: u64) -> Vec<(Scope, ScopeUsage)> {
     let job = |at: u64| JobId::new(&format!("job.{at}"));
     let jobs = (1..=classes).filter_map(job).map(KeyValue::Jobid);
-    let used = Some(Share::ratio(1, 2_000).billionths());
-    let use_of = |job| {
-        let scope = WireScope::from(&Scope::rule("jobs", &[job]));
-        WireScopeUsage { scope, used, waiting: true }
-    };
-    jobs.map(use_of).collect()
+    let usage = ScopeUsage { used: Some(Share::ratio(1, 2_000)), waiting: true };
+    jobs.map(|job| (Scope::rule("jobs", &[job]), usage)).collect()
 }
 
 fn other_rule(at: u32) -> String {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{
     Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
-    PathSet, Rate, Rule, RuleSet, Time,
+    PathSet, Rate, Rule, RuleSet, TargetId, Time,
 };
 use sluice_sched::{Arrival, Costs, Dispatcher, MeterPayers, SubjectId, TargetParams};
 
@@ -46,9 +46,10 @@ pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
         latency: None,
         recalibrate: false,
     };
-    let mut sched = Dispatcher::new(target, rules(rate));
-    let subjects: Vec<SubjectId> =
-        (0..classes).map(|i| sched.subject(&identity(i), PathSet::default())).collect();
+    let mut sched = Dispatcher::new([target], rules(rate));
+    let subjects: Vec<SubjectId> = (0..classes)
+        .map(|i| sched.subject(TargetId::FIRST, &identity(i), PathSet::default()))
+        .collect();
     let mut load = Load { sched, subjects, next: 0, now: Time::from_nanos(1_000_000_000), lane };
     for _ in 0..2 * classes {
         load.enqueue();

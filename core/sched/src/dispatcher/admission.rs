@@ -9,7 +9,7 @@
 //!                     └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! *In line*: a meter that is short lets one waiter of a lane go at a time, in the order of its own
+//! *In line*: a meter that is short lets one waiter of a target's lane go at a time, in the order of its own
 //! virtual time. The next one follows when that one was dispatched. So 10,000 classes behind one
 //! meter cost a few heap operations a dispatch, and weights hold among them whatever runs beside. A
 //! waiter that was let go has a right to go, even if another of its meters delayed it and this one
@@ -27,8 +27,8 @@ use model::Amount;
 
 use super::Dispatcher;
 use crate::index::RequestIndex;
-use crate::lanes::{QueuePlace, WaitingHead};
-use crate::meters::MeterPayer;
+use crate::lanes::QueuePlace;
+use crate::meters::LinePlace;
 
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
@@ -87,7 +87,7 @@ impl Dispatcher {
     #[inline]
     pub(super) fn unready(&mut self, place: QueuePlace) {
         if let Some((chain, passed)) = self.lanes.clear_ready(place) {
-            self.meters.count_passed_heads(chain, passed, place.lane, -1);
+            self.meters.count_passed_heads(chain, passed, self.line_of(place), -1);
         }
     }
 
@@ -103,7 +103,7 @@ impl Dispatcher {
     #[inline(never)]
     fn release_next_waiter(&mut self) {
         let Some(due) = self.meters.next_waiter(self.now) else { return };
-        let place = QueuePlace::of_waiter(due.waiter, due.lane);
+        let place = QueuePlace::of_waiter(due.waiter, due.line.lane);
         self.leave_meter(place, !due.is_in_turn);
         self.lanes.let_go(place, due.is_in_turn);
         self.admit(place);
@@ -121,7 +121,7 @@ impl Dispatcher {
     fn wait_at_meter(&mut self, place: QueuePlace, at: u8) {
         self.lanes.count_ready(place, self.now, &mut self.observation);
         self.lanes.set_waiting(place, at);
-        self.meters.enter(&payer(place, self.lanes.waiting_head(place)));
+        self.meters.enter(&self.lanes.waiting_head(place));
     }
 
     /// Takes a waiting head out of its meter's line; `unserved` gives its turn back.
@@ -130,28 +130,20 @@ impl Dispatcher {
         let meter = || self.meters.at(head.chain, head.at);
         self.lanes.count_metered(place, meter, self.now, &mut self.observation);
         self.lanes.clear_waiting(place);
-        self.meters.leave(&payer(place, head), unserved);
+        self.meters.leave(&head, unserved);
     }
 
     /// Marks a head ready; the meters that let it go in its turn make others wait until it went.
     #[inline]
     fn make_ready(&mut self, place: QueuePlace) {
         if let Some((chain, passed)) = self.lanes.set_ready(place) {
-            self.meters.count_passed_heads(chain, passed, place.lane, 1);
+            self.meters.count_passed_heads(chain, passed, self.line_of(place), 1);
         }
     }
-}
 
-/// How the head of a queue stands in line.
-#[inline]
-fn payer(place: QueuePlace, head: WaitingHead) -> MeterPayer {
-    MeterPayer {
-        chain: head.chain,
-        at: head.at,
-        lane: place.lane,
-        waiter: place.waiter(),
-        cost: head.cost,
-        number: head.number,
-        weight: head.weight,
+    /// The line in which the head of a queue waits at any meter.
+    #[inline]
+    fn line_of(&self, place: QueuePlace) -> LinePlace {
+        LinePlace { target: self.lanes.target_of(place.class), lane: place.lane }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use model::{RuleSet, Time};
+use model::{RuleSet, TargetId, Time};
 
 use super::Dispatcher;
 use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
@@ -46,10 +46,27 @@ impl Dispatcher {
         self.finish_call();
     }
 
-    /// Replaces slots and costs: at once for what waits. O(everything). Poll afterwards.
-    pub fn set_target(&mut self, target: TargetParams, now: Time) {
+    /// Adds a target. O(meters).
+    ///
+    /// # Panics
+    /// Beyond [`TargetId::MAX_COUNT`] targets.
+    pub fn add_target(&mut self, params: TargetParams) -> TargetId {
+        let target = self.lanes.add_target(params);
+        self.lanes.set_reserved_slots(self.terms.reserved_slots());
+        self.terms.add_target();
+        self.meters.add_target();
+        self.observation.add_target();
+        target
+    }
+
+    /// Replaces the slots and costs of a target: at once for what waits. O(everything). Poll
+    /// afterwards.
+    ///
+    /// # Panics
+    /// If there is no such target.
+    pub fn set_target(&mut self, target: TargetId, params: TargetParams, now: Time) {
         self.advance(now);
-        self.lanes.set_target(target);
+        self.lanes.set_target(target, params);
         self.weigh_again();
         self.finish_call();
     }

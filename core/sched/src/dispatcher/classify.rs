@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::{Identity, OpKind, PathSet, RuleSet};
+use model::{Identity, OpKind, PathSet, RuleSet, TargetId};
 
 use super::Dispatcher;
 use crate::ids::SubjectId;
@@ -12,24 +12,32 @@ use crate::keys::ClassKey;
 use crate::registry::Classification;
 
 impl Dispatcher {
-    /// The subject for an identity in these directories; each call must be matched by one
-    /// of [`Dispatcher::release_subject`].
-    pub fn subject(&mut self, who: &Identity, paths: PathSet) -> SubjectId {
-        self.subject_through(who, paths, &Arc::default())
+    /// The subject of an identity's requests to a target in these directories; each call must be
+    /// matched by one of [`Dispatcher::release_subject`].
+    ///
+    /// # Panics
+    /// If there is no such target.
+    pub fn subject(&mut self, target: TargetId, who: &Identity, paths: PathSet) -> SubjectId {
+        self.subject_through(target, who, paths, &Arc::default())
     }
 
     /// The subject of requests through one export, for callers that count what each export let in.
     /// The rules know no exports.
+    ///
+    /// # Panics
+    /// If there is no such target.
     pub fn subject_through(
         &mut self,
+        target: TargetId,
         who: &Identity,
         paths: PathSet,
         export: &Arc<str>,
     ) -> SubjectId {
-        let known = self.registry.find_subject(who, paths, export);
+        assert!(target.index() < self.lanes.targets().count(), "there is no {target:?}");
+        let known = self.registry.find_subject(target, who, paths, export);
         let index = known.unwrap_or_else(|| {
             let sibling = self.registry.subject_of_job(&who.job);
-            let index = self.registry.add_subject(who, paths, export);
+            let index = self.registry.add_subject(target, who, paths, export);
             self.observation.add_subject(index, sibling, self.now);
             index
         });
@@ -56,7 +64,7 @@ impl Dispatcher {
 
     fn classify(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
         let (who, paths) = (self.registry.identity(subject).clone(), self.registry.paths(subject));
-        let class = self.class_for(&who, kind, paths);
+        let class = self.class_for(self.registry.target(subject), &who, kind, paths);
         let key = self.registry.key(class).clone();
         let meters = self.terms.meters_for(&key, &who, kind, paths);
         debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
@@ -65,9 +73,15 @@ impl Dispatcher {
         self.registry.set_way(subject, kind, class, chain)
     }
 
-    fn class_for(&mut self, who: &Identity, kind: OpKind, paths: PathSet) -> ClassIndex {
+    fn class_for(
+        &mut self,
+        target: TargetId,
+        who: &Identity,
+        kind: OpKind,
+        paths: PathSet,
+    ) -> ClassIndex {
         let rule = self.terms.rule_for(who, kind, paths);
-        let key = self.registry.key_for(rule, who, kind);
+        let key = self.registry.key_for(target, rule, who, kind);
         if let Some(index) = self.registry.find_class(&key) {
             return index;
         }
@@ -78,8 +92,9 @@ impl Dispatcher {
 
     /// Makes a class active.
     fn activate(&mut self, key: ClassKey) -> ClassIndex {
+        let target = key.target;
         let new = self.registry.activate(key);
-        self.lanes.add_class(new.index, new.id, new.dormant);
+        self.lanes.add_class(new.index, new.id, target, new.dormant);
         self.observation.add_class(new.index, new.dormant);
         self.meters.grow_waiters(self.lanes.waiters());
         self.set_terms(new.index);
@@ -130,7 +145,8 @@ impl Dispatcher {
         }
         self.drop_classifications(subject);
         if let Some(oldest) = self.registry.rest_subject(subject) {
-            self.observation.drop_subject(oldest);
+            let closed = self.account_subject(oldest);
+            self.observation.drop_subject(oldest, &closed);
             self.registry.drop_subject(oldest);
         }
     }

@@ -95,6 +95,7 @@ impl Dispatcher {
         let (others, _) = self.prospect(both[1], kind, amount);
         let goes = others < own;
         self.observation.count_donation(PendingDonation {
+            target: self.registry.target(both[0]),
             writer: writer_is,
             waiter: waiter_is,
             file: file.clone(),

@@ -1,30 +1,44 @@
-//! The controller's part: shares of limits, reservations and weights, their usage, and remote
-//! service.
+//! The controller's part: shares of limits, and of each target's reservations and weights; their
+//! usage; the activity of parents elsewhere; and remote service.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use model::{Grants, Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
+use model::{
+    Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SharePool, TargetId,
+    Time,
+};
 
 use super::Dispatcher;
-use crate::index::ClassIndex;
+use crate::index::{ClassIndex, DormantIndex, MeterIndex};
 use crate::keys::ClassKey;
 
 impl Dispatcher {
-    /// Applies what a controller grants this proxy: at once, also for waiting requests and for
-    /// dormant classes. Debts and savings of meters stay. O(what changed), or O(everything) if the
-    /// number of proxies or the share of unlisted scopes did. Poll afterwards.
-    pub fn set_grants(&mut self, grants: &Grants, now: Time) {
+    /// Applies what a controller grants this proxy of a pool: at once, also for waiting requests and
+    /// for dormant classes. Debts and savings of meters stay. O(what changed), or O(everything) if
+    /// the number of proxies or the share of unlisted scopes did. Poll afterwards.
+    pub fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
         self.advance(now);
-        match self.terms.set_grants(grants) {
-            true => self.apply_grants(),
-            false => grants.listed.iter().for_each(|(scope, _)| self.apply_grant(scope)),
+        let concerns_all = self.terms.set_grants(pool, grants);
+        match (pool, concerns_all) {
+            (SharePool::Limits, true) => {
+                let meters = self.meters.indices();
+                meters.into_iter().for_each(|meter| self.grant_meter(meter));
+            }
+            (SharePool::Limits, false) => {
+                grants.listed.iter().for_each(|(scope, _)| self.grant_meters_of(scope));
+            }
+            (SharePool::Target(target), true) => self.grant_all_classes(target),
+            (SharePool::Target(target), false) => {
+                grants.listed.iter().for_each(|(scope, _)| self.grant_class_of(target, scope));
+            }
         }
         self.finish_call();
     }
 
-    /// Takes the usage of each rule's classes, meter and decay since the last call, for those that
+    /// Takes the usage of each rule's limits, meter and decay since the last call, for those that
     /// were used. O(classes + meters). Poll afterwards.
-    pub fn take_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
+    pub fn take_limit_usage(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
         let span = self.observation.begin_taking_usage(self.now);
         let mut uses: BTreeMap<Scope, ScopeUsage> = BTreeMap::new();
@@ -33,64 +47,112 @@ impl Dispatcher {
             what.used = what.used.max(usage.used);
             what.waiting |= usage.waiting;
         }
-        for class in self.active_classes() {
-            let was_served = self.observation.take_class_usage(class);
-            let (queued, running, _) = self.lanes.load_of(class);
-            if was_served || queued > 0 || running > 0 {
-                // Without a meter its weight alone counts.
-                let scope = self.registry.key(class).scope();
-                uses.entry(scope).or_insert(ScopeUsage { used: None, waiting: queued > 0 });
-            }
-        }
         self.finish_call();
         uses.into_iter().collect()
     }
 
-    /// Takes what [`Dispatcher::count_unreported`] counted since the last call, by class.
-    pub fn take_unreported(&mut self) -> Vec<(Scope, Nanos)> {
-        self.observation.take_unreported()
+    /// The activity here of each rule on which others depend, at all targets.
+    pub fn parent_activity(&mut self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {
+        self.advance(now);
+        self.terms.parent_activity(self.now)
     }
 
-    /// Charges a class for metadata service of this cost at other proxies, for a controller that
-    /// knows classes and no subjects. Poll afterwards.
-    pub fn charge_class_remote_service(&mut self, class: &Scope, cost: Nanos, now: Time) {
+    /// Replaces the activity of rules at all other proxies: limits that depend on them change at
+    /// once. What is not named has none. Poll afterwards.
+    pub fn set_remote_activity(&mut self, remote: &[(Arc<str>, RuleActivity)], now: Time) {
         self.advance(now);
-        let Some(index) = self.registry.find_class(&ClassKey::of_scope(class)) else { return };
+        self.terms.set_remote_activity(remote, self.now);
+        self.apply_dependents();
+        self.finish_call();
+    }
+
+    /// Takes the classes of a target that were served since the last call, or have requests.
+    /// O(classes). Poll afterwards.
+    pub fn take_class_usage(&mut self, target: TargetId, now: Time) -> Vec<(Scope, ScopeUsage)> {
+        self.advance(now);
+        let mut uses = Vec::new();
+        for class in self.active_classes() {
+            if self.lanes.target_of(class) != target {
+                continue;
+            }
+            let was_served = self.observation.take_class_usage(class);
+            let (queued, running, _) = self.lanes.load_of(class);
+            if was_served || queued > 0 || running > 0 {
+                let usage = ScopeUsage { used: None, waiting: queued > 0 };
+                uses.push((self.registry.key(class).scope(), usage));
+            }
+        }
+        self.finish_call();
+        uses.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        uses
+    }
+
+    /// Takes what [`Dispatcher::count_unreported`] counted since the last call, by class of a target.
+    pub fn take_unreported(&mut self, target: TargetId) -> Vec<(Scope, Nanos)> {
+        self.observation.take_unreported(target)
+    }
+
+    /// Charges a class of a target for metadata service of this cost at other proxies, for a
+    /// controller that knows classes and no subjects. Poll afterwards.
+    pub fn charge_class_remote_service(
+        &mut self,
+        target: TargetId,
+        class: &Scope,
+        cost: Nanos,
+        now: Time,
+    ) {
+        self.advance(now);
+        let key = ClassKey::of_scope(target, class);
+        let Some(index) = self.registry.find_class(&key) else { return };
         self.observation.count_remote(None, index, cost);
         self.lanes.charge_remote(index, cost, self.now, &mut self.observation);
         self.finish_call();
     }
 
-    fn apply_grants(&mut self) {
-        self.active_classes().into_iter().for_each(|class| self.grant_class(class));
+    fn grant_all_classes(&mut self, target: TargetId) {
+        for class in self.active_classes() {
+            if self.lanes.target_of(class) == target {
+                self.grant_class(class);
+            }
+        }
         let dormant: Vec<_> = self.registry.dormant().map(|(index, ..)| index).collect();
         for index in dormant {
-            let (part, _) = self.terms.part_of_class(self.registry.dormant_key(index));
-            self.lanes.set_part_of_dormant(index, part, self.now);
-        }
-        for meter in self.meters.indices() {
-            let (key, rate) = self.meters.key_and_rate(meter);
-            let (rate, part) = self.terms.pace_of(key, rate);
-            self.meters.set_pace(meter, rate, part, self.now);
+            if self.registry.dormant_key(index).target == target {
+                self.grant_dormant(index);
+            }
         }
     }
 
-    fn apply_grant(&mut self, scope: &Scope) {
-        if scope.section == SectionKind::Rule {
-            let key = ClassKey::of_scope(scope);
-            if let Some(class) = self.registry.find_class(&key) {
-                self.grant_class(class);
-            } else if let Some(dormant) = self.registry.find_dormant(&key) {
-                let (part, _) = self.terms.part_of_class(&key);
-                self.lanes.set_part_of_dormant(dormant, part, self.now);
+    fn grant_class_of(&mut self, target: TargetId, scope: &Scope) {
+        if scope.section != SectionKind::Rule {
+            return;
+        }
+        let key = ClassKey::of_scope(target, scope);
+        if let Some(class) = self.registry.find_class(&key) {
+            self.grant_class(class);
+        } else if let Some(dormant) = self.registry.find_dormant(&key) {
+            self.grant_dormant(dormant);
+        }
+    }
+
+    fn grant_dormant(&mut self, index: DormantIndex) {
+        let key = self.registry.dormant_key(index);
+        let (part, _) = self.terms.part_of_class(key);
+        self.lanes.set_part_of_dormant(index, key.target, part, self.now);
+    }
+
+    fn grant_meters_of(&mut self, scope: &Scope) {
+        for key in self.terms.meters_of(scope) {
+            if let Some(meter) = self.meters.find(&key) {
+                self.grant_meter(meter);
             }
         }
-        for key in self.terms.meters_of(scope) {
-            let Some(meter) = self.meters.find(&key) else { continue };
-            let (_, rate) = self.meters.key_and_rate(meter);
-            let (rate, part) = self.terms.pace_of(&key, rate);
-            self.meters.set_pace(meter, rate, part, self.now);
-        }
+    }
+
+    fn grant_meter(&mut self, meter: MeterIndex) {
+        let (key, rate) = self.meters.key_and_rate(meter);
+        let (rate, part) = self.terms.pace_of(key, rate);
+        self.meters.set_pace(meter, rate, part, self.now);
     }
 
     fn grant_class(&mut self, class: ClassIndex) {

@@ -23,15 +23,16 @@ mod reports;
 
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, RuleSet, Time};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, RuleSet, TargetId, Time};
 
 use crate::ids::{RequestId, SubjectId};
 use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
 use crate::lanes::{
-    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
+    Choice, DEVICE, Dispatched, LANES, LanePlace, Lanes, NewRequest, QueuedRequest, RequestStage,
+    TargetParams,
 };
-use crate::meters::Meters;
-use crate::observation::{CompletedRequest, Observation};
+use crate::meters::{LinePlace, Meters};
+use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
 use crate::registry::Registry;
 use crate::terms::Terms;
 
@@ -52,7 +53,8 @@ pub struct Arrival {
     pub token: u64,
 }
 
-/// The scheduler of one target: it picks the next request to perform.
+/// The scheduler of all targets of a proxy: it picks the next request to perform. Targets have lanes
+/// of their own; a limit is one over all of them.
 ///
 /// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
 /// the reports: a call moves one head for each meter that fell due since the last one, at
@@ -72,19 +74,21 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher with nothing queued.
-    pub fn new(target: TargetParams, rules: Arc<RuleSet>) -> Dispatcher {
+    /// A dispatcher with nothing queued, for targets with ids from [`TargetId::FIRST`] on.
+    pub fn new(targets: impl IntoIterator<Item = TargetParams>, rules: Arc<RuleSet>) -> Dispatcher {
         let mut new = Dispatcher {
             now: Time::ZERO,
             terms: Terms::new(rules),
             registry: Registry::default(),
             meters: Meters::default(),
-            lanes: Lanes::new(target),
+            lanes: Lanes::default(),
             observation: Observation::default(),
             #[cfg(debug_assertions)]
             calls: 0,
         };
-        new.lanes.set_reserved_slots(new.terms.reserved_slots());
+        for params in targets {
+            new.add_target(params);
+        }
         new.apply_dependents();
         new
     }
@@ -109,7 +113,8 @@ impl Dispatcher {
         self.lanes.id_of(index)
     }
 
-    /// The next request to perform; `None` when nothing may go now. Poll until then.
+    /// The next request to perform, of each target in turn; `None` when nothing may go now. Poll
+    /// until then.
     ///
     /// Rarely it is `None` because this call has sent many heads back to meters that are in debt.
     /// Then [`Dispatcher::next_deadline`] is now.
@@ -117,14 +122,14 @@ impl Dispatcher {
         self.advance(now);
         self.admit_ready();
         for _ in 0..REQUEUED_MAX {
-            let (lane, choice) = self.lanes.next_choice(self.now)?;
-            let Some(index) = self.take(lane, choice) else {
+            let (at, choice) = self.lanes.next_choice(self.now)?;
+            let Some(index) = self.take(at, choice) else {
                 // A head that went back in line no longer delays others at its meters.
                 self.admit_ready();
                 continue;
             };
             if choice != Choice::Urgent {
-                self.lanes.end_turn(lane);
+                self.lanes.end_turn(at);
             }
             let dispatched = self.run(index);
             self.finish_call();
@@ -143,7 +148,7 @@ impl Dispatcher {
         let index = self.lanes.running(id);
         let QueuedRequest { class, subject, lane, kind, chain, amount, .. } =
             *self.lanes.request(index);
-        let lane = usize::from(lane);
+        let (lane, target) = (usize::from(lane), self.lanes.target_of(class));
         self.lanes.free_slots(index, self.now, &mut self.observation);
         self.lanes.note_served(lane, class, self.now);
         if served != amount {
@@ -153,17 +158,17 @@ impl Dispatcher {
             }
         }
         let request = self.lanes.request(index);
-        let service = self.now.since(request.started);
         let done = CompletedRequest {
             kind,
             served,
             cost: Nanos::new(request.cost),
             queue_time: request.started.since(request.arrived),
-            service_time: service,
+            service_time: self.now.since(request.started),
             is_delayed: request.is_delayed(),
         };
         let owned_chain = if request.owns_chain() { chain.get() } else { None };
-        self.observation.count_completed(subject, class, done);
+        let at = AccountPlace { subject, class, id: self.lanes.class_id(class) };
+        self.observation.count_completed(at, || self.registry.key(class).clone(), done);
         self.lanes.end_running(class);
         self.count_dependents(class, -1);
         self.lanes.remove(index);
@@ -173,14 +178,7 @@ impl Dispatcher {
         self.count_out(subject);
         self.rest_unused(class);
         if lane == DEVICE
-            && self.lanes.record_completion(
-                index,
-                kind,
-                served,
-                service,
-                self.now,
-                &mut self.observation,
-            )
+            && self.lanes.record_completion(index, target, done, self.now, &mut self.observation)
         {
             self.weigh_again();
         }
@@ -250,8 +248,10 @@ impl Dispatcher {
     /// If the request is not running.
     pub fn count_access(&mut self, id: RequestId, moved: Bytes, random: bool, joined: u8) {
         let request = self.lanes.request(self.lanes.running(id));
-        let (subject, kind) = (request.subject, request.kind);
-        self.observation.count_access(subject, kind, moved, random, joined);
+        let (subject, class, kind) = (request.subject, request.class, request.kind);
+        let at = AccountPlace { subject, class, id: self.lanes.class_id(class) };
+        let access = AccessedBytes { kind, moved, random, joined };
+        self.observation.count_access(at, || self.registry.key(class).clone(), access);
     }
 
     /// Charges a subject for remote service: requests of this kind had service of this cost at
@@ -281,9 +281,13 @@ impl Dispatcher {
         if self.has_work() {
             return Some(self.now);
         }
-        let lanes = (0..LANES.len()).filter(|lane| self.lanes.has_free_slot(*lane));
-        let times = lanes.flat_map(|lane| {
-            [self.meters.deadline(lane), self.lanes.reservation_deadline(lane, self.now)]
+        let targets = self.lanes.targets();
+        let lines =
+            targets.flat_map(|target| (0..LANES.len()).map(move |lane| LinePlace { target, lane }));
+        let free = lines.filter(|at| self.lanes.has_free_slot(at.target, at.lane));
+        let times = free.flat_map(|at| {
+            let reserved = self.lanes.reservation_deadline(at.target, at.lane, self.now);
+            [self.meters.deadline(at), reserved]
         });
         let waits = self.lanes.queued() > 0;
         let update = self.terms.next_update().filter(|_| waits).map(|at| at.max(self.now));
@@ -301,11 +305,16 @@ impl Dispatcher {
         self.lanes.queued()
     }
 
-    /// The shortfall of reservations in the last second, in parts per million of the reserved
-    /// rates. It is above 0 if more is reserved than the target gives, and if requests wait for a
-    /// reservation and the target gives nothing. O(classes).
-    pub fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
-        self.lanes.reservation_shortfall_ppm(self.now.max(now))
+    /// How many requests wait for a target.
+    pub fn queued_at(&self, target: TargetId) -> usize {
+        self.lanes.queued_at(target)
+    }
+
+    /// The shortfall of a target's reservations in the last second, in parts per million of the
+    /// reserved rates. It is above 0 if more is reserved than the target gives, and if requests wait
+    /// for a reservation and the target gives nothing. O(classes).
+    pub fn reservation_shortfall_ppm(&self, target: TargetId, now: Time) -> u64 {
+        self.lanes.reservation_shortfall_ppm(target, self.now.max(now))
     }
 
     /// The current limits that depend on other rules, by rule.
@@ -314,13 +323,18 @@ impl Dispatcher {
     }
 
     /// The current D: the target's `slots_max`, or less to meet its latency.
-    pub fn slots_max(&self) -> u32 {
-        self.lanes.slots_max()
+    pub fn slots_max(&self, target: TargetId) -> u32 {
+        self.lanes.slots_max(target)
     }
 
-    /// The target it schedules for; its costs as they were learnt.
-    pub fn target(&self) -> &TargetParams {
-        self.lanes.target()
+    /// The ids of all targets.
+    pub fn targets(&self) -> impl Iterator<Item = TargetId> + use<> {
+        self.lanes.targets()
+    }
+
+    /// The parameters of a target; its costs as they were learnt.
+    pub fn target(&self, target: TargetId) -> &TargetParams {
+        self.lanes.params(target)
     }
 
     /// The rules in force.
@@ -354,13 +368,13 @@ impl Dispatcher {
     /// Takes what a lane has chosen out of its queue and charges it; the choice must still hold.
     /// `None` if a meter of the head fell into debt since it became ready: it waits there, choose
     /// again.
-    fn take(&mut self, lane: usize, choice: Choice) -> Option<RequestIndex> {
+    fn take(&mut self, at: LanePlace, choice: Choice) -> Option<RequestIndex> {
         if choice == Choice::Urgent {
-            let index = self.lanes.take_urgent(lane, self.now, &mut self.observation);
+            let index = self.lanes.take_urgent(at, self.now, &mut self.observation);
             self.charge_meters(index);
             return Some(index);
         }
-        let place = self.lanes.chosen_queue(lane, choice);
+        let place = self.lanes.chosen_queue(at.lane, choice);
         if !self.confirm(place) {
             return None;
         }
@@ -373,7 +387,7 @@ impl Dispatcher {
         if self.lanes.take_head(place, self.now) {
             self.admit(place);
         }
-        self.lanes.settle(place.class, lane, self.now, &mut self.observation);
+        self.lanes.settle(place.class, place.lane, self.now, &mut self.observation);
         Some(index)
     }
 
@@ -387,6 +401,7 @@ impl Dispatcher {
             token: started.token,
             subject: self.registry.id_of(started.subject),
             class: started.class,
+            target: started.target,
             kind: started.kind,
             lane: started.lane,
             slots: started.slots,

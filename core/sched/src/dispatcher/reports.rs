@@ -11,8 +11,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
-use model::{Identity, KeyValue, OpKind, Ops, PathSet, Time};
+use model::{AccountSubject, Identity, KeyValue, OpKind, Ops, PathSet, TargetId, Time};
 
 use super::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
@@ -20,8 +21,8 @@ use crate::index::{ClassIndex, MeterIndex, SubjectIndex, TableIndex as _};
 use crate::lanes::{LANES, QUEUES, QueuePlace, RequestStage};
 use crate::meters::MeterFigures;
 use crate::observation::{
-    ClassReport, MeterPayers, MeterStatus, SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS,
-    WaitCauses, WaitReport,
+    AccountReport, ClassReport, ClosedAccounts, ClosedSubject, MeterPayers, MeterStatus,
+    SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS, WaitCauses, WaitReport,
 };
 
 /// What a subject has here now.
@@ -34,10 +35,10 @@ struct SubjectLoad {
 }
 
 impl Dispatcher {
-    /// The sums of forgotten subjects, and how many of their operations neither read nor wrote a
-    /// file. With [`Dispatcher::sums`] of all indices it is the service of all subjects.
-    pub fn forgotten_usage(&self) -> (Usage, Ops) {
-        self.observation.forgotten()
+    /// The sums of a target's forgotten subjects, and how many of their operations neither read nor
+    /// wrote a file. With [`Dispatcher::sums`] of all indices it is the service of all its subjects.
+    pub fn forgotten_usage(&self, target: TargetId) -> (Usage, Ops) {
+        self.observation.forgotten(target)
     }
 
     /// The end of the range that [`Dispatcher::sums`] covers: all subjects have indices below it.
@@ -45,42 +46,45 @@ impl Dispatcher {
         self.registry.subjects_end()
     }
 
-    /// The sums of the subjects at some indices, and how many of their operations neither read nor
-    /// wrote a file. Callers read a few indices at a time, so that no request waits for tens of
+    /// The sums of the subjects at some indices, each with its target, and how many of their
+    /// operations neither read nor wrote a file. Callers read a few indices at a time, so that no request waits for tens of
     /// thousands. O(indices).
     pub fn sums(
         &self,
         places: Range<usize>,
-    ) -> impl Iterator<Item = (SubjectId, &Identity, &Usage, Ops)> {
+    ) -> impl Iterator<Item = (SubjectId, TargetId, &Identity, Usage, Ops)> {
         let end = places.end.min(self.subject_index_end());
         let subjects =
             (places.start.min(end)..end).filter_map(|place| self.registry.subject_at(place));
         subjects.map(|index| {
             let usage = self.observation.usage_of_subject(index);
             let metadata = self.observation.metadata_of_subject(index);
-            (self.registry.id_of(index), &**self.registry.identity(index), usage, metadata)
+            let (id, target) = (self.registry.id_of(index), self.registry.target(index));
+            (id, target, &**self.registry.identity(index), usage, metadata)
         })
     }
 
-    /// Device slots in use now.
-    pub fn slots_in_use(&self) -> u32 {
-        self.lanes.slots_in_use()
+    /// Device slots of a target in use now.
+    pub fn slots_in_use(&self, target: TargetId) -> u32 {
+        self.lanes.slots_in_use(target)
     }
 
-    /// Whether requests wait for one another: those of some class for a slot and not for a meter,
-    /// while another class is active. O(classes).
+    /// Whether requests wait for one another at any target: those of some class for a slot and not
+    /// for a meter, while another class is active there. O(classes).
     pub fn is_contended(&self) -> bool {
-        let (mut at_work, mut waits) = (0, false);
+        let mut targets = vec![(0, false); self.lanes.targets().count()];
         for class in self.registry.classes() {
             let (queued, running, _) = self.lanes.load_of(class);
-            at_work += u32::from(queued > 0 || running > 0);
-            waits |= queued > 0 && !self.lanes.is_throttled(class);
+            let (at_work, waits) = &mut targets[self.lanes.target_of(class).index()];
+            *at_work += u32::from(queued > 0 || running > 0);
+            *waits |= queued > 0 && !self.lanes.is_throttled(class);
         }
-        waits && at_work > 1
+        targets.into_iter().any(|(at_work, waits)| waits && at_work > 1)
     }
 
     /// Counts active and delayed time up to `now`, also for what still waits or runs. To be called
-    /// before [`Dispatcher::subjects`] where [`SubjectReport::activity`] is read. Poll afterwards.
+    /// before [`Dispatcher::subjects`] or [`Dispatcher::accounts`] where times are read. Poll
+    /// afterwards.
     /// O(subjects + requests).
     pub fn count_activity(&mut self, now: Time) {
         self.advance(now);
@@ -117,17 +121,14 @@ impl Dispatcher {
         }
         self.registry.subjects().map(move |index| {
             let SubjectLoad { queued, running, slots, throttled } = loads[index.raw() as usize];
-            let seen = self.observation.record_of(index);
             SubjectReport {
                 id: self.registry.id_of(index),
+                target: self.registry.target(index),
                 identity: Identity::clone(self.registry.identity(index)),
                 paths: self.registry.paths(index),
                 export: self.registry.export(index).clone(),
-                usage: seen.usage,
-                activity: seen.activity,
-                ops: seen.ops,
-                reads: seen.reads,
-                writes: seen.writes,
+                usage: self.observation.usage_of_subject(index),
+                service: self.observation.service_of_subject(index),
                 queued,
                 running,
                 slots,
@@ -136,10 +137,40 @@ impl Dispatcher {
         })
     }
 
+    /// The service of every subject in each of its classes; O(subjects).
+    pub fn accounts(&self) -> impl Iterator<Item = AccountReport> {
+        self.registry.subjects().flat_map(|index| {
+            let ClosedSubject { id, target, subject } = self.account_subject(index);
+            self.observation.accounts_of(index).map(move |(class, service)| {
+                let subject = AccountSubject { class, ..subject.clone() };
+                AccountReport { id, target, subject, service }
+            })
+        })
+    }
+
+    /// Takes the accounts of subjects that were forgotten since the last call. Before the first call
+    /// none is kept.
+    pub fn take_closed_accounts(&mut self) -> ClosedAccounts {
+        self.observation.take_closed()
+    }
+
+    /// A subject as its accounts name it, without a class.
+    pub(super) fn account_subject(&self, index: SubjectIndex) -> ClosedSubject {
+        let subject = AccountSubject {
+            identity: Identity::clone(self.registry.identity(index)),
+            paths: self.registry.paths(index),
+            export: self.registry.export(index).clone(),
+            class: Arc::default(),
+        };
+        let (id, target) = (self.registry.id_of(index), self.registry.target(index));
+        ClosedSubject { id, target, subject }
+    }
+
     /// Every active and dormant class; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
         let at_rest = self.registry.dormant().map(|(index, id, key)| ClassReport {
             id,
+            target: key.target,
             rule: key.rule.to_string(),
             key: key.values.to_vec(),
             weight: self.terms.weight_of(key),
@@ -154,6 +185,7 @@ impl Dispatcher {
             let (queued, running, slots) = self.lanes.load_of(index);
             ClassReport {
                 id: self.registry.class_id(index),
+                target: key.target,
                 rule: key.rule.to_string(),
                 key: key.values.to_vec(),
                 weight: self.lanes.rule_weight_of(index),
@@ -215,7 +247,7 @@ impl Dispatcher {
         let mut found = BTreeMap::new();
         for kind in OpKind::ALL.iter().copied() {
             let rule = self.terms.rule_for(who, kind, paths);
-            let class = self.registry.key_for(rule, who, kind);
+            let class = self.registry.key_for(TargetId::FIRST, rule, who, kind);
             for terms in self.terms.meters_for(&class, who, kind, paths) {
                 found.entry(terms.key.clone()).or_insert(terms);
             }
@@ -267,11 +299,12 @@ impl Dispatcher {
         let status = |meter: &MeterIndex| self.status_of(&self.meters.figures(*meter, now));
         SubjectDetail {
             id: self.registry.id_of(index),
+            target: self.registry.target(index),
             identity: Identity::clone(self.registry.identity(index)),
             classes,
             indices,
             meters: meters.iter().map(status).collect(),
-            usage: *self.observation.usage_of_subject(index),
+            usage: self.observation.usage_of_subject(index),
         }
     }
 

@@ -12,12 +12,12 @@
 //! S among the ready heads and does not move for reservations and urgent requests. The bound on F
 //! limits how long service beyond its weight (a reservation, a time alone) counts against a class.
 
-use model::{Lane, Nanos, OpKind, Time, WriteMode};
+use model::{Lane, Nanos, OpKind, TargetId, Time, WriteMode};
 
-use super::Lanes;
 use super::class::{LaneClass, NO_SIZE};
 use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest, RequestStage};
+use super::{Lanes, TargetLanes};
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::index::{ClassIndex, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::observation::{AREA_MAX_NS, Observation, WAIT_MIN_NS, WaitedHead};
@@ -33,6 +33,8 @@ pub struct Dispatched {
     pub subject: SubjectId,
     /// The class that paid for it.
     pub class: ClassId,
+    /// The target that it is for.
+    pub target: TargetId,
     /// The kind of the request.
     pub kind: OpKind,
     /// The lane that is to serve it.
@@ -43,6 +45,13 @@ pub struct Dispatched {
     pub queued: Nanos,
     /// How its rule wants writes to reach the backend; `None`: as the target says.
     pub write_mode: Option<WriteMode>,
+}
+
+/// A lane of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LanePlace {
+    pub(crate) target: TargetId,
+    pub(crate) lane: usize,
 }
 
 /// The next step of a lane.
@@ -69,6 +78,7 @@ pub(crate) struct StartedRequest {
     pub(crate) token: u64,
     pub(crate) subject: SubjectIndex,
     pub(crate) class: ClassId,
+    pub(crate) target: TargetId,
     pub(crate) kind: OpKind,
     pub(crate) lane: Lane,
     pub(crate) slots: u32,
@@ -80,37 +90,46 @@ pub(crate) struct StartedRequest {
 }
 
 impl Lanes {
-    /// The lane whose turn it is, and its next step.
+    /// The target and the lane whose turn it is, and its next step.
     #[inline]
-    pub(crate) fn next_choice(&self, now: Time) -> Option<(usize, Choice)> {
-        let order = [self.next_lane, 1 - self.next_lane];
-        if let Some(lane) = order.into_iter().find(|lane| !self.states[*lane].urgent.is_empty()) {
-            return Some((lane, Choice::Urgent));
-        }
-        for lane in order {
-            if let Some(choice) = self.choose(lane, now) {
-                return Some((lane, choice));
-            }
-        }
-        None
+    pub(crate) fn next_choice(&self, now: Time) -> Option<(LanePlace, Choice)> {
+        let count = self.targets.len();
+        (0..count).find_map(|at| {
+            let at = self.next_target + at;
+            self.next_choice_at(if at < count { at } else { at - count }, now)
+        })
     }
 
-    /// Gives the other lane the next turn.
+    /// The next step of a target.
     #[inline]
-    pub(crate) fn end_turn(&mut self, lane: usize) {
-        self.next_lane = 1 - lane;
+    fn next_choice_at(&self, at: usize, now: Time) -> Option<(LanePlace, Choice)> {
+        let target = &self.targets[at];
+        let order = [target.next_lane, 1 - target.next_lane];
+        let place = |lane| LanePlace { target: TargetId::new(at), lane };
+        if let Some(lane) = order.into_iter().find(|lane| !target.states[*lane].urgent.is_empty()) {
+            return Some((place(lane), Choice::Urgent));
+        }
+        order.into_iter().find_map(|lane| Some((place(lane), self.choose(target, lane, now)?)))
+    }
+
+    /// Gives the other lane, and the next target, the next turn.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, place: LanePlace) {
+        let at = place.target.index();
+        self.targets[at].next_lane = 1 - place.lane;
+        self.next_target = if at + 1 < self.targets.len() { at + 1 } else { 0 };
     }
 
     /// The next step of a lane without urgent requests, if any.
     #[inline]
-    fn choose(&self, lane: usize, now: Time) -> Option<Choice> {
-        let state = &self.states[lane];
+    fn choose(&self, target: &TargetLanes, lane: usize, now: Time) -> Option<Choice> {
+        let state = &target.states[lane];
         if state.free() == 0 {
             return None;
         }
         let (size, head) = state.ready.first()?;
         if let Some((due, class)) = state.first_reserved()
-            && due <= self.reservation_clock.at(now)
+            && due <= target.reservation_clock.at(now)
         {
             let fits = self.slots_of_reservation(class, lane) <= state.free();
             return fits.then_some(Choice::Reservation { class });
@@ -123,15 +142,23 @@ impl Lanes {
             return None;
         }
         let (_, class) = state.ready.first_up_to(free.ilog2() as u8)?;
-        self.may_overtake(class, head, lane).then_some(Choice::Backfill { class, over: head })
+        let may = self.may_overtake(target, class, head, lane);
+        may.then_some(Choice::Backfill { class, over: head })
     }
 
     /// Whether a class is near enough to the head to overtake it: by no more than D of the smallest
     /// requests. A budget for each head alone would start again with the next head. Then a light
     /// class of small requests could overtake every single request of a heavy class of large ones.
     /// It would end up with more than the heavy class, whatever the weights.
-    fn may_overtake(&self, class: ClassIndex, head: ClassIndex, lane: usize) -> bool {
-        let lead = self.target.costs.unit_cost().saturating_mul(self.states[lane].slots_max.into());
+    fn may_overtake(
+        &self,
+        target: &TargetLanes,
+        class: ClassIndex,
+        head: ClassIndex,
+        lane: usize,
+    ) -> bool {
+        let unit = target.params.costs.unit_cost();
+        let lead = unit.saturating_mul(target.states[lane].slots_max.into());
         let own = &self.classes[class];
         let head_start = self.classes[head].lanes[lane].start;
         own.lanes[lane].start <= head_start.after(lead, own.phi)
@@ -168,7 +195,8 @@ impl Lanes {
     #[inline]
     fn advance_virtual_time(&mut self, class: ClassIndex, least: ClassIndex, lane: usize) {
         let least_start = self.classes[least].lanes[lane].start;
-        let state = &mut self.states[lane];
+        let at = self.classes[class].target.index();
+        let state = &mut self.targets[at].states[lane];
         state.v = state.v.max(least_start);
         if least != class {
             let passed = state.slots(self.classes[class].lanes[lane].size);
@@ -230,8 +258,10 @@ impl Lanes {
     #[inline]
     pub(crate) fn take_head(&mut self, place: QueuePlace, now: Time) -> bool {
         let QueuePlace { class, lane, queue } = place;
-        let Lanes { classes, states, requests, .. } = self;
-        let (own, state) = (&mut classes[class], &mut states[lane]);
+        let Lanes { classes, targets, requests, .. } = self;
+        let own = &mut classes[class];
+        let target = &mut targets[own.target.index()];
+        let state = &mut target.states[lane];
         let standing = &mut own.lanes[lane];
         let index = standing.queues[queue].head();
         let request = &mut requests[index];
@@ -257,7 +287,7 @@ impl Lanes {
             own.slots_in_use += slots;
             own.delay.carry_over();
             let is_single = state.slots_in_use == slots;
-            self.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
+            target.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
         }
         own.queued -= 1;
         standing.ready &= !(1 << queue);
@@ -270,17 +300,18 @@ impl Lanes {
     /// Takes the first urgent request of a lane out, and charges its class.
     pub(crate) fn take_urgent(
         &mut self,
-        lane: usize,
+        place: LanePlace,
         now: Time,
         seen: &mut Observation,
     ) -> RequestIndex {
-        let state = &mut self.states[lane];
+        let target = &mut self.targets[place.target.index()];
+        let state = &mut target.states[place.lane];
         let index = state.urgent.head();
         state.urgent.unlink(index, &mut self.requests, now);
         let QueuedRequest { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
-        if lane == DEVICE {
-            self.single_request = OptionalIndex::NONE;
+        if place.lane == DEVICE {
+            target.single_request = OptionalIndex::NONE;
         }
         self.charge_tags(index, 0, cost, now, seen);
         index
@@ -289,18 +320,19 @@ impl Lanes {
     /// Marks a request that was taken out as running.
     #[inline]
     pub(crate) fn run(&mut self, index: RequestIndex, now: Time) -> StartedRequest {
-        self.queued -= 1;
         let id = self.id_of(index);
         let request = &mut self.requests[index];
         request.stage = RequestStage::Running;
         request.started = now;
         let class = &mut self.classes[request.class];
         class.running += 1;
+        self.targets[class.target.index()].queued -= 1;
         StartedRequest {
             id,
             token: request.token,
             subject: request.subject,
             class: class.id,
+            target: class.target,
             kind: request.kind,
             lane: LANES[usize::from(request.lane)],
             slots: request.slots,
@@ -337,8 +369,10 @@ impl Lanes {
         if lane == DEVICE && self.classes[class].lanes[lane].size == NO_SIZE {
             self.apply_delay(class);
         }
-        let Lanes { classes, states, requests, .. } = self;
-        let (own, state) = (&classes[class], &states[lane]);
+        let Lanes { classes, targets, requests, .. } = self;
+        let own = &classes[class];
+        let at = own.target.index();
+        let state = &targets[at].states[lane];
         let fits = |own: &LaneClass, size| lane != DEVICE || own.cap_allows(state.slots(size));
         let head = own.lanes[lane].first(requests);
         let head = head.map(|queue| &requests[own.lanes[lane].queues[queue].head()]);
@@ -346,7 +380,7 @@ impl Lanes {
         if own.slots_cap != u32::MAX && (own.lanes[lane].size == NO_SIZE) != head.is_none() {
             self.count_capped(class, lane, now, seen);
         }
-        let (own, state) = (&mut self.classes[class], &mut self.states[lane]);
+        let (own, state) = (&mut self.classes[class], &mut self.targets[at].states[lane]);
         let standing = &mut own.lanes[lane];
         match head {
             None if standing.size == NO_SIZE => {}
@@ -391,7 +425,8 @@ impl Lanes {
     ) {
         let QueuedRequest { class, lane, kind, .. } = self.requests[index];
         let lane = usize::from(lane);
-        let (own, state) = (&mut self.classes[class], &self.states[lane]);
+        let own = &mut self.classes[class];
+        let state = &self.targets[own.target.index()].states[lane];
         let phi = own.phi_of(kind);
         let standing = &mut own.lanes[lane];
         if new >= old {

@@ -10,7 +10,7 @@
 //! A class has at most one entry in its lane's ready heaps: its earliest-arrived ready head.
 //! Requests live in one slab and are linked both ways, so any of them can leave in O(1).
 
-use model::{Direction, OpKind, Share, Time, Weight, WriteMode};
+use model::{Direction, OpKind, Share, TargetId, Time, Weight, WriteMode};
 
 use super::remote_delay::RemoteDelay;
 use super::request::{QUEUES, QueuedRequest};
@@ -68,6 +68,7 @@ pub(super) struct LaneClass {
     pub(super) write_mode: Option<WriteMode>,
     /// Whether `reservation` is set.
     pub(super) reserved: bool,
+    pub(super) target: TargetId,
     /// Bits of the parents of other rules that its requests count for.
     pub(super) watched: u64,
     pub(super) id: ClassId,
@@ -129,7 +130,7 @@ pub(super) struct ClassQueue {
 pub(super) type Requests = Slab<RequestIndex, QueuedRequest>;
 
 impl LaneClass {
-    pub(super) fn new(id: ClassId) -> LaneClass {
+    pub(super) fn new(id: ClassId, target: TargetId) -> LaneClass {
         LaneClass {
             lanes: [ClassLane::EMPTY; 2],
             phi: EffectiveWeight::ONE,
@@ -137,6 +138,7 @@ impl LaneClass {
             slots_cap: u32::MAX,
             slots_in_use: 0,
             reserved: false,
+            target,
             reservation: None,
             write_mode: None,
             queued: 0,

@@ -1,6 +1,6 @@
 //! Classes come and go, and their terms change.
 
-use model::{Rate, Share, Time};
+use model::{Rate, Share, TargetId, Time};
 
 use super::Lanes;
 use super::class::{ClassTerms, DormantLanes, LaneClass};
@@ -16,9 +16,10 @@ impl Lanes {
         &mut self,
         index: ClassIndex,
         id: ClassId,
+        target: TargetId,
         dormant: Option<DormantIndex>,
     ) {
-        let mut class = LaneClass::new(id);
+        let mut class = LaneClass::new(id, target);
         if let Some(dormant) = dormant {
             let DormantLanes { finish, reservation } = self.dormant[dormant];
             for (standing, finish) in class.lanes.iter_mut().zip(finish) {
@@ -27,8 +28,9 @@ impl Lanes {
             class.reservation = reservation;
         }
         self.classes.put(index, class);
-        for lane in &mut self.states {
-            lane.grow_classes(self.classes.span());
+        let classes = self.classes.span();
+        for lane in &mut self.targets[target.index()].states {
+            lane.grow_classes(classes);
         }
     }
 
@@ -52,7 +54,7 @@ impl Lanes {
     pub(crate) fn set_terms(&mut self, class: ClassIndex, terms: &ClassTerms, now: Time) {
         let unit = |own: &LaneClass| own.reservation.as_ref().map(|own| own.rate().is_bytes());
         let before = unit(&self.classes[class]);
-        let clock = self.reservation_clock.at(now);
+        let clock = self.of_class(class).reservation_clock.at(now);
         self.classes[class].set_terms(terms, clock);
         if before.is_some() && unit(&self.classes[class]) != before {
             self.forget_reserved(class);
@@ -62,11 +64,11 @@ impl Lanes {
 
     /// Changes the share of the weight and the reservation of a class.
     pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
+        let clock = self.of_class(class).reservation_clock.at(now);
         let own = &mut self.classes[class];
         own.set_weight(own.weight, part, proxies);
         if let Some(reservation) = &mut own.reservation {
-            let terms = ReservationTerms { part, ..reservation.terms() };
-            reservation.set(terms, self.reservation_clock.at(now));
+            reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
         self.bound_lag(class);
         for lane in 0..LANES.len() {
@@ -75,8 +77,14 @@ impl Lanes {
     }
 
     /// Changes the share of the reservation of a dormant class.
-    pub(crate) fn set_part_of_dormant(&mut self, dormant: DormantIndex, part: Share, now: Time) {
-        let clock = self.reservation_clock.at(now);
+    pub(crate) fn set_part_of_dormant(
+        &mut self,
+        dormant: DormantIndex,
+        target: TargetId,
+        part: Share,
+        now: Time,
+    ) {
+        let clock = self.targets[target.index()].reservation_clock.at(now);
         if let Some(reservation) = &mut self.dormant[dormant].reservation {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
@@ -84,7 +92,7 @@ impl Lanes {
 
     /// Changes the rate of the reservation of a class, if it has one.
     pub(crate) fn set_reserved_rate(&mut self, class: ClassIndex, rate: Rate, now: Time) {
-        let clock = self.reservation_clock.at(now);
+        let clock = self.of_class(class).reservation_clock.at(now);
         if let Some(reservation) = &mut self.classes[class].reservation {
             reservation.set(ReservationTerms { rate, ..reservation.terms() }, clock);
         }
@@ -96,7 +104,8 @@ impl Lanes {
     /// Bounds the finish tags of a class whose weight changed by what its weight allows.
     fn bound_lag(&mut self, class: ClassIndex) {
         let own = &mut self.classes[class];
-        for (standing, state) in own.lanes.iter_mut().zip(&self.states) {
+        let states = &self.targets[own.target.index()].states;
+        for (standing, state) in own.lanes.iter_mut().zip(states) {
             standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
         }
     }
@@ -107,7 +116,8 @@ impl Lanes {
             if request.class == class && request.is_reserved() {
                 request.set_reserved(false);
                 let lane = usize::from(request.lane);
-                self.states[lane].reservation_slots_in_use -= request.slots;
+                let target = &mut self.targets[self.classes[class].target.index()];
+                target.states[lane].reservation_slots_in_use -= request.slots;
             }
         }
     }

@@ -12,8 +12,8 @@ use super::class::{ClassQueue, NO_SIZE};
 use super::lane::DEVICE;
 use super::request::{QueuePlace, RequestStage};
 use crate::index::{ChainIndex, OptionalIndex, RequestIndex};
+use crate::meters::{LinePlace, MeterPayer};
 use crate::observation::{CausePlace, MeterId, Observation, ReadyCause, WaitedArea};
-use crate::tags::EffectiveWeight;
 
 /// A head that has meters to pay.
 #[derive(Clone, Copy, Debug)]
@@ -24,19 +24,6 @@ pub(crate) struct PayingHead {
     pub(crate) passed: u8,
     /// Bit i: that meter let it go, or let it try.
     pub(crate) visited: u8,
-}
-
-/// A head that waits at a meter of its chain.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitingHead {
-    pub(crate) chain: ChainIndex,
-    /// The position of the meter in the chain.
-    pub(crate) at: u8,
-    pub(crate) cost: u64,
-    /// Number of its arrival.
-    pub(crate) number: u64,
-    /// The weight of its class.
-    pub(crate) weight: EffectiveWeight,
 }
 
 impl Lanes {
@@ -50,15 +37,17 @@ impl Lanes {
         Some(PayingHead { chain, amount, passed: fifo.passed, visited: fifo.visited() })
     }
 
-    /// The head of a queue, which waits at a meter.
+    /// The head of a queue, which waits at a meter: what it pays, and how it stands in line.
     #[inline]
-    pub(crate) fn waiting_head(&self, place: QueuePlace) -> WaitingHead {
+    pub(crate) fn waiting_head(&self, place: QueuePlace) -> MeterPayer {
         let own = &self.classes[place.class];
         let fifo = &own.lanes[place.lane].queues[place.queue];
         let request = &self.requests[fifo.head()];
-        WaitingHead {
+        MeterPayer {
             chain: request.chain.known(),
             at: fifo.at,
+            line: LinePlace { target: own.target, lane: place.lane },
+            waiter: place.waiter(),
             cost: request.cost,
             number: request.number,
             weight: own.phi,
@@ -180,7 +169,8 @@ impl Lanes {
     /// The cause for which a ready head waits, or waited since `began`.
     pub(crate) fn ready_cause(&self, place: QueuePlace, began: Time) -> ReadyCause {
         let QueuePlace { class, lane, .. } = place;
-        let (own, state) = (&self.classes[class], &self.states[lane]);
+        let own = &self.classes[class];
+        let state = &self.targets[own.target.index()].states[lane];
         let standing = &own.lanes[lane];
         if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
             return ReadyCause::Slots;

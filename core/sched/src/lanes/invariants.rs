@@ -2,7 +2,7 @@
 
 use super::Lanes;
 use super::class::{ClassLane, LaneClass, NO_SIZE};
-use super::lane::{DEVICE, LANES};
+use super::lane::{DEVICE, LANES, LaneState};
 use super::request::{QUEUES, QueuePlace, QueuedRequest, RequestStage};
 use crate::index::{ClassIndex, OptionalIndex, TableIndex as _};
 
@@ -29,9 +29,11 @@ impl Lanes {
 
     /// Slots in use are those of the running requests.
     fn check_slots(&self) {
-        for (lane, state) in self.states.iter().enumerate() {
-            let here =
-                |r: &QueuedRequest| r.stage == RequestStage::Running && usize::from(r.lane) == lane;
+        for (at, lane, state) in self.all_states() {
+            let is_at = |r: &QueuedRequest| {
+                self.classes[r.class].target.index() == at && usize::from(r.lane) == lane
+            };
+            let here = |r: &QueuedRequest| r.stage == RequestStage::Running && is_at(r);
             let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
             assert_eq!(state.slots_in_use, held, "slots in use in lane {lane}");
             let promised = |r: &QueuedRequest| here(r) && r.is_reserved();
@@ -41,8 +43,19 @@ impl Lanes {
                 "slots of reservations in lane {lane}"
             );
         }
-        let waiting = self.requests_where(|r| r.stage != RequestStage::Running).count();
-        assert_eq!(self.queued, waiting, "requests that wait");
+        for (at, target) in self.targets.iter().enumerate() {
+            let is_at = |r: &QueuedRequest| self.classes[r.class].target.index() == at;
+            let waits = |r: &QueuedRequest| r.stage != RequestStage::Running && is_at(r);
+            assert_eq!(target.queued, self.requests_where(waits).count(), "requests that wait");
+        }
+    }
+
+    /// The lanes of all targets.
+    fn all_states(&self) -> impl Iterator<Item = (usize, usize, &LaneState)> {
+        let targets = self.targets.iter().enumerate();
+        targets.flat_map(|(at, target)| {
+            target.states.iter().enumerate().map(move |(lane, state)| (at, lane, state))
+        })
     }
 
     fn check_counts(&self, index: ClassIndex, class: &LaneClass) {
@@ -66,7 +79,7 @@ impl Lanes {
         for queue in 0..QUEUES {
             self.check_queue(QueuePlace { class: index, lane, queue }, standing);
         }
-        let state = &self.states[lane];
+        let state = &self.targets[class.target.index()].states[lane];
         let head = standing.first(&self.requests);
         let head = head.map(|queue| &self.requests[standing.queues[queue].head()]);
         let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));
@@ -100,10 +113,11 @@ impl Lanes {
     }
 
     fn check_heaps(&self) {
-        for (lane, state) in self.states.iter().enumerate() {
+        for (at, lane, state) in self.all_states() {
             state.ready.check();
             state.reserved.check(&state.reserved_positions);
             for (size, key, class) in state.ready.iter() {
+                assert_eq!(self.classes[class].target.index(), at, "target of {class:?}");
                 let standing = &self.classes[class].lanes[lane];
                 let queue = standing.first(&self.requests).expect("a ready head");
                 let number = self.requests[standing.queues[queue].head()].number;

@@ -24,21 +24,20 @@ mod reservation_clock;
 mod slot_controller;
 mod slots;
 
-use model::{Amount, Lane, Nanos, OpKind, Time, Weight};
+use model::{Amount, Lane, Nanos, OpKind, TargetId, Time, Weight};
 
-use crate::ids::RequestId;
+use crate::ids::{ClassId, RequestId};
 use crate::index::{
     ChainIndex, ClassIndex, DormantIndex, OptionalIndex, RequestIndex, TableIndex as _,
 };
 use crate::observation::Observation;
-use crate::slab::{Parts, Slab};
+use crate::slab::Parts;
 use crate::tags::EffectiveWeight;
 
-pub(crate) use choose::Choice;
 pub use choose::Dispatched;
+pub(crate) use choose::{Choice, LanePlace};
 pub(crate) use class::ClassTerms;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
-pub(crate) use heads::WaitingHead;
 pub(crate) use lane::{DEVICE, LANES};
 pub(crate) use request::{NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
 pub(crate) use reservation::ReservationTerms;
@@ -69,16 +68,24 @@ pub struct TargetParams {
     pub recalibrate: bool,
 }
 
-/// The lanes of one target, with all requests in them.
-#[derive(Debug)]
+/// The lanes of all targets, with all requests in them. A class is at one target.
+#[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    target: TargetParams,
-    states: [LaneState; 2],
+    /// By [`TargetId`].
+    targets: Vec<TargetLanes>,
     requests: Requests,
     classes: Parts<ClassIndex, LaneClass>,
     dormant: Parts<DormantIndex, DormantLanes>,
     /// The number of requests that ever arrived.
     arrivals: u64,
+    /// The target that is tried first: the one after the last that dispatched.
+    next_target: usize,
+}
+
+/// The lanes of one target.
+#[derive(Debug)]
+struct TargetLanes {
+    states: [LaneState; 2],
     queued: usize,
     /// The lane that is tried first: the one that did not dispatch last.
     next_lane: usize,
@@ -87,26 +94,52 @@ pub(crate) struct Lanes {
     single_request: OptionalIndex<RequestIndex>,
     slot_controller: Option<SlotController>,
     observed: Observed,
+    params: TargetParams,
 }
 
-impl Lanes {
-    pub(crate) fn new(target: TargetParams) -> Lanes {
-        let mut new = Lanes {
-            states: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
-            slot_controller: SlotController::of(&target),
-            observed: Observed::default(),
-            target,
-            requests: Slab::default(),
-            classes: Parts::default(),
-            dormant: Parts::default(),
-            arrivals: 0,
+impl TargetLanes {
+    fn new(params: TargetParams) -> TargetLanes {
+        let mut new = TargetLanes {
+            states: [LaneState::new(params.threads), LaneState::new(params.slots_max)],
             queued: 0,
             next_lane: 0,
             reservation_clock: ReservationClock::new(),
             single_request: OptionalIndex::NONE,
+            slot_controller: SlotController::of(&params),
+            observed: Observed::default(),
+            params,
         };
-        new.set_units();
+        new.set_unit();
         new
+    }
+
+    /// Passes the cost of the smallest request to the device lane.
+    fn set_unit(&mut self) {
+        let unit = self.params.costs.unit_cost();
+        self.states[DEVICE].set_unit(unit);
+    }
+
+    /// Cost in ns and size of a request in a lane.
+    #[inline]
+    fn weigh(&self, lane: usize, kind: OpKind, amount: Amount) -> (u64, u8) {
+        let costs = &self.params.costs;
+        if lane != DEVICE {
+            return (costs.charge(LANES[lane], kind, amount).get(), 0);
+        }
+        let (cost, size) = costs.charge_and_size(kind, amount, self.params.slots_max);
+        (cost.get(), size)
+    }
+}
+
+impl Lanes {
+    /// Makes the lanes of a new target.
+    ///
+    /// # Panics
+    /// Beyond [`TargetId::MAX_COUNT`] targets.
+    pub(crate) fn add_target(&mut self, params: TargetParams) -> TargetId {
+        let target = TargetId::new(self.targets.len());
+        self.targets.push(TargetLanes::new(params));
+        target
     }
 
     // ---- requests come and go ----
@@ -114,7 +147,7 @@ impl Lanes {
     /// Takes a request in; it waits in no queue yet.
     #[inline]
     pub(crate) fn insert(&mut self, new: NewRequest, now: Time) -> RequestIndex {
-        let (cost, size) = self.weigh(new.lane, new.kind, new.amount);
+        let (cost, size) = self.of_class(new.class).weigh(new.lane, new.kind, new.amount);
         self.arrivals += 1;
         self.requests.insert(QueuedRequest::new(new, self.arrivals, cost, size, now))
     }
@@ -122,13 +155,14 @@ impl Lanes {
     /// Puts a request at the end of its queue. Returns the queue if it is its head.
     #[inline]
     pub(crate) fn queue_up(&mut self, index: RequestIndex, now: Time) -> Option<QueuePlace> {
-        self.queued += 1;
         let request = &self.requests[index];
         let (place, stage) = (request.place(), request.stage);
         let own = &mut self.classes[place.class];
         own.queued += 1;
+        let target = &mut self.targets[own.target.index()];
+        target.queued += 1;
         if stage == RequestStage::Urgent {
-            self.states[place.lane].urgent.push(index, &mut self.requests, now);
+            target.states[place.lane].urgent.push(index, &mut self.requests, now);
             return None;
         }
         let fifo = &mut own.lanes[place.lane].queues[place.queue];
@@ -141,13 +175,15 @@ impl Lanes {
     pub(crate) fn unlink(&mut self, index: RequestIndex, now: Time) {
         let request = &self.requests[index];
         let (place, stage) = (request.place(), request.stage);
+        let own = &mut self.classes[place.class];
+        let target = &mut self.targets[own.target.index()];
+        own.queued -= 1;
+        target.queued -= 1;
         let fifo = match stage {
-            RequestStage::Urgent => &mut self.states[place.lane].urgent,
-            _ => &mut self.classes[place.class].lanes[place.lane].queues[place.queue],
+            RequestStage::Urgent => &mut target.states[place.lane].urgent,
+            _ => &mut own.lanes[place.lane].queues[place.queue],
         };
         fifo.unlink(index, &mut self.requests, now);
-        self.queued -= 1;
-        self.classes[place.class].queued -= 1;
     }
 
     /// Forgets a request that is in no queue.
@@ -160,7 +196,8 @@ impl Lanes {
     pub(crate) fn free_slots(&mut self, index: RequestIndex, now: Time, seen: &mut Observation) {
         let request = &self.requests[index];
         let (class, lane, slots) = (request.class, usize::from(request.lane), request.slots);
-        let state = &mut self.states[lane];
+        let own = &mut self.classes[class];
+        let state = &mut self.targets[own.target.index()].states[lane];
         state.slots_in_use -= slots;
         if request.is_reserved() {
             state.reservation_slots_in_use -= slots;
@@ -168,7 +205,6 @@ impl Lanes {
         if lane != DEVICE {
             return;
         }
-        let own = &mut self.classes[class];
         own.slots_in_use -= slots;
         if own.slots_cap != u32::MAX {
             self.refresh(class, lane, now, seen);
@@ -184,7 +220,7 @@ impl Lanes {
     /// Notes that a request of a class ended in a lane.
     #[inline]
     pub(crate) fn note_served(&mut self, lane: usize, class: ClassIndex, now: Time) {
-        self.states[lane].note_served(class, now);
+        self.of_class_mut(class).states[lane].note_served(class, now);
     }
 
     /// Replaces the charge of a running request by the charge for `served`.
@@ -197,8 +233,8 @@ impl Lanes {
     ) {
         let request = &self.requests[index];
         let (lane, kind, cost) = (usize::from(request.lane), request.kind, request.cost);
-        let reserved = request.is_reserved();
-        let new = self.target.costs.charge(LANES[lane], kind, served).get();
+        let (reserved, class) = (request.is_reserved(), request.class);
+        let new = self.of_class(class).params.costs.charge(LANES[lane], kind, served).get();
         self.charge_tags(index, cost, new, now, seen);
         if reserved {
             self.correct_reserve(index, served, now);
@@ -222,13 +258,13 @@ impl Lanes {
         assert!(usize::from(lane) != DEVICE, "request {index:?} already is in the device lane");
         self.free_slots(index, now, seen);
         let nothing = Amount::new(0, amount.ops.get().min(1));
-        let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
+        let attempt = self.of_class(class).params.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
         self.charge_tags(index, cost, attempt, now, seen);
         if self.requests[index].is_reserved() {
             self.correct_reserve(index, Amount::default(), now);
         }
-        let (cost, size) = self.weigh(DEVICE, kind, amount);
+        let (cost, size) = self.of_class(class).weigh(DEVICE, kind, amount);
         self.classes[class].running -= 1;
         let request = &mut self.requests[index];
         request.arrived = now.before(request.started.since(request.arrived));
@@ -286,31 +322,28 @@ impl Lanes {
     // ---- rules and the target change ----
 
     /// Replaces slots and costs; [`Lanes::weigh_again`] is to follow.
-    pub(crate) fn set_target(&mut self, target: TargetParams) {
-        self.states[0].slots_max = target.threads.max(1);
-        self.states[DEVICE].slots_max = target.slots_max.max(1);
-        self.slot_controller = SlotController::of(&target);
-        self.observed = Observed::default();
-        self.target = target;
+    pub(crate) fn set_target(&mut self, target: TargetId, params: TargetParams) {
+        let known = &mut self.targets[target.index()];
+        known.states[0].slots_max = params.threads.max(1);
+        known.states[DEVICE].slots_max = params.slots_max.max(1);
+        known.slot_controller = SlotController::of(&params);
+        known.observed = Observed::default();
+        known.params = params;
     }
 
-    /// Sets the number of device slots that are reserved for reservations.
+    /// Sets the number of device slots of each target that are reserved for reservations.
     pub(crate) fn set_reserved_slots(&mut self, slots: u32) {
-        self.states[DEVICE].reserved_slots = slots;
-    }
-
-    /// Passes the cost of the smallest request to the device lane.
-    fn set_units(&mut self) {
-        let unit = self.target.costs.unit_cost();
-        self.states[DEVICE].set_unit(unit);
+        for target in &mut self.targets {
+            target.states[DEVICE].reserved_slots = slots;
+        }
     }
 
     /// Charges waiting requests that were taken out by the current costs.
     pub(crate) fn weigh_again(&mut self, waiting: &[RequestIndex]) {
-        self.set_units();
+        self.targets.iter_mut().for_each(TargetLanes::set_unit);
         for index in waiting {
-            let QueuedRequest { lane, kind, amount, .. } = self.requests[*index];
-            let (cost, size) = self.weigh(lane.into(), kind, amount);
+            let QueuedRequest { class, lane, kind, amount, .. } = self.requests[*index];
+            let (cost, size) = self.of_class(class).weigh(lane.into(), kind, amount);
             let request = &mut self.requests[*index];
             (request.cost, request.size) = (cost, size);
         }
@@ -330,12 +363,14 @@ impl Lanes {
                 standing.size = NO_SIZE;
             }
         }
-        for state in &mut self.states {
-            state.ready.clear();
-            state.reserved.clear(&mut state.reserved_positions);
-            state.urgent = ClassQueue::default();
+        for target in &mut self.targets {
+            target.queued = 0;
+            for state in &mut target.states {
+                state.ready.clear();
+                state.reserved.clear(&mut state.reserved_positions);
+                state.urgent = ClassQueue::default();
+            }
         }
-        self.queued = 0;
         let waits = |index: &RequestIndex| self.requests[*index].stage != RequestStage::Running;
         let mut waiting: Vec<RequestIndex> = self.requests.indices().filter(waits).collect();
         waiting.sort_unstable_by_key(|index| self.requests[*index].number);
@@ -383,21 +418,44 @@ impl Lanes {
 
     /// How many requests wait.
     pub(crate) fn queued(&self) -> usize {
-        self.queued
+        self.targets.iter().map(|target| target.queued).sum()
     }
 
-    pub(crate) fn target(&self) -> &TargetParams {
-        &self.target
+    /// How many requests wait for a target.
+    pub(crate) fn queued_at(&self, target: TargetId) -> usize {
+        self.targets[target.index()].queued
+    }
+
+    /// The ids of all targets.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = TargetId> + use<> {
+        (0..self.targets.len()).map(TargetId::new)
+    }
+
+    /// The parameters of a target.
+    pub(crate) fn params(&self, target: TargetId) -> &TargetParams {
+        &self.targets[target.index()].params
     }
 
     /// D: the target's `slots_max`, or less to meet its latency.
-    pub(crate) fn slots_max(&self) -> u32 {
-        self.states[DEVICE].slots_max
+    pub(crate) fn slots_max(&self, target: TargetId) -> u32 {
+        self.targets[target.index()].states[DEVICE].slots_max
     }
 
-    /// Device slots in use now.
-    pub(crate) fn slots_in_use(&self) -> u32 {
-        self.states[DEVICE].slots_in_use
+    /// Device slots of a target in use now.
+    pub(crate) fn slots_in_use(&self, target: TargetId) -> u32 {
+        self.targets[target.index()].states[DEVICE].slots_in_use
+    }
+
+    /// The id of a class.
+    #[inline]
+    pub(crate) fn class_id(&self, class: ClassIndex) -> ClassId {
+        self.classes[class].id
+    }
+
+    /// The target of a class.
+    #[inline]
+    pub(crate) fn target_of(&self, class: ClassIndex) -> TargetId {
+        self.classes[class].target
     }
 
     /// Requests of a class that wait, that run, and the device slots that it uses.
@@ -438,19 +496,19 @@ impl Lanes {
         self.classes[class].reserved
     }
 
-    /// Whether a lane has a free slot.
-    pub(crate) fn has_free_slot(&self, lane: usize) -> bool {
-        self.states[lane].free() > 0
+    /// Whether a lane of a target has a free slot.
+    pub(crate) fn has_free_slot(&self, target: TargetId, lane: usize) -> bool {
+        self.targets[target.index()].states[lane].free() > 0
     }
 
-    /// Cost in ns and size of a request in a lane.
+    /// The lanes of a class's target.
     #[inline]
-    fn weigh(&self, lane: usize, kind: OpKind, amount: Amount) -> (u64, u8) {
-        let costs = &self.target.costs;
-        if lane != DEVICE {
-            return (costs.charge(LANES[lane], kind, amount).get(), 0);
-        }
-        let (cost, size) = costs.charge_and_size(kind, amount, self.target.slots_max);
-        (cost.get(), size)
+    fn of_class(&self, class: ClassIndex) -> &TargetLanes {
+        &self.targets[self.classes[class].target.index()]
+    }
+
+    #[inline]
+    fn of_class_mut(&mut self, class: ClassIndex) -> &mut TargetLanes {
+        &mut self.targets[self.classes[class].target.index()]
     }
 }

@@ -18,12 +18,12 @@
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
 //! request in the reservation phase. Beyond that its class goes by weight.
 
-use model::{Amount, Nanos, Rate, Share, Time};
+use model::{Amount, Nanos, Rate, Share, TargetId, Time};
 
-use super::Lanes;
 use super::class::NO_SIZE;
 use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest};
+use super::{Lanes, TargetLanes};
 use crate::index::{ClassIndex, RequestIndex, TableIndex as _};
 use crate::pacer::{Pacer, RESERVATION_CATCH_UP_NS as CATCH_UP_NS};
 use crate::tags::time_key;
@@ -148,28 +148,38 @@ impl ReservationTerms {
 impl Lanes {
     /// When a lane's earliest reservation falls due, if that lets a head go that could not go
     /// before.
-    pub(crate) fn reservation_deadline(&self, lane: usize, now: Time) -> Option<Time> {
-        let (due, class) = self.states[lane].first_reserved()?;
-        let fits = self.slots_of_reservation(class, lane) <= self.states[lane].free();
-        (due > self.reservation_clock.at(now) && fits).then_some(self.reservation_clock.when(due))
+    pub(crate) fn reservation_deadline(
+        &self,
+        target: TargetId,
+        lane: usize,
+        now: Time,
+    ) -> Option<Time> {
+        let target = &self.targets[target.index()];
+        let (state, clock) = (&target.states[lane], &target.reservation_clock);
+        let (due, class) = state.first_reserved()?;
+        let fits = self.slots_of_reservation(class, lane) <= state.free();
+        (due > clock.at(now) && fits).then_some(clock.when(due))
     }
 
-    /// The shortfall of reservations in the last second, in parts per million.
-    pub(crate) fn reservation_shortfall_ppm(&self, now: Time) -> u64 {
-        self.reservation_clock.cut_ppm(self.reservation_lag(now), now)
+    /// The shortfall of a target's reservations in the last second, in parts per million.
+    pub(crate) fn reservation_shortfall_ppm(&self, target: TargetId, now: Time) -> u64 {
+        let lanes = &self.targets[target.index()];
+        lanes.reservation_clock.cut_ppm(self.reservation_lag(lanes, now), now)
     }
 
     /// Lets time pass for the reservations.
     #[inline]
     pub(crate) fn advance(&mut self, now: Time) {
-        self.reservation_clock.advance(now);
+        for target in &mut self.targets {
+            target.reservation_clock.advance(now);
+        }
     }
 
     /// Slots for the head of a class that goes first by its reservation.
     pub(super) fn slots_of_reservation(&self, class: ClassIndex, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
         let head = self.classes[class].lanes[lane].queues[queue].head();
-        self.states[lane].slots(self.requests[head].size)
+        self.of_class(class).states[lane].slots(self.requests[head].size)
     }
 
     /// The queue whose ready head goes first by its class's reservation.
@@ -189,7 +199,8 @@ impl Lanes {
 
     /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
     pub(super) fn reserve_key(&self, class: ClassIndex, lane: usize) -> Option<u128> {
-        let (own, state) = (&self.classes[class], &self.states[lane]);
+        let own = &self.classes[class];
+        let state = &self.targets[own.target.index()].states[lane];
         if own.lanes[lane].size == NO_SIZE {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
@@ -203,8 +214,10 @@ impl Lanes {
     /// Updates the position of a class among a lane's reserved ones.
     pub(super) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
-        let waits_there = self.states[1 - lane].reserved_positions.holds(raw);
-        let state = &mut self.states[lane];
+        let target = &mut self.targets[self.classes[class].target.index()];
+        let clock = target.reservation_clock.at(now);
+        let waits_there = target.states[1 - lane].reserved_positions.holds(raw);
+        let state = &mut target.states[lane];
         match key {
             Some(key) => {
                 if !state.reserved_positions.holds(raw) {
@@ -213,7 +226,7 @@ impl Lanes {
                     let own = &mut self.classes[class].lanes;
                     own[lane].reservation_since = match waits_there {
                         true => own[1 - lane].reservation_since,
-                        false => self.reservation_clock.at(now),
+                        false => clock,
                     };
                 }
                 state.reserved.put(key, raw, &mut state.reserved_positions);
@@ -232,15 +245,16 @@ impl Lanes {
         self.requests[index].set_reserved(true);
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
+        let target = &mut self.targets[own.target.index()];
         let Some(reservation) = &mut own.reservation else { return };
         if let Some(late) = reservation.late_since(amount) {
-            self.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
+            target.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
         }
         let as_bytes = match reservation.counts(amount) {
             true => 0,
-            false => self.target.costs.device_bytes(kind, amount),
+            false => target.params.costs.device_bytes(kind, amount),
         };
-        let clock = self.reservation_clock.at(now);
+        let clock = target.reservation_clock.at(now);
         reservation.charge(ReservationCharge { amount, as_bytes }, clock);
         self.refresh_reserve(class, 1 - lane, now);
     }
@@ -248,13 +262,15 @@ impl Lanes {
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.
     pub(super) fn correct_reserve(&mut self, index: RequestIndex, served: Amount, now: Time) {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
-        let Some(reservation) = &mut self.classes[class].reservation else { return };
-        let costs = &self.target.costs;
+        let own = &mut self.classes[class];
+        let target = &self.targets[own.target.index()];
+        let Some(reservation) = &mut own.reservation else { return };
+        let costs = &target.params.costs;
         let charge_of = |amount: Amount| match amount == Amount::default() {
             true => ReservationCharge { amount, as_bytes: 0 },
             false => ReservationCharge { amount, as_bytes: costs.device_bytes(kind, amount) },
         };
-        let clock = self.reservation_clock.at(now);
+        let clock = target.reservation_clock.at(now);
         reservation.correct(charge_of(amount), charge_of(served), clock);
         for lane in 0..LANES.len() {
             self.refresh_reserve(class, lane, now);
@@ -264,9 +280,9 @@ impl Lanes {
     /// How far the most overdue head lags that waits for its reservation, in ns. All reserved heads
     /// are compared: the next one may have arrived late with credit, while others behind it have
     /// waited for long.
-    fn reservation_lag(&self, now: Time) -> u64 {
-        let now = self.reservation_clock.at(now);
-        let lanes = self.states.iter().enumerate();
+    fn reservation_lag(&self, target: &TargetLanes, now: Time) -> u64 {
+        let now = target.reservation_clock.at(now);
+        let lanes = target.states.iter().enumerate();
         let lags = lanes.flat_map(|(lane, state)| {
             let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
             classes.map(move |class| now.since(self.late_since(class, lane)).get())

@@ -10,12 +10,12 @@
 //! smaller D costs throughput: calibration found the D that costs none. Each step is a fraction of
 //! D, so it converges equally on a disk of 4 slots and on a flash device of 256.
 
-use model::{Amount, Nanos, OpKind, Time};
+use model::{Nanos, TargetId, Time};
 
 use super::lane::DEVICE;
 use super::{Lanes, TargetParams};
 use crate::index::{ClassIndex, OptionalIndex, RequestIndex, TableIndex as _};
-use crate::observation::Observation;
+use crate::observation::{CompletedRequest, Observation};
 
 /// How often D may change.
 const WINDOW_NS: u64 = 100_000_000;
@@ -106,49 +106,53 @@ impl Lanes {
     pub(crate) fn record_completion(
         &mut self,
         index: RequestIndex,
-        kind: OpKind,
-        served: Amount,
-        service: Nanos,
+        target: TargetId,
+        done: CompletedRequest,
         now: Time,
         seen: &mut Observation,
     ) -> bool {
-        let alone = self.single_request == index.into();
+        let CompletedRequest { kind, served, service_time: service, .. } = done;
+        let lanes = &mut self.targets[target.index()];
+        let alone = lanes.single_request == index.into();
         if alone {
-            self.single_request = OptionalIndex::NONE;
+            lanes.single_request = OptionalIndex::NONE;
         }
-        if let Some(control) = &mut self.slot_controller {
-            let beyond = self.target.costs.beyond_smallest(kind, served);
-            let waits = self.states[DEVICE].ready.first().is_some();
+        let mut changed_slots = None;
+        if let Some(control) = &mut lanes.slot_controller {
+            let beyond = lanes.params.costs.beyond_smallest(kind, served);
+            let waits = lanes.states[DEVICE].ready.first().is_some();
             control.completed(service.get(), beyond, waits);
-            if let Some(slots) = control.update(now) {
-                self.set_slots(slots, now, seen);
+            changed_slots = control.update(now);
+        }
+        let mut are_costs_changed = false;
+        if alone && lanes.params.recalibrate {
+            let device = lanes.observed.sample(&lanes.params.costs.device, kind, served, service);
+            are_costs_changed = device.is_some();
+            if let Some(device) = device {
+                lanes.params.costs.device = device;
             }
         }
-        if !alone || !self.target.recalibrate {
-            return false;
+        if let Some(slots) = changed_slots {
+            self.set_slots(target, slots, now, seen);
         }
-        let device = self.observed.sample(&self.target.costs.device, kind, served, service);
-        let is_changed = device.is_some();
-        if let Some(device) = device {
-            self.target.costs.device = device;
-        }
-        is_changed
+        are_costs_changed
     }
 
     /// Changes D; classes with a cap on slots may fit now, or no longer.
-    fn set_slots(&mut self, slots: u32, now: Time, seen: &mut Observation) {
-        self.states[DEVICE].slots_max = slots;
-        for class in self.capped_classes() {
+    fn set_slots(&mut self, target: TargetId, slots: u32, now: Time, seen: &mut Observation) {
+        self.targets[target.index()].states[DEVICE].slots_max = slots;
+        for class in self.capped_classes(target) {
             self.refresh(class, DEVICE, now, seen);
         }
     }
 
-    /// Classes with a cap on slots that have requests.
-    fn capped_classes(&self) -> Vec<ClassIndex> {
+    /// Classes of a target with a cap on slots that have requests.
+    fn capped_classes(&self, target: TargetId) -> Vec<ClassIndex> {
         let classes = (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32));
         let is_capped = |class: &ClassIndex| {
             let own = &self.classes[*class];
-            own.slots_cap != u32::MAX && (own.queued > 0 || own.running > 0)
+            let is_busy = own.queued > 0 || own.running > 0;
+            own.target == target && own.slots_cap != u32::MAX && is_busy
         };
         classes.filter(is_capped).collect()
     }

@@ -124,8 +124,8 @@ impl Meters {
 
     /// Makes room for queues with numbers below `waiters`.
     pub(crate) fn grow_waiters(&mut self, waiters: usize) {
-        for lane in &mut self.lanes {
-            lane.waiting_positions.grow(waiters);
+        for positions in &mut self.waiting_positions {
+            positions.grow(waiters);
         }
     }
 
@@ -134,10 +134,11 @@ impl Meters {
         if let Some(index) = self.by_key.get(&key) {
             return *index;
         }
-        let index = self.meters.insert(Meter::new(&limit, part, key.clone()));
+        let meter = Meter::new(&limit, part, key.clone(), self.deadlines.len());
+        let index = self.meters.insert(meter);
         self.by_key.insert(key, index);
-        for lane in &mut self.lanes {
-            lane.deadline_positions.grow(self.meters.span());
+        for of in self.deadlines.iter_mut().flatten() {
+            of.positions.grow(self.meters.span());
         }
         index
     }

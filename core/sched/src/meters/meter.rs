@@ -1,12 +1,12 @@
 //! One meter: its rate, and who waits at it.
 //!
-//! Waiters are in one heap for each lane, ordered by start-time fair queueing of the meter's own.
+//! Waiters are in one heap for each lane of a target, ordered by start-time fair queueing of the meter's own.
 //! Its virtual time counts the cost of what *it* let through. So weights hold among classes that
 //! share a meter, whatever happens beside it.
 
-use model::{Limit, Nanos, Share, Time};
+use model::{Limit, Nanos, Share, TargetId, Time};
 
-use super::deferred;
+use super::{LinePlace, deferred};
 use crate::heap::Heap;
 use crate::keys::MeterKey;
 use crate::pacer::{CATCH_UP_NS, Pacer};
@@ -22,6 +22,10 @@ const TRY_EVERY_NS: u64 = 10_000;
 /// time to go, and a wake-up alone can take most of it.
 const TRY_AFTER_NS: u64 = 1_000_000;
 
+/// How long other lines wait at most for a head that was let go to be charged; no longer than what
+/// is caught up, or the rate would not be reached.
+const TURN_NS: u64 = 1_000_000;
+
 /// One meter and its waiters. Fields in the order of cache lines: when it lets the next head go,
 /// who waits, and what a charge adds up.
 #[derive(Debug)]
@@ -30,10 +34,10 @@ pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
     /// When the next waiter may try.
     next_try: Time,
-    /// Ready heads that it let go in their turn, by lane.
-    passed_heads: [u32; 2],
-    /// Queues (class × 4 + direction) whose head waits here, by lane.
-    pub(crate) waiting: [Heap; 2],
+    /// By target and lane.
+    lines: Vec<[MeterLine; 2]>,
+    /// Of all lines.
+    passed_heads: u32,
     /// Start tag of the head that it last let go in turn.
     pub(crate) v: VirtualTime,
     /// As the limit says, in the rate's unit.
@@ -49,14 +53,23 @@ pub(crate) struct Meter {
     pub(crate) key: MeterKey,
 }
 
+/// Who waits at a meter for one lane of a target.
+#[derive(Debug, Default)]
+pub(crate) struct MeterLine {
+    /// Queues (class × 4 + direction) whose head waits here.
+    pub(crate) waiting: Heap,
+    /// Ready heads that the meter let go in their turn.
+    pub(crate) passed_heads: u32,
+}
+
 impl Meter {
-    pub(crate) fn new(limit: &Limit, part: Share, key: MeterKey) -> Meter {
+    pub(crate) fn new(limit: &Limit, part: Share, key: MeterKey, targets: usize) -> Meter {
         Meter {
             pacer: Pacer::new(limit.rate, part),
             burst: limit.burst,
             v: VirtualTime::default(),
-            waiting: [Heap::default(), Heap::default()],
-            passed_heads: [0; 2],
+            lines: (0..targets).map(|_| Default::default()).collect(),
+            passed_heads: 0,
             moved: 0,
             passed: (0, 0, Time::ZERO),
             next_try: Time::ZERO,
@@ -76,20 +89,42 @@ impl Meter {
 
     /// Whether a head that arrives now need not wait in line.
     pub(crate) fn has_no_waiters(&self) -> bool {
-        self.waiting.iter().all(Heap::is_empty) && self.passed_heads == [0; 2]
+        let lines = self.lines.iter().flatten();
+        lines.fold(true, |none, line| none & line.waiting.is_empty() & (line.passed_heads == 0))
     }
 
-    /// Whether no ready head of that lane passed it in turn.
-    pub(crate) fn no_passed_heads(&self, lane: usize) -> bool {
-        self.passed_heads[lane] == 0
+    /// Makes the lines of a new target.
+    pub(crate) fn add_target(&mut self) {
+        self.lines.push(Default::default());
     }
 
-    /// When it lets the next waiter of that lane go: as soon as nothing is owed. While a head that
-    /// it let go is still to be dispatched, it waits until the whole burst is saved.
-    pub(crate) fn release_at(&self, lane: usize) -> Time {
+    /// Its lines, with their places.
+    #[inline]
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (LinePlace, &MeterLine)> {
+        let targets = self.lines.iter().enumerate();
+        targets.flat_map(|(target, lines)| {
+            let place = move |lane| LinePlace { target: TargetId::new(target), lane };
+            lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
+        })
+    }
+
+    pub(crate) fn line(&self, at: LinePlace) -> &MeterLine {
+        &self.lines[at.target.index()][at.lane]
+    }
+
+    pub(crate) fn line_mut(&mut self, at: LinePlace) -> &mut MeterLine {
+        &mut self.lines[at.target.index()][at.lane]
+    }
+
+    /// When it lets the next waiter of a line go: as soon as nothing is owed. While a head that it
+    /// let go there is still to be dispatched, it waits until the whole burst is saved; while one
+    /// that it let go in another line is, it waits a moment for that one to be charged. So lines
+    /// are divided by the order of their tags, and a line that is stuck keeps nothing from others.
+    pub(crate) fn release_at(&self, line: &MeterLine) -> Time {
         let due = self.pacer.due();
-        if self.no_passed_heads(lane) {
-            return due;
+        if line.passed_heads == 0 {
+            let waits = if self.passed_heads == 0 { 0 } else { self.burst_span().min(TURN_NS) };
+            return due + Nanos::new(waits);
         }
         let saved = due + Nanos::new(self.burst_span().max(TRY_AFTER_NS));
         saved.max(self.next_try)
@@ -151,25 +186,22 @@ impl Meter {
         units.saturating_add(u64::try_from(rest).unwrap_or(u64::MAX))
     }
 
-    /// Heads that wait here, in both lanes.
+    /// Heads that wait here, in all lines.
     pub(crate) fn waiting_heads(&self) -> usize {
-        self.waiting.iter().map(Heap::len).sum()
+        self.lines.iter().flatten().map(|line| line.waiting.len()).sum()
     }
 
     /// Counts a ready head in (1) or out (-1).
-    pub(crate) fn count_passed_head(&mut self, lane: usize, change: i32) {
-        let held = self.passed_heads[lane].checked_add_signed(change);
-        self.passed_heads[lane] = held.expect("a head is counted out after it was counted in");
+    pub(crate) fn count_passed_head(&mut self, at: LinePlace, change: i32) {
+        let line = self.line_mut(at);
+        let held = line.passed_heads.checked_add_signed(change);
+        line.passed_heads = held.expect("a head is counted out after it was counted in");
+        self.passed_heads = self.passed_heads.wrapping_add_signed(change);
     }
 
     /// Whether it differs from a new one: it owes something, or has not regained its burst.
     pub(crate) fn has_state(&self, now: Time) -> bool {
         self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(self.burst_span())
-    }
-
-    /// Ready heads that it let go in their turn, by lane.
-    pub(crate) fn passed_heads(&self) -> [u32; 2] {
-        self.passed_heads
     }
 
     /// The time in which it saves its burst.
@@ -205,7 +237,7 @@ mod tests {
         let rate = Rate::bytes_per_sec(1_000).unwrap();
         let limit = Limit { kinds: KindSet::ALL, rate, burst: Some(500) };
         let key = MeterKey::of_meter("m", rate, vec![]);
-        let mut meter = Meter::new(&limit, Share::ratio(1, 10), key);
+        let mut meter = Meter::new(&limit, Share::ratio(1, 10), key, 1);
         meter.charge(0, at(100_000_000_000));
         assert_eq!(meter.pacer.due(), at(99_500_000_000), "half a second: 50 of 100 a second");
     }

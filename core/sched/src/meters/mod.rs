@@ -3,7 +3,7 @@
 //! ```text
 //!   subject, kind ─► chain ─► links (class at meter) ─► meters (section, key)
 //!                                                          │ due ≤ now, or the whole burst saved
-//!   head that must wait ─► waiting at one meter, by lane ──┴─► deadlines ─► next_waiter
+//!   head that must wait ─► its target's and lane's line at one meter ─► deadlines ─► next_waiter
 //! ```
 //!
 //! The dispatcher moves heads (dispatcher/admission.rs); here is what meters are owed, who waits at
@@ -17,7 +17,7 @@ mod meter;
 
 use std::collections::BTreeMap;
 
-use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, Time};
+use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
 
 use crate::heap::{Heap, HeapPositions};
 use crate::idle::IdleList;
@@ -29,7 +29,8 @@ use chain::{ClassMeter, MeterChain};
 use deferred::DeferredCharge;
 use meter::Meter;
 
-/// All meters, and who waits at them.
+/// All meters, and who waits at them. A meter is one over all targets; at each of them heads wait
+/// in lines of their own, since a head that may go can wait for a slot there.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     meters: Slab<MeterIndex, Meter>,
@@ -38,17 +39,26 @@ pub(crate) struct Meters {
     by_key: BTreeMap<MeterKey, MeterIndex>,
     by_class: BTreeMap<(ClassIndex, MeterIndex), LinkIndex>,
     idle: IdleList<MeterIndex>,
-    lanes: [MeterLane; 2],
+    /// Meters with waiters, by target and lane.
+    deadlines: Vec<[MeterDeadlines; 2]>,
+    /// By lane: the position of each queue (class × 4 + direction) among its meter's waiters. A
+    /// class is at one target.
+    waiting_positions: [HeapPositions; 2],
 }
 
-/// Who waits in one lane.
+/// The meters with waiters in one lane of a target.
 #[derive(Debug, Default)]
-struct MeterLane {
-    /// Meters with waiters, by the time at which the next may go.
-    deadlines: Heap,
-    deadline_positions: HeapPositions,
-    /// The position of each queue (class × 4 + direction) among its meter's waiters.
-    waiting_positions: HeapPositions,
+struct MeterDeadlines {
+    /// By the time at which the next waiter may go.
+    meters: Heap,
+    positions: HeapPositions,
+}
+
+/// In which of its lines a head waits at a meter: those of one lane of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinePlace {
+    pub(crate) target: TargetId,
+    pub(crate) lane: usize,
 }
 
 /// What the rules and a controller grant at one meter.
@@ -67,7 +77,7 @@ pub(crate) struct MeterPayer {
     pub(crate) chain: ChainIndex,
     /// The position in the chain of the meter at which it waits.
     pub(crate) at: u8,
-    pub(crate) lane: usize,
+    pub(crate) line: LinePlace,
     /// The number of its queue among waiters.
     pub(crate) waiter: u32,
     pub(crate) cost: u64,
@@ -79,7 +89,7 @@ pub(crate) struct MeterPayer {
 /// A waiter whose meter lets it go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueWaiter {
-    pub(crate) lane: usize,
+    pub(crate) line: LinePlace,
     pub(crate) waiter: u32,
     /// It is its turn; otherwise it may try, since the meter has its whole burst.
     pub(crate) is_in_turn: bool,
@@ -97,6 +107,16 @@ pub(crate) struct MeterFigures<'a> {
 }
 
 impl Meters {
+    /// Makes the lines of a new target at all meters.
+    pub(crate) fn add_target(&mut self) {
+        for index in self.meters.indices().collect::<Vec<_>>() {
+            self.meters[index].add_target();
+        }
+        let mut deadlines: [MeterDeadlines; 2] = Default::default();
+        deadlines.iter_mut().for_each(|of| of.positions.grow(self.meters.span()));
+        self.deadlines.push(deadlines);
+    }
+
     // ---- passing ----
 
     /// Of the meters of a chain that an amount pays and that are not in `visited`, the position of
@@ -148,8 +168,9 @@ impl Meters {
         let index = link.meter;
         let meter = &mut self.meters[index];
         let start = link.reserve_turn(meter.v, payer.cost, payer.weight);
-        let places = &mut self.lanes[payer.lane].waiting_positions;
-        meter.waiting[payer.lane].put(start.key(payer.number), payer.waiter, places);
+        let places = &mut self.waiting_positions[payer.line.lane];
+        let waiting = &mut meter.line_mut(payer.line).waiting;
+        waiting.put(start.key(payer.number), payer.waiter, places);
         self.sync(index);
     }
 
@@ -159,8 +180,8 @@ impl Meters {
         let link = &mut self.links[link];
         let index = link.meter;
         let meter = &mut self.meters[index];
-        let places = &mut self.lanes[payer.lane].waiting_positions;
-        let waiting = &mut meter.waiting[payer.lane];
+        let places = &mut self.waiting_positions[payer.line.lane];
+        let waiting = &mut meter.line_mut(payer.line).waiting;
         let start = VirtualTime::of_key(waiting.key_of(payer.waiter, places));
         waiting.remove(payer.waiter, places);
         match unserved {
@@ -173,26 +194,27 @@ impl Meters {
     /// Whether a meter lets a waiter go.
     #[inline]
     pub(crate) fn has_due(&self, now: Time) -> bool {
-        self.lanes.iter().any(|lane| lane.due_meter(now).is_some())
+        self.deadlines.iter().flatten().any(|lane| lane.due_meter(now).is_some())
     }
 
     /// The next waiter that its meter lets go. It stays in line until [`Meters::leave`].
     pub(crate) fn next_waiter(&mut self, now: Time) -> Option<DueWaiter> {
-        let index = self.lanes.iter().find_map(|lane| lane.due_meter(now))?;
+        let index = self.deadlines.iter().flatten().find_map(|lane| lane.due_meter(now))?;
         let meter = &mut self.meters[index];
-        let open = (0..meter.waiting.len()).filter(|lane| meter.release_at(*lane) <= now);
-        let firsts = open.filter_map(|lane| meter.waiting[lane].first().map(|first| (first, lane)));
-        let ((_, waiter), lane) = firsts.min().expect("a meter with a deadline has a waiter");
-        let is_in_turn = meter.no_passed_heads(lane);
+        let open = meter.lines().filter(|(_, line)| meter.release_at(line) <= now);
+        let firsts = open.filter_map(|(at, line)| line.waiting.first().map(|first| (first, at)));
+        let ((_, waiter), line) = firsts.min().expect("a meter with a deadline has a waiter");
+        let is_in_turn = meter.line(line).passed_heads == 0;
         if !is_in_turn {
             meter.count_try(now);
         }
-        Some(DueWaiter { lane, waiter, is_in_turn })
+        Some(DueWaiter { line, waiter, is_in_turn })
     }
 
-    /// When a waiter of that lane may go next.
-    pub(crate) fn deadline(&self, lane: usize) -> Option<Time> {
-        self.lanes[lane].deadlines.first().map(|(key, _)| time_of_key(key))
+    /// When a waiter of that lane of a target may go next.
+    pub(crate) fn deadline(&self, line: LinePlace) -> Option<Time> {
+        let of = &self.deadlines[line.target.index()][line.lane];
+        of.meters.first().map(|(key, _)| time_of_key(key))
     }
 
     /// Counts a ready head in (1) or out (-1) at the meters that let it go in its turn.
@@ -200,14 +222,14 @@ impl Meters {
         &mut self,
         chain: ChainIndex,
         passed: u8,
-        lane: usize,
+        line: LinePlace,
         change: i32,
     ) {
         let chain = self.chains[chain];
         for (at, link) in chain.links().iter().enumerate() {
             if passed >> at & 1 == 1 {
                 let meter = self.links[*link].meter;
-                self.meters[meter].count_passed_head(lane, change);
+                self.meters[meter].count_passed_head(line, change);
                 self.sync(meter);
             }
         }
@@ -389,25 +411,26 @@ impl Meters {
 
     // ---- inside ----
 
-    /// Updates the position of a meter among both lanes' deadlines.
+    /// Updates the position of a meter among the deadlines of its lines.
     fn sync(&mut self, index: MeterIndex) {
-        let meter = &self.meters[index];
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            if !meter.waiting[at].is_empty() {
-                let key = time_key(meter.release_at(at), u64::from(index.raw()));
-                lane.deadlines.put(key, index.raw(), &mut lane.deadline_positions);
-            } else if lane.deadline_positions.holds(index.raw()) {
-                lane.deadlines.remove(index.raw(), &mut lane.deadline_positions);
+        let (meter, raw) = (&self.meters[index], index.raw());
+        for (at, line) in meter.lines() {
+            let of = &mut self.deadlines[at.target.index()][at.lane];
+            if !line.waiting.is_empty() {
+                let key = time_key(meter.release_at(line), u64::from(raw));
+                of.meters.put(key, raw, &mut of.positions);
+            } else if of.positions.holds(raw) {
+                of.meters.remove(raw, &mut of.positions);
             }
         }
     }
 }
 
-impl MeterLane {
+impl MeterDeadlines {
     /// A meter with waiters of this lane that lets one of them go.
     #[inline]
     fn due_meter(&self, now: Time) -> Option<MeterIndex> {
-        let (key, meter) = self.deadlines.first()?;
+        let (key, meter) = self.meters.first()?;
         (time_of_key(key) <= now).then(|| MeterIndex::new(meter))
     }
 }

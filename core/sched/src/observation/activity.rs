@@ -7,24 +7,22 @@
 //! ```
 //!
 //! A job has a subject on each node, and these have requests at the same time. So both times are
-//! kept by job, and each piece is added to the subject that ended it: the sum over a job's subjects
-//! is the job's own time at this target. Delayed time may be counted too short where a request
+//! kept by job, and each piece is added to the account that the subject that ended it used last: the
+//! sum over a job's accounts is the job's own time at this proxy. Delayed time may be counted too short where a request
 //! waits within the wait of another one, never too long.
-
-use std::ops::AddAssign;
 
 use model::{Nanos, Time};
 
 use super::Observation;
 use crate::index::{JobIndex, SubjectIndex, TableIndex as _};
 
-/// The part of a job's active time that was added to one subject.
+/// The part of a job's active time that was added to one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activity {
+pub(super) struct Activity {
     /// The time with requests that wait or run, and the pauses between them of less than a second.
-    pub active: Nanos,
+    pub(super) active: Nanos,
     /// The part of it in which a meter or a cap on slots delayed at least one request.
-    pub delayed: Nanos,
+    pub(super) delayed: Nanos,
 }
 
 /// A job with at least one subject.
@@ -38,13 +36,6 @@ pub(super) struct ActiveJob {
     counted: Option<Time>,
     /// Up to when its delayed time is counted.
     delayed: Time,
-}
-
-impl AddAssign for Activity {
-    fn add_assign(&mut self, other: Activity) {
-        self.active += other.active;
-        self.delayed += other.delayed;
-    }
 }
 
 impl Observation {
@@ -89,7 +80,8 @@ impl Observation {
     pub(crate) fn count_delayed(&mut self, subject: SubjectIndex, arrived: Time, now: Time) {
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
-        record.activity.delayed += now.since(arrived.max(job.delayed));
+        let account = record.accounts.current_mut();
+        account.activity.delayed += now.since(arrived.max(job.delayed));
         job.delayed = now;
     }
 
@@ -98,7 +90,7 @@ impl Observation {
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
         let from = job.counted.replace(now).expect("a job with requests has begun");
-        record.activity.active += now.since(from);
+        record.accounts.current_mut().activity.active += now.since(from);
     }
 
     /// Of requests that a limit delays, each with its arrival, counts the first of each job.
@@ -124,18 +116,34 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use model::{AccountSubject, Identity, JobId, Nid, PathSet, TargetId};
+
     use super::*;
+    use crate::ids::SubjectId;
+    use crate::observation::ClosedSubject;
+
+    fn closed() -> ClosedSubject {
+        let nid = Nid::local();
+        let identity = Identity { job: JobId::default(), uid: 1, gid: 1, projid: None, nid };
+        let (export, class) = Default::default();
+        ClosedSubject {
+            id: SubjectId::from_bits(0),
+            target: TargetId::FIRST,
+            subject: AccountSubject { identity, paths: PathSet::default(), export, class },
+        }
+    }
 
     #[test]
     fn a_job_is_forgotten_with_its_last_subject() {
         let mut seen = Observation::default();
+        seen.add_target();
         let [a, b] = [0, 1].map(SubjectIndex::new);
         seen.add_subject(a, None, Time::ZERO);
         seen.add_subject(b, Some(a), Time::ZERO);
         assert_eq!(seen.jobs.iter().count(), 1);
-        seen.drop_subject(a);
+        seen.drop_subject(a, &closed());
         assert_eq!(seen.jobs.iter().count(), 1);
-        seen.drop_subject(b);
+        seen.drop_subject(b, &closed());
         assert_eq!(seen.jobs.iter().count(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Bytes, Identity, Time};
+use model::{Bytes, Identity, TargetId, Time};
 
 use super::wait::{MeterStatus, WaitCause};
 use crate::keys::MeterKey;
@@ -10,6 +10,8 @@ use crate::keys::MeterKey;
 /// Donated requests of one writer for one waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DonationReport {
+    /// The target of the requests.
+    pub target: TargetId,
     /// The subject whose requests they are.
     pub writer: Arc<Identity>,
     /// The subject that waits for them.
@@ -39,6 +41,7 @@ pub(super) struct Donations(Vec<PendingDonation>);
 /// Requests of a writer that a waiter waited for.
 #[derive(Debug)]
 pub(crate) struct PendingDonation {
+    pub(crate) target: TargetId,
     pub(crate) writer: Arc<Identity>,
     pub(crate) waiter: Arc<Identity>,
     pub(crate) file: Arc<str>,
@@ -54,7 +57,10 @@ pub(crate) struct PendingDonation {
 impl Donations {
     pub(super) fn count(&mut self, new: PendingDonation) {
         let same = |known: &PendingDonation| {
-            known.writer == new.writer && known.waiter == new.waiter && known.file == new.file
+            known.target == new.target
+                && known.writer == new.writer
+                && known.waiter == new.waiter
+                && known.file == new.file
         };
         let known = self.0.iter().position(same).map(|at| self.0.remove(at));
         if self.0.len() == DONATIONS_MAX {
@@ -87,6 +93,7 @@ impl PendingDonation {
             in_bytes: key.in_bytes,
         });
         DonationReport {
+            target: self.target,
             writer: self.writer.clone(),
             waiter: self.waiter.clone(),
             file: self.file.clone(),

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   dispatch   ─ head goes ────► wait causes of its class, delayed time of its job
-//!   completion ─ CompletedRequest ─► sums of subject and class
-//!   access     ─ sizes, order ─► pattern of the subject
+//!   completion ─ CompletedRequest ─► sums of the class, account of its subject there
+//!   access     ─ sizes, order ─► pattern of the account
 //! ```
 //!
 //! Nothing here decides anything: without it each request would be chosen the same way. The other
 //! owners pass what they know; this one calls none of them.
 
+mod account;
 mod activity;
 mod donations;
 mod pattern;
@@ -19,28 +20,30 @@ mod wait;
 
 use std::sync::Arc;
 
-use model::{Accesses, Bytes, Nanos, OpKind, Ops, Scope, Time};
+use model::{Nanos, Ops, Scope, Service, TargetId, Time};
 
 use crate::ids::ClassId;
 use crate::index::{ClassIndex, DormantIndex, JobIndex, SubjectIndex};
 use crate::keys::ClassKey;
 use crate::slab::{Parts, Slab};
 
-pub use activity::Activity;
+pub(crate) use account::{AccessedBytes, AccountPlace, ClosedSubject};
+pub use account::{AccountReport, ClosedAccounts};
+
 pub use donations::DonationReport;
 pub(crate) use donations::PendingDonation;
 pub use report::{ClassReport, SubjectReport};
+pub(crate) use usage::CompletedRequest;
 pub use usage::Usage;
-pub(crate) use usage::{CompletedRequest, metadata};
 pub(crate) use wait::{
     AREA_MAX_NS, CausePlace, MeterId, QueueWait, ReadyCause, WAIT_MIN_NS, WaitCauses, WaitedArea,
     WaitedHead,
 };
 pub use wait::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
+use account::Accounts;
 use activity::ActiveJob;
 use donations::Donations;
-use pattern::SubjectPattern;
 use unreported::UnreportedMetadata;
 
 /// Everything that is counted and decides nothing.
@@ -50,27 +53,23 @@ pub(crate) struct Observation {
     classes: Parts<ClassIndex, ClassRecord>,
     dormant: Parts<DormantIndex, ClassRecord>,
     jobs: Slab<JobIndex, ActiveJob>,
-    /// Sums of the subjects that are forgotten, and how many of their operations are metadata.
-    forgotten: (Usage, Ops),
+    /// By target: sums of the subjects that are forgotten, and how many of their operations are
+    /// metadata.
+    forgotten: Vec<(Usage, Ops)>,
+    /// Accounts of forgotten subjects; `None` until they are taken for the first time.
+    closed: Option<ClosedAccounts>,
     unreported: UnreportedMetadata,
     donations: Donations,
     /// When the usage of scopes was taken last.
     usage_taken: Time,
 }
 
-/// What is counted of a subject. What each completion changes comes first.
+/// What is counted of a subject.
 #[derive(Debug)]
-#[repr(C, align(64))]
 struct SubjectRecord {
-    usage: Usage,
+    accounts: Accounts,
     /// The place of its job.
     job: JobIndex,
-    /// In the order of [`OpKind::ALL`]: reads and writes first.
-    ops: [Ops; OpKind::COUNT],
-    /// Its part of the time of its job.
-    activity: Activity,
-    /// None before its first read or write.
-    pattern: SubjectPattern,
 }
 
 /// What is counted of a class.
@@ -94,23 +93,22 @@ impl Observation {
         now: Time,
     ) {
         let job = self.join_job(sibling, now);
-        let record = SubjectRecord {
-            usage: Usage::default(),
-            job,
-            ops: [Ops::default(); OpKind::COUNT],
-            activity: Activity::default(),
-            pattern: None,
-        };
-        self.subjects.put(index, record);
+        self.subjects.put(index, SubjectRecord { accounts: Accounts::default(), job });
+    }
+
+    /// Begins to count for a target.
+    pub(crate) fn add_target(&mut self) {
+        self.forgotten.push(Default::default());
     }
 
     /// Keeps the sums of a subject that is forgotten.
-    pub(crate) fn drop_subject(&mut self, index: SubjectIndex) {
+    pub(crate) fn drop_subject(&mut self, index: SubjectIndex, of: &ClosedSubject) {
         let record = &mut self.subjects[index];
-        self.forgotten.0 += record.usage;
-        self.forgotten.1 += metadata(&record.ops);
-        let job = record.job;
-        record.pattern = None;
+        let (accounts, job) = (std::mem::take(&mut record.accounts), record.job);
+        let (usage, ops) = &mut self.forgotten[of.target.index()];
+        *usage += accounts.usage();
+        *ops += accounts.metadata();
+        self.close_accounts(&accounts, of);
         self.leave_job(job);
     }
 
@@ -135,21 +133,6 @@ impl Observation {
 
     // ---- requests ----
 
-    /// Counts a completed request.
-    #[inline]
-    pub(crate) fn count_completed(
-        &mut self,
-        subject: SubjectIndex,
-        class: ClassIndex,
-        done: CompletedRequest,
-    ) {
-        let usage = Usage::of(done);
-        self.classes[class].usage += usage;
-        let record = &mut self.subjects[subject];
-        record.usage += usage;
-        record.ops[done.kind as usize] += done.served.ops;
-    }
-
     /// Counts the cost of an attempt that found nothing in the cache.
     pub(crate) fn count_missed(&mut self, class: ClassIndex, cost: Nanos) {
         self.classes[class].usage.cost += cost;
@@ -163,21 +146,9 @@ impl Observation {
         cost: Nanos,
     ) {
         if let Some(subject) = subject {
-            self.subjects[subject].usage.remote += cost;
+            self.subjects[subject].accounts.add_remote(cost);
         }
         self.classes[class].usage.remote += cost;
-    }
-
-    /// Counts what a read or write moved, and in which order.
-    pub(crate) fn count_access(
-        &mut self,
-        subject: SubjectIndex,
-        kind: OpKind,
-        moved: Bytes,
-        random: bool,
-        joined: u8,
-    ) {
-        pattern::count(&mut self.subjects[subject].pattern, kind, moved, random, joined);
     }
 
     /// Counts metadata service that its client reports to no other server.
@@ -185,9 +156,9 @@ impl Observation {
         self.unreported.count(id, key, cost);
     }
 
-    /// Takes what was counted so since the last call, by class.
-    pub(crate) fn take_unreported(&mut self) -> Vec<(Scope, Nanos)> {
-        self.unreported.take()
+    /// Takes what was counted so since the last call, by class of a target.
+    pub(crate) fn take_unreported(&mut self, target: TargetId) -> Vec<(Scope, Nanos)> {
+        self.unreported.take(target)
     }
 
     /// Counts a request that another subject waited for.
@@ -216,13 +187,18 @@ impl Observation {
         before != record.usage.cost
     }
 
-    pub(crate) fn usage_of_subject(&self, subject: SubjectIndex) -> &Usage {
-        &self.subjects[subject].usage
+    pub(crate) fn usage_of_subject(&self, subject: SubjectIndex) -> Usage {
+        self.subjects[subject].accounts.usage()
     }
 
     /// A subject's operations that neither read nor wrote a file.
     pub(crate) fn metadata_of_subject(&self, subject: SubjectIndex) -> Ops {
-        metadata(&self.subjects[subject].ops)
+        self.subjects[subject].accounts.metadata()
+    }
+
+    /// The service of a subject in all its classes.
+    pub(crate) fn service_of_subject(&self, subject: SubjectIndex) -> Service {
+        self.subjects[subject].accounts.service()
     }
 
     pub(crate) fn usage_of_class(&self, class: ClassIndex) -> Usage {
@@ -238,25 +214,9 @@ impl Observation {
         self.dormant[dormant].causes.as_deref()
     }
 
-    /// The sums of the subjects that are forgotten, and how many of their operations are metadata.
-    pub(crate) fn forgotten(&self) -> (Usage, Ops) {
-        self.forgotten
+    /// The sums of a target's subjects that are forgotten, and how many of their operations are
+    /// metadata.
+    pub(crate) fn forgotten(&self, target: TargetId) -> (Usage, Ops) {
+        self.forgotten[target.index()]
     }
-
-    /// Everything that is counted of a subject.
-    pub(crate) fn record_of(&self, subject: SubjectIndex) -> SubjectFigures {
-        let record = &self.subjects[subject];
-        let (reads, writes) = pattern::of(&record.pattern);
-        let (usage, activity, ops) = (record.usage, record.activity, record.ops);
-        SubjectFigures { usage, activity, ops, reads, writes }
-    }
-}
-
-/// What was counted of a subject until now.
-pub(crate) struct SubjectFigures {
-    pub(crate) usage: Usage,
-    pub(crate) activity: Activity,
-    pub(crate) ops: [Ops; OpKind::COUNT],
-    pub(crate) reads: Accesses,
-    pub(crate) writes: Accesses,
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use model::{Accesses, Identity, KeyValue, OpKind, Ops, PathSet, UsageTotals, Weight};
+use model::{Identity, KeyValue, PathSet, Service, TargetId, Weight};
 
-use super::activity::Activity;
 use super::usage::Usage;
 use crate::ids::{ClassId, SubjectId};
 
@@ -13,6 +12,8 @@ use crate::ids::{ClassId, SubjectId};
 pub struct SubjectReport {
     /// The id of the subject.
     pub id: SubjectId,
+    /// The target of its requests.
+    pub target: TargetId,
     /// The identity of the subject.
     pub identity: Identity,
     /// The rule directories that it works in.
@@ -21,14 +22,9 @@ pub struct SubjectReport {
     pub export: Arc<str>,
     /// The sums of the subject.
     pub usage: Usage,
-    /// Its part of the time of its job, as last counted by [`Dispatcher::count_activity`](crate::Dispatcher::count_activity).
-    pub activity: Activity,
-    /// Its backend operations by kind, in the order of [`OpKind::ALL`].
-    pub ops: [Ops; OpKind::COUNT],
-    /// Its reads, as far as they were counted.
-    pub reads: Accesses,
-    /// Its writes, as far as they were counted.
-    pub writes: Accesses,
+    /// Its service in all its classes; active time as last counted by
+    /// [`Dispatcher::count_activity`](crate::Dispatcher::count_activity).
+    pub service: Service,
     /// The number of waiting requests.
     pub queued: u32,
     /// The number of running requests.
@@ -44,6 +40,8 @@ pub struct SubjectReport {
 pub struct ClassReport {
     /// The id of the class.
     pub id: ClassId,
+    /// The target of its requests.
+    pub target: TargetId,
     /// The rule that makes it; `default` where none matched.
     pub rule: String,
     /// The values of the rule's `per` fields, in its order; empty also for the class that
@@ -61,23 +59,4 @@ pub struct ClassReport {
     pub slots: u32,
     /// Whether a head waits for a meter.
     pub throttled: bool,
-}
-
-impl SubjectReport {
-    /// The sums of the subject that a controller counts.
-    pub fn totals(&self) -> UsageTotals {
-        UsageTotals {
-            read_bytes: self.usage.read.get(),
-            written_bytes: self.usage.written.get(),
-            cost_ns: self.usage.cost.get(),
-            delayed: self.usage.delayed,
-            delayed_ns: self.usage.delayed_time.get(),
-            delayed_bytes: self.usage.delayed_bytes.get(),
-            active_ns: self.activity.active.get(),
-            delayed_span_ns: self.activity.delayed.get(),
-            ops: self.ops.map(|ops| ops.get()),
-            reads: self.reads,
-            writes: self.writes,
-        }
-    }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Scope};
+use model::{Nanos, Scope, TargetId};
 
 use crate::ids::ClassId;
 use crate::keys::ClassKey;
@@ -30,9 +30,17 @@ impl UnreportedMetadata {
         }
     }
 
-    pub(super) fn take(&mut self) -> Vec<(Scope, Nanos)> {
-        let sums = self.0.replace(BTreeMap::new()).unwrap_or_default();
-        sums.into_values().map(|(key, sum)| (key.scope(), sum)).collect()
+    pub(super) fn take(&mut self, target: TargetId) -> Vec<(Scope, Nanos)> {
+        let sums = self.0.get_or_insert_default();
+        let mut taken = Vec::new();
+        sums.retain(|_, (key, sum)| {
+            let stays = key.target != target;
+            if !stays {
+                taken.push((key.scope(), *sum));
+            }
+            stays
+        });
+        taken
     }
 }
 

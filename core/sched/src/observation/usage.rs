@@ -89,10 +89,3 @@ impl AddAssign for Usage {
         }
     }
 }
-
-/// How many of a subject's operations, by kind, neither read nor wrote a file.
-pub(crate) fn metadata(ops: &[Ops; OpKind::COUNT]) -> Ops {
-    let kinds = OpKind::ALL.iter().zip(ops);
-    let of_metadata = kinds.filter(|(kind, _)| kind.direction() == Direction::Metadata);
-    of_metadata.fold(Ops::default(), |sum, (_, ops)| sum + *ops)
-}

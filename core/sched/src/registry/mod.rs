@@ -1,8 +1,8 @@
 //! The registry: subjects and classes by their keys, active and dormant.
 //!
 //! ```text
-//!   (identity, paths) ─► subject ─ kind ─► Classification ─┬─► class       (rule name, key)
-//!                        cached per kind                   └─► chain of meters
+//!   (target, identity, paths) ─► subject ─ kind ─► Classification ─┬─► class   (target, rule name, key)
+//!                                 cached per kind                  └─► chain of meters
 //!   class ── last subject leaves ─► dormant ── its key returns ─► class
 //!                                     └─ more than IDLE_MAX: the one dormant for longest is dropped
 //! ```
@@ -13,10 +13,11 @@
 //! found again). It gives out the indices at which the other owners keep their parts.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nid, OpKind, PathSet, Rule, RuleSet, key_of};
+use model::{Identity, JobId, Nid, OpKind, PathSet, Rule, RuleSet, TargetId, key_of};
 
 use crate::idle::{IDLE_MAX, IdleList};
 use crate::ids::{ClassId, SubjectId};
@@ -39,8 +40,8 @@ pub(crate) struct Registry {
     idle_classes: IdleList<DormantIndex>,
     /// How many classes there ever were.
     classes_made: u64,
-    /// Classes with a key of their own, active and dormant, by rule.
-    keyed: BTreeMap<Arc<str>, u32>,
+    /// Classes with a key of their own, active and dormant, by target and rule.
+    keyed: BTreeMap<(TargetId, Arc<str>), u32>,
 }
 
 /// An identity at work in certain directories.
@@ -55,6 +56,7 @@ struct Subject {
     outstanding: u32,
     /// Its number among the idle; 0 while it is in use.
     idle: u64,
+    target: TargetId,
     /// In the order of [`OpKind::ALL`]: reads and writes first.
     ways: [CachedWay; OpKind::COUNT],
     identity: Arc<Identity>,
@@ -113,13 +115,17 @@ impl Registry {
     /// The subject of an identity in these directories through an export, if there is one.
     pub(crate) fn find_subject(
         &self,
+        target: TargetId,
         who: &Identity,
         paths: PathSet,
         export: &Arc<str>,
     ) -> Option<SubjectIndex> {
         let of = self.by_identity.get(who).into_iter().flatten();
         let mut known = of.filter(|(p, _)| *p == paths).map(|(_, index)| *index);
-        known.find(|index| self.subjects[*index].export == *export)
+        known.find(|index| {
+            let subject = &self.subjects[*index];
+            subject.target == target && subject.export == *export
+        })
     }
 
     /// Another subject of a job.
@@ -131,12 +137,14 @@ impl Registry {
     /// A new subject without references.
     pub(crate) fn add_subject(
         &mut self,
+        target: TargetId,
         who: &Identity,
         paths: PathSet,
         export: &Arc<str>,
     ) -> SubjectIndex {
         let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
+            target,
             identity: who.clone(),
             paths,
             export: export.clone(),
@@ -282,6 +290,12 @@ impl Registry {
         &self.subjects[index].export
     }
 
+    /// The target of a subject's requests.
+    #[inline]
+    pub(crate) fn target(&self, index: SubjectIndex) -> TargetId {
+        self.subjects[index].target
+    }
+
     /// The indices of all subjects.
     pub(crate) fn subjects(&self) -> impl Iterator<Item = SubjectIndex> {
         self.subjects.indices()
@@ -334,14 +348,22 @@ impl Registry {
     }
 
     /// The key of the class that a request would get, without creating it.
-    pub(crate) fn key_for(&self, rule: Option<&Rule>, who: &Identity, kind: OpKind) -> ClassKey {
+    pub(crate) fn key_for(
+        &self,
+        target: TargetId,
+        rule: Option<&Rule>,
+        who: &Identity,
+        kind: OpKind,
+    ) -> ClassKey {
         let Some(rule) = rule else {
-            return ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
+            return ClassKey { target, rule: RuleSet::DEFAULT.into(), values: Box::default() };
         };
-        let named = self.keyed.get_key_value(&*rule.name);
-        let name = named.map_or_else(|| rule.name.as_str().into(), |(name, _)| Arc::clone(name));
-        let key = ClassKey { rule: name, values: key_of(&rule.per, who, kind).into() };
-        if key.values.is_empty() || self.is_known(&key) || self.has_room(rule) {
+        // One name for all classes of a rule at a target.
+        let name: Arc<str> = rule.name.as_str().into();
+        let named = self.keyed.get_key_value(&(target, name.clone()));
+        let name = named.map_or(name, |((_, name), _)| name.clone());
+        let key = ClassKey { target, rule: name, values: key_of(&rule.per, who, kind).into() };
+        if key.values.is_empty() || self.is_known(&key) || self.has_room(target, rule) {
             return key;
         }
         ClassKey { values: Box::default(), ..key }
@@ -350,10 +372,10 @@ impl Registry {
     /// Makes the class of a key active. Returns the dormant class that is to be dropped for it, if
     /// its rule has as many as it may.
     pub(crate) fn class_to_drop_for(&self, rule: &Rule, key: &ClassKey) -> Option<DormantIndex> {
-        if key.values.is_empty() || self.is_known(key) || !self.is_full(rule) {
+        if key.values.is_empty() || self.is_known(key) || !self.is_full(key.target, rule) {
             return None;
         }
-        self.idle_class_of(rule)
+        self.idle_class_of(key.target, rule)
     }
 
     /// Makes a class active that is not: a dormant one or a new one.
@@ -366,7 +388,7 @@ impl Registry {
             return NewClass { index: self.insert_class(key, id), id, dormant: Some(dormant) };
         }
         if !key.values.is_empty() {
-            *self.keyed.entry(key.rule.clone()).or_default() += 1;
+            *self.keyed.entry((key.target, key.rule.clone())).or_default() += 1;
         }
         self.classes_made += 1;
         let id = ClassId(self.classes_made);
@@ -441,30 +463,33 @@ impl Registry {
         self.by_key.contains_key(key) || self.dormant_by_key.contains_key(key)
     }
 
-    /// Whether a rule may make one more class, if necessary in place of an idle one.
-    fn has_room(&self, rule: &Rule) -> bool {
-        !self.is_full(rule) || self.idle_class_of(rule).is_some()
+    /// Whether a rule may make one more class at a target, if necessary in place of an idle one.
+    fn has_room(&self, target: TargetId, rule: &Rule) -> bool {
+        !self.is_full(target, rule) || self.idle_class_of(target, rule).is_some()
     }
 
-    fn is_full(&self, rule: &Rule) -> bool {
-        let classes = self.keyed.get(&*rule.name).copied().unwrap_or(0);
-        rule.max_classes.is_some_and(|most| classes >= most)
+    fn is_full(&self, target: TargetId, rule: &Rule) -> bool {
+        let Some(most) = rule.max_classes else { return false };
+        let name: Arc<str> = rule.name.as_str().into();
+        self.keyed.get(&(target, name)).copied().unwrap_or(0) >= most
     }
 
-    /// The class of a rule that is idle for longest.
-    fn idle_class_of(&self, rule: &Rule) -> Option<DormantIndex> {
-        let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
+    /// The class of a rule at a target that is idle for longest.
+    fn idle_class_of(&self, target: TargetId, rule: &Rule) -> Option<DormantIndex> {
+        let of_rule = |key: &ClassKey| {
+            key.target == target && *key.rule == *rule.name && !key.values.is_empty()
+        };
         self.idle_classes.iter().find(|index| of_rule(&self.dormant[*index].key))
     }
 
     /// Counts a forgotten class out.
     fn uncount(&mut self, key: &ClassKey) {
         if !key.values.is_empty()
-            && let Some(count) = self.keyed.get_mut(&key.rule)
+            && let Entry::Occupied(mut count) = self.keyed.entry((key.target, key.rule.clone()))
         {
-            *count -= 1;
-            if *count == 0 {
-                self.keyed.remove(&key.rule);
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   dispatches of the parent's classes ─► units of this window ─┐ each 100 ms
 //!   its requests, waiting and running ──► active, or since when ├─► effective limit of the child
-//!   its own effective limit ────────────────────────────────────┘      └─► all its meters
+//!   its own effective limit ────────────────────────────────────┤      └─► all its meters
+//!   its activity at other proxies (controller) ─────────────────┘
 //! ```
 //!
 //! | kind | effective limit, between `min` and the rule's own |
@@ -16,7 +17,9 @@
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were not
 //! published.
 
-use model::{DependencyKind, Rate, RuleDependency, RuleSet, Time};
+use std::sync::Arc;
+
+use model::{DependencyKind, Nanos, Rate, RuleActivity, RuleDependency, RuleSet, Time};
 
 /// How often the service of parents is read.
 const WINDOW_NS: u64 = 100_000_000;
@@ -34,17 +37,20 @@ pub(super) struct Dependents {
 /// The state of a rule that others depend on.
 #[derive(Debug)]
 struct Watched {
-    rule: String,
+    rule: Arc<str>,
     /// The unit in which it is counted.
     in_bytes: bool,
     /// Units dispatched in this window.
     units: u64,
-    /// Units a second, over the last windows.
-    rate: u64,
+    /// Thousandths of a unit a second, over the last windows.
+    rate_milli: u64,
     /// Requests that wait or run.
     outstanding: u32,
     /// Since when there are none.
     idle_since: Time,
+    /// Its activity at all other proxies, and when that became known.
+    remote: RuleActivity,
+    remote_at: Time,
 }
 
 #[derive(Debug)]
@@ -69,7 +75,7 @@ impl Dependents {
             };
             let in_bytes = own.rate.is_bytes();
             let watched =
-                |known: &&Watched| known.rule == parent.rule && known.in_bytes == in_bytes;
+                |known: &&Watched| *known.rule == *parent.rule && known.in_bytes == in_bytes;
             let on = new.parents.iter().position(|known| watched(&known));
             let on = on.unwrap_or_else(|| {
                 let fresh = || Watched::new(&parent.rule, in_bytes, now);
@@ -94,7 +100,7 @@ impl Dependents {
 
     /// The bits of the parents that requests under a rule count for; more than 64 are none.
     pub(super) fn watched(&self, rule: &str) -> u64 {
-        let of_rule = |(_, watched): &(usize, &Watched)| watched.rule == rule;
+        let of_rule = |(_, watched): &(usize, &Watched)| *watched.rule == *rule;
         let places = self.parents.iter().enumerate().take(64).filter(of_rule);
         places.fold(0, |bits, (at, _)| bits | 1 << at)
     }
@@ -135,6 +141,32 @@ impl Dependents {
         }
     }
 
+    /// The activity of each parent here.
+    pub(super) fn activity(&self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {
+        let mut all: Vec<(Arc<str>, RuleActivity)> = Vec::new();
+        for parent in &self.parents {
+            let at = all.iter().position(|(rule, _)| *rule == parent.rule);
+            let at = at.unwrap_or_else(|| {
+                all.push((parent.rule.clone(), parent.here(now)));
+                all.len() - 1
+            });
+            match parent.in_bytes {
+                true => all[at].1.bytes_per_sec = parent.rate(),
+                false => all[at].1.ops_per_sec = parent.rate(),
+            }
+        }
+        all
+    }
+
+    /// Replaces the activity of all parents at other proxies.
+    pub(super) fn set_remote(&mut self, remote: &[(Arc<str>, RuleActivity)], now: Time) {
+        for parent in &mut self.parents {
+            let found = remote.iter().find(|(rule, _)| *rule == parent.rule);
+            parent.remote = found.map_or(RuleActivity::NONE, |(_, activity)| *activity);
+            parent.remote_at = now;
+        }
+    }
+
     /// When it is to be computed next.
     pub(super) fn next_update(&self) -> Time {
         Time::from_nanos(self.since.as_nanos().saturating_add(WINDOW_NS))
@@ -146,12 +178,11 @@ impl Dependents {
         if span >= WINDOW_NS {
             self.since = now;
             for parent in &mut self.parents {
-                let units = u128::from(std::mem::take(&mut parent.units)) * 1_000_000_000;
+                let units = u128::from(std::mem::take(&mut parent.units)) * 1_000_000_000_000;
                 let last = u64::try_from(units / u128::from(span)).unwrap_or(u64::MAX);
-                // Over a long pause the rates of the windows in between are 0.
+                // Half of it is of the last window; a span of several has the same rate in each.
                 let windows = (span / WINDOW_NS).min(63);
-                let old = parent.rate >> windows;
-                parent.rate = old + if windows == 1 { last / 2 } else { last };
+                parent.rate_milli = (parent.rate_milli >> windows) + (last - (last >> windows));
             }
         }
         let mut changed = Vec::new();
@@ -176,9 +207,11 @@ impl Dependents {
                 let part = u128::from(of) * u128::from(part_ppm) / 1_000_000;
                 u64::try_from(part).unwrap_or(u64::MAX)
             }
-            DependencyKind::Remainder { total } => total.per_sec().saturating_sub(watched.rate),
+            DependencyKind::Remainder { total } => {
+                total.per_sec().saturating_sub(watched.rate_everywhere())
+            }
             DependencyKind::WhenIdle { idle } => {
-                let open = watched.outstanding == 0 && now.since(watched.idle_since) >= idle;
+                let open = watched.idle_everywhere(now).is_some_and(|span| span >= idle);
                 if open { own.per_sec() } else { 0 }
             }
         };
@@ -197,8 +230,40 @@ impl Dependents {
 
 impl Watched {
     fn new(rule: &str, in_bytes: bool, now: Time) -> Watched {
-        let rule = rule.into();
-        Watched { rule, in_bytes, units: 0, rate: 0, outstanding: 0, idle_since: now }
+        Watched {
+            rule: rule.into(),
+            in_bytes,
+            units: 0,
+            rate_milli: 0,
+            outstanding: 0,
+            idle_since: now,
+            remote: RuleActivity::NONE,
+            remote_at: now,
+        }
+    }
+
+    /// Whether it is idle here, without its rate.
+    fn here(&self, now: Time) -> RuleActivity {
+        let idle = (self.outstanding == 0).then(|| now.since(self.idle_since));
+        RuleActivity { idle, ..RuleActivity::NONE }
+    }
+
+    /// Units a second here, to the nearest.
+    fn rate(&self) -> u64 {
+        self.rate_milli.saturating_add(500) / 1_000
+    }
+
+    /// Units a second at all proxies.
+    fn rate_everywhere(&self) -> u64 {
+        let RuleActivity { ops_per_sec, bytes_per_sec, .. } = self.remote;
+        self.rate().saturating_add(if self.in_bytes { bytes_per_sec } else { ops_per_sec })
+    }
+
+    /// For how long no proxy has had a request of it.
+    fn idle_everywhere(&self, now: Time) -> Option<Nanos> {
+        let since = now.since(self.remote_at).get();
+        let remote = self.remote.idle.map(|idle| Nanos::new(idle.get().saturating_add(since)));
+        self.here(now).idle.zip(remote).map(|(here, there)| here.min(there))
     }
 
     /// Replaces the dependents before all requests are counted again.

@@ -1,10 +1,10 @@
-//! What a controller grants this proxy: a share of each limit, reservation and weight, and the
-//! rates to which decays limit single keys.
+//! What a controller grants this proxy: a share of each limit, and the rates to which decays limit
+//! single keys; and of each target a share of its reservations and weights.
 //!
 //! ```text
-//!   grants ─► table ─┬─► class: φ · share · proxies, reservation · share
-//!                    ├─► its meters, and [[meter]]s: rate · share     what is owed and saved stays,
-//!                    └─► dormant class: reservation · share           in units
+//!   grants of limits ────► meters: rate · share                      what is owed and saved stays,
+//!   grants of a target ─┬► class: φ · share · proxies, reservation · share     in units
+//!                       └► dormant class: reservation · share
 //! ```
 //!
 //! Without a controller every share is the whole and there is one proxy. Each rule is then granted
@@ -12,13 +12,20 @@
 
 use std::collections::BTreeMap;
 
-use model::{Grant, Grants, Rate, Scope, Share};
+use model::{Grant, Grants, Rate, Scope, Share, SharePool, TargetId};
 
 use crate::keys::{ClassKey, MeterKey};
 
 /// The grants of this proxy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct GrantTable {
+    limits: PoolGrants,
+    targets: Vec<PoolGrants>,
+}
+
+/// What is granted of one pool.
+#[derive(Debug)]
+struct PoolGrants {
     proxies: u32,
     unlisted: Share,
     listed: BTreeMap<Scope, Grant>,
@@ -31,39 +38,55 @@ pub(super) struct MeterGrant {
     pub(super) rate: Option<Rate>,
 }
 
-impl Default for GrantTable {
-    fn default() -> GrantTable {
-        GrantTable { proxies: 1, unlisted: Share::WHOLE, listed: BTreeMap::new() }
+impl Default for PoolGrants {
+    fn default() -> PoolGrants {
+        PoolGrants { proxies: 1, unlisted: Share::WHOLE, listed: BTreeMap::new() }
     }
 }
 
 impl GrantTable {
-    pub(super) fn proxies(&self) -> u32 {
-        self.proxies
+    /// Adds a target, of which everything is granted.
+    pub(super) fn add_target(&mut self) {
+        self.targets.push(PoolGrants::default());
+    }
+
+    /// The number of proxies of a target.
+    pub(super) fn proxies(&self, target: TargetId) -> u32 {
+        self.targets[target.index()].proxies
     }
 
     pub(super) fn part_of_class(&self, key: &ClassKey) -> Share {
-        match self.listed.is_empty() {
-            true => self.unlisted,
-            false => self.of(&Scope::rule(&key.rule, &key.values)).part,
+        let pool = &self.targets[key.target.index()];
+        match pool.listed.is_empty() {
+            true => pool.unlisted,
+            false => pool.of(&key.scope()).part,
         }
     }
 
     pub(super) fn of_meter(&self, key: &MeterKey) -> MeterGrant {
-        match self.listed.is_empty() {
-            true => MeterGrant { part: self.unlisted, rate: None },
-            false => self.of(&key.scope()),
+        match self.limits.listed.is_empty() {
+            true => MeterGrant { part: self.limits.unlisted, rate: None },
+            false => self.limits.of(&key.scope()),
         }
     }
 
+    /// Takes a change in. Returns whether every class or meter of the pool is concerned, and not only
+    /// what the change lists.
+    pub(super) fn change(&mut self, pool: SharePool, grants: &Grants) -> bool {
+        match pool {
+            SharePool::Limits => self.limits.change(grants),
+            SharePool::Target(target) => self.targets[target.index()].change(grants),
+        }
+    }
+}
+
+impl PoolGrants {
     fn of(&self, scope: &Scope) -> MeterGrant {
         let Grant { part, rate } = self.listed.get(scope).copied().unwrap_or_default();
         MeterGrant { part: part.unwrap_or(self.unlisted), rate }
     }
 
-    /// Takes a change in. Returns whether every class and meter is concerned, and not only what the
-    /// change lists.
-    pub(super) fn change(&mut self, grants: &Grants) -> bool {
+    fn change(&mut self, grants: &Grants) -> bool {
         for (scope, grant) in &grants.listed {
             match grant.is_empty() {
                 true => self.listed.remove(scope),

@@ -12,8 +12,8 @@ mod grant;
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, Limit, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet, Scope,
-    SectionKind, Share, Time, Weight, key_of,
+    Amount, Grants, Identity, Limit, LimitMode, OpKind, PathSet, Rate, Rule, RuleActivity, RuleSet,
+    Scope, SectionKind, Share, SharePool, TargetId, Time, Weight, key_of,
 };
 
 use crate::keys::{ClassKey, MeterKey, decay_ceiling, limits_of};
@@ -45,10 +45,15 @@ impl Terms {
         self.rules = rules;
     }
 
-    /// Takes a change of what a controller grants in. Returns whether every class and meter is
-    /// concerned, and not only what the change lists.
-    pub(crate) fn set_grants(&mut self, grants: &Grants) -> bool {
-        self.grants.change(grants)
+    /// Makes the grants of a new target.
+    pub(crate) fn add_target(&mut self) {
+        self.grants.add_target();
+    }
+
+    /// Takes a change of what a controller grants in. Returns whether every class or meter of the
+    /// pool is concerned, and not only what the change lists.
+    pub(crate) fn set_grants(&mut self, pool: SharePool, grants: &Grants) -> bool {
+        self.grants.change(pool, grants)
     }
 
     /// Counts requests that came (or went, below 0) where others depend on their rule. True if that
@@ -60,6 +65,16 @@ impl Terms {
     /// Counts a dispatched request where others depend on its rule.
     pub(crate) fn count_dispatched(&mut self, watched: u64, amount: Amount) {
         self.dependents.dispatched(watched, amount);
+    }
+
+    /// The activity here of each rule on which others depend.
+    pub(crate) fn parent_activity(&self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {
+        self.dependents.activity(now)
+    }
+
+    /// Replaces the activity of these rules at other proxies.
+    pub(crate) fn set_remote_activity(&mut self, remote: &[(Arc<str>, RuleActivity)], now: Time) {
+        self.dependents.set_remote(remote, now);
     }
 
     /// Computes the limits that depend on other rules. Returns the rules whose limit changed, each
@@ -88,7 +103,7 @@ impl Terms {
     /// What a class is given now.
     pub(crate) fn of_class(&self, key: &ClassKey) -> ClassTerms {
         let part = self.grants.part_of_class(key);
-        let proxies = self.grants.proxies();
+        let proxies = self.grants.proxies(key.target);
         let watched = self.dependents.watched(&key.rule);
         let Some(rule) = self.rules.rule(&key.rule) else {
             // A class without a rule, or whose rule is gone.
@@ -123,7 +138,7 @@ impl Terms {
 
     /// The share of a class, and the number of proxies.
     pub(crate) fn part_of_class(&self, key: &ClassKey) -> (Share, u32) {
-        (self.grants.part_of_class(key), self.grants.proxies())
+        (self.grants.part_of_class(key), self.grants.proxies(key.target))
     }
 
     /// Whether the limit of a rule is a reservation, too.
@@ -190,7 +205,8 @@ impl Terms {
     pub(crate) fn meters_of(&self, scope: &Scope) -> Vec<MeterKey> {
         match scope.section {
             SectionKind::Rule => {
-                let class = ClassKey::of_scope(scope);
+                // A limit is one over all targets.
+                let class = ClassKey::of_scope(TargetId::FIRST, scope);
                 let rule = self.rules.rule(&class.rule);
                 let limits = rule.into_iter().flat_map(limits_of);
                 let key = |(limit, nth): (Limit, usize)| {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, RuleSet, Time};
+use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, RuleSet, Service, Time};
 
-use sluice_sched::{Activity, Arrival, Costs, Dispatcher, RequestId, SubjectId, TargetParams};
+use crate::server::T;
+use sluice_sched::{Arrival, Costs, Dispatcher, RequestId, SubjectId, TargetParams};
 
 struct Bed {
     dispatcher: Dispatcher,
@@ -22,13 +23,13 @@ impl Bed {
             recalibrate: false,
         };
         let rules: Arc<RuleSet> = RuleSet::parse(rules).expect("valid rules").into();
-        Bed { dispatcher: Dispatcher::new(target, rules), now: Time::ZERO }
+        Bed { dispatcher: Dispatcher::new([target], rules), now: Time::ZERO }
     }
 
     fn subject(&mut self, job: &str, uid: u32) -> SubjectId {
         let job = JobId::new(job).expect("a valid name");
         let who = Identity { job, uid, gid: 0, projid: None, nid: Nid::local() };
-        self.dispatcher.subject(&who, PathSet::default())
+        self.dispatcher.subject(T, &who, PathSet::default())
     }
 
     fn pass(&mut self, millis: u64) -> &mut Bed {
@@ -59,10 +60,10 @@ impl Bed {
 
     /// Active and delayed milliseconds of a job.
     fn times(&self, job: &str) -> (u64, u64) {
-        let mut sum = Activity::default();
+        let mut sum = Service::default();
         let of = self.dispatcher.subjects().filter(|subject| subject.identity.job.as_str() == job);
-        of.for_each(|subject| sum += subject.activity);
-        (sum.active.get() / 1_000_000, sum.delayed.get() / 1_000_000)
+        of.for_each(|subject| sum.add(&subject.service));
+        (sum.active_ns / 1_000_000, sum.delayed_span_ns / 1_000_000)
     }
 }
 

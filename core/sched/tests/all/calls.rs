@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
+use crate::server::{T, UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use model::{
     Amount, KeyField, KeyValue, KindSet, Lane, Limit, Match, Nanos, OpKind, PathSet, Rule, RuleSet,
     Time,
@@ -12,7 +12,7 @@ use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
 const UNIT_NS: u64 = 10_000_000;
 
 fn dispatcher(set: Arc<RuleSet>) -> Dispatcher {
-    Dispatcher::new(target(4, UNIT_NS), set)
+    Dispatcher::new([target(4, UNIT_NS)], set)
 }
 
 fn limited(job: &str, rate: u64) -> Rule {
@@ -32,7 +32,7 @@ impl Desk {
     }
 
     fn subject(&mut self, job: &str) -> SubjectId {
-        self.sched.subject(&who(job), PathSet::default())
+        self.sched.subject(T, &who(job), PathSet::default())
     }
 
     /// Enqueues one unit request; its token is its number, from 1.
@@ -199,7 +199,7 @@ fn shortfall_counts_from_when_a_class_began_to_wait_in_either_lane() {
     assert_eq!(desk.drain(ms(400)), [9]);
     // One request in 750 ms, though some always waited: R is at 10 ms, 240 ms behind its bound. The
     // head in the device lane has waited for 450 ms, which alone would be no shortfall.
-    assert_eq!(desk.sched.reservation_shortfall_ppm(ms(750)), 240_000);
+    assert_eq!(desk.sched.reservation_shortfall_ppm(T, ms(750)), 240_000);
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn fewer_slots_take_effect_as_running_requests_end() {
         desk.put(a, OpKind::Read, Lane::Device, ms(0));
     }
     let running: Vec<RequestId> = std::iter::from_fn(|| desk.poll(ms(0))).map(|d| d.id).collect();
-    desk.sched.set_target(target(2, UNIT_NS), ms(1));
+    desk.sched.set_target(T, target(2, UNIT_NS), ms(1));
     desk.sched.check_invariants();
     for (done, free) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
         desk.complete(running[done], ms(2));
@@ -451,7 +451,7 @@ fn nothing_grows_with_the_jobs_that_came_and_went() {
     let mut sched = dispatcher(rules(vec![per_job], vec![]));
     for i in 0..66_000 {
         let now = ms(i);
-        let subject = sched.subject(&who(&format!("j{i}")), PathSet::default());
+        let subject = sched.subject(T, &who(&format!("j{i}")), PathSet::default());
         let (kind, lane) = (OpKind::Getattr, Lane::Cached);
         sched.enqueue(Arrival { subject, kind, amount: Amount::new(0, 1), lane, token: i }, now);
         let id = sched.poll_dispatch(now).expect("slots are free").id;
@@ -475,10 +475,10 @@ fn what_all_were_served_outlives_who_was_served() {
         desk.sched.release_subject(who);
     }
     let sched = &desk.sched;
-    let (gone, gone_metadata) = sched.forgotten_usage();
+    let (gone, gone_metadata) = sched.forgotten_usage(T);
     assert_eq!((gone.requests, gone_metadata.get()), (2 * 76, 2 * 76));
     let known = sched.sums(0..sched.subject_index_end());
-    let (known, metadata) = known.fold((0, 0), |(requests, metadata), (_, _, usage, of)| {
+    let (known, metadata) = known.fold((0, 0), |(requests, metadata), (_, _, _, usage, of)| {
         (requests + usage.requests, metadata + of.get())
     });
     assert_eq!((known, metadata), (2 * 1_024, 2 * 1_024));

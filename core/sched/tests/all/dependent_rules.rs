@@ -3,7 +3,7 @@
 //! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
 
 use crate::server::*;
-use model::{DependencyKind, Nanos, OpKind, Rule, RuleDependency};
+use model::{DependencyKind, Nanos, OpKind, Rule, RuleActivity, RuleDependency};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -122,4 +122,33 @@ fn a_limit_that_changes_by_itself_refills_nothing() {
     let got = w.clients[0].done - before;
     assert!(got <= 20 * 28 + 10, "{got}");
     assert!(got >= 20 * 9, "{got}: it did open");
+}
+
+#[test]
+fn what_a_parent_has_at_other_proxies_counts_as_what_it_has_here() {
+    let total = DependencyKind::Remainder { total: ops(80) };
+    let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(500) };
+    let all = vec![limited("a", 50), child("b", 70, "a", total, 10), child("c", 60, "a", gate, 5)];
+    let mut w = world(all);
+    w.run(ms(1_000));
+    let idle = Some(Nanos::from_millis(200));
+    let there = |ops_per_sec, idle| RuleActivity { ops_per_sec, idle, ..RuleActivity::NONE };
+    w.sched.set_remote_activity(&[("a".into(), there(50, None))], w.now);
+    assert_eq!((effective(&w, "b"), effective(&w, "c")), (30, 5));
+    w.client("a", OpKind::Read, 1, 1);
+    w.run(ms(3_000));
+    let here = w.sched.parent_activity(w.now);
+    let (name, activity) = &here[..][0];
+    assert_eq!((&**name, here.len(), activity.idle), ("a", 1, None));
+    assert!((9..=11).contains(&activity.ops_per_sec), "one request at a time: {activity:?}");
+    assert!((19..=21).contains(&effective(&w, "b")), "of 80, 50 there and 10 here");
+    w.clients[0].depth = 0;
+    w.run(ms(4_000));
+    w.sched.set_remote_activity(&[("a".into(), there(0, idle))], w.now);
+    assert_eq!((effective(&w, "b"), effective(&w, "c")), (70, 5));
+    w.run(ms(4_400));
+    // Nothing waits that would have asked by itself.
+    assert!(w.sched.poll_dispatch(w.now).is_none());
+    assert_eq!(effective(&w, "c"), 60, "200 ms when it was told, and 400 since");
+    assert_eq!(w.sched.parent_activity(w.now)[0].1.bytes_per_sec, 0);
 }

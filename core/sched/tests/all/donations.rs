@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::server::{UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
+use crate::server::{T, UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
 use model::{Amount, Bytes, JobId, Lane, OpKind, PathSet, RuleSet, SectionKind, Time};
 use sluice_sched::{Arrival, Dispatcher, MeterPayers, RequestId, SubjectId, WaitCause};
 
@@ -16,8 +16,8 @@ struct Pair {
 
 impl Pair {
     fn new(set: Arc<RuleSet>) -> Pair {
-        let mut sched = Dispatcher::new(target(4, 1_000_000), set);
-        let mut subject = |job| sched.subject(&who(job), PathSet::default());
+        let mut sched = Dispatcher::new([target(4, 1_000_000)], set);
+        let mut subject = |job| sched.subject(T, &who(job), PathSet::default());
         let (writer, waiter) = (subject("writer"), subject("waiter"));
         Pair { sched, writer, waiter, tokens: 0 }
     }

@@ -34,7 +34,7 @@ fn assert_near(got: &[u64], want: &[u64], slack: u64) {
 }
 
 fn used(world: &mut World) -> Vec<(Scope, ScopeUsage)> {
-    world.sched.take_usage(world.now)
+    usage(&mut world.sched, world.now)
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn a_limit_is_scaled_by_its_part_and_by_that_of_what_is_not_listed() {
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     assert_near(&w.served(ms(20_000)), &[400, 400], 6);
-    w.sched.set_grants(&granted(2, &[("a", percent(99)), ("b", percent(1))]), w.now);
+    grant(&mut w.sched, &granted(2, &[("a", percent(99)), ("b", percent(1))]), w.now);
     assert_near(&w.served(ms(30_000)), &[396, 4], 5);
-    w.sched.set_grants(&granted(2, &[("a", percent(50))]), w.now);
+    grant(&mut w.sched, &granted(2, &[("a", percent(50))]), w.now);
     assert_near(&w.served(ms(40_000)), &[200, 4], 5);
     let gone =
         Grants { listed: vec![(Scope::rule("b", &[]), Grant::default())], ..granted(4, &[]) };
-    w.sched.set_grants(&gone, w.now);
+    grant(&mut w.sched, &gone, w.now);
     assert_near(&w.served(ms(50_000)), &[200, 100], 5);
 }
 
@@ -61,7 +61,7 @@ fn parts_that_go_up_and_down_refill_nothing() {
     let before = w.clients[0].done;
     for step in 0..100 {
         let part = if step % 2 == 0 { 2 } else { 98 };
-        w.sched.set_grants(&granted(2, &[("a", percent(part))]), w.now);
+        grant(&mut w.sched, &granted(2, &[("a", percent(part))]), w.now);
         w.run(ms(20_000 + 100 * (step + 1)));
     }
     // Half of 50 a second for ten seconds, whatever the order.
@@ -72,7 +72,7 @@ fn parts_that_go_up_and_down_refill_nothing() {
 fn a_third_of_a_small_limit_is_exact() {
     let mut w = world(vec![limited("a", 10)]);
     w.client("a", OpKind::Read, 1, 20);
-    w.sched.set_grants(&granted(3, &[]), w.now);
+    grant(&mut w.sched, &granted(3, &[]), w.now);
     assert_near(&w.served(ms(310_000)), &[1_000], 2);
 }
 
@@ -87,7 +87,7 @@ fn reservation_is_scaled_by_the_share_also_for_a_dormant_class() {
     assert_near(&w.served(ms(30_000)), &[600, 133, 267], 12);
     // The weight falls with the reservation.
     let all = [("a", percent(75)), ("b", percent(50)), ("c", percent(50))];
-    w.sched.set_grants(&granted(2, &all), w.now);
+    grant(&mut w.sched, &granted(2, &all), w.now);
     assert_near(&w.served(ms(40_000)), &[450, 183, 367], 12);
     // All go, and a comes back with another part.
     for client in &mut w.clients {
@@ -96,8 +96,8 @@ fn reservation_is_scaled_by_the_share_also_for_a_dormant_class() {
     w.run(ms(45_000));
     let subject = w.clients[0].subject;
     w.sched.release_subject(subject);
-    w.sched.set_grants(&granted(2, &[("a", percent(25))]), w.now);
-    w.clients[0].subject = w.sched.subject(&who("a"), PathSet::default());
+    grant(&mut w.sched, &granted(2, &[("a", percent(25))]), w.now);
+    w.clients[0].subject = w.sched.subject(T, &who("a"), PathSet::default());
     for client in &mut w.clients {
         client.depth = 20;
     }
@@ -111,11 +111,11 @@ fn a_weight_is_multiplied_by_its_part_and_by_the_members() {
     let mut w = world(vec![rule("a", 1), rule("b", 1)]);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
-    w.sched.set_grants(&granted(4, &[]), w.now);
+    grant(&mut w.sched, &granted(4, &[]), w.now);
     w.run(ms(15_000));
     assert_near(&w.served(ms(25_000)), &[500, 500], 6);
     // a works at all four proxies, b only here: b has 4 times the weight of a.
-    w.sched.set_grants(&granted(4, &[("b", Share::WHOLE)]), w.now);
+    grant(&mut w.sched, &granted(4, &[("b", Share::WHOLE)]), w.now);
     w.run(ms(30_000));
     assert_near(&w.served(ms(40_000)), &[200, 800], 8);
     let weights: Vec<u32> = w.sched.classes().map(|class| class.weight.get()).collect();
@@ -132,7 +132,7 @@ fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
     let mut w = world(vec![per_job]);
     let key = |job: &str| Scope::rule("jobs", &[KeyValue::Jobid(who(job).job)]);
     let listed = vec![(key("io.1"), Grant::part(percent(75)))];
-    w.sched.set_grants(&Grants { proxies: 2, unlisted: percent(50), listed }, w.now);
+    grant(&mut w.sched, &Grants { proxies: 2, unlisted: percent(50), listed }, w.now);
     w.client("io.1", OpKind::Read, 1, 20);
     w.client("io.2", OpKind::Read, 1, 20);
     assert_near(&w.served(ms(30_000)), &[600, 400], 8);
@@ -145,7 +145,7 @@ fn a_meter_of_many_classes_is_divided_too() {
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     let listed = vec![(Scope::meter("m", &[]), Grant::part(percent(10)))];
-    w.sched.set_grants(&Grants { proxies: 1, unlisted: Share::WHOLE, listed }, w.now);
+    grant(&mut w.sched, &Grants { proxies: 1, unlisted: Share::WHOLE, listed }, w.now);
     w.run(ms(5_000));
     assert_near(&w.served(ms(25_000)), &[60, 60], 4);
 }
@@ -196,7 +196,7 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
         unlisted: percent(50),
         listed: vec![(key("a"), Grant { part, rate: Rate::ops_per_sec(rate) })],
     };
-    w.sched.set_grants(&held(Some(percent(25)), 40), w.now);
+    grant(&mut w.sched, &held(Some(percent(25)), 40), w.now);
     w.run(ms(21_000));
     let served = w.served(ms(31_000));
     assert!(served[0].abs_diff(100) <= 4, "a quarter of 40 a second: {served:?}");
@@ -205,7 +205,7 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
     let about = uses.iter().find(|(scope, _)| *scope == key("a")).expect("it is limited");
     assert!(about.1.waiting);
     assert!(uses.iter().all(|(scope, _)| *scope != key("b")), "there is nothing to divide");
-    w.sched.set_grants(&held(None, 0), w.now);
+    grant(&mut w.sched, &held(None, 0), w.now);
     w.run(ms(33_000));
     let free = w.served(ms(43_000));
     assert!(free.iter().all(|done| *done > 300), "{free:?}");
@@ -235,8 +235,8 @@ fn service_elsewhere_may_be_told_of_a_class() {
         let more = w.clients[0].done - before;
         before = w.clients[0].done;
         let cost = Nanos::new(UNIT_NS * more);
-        w.sched.charge_class_remote_service(&Scope::rule("a", &[]), cost, w.now);
-        w.sched.charge_class_remote_service(&Scope::rule("unknown", &[]), cost, w.now);
+        w.sched.charge_class_remote_service(T, &Scope::rule("a", &[]), cost, w.now);
+        w.sched.charge_class_remote_service(T, &Scope::rule("unknown", &[]), cost, w.now);
     }
     let (a, b) = (w.clients[0].done - start.0, w.clients[1].done - start.1);
     assert!((2 * a).abs_diff(b) * 20 <= b, "a : b is 1 : 2: {a} : {b}");
@@ -244,8 +244,8 @@ fn service_elsewhere_may_be_told_of_a_class() {
 
 #[test]
 fn what_plain_clients_were_served_is_told_once_by_class() {
-    let mut sched = Dispatcher::new(target(10, UNIT_NS), rules(vec![rule("a", 1)], vec![]));
-    let subject = sched.subject(&who("a"), PathSet::default());
+    let mut sched = Dispatcher::new([target(10, UNIT_NS)], rules(vec![rule("a", 1)], vec![]));
+    let subject = sched.subject(T, &who("a"), PathSet::default());
     let ask = |sched: &mut Dispatcher| {
         let (kind, amount, lane) = (OpKind::Getattr, Amount::new(0, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1));
@@ -254,10 +254,10 @@ fn what_plain_clients_were_served_is_told_once_by_class() {
         sched.complete(running.id, amount, ms(1));
     };
     ask(&mut sched);
-    assert_eq!(sched.take_unreported(), [], "nobody had asked for it");
+    assert_eq!(sched.take_unreported(T), [], "nobody had asked for it");
     (0..3).for_each(|_| ask(&mut sched));
-    assert_eq!(sched.take_unreported(), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
-    assert_eq!(sched.take_unreported(), []);
+    assert_eq!(sched.take_unreported(T), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
+    assert_eq!(sched.take_unreported(T), []);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn without_grants_everything_is_as_the_rules_say() {
     let plain = run(alone(), &|_| {});
     let whole = run(alone(), &|sched| {
         let all = Grants { proxies: 1, unlisted: Share::WHOLE, listed: vec![] };
-        sched.set_grants(&all, model::Time::ZERO);
+        grant(sched, &all, model::Time::ZERO);
     });
     assert_eq!(plain, whole);
 }
@@ -289,7 +289,7 @@ fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
         (Scope::rule(rule, &[]), grant)
     };
     let listed = vec![part("a", 25), part("b", 50)];
-    w.sched.set_grants(&Grants { proxies: 4, unlisted: percent(25), listed }, w.now);
+    grant(&mut w.sched, &Grants { proxies: 4, unlisted: percent(25), listed }, w.now);
     w.client("a", OpKind::Getattr, 1, 20);
     w.client("b", OpKind::Getattr, 1, 20);
     w.run(ms(20_000));
@@ -303,7 +303,7 @@ fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
         before = done;
         for (name, ops) in ["a", "b"].iter().zip(elsewhere) {
             let cost = Nanos::new(UNIT_NS * ops);
-            w.sched.charge_class_remote_service(&Scope::rule(name, &[]), cost, w.now);
+            w.sched.charge_class_remote_service(T, &Scope::rule(name, &[]), cost, w.now);
         }
     }
     let [a, b] = [0, 1].map(|at| w.clients[at].done - start[at]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::server::{UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
+use crate::server::{T, UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
 use model::{
     Bytes, DependencyKind, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rule,
     RuleDependency, RuleSet, Scope, SectionKind,
@@ -179,7 +179,7 @@ fn who_stands_where_is_found_by_identity() {
     assert_eq!(found[0].classes, [class]);
     assert_eq!(world.sched.wait_reports_of(&found, world.now), held(&world, "a"));
     assert_eq!(found[0].meters.iter().map(|meter| &*meter.scope.name).collect::<Vec<_>>(), ["m"]);
-    let free = world.sched.subject(&who("c"), PathSet::default());
+    let free = world.sched.subject(T, &who("c"), PathSet::default());
     let idle = standings(&world, "c", None);
     assert_eq!((idle[0].id, idle[0].classes.len()), (free, 0));
     assert_eq!(world.clients[0].lane, Lane::Device);
@@ -193,7 +193,7 @@ fn of_a_job_only_its_own_subjects_are_looked_at_and_of_its_users_the_one_who_ask
     {
         let nid = Nid::new(nid).unwrap();
         let one = Identity { job: JobId::new(job).unwrap(), uid, nid, ..who(job) };
-        world.sched.subject(&one, PathSet::default());
+        world.sched.subject(T, &one, PathSet::default());
     }
     let found = |job, user| {
         let of = standings(&world, job, user).into_iter();

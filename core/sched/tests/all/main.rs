@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod accounts;
 mod activity;
 mod calls;
 mod closes;
@@ -18,3 +19,4 @@ mod reservations;
 mod rule_changes;
 mod rule_edits;
 mod server;
+mod targets;

@@ -1,7 +1,7 @@
 //! What a call may cost when thousands of classes wait behind one meter: counted in heads
 //! that it moves between the line and the ready ones, not in time.
 
-use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
+use crate::server::{T, UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use model::{Amount, KeyField, Lane, Limit, Match, MeterRule, Nanos, OpKind, PathSet, Rule, Time};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
@@ -21,7 +21,7 @@ impl Crowd {
         let by_job = Rule { per: vec![KeyField::Jobid], matcher: Match::any(), ..rule("jobs", 1) };
         let meter = shared("m", "j*", ops(1_000));
         let meter = MeterRule { limit: Limit { burst: Some(burst), ..limit(ops(1_000)) }, ..meter };
-        let sched = Dispatcher::new(target(4, 1_000_000), rules(vec![by_job], vec![meter]));
+        let sched = Dispatcher::new([target(4, 1_000_000)], rules(vec![by_job], vec![meter]));
         let mut crowd = Crowd { sched, others: vec![], due: ms(1_200 - burst) };
         // 200 operations at once, of which the burst is saved: the rest is owed at 1 a ms.
         let debtor = crowd.subject("j");
@@ -42,7 +42,7 @@ impl Crowd {
     }
 
     fn subject(&mut self, job: &str) -> SubjectId {
-        self.sched.subject(&who(job), PathSet::default())
+        self.sched.subject(T, &who(job), PathSet::default())
     }
 
     fn enqueue(&mut self, subject: SubjectId, kind: OpKind, ops: u64) {

@@ -44,7 +44,7 @@ fn reservations_beyond_capacity_are_cut_in_the_same_proportion() {
     // 3000 in the ratio of 120 to 50.
     assert_eq!(w.served(ms(40_000)), [2118, 882]);
     // 70 of 170, told for a second of rounds.
-    assert!(w.sched.reservation_shortfall_ppm(w.now).abs_diff(411_765) < 10_000);
+    assert!(w.sched.reservation_shortfall_ppm(T, w.now).abs_diff(411_765) < 10_000);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn cut_reservation_is_met_again_when_capacity_returns() {
     // What it missed for 100 s is not made up for.
     let got = w.served(ms(112_000));
     assert_eq!(got, [600, 400]);
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 0);
 }
 
 #[test]
@@ -67,23 +67,23 @@ fn stuck_target_reports_a_reservation_shortfall() {
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 0);
     // What begins now takes a hundred seconds: the dispatcher gets no completions, only queries.
     w.slower = 1000;
     w.run(ms(30_000));
-    assert_eq!(w.sched.reservation_shortfall_ppm(ms(10_300)), 0, "it may be made up for");
-    let beginning = w.sched.reservation_shortfall_ppm(ms(11_000));
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, ms(10_300)), 0, "it may be made up for");
+    let beginning = w.sched.reservation_shortfall_ppm(T, ms(11_000));
     assert!((300_000..=600_000).contains(&beginning), "half a second of one: {beginning}");
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 1_000_000);
     // Nor do new arrivals hide the shortfall.
     w.clients[0].depth = 40;
     w.run(ms(31_000));
     w.clients[0].depth = 60;
     w.run(ms(32_500));
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 1_000_000);
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 1_000_000);
     w.slower = 1;
     w.run(ms(115_000));
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0, "the shortfall ends");
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 0, "the shortfall ends");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn demand_below_a_reservation_leaves_other_reservations_whole() {
     // Each of a's takes 100 ms on average, and there is always one.
     let got = w.served(ms(110_000));
     assert!(got[0].abs_diff(1000) <= 50 && got[1].abs_diff(6000) <= 10, "{got:?}");
-    assert_eq!(w.sched.reservation_shortfall_ppm(w.now), 0);
+    assert_eq!(w.sched.reservation_shortfall_ppm(T, w.now), 0);
 }
 
 #[test]

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
+use crate::server::{
+    T, UNIT_BYTES, World, grant, limit, ms, ops, rule, rules, shared, target, usage, who,
+};
 use model::{
     Amount, DependencyKind, Grant, Grants, KindSet, Lane, Limit, LimitMode, Nanos, OpKind, PathSet,
     Rate, Rule, RuleDependency, RuleSet, Scope, Share, Time,
@@ -152,9 +154,9 @@ struct Book {
 
 impl Book {
     fn new() -> Book {
-        let mut sched = Dispatcher::new(target(6, 1_000_000), rule_set(0));
+        let mut sched = Dispatcher::new([target(6, 1_000_000)], rule_set(0));
         let subjects =
-            JOBS.iter().map(|job| sched.subject(&who(job), PathSet::default())).collect();
+            JOBS.iter().map(|job| sched.subject(T, &who(job), PathSet::default())).collect();
         Book {
             sched,
             now: ms(1),
@@ -198,7 +200,7 @@ impl Book {
             Call::Donate { which, job } => self.donate(which, job),
             Call::Rules { which } => self.sched.set_rules(rule_set(which), self.now),
             Call::Slots { slots_max } => {
-                self.sched.set_target(target(slots_max, 1_000_000), self.now)
+                self.sched.set_target(T, target(slots_max, 1_000_000), self.now)
             }
             Call::Elsewhere { job, kind, micros } => {
                 let cost = Nanos::from_micros(micros);
@@ -207,7 +209,7 @@ impl Book {
             Call::Learn { latency } => {
                 let latency = latency.map(Nanos::from_micros);
                 let target = TargetParams { latency, recalibrate: true, ..target(8, 1_000_000) };
-                self.sched.set_target(target, self.now);
+                self.sched.set_target(T, target, self.now);
             }
             Call::Grant { job, percent, unlisted, members } => {
                 // The last is the meter of rule sets 1 to 4.
@@ -219,10 +221,10 @@ impl Book {
                 let part = (percent <= 100).then(|| Grant::part(Share::ratio(percent, 100)));
                 let listed = vec![(scope, part.unwrap_or_default())];
                 let unlisted = Share::ratio(unlisted, 100);
-                self.sched.set_grants(&Grants { proxies: members, unlisted, listed }, self.now);
+                grant(&mut self.sched, &Grants { proxies: members, unlisted, listed }, self.now);
             }
             Call::Uses => {
-                for (_, what) in self.sched.take_usage(self.now) {
+                for (_, what) in usage(&mut self.sched, self.now) {
                     assert!(what.waiting || what.used != Some(Share::ZERO), "nothing was used");
                 }
             }
@@ -230,7 +232,7 @@ impl Book {
             Call::Gone { job, kind } => {
                 // One of its own asks for one thing and leaves before that is done.
                 let subject =
-                    self.sched.subject(&who(&format!("{}9", JOBS[job])), PathSet::default());
+                    self.sched.subject(T, &who(&format!("{}9", JOBS[job])), PathSet::default());
                 let kept = std::mem::replace(&mut self.subjects[job], subject);
                 self.enqueue(job, KINDS[kind], 1, false);
                 self.sched.release_subject(subject);
@@ -238,7 +240,7 @@ impl Book {
             }
             Call::Leave { job } => {
                 self.sched.release_subject(self.subjects[job]);
-                self.subjects[job] = self.sched.subject(&who(JOBS[job]), PathSet::default());
+                self.subjects[job] = self.sched.subject(T, &who(JOBS[job]), PathSet::default());
             }
         }
         self.sched.check_invariants();
@@ -346,7 +348,7 @@ impl Book {
         let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), Grant::default()));
         let listed = all.chain([(Scope::meter("m", &[]), Grant::default())]).collect();
         let whole = Grants { proxies: 1, unlisted: Share::WHOLE, listed };
-        self.sched.set_grants(&whole, self.now);
+        grant(&mut self.sched, &whole, self.now);
         loop {
             while self.poll() {}
             if let Some(done) = self.running.pop() {
@@ -458,9 +460,9 @@ proptest! {
             let all = JOBS.iter().zip(weights).map(|(job, weight)| rule(job, weight)).collect();
             rules(all, vec![])
         };
-        let mut sched = Dispatcher::new(target(slots_max, 1_000), set(weights));
+        let mut sched = Dispatcher::new([target(slots_max, 1_000)], set(weights));
         let subjects: Vec<SubjectId> =
-            JOBS.iter().map(|job| sched.subject(&who(job), PathSet::default())).collect();
+            JOBS.iter().map(|job| sched.subject(T, &who(job), PathSet::default())).collect();
         let classes = weights.map(|w| NaiveClass { weight: u128::from(w), ..NaiveClass::default() });
         let mut naive = Naive { slots_max, held: 0, v: 0, classes: classes.into() };
         let (mut running, mut asked) = (Vec::new(), Vec::new());
@@ -502,8 +504,8 @@ proptest! {
         let bytes = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
         let burst_bytes = burst.map(|units| units * UNIT_BYTES);
         let all = vec![Rule { limits: vec![Limit { burst: burst_bytes, ..limit(bytes) }], ..rule("a", 1) }];
-        let mut sched = Dispatcher::new(target(1_000, 1_000), rules(all, vec![]));
-        let subject = sched.subject(&who("a"), PathSet::default());
+        let mut sched = Dispatcher::new([target(1_000, 1_000)], rules(all, vec![]));
+        let subject = sched.subject(T, &who("a"), PathSet::default());
         let mut now = ms(1_000);
         let mut sent: Vec<(u64, u64)> = Vec::new();
         let mut sizes = Vec::new();
@@ -542,8 +544,8 @@ proptest! {
         ends in prop::collection::vec(any::<usize>(), 100..400),
     ) {
         let all = vec![rule("a", weights.0), rule("b", weights.1)];
-        let mut sched = Dispatcher::new(target(slots_max, 1_000), rules(all, vec![]));
-        let subjects = ["a", "b"].map(|job| sched.subject(&who(job), PathSet::default()));
+        let mut sched = Dispatcher::new([target(slots_max, 1_000)], rules(all, vec![]));
+        let subjects = ["a", "b"].map(|job| sched.subject(T, &who(job), PathSet::default()));
         let amounts = [units.0, units.1].map(|units| Amount::new(units * UNIT_BYTES, 1));
         for i in 0..2 * ends.len() + 200 {
             let (subject, amount) = (subjects[i % 2], amounts[i % 2]);

@@ -101,7 +101,7 @@ fn hard_token_compensation_beyond_what_there_is_starves_nobody() {
     let mut w = world(vec![realtime("a", 90), realtime("b", 40), realtime("c", 20)]);
     w = backlogged(w, &["a", "b", "c"]);
     assert_near(&w.served(ms(40_000)), &[1800, 800, 400], 6);
-    assert!(w.sched.reservation_shortfall_ppm(w.now).abs_diff(333_333) < 10_000);
+    assert!(w.sched.reservation_shortfall_ppm(T, w.now).abs_diff(333_333) < 10_000);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn sfq_d_is_weights_with_one_slot_for_every_request() {
 #[test]
 fn sfq_d_plus_fills_the_last_slots_with_a_later_request_that_fits() {
     let mut w = world(vec![rule("large", 8), rule("small", 1)]);
-    let subject = |w: &mut World, job| w.sched.subject(&who(job), PathSet::default());
+    let subject = |w: &mut World, job| w.sched.subject(T, &who(job), PathSet::default());
     let (large, small) = (subject(&mut w, "large"), subject(&mut w, "small"));
     let mut enqueue = |subject, units: u64, token| {
         let amount = Amount::new(units * UNIT_BYTES, 1);
@@ -305,7 +305,7 @@ fn d_is_lowered_until_a_small_request_takes_what_it_may() {
     w.shares_device = true;
     w.client("a", OpKind::Read, 1, 40);
     w.run(ms(60_000));
-    let slots = w.sched.slots_max();
+    let slots = w.sched.slots_max(T);
     assert!((4..=5).contains(&slots), "{slots}");
     let got = w.served(ms(70_000));
     assert!(got[0].abs_diff(1000) <= 10, "{got:?}");
@@ -320,11 +320,11 @@ fn d_comes_back_once_requests_take_less_than_they_may() {
     // A request of ten takes 400 ms, and one of three 120 ms.
     w.slower = 4;
     w.run(ms(60_000));
-    assert!(w.sched.slots_max() <= 3, "{}", w.sched.slots_max());
+    assert!(w.sched.slots_max(T) <= 3, "{}", w.sched.slots_max(T));
     // One of ten takes 100 ms from now on.
     w.slower = 1;
     w.run(ms(120_000));
-    assert_eq!(w.sched.slots_max(), 10);
+    assert_eq!(w.sched.slots_max(T), 10);
 }
 
 #[test]
@@ -338,12 +338,12 @@ fn costs_are_learnt_from_requests_that_run_alone() {
     w.run(ms(100_000));
     // Alone, a request of the model takes ten times its cost: all of D serve a cost-second a
     // second. What is learnt is that, three times as slow.
-    let (_, time) = w.sched.target().costs.device.read.points().next().unwrap();
+    let (_, time) = w.sched.target(T).costs.device.read.points().next().unwrap();
     assert!(time.get().abs_diff(30 * UNIT_NS) <= 30 * UNIT_NS / 8, "{time}");
     // Beside others nothing is learnt.
-    let before = w.sched.target().costs.clone();
+    let before = w.sched.target(T).costs.clone();
     w.slower = 1;
     w.client("b", OpKind::Read, 1, 10);
     w.run(ms(200_000));
-    assert_eq!(w.sched.target().costs, before);
+    assert_eq!(w.sched.target(T).costs, before);
 }

@@ -43,10 +43,8 @@ pub(crate) struct InvariantChecks {
     policy: Policy,
     known: RuleView,
     proxies: Vec<ProxyChecks>,
-    /// Limits over all proxies of a target, where a controller divides them; by target.
-    whole: Vec<Windows>,
-    /// Each proxy's target.
-    targets: Vec<usize>,
+    /// Limits over all proxies, where a controller divides them.
+    whole: Option<Windows>,
 }
 
 /// The state of the checks of a proxy.
@@ -87,14 +85,11 @@ impl InvariantChecks {
             watches.iter_mut().for_each(|watch| watch.fairness.turn_off());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
-        let divided = scenario.targets.iter().filter(|_| divides);
-        let of_target = |(at, spec): (usize, &TargetSpec)| vec![at; spec.count as usize];
         InvariantChecks {
             policy,
             known: RuleView::new(scenario.rules.clone()),
             proxies: watches,
-            whole: divided.map(|spec| Windows::over(spec.count.into())).collect(),
-            targets: scenario.targets.iter().enumerate().flat_map(of_target).collect(),
+            whole: divides.then(|| Windows::over(proxies as u64)),
         }
     }
 
@@ -139,8 +134,7 @@ impl InvariantChecks {
         watch.waiting.leave(&belongs, r, watch.slots(r), paid);
         let mut broken = None;
         if !paid {
-            let whole = self.whole.get_mut(self.targets[r.proxy as usize]);
-            for windows in whole.into_iter().chain([&mut watch.windows]) {
+            for windows in self.whole.iter_mut().chain([&mut watch.windows]) {
                 broken = broken.or(windows.pays(&self.known, &belongs, r, &watch.waiting, now));
             }
         }
@@ -183,8 +177,8 @@ impl InvariantChecks {
             return None;
         }
         // With a controller, a reservation here is a share that changes.
-        let cut = sched.reservation_shortfall_ppm(clock) > 0 || !self.whole.is_empty();
-        if self.whole.is_empty() {
+        let cut = sched.reservation_shortfall_ppm(clock) > 0 || self.whole.is_some();
+        if self.whole.is_none() {
             let free = watch.free_lanes(&self.known);
             watch.windows.note_throttled(&self.known, &watch.waiting, free, now);
         }
@@ -204,7 +198,7 @@ impl InvariantChecks {
         self.whole.iter_mut().for_each(|whole| whole.restart(false));
         let watch = &mut self.proxies[proxy as usize];
         let off = watch.fairness.is_off();
-        *watch = ProxyChecks::new(watch.spec.clone(), !self.whole.is_empty());
+        *watch = ProxyChecks::new(watch.spec.clone(), self.whole.is_some());
         if off {
             watch.fairness.turn_off();
         }

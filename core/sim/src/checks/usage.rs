@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use model::{
     Amount, DecayMode, DecayRule, DecayWindow, Identity, Nanos, OpKind, PathSet, Rate, RuleSet,
-    Scope, Time, UsageTotals, key_of,
+    Scope, Service, Time, key_of,
 };
 use plan::{DecayEvent, DecayLevel, DecayStatus};
 
@@ -23,9 +23,9 @@ use crate::world::SimOwner;
 #[derive(Debug, Default)]
 pub(crate) struct UsageChecks {
     /// By proxy, epoch and identity.
-    served: BTreeMap<(u32, u64, u32), UsageTotals>,
-    /// By target and key, while it is limited.
-    keys: BTreeMap<(usize, Scope), LimitedKey>,
+    served: BTreeMap<(u32, u64, u32), Service>,
+    /// By key, while it is limited.
+    keys: BTreeMap<Scope, LimitedKey>,
 }
 
 /// A proxy in one of its epochs, from 1.
@@ -69,21 +69,21 @@ impl UsageChecks {
     pub(crate) fn check_counted(
         &self,
         of: ProxyEpoch,
-        counted: &BTreeMap<(u32, u64, Identity), UsageTotals>,
+        counted: &BTreeMap<(u32, u64, Identity), Service>,
         owners: &[SimOwner],
         all: bool,
     ) -> Option<String> {
         let ProxyEpoch { proxy, epoch } = of;
-        let mut served: BTreeMap<&Identity, UsageTotals> = BTreeMap::new();
+        let mut served: BTreeMap<&Identity, Service> = BTreeMap::new();
         for ((_, _, identity), totals) in
             self.served.range((proxy, epoch, 0)..=(proxy, epoch, u32::MAX))
         {
             served.entry(&owners[*identity as usize].identity).or_default().add(totals);
         }
         let of_epoch = counted.iter().filter(|((at, of, _), _)| (*at, *of) == (proxy, epoch));
-        let counted: BTreeMap<&Identity, &UsageTotals> =
+        let counted: BTreeMap<&Identity, &Service> =
             of_epoch.map(|((_, _, identity), totals)| (identity, totals)).collect();
-        let none = UsageTotals::default();
+        let none = Service::default();
         let subjects = served.keys().chain(counted.keys());
         for subject in subjects.copied() {
             let had = served.get(subject).unwrap_or(&none);
@@ -104,7 +104,6 @@ impl UsageChecks {
     /// Counts a dispatched request for the keys of decays that are limited.
     pub(crate) fn dispatched(
         &mut self,
-        target: usize,
         rules: &RuleSet,
         owner: &SimOwner,
         kind: OpKind,
@@ -121,7 +120,7 @@ impl UsageChecks {
             let decay = &rules.decays[at];
             let key = key_of(&decay.per, &owner.identity, kind);
             let units = decay.entitlement.units_of(amount);
-            let own = self.keys.entry((target, Scope::decay(&decay.name, &key))).or_default();
+            let own = self.keys.entry(Scope::decay(&decay.name, &key)).or_default();
             own.passed.push_back((now, units));
             own.sum += units;
             own.largest = own.largest.max(units);
@@ -129,8 +128,8 @@ impl UsageChecks {
     }
 
     /// Notes the limit of a key that changed.
-    pub(crate) fn limited(&mut self, target: usize, scope: &Scope, limit: Option<Rate>, now: Time) {
-        let own = self.keys.entry((target, scope.clone())).or_default();
+    pub(crate) fn limited(&mut self, scope: &Scope, limit: Option<Rate>, now: Time) {
+        let own = self.keys.entry(scope.clone()).or_default();
         own.limits.push_back((now, limit));
     }
 
@@ -139,10 +138,10 @@ impl UsageChecks {
         self.keys.clear();
     }
 
-    /// Checks that limits of keys are kept by the proxies of each target together.
-    pub(crate) fn check_limits(&mut self, proxies: &[u32], now: Time) -> Option<String> {
+    /// Checks that limits of keys are kept by all proxies together.
+    pub(crate) fn check_limits(&mut self, proxies: u64, now: Time) -> Option<String> {
         let mut broken = None;
-        for ((target, scope), key) in &mut self.keys {
+        for (scope, key) in &mut self.keys {
             while key.passed.front().is_some_and(|(at, _)| now.since(*at) > WINDOW) {
                 key.sum -= key.passed.pop_front().map_or(0, |(_, units)| units);
             }
@@ -159,7 +158,6 @@ impl UsageChecks {
             }
             let whole = most * 10;
             // Each lane of each proxy may be ahead by a request, or has a burst.
-            let proxies = u64::from(proxies[*target]);
             let slack = whole / 100 + most / 10 + (2 * proxies + 1) * key.largest;
             if key.sum > whole + slack {
                 broken = Some(format!(
@@ -173,7 +171,7 @@ impl UsageChecks {
 }
 
 /// Bytes read, bytes written and all operations.
-fn sums(totals: &UsageTotals) -> [u64; 3] {
+fn sums(totals: &Service) -> [u64; 3] {
     [totals.read_bytes, totals.written_bytes, totals.ops.iter().sum()]
 }
 

@@ -1,7 +1,7 @@
 //! Usage in the world: what proxies report, what a controller has counted, and its decays.
 //!
 //! ```text
-//!   scheduler ─ subjects ─► UsageReporter ─ TotalsReport ─► UsageCollector ─ growth ─► SimLedger
+//!   scheduler ─ subjects ─► UsageReporter ─ UsageReport ─► UsageCollector ─ growth ─► SimLedger
 //!                                ▲                               │                        │ each minute
 //!                                └───── acknowledgement ◄────────┘                        ▼
 //!   grants ◄─ ShareAllocator ◄─ rates ─ DecayAccounts ◄─ growth            what a new leader reads
@@ -13,16 +13,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Nanos, OpKind, Rate, RuleSet, Scope, Time, UsageTotals, key_of};
+use model::{Amount, Identity, Nanos, OpKind, Rate, RuleSet, Scope, Service, Time, key_of};
 use plan::{DecayAccounts, DecayEvent, DecayLevel, UsageMinute};
-use usage::{TotalsReport, UsageCollector, UsageReporter};
+use usage::{UsageCollector, UsageReport, UsageReporter};
 
 use super::World;
-use super::control::ControlMsg;
+use super::control::{ControlMsg, SimPool};
 use crate::checks::{ProxyEpoch, check_account, check_level};
 use crate::faults::{FaultKind, SimFault};
 
-/// The usage that the controller of one target has counted.
+/// The usage that the controller has counted.
 #[derive(Debug)]
 pub(super) struct SimAccounting {
     pub(super) ledger: SimLedger,
@@ -45,7 +45,7 @@ pub(super) struct SimAccounting {
 pub(super) struct SimLedger {
     collector: UsageCollector,
     /// By proxy, epoch and identity.
-    pub(super) counted: BTreeMap<(u32, u64, Identity), UsageTotals>,
+    pub(super) counted: BTreeMap<(u32, u64, Identity), Service>,
     /// Units of each key of a decay, by minute.
     pub(super) minutes: BTreeMap<(Scope, u64), u64>,
 }
@@ -55,7 +55,7 @@ pub(super) struct SimLedger {
 pub(super) struct SimUsageReport {
     pub(super) epoch: u64,
     pub(super) contended: bool,
-    pub(super) report: TotalsReport,
+    pub(super) report: UsageReport,
 }
 
 /// A proxy's reporter, and the greatest term of a controller that answered it.
@@ -127,15 +127,16 @@ impl SimAccounting {
         let Some(grown) = ledger.collector.receive(&name, msg.epoch, &msg.report) else { return };
         for line in grown {
             let of = &msg.report.lines[line.nth];
-            let key = (proxy, msg.epoch, of.identity.clone());
+            let who = &of.subject.identity;
+            let key = (proxy, msg.epoch, who.clone());
             ledger.counted.entry(key).or_default().add(&line.growth);
             for kind in OpKind::ALL {
                 let amount = Amount::new(line.growth.bytes_of(*kind), line.growth.ops_of(*kind));
-                for at in rules.decays_for(&of.identity, *kind, of.paths) {
+                for at in rules.decays_for(who, *kind, of.subject.paths) {
                     let decay = &rules.decays[at];
                     let units = decay.entitlement.units_of(amount);
                     if units > 0 {
-                        let key = key_of(&decay.per, &of.identity, *kind);
+                        let key = key_of(&decay.per, who, *kind);
                         let scope = Scope::decay(&decay.name, &key);
                         *ledger.minutes.entry((scope.clone(), self.minute)).or_default() += units;
                         self.decays.charge(&scope, units, now);
@@ -187,7 +188,7 @@ impl SimReporter {
     }
 
     #[cfg(test)]
-    fn inject(&mut self, report: &mut TotalsReport) {
+    fn inject(&mut self, report: &mut UsageReport) {
         match self.bug {
             Some(ReporterBug::CountsTwice) => {
                 let sequence = report.sequence;
@@ -209,8 +210,8 @@ impl World {
         if !reporter.is_due(!self.rules.decays.is_empty(), clock) {
             return;
         }
-        for subject in own.sched.subject_totals(clock) {
-            reporter.note(0, &self.rules, &subject, clock);
+        for account in own.sched.accounts(clock) {
+            reporter.note(account, clock);
         }
         let contended = own.sched.is_contended();
         let Some(report) = reporter.end_sweep(clock) else { return };
@@ -226,18 +227,18 @@ impl World {
 
     /// Handles a usage report at the controller.
     pub(super) fn receive_usage(&mut self, proxy: u32, msg: &SimUsageReport) {
-        let target = self.proxies[proxy as usize].target;
-        let control = &mut self.controls[target];
-        control.accounting.count(proxy, msg, &self.rules, self.now);
-        let term = control.term;
-        let sequence =
-            control.accounting.ledger.collector.last_counted(&format!("proxy{proxy}"), msg.epoch);
-        self.check_counted(target, proxy, msg.epoch);
+        let limits = self.control_of(proxy, SimPool::Limits);
+        let term = self.controls[limits].term;
+        let Some(accounting) = &mut self.accounting else { return };
+        accounting.count(proxy, msg, &self.rules, self.now);
+        let collector = &accounting.ledger.collector;
+        let sequence = collector.last_counted(&format!("proxy{proxy}"), msg.epoch);
+        self.check_counted(proxy, msg.epoch);
         if let Some(sequence) = sequence {
             let epoch = msg.epoch;
             self.send_control_msg(proxy, ControlMsg::UsageCounted { term, epoch, sequence });
         }
-        self.send_assignments(target);
+        self.send_assignments(limits);
     }
 
     /// Handles an acknowledgement at the proxy.
@@ -249,22 +250,25 @@ impl World {
         }
     }
 
-    /// Passes the limits of decays on to the shares of a target.
-    pub(super) fn advance_decays(&mut self, target: usize) {
-        let control = &mut self.controls[target];
-        let (rates, events) = control.accounting.advance(self.now);
+    /// Passes the limits of decays on to the shares of limits.
+    pub(super) fn advance_decays(&mut self) {
+        let (Some(accounting), Some(limits)) = (&mut self.accounting, self.controls.last_mut())
+        else {
+            return;
+        };
+        let (rates, events) = accounting.advance(self.now);
         for (scope, rate) in &rates {
-            control.controller.set_rate(scope, *rate, self.now);
+            limits.controller.set_rate(scope, *rate, self.now);
         }
-        self.check_decays(target, &rates, &events);
+        self.check_decays(&rates, &events);
     }
 
     /// Checks what is counted of a proxy's epoch.
-    fn check_counted(&mut self, target: usize, proxy: u32, epoch: u64) {
-        if self.checks.is_none() {
+    fn check_counted(&mut self, proxy: u32, epoch: u64) {
+        let Some(accounting) = self.accounting.as_ref().filter(|_| self.checks.is_some()) else {
             return;
-        }
-        let counted = &self.controls[target].accounting.ledger.counted;
+        };
+        let counted = &accounting.ledger.counted;
         let owners = &self.identities;
         if let Some(what) =
             self.usage_checks.check_counted(ProxyEpoch { proxy, epoch }, counted, owners, false)
@@ -273,24 +277,18 @@ impl World {
         }
     }
 
-    /// Checks changed limits and levels of a target's decays, and all its accounts.
-    fn check_decays(
-        &mut self,
-        target: usize,
-        rates: &[(Scope, Option<Rate>)],
-        events: &[DecayEvent],
-    ) {
-        if self.checks.is_none() {
+    /// Checks changed limits and levels of decays, and all accounts.
+    fn check_decays(&mut self, rates: &[(Scope, Option<Rate>)], events: &[DecayEvent]) {
+        let Some(accounting) = self.accounting.as_mut().filter(|_| self.checks.is_some()) else {
             return;
-        }
+        };
         let begins = |event: &&DecayEvent| {
             event.before < DecayLevel::Throttled && event.stage >= DecayLevel::Throttled
         };
         self.tally.throttlings += events.iter().filter(begins).count() as u64;
         for (scope, rate) in rates {
-            self.usage_checks.limited(target, scope, *rate, self.now);
+            self.usage_checks.limited(scope, *rate, self.now);
         }
-        let accounting = &self.controls[target].accounting;
         let (rules, minutes, now) = (&self.rules, &accounting.ledger.minutes, self.now);
         let mut wrong = Vec::new();
         if now >= accounting.next_check || !events.is_empty() {
@@ -302,7 +300,7 @@ impl World {
             wrong.extend(levels);
         }
         if now >= accounting.next_check {
-            self.controls[target].accounting.next_check = now + CHECK_INTERVAL;
+            accounting.next_check = now + CHECK_INTERVAL;
         }
         wrong.into_iter().for_each(|what| self.violate(what));
     }
@@ -316,8 +314,8 @@ impl World {
         if self.checks.is_none() || self.controls.is_empty() || late {
             return;
         }
-        let proxies: Vec<u32> = self.scenario.targets.iter().map(|target| target.count).collect();
-        if let Some(what) = self.usage_checks.check_limits(&proxies, self.now) {
+        let proxies = self.proxies.len() as u64;
+        if let Some(what) = self.usage_checks.check_limits(proxies, self.now) {
             self.violate(what);
         }
     }
@@ -325,15 +323,15 @@ impl World {
     /// After the load: waits until every proxy has reported, and compares all that was served with
     /// all that was counted.
     pub(super) fn settle_usage(&mut self) {
-        if self.controls.is_empty() || self.checks.is_none() {
+        if self.accounting.is_none() || self.checks.is_none() {
             return;
         }
         let faults = self.scenario.faults.iter().map(|fault| fault.at + fault.span);
         let until = faults.fold(self.now, Time::max) + LAST_REPORTS;
         self.run_until(until);
         for proxy in 0..self.proxies.len() as u32 {
-            let target = self.proxies[proxy as usize].target;
-            let counted = &self.controls[target].accounting.ledger.counted;
+            let Some(accounting) = &self.accounting else { return };
+            let counted = &accounting.ledger.counted;
             for epoch in 1..=self.proxy_controls[proxy as usize].epoch {
                 let last = epoch == self.proxy_controls[proxy as usize].epoch;
                 let owners = &self.identities;

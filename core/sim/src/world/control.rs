@@ -1,4 +1,5 @@
-//! Controllers of the world: one for each target, and a session at each of its proxies.
+//! Controllers of the world: one of limits, one for each target, and sessions at the proxies with
+//! both.
 //!
 //! ```text
 //!   proxy: scheduler ─ usage, each 100 ms ─► ControllerSession ─ message ─► ShareAllocator
@@ -16,7 +17,7 @@ use plan::{
     AllocatorSettings, Assignment, ControllerSession, SessionSettings, ShareAllocator, ShareReport,
 };
 
-use model::{Nanos, Share, Time};
+use model::{Nanos, Share, SharePool, TargetId, Time};
 
 use super::World;
 use super::accounting::{SimAccounting, SimReporter, SimUsageReport};
@@ -24,11 +25,10 @@ use crate::events::SimEvent;
 use crate::faults::MessageFate;
 use crate::scheduler::Policy;
 
-/// The controller of one target.
+/// The controller of limits, or of one target.
 #[derive(Debug)]
 pub(super) struct SimController {
     pub(super) controller: ShareAllocator,
-    pub(super) accounting: SimAccounting,
     pub(super) term: u64,
     /// Active faults that stop it.
     faults: u32,
@@ -36,20 +36,28 @@ pub(super) struct SimController {
     armed: Time,
 }
 
-/// A proxy's session with its controller.
+/// A proxy's sessions with its controllers.
 #[derive(Debug)]
 pub(super) struct SimProxyControl {
-    session: ControllerSession,
+    /// In the order of [`SimPool::ALL`].
+    sessions: [ControllerSession; 2],
     pub(super) usage: SimReporter,
     pub(super) epoch: u64,
 }
 
-/// A message in transit between a proxy and its target's controller.
+/// What one of a proxy's sessions is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SimPool {
+    Limits,
+    Target,
+}
+
+/// A message in transit between a proxy and a controller.
 #[derive(Clone, Debug)]
 pub(super) enum ControlMsg {
-    Report(Box<ShareReport>),
+    Report(SimPool, Box<ShareReport>),
     Usage(Box<SimUsageReport>),
-    Order(Box<Assignment>),
+    Order(SimPool, Box<Assignment>),
     /// The last usage report of an epoch that was counted.
     UsageCounted {
         term: u64,
@@ -77,27 +85,34 @@ impl MessagesInTransit {
     }
 }
 
+impl SimPool {
+    const ALL: [SimPool; 2] = [SimPool::Limits, SimPool::Target];
+
+    /// The pool of the proxy's dispatcher, which has one target.
+    fn pool(self) -> SharePool {
+        match self {
+            SimPool::Limits => SharePool::Limits,
+            SimPool::Target => SharePool::Target(TargetId::FIRST),
+        }
+    }
+}
+
 impl World {
     /// Creates the controllers, if the scenario has them and the scheduler supports shares.
     pub(super) fn make_controls(&mut self) {
         if !self.scenario.controller || self.policy != Policy::Dispatcher {
             return;
         }
-        for _ in 0..self.scenario.targets.len() {
+        self.accounting = Some(SimAccounting::new(self.rules.clone(), self.now));
+        for _ in 0..=self.scenario.targets.len() {
             let settings = AllocatorSettings::default();
             let controller = ShareAllocator::new(settings, 1, &[], self.rules.clone(), self.now);
-            self.controls.push(SimController {
-                controller,
-                accounting: SimAccounting::new(self.rules.clone(), self.now),
-                term: 1,
-                faults: 0,
-                armed: Time::MAX,
-            });
+            self.controls.push(SimController { controller, term: 1, faults: 0, armed: Time::MAX });
         }
         for proxy in 0..self.proxies.len() as u32 {
-            let standing = self.new_session(proxy, 1);
+            let sessions = SimPool::ALL.map(|_| self.new_session(proxy, 1));
             self.proxy_controls.push(SimProxyControl {
-                session: standing,
+                sessions,
                 usage: SimReporter::default(),
                 epoch: 1,
             });
@@ -114,11 +129,17 @@ impl World {
             return;
         }
         let clock = own.clock(self.now);
-        let uses = own.sched.take_usage(clock);
-        let report = self.proxy_controls[proxy as usize].session.report(Some(uses), clock);
-        if let Some(report) = report {
-            self.send_control_msg(proxy, ControlMsg::Report(Box::new(report)));
+        let control = &mut self.proxy_controls[proxy as usize];
+        let mut reports = Vec::new();
+        for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
+            let uses = own.sched.take_usage(pool.pool(), clock);
+            if pool == SimPool::Limits {
+                session.set_parents(own.sched.parent_activity(clock));
+            }
+            let report = session.report(Some(uses), clock);
+            reports.extend(report.map(|report| ControlMsg::Report(pool, Box::new(report))));
         }
+        reports.into_iter().for_each(|report| self.send_control_msg(proxy, report));
         self.report_usage(proxy);
         self.apply_grants(proxy);
     }
@@ -127,46 +148,54 @@ impl World {
     pub(super) fn deliver_control_msg(&mut self, number: u32) {
         let Some((proxy, message)) = self.control_msgs.remove(number) else { return };
         match message {
-            ControlMsg::Report(report) => {
-                let target = self.proxies[proxy as usize].target;
-                if self.controls[target].faults == 0 {
-                    self.controls[target].controller.report(&report, self.now);
-                    self.send_assignments(target);
+            ControlMsg::Report(pool, report) => {
+                let at = self.control_of(proxy, pool);
+                if self.controls[at].faults == 0 {
+                    self.controls[at].controller.report(&report, self.now);
+                    self.send_assignments(at);
                 }
             }
             ControlMsg::Usage(report) => {
-                if self.controls[self.proxies[proxy as usize].target].faults == 0 {
+                if self.controls[self.control_of(proxy, SimPool::Limits)].faults == 0 {
                     self.receive_usage(proxy, &report);
                 }
             }
             ControlMsg::UsageCounted { term, epoch, sequence } => {
                 self.usage_counted(proxy, term, epoch, sequence);
             }
-            ControlMsg::Order(order) if self.proxies[proxy as usize].up => {
-                self.receive_assignment(proxy, &order)
+            ControlMsg::Order(pool, order) if self.proxies[proxy as usize].up => {
+                self.receive_assignment(proxy, pool, &order)
             }
-            ControlMsg::Order(_) => {}
+            ControlMsg::Order(..) => {}
         }
     }
 
     /// Polls a controller that has work without a report.
-    pub(super) fn decide(&mut self, target: u32) {
-        let control = &mut self.controls[target as usize];
+    pub(super) fn decide(&mut self, at: u32) {
+        let control = &mut self.controls[at as usize];
         control.armed = Time::MAX;
         if control.faults == 0 {
-            self.send_assignments(target as usize);
+            self.send_assignments(at as usize);
         }
     }
 
-    /// Crashes the controllers of all targets.
+    /// The index of a controller of a proxy.
+    pub(super) fn control_of(&self, proxy: u32, pool: SimPool) -> usize {
+        match pool {
+            SimPool::Limits => self.scenario.targets.len(),
+            SimPool::Target => self.proxies[proxy as usize].target,
+        }
+    }
+
+    /// Crashes the controllers of all pools.
     pub(super) fn crash_leader(&mut self) {
         self.controls.iter_mut().for_each(|control| control.faults += 1);
     }
 
     /// Starts new controllers, which know the proxies from the records of the last ones.
     pub(super) fn start_leader(&mut self) {
-        for target in 0..self.controls.len() {
-            let control = &mut self.controls[target];
+        for at in 0..self.controls.len() {
+            let control = &mut self.controls[at];
             control.faults -= 1;
             if control.faults > 0 {
                 continue;
@@ -177,8 +206,12 @@ impl World {
             let rules = self.rules.clone();
             control.controller =
                 ShareAllocator::new(settings, control.term, &known, rules, self.now);
-            control.accounting.restart(&self.rules, self.now);
-            self.send_assignments(target);
+            if at == self.scenario.targets.len()
+                && let Some(accounting) = &mut self.accounting
+            {
+                accounting.restart(&self.rules, self.now);
+            }
+            self.send_assignments(at);
         }
     }
 
@@ -188,14 +221,17 @@ impl World {
         member.epoch += 1;
         member.usage.restart();
         let epoch = member.epoch;
-        self.proxy_controls[proxy as usize].session = self.new_session(proxy, epoch);
+        let sessions = SimPool::ALL.map(|_| self.new_session(proxy, epoch));
+        self.proxy_controls[proxy as usize].sessions = sessions;
         self.apply_grants(proxy);
     }
 
     pub(super) fn change_rules_of_controllers(&mut self) {
         for control in &mut self.controls {
             control.controller.set_rules(self.rules.clone(), self.now);
-            control.accounting.decays.set_rules(self.rules.clone(), self.now);
+        }
+        if let Some(accounting) = &mut self.accounting {
+            accounting.decays.set_rules(self.rules.clone(), self.now);
         }
     }
 
@@ -206,26 +242,25 @@ impl World {
         ControllerSession::new(&format!("proxy{proxy}"), epoch, settings, clock)
     }
 
-    fn receive_assignment(&mut self, proxy: u32, order: &Assignment) {
+    fn receive_assignment(&mut self, proxy: u32, pool: SimPool, order: &Assignment) {
         let clock = self.proxies[proxy as usize].clock(self.now);
         let control = &mut self.proxy_controls[proxy as usize];
         control.usage.handle_term(order.term.controller);
-        let standing = &mut control.session;
-        if standing.receive(order, clock)
-            && let Some(report) = standing.report(None, clock)
+        let session = &mut control.sessions[pool as usize];
+        if session.receive(order, clock)
+            && let Some(report) = session.report(None, clock)
         {
-            self.send_control_msg(proxy, ControlMsg::Report(Box::new(report)));
+            self.send_control_msg(proxy, ControlMsg::Report(pool, Box::new(report)));
         }
         self.apply_grants(proxy);
         for (scope, _) in &order.grants {
-            let target = self.proxies[proxy as usize].target;
-            let of_target = |(at, _): &(usize, &SimProxyControl)| {
-                self.proxies[*at].target == target && self.proxies[*at].up
+            let at = self.control_of(proxy, pool);
+            let is_divided = |(of, _): &(usize, &SimProxyControl)| {
+                self.control_of(*of as u32, pool) == at && self.proxies[*of].up
             };
-            let members = self.proxy_controls.iter().enumerate().filter(of_target);
-            let sum: u64 = members
-                .map(|(_, member)| u64::from(member.session.part_of(scope).billionths()))
-                .sum();
+            let members = self.proxy_controls.iter().enumerate().filter(is_divided);
+            let part = |member: &SimProxyControl| member.sessions[pool as usize].part_of(scope);
+            let sum: u64 = members.map(|(_, member)| u64::from(part(member).billionths())).sum();
             if sum > u64::from(Share::WHOLE.billionths()) {
                 return self.violate(format!("the shares of {scope} add up to {sum} ppb"));
             }
@@ -235,33 +270,56 @@ impl World {
     fn apply_grants(&mut self, proxy: u32) {
         let own = &mut self.proxies[proxy as usize];
         let clock = own.clock(self.now);
-        if let Some(grants) = self.proxy_controls[proxy as usize].session.poll_grants(clock) {
-            own.sched.set_grants(&grants, clock);
+        let control = &mut self.proxy_controls[proxy as usize];
+        let mut is_changed = false;
+        for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
+            if let Some(grants) = session.poll_grants(clock) {
+                own.sched.set_grants(pool.pool(), &grants, clock);
+                is_changed = true;
+            }
+            let remote = (pool == SimPool::Limits).then(|| session.poll_remote_parents(clock));
+            if let Some(remote) = remote.flatten() {
+                own.sched.set_remote_activity(&remote, clock);
+                is_changed = true;
+            }
+        }
+        if is_changed {
             self.touch(proxy);
         }
     }
 
-    pub(super) fn send_assignments(&mut self, target: usize) {
-        self.advance_decays(target);
-        let first = self.first_proxy[target];
-        let count = self.scenario.targets[target].count;
-        while let Some(order) = self.controls[target].controller.poll_assignment(self.now) {
+    /// Sends what one of the controllers assigns.
+    pub(super) fn send_assignments(&mut self, at: usize) {
+        let is_of_limits = at == self.scenario.targets.len();
+        let (pool, proxies) = match is_of_limits {
+            true => (SimPool::Limits, 0..self.proxies.len() as u32),
+            false => {
+                let first = self.first_proxy[at];
+                (SimPool::Target, first..first + self.scenario.targets[at].count)
+            }
+        };
+        if is_of_limits {
+            self.advance_decays();
+        }
+        while let Some(order) = self.controls[at].controller.poll_assignment(self.now) {
             let named = |proxy: &u32| *order.to == *format!("proxy{proxy}");
-            if let Some(proxy) = (first..first + count).find(named) {
-                self.send_control_msg(proxy, ControlMsg::Order(Box::new(order)));
+            if let Some(proxy) = proxies.clone().find(named) {
+                self.send_control_msg(proxy, ControlMsg::Order(pool, Box::new(order)));
             }
         }
-        let control = &mut self.controls[target];
-        let times = [control.controller.next_deadline(), control.accounting.decays.next_deadline()];
+        let decays = self.accounting.as_ref().filter(|_| is_of_limits);
+        let control = &mut self.controls[at];
+        let decays = decays.and_then(|accounting| accounting.decays.next_deadline());
+        let times = [control.controller.next_deadline(), decays];
         let next = times.into_iter().flatten().min().map(|at| at.max(self.now + LATENCY));
-        if let Some(at) = next.filter(|at| *at < control.armed) {
-            control.armed = at;
-            self.events.push(at, SimEvent::Decide { target: target as u32 });
+        if let Some(next) = next.filter(|next| *next < control.armed) {
+            control.armed = next;
+            self.events.push(next, SimEvent::Decide { control: at as u32 });
         }
     }
 
     pub(super) fn send_control_msg(&mut self, proxy: u32, message: ControlMsg) {
-        let is_report = matches!(message, ControlMsg::Report(_) | ControlMsg::Usage(_));
+        let is_report = matches!(message, ControlMsg::Report(..) | ControlMsg::Usage(_));
         if self.network_faults.is_cut(&self.scenario.faults, proxy, is_report) {
             return;
         }

@@ -53,7 +53,7 @@ fn first_violation(
     let mut world = World::new(&scenario, Policy::Dispatcher, 1);
     let target = world.proxies[0].spec.scheduled();
     let kept = RuleSet::parse(kept).unwrap_or_else(|error| panic!("{error}"));
-    world.proxies[0].sched = make(Dispatcher::new(target, Arc::new(kept)));
+    world.proxies[0].sched = make(Dispatcher::new([target], Arc::new(kept)));
     let report = world.run();
     let violation = report.violations.first();
     violation.map_or((Time::MAX, String::new()), |first| (first.at, first.what.clone()))

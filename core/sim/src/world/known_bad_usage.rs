@@ -118,7 +118,7 @@ fn a_decay_throttles_in_the_world() {
 fn proxies_that_do_not_keep_the_limit_of_a_decay_are_seen() {
     let mut world = world(&text(DECAY, ""));
     let target = world.proxies[0].spec.scheduled();
-    world.proxies[0].sched = Box::new(Dispatcher::new(target, Arc::new(RuleSet::default())));
+    world.proxies[0].sched = Box::new(Dispatcher::new([target], Arc::new(RuleSet::default())));
     let what = first_violation(world);
     assert!(what.contains("of decay gets in 10 s, more than"), "{what}");
 }
@@ -127,7 +127,7 @@ fn proxies_that_do_not_keep_the_limit_of_a_decay_are_seen() {
 fn an_account_that_misses_usage_is_seen() {
     let mut world = world(&text(DECAY, ""));
     world.run_until(model::Time::from_nanos(20_000_000_000));
-    let minutes = &mut world.controls[0].accounting.ledger.minutes;
+    let minutes = &mut world.accounting.as_mut().expect("a controller").ledger.minutes;
     minutes.values_mut().for_each(|units| *units += 1);
     let what = first_violation(world);
     assert!(what.contains("has used"), "{what}");

@@ -38,6 +38,7 @@ use crate::scheduler::{Policy, SimRemoteService};
 use crate::targets::FLUSH;
 use crate::workloads::SimClient;
 
+use accounting::SimAccounting;
 use control::{MessagesInTransit, SimController, SimProxyControl};
 use proxies::SimProxy;
 
@@ -72,9 +73,10 @@ pub struct World {
     sample_times: Prng,
     /// By copy and proxy; empty where schedulers do not receive remote service.
     advertised: Vec<AdvertisedService>,
-    /// By target, and by proxy; empty without a controller.
+    /// By target, and then that of limits; and by proxy. Empty without a controller.
     controls: Vec<SimController>,
     proxy_controls: Vec<SimProxyControl>,
+    accounting: Option<SimAccounting>,
     control_msgs: MessagesInTransit,
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
@@ -175,6 +177,7 @@ impl World {
             advertised: Vec::new(),
             controls: Vec::new(),
             proxy_controls: Vec::new(),
+            accounting: None,
             control_msgs: MessagesInTransit::default(),
             tally: RunStats::new(&scenario),
             checks: None,
@@ -295,7 +298,7 @@ impl World {
             SimEvent::Change { change } => self.change_rules(change),
             SimEvent::Account { proxy } => self.account(proxy),
             SimEvent::ControlMsg { message } => self.deliver_control_msg(message),
-            SimEvent::Decide { target } => self.decide(target),
+            SimEvent::Decide { control } => self.decide(control),
             SimEvent::Second => self.second(),
             SimEvent::Sample => self.sample_waiting(),
         }

@@ -184,10 +184,8 @@ impl World {
             }
         }
         if !self.controls.is_empty() && !r.returned {
-            let target = self.proxies[proxy as usize].target;
             let owner = &self.identities[identity as usize];
-            let rules = &self.rules;
-            self.usage_checks.dispatched(target, rules, owner, r.kind, r.amount, self.now);
+            self.usage_checks.dispatched(&self.rules, owner, r.kind, r.amount, self.now);
         }
         debug_assert_eq!(chosen.lane, r.lane);
         let own = &mut self.proxies[proxy as usize];

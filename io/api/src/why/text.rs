@@ -68,7 +68,11 @@ impl Why {
         let mut told = Vec::new();
         for subject in &self.subjects {
             for limit in &subject.limits {
-                let mut line = target_label(&subject.proxy, &subject.target);
+                // A limit is one over all targets of a proxy.
+                let mut line = match subject.proxy.as_str() {
+                    "" => String::new(),
+                    proxy => format!("[{proxy}] "),
+                };
                 let _ = write!(line, "{}: {}", limit.named(), limit.in_use());
                 if !told.contains(&line) {
                     told.push(line);

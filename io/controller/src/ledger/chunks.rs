@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use rusqlite::{Transaction, params};
 
 use super::codec::{CodecError, LedgerReader, put_number, put_sums};
-use super::counters::Counters;
 use super::file::FileError;
 use super::retention::{Minute, POINTS, Retention};
+use model::Service;
 
 /// The points of one chunk, by their first minute.
-type Points = BTreeMap<Minute, Counters>;
+type Points = BTreeMap<Minute, Service>;
 
 /// Moves a part of what is due.
 pub(crate) fn grow_older(
@@ -52,7 +52,7 @@ pub(crate) fn points(
     subject: i64,
     from: Minute,
     to: Minute,
-    mut each: impl FnMut(Minute, u32, &Counters),
+    mut each: impl FnMut(Minute, u32, &Service),
 ) -> Result<(), FileError> {
     for age in 0..ages.count() {
         let mut rows = transaction.prepare_cached(

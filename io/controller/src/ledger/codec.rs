@@ -8,7 +8,9 @@
 //! A reader does not trust its input: every length is checked against the rest of the input before
 //! memory is taken.
 
-use super::counters::{Counters, FIELDS};
+use model::Service;
+
+use super::row::{self, FIELDS};
 
 /// An error of decoding: what was expected where the input ended or was not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +88,7 @@ impl<'a> LedgerReader<'a> {
         LedgerReader { bytes: self.bytes, at: self.at }.text(want)
     }
 
-    pub(crate) fn sums(&mut self) -> Result<Counters, CodecError> {
+    pub(crate) fn sums(&mut self) -> Result<Service, CodecError> {
         const WANT: &str = "a row of sums";
         let mask = self.number(WANT)?;
         if mask >> FIELDS != 0 {
@@ -98,7 +100,7 @@ impl<'a> LedgerReader<'a> {
                 *field = self.number(WANT)?;
             }
         }
-        Ok(Counters::from_fields(fields))
+        Ok(row::service(fields))
     }
 }
 
@@ -115,9 +117,9 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(crate) fn put_sums(out: &mut Vec<u8>, sums: &Counters) {
-    let fields = sums.fields();
-    put_number(out, Counters::mask_of(&fields));
+pub(crate) fn put_sums(out: &mut Vec<u8>, sums: &Service) {
+    let fields = row::fields(sums);
+    put_number(out, row::mask(&fields));
     for field in fields.into_iter().filter(|field| *field != 0) {
         put_number(out, field);
     }

@@ -14,13 +14,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use model::Service;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::LedgerError;
 use super::chunks;
 use super::codec::{CodecError, LedgerReader, put_sums};
-use super::counters::Counters;
 use super::retention::{Minute, Retention};
+use super::row;
 use super::subjects::{LedgerSubjects, SlotId, SubjectKind};
 use crate::sqlite::{FileKind, make_private};
 
@@ -50,7 +51,7 @@ pub(crate) struct WrittenRows {
 pub(crate) struct LedgerRow {
     pub(crate) kind: SubjectKind,
     pub(crate) name: String,
-    pub(crate) sums: Counters,
+    pub(crate) sums: Service,
 }
 
 impl LedgerFile {
@@ -117,7 +118,7 @@ impl LedgerFile {
                     Some(row) => row,
                     None => writer.subject(id, slot.kind, &slot.name)?,
                 };
-                let more = Counters::from_fields(slot.sums);
+                let more = row::service(slot.sums);
                 sums.push((row, more));
             }
             // in the order of the table: pages are filled one after another
@@ -248,7 +249,7 @@ impl LedgerFile {
         name: Option<&str>,
         from: Minute,
         to: Minute,
-        mut each: impl FnMut(&str, Minute, u32, &Counters),
+        mut each: impl FnMut(&str, Minute, u32, &Service),
     ) -> Result<(), LedgerError> {
         self.transaction(|transaction, ages| {
             let mut subjects = transaction.prepare_cached(
@@ -348,7 +349,7 @@ impl<'t> LedgerFileWriter<'t> {
         &mut self,
         minute: Minute,
         subject: i64,
-        sums: &Counters,
+        sums: &Service,
         merge: bool,
     ) -> Result<(), FileError> {
         let mut sums = *sums;

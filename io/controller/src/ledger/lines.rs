@@ -1,4 +1,4 @@
-//! One line of a proxy: the last reported counters, and what of them is not summed yet.
+//! One line of a proxy: its last reported service, and what of it is not summed yet.
 //!
 //! ```text
 //!   100, then 130 reported ─► pending 30      130, then 20 reported ─► a restart: pending + 20
@@ -7,10 +7,12 @@
 //! A million lines may be reported each second, so a line keeps only the fields that it ever had,
 //! and adding to the sums of its subjects waits until they are read.
 
-use super::counters::{Counters, FIELDS};
+use model::Service;
+
+use super::row::{self, FIELDS};
 use super::subjects::LineSubjects;
 
-/// The counters of one proxy for one subject.
+/// The service of one proxy for one account.
 pub(crate) struct LineCounters {
     pub(crate) id: u64,
     pub(crate) subjects: LineSubjects,
@@ -39,10 +41,10 @@ impl LineCounters {
         }
     }
 
-    /// Takes reported counters. Adds what is new to `news` and returns whether there is any.
-    pub(crate) fn add_report(&mut self, told: &Counters, news: &mut [u64; FIELDS]) -> bool {
-        let fields = told.fields();
-        self.widen(Counters::mask_of(&fields));
+    /// Takes reported service. Adds what is new to `news` and returns whether there is any.
+    pub(crate) fn add_report(&mut self, told: &Service, news: &mut [u64; FIELDS]) -> bool {
+        let fields = row::fields(told);
+        self.widen(row::mask(&fields));
         let (last, pending) = self.values.split_at_mut(self.mask.count_ones() as usize);
         let restarted = bits(self.mask).zip(&*last).any(|(bit, last)| fields[bit] < *last);
         let mut any = false;
@@ -57,15 +59,15 @@ impl LineCounters {
         any
     }
 
-    /// Takes reported counters as summed already.
-    pub(crate) fn adopt(&mut self, told: &Counters) {
-        self.restore(told, &Counters::default());
+    /// Takes reported service as summed already.
+    pub(crate) fn adopt(&mut self, told: &Service) {
+        self.restore(told, &Service::default());
     }
 
     /// Takes both halves as they were.
-    pub(crate) fn restore(&mut self, last: &Counters, pending: &Counters) {
-        let (last, pending) = (last.fields(), pending.fields());
-        self.widen(Counters::mask_of(&last) | Counters::mask_of(&pending));
+    pub(crate) fn restore(&mut self, last: &Service, pending: &Service) {
+        let (last, pending) = (row::fields(last), row::fields(pending));
+        self.widen(row::mask(&last) | row::mask(&pending));
         let (own_last, own_pending) = self.values.split_at_mut(self.mask.count_ones() as usize);
         for ((bit, own_last), own_pending) in bits(self.mask).zip(own_last).zip(own_pending) {
             (*own_last, *own_pending) = (last[bit], pending[bit]);
@@ -84,12 +86,12 @@ impl LineCounters {
     }
 
     /// Returns both halves: as last reported, and not summed yet.
-    pub(crate) fn halves(&self) -> (Counters, Counters) {
+    pub(crate) fn halves(&self) -> (Service, Service) {
         let (last, pending) = self.values.split_at(self.mask.count_ones() as usize);
         let wide = |values: &[u64]| {
             let mut fields = [0; FIELDS];
             bits(self.mask).zip(values).for_each(|(bit, value)| fields[bit] = *value);
-            Counters::from_fields(fields)
+            row::service(fields)
         };
         (wide(last), wide(pending))
     }
@@ -101,8 +103,8 @@ impl LineCounters {
         }
         let (last, pending) = self.halves();
         self.mask |= mask;
-        let pick = |counters: Counters| {
-            let fields = counters.fields();
+        let pick = |service: Service| {
+            let fields = row::fields(&service);
             bits(self.mask).map(move |bit| fields[bit])
         };
         self.values = pick(last).chain(pick(pending)).collect();
@@ -123,11 +125,11 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    fn told(read_bytes: u64, delayed: u64) -> Counters {
-        Counters { read_bytes, delayed, ..Counters::default() }
+    fn told(read_bytes: u64, delayed: u64) -> Service {
+        Service { read_bytes, delayed, ..Service::default() }
     }
 
-    fn pending_after(tales: &[Counters]) -> Counters {
+    fn pending_after(tales: &[Service]) -> Service {
         let mut line = LineCounters::new(1, [None; 6], 0);
         tales.iter().for_each(|tale| {
             line.add_report(tale, &mut [0; FIELDS]);
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn a_lower_value_is_a_restart_of_the_whole_line() {
         assert_eq!(pending_after(&[told(100, 5), told(20, 5)]), told(120, 10));
-        assert_eq!(pending_after(&[told(100, 5), Counters::default(), told(1, 1)]), told(101, 6));
+        assert_eq!(pending_after(&[told(100, 5), Service::default(), told(1, 1)]), told(101, 6));
     }
 
     #[test]
@@ -154,6 +156,6 @@ mod tests {
         line.clear_pending();
         line.add_report(&told(50, 10), &mut news);
         assert_eq!(line.halves(), (told(50, 10), told(50, 1)));
-        assert_eq!(Counters::from_fields(news), told(50, 10));
+        assert_eq!(row::service(news), told(50, 10));
     }
 }

@@ -13,60 +13,28 @@
 //! its usage counts for `(other)` through the proxy's total, exactly.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use api::WireSubjectId;
-use model::OpKind;
+use model::{OpKind, Service};
 use rustc_hash::FxHashMap;
 
-use super::counters::{Counters, FIELDS};
+use usage::UsageReport;
+
 use super::lines::LineCounters;
 use super::retention::Minute;
+use super::row::{self, FIELDS};
 use super::subjects::{
     LINE_KINDS, LedgerSubjects, LineSubjects, OTHER, SlotId, SubjectKind, names,
 };
-
-/// The usage of one proxy since its epoch began.
-#[derive(Clone, Copy, Debug)]
-pub struct LedgerReport<'a> {
-    /// The name of the proxy, unique among proxies.
-    pub proxy: &'a str,
-    /// Its epoch: the start of its counters, in nanoseconds since 1970; a restarted proxy has a
-    /// later one.
-    pub epoch_ns: u64,
-    /// The number of the report in its epoch, which identifies late and duplicate reports.
-    pub sequence: u64,
-    /// Total service, read at the same moment as the lines. Without it, usage without a line is
-    /// lost.
-    pub total: Option<&'a Counters>,
-    /// The lines that changed. In the first report to a controller: all lines, with their subjects.
-    pub lines: &'a [LedgerReportLine],
-    /// Lines that the proxy has dropped, reported until a report with them was acknowledged.
-    pub dropped_lines: &'a [u64],
-}
-
-/// The usage of one proxy for one subject since its epoch began.
-#[derive(Clone, Debug, Default)]
-pub struct LedgerReportLine {
-    /// The number of the line at the proxy, never used twice in an epoch.
-    pub id: u64,
-    /// Its subject; may be omitted once a report with it was acknowledged.
-    pub payer: Option<Arc<WireSubjectId>>,
-    /// The counters, cumulative since the epoch began.
-    pub counters: Counters,
-}
 
 /// The outcome of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageOutcome {
     /// Whether it was older than the state here, or a duplicate, so that it was ignored.
     pub stale: bool,
-    /// Lines without a subject that are not known here: report them with their subject.
-    pub unknown: Vec<u64>,
     /// Lines above the bounds: they count for `(other)`.
     pub refused: usize,
     /// The growth of lines: their indices in the report, in order.
-    pub grown: Vec<(usize, Counters)>,
+    pub grown: Vec<(usize, Service)>,
 }
 
 /// The bounds of a ledger in memory: about 400 bytes a line, with what a commit needs for a moment,
@@ -101,7 +69,7 @@ pub(crate) struct ProxyEpoch {
     /// The minute of the last report.
     pub(crate) seen: Minute,
     /// Its total as last reported.
-    pub(crate) total: Counters,
+    pub(crate) total: Service,
     /// The growth of the total beyond that of the lines (less, if below zero), not summed.
     pub(crate) without_line: [i64; FIELDS],
     pub(crate) lines: Vec<LineCounters>,
@@ -138,20 +106,21 @@ impl ProxyCounters {
     pub(crate) fn report(
         &mut self,
         at: usize,
-        report: &LedgerReport<'_>,
+        epoch_ns: u64,
+        report: &UsageReport,
         adopt: bool,
         generation: u32,
         subjects: &mut LedgerSubjects,
     ) -> UsageOutcome {
         let mut received = UsageOutcome::default();
         let member = &self.proxies[at];
-        let older = (report.epoch_ns, report.sequence) <= (member.epoch_ns, member.sequence);
+        let older = (epoch_ns, report.sequence) <= (member.epoch_ns, member.sequence);
         if older {
             received.stale = true;
             return received;
         }
-        if report.epoch_ns != member.epoch_ns {
-            self.begin_epoch(at, report.epoch_ns, generation, subjects);
+        if epoch_ns != member.epoch_ns {
+            self.begin_epoch(at, epoch_ns, generation, subjects);
         }
         let (mut room, bounds) = (self.bounds.lines_max - self.lines, self.bounds);
         let member = &mut self.proxies[at];
@@ -161,10 +130,6 @@ impl ProxyCounters {
             let (place, adopt) = match member.by_id.get(&told.id) {
                 Some(place) => (*place, adopt),
                 None => {
-                    let Some(payer) = &told.payer else {
-                        received.unknown.push(told.id);
-                        continue;
-                    };
                     if room == 0 || member.lines.len() >= bounds.lines_of_proxy_max {
                         received.refused += 1;
                         member.has_refused = true;
@@ -172,30 +137,30 @@ impl ProxyCounters {
                     }
                     room -= 1;
                     self.lines += 1;
-                    let of_line = acquire_all(subjects, &names(payer));
+                    let of_line = acquire_all(subjects, &names(&told.subject));
                     // its usage while it was refused counts for the others
-                    let counted = member.has_refused && report.total.is_some();
+                    let counted = member.has_refused;
                     (
                         member.insert(LineCounters::new(told.id, of_line, generation)),
                         adopt || counted,
                     )
                 }
             };
-            if let Some(grown) = member.add_line_report(place, &told.counters, adopt, generation) {
+            if let Some(grown) = member.add_line_report(place, &told.service, adopt, generation) {
                 add_fields(&mut news, &grown);
-                received.grown.push((nth, Counters::from_fields(grown)));
+                received.grown.push((nth, row::service(grown)));
             }
         }
-        member.add_total_report(report.total, adopt, &news);
+        member.add_total_report(&report.total, adopt, &news);
         member.changed = generation;
         member.is_unsaved = true;
-        self.drop_lines(at, report.dropped_lines, generation, subjects);
+        self.drop_lines(at, &report.dropped_lines, generation, subjects);
         received
     }
 
     /// Adds what is pending to the sums of subjects.
     pub(crate) fn sum(&mut self, generation: u32, subjects: &mut LedgerSubjects) {
-        let mut all = Counters::default();
+        let mut all = Service::default();
         for member in &mut self.proxies {
             let other = member.usage_without_line();
             if member.pending.is_empty() && other.is_zero() {
@@ -228,7 +193,7 @@ impl ProxyCounters {
         &self,
         kind: SubjectKind,
         subjects: &LedgerSubjects,
-        mut each: impl FnMut(&str, &Counters),
+        mut each: impl FnMut(&str, &Service),
     ) {
         let of_line = LINE_KINDS.iter().position(|of_line| *of_line == kind);
         for member in &self.proxies {
@@ -269,7 +234,7 @@ impl ProxyCounters {
             epoch_ns: 0,
             sequence: 0,
             seen: Minute::default(),
-            total: Counters::default(),
+            total: Service::default(),
             without_line: [0; FIELDS],
             has_refused: false,
             lines: Vec::new(),
@@ -304,7 +269,7 @@ impl ProxyCounters {
     /// Drops all lines of a proxy; what is pending of them is summed first.
     fn clear_lines(&mut self, at: usize, generation: u32, subjects: &mut LedgerSubjects) {
         let member = &mut self.proxies[at];
-        let mut sums = Counters::default();
+        let mut sums = Service::default();
         for line in &mut member.lines {
             if line.is_pending {
                 sum_line(line, generation, subjects, &mut sums);
@@ -384,7 +349,7 @@ impl ProxyCounters {
         self.clear_lines(at, generation, subjects);
         let member = &mut self.proxies[at];
         member.epoch_ns = epoch_ns;
-        member.total = Counters::default();
+        member.total = Service::default();
         member.has_refused = false;
     }
 
@@ -397,7 +362,7 @@ impl ProxyCounters {
         subjects: &mut LedgerSubjects,
     ) {
         let member = &mut self.proxies[at];
-        let mut sums = Counters::default();
+        let mut sums = Service::default();
         let before = member.lines.len();
         for id in gone {
             let Some(place) = member.by_id.remove(id) else { continue };
@@ -441,7 +406,7 @@ impl ProxyEpoch {
     fn add_line_report(
         &mut self,
         place: u32,
-        told: &Counters,
+        told: &Service,
         adopt: bool,
         generation: u32,
     ) -> Option<[u64; FIELDS]> {
@@ -472,9 +437,8 @@ impl ProxyEpoch {
         }
     }
 
-    fn add_total_report(&mut self, total: Option<&Counters>, adopt: bool, news: &[u64; FIELDS]) {
-        let Some(told) = total else { return };
-        let (told_fields, last) = (told.fields(), self.total.fields());
+    fn add_total_report(&mut self, told: &Service, adopt: bool, news: &[u64; FIELDS]) {
+        let (told_fields, last) = (row::fields(told), row::fields(&self.total));
         self.total = *told;
         if adopt {
             return;
@@ -489,8 +453,8 @@ impl ProxyEpoch {
     }
 
     /// Returns the usage without a line; none if lines have more than the total.
-    fn usage_without_line(&self) -> Counters {
-        Counters::from_fields(self.without_line.map(|field| field.max(0).unsigned_abs()))
+    fn usage_without_line(&self) -> Service {
+        row::service(self.without_line.map(|field| field.max(0).unsigned_abs()))
     }
 }
 
@@ -519,7 +483,7 @@ fn sum_line(
     line: &mut LineCounters,
     generation: u32,
     subjects: &mut LedgerSubjects,
-    sums: &mut Counters,
+    sums: &mut Service,
 ) {
     let (mask, values) = line.pending();
     for id in line.subjects.iter().flatten() {

@@ -14,10 +14,12 @@
 //! when it died is in the next report of each proxy, because reports are cumulative: the new leader
 //! subtracts what it knows.
 
+use model::Service;
+
 use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
-use super::counters::Counters;
 use super::file::{LedgerRow, WrittenRows};
 use super::retention::Minute;
+use super::row;
 use super::state::{StateError, read_proxy, write_proxy};
 use super::subjects::SubjectKind;
 use super::{Ledger, LedgerError, MEMBER_IN_MEMORY, states};
@@ -95,7 +97,7 @@ impl Ledger {
         let open = self.subjects.touched().map(|(_, slot)| slot);
         put_number(&mut out, open.clone().count() as u64);
         for slot in open {
-            put_row(&mut out, slot.kind, &slot.name, &Counters::from_fields(slot.sums));
+            put_row(&mut out, slot.kind, &slot.name, &row::service(slot.sums));
         }
         let members = self.proxies.all().iter();
         let members = members.filter(|member| since.is_none_or(|since| member.changed > since));
@@ -219,7 +221,7 @@ impl ReplicatedTier {
 /// The format of copies: both sides must have versions that agree on it.
 const FORMAT: u8 = 2;
 
-fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Counters) {
+fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Service) {
     put_number(out, kind as u64);
     put_text(out, name);
     put_sums(out, sums);

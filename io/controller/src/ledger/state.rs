@@ -12,10 +12,10 @@
 use std::collections::HashMap;
 
 use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
-use super::counters::{FIELDS, FIELDS_1};
 use super::lines::LineCounters;
 use super::proxy_counters::{ProxyCounters, ProxyEpoch, acquire_all};
 use super::retention::Minute;
+use super::row::{FIELDS, FIELDS_1};
 use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 
 /// The reason why a proxy's state cannot be read.
@@ -173,13 +173,14 @@ fn read_line(
 
 #[cfg(test)]
 mod tests {
+    use model::Service;
+
     use super::*;
-    use crate::ledger::counters::Counters;
     use crate::ledger::proxy_counters::LedgerBounds;
 
     #[test]
     fn a_state_of_the_first_form_is_read_and_one_of_a_later_form_is_refused() {
-        let total = Counters { read_bytes: 70, delayed_bytes: 9, ..Counters::default() };
+        let total = Service { read_bytes: 70, delayed_bytes: 9, ..Service::default() };
         let state = |form: u64| {
             let mut out = Vec::new();
             put_text(&mut out, "a");

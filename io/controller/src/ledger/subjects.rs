@@ -12,10 +12,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::WireSubjectId;
-use model::OpKind;
+use model::{AccountSubject, OpKind, Service};
 
-use super::counters::{Counters, FIELDS};
+use super::row::{self, FIELDS};
 
 macro_rules! subject_kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
@@ -112,15 +111,16 @@ impl SubjectKind {
     }
 }
 
-/// The names of a subject in the order of [`LINE_KINDS`].
-pub(crate) fn names(payer: &WireSubjectId) -> [Option<String>; 6] {
+/// The names of an account's subject in the order of [`LINE_KINDS`].
+pub(crate) fn names(of: &AccountSubject) -> [Option<String>; 6] {
+    let who = &of.identity;
     [
-        Some(payer.job.clone()),
-        Some(payer.uid.to_string()),
-        Some(payer.gid.to_string()),
-        payer.project.map(|project| project.to_string()),
-        Some(payer.class.clone()),
-        Some(payer.export.clone()),
+        Some(who.job.to_string()),
+        Some(who.uid.to_string()),
+        Some(who.gid.to_string()),
+        who.projid.map(|project| project.to_string()),
+        Some(of.class.to_string()),
+        Some(of.export.to_string()),
     ]
 }
 
@@ -178,20 +178,20 @@ impl LedgerSubjects {
     }
 
     /// Adds to the sums of a subject that no line refers to.
-    pub(crate) fn add_named(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
+    pub(crate) fn add_named(&mut self, kind: SubjectKind, name: &str, sums: &Service) {
         let id = self.find_or_make(kind, name);
         self.add_all(id, sums);
     }
 
     /// Adds to every field.
-    pub(crate) fn add_all(&mut self, id: SlotId, sums: &Counters) {
+    pub(crate) fn add_all(&mut self, id: SlotId, sums: &Service) {
         if !sums.is_zero() {
-            self.add(id, (1 << FIELDS) - 1, &sums.fields());
+            self.add(id, (1 << FIELDS) - 1, &row::fields(sums));
         }
     }
 
     /// Splits sums by kind of operation.
-    pub(crate) fn add_kinds(&mut self, sums: &Counters) {
+    pub(crate) fn add_kinds(&mut self, sums: &Service) {
         for kind in OpKind::ALL {
             let part = sums.part_of(*kind);
             if !part.is_zero() {
@@ -286,8 +286,8 @@ impl SubjectSlot {
 mod tests {
     use super::*;
 
-    fn one_read() -> Counters {
-        let mut sums = Counters { read_bytes: 10, written_bytes: 3, ..Counters::default() };
+    fn one_read() -> Service {
+        let mut sums = Service { read_bytes: 10, written_bytes: 3, ..Service::default() };
         sums.ops[OpKind::Read as usize] = 1;
         sums
     }

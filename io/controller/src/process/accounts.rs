@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use api::{EventKind, WireScope};
 use model::{
-    Amount, DecayMode, DecayRule, DecayWindow, Identity, JobId, KeyField, Nanos, Nid, OpKind,
-    PathSet, Rate, Resource, Scope, SectionKind, Time, key_of,
+    Amount, DecayMode, DecayRule, DecayWindow, KeyField, Nanos, OpKind, PathSet, Rate, Resource,
+    Scope, SectionKind, Service, Time, key_of,
 };
 use plan::{DecayAccounts, DecayLevel, DecayStatus};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ use super::events::{EventFile, EventPublisher, EventsSince};
 use super::queue::MsgQueue;
 use super::records::{self, PublishedRules};
 use super::usage::UsageUpdate;
-use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind, UsageOutcome};
+use crate::ledger::{Ledger, LedgerError, Minute, SubjectKind, UsageOutcome};
 use pattern_factor::RecentPatterns;
 use rows::{first_minute, rows, rule_of};
 use shown::{accounts_of, controller_event, level, stage_of, subject_of};
@@ -168,18 +168,22 @@ impl DecayAccounting {
             return;
         }
         let rules = self.rules.clone();
-        let mut grown: BTreeMap<Scope, (u64, Counters)> = BTreeMap::new();
+        let mut grown: BTreeMap<Scope, (u64, Service)> = BTreeMap::new();
         for (nth, more) in &received.grown {
-            let Some((who, paths)) = payer(counted, *nth, &rules) else { continue };
+            let Some(subject) = counted.subject(*nth) else { continue };
+            // Bits of other rules mean nothing here.
+            let same = counted.rules.as_deref() == Some(rules.version.as_str());
+            let (who, paths) =
+                (&subject.identity, if same { subject.paths } else { PathSet::default() });
             let mut judged = BTreeSet::new();
             for kind in OpKind::ALL {
                 let part = more.part_of(*kind);
                 let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
-                for at in rules.set.decays_for(&who, *kind, paths) {
+                for at in rules.set.decays_for(who, *kind, paths) {
                     let decay = &rules.set.decays[at];
                     let units = decay.entitlement.units_of(amount);
                     if units > 0 {
-                        let scope = Scope::decay(&decay.name, &key_of(&decay.per, &who, *kind));
+                        let scope = Scope::decay(&decay.name, &key_of(&decay.per, who, *kind));
                         if !decay.pattern_factors.is_empty() {
                             judged.insert(scope.clone());
                         }
@@ -355,21 +359,6 @@ fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyFi
         DecayMode::HalfLife { half_life, .. } => (*half_life, None),
     };
     (span, window, decay.resource, &decay.per)
-}
-
-/// The subject of a line of a report, and the directories of the rules in force in which it works.
-fn payer(counted: &UsageUpdate, nth: usize, rules: &PublishedRules) -> Option<(Identity, PathSet)> {
-    let payer = counted.payer(nth)?;
-    let who = Identity {
-        job: JobId::new(&payer.job)?,
-        uid: payer.uid,
-        gid: payer.gid,
-        projid: payer.project,
-        nid: Nid::new(&payer.nid).unwrap_or_else(Nid::local),
-    };
-    // The bits are those of the rules that the proxy has.
-    let same = counted.rules.as_deref() == Some(rules.version.as_str());
-    Some((who, if same { PathSet(payer.paths) } else { PathSet::default() }))
 }
 
 /// The time after the start in which no key is released: proxies report their counters each second,

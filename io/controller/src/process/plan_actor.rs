@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use api::{ControllerReply, EventKind, ProxyReply, QueryKind, RulesText, WireTargetAssignment};
+use api::{ALL_TARGETS, ControllerReply, EventKind, ProxyReply, QueryKind, RulesText};
 use model::{Rate, Scope, Time};
 use plan::{
     AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
@@ -110,7 +110,7 @@ struct WaitingReport {
     rules: Option<String>,
     /// The membership and revision that the proxy reported, by target.
     reported: BTreeMap<Arc<str>, (plan::Membership, u64)>,
-    assignments: BTreeMap<Arc<str>, WireTargetAssignment>,
+    assignments: BTreeMap<Arc<str>, Assignment>,
     until: Instant,
 }
 
@@ -261,7 +261,9 @@ impl PlanActor {
                 let settings = AllocatorSettings::default();
                 let rules = self.rules.set.clone();
                 let mut new = ShareAllocator::new(settings, self.term, &[], rules, now);
-                self.rates.iter().for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
+                // Decays limit, and limits are one over all targets.
+                let rates = self.rates.iter().filter(|_| *target == *ALL_TARGETS);
+                rates.for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
                 self.targets.insert(target.clone(), new);
             }
             targets.insert(target.clone(), (report.term, report.revision));
@@ -298,8 +300,8 @@ impl PlanActor {
     fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
         let now = self.now();
         for (scope, rate) in rates {
-            for controller in self.targets.values_mut() {
-                controller.set_rate(&scope, rate, now);
+            if let Some(limits) = self.targets.get_mut(ALL_TARGETS) {
+                limits.set_rate(&scope, rate, now);
             }
             match rate {
                 Some(rate) => self.rates.insert(scope, rate),
@@ -367,7 +369,7 @@ impl PlanActor {
         if news || registers {
             self.ready.insert(order.to.clone());
         }
-        waiting.assignments.insert(place.0, WireTargetAssignment::from(&order));
+        waiting.assignments.insert(place.0, order);
     }
 
     /// Does what is due by the clock.
@@ -419,11 +421,10 @@ impl PlanActor {
         let rules =
             || RulesText { version: self.rules.version.clone(), text: self.rules.text.to_string() };
         self.counts.assignments.add(waiting.assignments.len() as u64);
-        let targets = waiting.assignments.into_iter();
         // The caller may have gone.
         let _ = waiting.answer.send(Ok(ControllerReply {
             term: self.term,
-            targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
+            targets: waiting.assignments.into_iter().collect(),
             rules: given.then(rules),
             usage_acknowledged: None,
             queries: self.fan_out.questions(name),
@@ -525,7 +526,6 @@ const RECORD_PROXIES_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use api::WireTargetReport;
     use model::{RuleSet, Scope};
     use plan::{ControllerSession, SessionSettings};
 
@@ -562,8 +562,6 @@ mod tests {
         ) -> oneshot::Receiver<Result<ControllerReply, Superseded>> {
             let report =
                 of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
-            // Through the wire's form, as in production.
-            let report = WireTargetReport::from(&report).to_report(&name.into(), 1).unwrap();
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
             let answers = vec![];
@@ -598,8 +596,8 @@ mod tests {
                 let mut order = self.say(&mut standing, name);
                 self.store();
                 let Ok(order) = order.try_recv().map(Result::unwrap) else { break };
-                let order = order.targets["t"].to_assignment(&name.into(), 1).unwrap();
-                if !standing.receive(&order, self.desk.now()) {
+                let (_, order) = &order.targets[0];
+                if !standing.receive(order, self.desk.now()) {
                     break;
                 }
             }
@@ -615,7 +613,7 @@ mod tests {
         assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
         let stored = room.store();
         assert_eq!((&*stored[0].name, stored[0].epoch), ("a", 1));
-        assert!(order.try_recv().unwrap().unwrap().targets.contains_key("t"));
+        assert_eq!(&*order.try_recv().unwrap().unwrap().targets[0].0, "t");
     }
 
     #[test]

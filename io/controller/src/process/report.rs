@@ -12,12 +12,10 @@ use api::{
     ConcurrentJob, JobPattern, JobPoint, UndelayedRate, Why, WhySubject, WireJobReport,
     WireWaitKind,
 };
-use model::{AccessStats, Nanos, Time};
+use model::{AccessStats, AccountSubject, Nanos, Service, Time};
 
-use super::usage::{self, UsageUpdate};
-use crate::ledger::{
-    Counters, Ledger, LedgerError, LedgerPoint, Minute, SubjectKind, UsageOutcome,
-};
+use super::usage::UsageUpdate;
+use crate::ledger::{Ledger, LedgerError, LedgerPoint, Minute, SubjectKind, UsageOutcome};
 
 /// The users and jobs that are marked in this hour.
 #[derive(Default)]
@@ -33,7 +31,7 @@ pub(crate) struct FoundOwners {
     /// The users that had requests for it, by number.
     pub(crate) users: Vec<u32>,
     /// The usage of every job in the time of its points.
-    pub(crate) all: BTreeMap<String, Counters>,
+    pub(crate) all: BTreeMap<String, Service>,
 }
 
 impl JobOwners {
@@ -49,14 +47,16 @@ impl JobOwners {
         if hour != self.hour || self.count >= MARKED_MAX {
             *self = JobOwners { hour, ..JobOwners::default() };
         }
-        let mark = Counters { cost_ns: 1, ..Counters::default() };
+        let mark = Service { cost_ns: 1, ..Service::default() };
         for (nth, _) in &received.grown {
-            let Some(payer) = counted.payer(*nth) else { continue };
-            let jobs = self.marked.entry(payer.uid).or_default();
-            if !jobs.contains(payer.job.as_str()) {
-                jobs.insert(payer.job.clone());
+            let Some(AccountSubject { identity: who, .. }) = counted.subject(*nth) else {
+                continue;
+            };
+            let jobs = self.marked.entry(who.uid).or_default();
+            if !jobs.contains(who.job.as_str()) {
+                jobs.insert(who.job.to_string());
                 self.count += 1;
-                ledger.charge(SubjectKind::Owner, &owner(payer.uid, &payer.job), &mark);
+                ledger.charge(SubjectKind::Owner, &owner(who.uid, who.job.as_str()), &mark);
             }
         }
     }
@@ -89,7 +89,7 @@ pub(super) fn read(
 /// Makes the report of a job that had requests, without the causes of delay.
 pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobReport {
     let points = &found.points;
-    let mut sums = Counters::default();
+    let mut sums = Service::default();
     points.iter().for_each(|point| sums.add(&point.sums));
     let seconds = |time: Time| time.as_nanos() / 1_000_000_000;
     let (first, last) = (points.first().map(|point| point.at), points.last().map(end_of));
@@ -102,7 +102,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
     let timed = job_points(points, length);
     let active_ns = timed.iter().map(|point| point.active_ns).sum();
     let bytes = payload(&sums);
-    let ops: u64 = sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops));
+    let ops = sums.all_ops();
     let achieved = (per_second(bytes, active_ns), per_second(ops, active_ns));
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
     let (others, others_count) = concurrent_jobs(job, found, everybody);
@@ -114,7 +114,7 @@ pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobRepor
         from_s: seconds(first.unwrap_or(now)),
         to_s: seconds(last.unwrap_or(now)).min(at_s),
         active_ns,
-        counters: usage::form(&sums),
+        counters: sums,
         delayed_span_ns: timed.iter().map(|point| point.delayed_span_ns).sum(),
         achieved_per_s: achieved.0,
         achieved_ops_per_s: achieved.1,
@@ -297,7 +297,7 @@ fn end_of(point: &LedgerPoint) -> Time {
     point.at + point.span
 }
 
-fn payload(sums: &Counters) -> u64 {
+fn payload(sums: &Service) -> u64 {
     sums.read_bytes.saturating_add(sums.written_bytes)
 }
 
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn point(minute: u64, minutes: u64, mb: u64, delayed: u64) -> LedgerPoint {
-        let mut sums = Counters {
+        let mut sums = Service {
             read_bytes: mb * 1_000_000,
             delayed,
             delayed_ns: delayed * 1_000_000,
@@ -346,7 +346,7 @@ mod tests {
             active_ns: minutes * MINUTE.get() / 2,
             delayed_span_ns: delayed * 4_000_000,
             reads: Accesses { sizes: [0, mb * 100, 0, 0], random: mb * 90 },
-            ..Counters::default()
+            ..Service::default()
         };
         sums.ops[OpKind::Read as usize] = mb * 100;
         let (at, span) = (Time::from_nanos(minute * MINUTE.get()), Nanos::from_secs(60 * minutes));
@@ -354,10 +354,10 @@ mod tests {
     }
 
     fn found(points: Vec<LedgerPoint>, others: &[(&str, u64)]) -> FoundOwners {
-        let of = |mb: u64| Counters { written_bytes: mb * 1_000_000, ..Counters::default() };
+        let of = |mb: u64| Service { written_bytes: mb * 1_000_000, ..Service::default() };
         let mut all: BTreeMap<_, _> =
             others.iter().map(|(name, mb)| (name.to_string(), of(*mb))).collect();
-        let mut own = Counters::default();
+        let mut own = Service::default();
         points.iter().for_each(|point| own.add(&point.sums));
         all.insert("j".into(), own);
         FoundOwners { points, users: vec![7], all }

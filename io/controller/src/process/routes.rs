@@ -30,7 +30,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use model::{Moment, MomentError, Time};
+use model::{Moment, MomentError, Service, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
@@ -41,7 +41,7 @@ use super::rights::{self, Routes};
 use super::route_error::RouteError;
 use super::usage;
 use super::{ApiState, plan_actor, records};
-use crate::ledger::{Counters, SubjectKind};
+use crate::ledger::SubjectKind;
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
 type RouteQuery = State<Arc<ApiState>>;
@@ -253,14 +253,12 @@ async fn used(
     }
     let table = sums_by(&shared, kind, from, to).await?;
     let asked = |name: &str| user.as_deref().is_none_or(|user| name == user);
-    let rows = table.iter().filter(|(name, counters)| !counters.is_zero() && asked(name));
+    let rows = table.iter().filter(|(name, service)| !service.is_zero() && asked(name));
     let mut rows: Vec<_> = rows.collect();
-    rows.sort_by_key(|(name, counters)| (std::cmp::Reverse(counters.cost_ns), *name));
+    rows.sort_by_key(|(name, service)| (std::cmp::Reverse(service.cost_ns), *name));
     let omitted = rows.len().saturating_sub(ROWS_MAX) as u64;
-    let row = |(name, counters): (&String, &Counters)| UsageRow {
-        name: name.clone(),
-        counters: usage::form(counters),
-    };
+    let row =
+        |(name, service): (&String, &Service)| UsageRow { name: name.clone(), service: *service };
     Ok(Json(UsageTable {
         by: by.into(),
         from_s: from.as_nanos() / 1_000_000_000,
@@ -319,7 +317,7 @@ async fn sums_by(
     by: SubjectKind,
     from: Time,
     to: Time,
-) -> Result<BTreeMap<String, Counters>, RouteError> {
+) -> Result<BTreeMap<String, Service>, RouteError> {
     let (answer, table) = oneshot::channel();
     submit(&shared.usage, usage::UsageMsg::Table { by, from, to, answer })?;
     let table = table.await.map_err(|_| shutting_down())?;

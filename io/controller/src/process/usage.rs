@@ -17,8 +17,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::{CheckedLine, CheckedUsage, WireCounters, WireOps, WireSubjectId};
-use model::Time;
+use ::usage::UsageReport;
+use model::{AccountSubject, Service, Time};
 use tokio::sync::oneshot;
 
 use super::accounts::DecayAccounting;
@@ -28,8 +28,7 @@ use super::records::PublishedRules;
 use super::report::{self, FoundOwners, JobOwners};
 use crate::clock::WallClock;
 use crate::ledger::{
-    Counters, Ledger, LedgerError, LedgerReport, LedgerReportLine, Minute, ReplicationBatch,
-    ReplicationCursor, SubjectKind,
+    Ledger, LedgerError, Minute, ReplicationBatch, ReplicationCursor, SubjectKind,
 };
 
 /// A message to this thread.
@@ -39,7 +38,7 @@ pub(crate) enum UsageMsg {
         by: SubjectKind,
         from: Time,
         to: Time,
-        answer: oneshot::Sender<Result<BTreeMap<String, Counters>, LedgerError>>,
+        answer: oneshot::Sender<Result<BTreeMap<String, Service>, LedgerError>>,
     },
     /// Reads the usage of one job in a span.
     Job {
@@ -70,12 +69,9 @@ pub(crate) enum UsageMsg {
 
 /// The usage of one proxy.
 pub(crate) struct UsageUpdate {
-    proxy: Arc<str>,
-    epoch: u64,
-    sequence: u64,
-    total: Counters,
-    lines: Vec<LedgerReportLine>,
-    dropped_lines: Vec<u64>,
+    pub(crate) proxy: Arc<str>,
+    pub(crate) epoch: u64,
+    pub(crate) report: UsageReport,
     /// The version of the rules that the proxy has.
     pub(crate) rules: Option<String>,
     pub(crate) contended: bool,
@@ -98,34 +94,9 @@ impl UsageAcks {
 }
 
 impl UsageUpdate {
-    /// Makes it from a proxy's usage as received.
-    pub(crate) fn new(
-        proxy: &Arc<str>,
-        epoch: u64,
-        usage: CheckedUsage,
-        rules: Option<String>,
-        contended: bool,
-    ) -> UsageUpdate {
-        let line = |line: CheckedLine| LedgerReportLine {
-            id: line.id,
-            payer: Some(line.subject),
-            counters: counters(&line.counters),
-        };
-        UsageUpdate {
-            proxy: proxy.clone(),
-            epoch,
-            sequence: usage.sequence,
-            total: counters(&usage.total),
-            lines: usage.lines.into_iter().map(line).collect(),
-            dropped_lines: usage.dropped_lines,
-            rules,
-            contended,
-        }
-    }
-
     /// Returns the subject of a line.
-    pub(crate) fn payer(&self, nth: usize) -> Option<&WireSubjectId> {
-        self.lines.get(nth)?.payer.as_deref()
+    pub(crate) fn subject(&self, nth: usize) -> Option<&AccountSubject> {
+        self.report.lines.get(nth).map(|line| &*line.subject)
     }
 }
 
@@ -210,60 +181,19 @@ fn count(
     counts: &Counts,
     now: Time,
 ) {
-    let report = LedgerReport {
-        proxy: &counted.proxy,
-        epoch_ns: counted.epoch,
-        sequence: counted.sequence,
-        total: Some(&counted.total),
-        lines: &counted.lines,
-        dropped_lines: &counted.dropped_lines,
-    };
-    match ledger.report(&report, now) {
+    match ledger.report(&counted.proxy, counted.epoch, &counted.report, now) {
         Ok(received) if received.stale => counts.stale.add(1),
         Ok(received) => {
             accounts.count(ledger, counted, &received, now);
             owners.mark(ledger, counted, &received, now);
             counts.counted.add(1);
-            let last = (counted.epoch, counted.sequence);
+            let last = (counted.epoch, counted.report.sequence);
             taken.lock().insert(counted.proxy.clone(), last);
         }
         Err(error) => {
             tracing::error!(%error, "usage was not counted");
             counts.failed.add(1);
         }
-    }
-}
-
-/// As people read them.
-pub(crate) fn form(counters: &Counters) -> WireCounters {
-    WireCounters {
-        read_bytes: counters.read_bytes,
-        written_bytes: counters.written_bytes,
-        cost_ns: counters.cost_ns,
-        delayed: counters.delayed,
-        delayed_ns: counters.delayed_ns,
-        delayed_bytes: counters.delayed_bytes,
-        active_ns: counters.active_ns,
-        delayed_span_ns: counters.delayed_span_ns,
-        ops: WireOps(counters.ops),
-        reads: counters.reads.into(),
-        writes: counters.writes.into(),
-    }
-}
-
-fn counters(form: &WireCounters) -> Counters {
-    Counters {
-        read_bytes: form.read_bytes,
-        written_bytes: form.written_bytes,
-        cost_ns: form.cost_ns,
-        delayed: form.delayed,
-        delayed_ns: form.delayed_ns,
-        delayed_bytes: form.delayed_bytes,
-        active_ns: form.active_ns,
-        delayed_span_ns: form.delayed_span_ns,
-        ops: form.ops.0,
-        reads: form.reads.into(),
-        writes: form.writes.into(),
     }
 }
 

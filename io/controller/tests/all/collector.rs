@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{WireOps, WireSubjectId};
-use controller::ledger::{Counters, LedgerReport, LedgerReportLine};
-use model::{Identity, JobId, Nanos, Nid, OpKind, PathSet, RuleSet, Time, UsageTotals};
-use testkit::TestFolder;
-use usage::{CollectedLine, SubjectTotals, TotalsReport, UsageCollector, UsageReporter};
+use model::{Nanos, OpKind, Service, Time};
+use testkit::{TestFolder, account_subject};
+use usage::{AccountTotals, CollectedLine, UsageCollector, UsageReport, UsageReporter};
 
 use crate::proxies::{Xorshift, open, time};
 
@@ -15,9 +13,9 @@ use crate::proxies::{Xorshift, open, time};
 struct ReportingProxy {
     name: Arc<str>,
     epoch: u64,
-    subjects: BTreeMap<u64, SubjectTotals>,
+    accounts: BTreeMap<u64, AccountTotals>,
     reporter: UsageReporter,
-    in_transit: Vec<(u64, TotalsReport)>,
+    in_transit: Vec<(u64, UsageReport)>,
 }
 
 impl ReportingProxy {
@@ -25,29 +23,19 @@ impl ReportingProxy {
         ReportingProxy {
             name: name.into(),
             epoch,
-            subjects: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             reporter: UsageReporter::default(),
             in_transit: Vec::new(),
         }
     }
 
     fn serve(&mut self, job: u64, chance: &mut Xorshift) {
-        let subject = self.subjects.entry(job).or_insert_with(|| SubjectTotals {
+        let account = self.accounts.entry(job).or_insert_with(|| AccountTotals {
             id: job,
-            identity: Identity {
-                job: JobId::new(&format!("job{job}")).unwrap(),
-                uid: 1000,
-                gid: 100,
-                projid: None,
-                nid: Nid::local(),
-            },
-            export: "home".into(),
-            paths: PathSet::default(),
-            requests: 0,
-            totals: UsageTotals::default(),
+            subject: account_subject(&format!("job{job}"), 1000),
+            service: Service::default(),
         });
-        let (totals, bytes) = (&mut subject.totals, chance.below(1 << 20));
-        subject.requests += 1;
+        let (totals, bytes) = (&mut account.service, chance.below(1 << 20));
         totals.cost_ns += chance.below(1_000_000);
         let kind = OpKind::ALL[chance.below(OpKind::COUNT as u64) as usize];
         totals.ops[kind as usize] += 1;
@@ -62,41 +50,12 @@ impl ReportingProxy {
     }
 
     fn report(&mut self, now: Time) {
-        for subject in self.subjects.values() {
-            self.reporter.note(0, &RuleSet::default(), subject, now);
+        for account in self.accounts.values() {
+            self.reporter.note(account.clone(), now);
         }
         let report = self.reporter.end_sweep(now);
         self.in_transit.extend(report.map(|report| (self.epoch, report)));
     }
-}
-
-fn counters(totals: &UsageTotals) -> Counters {
-    Counters {
-        read_bytes: totals.read_bytes,
-        written_bytes: totals.written_bytes,
-        cost_ns: totals.cost_ns,
-        delayed: totals.delayed,
-        delayed_ns: totals.delayed_ns,
-        delayed_bytes: totals.delayed_bytes,
-        ops: WireOps(totals.ops).0,
-        reads: totals.reads,
-        writes: totals.writes,
-        active_ns: totals.active_ns,
-        delayed_span_ns: totals.delayed_span_ns,
-    }
-}
-
-fn lines(report: &TotalsReport) -> Vec<LedgerReportLine> {
-    let line = |line: &usage::TotalsLine| LedgerReportLine {
-        id: line.id,
-        payer: Some(Arc::new(WireSubjectId {
-            job: line.identity.job.to_string(),
-            class: line.class.to_string(),
-            ..WireSubjectId::default()
-        })),
-        counters: counters(&line.totals),
-    };
-    report.lines.iter().map(line).collect()
 }
 
 #[test]
@@ -130,21 +89,12 @@ fn ledger_counts_as_the_collector_of_the_simulator_does() {
                 if way == 99 {
                     continue;
                 }
-                let told = lines(&report);
-                let form = LedgerReport {
-                    proxy: &proxy.name,
-                    epoch_ns: epoch,
-                    sequence: report.sequence,
-                    total: Some(&counters(&report.total)),
-                    lines: &told,
-                    dropped_lines: &report.dropped_lines,
-                };
-                let outcome = ledger.report(&form, now).unwrap();
+                let outcome = ledger.report(&proxy.name, epoch, &report, now).unwrap();
                 let grown = collector.receive(&proxy.name, epoch, &report);
                 assert_eq!(outcome.stale, grown.is_none(), "step {step}");
                 let grown = grown.unwrap_or_default().into_iter();
                 let grown: Vec<_> =
-                    grown.map(|CollectedLine { nth, growth }| (nth, counters(&growth))).collect();
+                    grown.map(|CollectedLine { nth, growth }| (nth, growth)).collect();
                 assert_eq!(outcome.grown, grown, "step {step}");
                 match outcome.stale {
                     true => stale += 1,

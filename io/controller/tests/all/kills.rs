@@ -8,14 +8,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
-use api::WireSubjectId;
-use controller::ledger::{
-    Counters, Ledger, LedgerBounds, LedgerReport, LedgerReportLine, Retention, SubjectKind,
-};
+use controller::ledger::{Ledger, LedgerBounds, Retention, SubjectKind};
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
-use model::Time;
-use testkit::{TestFolder, again};
+use model::{Service, Time};
+use testkit::{TestFolder, account_subject, again};
+use usage::{UsageLine, UsageReport};
 
 const DIRECTORY: &str = "CONTROLLER_TEST_DIRECTORY";
 const KILLS: usize = 8;
@@ -136,18 +134,15 @@ fn time(minute: u64) -> Time {
 
 /// A proxy that has read one byte a minute since it began.
 fn report(ledger: &mut Ledger, minute: u64) {
-    let counters = Counters { read_bytes: minute, ..Counters::default() };
-    let payer = WireSubjectId { job: "dd.7".into(), ..WireSubjectId::default() };
-    let lines = [LedgerReportLine { id: 1, payer: Some(payer.into()), counters }];
-    let report = LedgerReport {
-        proxy: "p1",
-        epoch_ns: 1,
+    let service = Service { read_bytes: minute, ..Service::default() };
+    let subject = account_subject("dd.7", 7).into();
+    let report = UsageReport {
         sequence: minute,
-        total: Some(&counters),
-        lines: &lines,
-        dropped_lines: &[],
+        total: service,
+        lines: vec![UsageLine { id: 1, subject, service }],
+        dropped_lines: vec![],
     };
-    ledger.report(&report, time(minute)).unwrap();
+    ledger.report("p1", 1, &report, time(minute)).unwrap();
 }
 
 /// The bytes of the job: as many as minutes.

@@ -6,13 +6,12 @@
 use crate::proxies::{
     MINUTE_NS, Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time,
 };
-use api::WireSubjectId;
 use controller::ledger::{
-    Counters, Ledger, LedgerBounds, LedgerError, LedgerReport, LedgerReportLine, LedgerStats,
-    OTHER, Retention, RetentionTier, SubjectKind,
+    Ledger, LedgerBounds, LedgerError, LedgerStats, OTHER, Retention, RetentionTier, SubjectKind,
 };
 use model::Time;
 use testkit::TestFolder;
+use usage::UsageReport;
 
 #[test]
 fn usage_is_told_apart_by_every_kind_of_subject() {
@@ -140,32 +139,6 @@ fn names_without_end_do_not_fill_the_memory() {
     ledger.flush(time(1)).unwrap();
     assert_eq!(ledger.stats().lines, 0);
     assert!(ledger.stats().subjects < 50, "{:?}", ledger.stats());
-}
-
-#[test]
-fn a_line_without_payer_is_asked_for_once_and_then_counted_whole() {
-    let folder = TestFolder::new();
-    let mut ledger = open(&folder.path().join("l"));
-    let counters = Counters { read_bytes: 9, ..Counters::default() };
-    let mut line = LedgerReportLine { id: 4, payer: None, counters };
-    let mut tell = |sequence, line: &LedgerReportLine| {
-        let report = LedgerReport {
-            proxy: "p1",
-            epoch_ns: time(1).as_nanos(),
-            sequence,
-            total: None,
-            lines: std::slice::from_ref(line),
-            dropped_lines: &[],
-        };
-        let received = ledger.report(&report, time(1)).unwrap();
-        (received.unknown, bytes_of_all(&mut ledger, SubjectKind::Job))
-    };
-    assert_eq!(tell(1, &line), (vec![4], 0));
-    line.payer = Some(WireSubjectId { job: "j".into(), ..WireSubjectId::default() }.into());
-    assert_eq!(tell(2, &line), (vec![], 9));
-    line.payer = None;
-    line.counters.read_bytes = 11;
-    assert_eq!(tell(3, &line), (vec![], 11));
 }
 
 #[test]
@@ -363,16 +336,9 @@ fn a_proxy_too_many_is_refused_by_name() {
     let path = folder.path().join("l");
     let mut ledger = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
     Proxy::new("p1").report(&mut ledger, time(0));
-    let empty = LedgerReport {
-        proxy: "p2",
-        epoch_ns: 1,
-        sequence: 1,
-        total: None,
-        lines: &[],
-        dropped_lines: &[],
-    };
-    let error = ledger.report(&empty, time(0)).unwrap_err();
+    let empty = UsageReport { sequence: 1, ..UsageReport::default() };
+    let error = ledger.report("p2", 1, &empty, time(0)).unwrap_err();
     assert!(matches!(&error, LedgerError::TooManyProxies { name, .. } if name == "p2"), "{error}");
-    let nameless = LedgerReport { proxy: "", ..empty };
-    assert!(matches!(ledger.report(&nameless, time(0)), Err(LedgerError::BadProxy { .. })));
+    let nameless = ledger.report("", 1, &empty, time(0));
+    assert!(matches!(nameless, Err(LedgerError::BadProxy { .. })));
 }

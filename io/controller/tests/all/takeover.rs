@@ -16,15 +16,13 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::etcd::{self, etcd};
-use api::{
-    ApiClient, ControllerEvent, Endpoints, EventKind, ProxyReport, UsageLine, UsageReport,
-    WireCounters, WireOps, WireSubjectId, WireTargetReport,
-};
+use api::{ALL_TARGETS, ApiClient, ControllerEvent, Endpoints, EventKind, ProxyReport};
 use controller::store::{Revision, Store};
 use controller::{ControllerSettings, EtcdClient, StandbyController, StorePlace, WallClock};
-use model::{KeyValue, Nanos, OpKind, Rate, Scope, Time};
+use model::{KeyValue, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::SessionSettings;
-use testkit::{Cluster, PATIENCE, TestFolder, again, until};
+use testkit::{Cluster, PATIENCE, TestFolder, account_subject, again, until};
+use usage::{UsageLine, UsageReport};
 
 const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
 const ETCD: &str = "TAKEOVER_TEST_ETCD";
@@ -123,32 +121,21 @@ impl Proxy {
 
     /// Reports; what cannot be told just now is told again by whoever waits for its effect.
     fn report(&mut self, client: &ApiClient, wrote: u64) {
-        let counters = WireCounters {
-            written_bytes: wrote,
-            ops: writes(wrote / MB),
-            ..WireCounters::default()
-        };
+        let service =
+            Service { written_bytes: wrote, ops: writes(wrote / MB), ..Service::default() };
         self.sequence += 1;
-        let payer = WireSubjectId {
-            job: "dd.1".into(),
-            uid: 7,
-            gid: 7,
-            class: "jobs jobid=dd.1".into(),
-            export: "x".into(),
-            ..WireSubjectId::default()
-        };
-        let line = UsageLine { id: 1, subject: payer, counters: counters.clone() };
-        let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
-        let usage = Some(UsageReport { sequence, total: counters, lines, dropped_lines: gone });
+        let subject = account_subject("dd.1", 7).into();
+        let lines = vec![UsageLine { id: 1, subject, service }];
+        let (sequence, gone) = (self.sequence, Vec::new());
+        let usage = Some(UsageReport { sequence, total: service, lines, dropped_lines: gone });
         let report = self.standing.report(Some(Vec::new()), self.now);
-        let targets = report.iter().map(|report| ("t".into(), WireTargetReport::from(report)));
-        let (epoch, targets) = (self.epoch, targets.collect());
+        let targets = report.map(|report| (ALL_TARGETS.into(), report)).into_iter().collect();
+        let epoch = self.epoch;
         let said = ProxyReport { epoch, targets, usage, ..ProxyReport::default() };
         let Ok(order) = client.report("p", &said) else { return };
         self.now = self.now + Nanos::from_secs(1);
-        if let Some(form) = order.targets.get("t") {
-            let order = form.to_assignment(&"p".into(), self.epoch).unwrap();
-            self.standing.receive(&order, self.now);
+        for (_, assignment) in &order.targets {
+            self.standing.receive(assignment, self.now);
         }
         for (scope, grant) in self.standing.poll_grants(self.now).into_iter().flat_map(|g| g.listed)
         {
@@ -254,8 +241,8 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     assert_eq!(events(&both), told, "what the first told is there, and nobody is told twice");
 }
 
-fn writes(count: u64) -> WireOps {
-    let mut ops = WireOps::default();
-    ops.0[OpKind::Write as usize] = count;
+fn writes(count: u64) -> [u64; OpKind::COUNT] {
+    let mut ops = [0; OpKind::COUNT];
+    ops[OpKind::Write as usize] = count;
     ops
 }

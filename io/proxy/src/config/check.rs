@@ -185,6 +185,9 @@ impl ProxyConfig {
             if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
                 return fault("name", format!("{name:?} is not 1 to 255 printable characters"));
             }
+            if name == api::ALL_TARGETS {
+                return fault("name", format!("{name:?} means all targets; choose another name"));
+            }
             if !names.insert(name) {
                 return fault("name", format!("{name:?} names two targets; rename one"));
             }

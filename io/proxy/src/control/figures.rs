@@ -1,6 +1,6 @@
 //! State of the running proxy, for the control API.
 //!
-//! Figures of classes and subjects are copied while the target's gate is held and
+//! Figures of classes and subjects are copied while the gate is held and
 //! turned into messages after it is free again: a viewer must not make requests wait
 //! for its own text.
 
@@ -56,23 +56,20 @@ impl ProxyControl for Server {
 
     fn classes(&self) -> WireClasses {
         let t_ns = self.clock.now().as_nanos();
-        let mut classes = Vec::new();
-        for target in self.targets() {
-            let reports = target.with_dispatcher(|d, _| d.classes().collect::<Vec<_>>());
-            let reports = reports.into_iter().flatten();
-            classes.extend(reports.map(|report| class(&target.name, &report)));
-        }
+        let names = self.target_names();
+        let reports = self.gate.with_dispatcher(|d, _| d.classes().collect::<Vec<_>>());
+        let reports = reports.unwrap_or_default();
+        let classes = reports.iter().map(|report| class(names.of(report.target), report)).collect();
         WireClasses { t_ns, classes }
     }
 
     fn subjects(&self) -> WireSubjects {
         let t_ns = self.clock.now().as_nanos();
-        let mut subjects = Vec::new();
-        for target in self.targets() {
-            let reports = target.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
-            let reports = reports.into_iter().flatten();
-            subjects.extend(reports.map(|report| subject(&target.name, &report)));
-        }
+        let names = self.target_names();
+        let reports = self.gate.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
+        let reports = reports.unwrap_or_default();
+        let wire = reports.iter().map(|report| subject(names.of(report.target), report));
+        let subjects = wire.collect();
         WireSubjects { t_ns, subjects }
     }
 
@@ -117,10 +114,11 @@ impl ProxyControl for Server {
 
 /// Adds what there is of each rule on a target; nothing where nothing is scheduled.
 fn add_loads(rules: &mut WireRules, target: &Target) {
-    let figures = target.with_dispatcher(|d, now| {
+    let figures = target.gate.with_dispatcher(|d, now| {
         let limits = d.dependent_limits().map(|(rule, limit)| (rule.to_owned(), limit));
         let limits = limits.collect::<BTreeMap<_, _>>();
-        (d.classes().collect::<Vec<_>>(), limits, d.reservation_shortfall_ppm(now))
+        let classes = d.classes().filter(|class| class.target == target.id);
+        (classes.collect::<Vec<_>>(), limits, d.reservation_shortfall_ppm(target.id, now))
     });
     let Some((classes, limits, cut_ppm)) = figures else { return };
     rules.reservation_shortfall_ppm.insert(target.name.clone(), cut_ppm);
@@ -157,9 +155,10 @@ fn target(target: &Target, settings: &ProxyConfig) -> TargetReport {
         costs: costs.unwrap_or_else(|| "built in".into()),
         ..TargetReport::default()
     };
-    let figures = target.with_dispatcher(|d, now| {
-        let device = d.target().costs.device.clone();
-        (d.slots_max(), d.queued(), d.reservation_shortfall_ppm(now), device)
+    let figures = target.gate.with_dispatcher(|d, now| {
+        let id = target.id;
+        let device = d.target(id).costs.device.clone();
+        (d.slots_max(id), d.queued_at(id), d.reservation_shortfall_ppm(id, now), device)
     });
     let Some((slots_max, queued, reservation_shortfall_ppm, device)) = figures else {
         return report;

@@ -25,7 +25,6 @@ use sched::{
 use super::ProxyControl;
 use super::route_error::RouteError;
 use crate::server::Server;
-use crate::target::Target;
 
 /// Wait causes of a job, of a user or of the payers of a limit, now and since the proxy started.
 #[utoipa::path(
@@ -53,9 +52,7 @@ impl Server {
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
         let mut why = Why { t_ns, query: query.clone(), scheduling, ..Why::default() };
-        for target in self.targets() {
-            add_target(&target, query, &mut why);
-        }
+        self.add_waits(query, &mut why);
         why.arrange();
         why
     }
@@ -68,20 +65,66 @@ impl Server {
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
         let mut why = Why { t_ns, scheduling, ..Why::default() };
-        for target in self.targets() {
-            let found = target.with_dispatcher(|dispatcher, now| {
-                let standings = dispatcher.subject_details(now, payers);
-                (dispatcher.limits_of(who, PathSet::default(), now), standings, now)
-            });
-            let Some((limits, standings, now)) = found else { continue };
+        let names = self.target_names();
+        let found = self.gate.with_dispatcher(|dispatcher, now| {
+            let standings = dispatcher.subject_details(now, payers);
+            (dispatcher.limits_of(who, PathSet::default(), now), standings, now)
+        });
+        if let Some((limits, standings, now)) = found {
             why.subjects.push(WhySubject {
-                target: target.name.clone(),
                 limits: limits.iter().map(|meter| limit(meter, now)).collect(),
                 ..WhySubject::default()
             });
-            why.subjects.extend(standings.iter().map(|standing| subject(&target, standing, now)));
+            let of = standings.iter().map(|one| subject(names.of(one.target), one, now));
+            why.subjects.extend(of);
         }
         Why { query, ..why }
+    }
+
+    /// Adds what the queried classes waited for.
+    fn add_waits(&self, query: &WhyQuery, why: &mut Why) {
+        let job = query.job.as_deref().map(JobId::new);
+        // No job has such a name.
+        let Ok(job) = job.map(|known| known.ok_or(())).transpose() else { return };
+        let payers = MeterPayers { job: job.as_ref(), user: query.user };
+        let found = self.gate.with_dispatcher(|dispatcher, now| {
+            let standings = dispatcher.subject_details(now, payers);
+            let held = match payers {
+                MeterPayers { job: Some(_), user: Some(_) } => {
+                    dispatcher.wait_reports_of(&standings, now)
+                }
+                MeterPayers { job: None, user: None } => {
+                    dispatcher.wait_reports(now, |_, _, _| true)
+                }
+                _ => {
+                    let of = standings.iter().flat_map(|one| one.classes.iter());
+                    let classes: BTreeSet<_> = of.collect();
+                    dispatcher.wait_reports(now, |class, _, key| {
+                        classes.contains(&class) || matches_key(query, key)
+                    })
+                }
+            };
+            let donations =
+                dispatcher.donations(now, |writer, who| payers.has(writer) || payers.has(who));
+            (now, standings, held, donations)
+        });
+        let Some((now, standings, held, donations)) = found else { return };
+        let names = self.target_names();
+        let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
+        let subjects = standings.iter().map(|one| subject(names.of(one.target), one, now));
+        why.subjects.extend(subjects.filter(|subject| {
+            query.limit.is_none() || subject.limits.iter().any(|limit| of_limit(&limit.name))
+        }));
+        let waits = held.iter().flat_map(|report| waits_of(names.of(report.target), report, now));
+        why.waits.extend(waits.filter(|wait| match &wait.limit {
+            Some(limit) => of_limit(&limit.name),
+            None => query.limit.is_none(),
+        }));
+        let donations = donations.iter().map(|one| donation(names.of(one.target), one, now));
+        why.donations.extend(donations.filter(|donation| match &donation.limit {
+            Some(limit) => of_limit(&limit.name),
+            None => query.limit.is_none(),
+        }));
     }
 
     /// Answers a query of a controller.
@@ -119,48 +162,6 @@ fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &WireUsage) {
     rows.truncate(ROWS_MAX);
 }
 
-fn add_target(target: &Target, query: &WhyQuery, why: &mut Why) {
-    let job = query.job.as_deref().map(JobId::new);
-    // No job has such a name.
-    let Ok(job) = job.map(|known| known.ok_or(())).transpose() else { return };
-    let payers = MeterPayers { job: job.as_ref(), user: query.user };
-    let found = target.with_dispatcher(|dispatcher, now| {
-        let standings = dispatcher.subject_details(now, payers);
-        let held = match payers {
-            MeterPayers { job: Some(_), user: Some(_) } => {
-                dispatcher.wait_reports_of(&standings, now)
-            }
-            MeterPayers { job: None, user: None } => dispatcher.wait_reports(now, |_, _, _| true),
-            _ => {
-                let of = standings.iter().flat_map(|one| one.classes.iter());
-                let classes: BTreeSet<_> = of.collect();
-                dispatcher.wait_reports(now, |class, _, key| {
-                    classes.contains(&class) || matches_key(query, key)
-                })
-            }
-        };
-        let donations =
-            dispatcher.donations(now, |writer, who| payers.has(writer) || payers.has(who));
-        (now, standings, held, donations)
-    });
-    let Some((now, standings, held, donations)) = found else { return };
-    let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
-    let subjects = standings.iter().map(|standing| subject(target, standing, now));
-    why.subjects.extend(subjects.filter(|subject| {
-        query.limit.is_none() || subject.limits.iter().any(|limit| of_limit(&limit.name))
-    }));
-    let holds = held.iter().flat_map(|report| waits_of(target, report, now));
-    why.waits.extend(holds.filter(|hold| match &hold.limit {
-        Some(limit) => of_limit(&limit.name),
-        None => query.limit.is_none(),
-    }));
-    let donations = donations.iter().map(|report| donation(target, report, now));
-    why.donations.extend(donations.filter(|donation| match &donation.limit {
-        Some(limit) => of_limit(&limit.name),
-        None => query.limit.is_none(),
-    }));
-}
-
 /// Whether a class's key names the queried job or user, which may be gone.
 fn matches_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     key.iter().any(|value| match value {
@@ -170,11 +171,11 @@ fn matches_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     })
 }
 
-fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
+fn subject(target: &str, standing: &SubjectDetail, now: Time) -> WhySubject {
     let SubjectDetail { identity: who, usage, meters, .. } = standing;
     WhySubject {
         proxy: String::new(),
-        target: target.name.clone(),
+        target: target.into(),
         job: who.job.to_string(),
         uid: who.uid,
         nid: who.nid.to_string(),
@@ -189,7 +190,7 @@ fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
     }
 }
 
-fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = WireWait> {
+fn waits_of(target: &str, report: &WaitReport, now: Time) -> impl Iterator<Item = WireWait> {
     let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
     let key = key.join(" ");
     report.causes.iter().map(move |cause| {
@@ -205,7 +206,7 @@ fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<It
         let limit = limit_of(by, meter.as_ref(), now);
         WireWait {
             proxy: String::new(),
-            target: target.name.clone(),
+            target: target.into(),
             rule: report.rule.clone(),
             key: key.clone(),
             kind,
@@ -223,11 +224,11 @@ fn waits_of(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<It
     })
 }
 
-fn donation(target: &Target, report: &DonationReport, now: Time) -> WireDonation {
+fn donation(target: &str, report: &DonationReport, now: Time) -> WireDonation {
     let DonationReport { writer, waiter, file, by, meter, .. } = report;
     WireDonation {
         proxy: String::new(),
-        target: target.name.clone(),
+        target: target.into(),
         writer_job: writer.job.to_string(),
         writer_uid: writer.uid,
         waiter_job: waiter.job.to_string(),

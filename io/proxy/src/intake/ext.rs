@@ -13,13 +13,13 @@ use rustix::io::Errno;
 use super::{IntakeBatch, ProtocolError, expected_bytes};
 use crate::buffers::FrameBuffer;
 use crate::connection::{Connection, NinepSession, ReplyTo};
+use crate::gate::{Donor, PendingRequest, RequestFile};
 use crate::input::IncomingMessage;
 use crate::location::Location;
 use crate::outbox::ReplyOutbox;
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{self, ChannelBinding, IdempotencyKey};
-use crate::target::{Donor, PendingRequest, RequestFile};
 use crate::trace::RefusedRequest;
 
 impl Server {
@@ -150,10 +150,10 @@ impl Server {
         let user = binding.session.user(header.identity).ok_or(Errno::INVAL)?;
         let fid = session.fid(fid).ok_or(Errno::BADF)?;
         let Some(in_flight) = session.tags.get_mut(&oldtag.0) else { return Ok(()) };
-        if let Some((target, id)) = in_flight.request
-            && let Some(id) = self.target(target).donate(id, Donor::of(user, &fid))
+        if let Some(id) = in_flight.request
+            && let Some(id) = self.gate.donate(id, Donor::of(user, &fid))
         {
-            in_flight.request = Some((target, id));
+            in_flight.request = Some(id);
         }
         Ok(())
     }

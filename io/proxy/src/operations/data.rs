@@ -16,10 +16,10 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::{Context, Ending};
 use crate::credentials;
 use crate::fids::FidState;
+use crate::gate::SPLICE_MIN;
 use crate::pipes::PipeLoad;
 use crate::sessions::MountSession;
 use crate::sys::read_appending;
-use crate::target::SPLICE_MIN;
 use crate::writes::{DirtyAccount, WriteFile, WriteRequest};
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {

@@ -31,12 +31,12 @@ use crate::connection::ReplyTo;
 use crate::credentials::{self, FsCredentials};
 use crate::export::ExportNode;
 use crate::fids::{FidState, FidTable, OpenFid, ProxyUser};
+use crate::gate::{PendingRequest, RequestFile, RunningRequest};
 use crate::locks::WantedRange;
 use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::parsed_request::ParsedRequest;
 use crate::server::Server;
 use crate::sessions::{MountSession, Protocol};
-use crate::target::{PendingRequest, RequestFile, RunningRequest};
 use reached::Reached;
 
 /// How an operation ended.

@@ -42,7 +42,7 @@ impl On<'_> {
         export: &Export,
         how: Reached<'_>,
     ) {
-        let wanted = export.target.wanted();
+        let wanted = export.target.gate.wanted();
         let Some(mount) = self.mount().filter(|_| wanted.anything()) else { return };
         let project = export.project_of(node);
         let linked = node.has_several_names().then(|| node.key());
@@ -55,7 +55,7 @@ impl On<'_> {
         if linked.is_none() {
             export.links.forget(node.key(), || node.names_now() <= 1);
         } else if wanted.paths {
-            let rules = export.target.rules();
+            let rules = export.target.gate.rules();
             // The name by which this client knew it until now is one of its names, too.
             for name in [&*before.path, path].into_iter().filter(|name| !name.is_empty()) {
                 export.links.add(node.key(), name, &rules);
@@ -78,7 +78,7 @@ impl On<'_> {
 
     /// Looks up the unknown location of a handle's file, for the messages that follow.
     pub(super) fn learn_unknown(&self, handle: &[u8], node: &ExportNode, export: &Export) {
-        let Some(mount) = self.mount().filter(|_| export.target.wanted().anything()) else {
+        let Some(mount) = self.mount().filter(|_| export.target.gate.wanted().anything()) else {
             return;
         };
         if !mount.names.has(handle) {
@@ -95,7 +95,7 @@ impl Context<'_> {
 
     fn path_of_fid(&self, fid: &OpenFid, handle: Option<&[u8]>) -> Option<Box<[u8]>> {
         let export = &fid.user.export;
-        if !export.target.wanted().paths {
+        if !export.target.gate.wanted().paths {
             return None;
         }
         let known = handle.zip(self.mount()).and_then(|(handle, it)| it.names.known(handle));
@@ -122,7 +122,7 @@ impl Context<'_> {
     /// Notes a renamed file: requests by handle count at the new name.
     pub(super) fn learn_renamed(&self, dir: &OpenFid, name: &[u8]) {
         let export = &self.fid().user.export;
-        if self.mount().is_none() || !export.target.wanted().anything() {
+        if self.mount().is_none() || !export.target.gate.wanted().anything() {
             return;
         }
         // Somebody may have renamed it again: then it is known where it is looked up next.
@@ -145,13 +145,13 @@ impl Context<'_> {
         name: &[u8],
     ) -> Result<(), Errno> {
         let export = &file.user.export;
-        if !export.target.wanted().paths {
+        if !export.target.gate.wanted().paths {
             return Ok(());
         }
         let Some(link) = self.path_of_fid(self.fid(), None).map(|dir| join(&dir, name)) else {
             return Ok(());
         };
-        let (rules, key) = (export.target.rules(), file.node.key());
+        let (rules, key) = (export.target.gate.rules(), file.node.key());
         let looked_up = self.path_of_fid(file, self.handles.get(named));
         let kernel = export.kernel_path(&file.node);
         if looked_up.is_none() && kernel.is_none() {

@@ -17,7 +17,7 @@ use super::subjects::TraceCaller;
 use super::{Filling, TraceRecorder};
 use crate::connection::Connection;
 use crate::fids::ProxyUser;
-use crate::target::{RequestMeta, RunningRequest};
+use crate::gate::{RequestMeta, RunningRequest};
 
 /// The record of a request that has had its turn and has yet to end.
 #[derive(Clone, Copy, Debug)]
@@ -144,9 +144,8 @@ impl TraceRecorder {
     /// Asks for the name of a class that is met for the first time.
     fn request_class_name(&self, filling: &mut Filling, running: &RunningRequest) {
         let Some(class) = running.class else { return };
-        let target = &running.operation.user().export.target;
-        if filling.is_new_class(target.index, class.to_bits()) {
-            self.shared.want_class(target, class.to_bits());
+        if filling.is_new_class(class.to_bits()) {
+            self.shared.want_class(running.operation.target(), class.to_bits());
         }
     }
 }

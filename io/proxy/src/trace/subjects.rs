@@ -100,7 +100,7 @@ impl TraceState {
         let wanted = std::mem::take(&mut self.definitions.lock().expect("not poisoned").classes);
         let mut batch = Definitions::default();
         for (target, numbers) in wanted {
-            let reports = target.with_dispatcher(|dispatcher, _| {
+            let reports = target.gate.with_dispatcher(|dispatcher, _| {
                 let wanted = |report: &sched::ClassReport| numbers.contains(&report.id.to_bits());
                 dispatcher.classes().filter(wanted).collect::<Vec<_>>()
             });

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use api::{ApiClient, ExportProjects, ProjectsKnown, ServerAddress, WireRules};
-use model::RuleSet;
+use model::{DependencyKind, RuleSet};
 use serde_json::{Value, json};
 
 use super::list::{never_matches, shadowed};
@@ -58,9 +58,10 @@ impl RuleCheck {
             .map_err(|error| anyhow::anyhow!("the proxy has another version: {error}"))?;
         let grant = self.request.as_ref().map(|asked| RuleGrant::of(asked, &set, &rules));
         if self.json {
-            return Ok(accepted_json(&rules, grant.as_ref()));
+            return Ok(accepted_json(&rules, &set, grant.as_ref()));
         }
         let mut text = accepted(&name, &rules);
+        text.push_str(&needs_controller(&name, &set));
         if set.has_projids() {
             text.push_str(&unknown_projects(&name, &rules.projid));
         }
@@ -106,6 +107,26 @@ fn accepted(name: &str, rules: &WireRules) -> String {
     text
 }
 
+/// The rules whose limit depends on what another rule uses at all proxies.
+fn with_remote_parents(set: &RuleSet) -> impl Iterator<Item = (&str, &str)> {
+    set.rules.iter().filter_map(|rule| {
+        let on = rule.depends_on.as_ref()?;
+        let is_local = matches!(on.kind, DependencyKind::Follow { .. });
+        (!is_local).then_some((rule.name.as_str(), on.rule.as_str()))
+    })
+}
+
+fn needs_controller(name: &str, set: &RuleSet) -> String {
+    let mut text = String::new();
+    for (rule, parent) in with_remote_parents(set) {
+        let _ = writeln!(
+            text,
+            "{name}: rule {rule:?}: without a controller each proxy counts only its own requests of {parent:?}"
+        );
+    }
+    text
+}
+
 /// Describes the files whose `projid` is unknown; without exports, for any proxy.
 fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
     const OPENED: &str = "projid is known of open files; for a file that is not open it is -1";
@@ -128,10 +149,12 @@ fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
     text
 }
 
-fn accepted_json(rules: &WireRules, grant: Option<&RuleGrant>) -> String {
+fn accepted_json(rules: &WireRules, set: &RuleSet, grant: Option<&RuleGrant>) -> String {
     let shadowed = shadowed(rules).map(|(rule, by)| json!({ "rule": rule, "by": by }));
     let shadowed: Vec<Value> = shadowed.collect();
-    let mut answer = json!({ "ok": true, "shadowed": shadowed, "rules": rules });
+    let remote: Vec<&str> = with_remote_parents(set).map(|(rule, _)| rule).collect();
+    let mut answer =
+        json!({ "ok": true, "shadowed": shadowed, "needs_controller": remote, "rules": rules });
     if let Some(grant) = grant {
         answer["request"] = json!(grant);
     }
@@ -169,6 +192,25 @@ mod tests {
         let asked = check(&file, "uid=7").unwrap();
         assert!(asked.contains("no error\n\njobid='' uid=7 "), "{asked}");
         std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_rule_that_needs_a_controller_over_several_proxies_is_named() {
+        let child = |name: &str, how: &str| {
+            format!(
+                "[[rule]]\nname = \"{name}\"\nlimit = \"9ops/s\"\n\
+                 depends_on = {{ rule = \"a\", {how}, min = \"1ops/s\" }}\n"
+            )
+        };
+        let text = "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\nlimit = \"9ops/s\"\n".to_owned()
+            + &child("b", "when_idle = \"1s\"").replacen("name", "match = \"uid={2}\"\nname", 1)
+            + &child("c", "follow = \"50%\"");
+        let file = file("parents", &text);
+        let told = check(&file, "").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let named =
+            "rule \"b\": without a controller each proxy counts only its own requests of \"a\"";
+        assert!(told.contains(named) && !told.contains("rule \"c\""), "{told}");
     }
 
     #[test]

@@ -11,17 +11,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
-use api::{
-    AuditLines, Credentials, ErrorCode, NewToken, ProxyReport, Role, UsageLine, UsageReport,
-    WireCounters, WireSubjectId,
-};
+use api::{AuditLines, Credentials, ErrorCode, NewToken, ProxyReport, Role};
 
 use crate::common::{Controller, until};
 use crate::controlled::{LIMIT, limited};
 use crate::entrusted::{
     ask, client, first_token, secret, showing, sluice, sluice_with, status, text, token,
 };
-use testkit::TestFolder;
+use model::Service;
+use testkit::{TestFolder, account_subject};
+use usage::{UsageLine, UsageReport};
 
 /// The rows of docs/ACCESS.md: call, and whether user, read, operate, admin and proxy may.
 fn rows() -> Vec<(String, [bool; 5])> {
@@ -176,16 +175,11 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
     let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
     let line = |id: u64, uid: u32| UsageLine {
         id,
-        subject: WireSubjectId {
-            job: format!("dd.{id}"),
-            uid,
-            gid: 100,
-            ..WireSubjectId::default()
-        },
-        counters: WireCounters { read_bytes: 1_000 * id, cost_ns: id, ..WireCounters::default() },
+        subject: account_subject(&format!("dd.{id}"), uid).into(),
+        service: Service { read_bytes: 1_000 * id, cost_ns: id, ..Service::default() },
     };
     let lines = vec![line(1, 1001), line(2, 1002)];
-    let total = WireCounters { read_bytes: 3_000, cost_ns: 3, ..WireCounters::default() };
+    let total = Service { read_bytes: 3_000, cost_ns: 3, ..Service::default() };
     let usage = Some(UsageReport { sequence: 1, total, lines, ..UsageReport::default() });
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let epoch = since.as_nanos() as u64;
@@ -195,7 +189,7 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
     let user = client(&controller.url, &showing(&token(&admin, "ann", Role::User)));
     for query in ["by=user", "by=user&user=1001"] {
         let rows = user.usage(query).unwrap().rows;
-        let found: Vec<_> = rows.iter().map(|row| (&*row.name, row.counters.read_bytes)).collect();
+        let found: Vec<_> = rows.iter().map(|row| (&*row.name, row.service.read_bytes)).collect();
         assert_eq!(found, [("1001", 1_000)]);
     }
     for query in ["by=user&user=1002", "by=job", "by=group", "by=proxy", ""] {
@@ -203,7 +197,7 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
         assert_eq!(error.code(), ErrorCode::PermissionDenied, "{query}: {error}");
         assert_eq!(error.at(), Some("user"), "{query}: {error}");
     }
-    assert_eq!(admin.usage("by=user&user=1002").unwrap().rows[0].counters.read_bytes, 2_000);
+    assert_eq!(admin.usage("by=user&user=1002").unwrap().rows[0].service.read_bytes, 2_000);
     let error = admin.usage("by=job&user=1002").unwrap_err();
     assert_eq!((error.code(), error.at()), (ErrorCode::InvalidArgument, Some("user")));
 }

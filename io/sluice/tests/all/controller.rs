@@ -10,12 +10,14 @@
 
 use std::process::Command;
 
-use api::{ApiClient, ClientError, Endpoint, ErrorCode};
+use api::{ApiClient, ClientError, Endpoint, ErrorCode, ProxyReport};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
     BLOCK, LIMIT, Reader, api_of, assert_limited, limited, part_at, proxy, proxy_with, settled, sum,
 };
+use model::Time;
+use plan::{ControllerSession, SessionSettings};
 use testkit::TestFolder;
 
 #[test]
@@ -107,7 +109,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
     let expected = sum(&readers);
     let counted = || {
         let table = client.usage("by=job&from=-1h").unwrap();
-        table.rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
+        table.rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.service.read_bytes)
     };
     until("every byte was counted", || counted() == expected);
 }
@@ -145,16 +147,6 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
     let ask = |method: &str, path: &str, head: &str, body: &str| {
         crate::entrusted::ask(&controller.url, &format!("{method} {path}"), head, body)
     };
-    let json = "content-type: application/json\r\n";
-    let report = |target: &str, more: &str| {
-        format!(
-            "{{\"epoch\":1,\"targets\":{{\"{target}\":{{\"sequence\":1,\"term\":{{\"controller\":0,\
-             \"registration\":0}},\"last_assignment\":0,\"revision\":0,\"lease_expired\":false,\"uses\":[{more}],\
-             \"served\":[]}}}}}}"
-        )
-    };
-    let too_much =
-        r#"{"scope":{"section":"rule","name":"a","key":[]},"used":1000000001,"waiting":false}"#;
     let cases = [
         ("GET", "/v2/status", "", String::new(), "404", "/v2/status"),
         ("POST", "/v1/rules", "", String::new(), "405", "POST"),
@@ -167,21 +159,17 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
         ("GET", "/v1/usage?from=now&to=-1h", "", String::new(), "400", "from"),
         ("GET", "/v1/usage?until=now", "", String::new(), "400", "until"),
         ("DELETE", "/v1/proxies/nobody", "", String::new(), "404", "nobody"),
-        ("POST", "/v1/proxies/-a/report", json, report("t", ""), "400", "-a"),
-        ("POST", "/v1/proxies/a/report", json, report("", ""), "400", "target"),
-        ("POST", "/v1/proxies/a/report", json, report("t", too_much), "400", "1000000001"),
-        ("POST", "/v1/proxies/a/report", json, "{".into(), "400", "EOF"),
-        ("POST", "/v1/proxies/a/report", json, "{\"epok\":1}".into(), "422", "epok"),
-        ("POST", "/v1/proxies/a/report", "", report("t", ""), "415", "Content-Type"),
     ];
     for (method, path, head, body, status, names) in cases {
         let answer = ask(method, path, head, &body);
         let said = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(names);
         assert!(said, "{method} {path} {head}: {status} {names:?} expected: {answer}");
     }
-    let answer = ask("POST", "/v1/proxies/a/report", json, &report("t", ""));
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let client = controller.client();
+    let now = Time::from_nanos(1);
+    let mut session = ControllerSession::new("a", 1, SessionSettings::default(), now);
+    let targets = vec![("t".into(), session.report(Some(vec![]), now).unwrap())];
+    client.report("a", &ProxyReport { epoch: 1, targets, ..ProxyReport::default() }).unwrap();
     assert_eq!(client.proxies().unwrap().proxies[0].name, "a");
     assert!(client.forget_proxy("a").unwrap().proxies.is_empty());
 }

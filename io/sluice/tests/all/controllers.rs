@@ -76,7 +76,7 @@ fn set(client: &ApiClient, text: &str) -> WireRules {
 
 fn counted(client: &ApiClient) -> u64 {
     let rows = client.usage("by=job&from=-1h").map(|table| table.rows).unwrap_or_default();
-    rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
+    rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.service.read_bytes)
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     assert_eq!(report.counters.read_bytes, READS * PIECE);
     assert_eq!(report.counters.reads.random, READS, "none began where another one ended");
     assert_eq!(
-        (report.users.as_slice(), report.counters.ops.of(model::OpKind::Read)),
+        (report.users.as_slice(), report.counters.ops_of(model::OpKind::Read)),
         (&[USER][..], READS)
     );
     assert!(report.counters.delayed > READS / 2, "{report:#?}");

@@ -5,7 +5,7 @@
 //!   subjects ─ classifications ─► classes and meters ─► SubjectDetail
 //! ```
 
-use model::{Bytes, Identity, JobId, KeyValue, Nanos, Rate, Scope, Share, Time};
+use model::{Bytes, Identity, JobId, KeyValue, Nanos, Rate, Scope, Share, TargetId, Time};
 
 use super::super::usage::Usage;
 use super::{OTHER, ReadyCause, WaitCauses, WaitRecord};
@@ -18,6 +18,8 @@ use crate::keys::ClassKey;
 pub struct WaitReport {
     /// The id of the class.
     pub class: ClassId,
+    /// The target of its requests.
+    pub target: TargetId,
     /// The rule that makes it.
     pub rule: String,
     /// The values of the rule's `per` fields.
@@ -100,6 +102,8 @@ pub struct MeterStatus {
 pub struct SubjectDetail {
     /// The id of the subject.
     pub id: SubjectId,
+    /// The target of its requests.
+    pub target: TargetId,
     /// The identity of the subject.
     pub identity: Identity,
     /// Its classes, of the kinds of request that it made.
@@ -149,8 +153,8 @@ impl WaitCauses {
         let mut causes: Vec<_> =
             some.map(|(by, waits, meter)| waits.report(by, meter, now)).collect();
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.wait));
-        let (rule, key) = (key.rule.to_string(), key.values.to_vec());
-        (!causes.is_empty()).then_some(WaitReport { class, rule, key, queued, causes })
+        let (rule, target, key) = (key.rule.to_string(), key.target, key.values.to_vec());
+        (!causes.is_empty()).then_some(WaitReport { class, target, rule, key, queued, causes })
     }
 }
 

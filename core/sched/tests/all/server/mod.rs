@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Amount, Bytes, Identity, JobId, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
-    PathSet, Rate, Rule, RuleSet, Time, Weight,
+    Amount, Bytes, Grants, Identity, JobId, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
+    OpKind, PathSet, Rate, Rule, RuleSet, Scope, ScopeUsage, SharePool, TargetId, Time, Weight,
 };
 use sluice_sched::{
     Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, TargetParams,
@@ -80,6 +80,23 @@ struct Job {
     amount: Amount,
     /// Of the device.
     slots: u32,
+}
+
+/// The one target.
+pub(crate) const T: TargetId = TargetId::FIRST;
+
+/// Grants the same of limits, reservations and weights.
+pub(crate) fn grant(sched: &mut Dispatcher, grants: &Grants, now: Time) {
+    for pool in [SharePool::Limits, SharePool::Target(T)] {
+        sched.set_grants(pool, grants, now);
+    }
+}
+
+/// The usage of limits, and of classes without a limit.
+pub(crate) fn usage(sched: &mut Dispatcher, now: Time) -> Vec<(Scope, ScopeUsage)> {
+    let mut usage = BTreeMap::from_iter(sched.take_class_usage(T, now));
+    usage.extend(sched.take_limit_usage(now));
+    usage.into_iter().collect()
 }
 
 /// The first request costs this and holds one slot; others in proportion to their bytes.
@@ -151,7 +168,7 @@ impl World {
     pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> World {
         World {
             costs: Costs { mode: CostMode::Calibrated, ..target.costs.clone() },
-            sched: Dispatcher::new(target, rules),
+            sched: Dispatcher::new([target], rules),
             now: Time::ZERO,
             clients: Vec::new(),
             running: BTreeMap::new(),
@@ -179,7 +196,7 @@ impl World {
 
     /// Adds a client; it starts when the world next runs.
     pub(crate) fn client(&mut self, job: &str, kind: OpKind, units: u64, depth: u32) -> usize {
-        let subject = self.sched.subject(&who(job), PathSet::default());
+        let subject = self.sched.subject(T, &who(job), PathSet::default());
         let bytes = bytes_of(kind, units);
         self.clients.push(Client {
             subject,
@@ -226,7 +243,7 @@ impl World {
 
     fn pass(&mut self, time: Time) {
         if self.sched.queued() > 0 {
-            let free = self.sched.target().slots_max - self.held;
+            let free = self.sched.target(T).slots_max - self.held;
             self.idle_slot_ns += u64::from(free) * time.since(self.now).get();
         }
         self.now = time;
@@ -280,7 +297,7 @@ impl World {
             // All slots together serve one cost-second a second.
             let slots = if next.lane == Lane::Device { next.slots } else { 0 };
             self.held += slots;
-            let all = if self.shares_device { self.held } else { self.sched.target().slots_max };
+            let all = if self.shares_device { self.held } else { self.sched.target(T).slots_max };
             self.count += 1;
             let cost = self.ragged(cost) * self.slower;
             let ns = cost * u64::from(all) / u64::from(next.slots.max(1));
@@ -311,7 +328,7 @@ impl World {
             self.sched.complete(job.id, job.amount, self.now);
             let Client { subject, kind, elsewhere, .. } = self.clients[job.client];
             if elsewhere > 0 {
-                let unit = self.sched.target().costs.charge(
+                let unit = self.sched.target(T).costs.charge(
                     Lane::Device,
                     OpKind::Read,
                     Amount::new(UNIT_BYTES, 1),

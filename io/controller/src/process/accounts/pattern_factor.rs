@@ -10,11 +10,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{AccessStats, Nanos, OpKind, RuleSet, Scope, Time};
+use model::{AccessStats, Nanos, OpKind, RuleSet, Scope, Service, Time};
 use plan::DecayAccounts;
 
 use super::rule_of;
-use crate::ledger::Counters;
 
 /// The statistics of keys that have shown no pattern yet.
 #[derive(Default)]
@@ -22,7 +21,7 @@ pub(super) struct RecentPatterns(BTreeMap<Scope, (Time, AccessStats)>);
 
 impl RecentPatterns {
     /// Adds the requests of keys. If there are too many keys, new ones are ignored.
-    pub(super) fn add(&mut self, scope: &Scope, more: &Counters, now: Time) {
+    pub(super) fn add(&mut self, scope: &Scope, more: &Service, now: Time) {
         if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
             return;
         }
@@ -80,9 +79,9 @@ mod tests {
         Arc::new(RuleSet::parse(&text).unwrap_or_else(|error| panic!("{error}")))
     }
 
-    fn writes(sizes: [u64; 4]) -> Counters {
+    fn writes(sizes: [u64; 4]) -> Service {
         let writes = Accesses { sizes, random: 0 };
-        let mut more = Counters { written_bytes: 1 << 30, writes, ..Counters::default() };
+        let mut more = Service { written_bytes: 1 << 30, writes, ..Service::default() };
         more.ops[OpKind::Write as usize] = writes.all();
         more
     }

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use api::WireScope;
 use model::{
     DecayMode, DecayRule, DecayWindow, KeyField, KeyValue, Nanos, Resource, RuleSet, Scope,
-    SectionKind, Time,
+    SectionKind, Service, Time,
 };
 
-use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind};
+use crate::ledger::{Ledger, LedgerError, Minute, SubjectKind};
 
 /// Returns minutes of the ledger in `[at, to)`, oldest first, of each decay from `from` on.
 pub(super) fn rows(
@@ -71,7 +71,7 @@ pub(super) fn rule_of(set: &RuleSet, scope: &Scope) -> Option<usize> {
     (scope.section == SectionKind::Decay && all).then_some(at)
 }
 
-fn used(resource: Resource, counters: &Counters) -> u64 {
+fn used(resource: Resource, counters: &Service) -> u64 {
     match resource {
         Resource::Read => counters.read_bytes,
         Resource::Write => counters.written_bytes,

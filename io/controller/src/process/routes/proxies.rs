@@ -1,32 +1,30 @@
 //! The proxies: their list, their reports, and the assignments in reply.
 //!
 //! ```text
-//!   POST …/report: body ─► JSON or postcard ─► checked ─┬─► usage ─► ledger
-//!                                                       └─► usage of scopes ─► plan ─► assignment
+//!   POST …/report: body ─► ReportDecoder ─┬─► usage ─► ledger
+//!                                         └─► usage of scopes ─► plan ─► assignment
 //! ```
 
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    COMPACT_REPORT, CheckedReport, ControllerReply, ErrorCode, ErrorReport, Proxies, ProxyReport,
-    WireProxyStatus, WrongMessage, is_name,
+    ALL_TARGETS, ErrorCode, Proxies, ProxyReport, REPLY_TYPE, REPORT_TYPE, WireProxyStatus, is_name,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderName};
 use tokio::sync::oneshot;
 
 use super::super::ApiState;
 use super::super::access::ApiCaller;
-use super::super::bounds::BODY_MAX;
 use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
 
-/// The known proxies, once for each of their targets.
+/// The known proxies, once for each of their targets, and once for their limits, whose target is `*`.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
 pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
     Ok(Json(listed(plan_view(&shared).await?)))
@@ -72,11 +70,12 @@ pub(super) async fn forget(
     path = "/v1/proxies/{name}/report",
     params(("name" = String, Path, description = "the proxy")),
     request_body(
-        description = "JSON, or postcard of the same message; the number is its version",
-        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-4+postcard")),
+        description = "postcard of a message between processes of one version, which the number is of",
+        content((Vec<u8> = "application/vnd.sluice.report-5+postcard")),
     ),
     responses(
-        (status = 200, body = ControllerReply),
+        (status = 200, description = "postcard of the reply", body = Vec<u8>,
+         content_type = "application/vnd.sluice.reply-5+postcard"),
     ),
     extensions(("x-error-codes" = json!(["duplicate_name", "epoch_superseded"]))),
 )]
@@ -86,7 +85,7 @@ pub(super) async fn report(
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<ControllerReply>, RouteError> {
+) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), RouteError> {
     if !is_name(&name) {
         let message = format!(
             "{:?} is not a name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
@@ -116,15 +115,20 @@ pub(super) async fn report(
         return Err(invalid("targets", message));
     }
     if let Some(usage) = body.usage {
-        let rules = body.rules.clone();
-        let counted = UsageUpdate::new(&name, body.epoch, usage, rules, body.contended);
+        let counted = UsageUpdate {
+            proxy: name.clone(),
+            epoch: body.epoch,
+            report: usage,
+            rules: body.rules.clone(),
+            contended: body.contended,
+        };
         // If the queue of the ledger is full, the proxy reports the usage again.
         if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);
         }
     }
     let (answer, order) = oneshot::channel();
-    let CheckedReport { epoch, rules, targets: reports, replies: answers, .. } = body;
+    let ProxyReport { epoch, rules, targets: reports, replies: answers, .. } = body;
     let said = plan_actor::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
@@ -145,7 +149,7 @@ pub(super) async fn report(
         }
     })?;
     order.usage_acknowledged = shared.usage_acks.of(&name, epoch);
-    Ok(Json(order))
+    Ok(([(CONTENT_TYPE, REPLY_TYPE)], order.encode()))
 }
 
 fn listed(view: plan_actor::PlanView) -> Proxies {
@@ -160,7 +164,9 @@ fn listed(view: plan_actor::PlanView) -> Proxies {
         sent: member.revisions.0,
         acknowledged: member.revisions.1,
     };
-    let mut proxies: Vec<_> = view.proxies.into_iter().map(standing).collect();
+    // A proxy that has limits has a target.
+    let at_targets = view.proxies.into_iter().filter(|(target, _)| **target != *ALL_TARGETS);
+    let mut proxies: Vec<_> = at_targets.map(standing).collect();
     proxies.sort_by(|a, b| (&a.name, &a.target).cmp(&(&b.name, &b.target)));
     Proxies { t_ns: view.now.as_nanos(), proxies }
 }
@@ -171,29 +177,21 @@ fn decode_report(
     name: &Arc<str>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<CheckedReport, RouteError> {
-    let wrong = |why: WrongMessage| RouteError::new(ErrorCode::InvalidArgument, why.to_string());
+) -> Result<ProxyReport, RouteError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        "application/json" => {
-            let said = serde_json::from_slice(body).map_err(|why| {
-                let status = if why.is_data() { 422 } else { 400 };
-                ErrorReport::of_rejection(status, format!("not a report: {why}"), &why)
-            })?;
-            CheckedReport::new(name, said).map_err(wrong)
-        }
-        COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
-            let message =
-                format!("a report of {} bytes; {COMPACT_BYTES_MAX} are the maximum", body.len());
+        REPORT_TYPE if body.len() > BYTES_MAX => {
+            let message = format!("a report of {} bytes; {BYTES_MAX} are the maximum", body.len());
             Err(RouteError::new(ErrorCode::TooLarge, message))
         }
-        COMPACT_REPORT => {
-            let mut named = shared.named.lock().unwrap_or_else(PoisonError::into_inner);
-            named.report(name, body).map_err(wrong)
+        REPORT_TYPE => {
+            let mut decoder = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            let report = decoder.decode(name, body);
+            report.map_err(|why| RouteError::new(ErrorCode::InvalidArgument, why.to_string()))
         }
         other => {
             let message = format!(
-                "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
+                "Content-Type {:?} is not {REPORT_TYPE}: proxy and controller are of other versions",
                 truncated(other)
             );
             Err(RouteError::new(ErrorCode::UnsupportedMediaType, message).at("Content-Type"))
@@ -201,10 +199,8 @@ fn decode_report(
     }
 }
 
-/// The longest report as JSON: 65,536 scopes and as many lines.
-pub(super) const BYTES_MAX: usize = BODY_MAX as usize;
-/// The longest report as postcard, in which a few bytes become a line.
-const COMPACT_BYTES_MAX: usize = 8 << 20;
+/// The longest report, in which a few bytes become a line: 65,536 scopes and as many lines.
+pub(super) const BYTES_MAX: usize = 8 << 20;
 /// The most replies in one report.
 const REPLIES_MAX: usize = 8;
 /// The most targets of one proxy.

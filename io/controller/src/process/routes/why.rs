@@ -84,7 +84,7 @@ pub(super) async fn top(
     let mut rows: Vec<_> = sums.iter().filter(|(_, sums)| sums.delayed > 0).collect();
     rows.sort_by_key(|(name, sums)| (Reverse(sums.delayed_ns), *name));
     let omitted = rows.len().saturating_sub(ROWS_MAX) as u64;
-    let row = |(name, sums): (&String, &crate::ledger::Counters)| DelayRow {
+    let row = |(name, sums): (&String, &model::Service)| DelayRow {
         name: name.clone(),
         delayed: sums.delayed,
         delayed_ns: sums.delayed_ns,

@@ -5,12 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use api::WireSubjectId;
-use controller::ledger::{
-    Counters, Ledger, LedgerBounds, LedgerReport, LedgerReportLine, Retention, SubjectKind,
-    UsageOutcome,
-};
-use model::{OpKind, Time};
+use controller::ledger::{Ledger, LedgerBounds, Retention, SubjectKind, UsageOutcome};
+use model::{AccountSubject, OpKind, Service, Time};
+use testkit::account_subject;
+use usage::{UsageLine, UsageReport};
 
 /// The first minute of the tests: a whole number of 60-hour chunks after 1970.
 pub(crate) const START: u64 = 3_600 * 8_000;
@@ -37,8 +35,8 @@ pub(crate) struct Proxy {
     pub(crate) name: String,
     pub(crate) epoch_ns: u64,
     pub(crate) sequence: u64,
-    pub(crate) total: Counters,
-    pub(crate) lines: BTreeMap<u64, (WireSubjectId, Counters)>,
+    pub(crate) total: Service,
+    pub(crate) lines: BTreeMap<u64, (AccountSubject, Service)>,
     pub(crate) gone: Vec<u64>,
 }
 
@@ -48,7 +46,7 @@ impl Proxy {
             name: name.into(),
             epoch_ns: time(0).as_nanos(),
             sequence: 0,
-            total: Counters::default(),
+            total: Service::default(),
             lines: BTreeMap::new(),
             gone: Vec::new(),
         }
@@ -56,19 +54,12 @@ impl Proxy {
 
     /// Reads bytes for a job, in one operation.
     pub(crate) fn serve(&mut self, job: u64, bytes: u64) {
-        let mut more = Counters { read_bytes: bytes, cost_ns: 10 * bytes, ..Counters::default() };
+        let mut more = Service { read_bytes: bytes, cost_ns: 10 * bytes, ..Service::default() };
         more.ops[OpKind::Read as usize] = 1;
-        let payer = WireSubjectId {
-            job: format!("job{job}"),
-            uid: 1_000 + (job % 3) as u32,
-            gid: 100,
-            project: job.is_multiple_of(2).then_some(7),
-            class: "default".into(),
-            export: "scratch".into(),
-            ..WireSubjectId::default()
-        };
+        let mut subject = account_subject(&format!("job{job}"), 1_000 + (job % 3) as u32);
+        subject.identity.projid = job.is_multiple_of(2).then_some(7);
         self.total.add(&more);
-        self.lines.entry(job).or_insert((payer, Counters::default())).1.add(&more);
+        self.lines.entry(job).or_insert((subject, Service::default())).1.add(&more);
     }
 
     /// Drops a line, as for a job that has ended.
@@ -90,24 +81,18 @@ impl Proxy {
 
     /// Reports with the sequence of the last report.
     pub(crate) fn report_again(&self, ledger: &mut Ledger, now: Time) -> UsageOutcome {
-        let lines: Vec<LedgerReportLine> = self
-            .lines
-            .iter()
-            .map(|(id, (payer, counters))| LedgerReportLine {
-                id: *id,
-                payer: Some(payer.clone().into()),
-                counters: *counters,
-            })
-            .collect();
-        let report = LedgerReport {
-            proxy: &self.name,
-            epoch_ns: self.epoch_ns,
-            sequence: self.sequence,
-            total: Some(&self.total),
-            lines: &lines,
-            dropped_lines: &self.gone,
+        let line = |(id, (subject, service)): (&u64, &(AccountSubject, Service))| UsageLine {
+            id: *id,
+            subject: subject.clone().into(),
+            service: *service,
         };
-        ledger.report(&report, now).unwrap()
+        let report = UsageReport {
+            sequence: self.sequence,
+            total: self.total,
+            lines: self.lines.iter().map(line).collect(),
+            dropped_lines: self.gone.clone(),
+        };
+        ledger.report(&self.name, self.epoch_ns, &report, now).unwrap()
     }
 }
 

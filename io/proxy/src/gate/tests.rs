@@ -15,11 +15,11 @@ use crate::export::{Export, ExportNode};
 use crate::fids::{FidState, OpenFid, ProxyUser};
 use crate::handles::{HandleKey, HandleTable};
 use crate::location::Location;
-use crate::writes::Backing;
+use crate::writes::{Backing, Writes};
 
 /// One target with one device slot, and an open file of an export that it schedules.
 struct GateBed {
-    target: Arc<Target>,
+    gate: Arc<Gate>,
     fid: Arc<OpenFid>,
     connection: Arc<Connection>,
     peer: UnixStream,
@@ -43,9 +43,8 @@ impl GateBed {
             latency: None,
             recalibrate: false,
         };
-        let rules = Arc::<RuleSet>::default();
-        let target = Target::new(0, settings, rules, true, writes, ProxyClock::start(), true);
-        let target = Arc::new(target);
+        let gate = Arc::new(Gate::new(Arc::default(), ProxyClock::start(), true));
+        let target = Arc::new(Target::new(&gate, settings, true, writes));
         let root = Arc::new(ExportNode::new(directory(), None).unwrap());
         let handles = HandleTable::new(&HandleKey::random().unwrap(), "x", dir, 16);
         let export = Export {
@@ -54,7 +53,7 @@ impl GateBed {
             readonly: false,
             root,
             open: directory(),
-            target: target.clone(),
+            target,
             handles,
             project: None,
             projects: api::ProjectsKnown::NoProjects,
@@ -73,7 +72,7 @@ impl GateBed {
         let (socket, client) = UnixStream::pair().unwrap();
         let peer = ConnectionPeer { nid, uid: None, trusted: false };
         let connection = Arc::new(Connection::new(7, socket.into(), peer, Weak::new()));
-        GateBed { target, fid, connection, peer: client }
+        GateBed { gate, fid, connection, peer: client }
     }
 
     /// Enqueues `count` reads of 4 KiB.
@@ -88,12 +87,12 @@ impl GateBed {
             let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
             (PendingRequest { to, file, frame, once: None, donor: None, read_after: looked }, asked)
         };
-        self.target.enqueue((0..count).map(read), |_, _| {});
+        self.gate.enqueue((0..count).map(read), |_, _| {});
     }
 
     fn next(&self, finished: &mut Vec<Completion>) -> Vec<RunningRequest> {
         let mut chosen = Vec::new();
-        self.target.next(finished, &mut chosen);
+        self.gate.next(finished, &mut chosen);
         chosen
     }
 }
@@ -110,7 +109,7 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
         let running = chosen.pop().unwrap();
         assert_eq!((running.meta.lane, running.quick), (Lane::Device, true));
         let tag = running.operation.to.tag;
-        bed.target.miss(running);
+        bed.gate.miss(running);
         // The kernel is fetching it, and nobody else gets its slot: it comes back, to be
         // waited for.
         let mut chosen = bed.next(&mut Vec::new());
@@ -119,10 +118,10 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
         assert_eq!((running.operation.to.tag, running.quick), (tag, false));
         assert!(bed.next(&mut Vec::new()).is_empty(), "while it is waited for");
         let finished = running.finished(Amount::new(4096, 1));
-        bed.target.finish(&mut vec![finished]);
+        bed.gate.finish(&mut vec![finished]);
     }
     assert!(bed.next(&mut Vec::new()).is_empty());
-    assert!(!bed.target.has_work());
+    assert!(!bed.gate.has_work());
 }
 
 #[test]
@@ -132,7 +131,7 @@ fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
         bed.enqueue(1);
         let running = bed.next(&mut Vec::new()).pop().unwrap();
         let lane = running.meta.lane;
-        bed.target.finish(&mut vec![running.finished(Amount::new(4096, 1))]);
+        bed.gate.finish(&mut vec![running.finished(Amount::new(4096, 1))]);
         lane
     };
     assert_eq!(lane(), Lane::Cached);

@@ -1,0 +1,180 @@
+//! Several targets of one proxy: lanes of their own, and limits over all of them.
+
+use crate::server::*;
+use model::{
+    Amount, Grant, Grants, Lane, Nanos, OpKind, PathSet, Scope, Share, SharePool, TargetId, Time,
+};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
+
+const UNIT_NS: u64 = 1_000_000;
+const OTHER: TargetId = TargetId::new(1);
+
+/// Two targets of D = 4 slots each, whose requests take a millisecond.
+struct Pair {
+    sched: Dispatcher,
+    now: Time,
+    running: Vec<(Time, Dispatched)>,
+    /// Requests that ended, by token.
+    served: [u64; 4],
+    /// A target of which no request ends.
+    stuck: Option<TargetId>,
+}
+
+impl Pair {
+    fn new(all: Vec<model::Rule>, meters: Vec<model::MeterRule>) -> Pair {
+        let targets = [target(4, UNIT_NS), target(4, UNIT_NS)];
+        let sched = Dispatcher::new(targets, rules(all, meters));
+        Pair { sched, now: Time::ZERO, running: Vec::new(), served: [0; 4], stuck: None }
+    }
+
+    /// Queues `count` reads of a job at a target, under a token.
+    fn queue(&mut self, target: TargetId, job: &str, token: u64, count: u64) {
+        let subject = self.sched.subject(target, &who(job), PathSet::default());
+        (0..count).for_each(|_| self.read(subject, token));
+    }
+
+    fn read(&mut self, subject: SubjectId, token: u64) {
+        let (kind, lane) = (OpKind::Read, Lane::Device);
+        let amount = Amount::new(UNIT_BYTES, 1);
+        self.sched.enqueue(Arrival { subject, kind, amount, lane, token }, self.now);
+    }
+
+    /// Lets a time pass; each request that ends is followed by another one of its subject.
+    fn run(&mut self, ms: u64) -> [u64; 4] {
+        let (before, end) = (self.served, self.now + Nanos::from_millis(ms));
+        loop {
+            while let Some(next) = self.sched.poll_dispatch(self.now) {
+                self.running.push((self.now + Nanos::new(UNIT_NS), next));
+            }
+            let stuck = self.stuck;
+            let ends = self.running.iter().filter(|(_, one)| Some(one.target) != stuck);
+            let times = [ends.map(|(at, _)| *at).min(), self.sched.next_deadline()];
+            let Some(next) = times.into_iter().flatten().min().filter(|at| *at <= end) else {
+                self.now = end;
+                return std::array::from_fn(|at| self.served[at] - before[at]);
+            };
+            self.now = self.now.max(next);
+            let now = self.now;
+            let is_over =
+                |(at, one): &mut (Time, Dispatched)| *at <= now && Some(one.target) != stuck;
+            let ended: Vec<_> = self.running.extract_if(.., is_over).collect();
+            for (_, one) in ended {
+                self.served[one.token as usize] += 1;
+                self.sched.complete(one.id, Amount::new(UNIT_BYTES, 1), now);
+                self.read(one.subject, one.token);
+            }
+        }
+    }
+}
+
+fn near(got: u64, wanted: u64) -> bool {
+    got.abs_diff(wanted) <= wanted / 50
+}
+
+#[test]
+fn a_limit_of_a_job_is_one_over_all_targets() {
+    let mut pair = Pair::new(vec![limited("a", 100)], vec![]);
+    pair.queue(T, "a", 0, 16);
+    pair.queue(OTHER, "a", 1, 16);
+    pair.run(2_000);
+    let [here, there, ..] = pair.run(10_000);
+    assert!(near(here + there, 1_000), "{here} and {there}");
+    assert!(near(here, 500) && near(there, 500), "{here} and {there}");
+}
+
+#[test]
+fn a_limit_is_left_to_the_target_that_asks() {
+    let mut pair = Pair::new(vec![limited("a", 100)], vec![]);
+    pair.queue(OTHER, "a", 1, 16);
+    pair.run(2_000);
+    let [_, there, ..] = pair.run(10_000);
+    assert!(near(there, 1_000), "{there}");
+}
+
+#[test]
+fn each_target_is_divided_by_weight_whatever_the_other_one_does() {
+    let mut pair = Pair::new(vec![rule("a", 3), rule("b", 1)], vec![]);
+    pair.queue(T, "a", 0, 16);
+    pair.queue(T, "b", 1, 16);
+    pair.queue(OTHER, "b", 3, 16);
+    pair.run(1_000);
+    let [a, b, _, alone] = pair.run(4_000);
+    assert!(near(a, 12_000) && near(b, 4_000) && near(alone, 16_000), "{a} {b} {alone}");
+}
+
+#[test]
+fn a_target_that_is_stuck_keeps_no_limit_from_the_other() {
+    let mut pair = Pair::new(vec![limited("a", 100)], vec![]);
+    pair.stuck = Some(OTHER);
+    pair.queue(OTHER, "a", 1, 16);
+    pair.run(1_000);
+    pair.queue(T, "a", 0, 16);
+    pair.run(1_000);
+    let [here, there, ..] = pair.run(10_000);
+    assert!(near(here, 1_000) && there == 0, "{here} and {there}");
+}
+
+#[test]
+fn a_meter_that_jobs_share_is_divided_over_targets_by_their_classes() {
+    let meter = shared("all", "a b", ops(200));
+    let mut pair = Pair::new(vec![rule("a", 1), rule("b", 3)], vec![meter]);
+    pair.queue(T, "a", 0, 16);
+    pair.queue(OTHER, "b", 1, 16);
+    pair.run(2_000);
+    let [a, b, ..] = pair.run(10_000);
+    assert!(near(a, 500) && near(b, 1_500), "{a} and {b}");
+}
+
+#[test]
+fn a_grant_of_a_target_concerns_its_weights_and_one_of_limits_every_target() {
+    let part = |percent: u64, members: u32| {
+        let listed = vec![(Scope::rule("a", &[]), Grant::part(Share::ratio(percent, 100)))];
+        Grants { proxies: members, unlisted: Share::equal(members), listed }
+    };
+    let mut pair = Pair::new(vec![rule("a", 1), rule("b", 1)], vec![]);
+    for (at, target) in [(0, T), (2, OTHER)] {
+        pair.queue(target, "a", at, 16);
+        pair.queue(target, "b", at + 1, 16);
+    }
+    pair.sched.set_grants(SharePool::Target(OTHER), &part(75, 2), pair.now);
+    pair.run(1_000);
+    let [a, b, more, less] = pair.run(4_000);
+    assert!(near(a, 8_000) && near(b, 8_000), "{a} and {b} as the rules say");
+    assert!(near(more, 9_600) && near(less, 6_400), "{more} and {less}: 1.5 : 1");
+
+    let mut pair = Pair::new(vec![limited("a", 100)], vec![]);
+    pair.queue(T, "a", 0, 16);
+    pair.queue(OTHER, "a", 1, 16);
+    pair.sched.set_grants(SharePool::Limits, &part(20, 2), pair.now);
+    pair.run(2_000);
+    let [here, there, ..] = pair.run(10_000);
+    assert!(near(here + there, 200), "{here} and {there}");
+}
+
+#[test]
+fn a_target_that_is_added_later_has_the_limits_that_are_known() {
+    let mut pair = Pair::new(vec![limited("a", 100)], vec![]);
+    pair.queue(T, "a", 0, 16);
+    pair.run(2_000);
+    let third = pair.sched.add_target(target(4, UNIT_NS));
+    assert_eq!((third, pair.sched.targets().count()), (TargetId::new(2), 3));
+    pair.queue(third, "a", 2, 16);
+    pair.run(2_000);
+    let [here, _, there, _] = pair.run(10_000);
+    assert!(near(here + there, 1_000) && near(there, 500), "{here} and {there}");
+    pair.sched.check_invariants();
+}
+
+#[test]
+fn a_reservation_is_one_at_each_target() {
+    let matcher = "jobid={a}".parse().expect("a valid value");
+    let reserved = model::Rule { reservation: Some(ops(2_000)), ..model::Rule::new("a", matcher) };
+    let mut pair = Pair::new(vec![reserved, rule("b", 9)], vec![]);
+    for (at, target) in [(0, T), (2, OTHER)] {
+        pair.queue(target, "a", at, 16);
+        pair.queue(target, "b", at + 1, 16);
+    }
+    pair.run(2_000);
+    let [here, _, there, _] = pair.run(10_000);
+    assert!(here >= 19_600 && there >= 19_600, "{here} and {there}");
+}

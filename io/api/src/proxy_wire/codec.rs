@@ -1,0 +1,615 @@
+//! The one form of reports and replies: postcard.
+//!
+//! ```text
+//!   ProxyReport ─ encode ─► bytes ─ ReportDecoder ─► ProxyReport: the types of `plan` and `usage`
+//!                                      └ scopes and subjects are byte strings: the same bytes are
+//!                                        the same scope or subject, decoded once
+//! ```
+//!
+//! A controller receives a report of a thousand lines from each of a thousand proxies each second, so
+//! JSON would be most of the cost, and memory for names a third of the rest. Postcard names no
+//! fields, so both sides must have the same message: the content types have a number that changes
+//! with it. Values from the wire are not trusted: what cannot be is refused with the value at fault,
+//! and the length of the body bounds their number. Queries and their replies, which people read too,
+//! are JSON within the message.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use model::{AccountSubject, Grant, Nanos, Rate, RuleActivity, Scope, ScopeUsage, Service, Share};
+use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
+use rustc_hash::FxHashMap;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use usage::{UsageLine, UsageReport};
+
+use super::{ControllerReply, ProxyReport, RulesText};
+use crate::scope::{WireRate, WireScope, WrongMessage};
+
+/// The content type of a report.
+pub const REPORT_TYPE: &str = "application/vnd.sluice.report-5+postcard";
+/// The content type of a reply.
+pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-5+postcard";
+
+/// Decodes reports. It keeps the scopes and subjects of recent ones by their bytes: a thousand
+/// proxies name the same ones each second.
+#[derive(Debug, Default)]
+pub struct ReportDecoder {
+    scopes: FxHashMap<Box<[u8]>, Scope>,
+    subjects: FxHashMap<Box<[u8]>, Arc<AccountSubject>>,
+}
+
+/// A message within the message.
+#[derive(Clone, Debug)]
+struct Apart<'a>(Cow<'a, [u8]>);
+
+#[derive(Serialize, Deserialize)]
+struct ReportForm<'a> {
+    epoch: u64,
+    rules: Option<&'a str>,
+    #[serde(borrow)]
+    targets: Vec<ShareReportForm<'a>>,
+    #[serde(borrow)]
+    usage: Option<UsageForm<'a>>,
+    contended: bool,
+    /// As JSON.
+    #[serde(borrow)]
+    replies: Vec<Apart<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ShareReportForm<'a> {
+    target: &'a str,
+    sequence: u64,
+    term: (u64, u64),
+    last_assignment: u64,
+    revision: u64,
+    lease_expired: bool,
+    #[serde(borrow)]
+    holdings: Option<HoldingsForm<'a>>,
+    #[serde(borrow)]
+    uses: Option<Vec<UseForm<'a>>>,
+    /// Classes with a generation and the cost in it.
+    #[serde(borrow)]
+    served: Vec<(Apart<'a>, (u64, u64))>,
+    #[serde(borrow)]
+    parents: Vec<ParentForm<'a>>,
+}
+
+/// A rule, its operations and bytes per second, and for how long it has been idle, in nanoseconds.
+type ParentForm<'a> = (&'a str, u64, u64, Option<u64>);
+
+/// A scope, its usage, and whether requests wait.
+type UseForm<'a> = (Apart<'a>, Option<u32>, bool);
+
+#[derive(Serialize, Deserialize)]
+struct HoldingsForm<'a> {
+    unlisted: u32,
+    fallback: u32,
+    #[serde(borrow)]
+    listed: Vec<(Apart<'a>, u32)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct UsageForm<'a> {
+    sequence: u64,
+    total: Service,
+    /// Numbers of lines, with subject and service.
+    #[serde(borrow)]
+    lines: Vec<(u64, Apart<'a>, Service)>,
+    dropped_lines: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ReplyForm<'a> {
+    term: u64,
+    #[serde(borrow)]
+    targets: Vec<AssignmentForm<'a>>,
+    /// Version and text.
+    #[serde(borrow)]
+    rules: Option<(&'a str, &'a str)>,
+    usage_acknowledged: Option<u64>,
+    /// As JSON.
+    #[serde(borrow)]
+    queries: Vec<Apart<'a>>,
+    duplicate: bool,
+}
+
+/// A class with the service by others, and the known own.
+type RemoteServiceForm<'a> = (Apart<'a>, (u64, u64), (u64, u64));
+
+#[derive(Serialize, Deserialize)]
+struct AssignmentForm<'a> {
+    target: &'a str,
+    term: (u64, u64),
+    number: u64,
+    in_reply_to: u64,
+    learning: bool,
+    base: u64,
+    revision: u64,
+    proxies: u32,
+    unlisted: u32,
+    fallback: u32,
+    #[serde(borrow)]
+    grants: Vec<(Apart<'a>, Option<u32>, Option<WireRate>)>,
+    #[serde(borrow)]
+    remote_service: Vec<RemoteServiceForm<'a>>,
+    #[serde(borrow)]
+    parents: Vec<ParentForm<'a>>,
+}
+
+impl ProxyReport {
+    /// Returns the report as it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let form = ReportForm {
+            epoch: self.epoch,
+            rules: self.rules.as_deref(),
+            targets: self.targets.iter().map(|(name, of)| share_report_form(name, of)).collect(),
+            usage: self.usage.as_ref().map(usage_form),
+            contended: self.contended,
+            replies: self.replies.iter().map(json_bytes).collect(),
+        };
+        postcard::to_stdvec(&form).expect("memory takes all of it")
+    }
+}
+
+impl ReportDecoder {
+    /// Decodes the report of the proxy `from`.
+    ///
+    /// # Errors
+    /// If the bytes are not exactly one such message, or a value is not valid: names it, and its
+    /// target.
+    pub fn decode(&mut self, from: &Arc<str>, bytes: &[u8]) -> Result<ProxyReport, WrongMessage> {
+        let form: ReportForm<'_> = whole(bytes, "a report in the form of its content type")?;
+        let epoch = form.epoch;
+        let mut targets = Vec::with_capacity(form.targets.len());
+        for target in form.targets {
+            let name = target.target;
+            let report = self.share_report(from, epoch, &target).map_err(|why| why.at(name))?;
+            targets.push((name.into(), report));
+        }
+        let usage = form.usage.map(|usage| self.usage(usage)).transpose()?;
+        let replies = form.replies.iter().map(|reply| json(reply, "a reply to a query"));
+        Ok(ProxyReport {
+            epoch,
+            rules: form.rules.map(str::to_owned),
+            targets,
+            usage,
+            contended: form.contended,
+            replies: replies.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn share_report(
+        &mut self,
+        from: &Arc<str>,
+        epoch: u64,
+        form: &ShareReportForm<'_>,
+    ) -> Result<ShareReport, WrongMessage> {
+        let mut holdings = None;
+        if let Some(held) = &form.holdings {
+            let (unlisted, fallback) = (part(held.unlisted)?, part(held.fallback)?);
+            let listed =
+                held.listed.iter().map(|(scope, ppb)| Ok((self.scope(scope)?, part(*ppb)?)));
+            let listed = listed.collect::<Result<_, WrongMessage>>()?;
+            holdings = Some(Holdings { unlisted, fallback, listed });
+        }
+        let mut uses = None;
+        if let Some(forms) = &form.uses {
+            let use_of = |(scope, used, waiting): &UseForm<'_>| {
+                let used = used.map(part).transpose()?;
+                Ok((self.scope(scope)?, ScopeUsage { used, waiting: *waiting }))
+            };
+            uses = Some(forms.iter().map(use_of).collect::<Result<_, WrongMessage>>()?);
+        }
+        let served = form.served.iter().map(|(scope, of)| Ok((self.scope(scope)?, total(*of))));
+        let served = served.collect::<Result<_, WrongMessage>>()?;
+        Ok(ShareReport {
+            from: from.clone(),
+            epoch,
+            sequence: form.sequence,
+            term: membership(form.term),
+            last_assignment: form.last_assignment,
+            revision: form.revision,
+            lease_expired: form.lease_expired,
+            holdings,
+            uses,
+            served,
+            parents: parents(&form.parents),
+        })
+    }
+
+    fn usage(&mut self, form: UsageForm<'_>) -> Result<UsageReport, WrongMessage> {
+        let UsageForm { sequence, total, lines, dropped_lines } = form;
+        let line = |(id, subject, service): (u64, Apart<'_>, Service)| {
+            Ok(UsageLine { id, subject: self.subject(&subject)?, service })
+        };
+        let lines = lines.into_iter().map(line).collect::<Result<_, WrongMessage>>()?;
+        Ok(UsageReport { sequence, total, lines, dropped_lines })
+    }
+
+    fn scope(&mut self, bytes: &Apart<'_>) -> Result<Scope, WrongMessage> {
+        if let Some(scope) = self.scopes.get(&*bytes.0) {
+            return Ok(scope.clone());
+        }
+        Ok(intern(&mut self.scopes, &bytes.0, scope_of(bytes)?))
+    }
+
+    fn subject(&mut self, bytes: &Apart<'_>) -> Result<Arc<AccountSubject>, WrongMessage> {
+        if let Some(subject) = self.subjects.get(&*bytes.0) {
+            return Ok(subject.clone());
+        }
+        let subject: AccountSubject = whole(&bytes.0, "a subject")?;
+        Ok(intern(&mut self.subjects, &bytes.0, subject.into()))
+    }
+}
+
+impl ControllerReply {
+    /// Returns the reply as it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let rules = self.rules.as_ref();
+        let form = ReplyForm {
+            term: self.term,
+            targets: self.targets.iter().map(|(name, of)| assignment_form(name, of)).collect(),
+            rules: rules.map(|rules| (rules.version.as_str(), rules.text.as_str())),
+            usage_acknowledged: self.usage_acknowledged,
+            queries: self.queries.iter().map(json_bytes).collect(),
+            duplicate: self.duplicate,
+        };
+        postcard::to_stdvec(&form).expect("memory takes all of it")
+    }
+
+    /// Decodes a reply to the proxy `to` in its epoch.
+    ///
+    /// # Errors
+    /// If the bytes are not exactly one such message, or a value is not valid: names it, and its
+    /// target.
+    pub fn decode(to: &Arc<str>, epoch: u64, bytes: &[u8]) -> Result<Self, WrongMessage> {
+        let form: ReplyForm<'_> = whole(bytes, "a reply in the form of its content type")?;
+        let mut targets = Vec::with_capacity(form.targets.len());
+        for target in form.targets {
+            let name = target.target;
+            let assignment = target.assignment(to, epoch).map_err(|why| why.at(name))?;
+            targets.push((name.into(), assignment));
+        }
+        let rules = form.rules.map(|(version, text)| RulesText {
+            version: version.to_owned(),
+            text: text.to_owned(),
+        });
+        let queries = form.queries.iter().map(|query| json(query, "a query"));
+        Ok(ControllerReply {
+            term: form.term,
+            targets,
+            rules,
+            usage_acknowledged: form.usage_acknowledged,
+            queries: queries.collect::<Result<_, _>>()?,
+            duplicate: form.duplicate,
+        })
+    }
+}
+
+impl AssignmentForm<'_> {
+    fn assignment(self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
+        let grants = self.grants.iter().map(|(scope, share, rate)| {
+            let rate = rate.map(Rate::try_from).transpose()?;
+            Ok((scope_of(scope)?, Grant { part: share.map(part).transpose()?, rate }))
+        });
+        let remote = self.remote_service.iter().map(|(scope, all, own)| {
+            Ok((scope_of(scope)?, RemoteService { total: total(*all), own: total(*own) }))
+        });
+        Ok(Assignment {
+            to: to.clone(),
+            epoch,
+            term: membership(self.term),
+            number: self.number,
+            in_reply_to: self.in_reply_to,
+            learning: self.learning,
+            base: self.base,
+            revision: self.revision,
+            proxies: self.proxies,
+            unlisted: part(self.unlisted)?,
+            fallback: part(self.fallback)?,
+            grants: grants.collect::<Result<_, WrongMessage>>()?,
+            remote_service: remote.collect::<Result<_, WrongMessage>>()?,
+            parents: parents(&self.parents),
+        })
+    }
+}
+
+impl Serialize for Apart<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Apart<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Apart<'a>, D::Error> {
+        <&'de [u8]>::deserialize(from).map(|bytes| Apart(Cow::Borrowed(bytes)))
+    }
+}
+
+fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareReportForm<'a> {
+    let use_of = |(scope, what): &(Scope, ScopeUsage)| {
+        (scope_bytes(scope), what.used.map(Share::billionths), what.waiting)
+    };
+    let held = |(scope, part): &(Scope, Share)| (scope_bytes(scope), part.billionths());
+    let served = |(scope, total): &(Scope, ServiceTotal)| (scope_bytes(scope), total_form(*total));
+    let holdings = report.holdings.as_ref().map(|holdings| HoldingsForm {
+        unlisted: holdings.unlisted.billionths(),
+        fallback: holdings.fallback.billionths(),
+        listed: holdings.listed.iter().map(held).collect(),
+    });
+    ShareReportForm {
+        target,
+        sequence: report.sequence,
+        term: term_form(report.term),
+        last_assignment: report.last_assignment,
+        revision: report.revision,
+        lease_expired: report.lease_expired,
+        holdings,
+        uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
+        served: report.served.iter().map(served).collect(),
+        parents: parent_forms(&report.parents),
+    }
+}
+
+fn parent_forms(parents: &[(Arc<str>, RuleActivity)]) -> Vec<ParentForm<'_>> {
+    let forms = parents.iter().map(|(rule, activity)| {
+        let RuleActivity { ops_per_sec, bytes_per_sec, idle } = *activity;
+        (&**rule, ops_per_sec, bytes_per_sec, idle.map(Nanos::get))
+    });
+    forms.collect()
+}
+
+fn parents(forms: &[ParentForm<'_>]) -> Vec<(Arc<str>, RuleActivity)> {
+    let parent = |&(rule, ops_per_sec, bytes_per_sec, idle): &ParentForm<'_>| {
+        (rule.into(), RuleActivity { ops_per_sec, bytes_per_sec, idle: idle.map(Nanos::new) })
+    };
+    forms.iter().map(parent).collect()
+}
+
+fn usage_form(usage: &UsageReport) -> UsageForm<'static> {
+    let line = |line: &UsageLine| (line.id, subject_bytes(&line.subject), line.service);
+    UsageForm {
+        sequence: usage.sequence,
+        total: usage.total,
+        lines: usage.lines.iter().map(line).collect(),
+        dropped_lines: usage.dropped_lines.clone(),
+    }
+}
+
+fn assignment_form<'a>(target: &'a str, of: &'a Assignment) -> AssignmentForm<'a> {
+    let grant = |(scope, grant): &(Scope, Grant)| {
+        (scope_bytes(scope), grant.part.map(Share::billionths), grant.rate.map(WireRate::from))
+    };
+    let remote = |(scope, of): &(Scope, RemoteService)| {
+        (scope_bytes(scope), total_form(of.total), total_form(of.own))
+    };
+    AssignmentForm {
+        target,
+        term: term_form(of.term),
+        number: of.number,
+        in_reply_to: of.in_reply_to,
+        learning: of.learning,
+        base: of.base,
+        revision: of.revision,
+        proxies: of.proxies,
+        unlisted: of.unlisted.billionths(),
+        fallback: of.fallback.billionths(),
+        grants: of.grants.iter().map(grant).collect(),
+        remote_service: of.remote_service.iter().map(remote).collect(),
+        parents: parent_forms(&of.parents),
+    }
+}
+
+fn scope_bytes(scope: &Scope) -> Apart<'static> {
+    bytes_of(&WireScope::from(scope))
+}
+
+fn subject_bytes(subject: &AccountSubject) -> Apart<'static> {
+    bytes_of(subject)
+}
+
+fn bytes_of<T: Serialize>(what: &T) -> Apart<'static> {
+    Apart(Cow::Owned(postcard::to_stdvec(what).expect("memory takes all of it")))
+}
+
+fn json_bytes<T: Serialize>(what: &T) -> Apart<'static> {
+    Apart(Cow::Owned(serde_json::to_vec(what).expect("a message is plain data")))
+}
+
+fn scope_of(bytes: &Apart<'_>) -> Result<Scope, WrongMessage> {
+    whole::<WireScope>(&bytes.0, "a scope")?.to_scope()
+}
+
+fn json<T: DeserializeOwned>(bytes: &Apart<'_>, want: &'static str) -> Result<T, WrongMessage> {
+    serde_json::from_slice(&bytes.0).map_err(|why| WrongMessage::new(why, want))
+}
+
+/// All of the bytes as one message.
+fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8], want: &'static str) -> Result<T, WrongMessage> {
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((form, [])) => Ok(form),
+        Ok((_, rest)) => {
+            Err(WrongMessage::new(format!("{} bytes after the end", rest.len()), want))
+        }
+        Err(why) => Err(WrongMessage::new(why, want)),
+    }
+}
+
+fn intern<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) -> T {
+    if known.len() >= INTERNED_MAX {
+        known.clear();
+    }
+    known.insert(bytes.into(), what.clone());
+    what
+}
+
+fn part(billionths: u32) -> Result<Share, WrongMessage> {
+    let part = Share::from_billionths(billionths);
+    part.ok_or_else(|| WrongMessage::new(billionths, "a share: 1000000000 billionths at most"))
+}
+
+fn term_form(term: Membership) -> (u64, u64) {
+    (term.controller, term.joined)
+}
+
+fn membership(form: (u64, u64)) -> Membership {
+    Membership { controller: form.0, joined: form.1 }
+}
+
+fn total_form(of: ServiceTotal) -> (u64, u64) {
+    (of.generation, of.cost.get())
+}
+
+fn total(form: (u64, u64)) -> ServiceTotal {
+    ServiceTotal { generation: form.0, cost: Nanos::new(form.1) }
+}
+
+/// The most entries of each kind, as many as a controller lists; more are decoded again each time.
+const INTERNED_MAX: usize = 131_072;
+
+#[cfg(test)]
+mod tests {
+    use model::{Identity, JobId, KeyValue, Nid, OpKind, PathSet};
+
+    use super::*;
+    use crate::why::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
+
+    fn scope() -> Scope {
+        let job = JobId::new("dd.500").unwrap();
+        Scope::rule("jobs", &[KeyValue::Jobid(job), KeyValue::Opcode(OpKind::Write)])
+    }
+
+    fn report() -> ProxyReport {
+        let third = Share::ratio(1, 3);
+        let of_target = ShareReport {
+            from: "a".into(),
+            epoch: u64::MAX,
+            sequence: 7,
+            term: Membership { controller: 2, joined: 3 },
+            last_assignment: 4,
+            revision: 5,
+            lease_expired: true,
+            holdings: Some(Holdings {
+                unlisted: Share::WHOLE,
+                fallback: Share::ZERO,
+                listed: vec![(scope(), third)],
+            }),
+            uses: Some(vec![
+                (scope(), ScopeUsage { used: Some(third), waiting: true }),
+                (Scope::meter("m", &[]), ScopeUsage { used: None, waiting: false }),
+            ]),
+            served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
+            parents: vec![("a".into(), RuleActivity { idle: None, ..RuleActivity::NONE })],
+        };
+        let mut service = Service { read_bytes: 1 << 40, delayed: 3, ..Service::default() };
+        service.ops[OpKind::Open as usize] = 7;
+        let identity = Identity {
+            job: JobId::new("dd.500").unwrap(),
+            uid: 5,
+            gid: 6,
+            projid: Some(8),
+            nid: Nid::local(),
+        };
+        let (export, class) = ("home".into(), "jobs jobid=dd.500".into());
+        let subject = AccountSubject { identity, paths: PathSet(3), export, class }.into();
+        let lines = vec![UsageLine { id: 4, subject, service }];
+        let usage = UsageReport { sequence: 3, total: service, lines, dropped_lines: vec![1] };
+        ProxyReport {
+            epoch: u64::MAX,
+            rules: Some("v".into()),
+            targets: vec![("fs".into(), of_target)],
+            usage: Some(usage),
+            contended: true,
+            replies: vec![ProxyReply { number: 1, what: QueryReply::Why(Box::default()) }],
+        }
+    }
+
+    fn reply() -> ControllerReply {
+        let total = |generation| ServiceTotal { generation, cost: Nanos::new(9) };
+        let rate = Rate::bytes_per_sec(6_666_667);
+        let assignment = Assignment {
+            to: "a".into(),
+            epoch: 1,
+            term: Membership { controller: 2, joined: 3 },
+            number: 4,
+            in_reply_to: 5,
+            learning: true,
+            base: 6,
+            revision: 7,
+            proxies: 8,
+            unlisted: Share::equal(3),
+            fallback: Share::equal(7),
+            grants: vec![
+                (scope(), Grant { part: Some(Share::equal(3)), rate }),
+                (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
+                (Scope::meter("m", &[]), Grant::default()),
+            ],
+            remote_service: vec![(scope(), RemoteService { total: total(1), own: total(2) })],
+            parents: vec![("a".into(), RuleActivity { ops_per_sec: 7, ..RuleActivity::NONE })],
+        };
+        ControllerReply {
+            term: 2,
+            targets: vec![("fs".into(), assignment)],
+            rules: Some(RulesText { version: "v".into(), text: "[[rule]]".into() }),
+            usage_acknowledged: Some(3),
+            queries: vec![ProxyQuery { number: 1, what: QueryKind::Live }],
+            duplicate: true,
+        }
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in_and_names_are_decoded_once() {
+        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        for _ in 0..2 {
+            assert_eq!(decoder.decode(&from, &report().encode()).unwrap(), report());
+        }
+        assert_eq!((decoder.scopes.len(), decoder.subjects.len()), (2, 1));
+        assert_eq!(ControllerReply::decode(&from, 1, &reply().encode()).unwrap(), reply());
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_refused() {
+        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let (bytes, of_reply) = (report().encode(), reply().encode());
+        for short in 0..bytes.len() {
+            assert!(decoder.decode(&from, &bytes[..short]).is_err(), "{short}");
+        }
+        for short in 0..of_reply.len() {
+            assert!(ControllerReply::decode(&from, 1, &of_reply[..short]).is_err(), "{short}");
+        }
+        let long = [bytes.as_slice(), b"x"].concat();
+        let error = decoder.decode(&from, &long).unwrap_err().to_string();
+        assert!(error.contains("1 bytes after the end"), "{error}");
+        // Lengths that nothing follows.
+        assert!(decoder.decode(&from, &[0xff; 64]).is_err());
+        assert!(decoder.decode(&from, &[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_is_named_with_its_target() {
+        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let mut wrong = report();
+        let uses = wrong.targets[0].1.uses.as_mut().unwrap();
+        uses[0].0 = Scope::rule("", &[]);
+        let error = decoder.decode(&from, &wrong.encode()).unwrap_err().to_string();
+        assert!(error.starts_with("target fs: \"\" is not a section's name"), "{error}");
+    }
+
+    /// If this fails, a message has changed: increase the number in the content types and in the
+    /// description of the API, then put the new sums here.
+    #[test]
+    fn the_number_in_the_content_types_stands_for_these_messages() {
+        let sum = |bytes: Vec<u8>| {
+            let add = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            bytes.iter().fold(0xcbf2_9ce4_8422_2325, add)
+        };
+        let sums = (sum(report().encode()), sum(reply().encode()));
+        assert_eq!(
+            (REPORT_TYPE, REPLY_TYPE),
+            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-5+postcard",)
+        );
+        assert_eq!(sums, (10_690_147_117_334_683_998, 6_848_686_089_922_131_039));
+    }
+}
