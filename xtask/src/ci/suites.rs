@@ -40,6 +40,7 @@ const SOCKET_TESTS: &str =
 pub(crate) fn all(target: &Path) -> Vec<Suite> {
     let sluice = target.join("debug/sluice");
     let mut suites = sources(&target.join("debug").to_string_lossy());
+    suites.extend(crates());
     suites.extend(behaviour(&sluice.to_string_lossy()));
     suites.extend(mounts(&sluice.to_string_lossy()));
     suites.push(mirror(&target.join("debug/examples/mirror").to_string_lossy()));
@@ -91,9 +92,8 @@ fn sources(folder: &str) -> Vec<Suite> {
     ]
 }
 
-/// What has to be run to be known.
-fn behaviour(sluice: &str) -> Vec<Suite> {
-    let guest = |suite: &str| format!("tests/with-proxy.sh {sluice} tests/guest.sh {suite}");
+/// The tests of the crates.
+fn crates() -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
@@ -101,6 +101,19 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             "unit, table, property and guarantee tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
+        Suite::new(
+            "unobserved",
+            60,
+            "the dispatcher chooses the same requests without its observation compiled in",
+            "cargo test --package sluice-sched --no-default-features --lib --test all",
+        ),
+    ]
+}
+
+/// What has to be run to be known.
+fn behaviour(sluice: &str) -> Vec<Suite> {
+    let guest = |suite: &str| format!("tests/with-proxy.sh {sluice} tests/guest.sh {suite}");
+    vec![
         Suite::new(
             "sim",
             10,

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use model::{AccountSubject, Bytes, Direction, OpKind, Ops, Service, TargetId};
 
-use super::Observation;
 use super::activity::Activity;
 use super::pattern::{self, SubjectPattern};
 use super::usage::{CompletedRequest, Usage};
+use super::{IS_COUNTED, Observation};
 use crate::ids::{ClassId, SubjectId};
 use crate::keys::ClassKey;
 
@@ -215,6 +215,9 @@ impl Observation {
         key: impl FnOnce() -> Arc<ClassKey>,
         done: CompletedRequest,
     ) {
+        if !IS_COUNTED {
+            return;
+        }
         let usage = Usage::of(done);
         self.classes[at.class].usage += usage;
         let accounts = &mut self.subjects[at.subject].accounts;
@@ -228,6 +231,9 @@ impl Observation {
         key: impl FnOnce() -> Arc<ClassKey>,
         access: AccessedBytes,
     ) {
+        if !IS_COUNTED {
+            return;
+        }
         let AccessedBytes { kind, moved, random, joined } = access;
         if kind.direction() != Direction::Metadata && moved > Bytes::ZERO {
             let accounts = &mut self.subjects[at.subject].accounts;

@@ -13,7 +13,7 @@
 
 use model::{Nanos, Time};
 
-use super::Observation;
+use super::{IS_COUNTED, Observation};
 use crate::index::{JobIndex, SubjectIndex, TableIndex as _};
 
 /// The part of a job's active time that was added to one account.
@@ -60,6 +60,9 @@ impl Observation {
 
     /// Handles that a subject has requests from now on.
     pub(crate) fn begin_activity(&mut self, subject: SubjectIndex, now: Time) {
+        if !IS_COUNTED {
+            return;
+        }
         let job = &mut self.jobs[self.subjects[subject].job];
         if job.busy == 0 {
             job.counted = job.counted.filter(|last| now.since(*last) < PAUSE_MAX).or(Some(now));
@@ -69,6 +72,9 @@ impl Observation {
 
     /// Handles that the last request of a subject has gone.
     pub(crate) fn end_activity(&mut self, subject: SubjectIndex, now: Time) {
+        if !IS_COUNTED {
+            return;
+        }
         let job = &mut self.jobs[self.subjects[subject].job];
         job.busy -= 1;
         if job.busy == 0 {
@@ -78,6 +84,9 @@ impl Observation {
 
     /// Handles that a request that a limit delayed since `arrived` is sent now, or still waits.
     pub(crate) fn count_delayed(&mut self, subject: SubjectIndex, arrived: Time, now: Time) {
+        if !IS_COUNTED {
+            return;
+        }
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
         let account = record.accounts.current_mut();
@@ -87,6 +96,9 @@ impl Observation {
 
     /// Counts the active time of the job of a subject that has requests, for this subject.
     pub(crate) fn count_active(&mut self, subject: SubjectIndex, now: Time) {
+        if !IS_COUNTED {
+            return;
+        }
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
         let from = job.counted.replace(now).expect("a job with requests has begun");

@@ -46,6 +46,9 @@ use activity::ActiveJob;
 use donations::Donations;
 use unreported::UnreportedMetadata;
 
+/// Without the feature `observation` nothing is counted, and the compiler leaves it out.
+const IS_COUNTED: bool = cfg!(feature = "observation");
+
 /// Everything that is counted and decides nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Observation {
@@ -135,6 +138,9 @@ impl Observation {
 
     /// Counts the cost of an attempt that found nothing in the cache.
     pub(crate) fn count_missed(&mut self, class: ClassIndex, cost: Nanos) {
+        if !IS_COUNTED {
+            return;
+        }
         self.classes[class].usage.cost += cost;
     }
 
@@ -145,6 +151,9 @@ impl Observation {
         class: ClassIndex,
         cost: Nanos,
     ) {
+        if !IS_COUNTED {
+            return;
+        }
         if let Some(subject) = subject {
             self.subjects[subject].accounts.add_remote(cost);
         }
@@ -163,6 +172,9 @@ impl Observation {
 
     /// Counts a request that another subject waited for.
     pub(crate) fn count_donation(&mut self, donation: PendingDonation) {
+        if !IS_COUNTED {
+            return;
+        }
         self.donations.count(donation);
     }
 

@@ -23,7 +23,7 @@ mod report;
 
 use model::{Nanos, Time};
 
-use super::Observation;
+use super::{IS_COUNTED, Observation};
 use crate::index::{ClassIndex, MeterIndex, SubjectIndex};
 use crate::keys::MeterKey;
 
@@ -193,6 +193,9 @@ impl QueueWait {
     /// Adds the time since the last call for every request that waited in the queue.
     #[inline]
     pub(crate) fn add_elapsed(&mut self, len: u32, now: Time) {
+        if !IS_COUNTED {
+            return;
+        }
         if self.area == 0 {
             self.began = self.mark;
         }
@@ -258,6 +261,9 @@ impl Observation {
 
     /// Counts a request that waited and goes now. Returns whether a meter or a cap delayed it.
     pub(crate) fn count_waited(&mut self, class: ClassIndex, head: &WaitedHead, now: Time) -> bool {
+        if !IS_COUNTED {
+            return false;
+        }
         let causes = self.classes[class].causes.get_or_insert_default();
         let last = causes.at(head.by.0.into()).filter(|cause| cause.last >= head.arrived);
         if let Some(cause) = last {

