@@ -75,6 +75,11 @@ fn rows() -> Vec<FigureRow> {
         }
         rows.push(row);
     }
+    for (name, what, ..) in CHANGES {
+        let id = format!("scheduler/change-{name}");
+        let row = FigureRow::new(&id, what, &["sluice"]).rounds(3, 1.0);
+        rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)));
+    }
     let memory = |name: &str, what: &str| {
         FigureRow::new(&format!("scheduler/{name}"), what, &["sluice"]).rounds(3, 1.0)
     };
@@ -113,6 +118,12 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             sink.round_of(&row, |who| serve(who, classes, run.time(&row)))?;
             continue;
         }
+        if let Some(name) = row.id.strip_prefix("scheduler/change-") {
+            let change = CHANGES.iter().find(|change| change.0 == name);
+            let change = change.context("a change of this name")?;
+            sink.round_of(&row, |_| change_rules(change.2, change.3, run.time(&row)))?;
+            continue;
+        }
         sink.round_of(&row, |_| match row.id.as_str() {
             "scheduler/class-idle-10k" => child(&["class-memory", "10000"]),
             "scheduler/class-idle-65k" => child(&["class-memory", "65536"]),
@@ -149,6 +160,39 @@ fn serve(who: &str, classes: u32, time: Duration) -> anyhow::Result<FigureSample
     }
     let each = (thread_time() - used).as_nanos() as f64 / f64::from(requests);
     Ok(FigureSample::from([("each_ns".into(), each)]))
+}
+
+/// Milliseconds of this thread for a change of rules and back, while all classes wait: the longest
+/// call of a change and all of its calls, the median over changes.
+fn change_rules(words: &str, others: &str, time: Duration) -> anyhow::Result<FigureSample> {
+    let ample = Rate::ops_per_sec(200_000);
+    let mut backlog = Backlog::new(Policy::Dispatcher, CHANGED_CLASSES, ample);
+    let sets = [backlog.edited(words, others), backlog.edited(words, words)];
+    ensure!(sets[0] != sets[1], "{words:?} are no words of the rules");
+    (0..WARM_UP).for_each(|_| backlog.serve());
+    let began = Instant::now();
+    let (mut calls, mut changes) = (Vec::new(), Vec::new());
+    while began.elapsed() < time || changes.is_empty() {
+        for rules in &sets {
+            let used = thread_time();
+            backlog.set_rules(rules.clone());
+            let mut last = thread_time();
+            let (mut longest, mut is_due) = (last - used, true);
+            while is_due {
+                is_due = backlog.poll();
+                let now = thread_time();
+                (longest, last) = (longest.max(now - last), now);
+            }
+            calls.push(longest.as_secs_f64() * 1e3);
+            changes.push((last - used).as_secs_f64() * 1e3);
+            (0..BATCH).for_each(|_| backlog.serve());
+        }
+    }
+    let figures = [("call_ms", calls), ("change_ms", changes)].map(|(name, mut values)| {
+        values.sort_by(f64::total_cmp);
+        (name.to_owned(), values[values.len() / 2])
+    });
+    Ok(figures.into())
 }
 
 fn thread_time() -> Duration {
@@ -256,6 +300,41 @@ fn resident() -> anyhow::Result<u64> {
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     Ok(pages.context("/proc/self/statm has no second number")? * 4096)
 }
+
+/// Changes of rules: name, what it is, words of the rules, and those in their place.
+const CHANGES: [(&str, &str, &str, &str); 5] = [
+    (
+        "meter",
+        "another rate of a meter that 10,000 classes wait to pay",
+        "rate = \"200kops/s\"",
+        "rate = \"190kops/s\"",
+    ),
+    (
+        "weight",
+        "another weight of a rule with 2,500 classes, with 10,000 that wait",
+        "weight = 3",
+        "weight = 5",
+    ),
+    (
+        "limit",
+        "another limit of four rules with 10,000 classes, all of which wait",
+        "limit = \"15ops/s\"",
+        "limit = \"14ops/s\"",
+    ),
+    (
+        "reservation",
+        "another reservation of four rules with 10,000 classes, all of which wait",
+        "reservation = \"2ops/s\"",
+        "reservation = \"1ops/s\"",
+    ),
+    (
+        "match",
+        "another condition of a rule with 2,500 classes, with 10,000 that wait",
+        "jobid={w3.*}",
+        "jobid={w3.* x}",
+    ),
+];
+const CHANGED_CLASSES: u32 = 10_000;
 
 const OURS: &str = "sluice";
 const SHORT: &str = "sluice-short-meter";

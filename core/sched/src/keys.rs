@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use model::{
-    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope, TargetId,
+    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope, SectionKind,
+    TargetId,
 };
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
@@ -74,6 +75,15 @@ impl MeterKey {
     pub(crate) fn of_decay(decay: &DecayRule, key: Vec<KeyValue>) -> MeterKey {
         let owner = MeterOwner::Decay { name: decay.name.clone() };
         MeterKey { owner, in_bytes: decay.resource.is_bytes(), key }
+    }
+
+    /// The section of the rules that it is of.
+    pub(crate) fn section(&self) -> (SectionKind, &str) {
+        match &self.owner {
+            MeterOwner::Rule { name, .. } => (SectionKind::Rule, name),
+            MeterOwner::Meter { name } => (SectionKind::Meter, name),
+            MeterOwner::Decay { name } => (SectionKind::Decay, name),
+        }
     }
 
     /// The scope of the meter.

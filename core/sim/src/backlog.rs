@@ -32,6 +32,8 @@ use crate::scheduler::{Policy, Scheduler, SimArrival};
 pub struct Backlog {
     sched: Box<dyn Scheduler>,
     classes: Vec<BacklogLoad>,
+    /// The rules in force.
+    text: String,
     /// Ids and classes, the oldest first.
     running: VecDeque<(u64, u32)>,
     now: Time,
@@ -70,10 +72,10 @@ impl Backlog {
         for weight in 1..=WEIGHTS {
             let _ = writeln!(text, "{}", class_rule(weight, classes));
         }
-        Backlog::with_rules(policy, classes, parsed(&text))
+        Backlog::with_rules(policy, classes, text)
     }
 
-    fn with_rules(policy: Policy, classes: u32, rules: Arc<RuleSet>) -> Backlog {
+    fn with_rules(policy: Policy, classes: u32, text: String) -> Backlog {
         let target = TargetParams {
             name: "backlog".into(),
             slots_max: SLOTS,
@@ -82,7 +84,7 @@ impl Backlog {
             latency: None,
             recalibrate: false,
         };
-        let mut sched = policy.scheduler(target, rules);
+        let mut sched = policy.scheduler(target, parsed(&text));
         let loads = (0..classes).map(|class| BacklogLoad {
             subject: sched.subject(&identity(class), PathSet::default()),
             amount: Amount::new(if class % 8 == 7 { 65_536 } else { 4_096 }, 1),
@@ -90,7 +92,7 @@ impl Backlog {
         });
         let classes: Vec<BacklogLoad> = loads.collect();
         let now = Time::ZERO + Nanos::from_secs(10);
-        let mut backlog = Backlog { sched, classes, running: VecDeque::new(), now };
+        let mut backlog = Backlog { sched, classes, text, running: VecDeque::new(), now };
         for _ in 0..EACH {
             (0..backlog.classes.len()).for_each(|class| backlog.enqueue(class as u32));
         }
@@ -113,6 +115,27 @@ impl Backlog {
         self.sched.complete(id, load.amount, self.now);
         self.enqueue(class);
         self.dispatch();
+    }
+
+    /// The rules with other words in each place of some.
+    ///
+    /// # Panics
+    /// If these are no rules.
+    pub fn edited(&self, words: &str, others: &str) -> Arc<RuleSet> {
+        parsed(&self.text.replace(words, others))
+    }
+
+    /// Puts other rules in force; one call of the scheduler.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
+        self.sched.set_rules(rules, self.now);
+    }
+
+    /// Asks for a request once; one call of the scheduler. Returns whether it is to be asked again
+    /// at once.
+    pub fn poll(&mut self) -> bool {
+        let chosen = self.sched.poll(self.now);
+        self.running.extend(chosen.map(|chosen| (chosen.id, chosen.token)));
+        self.sched.next_deadline() == Some(self.now)
     }
 
     /// The service that each class has had.
@@ -144,7 +167,7 @@ fn identity(class: u32) -> Identity {
     Identity { job, uid: class, gid: 100, projid: None, nid: Nid::local() }
 }
 
-fn rules(classes: u32, meter: Option<Rate>) -> Arc<RuleSet> {
+fn rules(classes: u32, meter: Option<Rate>) -> String {
     let even = CAPACITY / u64::from(classes);
     assert!(even >= 4, "{classes} classes of {CAPACITY} requests a second have nothing each");
     let mut text = String::new();
@@ -159,7 +182,7 @@ fn rules(classes: u32, meter: Option<Rate>) -> Arc<RuleSet> {
     if let Some(rate) = meter {
         let _ = write!(text, "[[meter]]\nname = \"all\"\nrate = \"{rate}\"\n");
     }
-    parsed(&text)
+    text
 }
 
 fn class_rule(weight: u32, classes: u32) -> String {

@@ -6,25 +6,49 @@
 //!   put them back in order of arrival ◄────────────────────────────────┘ tags, same debt
 //! ```
 //!
+//! Where only values of some sections differ (rates, bursts, weights), their classes and meters get
+//! the new ones and nothing moves: [`SLICE`] of them at once, and more with each poll.
+//!
 //! A change applies at once to waiting requests. A running request completes against the class and
 //! the meters that it was charged to. No change refills a meter.
 
 use std::sync::Arc;
 
-use model::{RuleSet, TargetId, Time};
+use model::{RuleSet, SectionKind, TargetId, Time};
 
 use super::Dispatcher;
 use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
+use crate::keys::MeterKey;
 use crate::lanes::{LANES, QUEUES, QueuePlace, TargetParams};
 
+/// A change of values that is not everywhere yet.
+#[derive(Debug)]
+pub(super) struct ValueChange {
+    /// The sections whose values are new, in order.
+    changed: Vec<(SectionKind, String)>,
+    /// The classes and the meters at lower places have them.
+    classes: usize,
+    meters: usize,
+}
+
+/// Classes and meters that get new values at once: a third of a millisecond.
+const SLICE: usize = 1_024;
+
 impl Dispatcher {
-    /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Poll
-    /// afterwards.
+    /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Where only
+    /// values differ (rates, bursts, weights), O(rules): thousands of classes and meters get them
+    /// with the next polls. Poll afterwards.
     ///
     /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths of the
     /// rules then in force. Take subjects again where `path={…}` is used.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
+        if let Some(changed) = self.terms.changed_values(&rules) {
+            self.set_values(rules, changed);
+            self.finish_call();
+            return;
+        }
+        self.values = None;
         let waiting = self.take_waiting();
         for chain in self.lanes.keep_paid_chains() {
             self.meters.retain_chain(chain);
@@ -37,13 +61,48 @@ impl Dispatcher {
         for class in self.active_classes() {
             self.set_terms(class);
         }
-        self.meters.set_limits(|key| self.terms.limit_of(key), self.now);
+        self.meters.forgive_deferred();
+        self.meters.set_limits(0..usize::MAX, |key| self.terms.limit_of(key), self.now);
         self.requeue(waiting);
         self.recount_dependents();
         // The last request of a class may have missed the cache under older rules and has moved to
         // another class.
         self.active_classes().into_iter().for_each(|class| self.rest_unused(class));
         self.finish_call();
+    }
+
+    /// Puts rules in force of which only the values of some sections are new.
+    fn set_values(&mut self, rules: Arc<RuleSet>, mut changed: Vec<(SectionKind, String)>) {
+        if let Some(before) = self.values.take() {
+            changed.extend(before.changed);
+            changed.sort();
+        }
+        self.terms.set_rules(rules, self.now);
+        self.values = Some(ValueChange { changed, classes: 0, meters: 0 });
+        self.spread_values();
+        self.recount_dependents();
+    }
+
+    /// Gives some more classes and meters the values of a change that is not everywhere yet.
+    pub(super) fn spread_values(&mut self) {
+        let Some(mut change) = self.values.take() else { return };
+        let classes = change.classes..change.classes + SLICE;
+        change.classes = classes.end.min(self.registry.class_places());
+        let meters = change.meters..change.meters + SLICE - (change.classes - classes.start);
+        change.meters = meters.end.min(self.meters.places());
+        for class in self.registry.classes_within(classes).collect::<Vec<_>>() {
+            if change.concerns(SectionKind::Rule, &self.registry.key(class).rule) {
+                self.set_terms(class);
+            }
+        }
+        let terms = &self.terms;
+        let limit_of = |key: &MeterKey| {
+            let (kind, name) = key.section();
+            change.concerns(kind, name).then(|| terms.limit_of(key)).flatten()
+        };
+        self.meters.set_limits(meters, limit_of, self.now);
+        let places = (self.registry.class_places(), self.meters.places());
+        self.values = Some(change).filter(|change| (change.classes, change.meters) != places);
     }
 
     /// Adds a target. O(meters).
@@ -142,5 +201,12 @@ impl Dispatcher {
             self.lanes.reclassify(index, way.class, way.chain);
             self.queue_up(index);
         }
+    }
+}
+
+impl ValueChange {
+    fn concerns(&self, kind: SectionKind, name: &str) -> bool {
+        let of = |(k, n): &(SectionKind, String)| (*k, n.as_str()).cmp(&(kind, name));
+        self.changed.binary_search_by(of).is_ok()
     }
 }

@@ -35,6 +35,7 @@ use crate::meters::{LinePlace, Meters};
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
 use crate::registry::Registry;
 use crate::terms::Terms;
+use change::ValueChange;
 
 pub use donate::Donated;
 
@@ -69,6 +70,7 @@ pub struct Dispatcher {
     meters: Meters,
     lanes: Lanes,
     observation: Observation,
+    values: Option<ValueChange>,
     #[cfg(debug_assertions)]
     calls: u64,
 }
@@ -83,6 +85,7 @@ impl Dispatcher {
             meters: Meters::default(),
             lanes: Lanes::default(),
             observation: Observation::default(),
+            values: None,
             #[cfg(debug_assertions)]
             calls: 0,
         };
@@ -120,6 +123,9 @@ impl Dispatcher {
     /// Then [`Dispatcher::next_deadline`] is now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
+        if self.values.is_some() {
+            self.spread_values();
+        }
         self.admit_ready();
         for _ in 0..REQUEUED_MAX {
             let (at, choice) = self.lanes.next_choice(self.now)?;
@@ -275,10 +281,10 @@ impl Dispatcher {
     }
 
     /// When to poll again even though nothing arrives or completes. That is now while there is
-    /// work, when a meter lets a head go, or when a reservation falls due behind a head that does
+    /// work or a change of values is not everywhere yet, when a meter lets a head go, or when a reservation falls due behind a head that does
     /// not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
-        if self.has_work() {
+        if self.values.is_some() || self.has_work() {
             return Some(self.now);
         }
         let targets = self.lanes.targets();

@@ -3,7 +3,7 @@
 use model::{Rate, Share, TargetId, Time};
 
 use super::Lanes;
-use super::class::{ClassTerms, DormantLanes, LaneClass};
+use super::class::{ClassTerms, DormantLanes, LaneClass, NO_SIZE};
 use super::lane::LANES;
 use super::reservation::ReservationTerms;
 use crate::ids::ClassId;
@@ -60,6 +60,9 @@ impl Lanes {
             self.forget_reserved(class);
         }
         self.bound_lag(class);
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(class, lane, now);
+        }
     }
 
     /// Changes the share of the weight and the reservation of a class.
@@ -101,12 +104,21 @@ impl Lanes {
         }
     }
 
-    /// Bounds the finish tags of a class whose weight changed by what its weight allows.
+    /// Bounds the tags of a class whose weight changed by what its weight allows.
     fn bound_lag(&mut self, class: ClassIndex) {
         let own = &mut self.classes[class];
-        let states = &self.targets[own.target.index()].states;
+        let states = &mut self.targets[own.target.index()].states;
         for (standing, state) in own.lanes.iter_mut().zip(states) {
             standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
+            let start = standing.start.min(standing.finish.max(state.v));
+            if standing.size == NO_SIZE || start == standing.start {
+                continue;
+            }
+            standing.start = start;
+            let first =
+                standing.first(&self.requests).expect("a class with a size has a ready head");
+            let number = self.requests[standing.queues[first].head()].number;
+            state.ready.put(standing.size, start.key(number), class);
         }
     }
 

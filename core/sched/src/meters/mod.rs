@@ -16,6 +16,7 @@ mod deferred;
 mod meter;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
 
@@ -316,16 +317,31 @@ impl Meters {
 
     // ---- terms ----
 
-    /// Puts other terms in force, of rules that changed: what is owed stays, in units. Deferred
-    /// charges are forgiven. A meter without terms keeps its own.
-    pub(crate) fn set_limits(&mut self, limit_of: impl Fn(&MeterKey) -> Option<Limit>, now: Time) {
+    /// Forgives all deferred charges.
+    pub(crate) fn forgive_deferred(&mut self) {
         for link in self.links.indices().collect::<Vec<_>>() {
             self.links[link].deferred = DeferredCharge::NONE;
         }
-        for index in self.meters.indices().collect::<Vec<_>>() {
+    }
+
+    /// One more than the last place of a meter.
+    pub(crate) fn places(&self) -> usize {
+        self.meters.span()
+    }
+
+    /// Puts other limits in force at the meters of some places: what is owed stays, in units. A
+    /// meter without one keeps its own.
+    pub(crate) fn set_limits(
+        &mut self,
+        places: Range<usize>,
+        mut limit_of: impl FnMut(&MeterKey) -> Option<Limit>,
+        now: Time,
+    ) {
+        for index in self.meters.indices_within(places).collect::<Vec<_>>() {
             let meter = &mut self.meters[index];
             if let Some(limit) = limit_of(&meter.key) {
                 meter.set_limit(&limit, now);
+                self.sync(index);
             }
         }
     }

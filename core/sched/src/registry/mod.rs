@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use model::{Identity, JobId, Nid, OpKind, PathSet, Rule, RuleSet, TargetId, key_of};
@@ -447,6 +447,16 @@ impl Registry {
     /// The indices of all active classes.
     pub(crate) fn classes(&self) -> impl Iterator<Item = ClassIndex> {
         self.classes.indices()
+    }
+
+    /// The indices of the active classes at some places.
+    pub(crate) fn classes_within(&self, places: Range<usize>) -> impl Iterator<Item = ClassIndex> {
+        self.classes.indices_within(places)
+    }
+
+    /// One more than the last place of an active class.
+    pub(crate) fn class_places(&self) -> usize {
+        self.classes.span()
     }
 
     /// Indices, ids and keys of the dormant classes.

@@ -8,6 +8,7 @@
 
 mod dependent;
 mod grant;
+mod values;
 
 use std::sync::Arc;
 
@@ -38,6 +39,12 @@ impl Terms {
     }
 
     // ---- changes ----
+
+    /// The sections whose values are others in new rules, in order; `None` if that is not the only
+    /// difference.
+    pub(crate) fn changed_values(&self, rules: &RuleSet) -> Option<Vec<(SectionKind, String)>> {
+        values::changed_values(&self.rules, rules)
+    }
 
     /// Replaces the rules; the state of a parent that stays is kept.
     pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {

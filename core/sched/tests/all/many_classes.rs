@@ -137,3 +137,43 @@ fn a_meter_without_a_burst_lets_nobody_try_while_its_turns_are_taken() {
         assert_eq!(now, crowd.due + Nanos::from_millis(turn as u64));
     }
 }
+
+#[test]
+fn another_value_comes_to_thousands_of_classes_in_steps() {
+    let set = |per_sec: u64, weight: u32| {
+        let limits = vec![limit(ops(per_sec))];
+        let per = vec![KeyField::Jobid];
+        rules(vec![Rule { per, limits, matcher: Match::any(), ..rule("jobs", weight) }], vec![])
+    };
+    let mut sched = Dispatcher::new([target(4, 1_000_000)], set(5, 1));
+    for job in 0..CLASSES {
+        let subject = sched.subject(T, &who(&format!("j{job}")), PathSet::default());
+        for token in 0..4 {
+            let (kind, amount, lane) = (OpKind::Getattr, Amount::new(0, 1), Lane::Device);
+            sched.enqueue(Arrival { subject, kind, amount, lane, token }, ms(1_000));
+        }
+    }
+    let rates = |sched: &Dispatcher| {
+        let rate = |job: usize| {
+            let limits = sched.limits_of(&who(&format!("j{job}")), PathSet::default(), ms(1_000));
+            limits[0].rate.per_sec()
+        };
+        let all: Vec<u64> = (0..CLASSES).map(rate).collect();
+        [5, 7, 9].map(|rate| all.iter().filter(|known| **known == rate).count())
+    };
+    assert_eq!(rates(&sched), [CLASSES, 0, 0]);
+    sched.set_rules(set(7, 2), ms(1_000));
+    let [old, new, _] = rates(&sched);
+    assert!(old > 0 && new <= 1_024, "{old} and {new}");
+    // A change meanwhile is for all again.
+    sched.set_rules(set(9, 2), ms(1_000));
+    let mut polls = 0;
+    while rates(&sched) != [0, 0, CLASSES] {
+        assert_eq!(sched.next_deadline(), Some(ms(1_000)), "it is not over");
+        sched.poll_dispatch(ms(1_000));
+        sched.check_invariants();
+        polls += 1;
+        assert!(polls <= 2 * CLASSES / 1_024 + 2);
+    }
+    assert!(sched.classes().all(|class| class.weight.get() == 2));
+}
