@@ -59,6 +59,7 @@ impl HeapPositions {
 
 impl Heap {
     /// Adds `item`, or moves it to `key` if it is already here.
+    #[inline]
     pub(crate) fn put(&mut self, key: u128, item: u32, places: &mut HeapPositions) {
         let place = places.0[item as usize];
         if place == NOWHERE {

@@ -287,17 +287,19 @@ impl Dispatcher {
         if self.values.is_some() || self.has_work() {
             return Some(self.now);
         }
-        let targets = self.lanes.targets();
-        let lines =
-            targets.flat_map(|target| (0..LANES.len()).map(move |lane| LinePlace { target, lane }));
-        let free = lines.filter(|at| self.lanes.has_free_slot(at.target, at.lane));
-        let times = free.flat_map(|at| {
-            let reserved = self.lanes.reservation_deadline(at.target, at.lane, self.now);
-            [self.meters.deadline(at), reserved]
-        });
-        let waits = self.lanes.queued() > 0;
-        let update = self.terms.next_update().filter(|_| waits).map(|at| at.max(self.now));
-        times.flatten().chain(update).min()
+        let update = self.terms.next_update().filter(|_| self.lanes.queued() > 0);
+        let mut least = update.map(|at| at.max(self.now));
+        for target in self.lanes.targets() {
+            for lane in 0..LANES.len() {
+                if self.lanes.has_free_slot(target, lane) {
+                    let reserved = self.lanes.reservation_deadline(target, lane, self.now);
+                    let metered = self.meters.deadline(LinePlace { target, lane });
+                    let next = [least, reserved, metered].into_iter().flatten();
+                    least = next.min();
+                }
+            }
+        }
+        least
     }
 
     /// Whether `poll_dispatch` at the time of the last call has a request to choose. It may return

@@ -93,11 +93,18 @@ impl Lanes {
     /// The target and the lane whose turn it is, and its next step.
     #[inline]
     pub(crate) fn next_choice(&self, now: Time) -> Option<(LanePlace, Choice)> {
+        let first = self.next_choice_at(self.next_target, now);
+        if first.is_some() || self.targets.len() == 1 {
+            return first;
+        }
+        self.next_choice_after(self.next_target, now)
+    }
+
+    /// The next step of the targets but one, which had none.
+    #[inline(never)]
+    fn next_choice_after(&self, first: usize, now: Time) -> Option<(LanePlace, Choice)> {
         let count = self.targets.len();
-        (0..count).find_map(|at| {
-            let at = self.next_target + at;
-            self.next_choice_at(if at < count { at } else { at - count }, now)
-        })
+        (first + 1..first + count).find_map(|at| self.next_choice_at(at % count, now))
     }
 
     /// The next step of a target.
@@ -109,7 +116,12 @@ impl Lanes {
         if let Some(lane) = order.into_iter().find(|lane| !target.states[*lane].urgent.is_empty()) {
             return Some((place(lane), Choice::Urgent));
         }
-        order.into_iter().find_map(|lane| Some((place(lane), self.choose(target, lane, now)?)))
+        for lane in order {
+            if let Some(choice) = self.choose(target, lane, now) {
+                return Some((place(lane), choice));
+            }
+        }
+        None
     }
 
     /// Gives the other lane, and the next target, the next turn.

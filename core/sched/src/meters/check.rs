@@ -54,6 +54,8 @@ impl Meters {
     }
 
     fn check_lines(&self, index: MeterIndex, meter: &Meter, now: Time) {
+        let waiting: usize = meter.lines().map(|(_, line)| line.waiting.len()).sum();
+        assert_eq!(meter.waiting_heads(), waiting, "waiters of meter {index:?}");
         for (at, line) in meter.lines() {
             let of = &self.deadlines[at.target.index()][at.lane];
             line.waiting.check(&self.waiting_positions[at.lane]);

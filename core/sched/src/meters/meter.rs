@@ -38,6 +38,7 @@ pub(crate) struct Meter {
     lines: Vec<[MeterLine; 2]>,
     /// Of all lines.
     passed_heads: u32,
+    pub(crate) waiting: u32,
     /// Start tag of the head that it last let go in turn.
     pub(crate) v: VirtualTime,
     /// As the limit says, in the rate's unit.
@@ -70,6 +71,7 @@ impl Meter {
             v: VirtualTime::default(),
             lines: (0..targets).map(|_| Default::default()).collect(),
             passed_heads: 0,
+            waiting: 0,
             moved: 0,
             passed: (0, 0, Time::ZERO),
             next_try: Time::ZERO,
@@ -89,13 +91,18 @@ impl Meter {
 
     /// Whether a head that arrives now need not wait in line.
     pub(crate) fn has_no_waiters(&self) -> bool {
-        let lines = self.lines.iter().flatten();
-        lines.fold(true, |none, line| none & line.waiting.is_empty() & (line.passed_heads == 0))
+        self.passed_heads == 0 && self.waiting == 0
     }
 
     /// Makes the lines of a new target.
     pub(crate) fn add_target(&mut self) {
         self.lines.push(Default::default());
+    }
+
+    /// Its lines, by target and lane.
+    #[inline]
+    pub(crate) fn all_lines(&self) -> &[[MeterLine; 2]] {
+        &self.lines
     }
 
     /// Its lines, with their places.
@@ -188,7 +195,7 @@ impl Meter {
 
     /// Heads that wait here, in all lines.
     pub(crate) fn waiting_heads(&self) -> usize {
-        self.lines.iter().flatten().map(|line| line.waiting.len()).sum()
+        self.waiting as usize
     }
 
     /// Counts a ready head in (1) or out (-1).

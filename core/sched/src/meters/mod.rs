@@ -170,6 +170,7 @@ impl Meters {
         let meter = &mut self.meters[index];
         let start = link.reserve_turn(meter.v, payer.cost, payer.weight);
         let places = &mut self.waiting_positions[payer.line.lane];
+        meter.waiting += 1;
         let waiting = &mut meter.line_mut(payer.line).waiting;
         waiting.put(start.key(payer.number), payer.waiter, places);
         self.sync(index);
@@ -182,6 +183,7 @@ impl Meters {
         let index = link.meter;
         let meter = &mut self.meters[index];
         let places = &mut self.waiting_positions[payer.line.lane];
+        meter.waiting -= 1;
         let waiting = &mut meter.line_mut(payer.line).waiting;
         let start = VirtualTime::of_key(waiting.key_of(payer.waiter, places));
         waiting.remove(payer.waiter, places);
@@ -195,16 +197,23 @@ impl Meters {
     /// Whether a meter lets a waiter go.
     #[inline]
     pub(crate) fn has_due(&self, now: Time) -> bool {
-        self.deadlines.iter().flatten().any(|lane| lane.due_meter(now).is_some())
+        self.due_meter(now).is_some()
     }
 
     /// The next waiter that its meter lets go. It stays in line until [`Meters::leave`].
     pub(crate) fn next_waiter(&mut self, now: Time) -> Option<DueWaiter> {
-        let index = self.deadlines.iter().flatten().find_map(|lane| lane.due_meter(now))?;
+        let index = self.due_meter(now)?;
         let meter = &mut self.meters[index];
-        let open = meter.lines().filter(|(_, line)| meter.release_at(line) <= now);
-        let firsts = open.filter_map(|(at, line)| line.waiting.first().map(|first| (first, at)));
-        let ((_, waiter), line) = firsts.min().expect("a meter with a deadline has a waiter");
+        let mut chosen: Option<((u128, u32), LinePlace)> = None;
+        for (target, lines) in meter.all_lines().iter().enumerate() {
+            for (lane, line) in lines.iter().enumerate() {
+                let Some(first) = line.waiting.first() else { continue };
+                if chosen.is_none_or(|(least, _)| first < least) && meter.release_at(line) <= now {
+                    chosen = Some((first, LinePlace { target: TargetId::new(target), lane }));
+                }
+            }
+        }
+        let ((_, waiter), line) = chosen.expect("a meter with a deadline has a waiter");
         let is_in_turn = meter.line(line).passed_heads == 0;
         if !is_in_turn {
             meter.count_try(now);
@@ -231,7 +240,7 @@ impl Meters {
             if passed >> at & 1 == 1 {
                 let meter = self.links[*link].meter;
                 self.meters[meter].count_passed_head(line, change);
-                self.sync(meter);
+                self.sync_waiters(meter);
             }
         }
     }
@@ -264,7 +273,7 @@ impl Meters {
                 true => meter.charge(new - old, now),
                 false => meter.refund(old - new),
             }
-            self.sync(index);
+            self.sync_waiters(index);
         }
     }
 
@@ -292,7 +301,7 @@ impl Meters {
                 meter.charge_deferred(paid, now);
                 let more = u128::from(cost) * u128::from(paid) / u128::from(own);
                 link.finish = link.finish.after(more as u64, weight);
-                self.sync(index);
+                self.sync_waiters(index);
             }
         }
     }
@@ -341,7 +350,7 @@ impl Meters {
             let meter = &mut self.meters[index];
             if let Some(limit) = limit_of(&meter.key) {
                 meter.set_limit(&limit, now);
-                self.sync(index);
+                self.sync_waiters(index);
             }
         }
     }
@@ -353,7 +362,7 @@ impl Meters {
             let MeterOwner::Rule { name, .. } = &meter.key.owner else { continue };
             if let Some((_, rate)) = changed.iter().find(|(rule, _)| rule == name) {
                 meter.pacer.set_rate(*rate, now);
-                self.sync(index);
+                self.sync_waiters(index);
             }
         }
     }
@@ -379,7 +388,7 @@ impl Meters {
         let pacer = &mut self.meters[index].pacer;
         if (pacer.rate(), pacer.part()) != (rate, part) {
             pacer.set_pace(rate, part, now);
-            self.sync(index);
+            self.sync_waiters(index);
         }
     }
 
@@ -427,16 +436,40 @@ impl Meters {
 
     // ---- inside ----
 
+    /// A meter that lets one of its waiters go.
+    #[inline]
+    fn due_meter(&self, now: Time) -> Option<MeterIndex> {
+        for lanes in &self.deadlines {
+            for of in lanes {
+                let due = of.due_meter(now);
+                if due.is_some() {
+                    return due;
+                }
+            }
+        }
+        None
+    }
+
+    /// Updates the position of a meter among the deadlines of its lines; for one without waiters
+    /// only after one has left.
+    #[inline]
+    fn sync_waiters(&mut self, index: MeterIndex) {
+        if self.meters[index].waiting > 0 {
+            self.sync(index);
+        }
+    }
+
     /// Updates the position of a meter among the deadlines of its lines.
     fn sync(&mut self, index: MeterIndex) {
         let (meter, raw) = (&self.meters[index], index.raw());
-        for (at, line) in meter.lines() {
-            let of = &mut self.deadlines[at.target.index()][at.lane];
-            if !line.waiting.is_empty() {
-                let key = time_key(meter.release_at(line), u64::from(raw));
-                of.meters.put(key, raw, &mut of.positions);
-            } else if of.positions.holds(raw) {
-                of.meters.remove(raw, &mut of.positions);
+        for (deadlines, lines) in self.deadlines.iter_mut().zip(meter.all_lines()) {
+            for (of, line) in deadlines.iter_mut().zip(lines) {
+                if !line.waiting.is_empty() {
+                    let key = time_key(meter.release_at(line), u64::from(raw));
+                    of.meters.put(key, raw, &mut of.positions);
+                } else if of.positions.holds(raw) {
+                    of.meters.remove(raw, &mut of.positions);
+                }
             }
         }
     }
