@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::Time;
+use model::{TargetId, Time};
 
-use super::meter::Meter;
+use super::meter::{Meter, MeterLine};
 use super::{LinePlace, Meters};
 use crate::index::{ChainIndex, MeterIndex, TableIndex as _};
 use crate::tags::time_key;
@@ -45,7 +45,7 @@ impl Meters {
             let at = index.raw() as usize;
             assert_eq!(meter.refs, meters[at], "references on meter {index:?}");
             assert_eq!(meter.refs == 0, meter.idle != 0, "meter {index:?} idle and used");
-            for (at, line) in meter.lines() {
+            for (at, line) in placed(meter) {
                 let held = held.get(&(index.raw(), at)).copied().unwrap_or(0);
                 assert_eq!(line.passed_heads, held, "heads that meter {index:?} let go");
             }
@@ -54,9 +54,9 @@ impl Meters {
     }
 
     fn check_lines(&self, index: MeterIndex, meter: &Meter, now: Time) {
-        let waiting: usize = meter.lines().map(|(_, line)| line.waiting.len()).sum();
+        let waiting: usize = placed(meter).map(|(_, line)| line.waiting.len()).sum();
         assert_eq!(meter.waiting_heads(), waiting, "waiters of meter {index:?}");
-        for (at, line) in meter.lines() {
+        for (at, line) in placed(meter) {
             let of = &self.deadlines[at.target.index()][at.lane];
             line.waiting.check(&self.waiting_positions[at.lane]);
             of.meters.check(&of.positions);
@@ -71,4 +71,12 @@ impl Meters {
             }
         }
     }
+}
+
+/// The lines of a meter with their places.
+fn placed(meter: &Meter) -> impl Iterator<Item = (LinePlace, &MeterLine)> {
+    meter.lines().enumerate().flat_map(|(target, lines)| {
+        let place = move |lane| LinePlace { target: TargetId::new(target), lane };
+        lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
+    })
 }

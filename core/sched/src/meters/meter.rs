@@ -4,7 +4,7 @@
 //! Its virtual time counts the cost of what *it* let through. So weights hold among classes that
 //! share a meter, whatever happens beside it.
 
-use model::{Limit, Nanos, Share, TargetId, Time};
+use model::{Limit, Nanos, Share, Time};
 
 use super::{LinePlace, deferred};
 use crate::heap::Heap;
@@ -34,8 +34,10 @@ pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
     /// When the next waiter may try.
     next_try: Time,
-    /// By target and lane.
-    lines: Vec<[MeterLine; 2]>,
+    /// By lane: those of the first target, which are with the rest of the meter in memory.
+    lines: [MeterLine; 2],
+    /// By target and lane: those of further targets.
+    more_lines: Vec<[MeterLine; 2]>,
     /// Of all lines.
     passed_heads: u32,
     pub(crate) waiting: u32,
@@ -69,7 +71,8 @@ impl Meter {
             pacer: Pacer::new(limit.rate, part),
             burst: limit.burst,
             v: VirtualTime::default(),
-            lines: (0..targets).map(|_| Default::default()).collect(),
+            lines: Default::default(),
+            more_lines: (1..targets).map(|_| Default::default()).collect(),
             passed_heads: 0,
             waiting: 0,
             moved: 0,
@@ -94,33 +97,31 @@ impl Meter {
         self.passed_heads == 0 && self.waiting == 0
     }
 
-    /// Makes the lines of a new target.
+    /// Makes the lines of a further target.
     pub(crate) fn add_target(&mut self) {
-        self.lines.push(Default::default());
+        self.more_lines.push(Default::default());
     }
 
     /// Its lines, by target and lane.
     #[inline]
-    pub(crate) fn all_lines(&self) -> &[[MeterLine; 2]] {
-        &self.lines
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &[MeterLine; 2]> {
+        std::iter::once(&self.lines).chain(&self.more_lines)
     }
 
-    /// Its lines, with their places.
     #[inline]
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (LinePlace, &MeterLine)> {
-        let targets = self.lines.iter().enumerate();
-        targets.flat_map(|(target, lines)| {
-            let place = move |lane| LinePlace { target: TargetId::new(target), lane };
-            lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
-        })
-    }
-
     pub(crate) fn line(&self, at: LinePlace) -> &MeterLine {
-        &self.lines[at.target.index()][at.lane]
+        match at.target.index().checked_sub(1) {
+            None => &self.lines[at.lane],
+            Some(more) => &self.more_lines[more][at.lane],
+        }
     }
 
+    #[inline]
     pub(crate) fn line_mut(&mut self, at: LinePlace) -> &mut MeterLine {
-        &mut self.lines[at.target.index()][at.lane]
+        match at.target.index().checked_sub(1) {
+            None => &mut self.lines[at.lane],
+            Some(more) => &mut self.more_lines[more][at.lane],
+        }
     }
 
     /// When it lets the next waiter of a line go: as soon as nothing is owed. While a head that it

@@ -205,7 +205,7 @@ impl Meters {
         let index = self.due_meter(now)?;
         let meter = &mut self.meters[index];
         let mut chosen: Option<((u128, u32), LinePlace)> = None;
-        for (target, lines) in meter.all_lines().iter().enumerate() {
+        for (target, lines) in meter.lines().enumerate() {
             for (lane, line) in lines.iter().enumerate() {
                 let Some(first) = line.waiting.first() else { continue };
                 if chosen.is_none_or(|(least, _)| first < least) && meter.release_at(line) <= now {
@@ -462,7 +462,7 @@ impl Meters {
     /// Updates the position of a meter among the deadlines of its lines.
     fn sync(&mut self, index: MeterIndex) {
         let (meter, raw) = (&self.meters[index], index.raw());
-        for (deadlines, lines) in self.deadlines.iter_mut().zip(meter.all_lines()) {
+        for (deadlines, lines) in self.deadlines.iter_mut().zip(meter.lines()) {
             for (of, line) in deadlines.iter_mut().zip(lines) {
                 if !line.waiting.is_empty() {
                     let key = time_key(meter.release_at(line), u64::from(raw));
