@@ -62,6 +62,8 @@ pub struct UsageReporter {
     last_id: u64,
     /// Service of lines that were dropped, and service without a line.
     closed: Service,
+    /// Of this sweep: the whole service of accounts that come as one sum.
+    rest: Service,
     /// Dropped lines of which the controller may not know it.
     dropped_lines: BTreeSet<u64>,
     sent: Option<UnackedReport>,
@@ -126,7 +128,7 @@ impl UsageReporter {
     }
 
     /// Adds the service of an account since its last check to its line. Of a sweep, to be called for
-    /// each account, also for one whose subject the dispatcher has forgotten since the last sweep.
+    /// each account that the dispatcher has.
     pub fn note(&mut self, account: AccountTotals, now: Time) {
         let AccountTotals { id, subject, service } = account;
         let key = (id, subject.class.clone());
@@ -137,7 +139,9 @@ impl UsageReporter {
         }
         let growth = service.since(before);
         if !self.lines.contains_key(&key) && self.lines.len() >= LINES_MAX {
-            // It is counted with what comes later, if there is room then.
+            // The account may never come again: it is in the total only.
+            *before = service;
+            self.closed.add(&growth);
             return;
         }
         *before = service;
@@ -159,16 +163,33 @@ impl UsageReporter {
         }
     }
 
-    /// Adds service that no account has: it is in the total only.
+    /// Adds the service of an account whose subject the dispatcher has forgotten: it comes once.
+    pub fn note_closed(&mut self, account: AccountTotals, now: Time) {
+        let key = (account.id, account.subject.class.clone());
+        self.note(account, now);
+        self.seen.remove(&key);
+    }
+
+    /// Adds the service of accounts that are closed and come as one sum, since the dispatcher
+    /// first saw them: what is not in their lines goes into the total.
     pub fn add_rest(&mut self, service: &Service) {
-        self.closed.add(service);
+        self.rest.add(service);
     }
 
     /// Ends a sweep: forgets the accounts that were not noted, and returns the report
     /// to be sent; `None` if the controller has everything, or may still acknowledge the last one.
     pub fn end_sweep(&mut self, now: Time) -> Option<UsageReport> {
         self.last_sweep = Some(now);
-        self.seen.retain(|_, (_, noted)| *noted == now);
+        // Of these the rest is made up: closed accounts have left, and all others were noted.
+        let mut known = Service::default();
+        self.seen.retain(|_, (service, noted)| {
+            let is_noted = *noted == now;
+            if !is_noted {
+                known.add(service);
+            }
+            is_noted
+        });
+        self.closed.add(&std::mem::take(&mut self.rest).since(&known));
         self.report(now)
     }
 
@@ -281,6 +302,29 @@ mod tests {
             }
             self.reporter.end_sweep(self.now)
         }
+    }
+
+    #[test]
+    fn accounts_that_close_are_counted_once_also_those_of_one_sum() {
+        let mut desk = Desk::default();
+        (0..3).for_each(|_| ["a", "b", "c"].into_iter().for_each(|job| desk.read(job, 10)));
+        let first = desk.report(1).unwrap();
+        assert_eq!(first.total.read_bytes, 90);
+        desk.reporter.acknowledge(first.sequence);
+        ["a", "b", "c"].into_iter().for_each(|job| desk.read(job, 1));
+        // The dispatcher forgets a and b: a comes by itself, b in the sum with others that never came.
+        let [closed, together] =
+            ["a", "b"].map(|job| desk.accounts.remove(&(job, "default")).unwrap());
+        desk.now = desk.now + Nanos::from_secs(10);
+        desk.reporter.note(desk.accounts[&("c", "default")].clone(), desk.now);
+        desk.reporter.note_closed(closed, desk.now);
+        desk.reporter.add_rest(&Service { read_bytes: 100, ..together.service });
+        let report = desk.reporter.end_sweep(desk.now).unwrap();
+        // 90 and one byte of each; of b and the others 100, of which 30 have a line.
+        assert_eq!(report.total.read_bytes, 90 + 2 + 70);
+        assert_eq!(bytes(&report), [("a".into(), 31), ("c".into(), 31)]);
+        desk.read("c", 1);
+        assert_eq!(desk.report(10).unwrap().total.read_bytes, 163);
     }
 
     fn bytes(report: &UsageReport) -> Vec<(String, u64)> {

@@ -266,11 +266,16 @@ impl ReportLoop {
             (d.accounts().collect::<Vec<_>>(), d.take_closed_accounts())
         });
         let (accounts, closed) = accounts.unwrap_or_default();
-        for AccountReport { id, subject, service, .. } in
-            accounts.into_iter().chain(closed.accounts)
-        {
-            self.usage.note(AccountTotals { id: id.to_bits(), subject, service }, now);
-        }
+        let totals = |AccountReport { id, subject, service, .. }: AccountReport| AccountTotals {
+            id: id.to_bits(),
+            subject,
+            service,
+        };
+        accounts.into_iter().for_each(|account| self.usage.note(totals(account), now));
+        closed
+            .accounts
+            .into_iter()
+            .for_each(|account| self.usage.note_closed(totals(account), now));
         self.usage.add_rest(&closed.rest);
         self.usage.end_sweep(now)
     }
