@@ -12,11 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Nanos, RuleActivity, Time};
+use model::{Nanos, RuleActivity, RuleSet, Time};
 
 /// The activity of all parents by proxy, with sums.
 #[derive(Debug, Default)]
 pub(crate) struct ParentActivity {
+    /// Of the rules on which others depend.
     rules: BTreeMap<Arc<str>, ParentSums>,
 }
 
@@ -34,14 +35,22 @@ struct ParentSums {
 }
 
 impl ParentActivity {
-    /// Replaces what a proxy reported; rules beyond the bound are not counted.
+    /// Replaces the rules; what was reported of a rule on which others depend stays.
+    pub(crate) fn set_rules(&mut self, rules: &RuleSet) {
+        let mut before = std::mem::take(&mut self.rules);
+        for parent in rules.rules.iter().filter_map(|rule| rule.depends_on.as_ref()) {
+            let (rule, sums) = before
+                .remove_entry(&*parent.rule)
+                .unwrap_or_else(|| (parent.rule.as_str().into(), ParentSums::default()));
+            self.rules.entry(rule).or_insert(sums);
+        }
+    }
+
+    /// Replaces what a proxy reported; rules on which none depends are not counted.
     pub(crate) fn receive(&mut self, id: u32, parents: &[(Arc<str>, RuleActivity)], now: Time) {
         self.remove_proxy(id);
-        for (rule, activity) in parents.iter().take(PARENTS_MAX) {
-            if self.rules.len() >= RULES_MAX && !self.rules.contains_key(rule) {
-                continue;
-            }
-            let sums = self.rules.entry(rule.clone()).or_default();
+        for (rule, activity) in parents {
+            let Some(sums) = self.rules.get_mut(rule) else { continue };
             // A name that is said twice counts once.
             sums.remove(id);
             sums.add(id, *activity, now);
@@ -57,10 +66,7 @@ impl ParentActivity {
 
     /// Forgets a proxy that is gone or was restarted.
     pub(crate) fn remove_proxy(&mut self, id: u32) {
-        self.rules.retain(|_, sums| {
-            sums.remove(id);
-            !sums.proxies.is_empty()
-        });
+        self.rules.values_mut().for_each(|sums| sums.remove(id));
     }
 }
 
@@ -104,10 +110,6 @@ impl ParentSums {
     }
 }
 
-/// How many parents one proxy reports at most, as many as its dispatcher counts.
-const PARENTS_MAX: usize = 64;
-/// How many rules are counted for all proxies.
-const RULES_MAX: usize = 4_096;
 /// Units per second of one proxy at most: those of 65,536 proxies have a sum.
 const RATE_MAX: u64 = u64::MAX >> 16;
 
@@ -119,6 +121,16 @@ mod tests {
         Time::ZERO + Nanos::from_millis(millis)
     }
 
+    const RULES: &str = "[[rule]]\nname = \"a\"\nmatch = \"jobid={a}\"\nlimit = \"50ops/s\"\n\
+                         [[rule]]\nname = \"b\"\nmatch = \"jobid={b}\"\nlimit = \"70ops/s\"\n\
+                         depends_on = { rule = \"a\", remainder_of = \"80ops/s\", min = \"1ops/s\" }\n";
+
+    fn of_rules() -> ParentActivity {
+        let mut all = ParentActivity::default();
+        all.set_rules(&RuleSet::parse(RULES).unwrap());
+        all
+    }
+
     fn told(ops: u64, idle: Option<u64>) -> Vec<(Arc<str>, RuleActivity)> {
         let idle = idle.map(Nanos::from_millis);
         vec![("a".into(), RuleActivity { ops_per_sec: ops, bytes_per_sec: 2 * ops, idle })]
@@ -126,7 +138,7 @@ mod tests {
 
     #[test]
     fn each_proxy_learns_what_all_others_have_and_a_report_replaces_the_last() {
-        let mut all = ParentActivity::default();
+        let mut all = of_rules();
         all.receive(1, &told(30, None), at(1_000));
         assert_eq!(all.elsewhere(1, at(1_000)), []);
         all.receive(2, &told(12, Some(100)), at(1_000));
@@ -139,19 +151,26 @@ mod tests {
         all.remove_proxy(1);
         assert_eq!(all.elsewhere(2, at(2_000)), told(5, Some(1_300)));
         [2, 3].into_iter().for_each(|id| all.remove_proxy(id));
-        assert!(all.rules.is_empty());
+        assert_eq!(all.elsewhere(9, at(2_000)), []);
     }
 
     #[test]
-    fn what_a_proxy_says_is_bounded() {
-        let mut all = ParentActivity::default();
+    fn what_a_proxy_says_is_bounded_by_the_rules() {
+        let mut all = of_rules();
         let huge = RuleActivity { ops_per_sec: u64::MAX, bytes_per_sec: u64::MAX, idle: None };
         let many: Vec<_> = (0..1_000).map(|n| (Arc::from(format!("r{n}")), huge)).collect();
         (0..100).for_each(|id| all.receive(id, &many, at(1)));
-        assert_eq!(all.rules.len(), PARENTS_MAX);
-        assert_eq!(all.elsewhere(7, at(1)).len(), PARENTS_MAX);
+        assert_eq!((all.rules.len(), all.elsewhere(7, at(1)).len()), (1, 0));
+        (0..100).for_each(|id| all.receive(id, &[("a".into(), huge)], at(1)));
+        assert_eq!(all.elsewhere(100, at(1))[0].1.ops_per_sec, 100 * RATE_MAX);
+        (0..100).for_each(|id| all.remove_proxy(id));
         let twice = [told(1, None), told(2, None)].concat();
         all.receive(1, &twice, at(1));
         assert_eq!(all.elsewhere(2, at(1))[0].1.ops_per_sec, 2);
+        // What is known of a rule stays with other rules beside it, and goes with the dependency.
+        all.set_rules(&RuleSet::parse(&RULES.replace("jobid={b}", "jobid={c}")).unwrap());
+        assert_eq!(all.elsewhere(2, at(1))[0].1.ops_per_sec, 2);
+        all.set_rules(&RuleSet::default());
+        assert_eq!(all.elsewhere(2, at(1)), []);
     }
 }

@@ -91,6 +91,8 @@ impl ShareAllocator {
         for member in known {
             proxies.restore(member, term, now);
         }
+        let mut parents = ParentActivity::default();
+        parents.set_rules(&rules);
         ShareAllocator {
             settings,
             term,
@@ -99,7 +101,7 @@ impl ShareAllocator {
             proxies,
             shares: ShareTable::default(),
             metadata: TotalService::default(),
-            parents: ParentActivity::default(),
+            parents,
             next_division: now,
             next_sweep: now + SWEEP,
             next_liveness_check: None,
@@ -163,6 +165,7 @@ impl ShareAllocator {
         self.advance(now);
         self.rules = rules;
         self.shares.set_rules(&self.rules);
+        self.parents.set_rules(&self.rules);
         self.divide();
     }
 

@@ -183,7 +183,10 @@ impl ControllerSession {
         // What is not answered soon may be lost.
         let lost = self.sent.front().is_some_and(|(_, at, _)| self.now.since(*at) > rest);
         let wait = if lost { rest.get() / 4 } else { rest.get() };
-        let follows = !self.parents.is_empty() && !idle;
+        let is_fresh = |idle: Nanos| idle <= rest + rest;
+        // A parent need not have a limit, and its children are to hear of it.
+        let is_followed = self.parents.iter().any(|(_, of)| of.idle.is_none_or(is_fresh));
+        let follows = is_followed || (!self.parents.is_empty() && !idle);
         let can_wait = (idle || steady) && !self.ack_due && !follows;
         if can_wait && self.now.since(self.reported).get() < wait {
             return None;
@@ -232,7 +235,7 @@ impl ControllerSession {
         }
         // Until the first revision, each assignment is answered at once.
         self.ack_due |= self.revision == 0 && order.number > self.order;
-        if order.number > self.order && order.revision > 0 {
+        if order.number > self.order && !order.learning {
             self.remote_parents.clone_from(&order.parents);
             self.parents_due = true;
         }
@@ -382,6 +385,7 @@ impl ControllerSession {
         self.unlisted = self.effective_part(self.unlisted);
         self.mode = SessionMode::Assigned;
         self.due_all = true;
+        self.parents_due = true;
     }
 
     fn note_reply(&mut self, order: &Assignment) {

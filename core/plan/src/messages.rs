@@ -97,7 +97,7 @@ pub struct Assignment {
     /// Metadata service that the proxy's classes had from other proxies.
     pub remote_service: Vec<(Scope, RemoteService)>,
     /// The activity, at all other proxies, of rules on which others depend. Without activity a rule
-    /// is left out. An assignment without a revision names none, and changes nothing.
+    /// is left out. While the controller learns it names none, and changes nothing.
     pub parents: Vec<(Arc<str>, RuleActivity)>,
 }
 

@@ -215,7 +215,7 @@ impl ReportDecoder {
             holdings,
             uses,
             served,
-            parents: parents(&form.parents),
+            parents: parents(&form.parents)?,
         })
     }
 
@@ -240,6 +240,7 @@ impl ReportDecoder {
             return Ok(subject.clone());
         }
         let subject: AccountSubject = whole(&bytes.0, "a subject")?;
+        check_subject(&subject)?;
         Ok(intern(&mut self.subjects, &bytes.0, subject.into()))
     }
 }
@@ -311,7 +312,7 @@ impl AssignmentForm<'_> {
             fallback: part(self.fallback)?,
             grants: grants.collect::<Result<_, WrongMessage>>()?,
             remote_service: remote.collect::<Result<_, WrongMessage>>()?,
-            parents: parents(&self.parents),
+            parents: parents(&self.parents)?,
         })
     }
 }
@@ -361,11 +362,33 @@ fn parent_forms(parents: &[(Arc<str>, RuleActivity)]) -> Vec<ParentForm<'_>> {
     forms.collect()
 }
 
-fn parents(forms: &[ParentForm<'_>]) -> Vec<(Arc<str>, RuleActivity)> {
+fn parents(forms: &[ParentForm<'_>]) -> Result<Vec<(Arc<str>, RuleActivity)>, WrongMessage> {
     let parent = |&(rule, ops_per_sec, bytes_per_sec, idle): &ParentForm<'_>| {
-        (rule.into(), RuleActivity { ops_per_sec, bytes_per_sec, idle: idle.map(Nanos::new) })
+        if rule.is_empty() || rule.len() > NAME_BYTES_MAX {
+            return Err(WrongMessage::new(rule.len(), "bytes of a rule's name: 1 to 255"));
+        }
+        let idle = idle.map(Nanos::new);
+        Ok((rule.into(), RuleActivity { ops_per_sec, bytes_per_sec, idle }))
     };
     forms.iter().map(parent).collect()
+}
+
+/// Checks what a subject is kept under for as long as its proxy is known.
+fn check_subject(subject: &AccountSubject) -> Result<(), WrongMessage> {
+    let AccountSubject { export, class, .. } = subject;
+    if export.len() > NAME_BYTES_MAX {
+        return Err(WrongMessage::new(export.len(), "bytes of an export's name: at most 255"));
+    }
+    if class.len() > CLASS_BYTES_MAX {
+        return Err(WrongMessage::new(class.len(), "bytes of a class's name: at most 4096"));
+    }
+    let control = export.chars().chain(class.chars()).find(|letter| letter.is_control());
+    match control {
+        Some(letter) => {
+            Err(WrongMessage::new(u32::from(letter), "a letter of a name, not a control"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn usage_form(usage: &UsageReport) -> UsageForm<'static> {
@@ -466,6 +489,10 @@ fn total(form: (u64, u64)) -> ServiceTotal {
     ServiceTotal { generation: form.0, cost: Nanos::new(form.1) }
 }
 
+/// The longest name of a rule or an export.
+const NAME_BYTES_MAX: usize = 255;
+/// The longest name of a class: its rule's, and a value of each field that it is made for.
+const CLASS_BYTES_MAX: usize = 4_096;
 /// The most entries of each kind, as many as a controller lists; more are decoded again each time.
 const INTERNED_MAX: usize = 131_072;
 
@@ -585,6 +612,29 @@ mod tests {
         // Lengths that nothing follows.
         assert!(decoder.decode(&from, &[0xff; 64]).is_err());
         assert!(decoder.decode(&from, &[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+    }
+
+    #[test]
+    fn names_that_are_kept_are_bounded() {
+        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let mut refused = |change: &dyn Fn(&mut ProxyReport)| {
+            let mut wrong = report();
+            change(&mut wrong);
+            decoder.decode(&from, &wrong.encode()).unwrap_err().to_string()
+        };
+        let long: Arc<str> = "r".repeat(256).into();
+        let error = refused(&|wrong| wrong.targets[0].1.parents[0].0 = long.clone());
+        assert!(error.contains("1 to 255"), "{error}");
+        let subject = |wrong: &mut ProxyReport, change: &dyn Fn(&mut AccountSubject)| {
+            let line = &mut wrong.usage.as_mut().unwrap().lines[0];
+            change(Arc::make_mut(&mut line.subject));
+        };
+        let error = refused(&|wrong| subject(wrong, &|of| of.export = long.clone()));
+        assert!(error.contains("at most 255"), "{error}");
+        let error = refused(&|wrong| subject(wrong, &|of| of.class = "c".repeat(4_097).into()));
+        assert!(error.contains("at most 4096"), "{error}");
+        let error = refused(&|wrong| subject(wrong, &|of| of.class = "a\nb".into()));
+        assert!(error.contains("control"), "{error}");
     }
 
     #[test]

@@ -250,7 +250,8 @@ impl PlanActor {
         let mut targets = BTreeMap::new();
         for (target, report) in said.reports {
             if !self.targets.contains_key(&target) {
-                if self.targets.len() >= TARGETS_MAX {
+                let others = self.targets.keys().filter(|known| ***known != *ALL_TARGETS);
+                if *target != *ALL_TARGETS && others.count() >= TARGETS_MAX {
                     tracing::warn!(
                         target = &*target,
                         TARGETS_MAX,
@@ -518,8 +519,8 @@ const REGISTERED: u64 = 8;
 const RESTORE: Duration = Duration::from_secs(5);
 /// The most messages that are taken at once before a decision.
 const BATCH: usize = 256;
-/// The most proxies of all targets.
-const MEMBERS_MAX: usize = 8_192;
+/// The most proxies of all targets; each is one of its targets and one of those with limits.
+const MEMBERS_MAX: usize = 16_384;
 const TARGETS_MAX: usize = 64;
 /// The most proxies of one record, which is 1 MiB at most.
 const RECORD_PROXIES_MAX: usize = 1_024;

@@ -24,7 +24,7 @@ use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
 
-/// The known proxies, once for each of their targets, and once for their limits, whose target is `*`.
+/// The known proxies, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
 pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
     Ok(Json(listed(plan_view(&shared).await?)))
@@ -105,7 +105,8 @@ pub(super) async fn report(
         let message = format!("{} replies; {REPLIES_MAX} are the maximum", body.replies.len());
         return Err(invalid("replies", message));
     }
-    if body.targets.len() > TARGETS_MAX {
+    // And one for its limits.
+    if body.targets.len() > TARGETS_MAX + 1 {
         let message = format!("{} targets; {TARGETS_MAX} are the maximum", body.targets.len());
         return Err(invalid("targets", message));
     }
