@@ -36,8 +36,8 @@ const SLICE: usize = 1_024;
 
 impl Dispatcher {
     /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Where only
-    /// values differ (rates, bursts, weights), O(rules): thousands of classes and meters get them
-    /// with the next polls. Poll afterwards.
+    /// values differ (rates, bursts, weights), O(rules), and O(classes) where rules depend on others:
+    /// thousands of classes and meters get them with the next polls. Poll afterwards.
     ///
     /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths of the
     /// rules then in force. Take subjects again where `path={…}` is used.
@@ -76,6 +76,7 @@ impl Dispatcher {
         if let Some(before) = self.values.take() {
             changed.extend(before.changed);
             changed.sort();
+            changed.dedup();
         }
         self.terms.set_rules(rules, self.now);
         self.values = Some(ValueChange { changed, classes: 0, meters: 0 });
@@ -124,6 +125,9 @@ impl Dispatcher {
     /// # Panics
     /// If there is no such target.
     pub fn set_target(&mut self, target: TargetId, params: TargetParams, now: Time) {
+        if *self.lanes.params(target) == params {
+            return;
+        }
         self.advance(now);
         self.lanes.set_target(target, params);
         self.weigh_again();

@@ -87,7 +87,8 @@ impl Dispatcher {
         self.advance(now);
         let both = [writer, waiter].map(|subject| self.registry.find(subject));
         let [writer_is, waiter_is] = both.map(|subject| self.registry.identity(subject).clone());
-        if writer_is == waiter_is {
+        let targets = both.map(|subject| self.registry.target(subject));
+        if writer_is == waiter_is || targets[0] != targets[1] {
             self.finish_call();
             return writer;
         }
@@ -95,7 +96,7 @@ impl Dispatcher {
         let (others, _) = self.prospect(both[1], kind, amount);
         let goes = others < own;
         self.observation.count_donation(PendingDonation {
-            target: self.registry.target(both[0]),
+            target: targets[0],
             writer: writer_is,
             waiter: waiter_is,
             file: file.clone(),

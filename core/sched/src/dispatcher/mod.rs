@@ -308,6 +308,11 @@ impl Dispatcher {
         self.lanes.next_choice(self.now).is_some()
     }
 
+    /// The same for one target.
+    pub fn has_work_at(&self, target: TargetId) -> bool {
+        self.lanes.next_choice_at(target.index(), self.now).is_some()
+    }
+
     /// How many requests wait.
     pub fn queued(&self) -> usize {
         self.lanes.queued()

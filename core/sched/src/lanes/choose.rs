@@ -109,8 +109,8 @@ impl Lanes {
 
     /// The next step of a target.
     #[inline]
-    fn next_choice_at(&self, at: usize, now: Time) -> Option<(LanePlace, Choice)> {
-        let target = &self.targets[at];
+    pub(crate) fn next_choice_at(&self, at: usize, now: Time) -> Option<(LanePlace, Choice)> {
+        let target = self.targets.get(at)?;
         let order = [target.next_lane, 1 - target.next_lane];
         let place = |lane| LanePlace { target: TargetId::new(at), lane };
         if let Some(lane) = order.into_iter().find(|lane| !target.states[*lane].urgent.is_empty()) {

@@ -9,7 +9,8 @@
 //! once, a flood of closes would put a shared meter into debt, and the other classes of the meter
 //! would wait for it. So the charge stays with the class of the close: until it is paid, each
 //! request of this class counts up to twice, against its turn at the meter, too. A class that opens
-//! and closes pays for both in full. A change of rules forgives what is not paid.
+//! and closes pays for both in full. A change of rules forgives what is not paid; a change of values
+//! only what exceeds the bound.
 
 /// What a class still has to pay at a meter, in the meter's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,9 @@ impl DeferredCharge {
         self.0 = self.0.saturating_add(new).saturating_sub(old).min(most);
     }
 
-    /// Takes what a request that itself pays `own` pays in addition.
-    pub(crate) fn take(&mut self, own: u64) -> u64 {
+    /// Takes what a request that itself pays `own` pays in addition; more than `most` is not kept.
+    pub(crate) fn take(&mut self, own: u64, most: u64) -> u64 {
+        self.0 = self.0.min(most);
         let paid = self.0.min(own);
         self.0 -= paid;
         paid
@@ -43,7 +45,7 @@ mod tests {
     fn a_deferred_charge_is_paid_by_requests_that_count_twice() {
         let mut deferred = DeferredCharge::NONE;
         deferred.replace(0, 5, 100);
-        assert_eq!([2, 2, 2, 2].map(|own| deferred.take(own)), [2, 2, 1, 0]);
+        assert_eq!([2, 2, 2, 2].map(|own| deferred.take(own, 100)), [2, 2, 1, 0]);
     }
 
     #[test]
@@ -51,7 +53,9 @@ mod tests {
         let mut deferred = DeferredCharge::NONE;
         (0..1_000).for_each(|_| deferred.replace(0, 3, 100));
         deferred.replace(3, 1, 100);
-        assert_eq!(deferred.take(1_000), 98);
+        assert_eq!(deferred.take(1_000, 100), 98);
+        deferred.replace(0, 90, 100);
+        assert_eq!(deferred.take(1_000, 9), 9, "its meter is slower now");
         deferred.replace(3, 1, 100);
         assert_eq!(deferred, DeferredCharge::NONE);
     }

@@ -296,7 +296,7 @@ impl Meters {
             let index = link.meter;
             let meter = &mut self.meters[index];
             let own = meter.pacer.rate().units_of(amount);
-            let paid = link.deferred.take(own);
+            let paid = link.deferred.take(own, meter.deferred_max());
             if paid > 0 {
                 meter.charge_deferred(paid, now);
                 let more = u128::from(cost) * u128::from(paid) / u128::from(own);

@@ -122,7 +122,9 @@ impl Dependents {
             let parent = &mut self.parents[at];
             let outstanding = i64::from(parent.outstanding) + change;
             parent.outstanding = u32::try_from(outstanding).expect("a request that goes has come");
-            parent.idle_since = now;
+            if change != 0 {
+                parent.idle_since = now;
+            }
             let is_open = |child: &Child| {
                 let gate = matches!(child.parent.kind, DependencyKind::WhenIdle { .. });
                 gate && child.on == at && child.effective != child.parent.min
