@@ -199,6 +199,21 @@ enum DispatchOrder {
 }
 
 impl GateQueue {
+    /// Whether a thread that has chosen these is to wait for a read that the kernel is fetching: if
+    /// nothing else may go, or only at other targets.
+    fn takes_fetched(&self, chosen: &[RunningRequest]) -> bool {
+        let (Some(last), Some(fetched)) = (chosen.last(), self.fetching.front()) else {
+            return chosen.is_empty();
+        };
+        let target = fetched.operation.target().id;
+        let is_elsewhere = |one: &RunningRequest| one.operation.target().id != target;
+        let has_work = match &self.order {
+            DispatchOrder::Scheduled(dispatcher) => dispatcher.has_work_at(target),
+            DispatchOrder::Arrival(queue) => !queue.is_empty(),
+        };
+        last.quick && !has_work && chosen.iter().all(is_elsewhere)
+    }
+
     fn choose(&mut self, now: Time) -> Option<RunningRequest> {
         let chosen = match &mut self.order {
             DispatchOrder::Scheduled(dispatcher) => {
@@ -487,7 +502,7 @@ impl Gate {
             let Some(running) = gate.choose(now) else { break };
             chosen.push(running);
         }
-        if chosen.is_empty()
+        if gate.takes_fetched(chosen)
             && let Some(mut running) = gate.fetching.pop_front()
         {
             running.called = now;

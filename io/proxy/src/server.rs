@@ -34,7 +34,7 @@ use crate::outbox::ReplyOutbox;
 use crate::plain::EndedSessions;
 use crate::rules::ActiveRules;
 use crate::sessions::SessionTable;
-use crate::setup;
+use crate::setup::{self, TargetChange};
 use crate::sys;
 use crate::tally::ReplyTally;
 use crate::target::{Target, TargetNames};
@@ -252,6 +252,7 @@ impl Server {
         }
         let old = self.targets.read().expect("not poisoned").clone();
         let exported = self.exports();
+        let changes = TargetChange::all(&config, &old)?;
         let (exports, targets) = setup::open_exports(
             &config,
             &self.gate,
@@ -260,9 +261,8 @@ impl Server {
             &old,
             &exported,
         )?;
-        for target in &targets {
-            setup::apply(&config, target)?;
-        }
+        // Nothing fails from here on.
+        changes.into_iter().for_each(TargetChange::apply);
         self.shared.set(&limits);
         *self.limits.write().expect("not poisoned") = limits;
         *self.bounds.write().expect("not poisoned") = setup::bounds(&config);

@@ -174,16 +174,35 @@ impl NewTarget {
     }
 }
 
-/// Puts what a new configuration says about a target in force.
-pub(crate) fn apply(config: &ProxyConfig, target: &Target) -> Result<(), ProxyStartError> {
-    let Some(known) = config.target.iter().find(|known| known.name == target.name) else {
-        return Ok(());
-    };
-    let figures = TargetFigures::of(config, known)?;
-    target.writes.set(figures.write_mode, known.dirty_budget);
-    let params = figures.target;
-    target.gate.with_dispatcher(|dispatcher, now| dispatcher.set_target(target.id, params, now));
-    Ok(())
+/// What a new configuration says about a target.
+pub(crate) struct TargetChange {
+    target: Arc<Target>,
+    figures: TargetFigures,
+    dirty_budget: model::Bytes,
+}
+
+impl TargetChange {
+    /// Reads what a configuration says about the targets that it still has.
+    pub(crate) fn all(
+        config: &ProxyConfig,
+        targets: &[Arc<Target>],
+    ) -> Result<Vec<TargetChange>, ProxyStartError> {
+        let of = |target: &Arc<Target>| {
+            let known = config.target.iter().find(|known| known.name == target.name)?;
+            let (target, dirty_budget) = (target.clone(), known.dirty_budget);
+            let figures = TargetFigures::of(config, known);
+            Some(figures.map(|figures| TargetChange { target, figures, dirty_budget }))
+        };
+        targets.iter().filter_map(of).collect()
+    }
+
+    /// Puts it in force.
+    pub(crate) fn apply(self) {
+        let TargetChange { target, figures, dirty_budget } = self;
+        target.writes.set(figures.write_mode, dirty_budget);
+        let (id, params) = (target.id, figures.target);
+        target.gate.with_dispatcher(|dispatcher, now| dispatcher.set_target(id, params, now));
+    }
 }
 
 /// Figures of a target: measured, configured or built in.
