@@ -398,6 +398,7 @@ int main(int argc, char **argv)
 	}
 	close(fd); /* the map stays, and so does what is written through it */
 	map[1] = shared ? 'c' : 'p';
+	if (shared && msync(map, SIZE, MS_SYNC)) return 6;
 	return munmap(map, SIZE) ? 5 : 0;
 }
 "#;
