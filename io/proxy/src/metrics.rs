@@ -32,7 +32,7 @@ use space::Space;
 /// State that lasts from scrape to scrape.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyMetrics {
-    /// By [`TargetId`].
+    /// By the id of the target.
     targets: Vec<MetricAccounts>,
     /// Totals by the subjects' places, with the id of the subject that was there.
     seen: Vec<(Option<SubjectId>, MetricSums)>,
