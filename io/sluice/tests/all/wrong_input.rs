@@ -179,7 +179,7 @@ fn of_proxies() -> Vec<Case> {
     let told = |wrong, code, at, body: String| {
         case(wrong, REPORT, "b", code, at).sending(OF_REPORT, body).by(Role::Proxy)
     };
-    let names: Vec<String> = (0..65).map(|n| format!("t{n}")).collect();
+    let names: Vec<String> = (0..66).map(|n| format!("t{n}")).collect();
     let many: Vec<&str> = names.iter().map(String::as_str).collect();
     let of_t = report(&["t"], &[]);
     vec![
