@@ -14,12 +14,13 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use api::Listening;
 use fuse::{
     Attr, Attributes, Capabilities, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
     FuseSession, FuseWrite, Handle, InodeEntry, InodeId, OpenFlags, OpenedFile, Options, Reply,
@@ -57,12 +58,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn serve_file(socket: &Path, path: &Path) -> anyhow::Result<()> {
     let file = File::options().read(true).write(true).open(path);
     let file = Arc::new(file.with_context(|| format!("cannot open {}", path.display()))?);
-    // One that was killed leaves its socket.
-    let _ = std::fs::remove_file(socket);
-    let listener = UnixListener::bind(socket);
-    let listener = listener.with_context(|| format!("cannot listen on {}", socket.display()))?;
+    // One that was killed leaves its socket, which is replaced.
+    let listening = Listening::at(socket, 0o600)?;
     loop {
-        let (stream, _) = listener.accept().context("accept")?;
+        let (stream, _) = listening.listener().accept().context("accept")?;
         let file = Arc::clone(&file);
         std::thread::spawn(move || {
             if let Err(error) = serve(stream, &file) {
