@@ -12,28 +12,32 @@ use model::{DecayRule, Limit, MeterRule, Rate, Rule, RuleSet, SectionKind, Weigh
 /// difference: in conditions, keys, order, units or names.
 pub(super) fn changed_values(old: &RuleSet, new: &RuleSet) -> Option<Vec<(SectionKind, String)>> {
     let mut changed = Vec::new();
-    let mut compare = |kind, name: &str, is_same: bool, is_of_one_shape: bool| {
-        if !is_same {
-            changed.push((kind, name.to_owned()));
-        }
-        is_same || is_of_one_shape
-    };
-    let lens = |of: &RuleSet| [of.rules.len(), of.meters.len(), of.decays.len()];
-    let rules = old.rules.iter().zip(&new.rules);
-    let meters = old.meters.iter().zip(&new.meters);
-    let decays = old.decays.iter().zip(&new.decays);
-    let is_of_one_shape = lens(old) == lens(new)
-        && { rules }.all(|(a, b)| {
-            compare(SectionKind::Rule, &a.name, a == b, shape_of_rule(a) == shape_of_rule(b))
-        })
-        && { meters }.all(|(a, b)| {
-            compare(SectionKind::Meter, &a.name, a == b, shape_of_meter(a) == shape_of_meter(b))
-        })
-        && { decays }.all(|(a, b)| {
-            compare(SectionKind::Decay, &a.name, a == b, shape_of_decay(a) == shape_of_decay(b))
-        });
+    let is_of_one_shape = compare(&old.rules, &new.rules, shape_of_rule, |rule| {
+        changed.push((SectionKind::Rule, rule.name.clone()));
+    }) && compare(&old.meters, &new.meters, shape_of_meter, |meter| {
+        changed.push((SectionKind::Meter, meter.name.clone()));
+    }) && compare(&old.decays, &new.decays, shape_of_decay, |decay| {
+        changed.push((SectionKind::Decay, decay.name.clone()));
+    });
     changed.sort();
     is_of_one_shape.then_some(changed)
+}
+
+/// Whether sections differ in their values at most; `note` is called for those that differ.
+fn compare<T: PartialEq>(
+    old: &[T],
+    new: &[T],
+    shape_of: fn(&T) -> T,
+    mut note: impl FnMut(&T),
+) -> bool {
+    old.len() == new.len()
+        && old.iter().zip(new).all(|(before, after)| {
+            let is_same = before == after;
+            if !is_same {
+                note(after);
+            }
+            is_same || shape_of(before) == shape_of(after)
+        })
 }
 
 fn shape_of_rule(rule: &Rule) -> Rule {
