@@ -9,6 +9,15 @@
 
 use std::fmt;
 
+use model::TargetId;
+
+/// A lane of a target; at a meter, the line of the heads that wait there for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LanePlace {
+    pub(crate) target: TargetId,
+    pub(crate) lane: usize,
+}
+
 /// An index of a table.
 pub(crate) trait TableIndex: Copy + Eq + fmt::Debug {
     /// The index of that number; any but the greatest.

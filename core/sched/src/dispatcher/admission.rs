@@ -26,9 +26,8 @@
 use model::Amount;
 
 use super::Dispatcher;
-use crate::index::RequestIndex;
+use crate::index::{LanePlace, RequestIndex};
 use crate::lanes::QueuePlace;
-use crate::meters::LinePlace;
 
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
@@ -143,7 +142,7 @@ impl Dispatcher {
 
     /// The line in which the head of a queue waits at any meter.
     #[inline]
-    fn line_of(&self, place: QueuePlace) -> LinePlace {
-        LinePlace { target: self.lanes.target_of(place.class), lane: place.lane }
+    pub(super) fn line_of(&self, place: QueuePlace) -> LanePlace {
+        LanePlace { target: self.lanes.target_of(place.class), lane: place.lane }
     }
 }

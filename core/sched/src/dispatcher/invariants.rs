@@ -6,7 +6,6 @@
 use super::Dispatcher;
 use crate::index::{ChainIndex, TableIndex as _};
 use crate::lanes::{LANES, QUEUES, QueuePlace};
-use crate::meters::LinePlace;
 
 impl Dispatcher {
     /// Panics if the dispatcher contradicts itself. O(everything).
@@ -22,7 +21,7 @@ impl Dispatcher {
                 let waits = self.meters.holds(lane, place.waiter());
                 assert_eq!(waits, self.lanes.is_waiting(place), "line of {place:?}");
                 if !self.lanes.is_empty(place) && !waits {
-                    let line = LinePlace { target: self.lanes.target_of(class), lane };
+                    let line = self.line_of(place);
                     passed
                         .extend(self.lanes.passed(place).map(|(chain, bits)| (line, chain, bits)));
                 }

@@ -26,12 +26,11 @@ use std::sync::Arc;
 use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, RuleSet, TargetId, Time};
 
 use crate::ids::{RequestId, SubjectId};
-use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
+use crate::index::{ClassIndex, LanePlace, RequestIndex, SubjectIndex};
 use crate::lanes::{
-    Choice, DEVICE, Dispatched, LANES, LanePlace, Lanes, NewRequest, QueuedRequest, RequestStage,
-    TargetParams,
+    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
 };
-use crate::meters::{LinePlace, Meters};
+use crate::meters::Meters;
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
 use crate::registry::Registry;
 use crate::terms::Terms;
@@ -293,7 +292,7 @@ impl Dispatcher {
             for lane in 0..LANES.len() {
                 if self.lanes.has_free_slot(target, lane) {
                     let reserved = self.lanes.reservation_deadline(target, lane, self.now);
-                    let metered = self.meters.deadline(LinePlace { target, lane });
+                    let metered = self.meters.deadline(LanePlace { target, lane });
                     let next = [least, reserved, metered].into_iter().flatten();
                     least = next.min();
                 }

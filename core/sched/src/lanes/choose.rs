@@ -19,7 +19,7 @@ use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest, RequestStage};
 use super::{Lanes, TargetLanes};
 use crate::ids::{ClassId, RequestId, SubjectId};
-use crate::index::{ClassIndex, OptionalIndex, RequestIndex, SubjectIndex};
+use crate::index::{ClassIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::observation::{AREA_MAX_NS, Observation, WAIT_MIN_NS, WaitedHead};
 
 /// A dispatched request: perform it, then call `complete` or `miss`.
@@ -45,13 +45,6 @@ pub struct Dispatched {
     pub queued: Nanos,
     /// How its rule wants writes to reach the backend; `None`: as the target says.
     pub write_mode: Option<WriteMode>,
-}
-
-/// A lane of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LanePlace {
-    pub(crate) target: TargetId,
-    pub(crate) lane: usize,
 }
 
 /// The next step of a lane.

@@ -11,8 +11,8 @@ use super::Lanes;
 use super::class::{ClassQueue, NO_SIZE};
 use super::lane::DEVICE;
 use super::request::{QueuePlace, RequestStage};
-use crate::index::{ChainIndex, OptionalIndex, RequestIndex};
-use crate::meters::{LinePlace, MeterPayer};
+use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex};
+use crate::meters::MeterPayer;
 use crate::observation::{CausePlace, MeterId, Observation, ReadyCause, WaitedArea};
 
 /// A head that has meters to pay.
@@ -46,7 +46,7 @@ impl Lanes {
         MeterPayer {
             chain: request.chain.known(),
             at: fifo.at,
-            line: LinePlace { target: own.target, lane: place.lane },
+            line: LanePlace { target: own.target, lane: place.lane },
             waiter: place.waiter(),
             cost: request.cost,
             number: request.number,

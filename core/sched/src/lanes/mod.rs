@@ -34,8 +34,8 @@ use crate::observation::Observation;
 use crate::slab::Parts;
 use crate::tags::EffectiveWeight;
 
+pub(crate) use choose::Choice;
 pub use choose::Dispatched;
-pub(crate) use choose::{Choice, LanePlace};
 pub(crate) use class::ClassTerms;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub(crate) use lane::{DEVICE, LANES};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use model::{TargetId, Time};
 
+use super::Meters;
 use super::meter::{Meter, MeterLine};
-use super::{LinePlace, Meters};
-use crate::index::{ChainIndex, MeterIndex, TableIndex as _};
+use crate::index::{ChainIndex, LanePlace, MeterIndex, TableIndex as _};
 use crate::tags::time_key;
 
 impl Meters {
@@ -21,7 +21,7 @@ impl Meters {
     pub(crate) fn check(
         &self,
         chain_refs: impl Fn(ChainIndex) -> u32,
-        passed: &[(LinePlace, ChainIndex, u8)],
+        passed: &[(LanePlace, ChainIndex, u8)],
         now: Time,
     ) {
         let mut links = vec![0u32; self.links.span()];
@@ -34,7 +34,7 @@ impl Meters {
             assert_eq!(link.refs, links[index.raw() as usize], "references on link {index:?}");
             meters[link.meter.raw() as usize] += 1;
         }
-        let mut held: BTreeMap<(u32, LinePlace), u32> = BTreeMap::new();
+        let mut held: BTreeMap<(u32, LanePlace), u32> = BTreeMap::new();
         for (line, chain, passed) in passed {
             for (at, link) in self.chains[*chain].links().iter().enumerate() {
                 let meter = self.links[*link].meter.raw();
@@ -74,9 +74,9 @@ impl Meters {
 }
 
 /// The lines of a meter with their places.
-fn placed(meter: &Meter) -> impl Iterator<Item = (LinePlace, &MeterLine)> {
+fn placed(meter: &Meter) -> impl Iterator<Item = (LanePlace, &MeterLine)> {
     meter.lines().enumerate().flat_map(|(target, lines)| {
-        let place = move |lane| LinePlace { target: TargetId::new(target), lane };
+        let place = move |lane| LanePlace { target: TargetId::new(target), lane };
         lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
     })
 }

@@ -6,8 +6,9 @@
 
 use model::{Limit, Nanos, Share, Time};
 
-use super::{LinePlace, deferred};
+use super::deferred;
 use crate::heap::Heap;
+use crate::index::LanePlace;
 use crate::keys::MeterKey;
 use crate::pacer::{CATCH_UP_NS, Pacer};
 use crate::tags::VirtualTime;
@@ -109,7 +110,7 @@ impl Meter {
     }
 
     #[inline]
-    pub(crate) fn line(&self, at: LinePlace) -> &MeterLine {
+    pub(crate) fn line(&self, at: LanePlace) -> &MeterLine {
         match at.target.index().checked_sub(1) {
             None => &self.lines[at.lane],
             Some(more) => &self.more_lines[more][at.lane],
@@ -117,7 +118,7 @@ impl Meter {
     }
 
     #[inline]
-    pub(crate) fn line_mut(&mut self, at: LinePlace) -> &mut MeterLine {
+    pub(crate) fn line_mut(&mut self, at: LanePlace) -> &mut MeterLine {
         match at.target.index().checked_sub(1) {
             None => &mut self.lines[at.lane],
             Some(more) => &mut self.more_lines[more][at.lane],
@@ -200,7 +201,7 @@ impl Meter {
     }
 
     /// Counts a ready head in (1) or out (-1).
-    pub(crate) fn count_passed_head(&mut self, at: LinePlace, change: i32) {
+    pub(crate) fn count_passed_head(&mut self, at: LanePlace, change: i32) {
         let line = self.line_mut(at);
         let held = line.passed_heads.checked_add_signed(change);
         line.passed_heads = held.expect("a head is counted out after it was counted in");

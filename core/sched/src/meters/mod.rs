@@ -22,7 +22,7 @@ use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Tim
 
 use crate::heap::{Heap, HeapPositions};
 use crate::idle::IdleList;
-use crate::index::{ChainIndex, ClassIndex, LinkIndex, MeterIndex, TableIndex as _};
+use crate::index::{ChainIndex, ClassIndex, LanePlace, LinkIndex, MeterIndex, TableIndex as _};
 use crate::keys::{MeterKey, MeterOwner};
 use crate::slab::Slab;
 use crate::tags::{EffectiveWeight, VirtualTime, time_key, time_of_key};
@@ -55,13 +55,6 @@ struct MeterDeadlines {
     positions: HeapPositions,
 }
 
-/// In which of its lines a head waits at a meter: those of one lane of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LinePlace {
-    pub(crate) target: TargetId,
-    pub(crate) lane: usize,
-}
-
 /// What the rules and a controller grant at one meter.
 #[derive(Clone, Debug)]
 pub(crate) struct MeterTerms {
@@ -78,7 +71,7 @@ pub(crate) struct MeterPayer {
     pub(crate) chain: ChainIndex,
     /// The position in the chain of the meter at which it waits.
     pub(crate) at: u8,
-    pub(crate) line: LinePlace,
+    pub(crate) line: LanePlace,
     /// The number of its queue among waiters.
     pub(crate) waiter: u32,
     pub(crate) cost: u64,
@@ -90,7 +83,7 @@ pub(crate) struct MeterPayer {
 /// A waiter whose meter lets it go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueWaiter {
-    pub(crate) line: LinePlace,
+    pub(crate) line: LanePlace,
     pub(crate) waiter: u32,
     /// It is its turn; otherwise it may try, since the meter has its whole burst.
     pub(crate) is_in_turn: bool,
@@ -204,12 +197,12 @@ impl Meters {
     pub(crate) fn next_waiter(&mut self, now: Time) -> Option<DueWaiter> {
         let index = self.due_meter(now)?;
         let meter = &mut self.meters[index];
-        let mut chosen: Option<((u128, u32), LinePlace)> = None;
+        let mut chosen: Option<((u128, u32), LanePlace)> = None;
         for (target, lines) in meter.lines().enumerate() {
             for (lane, line) in lines.iter().enumerate() {
                 let Some(first) = line.waiting.first() else { continue };
                 if chosen.is_none_or(|(least, _)| first < least) && meter.release_at(line) <= now {
-                    chosen = Some((first, LinePlace { target: TargetId::new(target), lane }));
+                    chosen = Some((first, LanePlace { target: TargetId::new(target), lane }));
                 }
             }
         }
@@ -222,7 +215,7 @@ impl Meters {
     }
 
     /// When a waiter of that lane of a target may go next.
-    pub(crate) fn deadline(&self, line: LinePlace) -> Option<Time> {
+    pub(crate) fn deadline(&self, line: LanePlace) -> Option<Time> {
         let of = &self.deadlines[line.target.index()][line.lane];
         of.meters.first().map(|(key, _)| time_of_key(key))
     }
@@ -232,7 +225,7 @@ impl Meters {
         &mut self,
         chain: ChainIndex,
         passed: u8,
-        line: LinePlace,
+        line: LanePlace,
         change: i32,
     ) {
         let chain = self.chains[chain];
