@@ -18,10 +18,8 @@ use std::time::{Duration, Instant};
 
 use ::sim::{Backlog, Policy, Scenario, World};
 use anyhow::{Context as _, bail, ensure};
-use model::{
-    Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, Nid, OpKind, PathSet, Rate,
-    Rule, RuleSet, TargetId, Time,
-};
+use model::{Amount, Identity, JobId, KindSet, Lane, Nid, OpKind, PathSet, Rate, TargetId, Time};
+use rules::{KeyField, Limit, Match, Rule, RuleSet};
 use rustix::time::{ClockId, clock_gettime};
 use sched::{Arrival, Costs, Dispatcher, TargetParams};
 

@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_the_comparison_are_rules() {
-        assert!(model::RuleSet::parse(CACHED).is_ok());
+        assert!(rules::RuleSet::parse(CACHED).is_ok());
     }
 
     #[test]

@@ -6,9 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sluice_model::{
-    Identity, JobId, KeyEdit, Nid, OpKind, PathSet, RuleEdit, RuleFileError, RulePosition, RuleSet,
-};
+use sluice_model::{Identity, JobId, Nid, OpKind, PathSet};
+use sluice_rules::{KeyEdit, RuleEdit, RuleFileError, RulePosition, RuleSet};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

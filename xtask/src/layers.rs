@@ -1,9 +1,10 @@
 //! Layering: a crate depends on strictly lower layers only, and core stays pure.
 //!
-//!   L4  sluice
-//!   L3  proxy  mount  controller  lustre  capi
-//!   L2  sim*   api    fuse   chart
-//!   L1  sched* plan*  pcc*   trace*  bounds*  usage*
+//!   L5  sluice
+//!   L4  proxy  mount  controller  lustre  capi
+//!   L3  sim*   api    fuse   chart
+//!   L2  sched* plan*  pcc*   trace*  bounds*  usage*
+//!   L1  rules*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
 //! Beside them stand `bench` and `testkit`, which may use any layer; what ships may use
@@ -26,22 +27,23 @@ use crate::{purity, source};
 const LAYERS: &[(&str, u32)] = &[
     ("core/model", 0),
     ("core/ninep", 0),
-    ("core/bounds", 1),
-    ("core/sched", 1),
-    ("core/plan", 1),
-    ("core/pcc", 1),
-    ("core/trace", 1),
-    ("core/usage", 1),
-    ("core/sim", 2),
-    ("io/api", 2),
-    ("io/chart", 2),
-    ("io/fuse", 2),
-    ("io/proxy", 3),
-    ("io/mount", 3),
-    ("io/controller", 3),
-    ("io/lustre", 3),
-    ("io/capi", 3),
-    ("io/sluice", 4),
+    ("core/rules", 1),
+    ("core/bounds", 2),
+    ("core/sched", 2),
+    ("core/plan", 2),
+    ("core/pcc", 2),
+    ("core/trace", 2),
+    ("core/usage", 2),
+    ("core/sim", 3),
+    ("io/api", 3),
+    ("io/chart", 3),
+    ("io/fuse", 3),
+    ("io/proxy", 4),
+    ("io/mount", 4),
+    ("io/controller", 4),
+    ("io/lustre", 4),
+    ("io/capi", 4),
+    ("io/sluice", 5),
 ];
 
 /// Crates for tests and measurements: they use what they like, and nothing that ships uses them.
@@ -53,8 +55,9 @@ const CORE_TAKES: &[&str] = &["thiserror", "tracing"];
 /// What one core crate may take besides.
 const ONE_TAKES: &[(&str, &str)] = &[
     ("core/model", "serde"),
-    ("core/model", "toml"), // rule text, which the simulator parses too
-    ("core/sim", "serde"),  // scenarios and reports
+    ("core/rules", "serde"), // conditions and words in configuration files
+    ("core/rules", "toml"),  // rule text, which the simulator parses too
+    ("core/sim", "serde"),   // scenarios and reports
     ("core/sim", "toml"),
 ];
 

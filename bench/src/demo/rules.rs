@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_rule_parser_takes_the_text() {
-        let rules = model::RuleSet::parse(&text(2030.0)).unwrap();
+        let rules = rules::RuleSet::parse(&text(2030.0)).unwrap();
         assert_eq!(rules.rules.len(), 2);
     }
 }

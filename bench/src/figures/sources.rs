@@ -240,6 +240,7 @@ mod tests {
             "core/sched/src",
             "core/ninep/src",
             "core/model/src",
+            "core/rules/src",
             "io/api/src"
         ]));
         assert!(has(&["core/sched/Cargo.toml"]) && !has(&["io/proxy/tests"]));

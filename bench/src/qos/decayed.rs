@@ -353,8 +353,9 @@ update_interval = \"1s\"
 mod tests {
     use std::sync::Arc;
 
-    use model::{Amount, Identity, JobId, Nid, OpKind, PathSet, Rate, RuleSet, Time};
+    use model::{Amount, Identity, JobId, Nid, OpKind, PathSet, Rate, Time};
     use plan::DecayAccounts;
+    use rules::RuleSet;
 
     use super::*;
 

@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_all_limits_are_rules() {
-        let rules = model::RuleSet::parse(&rules()).unwrap();
+        let rules = rules::RuleSet::parse(&rules()).unwrap();
         assert_eq!(rules.rules.len(), LIMITS.len() + 1);
         assert_eq!(rules.rules[0].limits[0].rate.per_sec(), 1_000_000);
         assert_eq!(rules.rules[7].limits[0].rate.per_sec(), 100_000);

@@ -58,6 +58,6 @@ mod tests {
     fn the_parts_of_every_phase_are_all_of_it() {
         assert!(PHASES.iter().all(|phase| (phase.parts[0] + phase.parts[1] - 1.0).abs() < 1e-9));
         assert_eq!(PHASES[1].seats(1).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1, 1]);
-        assert_eq!(model::RuleSet::parse(RULES).unwrap().rules.len(), JOBS.len());
+        assert_eq!(rules::RuleSet::parse(RULES).unwrap().rules.len(), JOBS.len());
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn the_rules_are_rules() {
         for rules in [LIMITED, UNLIMITED] {
-            assert_eq!(model::RuleSet::parse(rules).unwrap().rules.len(), 2);
+            assert_eq!(rules::RuleSet::parse(rules).unwrap().rules.len(), 2);
         }
     }
 }

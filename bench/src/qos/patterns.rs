@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn the_rules_are_rules() {
         let weights = |way| {
-            let parsed = model::RuleSet::parse(&rules(way)).unwrap();
+            let parsed = rules::RuleSet::parse(&rules(way)).unwrap();
             parsed.rules.iter().map(|rule| rule.weight.get()).collect::<Vec<_>>()
         };
         assert_eq!(weights("weight-4"), [4, 1]);

@@ -334,7 +334,7 @@ mod tests {
         for case in CASES {
             for (at, phase) in case.phases.iter().enumerate() {
                 let text = scaled(phase.rules, Some(100.0));
-                assert!(model::RuleSet::parse(&text).is_ok(), "{}: {text}", case.name);
+                assert!(rules::RuleSet::parse(&text).is_ok(), "{}: {text}", case.name);
                 let there = |of: &str| {
                     case.jobs.iter().any(|job| job.name.starts_with(of) && job.phases.contains(&at))
                 };

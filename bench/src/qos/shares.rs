@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_rules_are_rules() {
-        let rules = model::RuleSet::parse(&rules(8)).unwrap();
+        let rules = rules::RuleSet::parse(&rules(8)).unwrap();
         assert_eq!(rules.rules[0].weight.get(), 8);
         assert_eq!(rules.rules[1].weight.get(), 1);
     }

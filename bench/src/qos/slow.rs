@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn rates_are_meters_of_reads_and_writes() {
         for rate in [SlowRate::Bytes(150_000_000), SlowRate::Ops(500)] {
-            let rules = model::RuleSet::parse(&rate.rules()).unwrap();
+            let rules = rules::RuleSet::parse(&rate.rules()).unwrap();
             assert_eq!((rules.rules.len(), rules.meters.len()), (0, 1));
         }
     }

@@ -351,7 +351,7 @@ mod tests {
         let goals: Vec<_> = row.goals.iter().map(|goal| goal.target()).collect();
         assert_eq!(goals[0], "weight p99 ≤ 0.2 × no-rules");
         assert_eq!(goals.len(), 3);
-        let parsed = model::RuleSet::parse(&rules(8, "slots = 32\n")).unwrap();
+        let parsed = rules::RuleSet::parse(&rules(8, "slots = 32\n")).unwrap();
         assert_eq!([0, 1].map(|rule| parsed.rules[rule].weight.get()), [8, 1]);
         assert_eq!(parsed.rules[1].slots, Some(32));
     }

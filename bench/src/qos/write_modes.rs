@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_all_modes_are_rules() {
-        let rules = model::RuleSet::parse(&rules()).unwrap();
+        let rules = rules::RuleSet::parse(&rules()).unwrap();
         assert_eq!(rules.rules.len(), MODES.len());
         assert_eq!(rules.rules.iter().filter(|rule| rule.write_mode.is_some()).count(), 4);
     }

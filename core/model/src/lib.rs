@@ -1,5 +1,5 @@
 //! The nouns of all crates: points and spans of time, amounts and rates, names of jobs and nodes,
-//! kinds of request, and the text of rules.
+//! kinds of request, scopes and shares.
 //!
 //! Nothing here decides anything or does I/O. Each type is valid once it is built. Each type that
 //! people write in a configuration parses and prints the same text.
@@ -10,9 +10,9 @@ mod busy_poll;
 mod civil;
 mod ids;
 mod moment;
+mod path_set;
 mod pattern;
 mod request;
-mod rule;
 mod scope;
 mod service;
 mod share;
@@ -25,15 +25,10 @@ pub use busy_poll::BusyPoll;
 pub use civil::{CivilTime, FixedZone, Zone};
 pub use ids::{Identity, JobId, Nid, ParseIdError, TargetId};
 pub use moment::{Moment, MomentError};
+pub use path_set::PathSet;
 pub use pattern::{AccessStats, ParsePatternError, Pattern};
 pub use request::{Direction, KindSet, Lane, OpKind, ParseKindError};
-pub use rule::{
-    DecayMode, DecayRule, DecayWindow, DependencyKind, Excerpt, KeyEdit, KeyField, Limit,
-    LimitMode, Match, MatchError, MeterRule, ParseWordError, PathSet, Resource, Rule,
-    RuleDependency, RuleEdit, RuleEditError, RuleFileError, RulePosition, RuleProblem, RuleSet,
-    Shadowed, WriteMode,
-};
-pub use scope::{KeyValue, Scope, SectionKind, key_of};
+pub use scope::{KeyValue, Scope, SectionKind};
 pub use service::{AccountSubject, Service};
 pub use share::{Grant, Grants, ScopeUsage, Share, SharePool};
 pub use time::{Nanos, Time};

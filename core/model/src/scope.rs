@@ -11,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Identity, JobId, KeyField, Nid, OpKind};
+use crate::{JobId, Nid, OpKind};
 
 /// One value of a class's or a meter's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,19 +50,6 @@ pub struct Scope {
     pub name: Arc<str>,
     /// The values of the section's `per`, in its order.
     pub key: Arc<[KeyValue]>,
-}
-
-/// The values of these fields for a request: the key of its class or meter.
-pub fn key_of(per: &[KeyField], who: &Identity, kind: OpKind) -> Vec<KeyValue> {
-    let value = |field: &KeyField| match field {
-        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
-        KeyField::Uid => KeyValue::Uid(who.uid),
-        KeyField::Gid => KeyValue::Gid(who.gid),
-        KeyField::Projid => KeyValue::Projid(who.projid),
-        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
-        KeyField::Opcode => KeyValue::Opcode(kind),
-    };
-    per.iter().map(value).collect()
 }
 
 impl Scope {

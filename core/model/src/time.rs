@@ -158,7 +158,7 @@ impl FromStr for Nanos {
     }
 }
 
-crate::units::serde_as_text!(Nanos, "a span of time such as 10ms, 2s or 5min");
+crate::serde_as_text!(Nanos, "a span of time such as 10ms, 2s or 5min");
 
 #[cfg(test)]
 mod tests {

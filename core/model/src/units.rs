@@ -357,6 +357,9 @@ impl FromStr for Weight {
 }
 
 /// Gives a type that parses and prints the same text a serde form of that text.
+///
+/// The second argument says what is expected, for errors.
+#[macro_export]
 macro_rules! serde_as_text {
     ($type:ty, $want:expr) => {
         impl serde::Serialize for $type {
@@ -381,7 +384,6 @@ macro_rules! serde_as_text {
         }
     };
 }
-pub(crate) use serde_as_text;
 
 serde_as_text!(Bytes, WANT_BYTES);
 serde_as_text!(Ops, WANT_OPS);

@@ -12,7 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Nanos, RuleActivity, RuleSet, Time};
+use model::{Nanos, RuleActivity, Time};
+use rules::RuleSet;
 
 /// The activity of all parents by proxy, with sums.
 #[derive(Debug, Default)]

@@ -14,7 +14,8 @@
 
 use std::sync::Arc;
 
-use model::{Nanos, Rate, RuleSet, Scope, ScopeUsage, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, Time};
+use rules::RuleSet;
 
 use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};

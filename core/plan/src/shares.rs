@@ -13,7 +13,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Grant, Nanos, Rate, RuleSet, Scope, ScopeUsage, SectionKind, Share, Time};
+use model::{Grant, Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
+use rules::RuleSet;
 
 use crate::in_use::InUseBound;
 use crate::proxies::{ProxyProgress, ProxyTable};

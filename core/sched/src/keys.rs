@@ -6,10 +6,8 @@
 
 use std::sync::Arc;
 
-use model::{
-    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope, SectionKind,
-    TargetId,
-};
+use model::{KeyValue, KindSet, Nanos, Rate, Scope, SectionKind, TargetId};
+use rules::{DecayRule, Limit, LimitMode, Rule, RuleSet};
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
 

@@ -19,9 +19,8 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use model::{
-    Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rate, RuleSet, Time, Weight,
-};
+use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rate, Time, Weight};
+use rules::RuleSet;
 use sched::{Costs, TargetParams};
 
 use crate::scheduler::{Policy, Scheduler, SimArrival};

@@ -10,7 +10,8 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, Nanos, Nid, OpKind, RuleSet, Time};
+use model::{Amount, Bytes, Identity, Nanos, Nid, OpKind, Time};
+use rules::RuleSet;
 use sched::{CostMode, Curve, LaneCosts};
 
 use crate::faults::Faults;

@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, KindSet, Lane, Nanos, OpKind, RuleSet, Time};
+use model::{Amount, Bytes, Identity, KindSet, Lane, Nanos, OpKind, Time};
+use rules::RuleSet;
 use sched::{CostMode, Costs, Curve, LaneCosts};
 use trace::{TraceOutcome, TraceRecord, TraceSubject};
 

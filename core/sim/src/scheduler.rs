@@ -15,9 +15,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, RuleSet, Scope,
-    ScopeUsage, SharePool, TargetId, Time,
+    Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, Scope, ScopeUsage,
+    SharePool, TargetId, Time,
 };
+use rules::RuleSet;
 use sched::{AccountReport, Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
 use usage::AccountTotals;
 

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{KeyEdit, RuleEdit, RulePosition};
+use rules::{KeyEdit, RuleEdit, RulePosition};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -11,7 +11,7 @@
 use std::error::Error;
 use std::fmt;
 
-use model::{RuleEditError, RuleFileError};
+use rules::{RuleEditError, RuleFileError};
 use serde::{Deserialize, Serialize};
 use serde_path_to_error::Error as PathError;
 use utoipa::ToSchema;

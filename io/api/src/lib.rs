@@ -40,6 +40,10 @@ mod scrape;
 mod socket;
 pub mod why;
 
+pub use self::rules::{
+    DecayRuleReport, ExportProjects, LimitReport, ProjectsKnown, RuleLoad, WireMeter, WireRule,
+    WireRuleDependency, WireRules,
+};
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
@@ -74,10 +78,6 @@ pub use proxy_wire::{
 };
 pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
-};
-pub use rules::{
-    DecayRuleReport, ExportProjects, LimitReport, ProjectsKnown, RuleLoad, WireMeter, WireRule,
-    WireRuleDependency, WireRules,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};

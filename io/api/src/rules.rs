@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{
+use rules::{
     DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Rule, RuleDependency, RuleSet,
 };
 use serde::{Deserialize, Serialize};

@@ -42,7 +42,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use api::{Credentials, CredentialsError, Endpoint, EventKind, HostName, SocketError};
-use model::RuleFileError;
+use rules::RuleFileError;
 
 use self::bounds::ControllerBounds;
 use crate::audit::{Audit, AuditError};

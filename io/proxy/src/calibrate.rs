@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use model::{Bytes, Nanos, OpKind, WriteMode};
+use model::{Bytes, Nanos, OpKind};
+use rules::WriteMode;
 use sched::{CostMode, Costs, Curve, LaneCosts};
 
 pub use self::ladder::SlotLoss;

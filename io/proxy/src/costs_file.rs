@@ -23,7 +23,8 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model::{Bytes, Nanos, OpKind, WriteMode};
+use model::{Bytes, Nanos, OpKind};
+use rules::WriteMode;
 use sched::{CostMode, Costs, Curve, CurveError, LaneCosts};
 use serde::Deserialize;
 

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
 use model::{
-    Amount, Bytes, Direction, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Share,
-    SharePool, TargetId, Time, WriteMode,
+    Amount, Bytes, Direction, Grants, Identity, Lane, Nanos, OpKind, PathSet, Share, SharePool,
+    TargetId, Time,
 };
+use rules::{RuleSet, WriteMode};
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
 use trace::Access;

@@ -228,7 +228,7 @@ impl LinkedFile {
 mod tests {
     use std::sync::Arc;
 
-    use model::RuleSet;
+    use rules::RuleSet;
 
     use super::*;
 

@@ -55,11 +55,11 @@ mod trace;
 mod worker;
 mod writes;
 
+pub use self::rules::RuleUpdateError;
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use controller_client::{ControllerClient, ControllerClientError};
 pub use costs_file::{CostsFile, CostsFileError};
 pub use rule_file::SavedRuleFile;
-pub use rules::RuleUpdateError;
 pub use server::{ProxyStartError, Server};
 pub use trace::{TraceError, TraceReader};
 pub use writes::{Alignment, Backing};

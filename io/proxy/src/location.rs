@@ -15,7 +15,8 @@
 use std::sync::Arc;
 
 use api::ProjectsKnown;
-use model::{PathSet, RuleSet};
+use model::PathSet;
+use rules::RuleSet;
 use rustix::fs::FileType;
 
 use crate::export::{Export, ExportNode};

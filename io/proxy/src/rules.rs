@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::WireRules;
-use model::{RuleFileError, RuleSet};
+use rules::{RuleFileError, RuleSet};
 
 use crate::rule_file::SavedRuleFile;
 use crate::server::Server;

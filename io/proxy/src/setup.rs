@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::{PrivateFileError, ProjectsKnown};
-use model::{RuleSet, SharePool};
+use model::SharePool;
+use rules::RuleSet;
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
@@ -208,7 +209,7 @@ impl TargetChange {
 /// Figures of a target: measured, configured or built in.
 struct TargetFigures {
     target: sched::TargetParams,
-    write_mode: Option<model::WriteMode>,
+    write_mode: Option<rules::WriteMode>,
 }
 
 impl TargetFigures {

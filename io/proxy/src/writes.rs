@@ -37,7 +37,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use model::{Bytes, WriteMode};
+use model::Bytes;
+use rules::WriteMode;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, IoSlice};
 

@@ -11,7 +11,7 @@ use std::io;
 use api::{ClientError, CredentialsError, ErrorCode, ErrorReport, ParseEndpointError};
 use clap::ArgMatches;
 use controller::TokenFailed;
-use model::{RuleEditError, RuleFileError};
+use rules::{RuleEditError, RuleFileError};
 
 use crate::log;
 
@@ -114,7 +114,7 @@ fn of_client(error: &ClientError) -> ErrorReport {
 mod tests {
     use anyhow::Context as _;
     use clap::{CommandFactory as _, FromArgMatches as _};
-    use model::RuleSet;
+    use rules::RuleSet;
 
     use super::*;
     use crate::Cli;

@@ -6,7 +6,7 @@
 //!   import ────────────────────────────────► text ┘             └─ --file: locked, then renamed over
 //! ```
 //!
-//! Both use the same edit, from text to text ([`model::RuleEdit`]).
+//! Both use the same edit, from text to text ([`rules::RuleEdit`]).
 
 mod check;
 mod keys;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use api::WireRules;
 use clap::Subcommand;
-use model::{RuleEdit, RulePosition, RuleSet};
+use rules::{RuleEdit, RulePosition, RuleSet};
 use serde_json::json;
 
 use keys::RuleKeyArgs;

@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_rules_are_rules() {
         for slots in ["", "reserved_slots = 1\n"] {
-            assert_eq!(model::RuleSet::parse(&super::rules(slots)).unwrap().rules.len(), 2);
+            assert_eq!(rules::RuleSet::parse(&super::rules(slots)).unwrap().rules.len(), 2);
         }
     }
 }

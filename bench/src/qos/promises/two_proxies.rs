@@ -86,6 +86,6 @@ const SETTLE: Duration = Duration::from_secs(5);
 mod tests {
     #[test]
     fn the_rules_are_rules() {
-        assert_eq!(model::RuleSet::parse(super::RULES).unwrap().rules.len(), 2);
+        assert_eq!(rules::RuleSet::parse(super::RULES).unwrap().rules.len(), 2);
     }
 }

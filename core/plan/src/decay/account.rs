@@ -12,7 +12,8 @@
 
 use std::collections::VecDeque;
 
-use model::{DecayMode, DecayWindow, Nanos, Time};
+use model::{Nanos, Time};
+use rules::{DecayMode, DecayWindow};
 
 use super::exp2::Fraction;
 

@@ -21,10 +21,8 @@ mod exp2;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use model::{
-    Amount, DecayMode, DecayRule, DecayWindow, Identity, Nanos, OpKind, PathSet, Rate, RuleSet,
-    Scope, Time, key_of,
-};
+use model::{Amount, Identity, Nanos, OpKind, PathSet, Rate, Scope, Time};
+use rules::{DecayMode, DecayRule, DecayWindow, RuleSet, key_of};
 
 use account::DecayAccount;
 pub use event::{DecayEvent, DecayLevel};

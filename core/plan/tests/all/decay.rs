@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Identity, JobId, KeyValue, Nid, OpKind, PathSet, Rate, RuleSet, Scope, Time};
+use model::{Amount, Identity, JobId, KeyValue, Nid, OpKind, PathSet, Rate, Scope, Time};
+use rules::RuleSet;
 use sluice_plan::{DecayAccounts, DecayEvent, DecayLevel, UsageMinute};
 
 const MB: u64 = 1_000_000;

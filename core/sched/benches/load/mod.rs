@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use model::{
-    Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
-    PathSet, Rate, Rule, RuleSet, TargetId, Time,
+    Amount, Identity, JobId, KindSet, Lane, Nanos, Nid, OpKind, PathSet, Rate, TargetId, Time,
 };
+use rules::{KeyField, Limit, Match, MeterRule, Rule, RuleSet};
 use sluice_sched::{Arrival, Costs, Dispatcher, MeterPayers, SubjectId, TargetParams};
 
 pub(crate) struct Load {

@@ -14,7 +14,8 @@
 
 use std::sync::Arc;
 
-use model::{RuleSet, SectionKind, TargetId, Time};
+use model::{SectionKind, TargetId, Time};
+use rules::RuleSet;
 
 use super::Dispatcher;
 use crate::index::{ClassIndex, RequestIndex, SubjectIndex};

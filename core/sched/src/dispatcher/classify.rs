@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use model::{Identity, OpKind, PathSet, RuleSet, TargetId};
+use model::{Identity, OpKind, PathSet, TargetId};
+use rules::RuleSet;
 
 use super::Dispatcher;
 use crate::ids::SubjectId;

@@ -23,7 +23,8 @@ mod reports;
 
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, RuleSet, TargetId, Time};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, TargetId, Time};
+use rules::RuleSet;
 
 use crate::ids::{RequestId, SubjectId};
 use crate::index::{ClassIndex, LanePlace, RequestIndex, SubjectIndex};

@@ -12,7 +12,8 @@
 //! S among the ready heads and does not move for reservations and urgent requests. The bound on F
 //! limits how long service beyond its weight (a reservation, a time alone) counts against a class.
 
-use model::{Lane, Nanos, OpKind, TargetId, Time, WriteMode};
+use model::{Lane, Nanos, OpKind, TargetId, Time};
+use rules::WriteMode;
 
 use super::class::{LaneClass, NO_SIZE};
 use super::lane::{DEVICE, LANES};

@@ -10,7 +10,8 @@
 //! A class has at most one entry in its lane's ready heaps: its earliest-arrived ready head.
 //! Requests live in one slab and are linked both ways, so any of them can leave in O(1).
 
-use model::{Direction, OpKind, Share, TargetId, Time, Weight, WriteMode};
+use model::{Direction, OpKind, Share, TargetId, Time, Weight};
+use rules::WriteMode;
 
 use super::remote_delay::RemoteDelay;
 use super::request::{QUEUES, QueuedRequest};

@@ -5,7 +5,8 @@
 //!                       one for each class and meter ┘
 //! ```
 
-use model::{RuleSet, Time};
+use model::Time;
+use rules::RuleSet;
 
 use super::deferred::DeferredCharge;
 use super::meter::Meter;

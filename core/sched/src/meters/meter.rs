@@ -4,7 +4,8 @@
 //! Its virtual time counts the cost of what *it* let through. So weights hold among classes that
 //! share a meter, whatever happens beside it.
 
-use model::{Limit, Nanos, Share, Time};
+use model::{Nanos, Share, Time};
+use rules::Limit;
 
 use super::deferred;
 use crate::heap::Heap;

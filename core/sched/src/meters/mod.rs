@@ -18,7 +18,8 @@ mod meter;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use model::{Amount, Limit, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
+use model::{Amount, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
+use rules::Limit;
 
 use crate::heap::{Heap, HeapPositions};
 use crate::idle::IdleList;

@@ -301,4 +301,4 @@ pub(crate) const AREA_MAX_NS: u64 = 10_000_000;
 /// A cause that delayed nothing for longer starts a new span.
 const PAUSE_MAX: Nanos = Nanos::from_secs(1);
 /// Meters that are kept apart for one class: as many as one request can pay.
-const METERS_MAX: usize = model::RuleSet::METERS_MAX;
+const METERS_MAX: usize = rules::RuleSet::METERS_MAX;

@@ -17,7 +17,8 @@ use std::collections::btree_map::Entry;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nid, OpKind, PathSet, Rule, RuleSet, TargetId, key_of};
+use model::{Identity, JobId, Nid, OpKind, PathSet, TargetId};
+use rules::{Rule, RuleSet, key_of};
 
 use crate::idle::{IDLE_MAX, IdleList};
 use crate::ids::{ClassId, SubjectId};

@@ -19,7 +19,8 @@
 
 use std::sync::Arc;
 
-use model::{DependencyKind, Nanos, Rate, RuleActivity, RuleDependency, RuleSet, Time};
+use model::{Nanos, Rate, RuleActivity, Time};
+use rules::{DependencyKind, RuleDependency, RuleSet};
 
 /// How often the service of parents is read.
 const WINDOW_NS: u64 = 100_000_000;

@@ -13,9 +13,10 @@ mod values;
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, Limit, LimitMode, OpKind, PathSet, Rate, Rule, RuleActivity, RuleSet,
-    Scope, SectionKind, Share, SharePool, TargetId, Time, Weight, key_of,
+    Amount, Grants, Identity, OpKind, PathSet, Rate, RuleActivity, Scope, SectionKind, Share,
+    SharePool, TargetId, Time, Weight,
 };
+use rules::{Limit, LimitMode, Rule, RuleSet, key_of};
 
 use crate::keys::{ClassKey, MeterKey, decay_ceiling, limits_of};
 use crate::lanes::{ClassTerms, ReservationTerms};

@@ -6,7 +6,8 @@
 //!   new ─ values replaced ─┘      └─ no: everything is classified again
 //! ```
 
-use model::{DecayRule, Limit, MeterRule, Rate, Rule, RuleSet, SectionKind, Weight};
+use model::{Rate, SectionKind, Weight};
+use rules::{DecayRule, Limit, MeterRule, Rule, RuleSet};
 
 /// The sections whose values differ, by kind and name, in order. `None` if there is any other
 /// difference: in conditions, keys, order, units or names.

@@ -1,7 +1,8 @@
 //! Accounts: what each subject was served in each of its classes.
 
 use crate::server::*;
-use model::{Amount, Bytes, KeyField, Lane, Nanos, OpKind, PathSet, Rule, Service, Time};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, PathSet, Service, Time};
+use rules::{KeyField, Rule};
 use sluice_sched::{AccountReport, Arrival, Dispatcher, SubjectId};
 
 const UNIT_NS: u64 = 1_000_000;
@@ -107,7 +108,7 @@ fn a_subject_of_many_classes_has_one_account_for_the_rest() {
     let mut desk = Desk::new(vec![]);
     let a = desk.subject("a");
     for round in 0..40 {
-        let rule = Rule::new(&format!("r{round:02}"), model::Match::any());
+        let rule = Rule::new(&format!("r{round:02}"), rules::Match::any());
         desk.sched.set_rules(rules(vec![rule], vec![]), desk.now);
         desk.serve(a, OpKind::Read, 10);
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, RuleSet, Service, Time};
+use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Service, Time};
+use rules::RuleSet;
 
 use crate::server::T;
 use sluice_sched::{Arrival, Costs, Dispatcher, RequestId, SubjectId, TargetParams};

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use crate::server::{T, UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
-use model::{
-    Amount, KeyField, KeyValue, KindSet, Lane, Limit, Match, Nanos, OpKind, PathSet, Rule, RuleSet,
-    Time,
-};
+use model::{Amount, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Time};
+use rules::{KeyField, Limit, Match, Rule, RuleSet};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
 
 const UNIT_NS: u64 = 10_000_000;

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
 use crate::server::*;
-use model::{OpKind, Rule};
+use model::OpKind;
+use rules::Rule;
 
 const UNIT_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;

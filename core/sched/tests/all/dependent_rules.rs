@@ -3,7 +3,8 @@
 //! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
 
 use crate::server::*;
-use model::{DependencyKind, Nanos, OpKind, Rule, RuleActivity, RuleDependency};
+use model::{Nanos, OpKind, RuleActivity};
+use rules::{DependencyKind, Rule, RuleDependency};
 
 const UNIT_NS: u64 = 10_000_000;
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::server::{T, UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
-use model::{Amount, Bytes, JobId, Lane, OpKind, PathSet, RuleSet, SectionKind, Time};
+use model::{Amount, Bytes, JobId, Lane, OpKind, PathSet, SectionKind, Time};
+use rules::RuleSet;
 use sluice_sched::{Arrival, Dispatcher, MeterPayers, RequestId, SubjectId, WaitCause};
 
 /// Two jobs: one writes, one waits.

@@ -5,9 +5,9 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grant, Grants, KeyField, KeyValue, Lane, Nanos, OpKind, PathSet, Rate, Rule, RuleSet,
-    Scope, ScopeUsage, Share,
+    Amount, Grant, Grants, KeyValue, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage, Share,
 };
+use rules::{KeyField, Rule, RuleSet};
 use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use crate::server::{T, UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
-use model::{
-    Bytes, DependencyKind, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rule,
-    RuleDependency, RuleSet, Scope, SectionKind,
-};
+use model::{Bytes, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Scope, SectionKind};
+use rules::{DependencyKind, Rule, RuleDependency, RuleSet};
 use sluice_sched::{MeterPayers, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
 const UNIT_NS: u64 = 1_000_000;

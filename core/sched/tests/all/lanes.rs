@@ -4,7 +4,8 @@
 //! over ten slots.
 
 use crate::server::*;
-use model::{OpKind, Rate, Rule};
+use model::{OpKind, Rate};
+use rules::Rule;
 
 const UNIT_NS: u64 = 10_000_000;
 

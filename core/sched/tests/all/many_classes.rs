@@ -2,7 +2,8 @@
 //! that it moves between the line and the ready ones, not in time.
 
 use crate::server::{T, UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
-use model::{Amount, KeyField, Lane, Limit, Match, MeterRule, Nanos, OpKind, PathSet, Rule, Time};
+use model::{Amount, Lane, Nanos, OpKind, PathSet, Time};
+use rules::{KeyField, Limit, Match, MeterRule, Rule};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
 const CLASSES: usize = 2_000;

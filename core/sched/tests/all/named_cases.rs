@@ -4,7 +4,8 @@
 //! it and runs for 100 ms in its slot), as in the model those tables come from.
 
 use crate::server::*;
-use model::{KindSet, Limit, MeterRule, OpKind, Rate, Rule};
+use model::{KindSet, OpKind, Rate};
+use rules::{Limit, MeterRule, Rule};
 
 const UNIT_NS: u64 = 10_000_000;
 

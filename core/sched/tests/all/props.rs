@@ -10,11 +10,11 @@ use crate::server::{
     T, UNIT_BYTES, World, grant, limit, ms, ops, rule, rules, shared, target, usage, who,
 };
 use model::{
-    Amount, DependencyKind, Grant, Grants, KindSet, Lane, Limit, LimitMode, Nanos, OpKind, PathSet,
-    Rate, Rule, RuleDependency, RuleSet, Scope, Share, Time,
+    Amount, Grant, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, Share, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use rules::{DependencyKind, Limit, LimitMode, Rule, RuleDependency, RuleSet};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, TargetParams};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];

@@ -4,10 +4,8 @@
 //! Unless it says otherwise, the server gives 100 unit requests a second over D = 10 slots.
 
 use crate::server::*;
-use model::{
-    Amount, Bytes, DependencyKind, Lane, Limit, LimitMode, MeterRule, Nanos, OpKind, PathSet, Rule,
-    RuleDependency,
-};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, PathSet};
+use rules::{DependencyKind, Limit, LimitMode, MeterRule, Rule, RuleDependency};
 use sluice_sched::{Arrival, CostMode, Curve, TargetParams};
 
 const UNIT_NS: u64 = 10_000_000;
@@ -45,7 +43,7 @@ fn assert_near(got: &[u64], want: &[u64], slack: u64) {
 #[test]
 fn a_tbf_rule_is_a_meter_for_each_key() {
     let per_job = Rule {
-        per: vec![model::KeyField::Jobid],
+        per: vec![rules::KeyField::Jobid],
         limits: vec![limit(ops(20))],
         ..Rule::new("jobs", "jobid={io.*}".parse().unwrap())
     };

@@ -6,7 +6,8 @@
 //! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
 
 use crate::server::*;
-use model::{Nanos, OpKind, Rate, Rule};
+use model::{Nanos, OpKind, Rate};
+use rules::Rule;
 
 const UNIT_NS: u64 = 1_000_000;
 const SLOTS: u32 = 16;

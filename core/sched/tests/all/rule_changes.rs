@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::{Limit, OpKind, Rule, RuleSet};
+use model::OpKind;
+use rules::{Limit, Rule, RuleSet};
 
 const UNIT_NS: u64 = 10_000_000;
 

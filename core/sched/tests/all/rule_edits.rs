@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::{KeyEdit, Nanos, OpKind, RuleEdit, RulePosition, RuleSet};
+use model::{Nanos, OpKind};
+use rules::{KeyEdit, RuleEdit, RulePosition, RuleSet};
 
 const UNIT_NS: u64 = 10_000_000;
 

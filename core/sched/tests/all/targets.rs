@@ -21,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(all: Vec<model::Rule>, meters: Vec<model::MeterRule>) -> Pair {
+    fn new(all: Vec<rules::Rule>, meters: Vec<rules::MeterRule>) -> Pair {
         let targets = [target(4, UNIT_NS), target(4, UNIT_NS)];
         let sched = Dispatcher::new(targets, rules(all, meters));
         Pair { sched, now: Time::ZERO, running: Vec::new(), served: [0; 4], stuck: None }
@@ -168,7 +168,7 @@ fn a_target_that_is_added_later_has_the_limits_that_are_known() {
 #[test]
 fn a_reservation_is_one_at_each_target() {
     let matcher = "jobid={a}".parse().expect("a valid value");
-    let reserved = model::Rule { reservation: Some(ops(2_000)), ..model::Rule::new("a", matcher) };
+    let reserved = rules::Rule { reservation: Some(ops(2_000)), ..rules::Rule::new("a", matcher) };
     let mut pair = Pair::new(vec![reserved, rule("b", 9)], vec![]);
     for (at, target) in [(0, T), (2, OTHER)] {
         pair.queue(target, "a", at, 16);

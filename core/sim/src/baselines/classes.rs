@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, KeyValue, LimitMode, OpKind, PathSet, Rate, RuleSet};
+use model::{Identity, KeyValue, OpKind, PathSet, Rate};
+use rules::{LimitMode, RuleSet};
 
 /// The grant of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl BaselineClasses {
             let rule = self.rules.rule_for(who, kind, *paths).map(|i| &self.rules.rules[i]);
             let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-            let values = model::key_of(per, who, kind);
+            let values = rules::key_of(per, who, kind);
             let grant = BaselineGrant {
                 weight: rule.map_or(1, |rule| rule.effective_weight().get().into()),
                 reservation: rule.and_then(|rule| rule.reserved_rate()),

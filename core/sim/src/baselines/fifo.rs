@@ -9,7 +9,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Lane, PathSet, RuleSet, Time};
+use model::{Amount, Identity, Lane, PathSet, Time};
+use rules::RuleSet;
 
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch};
 

@@ -16,7 +16,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Lane, OpKind, PathSet, RuleSet, Time};
+use model::{Amount, Identity, Lane, OpKind, PathSet, Time};
+use rules::RuleSet;
 use sched::TargetParams;
 
 use super::classes::BaselineClasses;

@@ -19,7 +19,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, RuleSet, Time};
+use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, Time};
+use rules::RuleSet;
 use sched::TargetParams;
 
 use super::classes::{BaselineClasses, BaselineGrant};

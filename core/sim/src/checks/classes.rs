@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{KeyValue, KindSet, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet};
+use model::{KeyValue, KindSet, OpKind, PathSet, Rate};
+use rules::{LimitMode, Rule, RuleSet};
 
 use super::windows::CATCH_UP;
 use crate::world::SimOwner;
@@ -104,7 +105,7 @@ impl RuleView {
         let rule = number.map(|number| &rules.rules[number]);
         let number = number.unwrap_or(usize::MAX);
         let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-        let key = model::key_of(per, who, kind);
+        let key = rules::key_of(per, who, kind);
         let next = self.classes.len() as u32;
         let class = *self.classes.entry((number, key.clone())).or_insert(next);
         let mut gauges = Vec::new();
@@ -123,7 +124,7 @@ impl RuleView {
         }
         for meter in rules.meters_for(who, kind, paths) {
             let of = &rules.meters[meter];
-            let key = model::key_of(&of.per, who, kind);
+            let key = rules::key_of(&of.per, who, kind);
             let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
             let gauge = RateCeiling { name: of.name.clone(), rate, burst, kinds };
             gauges.push(self.ceiling_index((true, meter, 0, key), gauge));

@@ -22,7 +22,8 @@ mod windows;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Lane, RuleSet, Time};
+use model::{Lane, Time};
+use rules::RuleSet;
 use sched::slots_needed;
 
 use crate::scenario::Scenario;

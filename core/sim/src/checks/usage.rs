@@ -11,11 +11,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use model::{
-    Amount, DecayMode, DecayRule, DecayWindow, Identity, Nanos, OpKind, PathSet, Rate, RuleSet,
-    Scope, Service, Time, key_of,
-};
+use model::{Amount, Identity, Nanos, OpKind, PathSet, Rate, Scope, Service, Time};
 use plan::{DecayEvent, DecayLevel, DecayStatus};
+use rules::{DecayMode, DecayRule, DecayWindow, RuleSet, key_of};
 
 use crate::world::SimOwner;
 

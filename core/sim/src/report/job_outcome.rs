@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use model::{Identity, KindSet, Limit, OpKind, PathSet, Rule, RuleSet, Time, Weight};
+use model::{Identity, KindSet, OpKind, PathSet, Time, Weight};
+use rules::{Limit, Rule, RuleSet};
 use serde::Serialize;
 
 use super::{DELAYED, JobResult, JobRule, RunResult};

@@ -17,7 +17,8 @@ mod job_outcome;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use model::{Amount, Lane, Nanos, OpKind, RuleSet, Time};
+use model::{Amount, Lane, Nanos, OpKind, Time};
+use rules::RuleSet;
 use serde::Serialize;
 
 use crate::scenario::Scenario;

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use model::{Bytes, Identity, Nanos, Nid, OpKind, Rate, RuleSet, Time};
+use model::{Bytes, Identity, Nanos, Nid, OpKind, Rate, Time};
+use rules::RuleSet;
 use sched::{CostMode, Costs, Curve, LaneCosts};
 use toml::Spanned;
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use model::{Excerpt, RuleFileError};
+use rules::{Excerpt, RuleFileError};
 
 /// A scenario that is refused: one fault, the first that was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,8 @@ mod steps;
 
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nanos, Rule, RuleSet, Time};
+use model::{Identity, JobId, Nanos, Time};
+use rules::{Rule, RuleSet};
 use sched::Costs;
 
 use crate::faults::{FaultKind, SimFault};

@@ -13,8 +13,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Nanos, OpKind, Rate, RuleSet, Scope, Service, Time, key_of};
+use model::{Amount, Identity, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::{DecayAccounts, DecayEvent, DecayLevel, UsageMinute};
+use rules::{RuleSet, key_of};
 use usage::{UsageCollector, UsageReport, UsageReporter};
 
 use super::World;

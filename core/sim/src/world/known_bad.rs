@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Nanos, OpKind, PathSet, Rate, RuleSet, Time};
+use model::{Amount, Identity, Nanos, OpKind, PathSet, Rate, Time};
+use rules::RuleSet;
 use sched::Dispatcher;
 
 use super::World;

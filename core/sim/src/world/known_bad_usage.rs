@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use model::RuleSet;
+use rules::RuleSet;
 use sched::Dispatcher;
 
 use super::World;

@@ -55,7 +55,7 @@ pub struct World {
     proxies: Vec<SimProxy>,
     /// The first proxy of each target.
     first_proxy: Vec<u32>,
-    pub(crate) rules: Arc<model::RuleSet>,
+    pub(crate) rules: Arc<rules::RuleSet>,
     clients: Vec<SimClient>,
     /// Each client's interface; empty where no job has one.
     wires: Vec<Nic>,

@@ -22,11 +22,9 @@ use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
 use api::{EventKind, WireScope};
-use model::{
-    Amount, DecayMode, DecayRule, DecayWindow, KeyField, Nanos, OpKind, PathSet, Rate, Resource,
-    Scope, SectionKind, Service, Time, key_of,
-};
+use model::{Amount, Nanos, OpKind, PathSet, Rate, Scope, SectionKind, Service, Time};
 use plan::{DecayAccounts, DecayLevel, DecayStatus};
+use rules::{DecayMode, DecayRule, DecayWindow, KeyField, Resource, key_of};
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;

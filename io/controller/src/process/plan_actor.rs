@@ -527,8 +527,9 @@ const RECORD_PROXIES_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use model::{RuleSet, Scope};
+    use model::Scope;
     use plan::{ControllerSession, SessionSettings};
+    use rules::RuleSet;
 
     use super::*;
     use crate::process::queue::queue;

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use api::{ErrorCode, ErrorReport, EventKind, MadeToken, NewToken, WireRules};
-use model::{RuleFileError, RuleSet, Share};
+use model::Share;
+use rules::{RuleFileError, RuleSet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::{Bytes, Nanos, WriteMode};
+use model::{Bytes, Nanos};
+use rules::WriteMode;
 
 use super::load::LoadWindow;
 use super::scratch::{ScratchFiles, write_whole};

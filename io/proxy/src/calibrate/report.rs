@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use model::{Nanos, WriteMode};
+use model::Nanos;
+use rules::WriteMode;
 use serde_json::{Value, json};
 
 use super::{Calibration, ModeFigures, SizeFigures};

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use model::{Bytes, Excerpt};
+use model::Bytes;
+use rules::Excerpt;
 use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, ConfigLocation, ProxyConfig, Squash};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use model::Excerpt;
+use rules::Excerpt;
 
 /// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]

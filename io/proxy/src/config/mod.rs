@@ -19,7 +19,8 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use api::{Credentials, Endpoints, MetricsAddress, ServerAddress};
-use model::{Bytes, Excerpt, Nanos, WriteMode};
+use model::{Bytes, Nanos};
+use rules::{Excerpt, WriteMode};
 
 use crate::writes::DIRTY_BUDGET;
 use settings::settings;

@@ -12,7 +12,7 @@ use api::{
     RuleLoad, TargetReport, Threads, WireClass, WireClasses, WireRules, WireSubject, WireSubjects,
     WireUsage,
 };
-use model::RuleSet;
+use rules::RuleSet;
 
 use super::ProxyControl;
 use crate::config::{ConfiguredCosts, ProxyConfig};

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream as Stream;
 use std::sync::Mutex;
 
 use api::{ApiClient, ClientError, ErrorCode};
-use model::RuleSet;
+use rules::RuleSet;
 
 use super::*;
 

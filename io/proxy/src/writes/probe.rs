@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::{Bytes, WriteMode};
+use model::Bytes;
+use rules::WriteMode;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 

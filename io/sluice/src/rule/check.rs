@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use api::{ApiClient, ExportProjects, ProjectsKnown, ServerAddress, WireRules};
-use model::{DependencyKind, RuleSet};
+use rules::{DependencyKind, RuleSet};
 use serde_json::{Value, json};
 
 use super::list::{never_matches, shadowed};

@@ -1,7 +1,7 @@
 //! Converts the flags of `start` and `change` to lines of a rule file, with `api::key_edit`.
 
 use api::key_edit;
-use model::KeyEdit;
+use rules::KeyEdit;
 
 /// The keys of a rule; `none` removes a key.
 #[derive(Debug, Default, clap::Args)]
@@ -91,7 +91,7 @@ impl RuleKeyArgs {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use model::{RuleEdit, RulePosition};
+    use rules::{RuleEdit, RulePosition};
 
     use super::*;
 

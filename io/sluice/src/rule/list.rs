@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use api::{DecayRuleReport, LimitReport, RuleLoad, WireRule, WireRuleDependency, WireRules};
-use model::{Nanos, Rule, RuleSet};
+use model::Nanos;
+use rules::{Rule, RuleSet};
 
 use crate::top::table;
 

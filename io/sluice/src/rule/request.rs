@@ -14,9 +14,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use api::WireRules;
-use model::{
-    Amount, Bytes, Identity, JobId, KeyField, Limit, Nid, OpKind, Ops, Rate, Rule, RuleSet,
-};
+use model::{Amount, Bytes, Identity, JobId, Nid, OpKind, Ops, Rate};
+use rules::{KeyField, Limit, Rule, RuleSet};
 use serde::Serialize;
 
 use super::list::{effective, percent};
@@ -331,7 +330,7 @@ fn nid(text: &str) -> Result<Nid, &'static str> {
 }
 
 fn key(per: &[KeyField], who: &Identity, kind: OpKind) -> String {
-    let values = model::key_of(per, who, kind);
+    let values = rules::key_of(per, who, kind);
     values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use api::{ApiClient, Endpoints, ServerAddress, WireRules};
-use model::{RuleEditError, RuleSet};
 use proxy::SavedRuleFile;
+use rules::{RuleEditError, RuleSet};
 
 use crate::credentials::{CredentialArgs, named_controller};
 use crate::failure::CommandError;

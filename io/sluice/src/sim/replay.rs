@@ -16,7 +16,7 @@ use ::proxy::{CostsFile, TraceReader};
 use ::sim::{Policy, Recording, Recordings, RunResult};
 use anyhow::{Context, anyhow, ensure};
 use chart::job_chart;
-use model::RuleSet;
+use rules::RuleSet;
 
 use super::Args;
 use super::compare::{RunOf, SimComparison, TargetComparison};

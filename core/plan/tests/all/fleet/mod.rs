@@ -14,7 +14,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, RuleSet, Scope, ScopeUsage, Share, Time};
+use model::{Nanos, Scope, ScopeUsage, Share, Time};
+use rules::RuleSet;
 use sluice_plan::{
     AllocatorSettings, Assignment, ControllerSession, ProxySnapshot, SessionSettings,
     ShareAllocator, ShareReport,

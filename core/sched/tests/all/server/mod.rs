@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Amount, Bytes, Grants, Identity, JobId, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
-    OpKind, PathSet, Rate, Rule, RuleSet, Scope, ScopeUsage, SharePool, TargetId, Time, Weight,
+    Amount, Bytes, Grants, Identity, JobId, KindSet, Lane, Nanos, Nid, OpKind, PathSet, Rate,
+    Scope, ScopeUsage, SharePool, TargetId, Time, Weight,
 };
+use rules::{Limit, Match, MeterRule, Rule, RuleSet};
 use sluice_sched::{
     Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, TargetParams,
 };

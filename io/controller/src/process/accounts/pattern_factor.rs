@@ -10,8 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{AccessStats, Nanos, OpKind, RuleSet, Scope, Service, Time};
+use model::{AccessStats, Nanos, OpKind, Scope, Service, Time};
 use plan::DecayAccounts;
+use rules::RuleSet;
 
 use super::rule_of;
 

@@ -10,10 +10,8 @@
 use std::collections::BTreeMap;
 
 use api::WireScope;
-use model::{
-    DecayMode, DecayRule, DecayWindow, KeyField, KeyValue, Nanos, Resource, RuleSet, Scope,
-    SectionKind, Service, Time,
-};
+use model::{KeyValue, Nanos, Scope, SectionKind, Service, Time};
+use rules::{DecayMode, DecayRule, DecayWindow, KeyField, Resource, RuleSet};
 
 use crate::ledger::{Ledger, LedgerError, Minute, SubjectKind};
 

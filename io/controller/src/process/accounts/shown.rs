@@ -6,8 +6,9 @@
 //! ```
 
 use api::{ControllerEvent, DecayAccountTable, DecayChange, EventKind, WireDecayAccount, WireKey};
-use model::{DecayRule, Scope, Time};
+use model::{Scope, Time};
 use plan::{DecayEvent, DecayLevel, DecayStatus};
+use rules::DecayRule;
 
 pub(super) fn controller_event(event: &DecayEvent) -> Option<ControllerEvent> {
     let kind = match event.stage {

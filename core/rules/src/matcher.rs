@@ -16,11 +16,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use model::{Identity, KindSet, OpKind, PathSet};
+
 use super::glob::Glob;
 use super::language;
 use super::nid::{NidParts, NidPattern};
-use super::path::{PathPattern, PathSet};
-use crate::{Identity, KindSet, OpKind};
+use super::path::PathPattern;
 
 /// A condition on identity, kind and path: the language of docs/RULES.md.
 ///
@@ -400,12 +401,13 @@ fn write_items<T: fmt::Display>(
     f.write_str("}")
 }
 
-crate::units::serde_as_text!(Match, "a condition such as jobid={dd.*}&opcode={read}");
+model::serde_as_text!(Match, "a condition such as jobid={dd.*}&opcode={read}");
 
 #[cfg(test)]
 mod tests {
+    use model::{JobId, Nid};
+
     use super::*;
-    use crate::{JobId, Nid};
 
     fn ann() -> Identity {
         let nid = Nid::tcp("192.168.1.7".parse().unwrap());

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use model::Weight;
 use toml::de::DeTable;
 
 use super::decay;
@@ -21,7 +22,6 @@ use super::limit;
 use super::path::PathPattern;
 use super::section::{Section, SectionEntry, position_in_text};
 use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, limit_mode};
-use crate::Weight;
 
 /// Reads a whole file.
 pub(super) fn parse(source: &str) -> Result<RuleSet, RuleFileError> {

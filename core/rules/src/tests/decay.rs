@@ -1,9 +1,8 @@
 //! `[[decay]]`: what is read, what is refused and where, what is written.
 
-use crate::{
-    DecayMode, DecayWindow, Identity, JobId, Nanos, Nid, OpKind, PathSet, Pattern, Rate, Resource,
-    RuleSet,
-};
+use model::{Identity, JobId, Nanos, Nid, OpKind, PathSet, Pattern, Rate};
+
+use crate::{DecayMode, DecayWindow, Resource, RuleSet};
 
 /// Two decays in their canonical form.
 const CANONICAL: &str = r#"[[decay]]

@@ -1,13 +1,11 @@
 //! Properties: any text is read or refused without a panic, and what was read is
 //! written so that it reads the same.
 
+use model::{Identity, JobId, Nid, OpKind, PathSet, Weight};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::{
-    Identity, JobId, KeyEdit, Match, Nid, OpKind, PathSet, Rule, RuleEdit, RulePosition, RuleSet,
-    Shadowed, Weight,
-};
+use crate::{KeyEdit, Match, Rule, RuleEdit, RulePosition, RuleSet, Shadowed};
 
 /// One predicate, in any of the spellings.
 fn predicate() -> impl Strategy<Value = String> {

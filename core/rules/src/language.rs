@@ -16,11 +16,12 @@
 
 use std::ops::Range;
 
+use model::{KindSet, OpKind};
+
 use super::glob::Glob;
 use super::matcher::{Conjunction, Id, Match, MatchError, PathList, Predicate};
 use super::nid::NidPattern;
 use super::path::PathPattern;
-use crate::{KindSet, OpKind};
 
 /// Reads a whole condition.
 pub(super) fn parse(text: &str) -> Result<Match, MatchError> {

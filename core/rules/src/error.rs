@@ -11,10 +11,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use model::{ParsePatternError, ParseUnitError};
+
 use super::matcher::MatchError;
 use super::words::ParseWordError;
-use crate::ParsePatternError;
-use crate::ParseUnitError;
 
 /// A line of a text with carets under the part at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -344,7 +344,7 @@ pub enum RuleProblem {
     )]
     TooManyMeters {
         /// The kind of request.
-        kind: crate::OpKind,
+        kind: model::OpKind,
         /// The number of meters that it could have to pay.
         count: usize,
         /// The rule with the most limits that it pays, if any has one, and how many these are.

@@ -1,9 +1,8 @@
 //! Files that are read, and what the set then says of requests.
 
-use crate::{
-    Direction, Identity, JobId, KeyField, KindSet, Limit, Match, Nid, OpKind, PathSet, Rate,
-    RuleSet, Shadowed, Weight, WriteMode,
-};
+use model::{Direction, Identity, JobId, KindSet, Nid, OpKind, PathSet, Rate, Weight};
+
+use crate::{KeyField, Limit, Match, RuleSet, Shadowed, WriteMode};
 
 const WHOLE: &str = r#"
 # A site's rules.

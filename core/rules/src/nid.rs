@@ -271,8 +271,9 @@ fn not_an_address(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::Nid;
+
     use super::*;
-    use crate::Nid;
 
     fn matches(pattern: &str, nid: &Nid) -> bool {
         NidPattern::new(pattern).unwrap().matches(&NidParts::of(nid.as_str()))

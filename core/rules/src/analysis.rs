@@ -5,10 +5,11 @@
 //!   dispatcher keeps room for no more. How many match at once is bounded from above:
 //!   meters whose conditions exclude each other are never paid together.
 
+use model::OpKind;
+
 use super::index::RuleIndex;
 use super::matcher::Conjunction;
 use super::{DecayRule, MeterRule, Rule, RuleSet};
-use crate::OpKind;
 
 /// A rule that never takes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

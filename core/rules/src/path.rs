@@ -5,18 +5,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use super::glob::Glob;
-
-/// Which of a rule set's `path={…}` directories contain a file: bit i for path i, at most 64.
-///
-/// Made by [`RuleSet::path_set`](super::RuleSet::path_set) when a file is walked to
-/// or opened, and good only for the set that made it.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct PathSet(pub u64);
 
 /// One directory below the export, as components that may be globs; `/` has none.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use model::{Identity, KeyValue, OpKind};
+
 /// A field of `per`, of the key that divides a rule into classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyField {
@@ -55,6 +57,19 @@ pub enum DecayWindow {
     Sliding,
 }
 
+/// The values of these fields for a request: the key of its class or meter.
+pub fn key_of(per: &[KeyField], who: &Identity, kind: OpKind) -> Vec<KeyValue> {
+    let value = |field: &KeyField| match field {
+        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
+        KeyField::Uid => KeyValue::Uid(who.uid),
+        KeyField::Gid => KeyValue::Gid(who.gid),
+        KeyField::Projid => KeyValue::Projid(who.projid),
+        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
+        KeyField::Opcode => KeyValue::Opcode(kind),
+    };
+    per.iter().map(value).collect()
+}
+
 /// The error of a word that is not one of the allowed ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}; use one of {words}")]
@@ -94,7 +109,7 @@ macro_rules! words {
             }
         }
 
-        crate::units::serde_as_text!($type, $what);
+        model::serde_as_text!($type, $what);
     };
 }
 

@@ -5,11 +5,12 @@
 
 use std::fmt::{self, Write};
 
+use model::{Bytes, Ops, Rate, Weight};
+
 use super::limit::{default_kinds, names_of};
 use super::{
     DependencyKind, KeyField, Limit, LimitMode, Match, MeterRule, Rule, RuleDependency, RuleSet,
 };
-use crate::{Bytes, Ops, Rate, Weight};
 
 impl fmt::Display for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,12 +15,13 @@
 //! made up for. `spare` is the proportional sharing of spare bandwidth; both are of Lustre's TBF
 //! (Qian et al., SC'17).
 
+use model::{Rate, Weight};
+
 use super::dependency::{PercentRange, part_of, ppm_of_part};
 use super::error::{RuleFault, RuleProblem};
 use super::limit::default_kinds;
 use super::section::{Section, SectionEntry};
 use super::{Limit, Rule};
-use crate::{Rate, Weight};
 
 /// The meaning of a rule's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

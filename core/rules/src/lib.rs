@@ -30,7 +30,8 @@ mod section;
 mod tests;
 mod words;
 
-use crate::{Amount, Identity, KindSet, Nanos, OpKind, Rate, Weight};
+use model::{Amount, Identity, KindSet, Nanos, OpKind, PathSet, Rate, Weight};
+
 pub use analysis::Shadowed;
 pub use decay::{DecayMode, DecayRule};
 pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePosition};
@@ -39,8 +40,7 @@ use index::RuleIndex;
 pub use limit_mode::LimitMode;
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
-pub use path::PathSet;
-pub use words::{DecayWindow, KeyField, ParseWordError, Resource, WriteMode};
+pub use words::{DecayWindow, KeyField, ParseWordError, Resource, WriteMode, key_of};
 
 /// A ceiling on some kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

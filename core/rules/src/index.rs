@@ -13,10 +13,11 @@
 use std::collections::BTreeMap;
 use std::iter;
 
+use model::Identity;
+
 use super::glob::Glob;
 use super::matcher::{Conjunction, Id, Predicate};
 use super::{Match, Rule};
-use crate::Identity;
 
 /// The rules of one set, by name and by the values that they name.
 #[derive(Debug)]

@@ -20,6 +20,8 @@
 
 use std::fmt;
 
+use model::{Direction, KindSet, Nanos, Pattern, Rate};
+
 use super::dependency::{PercentRange, part_of};
 use super::error::{RuleFault, RuleProblem};
 use super::export::{percent, text, write_head};
@@ -27,7 +29,6 @@ use super::limit;
 use super::section::{Section, SectionEntry, in_order};
 use super::words::{DecayWindow, Resource};
 use super::{KeyField, Match};
-use crate::{Direction, KindSet, Nanos, Pattern, Rate};
 
 /// One `[[decay]]`: a ceiling that falls with a key's past usage.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,11 @@
 //! Only reads and writes move bytes, so a byte rate counts those alone. Naming other kinds for it
 //! is an error, since it would never throttle anything.
 
+use model::{Bytes, Direction, KindSet, Nanos, OpKind, Ops, Rate};
+
 use super::error::{RuleFault, RuleProblem};
 use super::section::{Section, SectionEntry, in_order};
 use super::{Limit, language};
-use crate::{Bytes, Direction, KindSet, Nanos, OpKind, Ops, Rate};
 
 /// Reads the value of a rule's `limit`.
 pub(super) fn limits(entry: SectionEntry<'_>) -> Result<Vec<Limit>, RuleFault> {

@@ -1,8 +1,10 @@
 //! What docs/RULES.md shows is true.
 
-use crate::{OpKind, RuleSet};
+use model::OpKind;
 
-const DOCS: &str = include_str!("../../../../../docs/RULES.md");
+use crate::RuleSet;
+
+const DOCS: &str = include_str!("../../../../docs/RULES.md");
 
 /// The texts between "```toml" and "```".
 fn examples() -> impl Iterator<Item = &'static str> {

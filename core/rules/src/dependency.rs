@@ -12,10 +12,11 @@
 
 use std::ops::Range;
 
+use model::{Nanos, Rate};
+
 use super::error::{RuleFault, RuleProblem};
 use super::section::{Section, SectionEntry};
 use super::{DependencyKind, Rule, RuleDependency, limit};
-use crate::{Nanos, Rate};
 
 /// The most rules that others may depend on, in either unit: a bit each in the dispatcher.
 const PARENTS_MAX: usize = 32;
