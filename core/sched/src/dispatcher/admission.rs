@@ -27,9 +27,17 @@ use model::Amount;
 
 use super::Dispatcher;
 use crate::index::{LanePlace, RequestIndex};
-use crate::lanes::QueuePlace;
+use crate::lanes::{NewHead, QueuePlace};
 
 impl Dispatcher {
+    /// Brings a new head as far as its meters let it.
+    #[inline]
+    pub(super) fn admit_new(&mut self, head: NewHead) {
+        if !head.is_ready {
+            self.admit(head.place);
+        }
+    }
+
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
     pub(super) fn admit(&mut self, place: QueuePlace) {
         match self.line_for(place) {
@@ -85,7 +93,7 @@ impl Dispatcher {
     /// Marks a head that was ready as not ready.
     #[inline]
     pub(super) fn unready(&mut self, place: QueuePlace) {
-        if let Some((chain, passed)) = self.lanes.clear_ready(place) {
+        if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
             self.meters.count_passed_heads(chain, passed, self.line_of(place), -1);
         }
     }
@@ -135,7 +143,7 @@ impl Dispatcher {
     /// Marks a head ready; the meters that let it go in its turn make others wait until it went.
     #[inline]
     fn make_ready(&mut self, place: QueuePlace) {
-        if let Some((chain, passed)) = self.lanes.set_ready(place) {
+        if let Some((chain, passed)) = self.lanes.set_ready(place, true) {
             self.meters.count_passed_heads(chain, passed, self.line_of(place), 1);
         }
     }

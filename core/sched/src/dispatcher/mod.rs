@@ -27,7 +27,7 @@ use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, TargetId, Time};
 use rules::RuleSet;
 
 use crate::ids::{RequestId, SubjectId};
-use crate::index::{ClassIndex, LanePlace, RequestIndex, SubjectIndex};
+use crate::index::{LanePlace, RequestIndex, SubjectIndex};
 use crate::lanes::{
     Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
 };
@@ -111,7 +111,7 @@ impl Dispatcher {
         let new = NewRequest { subject, class, chain, kind, amount, lane, token };
         let index = self.lanes.insert(new, self.now);
         self.queue_up(index);
-        self.count_dependents(class, 1);
+        self.count_dependents(self.lanes.watched(class), 1);
         self.finish_call();
         self.lanes.id_of(index)
     }
@@ -154,9 +154,7 @@ impl Dispatcher {
         let index = self.lanes.running(id);
         let QueuedRequest { class, subject, lane, kind, chain, amount, .. } =
             *self.lanes.request(index);
-        let (lane, target) = (usize::from(lane), self.lanes.target_of(class));
-        self.lanes.free_slots(index, self.now, &mut self.observation);
-        self.lanes.note_served(lane, class, self.now);
+        let ended = self.lanes.end_running(index, self.now, &mut self.observation);
         if served != amount {
             self.lanes.correct(index, served, self.now, &mut self.observation);
             if let Some(chain) = chain.get() {
@@ -173,18 +171,20 @@ impl Dispatcher {
             is_delayed: request.is_delayed(),
         };
         let owned_chain = if request.owns_chain() { chain.get() } else { None };
-        let at = AccountPlace { subject, class, id: self.lanes.class_id(class) };
+        let at = AccountPlace { subject, class, id: ended.class };
         self.observation.count_completed(at, || self.registry.key(class).clone(), done);
-        self.lanes.end_running(class);
-        self.count_dependents(class, -1);
+        self.count_dependents(ended.watched, -1);
         self.lanes.remove(index);
         if let Some(chain) = owned_chain {
             self.meters.drop_chain(chain, self.now);
         }
         self.count_out(subject);
-        self.rest_unused(class);
-        if lane == DEVICE
-            && self.lanes.record_completion(index, target, done, self.now, &mut self.observation)
+        if ended.is_last {
+            self.rest_unused(class);
+        }
+        let (target, seen) = (ended.target, &mut self.observation);
+        if usize::from(lane) == DEVICE
+            && self.lanes.record_completion(index, target, done, self.now, seen)
         {
             self.weigh_again();
         }
@@ -222,7 +222,7 @@ impl Dispatcher {
         if let Some(chain) = request.chain.get().filter(|_| request.has_paid()) {
             self.meters.charge(chain, kind, amount, Amount::default(), self.now);
         }
-        self.count_dependents(class, -1);
+        self.count_dependents(self.lanes.watched(class), -1);
         self.lanes.remove(index);
         if request.owns_chain() {
             self.meters.drop_chain(request.chain.known(), self.now);
@@ -281,8 +281,8 @@ impl Dispatcher {
     }
 
     /// When to poll again even though nothing arrives or completes. That is now while there is
-    /// work or a change of values is not everywhere yet, when a meter lets a head go, or when a reservation falls due behind a head that does
-    /// not fit. `None`: no such time.
+    /// work or a change of values is not everywhere yet, when a meter lets a head go, or when a
+    /// reservation falls due behind a head that does not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.values.is_some() || self.has_work() {
             return Some(self.now);
@@ -292,10 +292,10 @@ impl Dispatcher {
         for target in self.lanes.targets() {
             for lane in 0..LANES.len() {
                 if self.lanes.has_free_slot(target, lane) {
-                    let reserved = self.lanes.reservation_deadline(target, lane, self.now);
                     let metered = self.meters.deadline(LanePlace { target, lane });
-                    let next = [least, reserved, metered].into_iter().flatten();
-                    least = next.min();
+                    least = earlier(least, metered);
+                    let reserved = self.lanes.reservation_deadline(target, lane, self.now);
+                    least = earlier(least, reserved);
                 }
             }
         }
@@ -310,7 +310,7 @@ impl Dispatcher {
 
     /// The same for one target.
     pub fn has_work_at(&self, target: TargetId) -> bool {
-        self.lanes.next_choice_at(target.index(), self.now).is_some()
+        self.lanes.next_choice_at(target, self.now).is_some()
     }
 
     /// How many requests wait.
@@ -388,17 +388,19 @@ impl Dispatcher {
             return Some(index);
         }
         let place = self.lanes.chosen_queue(at.lane, choice);
-        if !self.confirm(place) {
-            return None;
-        }
-        self.lanes.charge_choice(place, choice, self.now);
-        let index = self.lanes.head_to_start(place, self.now, &mut self.observation);
+        let index = self.lanes.head(place);
         if self.lanes.request(index).chain.is_some() {
-            self.unready(place);
+            if !self.confirm(place) {
+                return None;
+            }
+            if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
+                self.meters.forget_passed(chain, passed, self.line_of(place));
+            }
             self.charge_meters(index);
         }
-        if self.lanes.take_head(place, self.now) {
-            self.admit(place);
+        let next = self.lanes.take_head(place, choice, self.now, &mut self.observation);
+        if let Some(next) = next {
+            self.admit_new(next);
         }
         self.lanes.settle(place.class, place.lane, self.now, &mut self.observation);
         Some(index)
@@ -425,8 +427,9 @@ impl Dispatcher {
 
     /// Puts a request at the end of its queue.
     fn queue_up(&mut self, index: RequestIndex) {
-        if let Some(place) = self.lanes.queue_up(index, self.now) {
-            self.admit(place);
+        if let Some(head) = self.lanes.queue_up(index, self.now) {
+            self.admit_new(head);
+            let place = head.place;
             self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
         }
     }
@@ -460,12 +463,19 @@ impl Dispatcher {
         }
     }
 
-    /// Counts a class's requests in or out where others depend on its rule.
-    fn count_dependents(&mut self, class: ClassIndex, change: i64) {
-        let watched = self.lanes.watched(class);
+    /// Counts a request in or out at the parents, by their bits, for which it counts.
+    fn count_dependents(&mut self, watched: u64, change: i64) {
         if watched != 0 && self.terms.count_dependents(watched, change, self.now) {
             self.apply_dependents();
         }
+    }
+}
+
+/// The earlier of two times, where there is one.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

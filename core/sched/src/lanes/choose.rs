@@ -15,9 +15,9 @@
 use model::{Lane, Nanos, OpKind, TargetId, Time};
 use rules::WriteMode;
 
-use super::class::{LaneClass, NO_SIZE};
+use super::class::NO_SIZE;
 use super::lane::{DEVICE, LANES};
-use super::request::{QueuePlace, QueuedRequest, RequestStage};
+use super::request::{NewHead, QueuePlace, QueuedRequest, RequestStage};
 use super::{Lanes, TargetLanes};
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::index::{ClassIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
@@ -87,26 +87,25 @@ impl Lanes {
     /// The target and the lane whose turn it is, and its next step.
     #[inline]
     pub(crate) fn next_choice(&self, now: Time) -> Option<(LanePlace, Choice)> {
-        let first = self.next_choice_at(self.next_target, now);
-        if first.is_some() || self.targets.len() == 1 {
-            return first;
+        if self.targets.len() == 1 {
+            return self.next_choice_at(TargetId::FIRST, now);
         }
-        self.next_choice_after(self.next_target, now)
+        self.next_choice_of_many(now)
     }
 
-    /// The next step of the targets but one, which had none.
     #[inline(never)]
-    fn next_choice_after(&self, first: usize, now: Time) -> Option<(LanePlace, Choice)> {
-        let count = self.targets.len();
-        (first + 1..first + count).find_map(|at| self.next_choice_at(at % count, now))
+    fn next_choice_of_many(&self, now: Time) -> Option<(LanePlace, Choice)> {
+        let (first, count) = (self.next_target.index(), self.targets.len());
+        let mut order = (first..first + count).map(|at| TargetId::new(at % count));
+        order.find_map(|target| self.next_choice_at(target, now))
     }
 
     /// The next step of a target.
     #[inline]
-    pub(crate) fn next_choice_at(&self, at: usize, now: Time) -> Option<(LanePlace, Choice)> {
-        let target = self.targets.get(at)?;
+    pub(crate) fn next_choice_at(&self, at: TargetId, now: Time) -> Option<(LanePlace, Choice)> {
+        let target = &self.targets[at];
         let order = [target.next_lane, 1 - target.next_lane];
-        let place = |lane| LanePlace { target: TargetId::new(at), lane };
+        let place = |lane| LanePlace { target: at, lane };
         if let Some(lane) = order.into_iter().find(|lane| !target.states[*lane].urgent.is_empty()) {
             return Some((place(lane), Choice::Urgent));
         }
@@ -121,9 +120,10 @@ impl Lanes {
     /// Gives the other lane, and the next target, the next turn.
     #[inline]
     pub(crate) fn end_turn(&mut self, place: LanePlace) {
-        let at = place.target.index();
-        self.targets[at].next_lane = 1 - place.lane;
-        self.next_target = if at + 1 < self.targets.len() { at + 1 } else { 0 };
+        self.targets[place.target].next_lane = 1 - place.lane;
+        if self.targets.len() > 1 {
+            self.next_target = TargetId::new((place.target.index() + 1) % self.targets.len());
+        }
     }
 
     /// The next step of a lane without urgent requests, if any.
@@ -186,39 +186,20 @@ impl Lanes {
         QueuePlace { class, lane, queue: queue.expect("a chosen class has a ready head") }
     }
 
-    /// Charges a choice: to the reservation, or by moving v to the least start tag.
-    #[inline]
-    pub(crate) fn charge_choice(&mut self, place: QueuePlace, choice: Choice, now: Time) {
-        match choice {
-            Choice::Urgent => {}
-            Choice::Reservation { .. } => self.charge_reserve(place, now),
-            Choice::Weight { class } => self.advance_virtual_time(class, class, place.lane),
-            Choice::Backfill { class, over } => self.advance_virtual_time(class, over, place.lane),
-        }
-    }
-
-    /// Moves v to the least start tag, and counts what overtakes its class.
-    #[inline]
-    fn advance_virtual_time(&mut self, class: ClassIndex, least: ClassIndex, lane: usize) {
-        let least_start = self.classes[least].lanes[lane].start;
-        let at = self.classes[class].target.index();
+    /// Moves v to the start tag of a head that does not fit and is overtaken, and counts that.
+    fn count_overtaken(&mut self, place: QueuePlace, over: ClassIndex) {
+        let QueuePlace { class, lane, .. } = place;
+        let own = &self.classes[class];
+        let (at, size) = (own.target, own.lanes[lane].size);
+        let head = &mut self.classes[over].lanes[lane];
         let state = &mut self.targets[at].states[lane];
-        state.v = state.v.max(least_start);
-        if least != class {
-            let passed = state.slots(self.classes[class].lanes[lane].size);
-            let overtaken = &mut self.classes[least].lanes[lane].overtaken;
-            *overtaken = overtaken.saturating_add(passed);
-        }
+        state.v = state.v.max(head.start);
+        head.overtaken = head.overtaken.saturating_add(state.slots(size));
     }
 
-    /// The head of a queue that is about to go, once its waiting is counted.
+    /// Counts how long the head of a queue that is about to go has waited.
     #[inline]
-    pub(crate) fn head_to_start(
-        &mut self,
-        place: QueuePlace,
-        now: Time,
-        seen: &mut Observation,
-    ) -> RequestIndex {
+    fn count_head(&mut self, place: QueuePlace, now: Time, seen: &mut Observation) {
         let fifo = &mut self.classes[place.class].lanes[place.lane].queues[place.queue];
         fifo.wait.add_elapsed(fifo.len, now);
         let (head, last) = (fifo.head(), fifo.len == 1);
@@ -229,7 +210,6 @@ impl Lanes {
         } else if last {
             fifo.wait.clear();
         }
-        head
     }
 
     #[inline(never)]
@@ -259,23 +239,38 @@ impl Lanes {
         }
     }
 
-    /// Takes the head of a queue out, takes its slots, and moves its class on. Returns whether the
-    /// queue has another head.
+    /// Takes the head of a chosen queue out: charges the reservation or moves v to the least start
+    /// tag, takes its slots, and moves its class on. Returns the queue's next head.
     #[inline]
-    pub(crate) fn take_head(&mut self, place: QueuePlace, now: Time) -> bool {
+    pub(crate) fn take_head(
+        &mut self,
+        place: QueuePlace,
+        choice: Choice,
+        now: Time,
+        seen: &mut Observation,
+    ) -> Option<NewHead> {
+        match choice {
+            Choice::Urgent | Choice::Weight { .. } => {}
+            Choice::Reservation { .. } => self.charge_reserve(place, now),
+            Choice::Backfill { over, .. } => self.count_overtaken(place, over),
+        }
+        self.count_head(place, now, seen);
         let QueuePlace { class, lane, queue } = place;
         let Lanes { classes, targets, requests, .. } = self;
         let own = &mut classes[class];
-        let target = &mut targets[own.target.index()];
+        let target = &mut targets[own.target];
         let state = &mut target.states[lane];
         let standing = &mut own.lanes[lane];
-        let index = standing.queues[queue].head();
+        if let Choice::Weight { .. } = choice {
+            state.v = state.v.max(standing.start);
+        }
+        let fifo = &mut standing.queues[queue];
+        let index = fifo.head();
         let request = &mut requests[index];
         let phi = match request.kind.direction() {
             model::Direction::Metadata => own.full_weight,
             model::Direction::Read | model::Direction::Write => own.phi,
         };
-
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
         state.slots_in_use += slots;
@@ -296,11 +291,8 @@ impl Lanes {
             target.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
         }
         own.queued -= 1;
-        standing.ready &= !(1 << queue);
-        let fifo = &mut standing.queues[queue];
-        (fifo.passed, fifo.tried) = (0, 0);
-        fifo.unlink(index, requests, now);
-        !fifo.is_empty()
+        let next = fifo.pop(requests);
+        standing.show_head(place, next, requests)
     }
 
     /// Takes the first urgent request of a lane out, and charges its class.
@@ -310,7 +302,7 @@ impl Lanes {
         now: Time,
         seen: &mut Observation,
     ) -> RequestIndex {
-        let target = &mut self.targets[place.target.index()];
+        let target = &mut self.targets[place.target];
         let state = &mut target.states[place.lane];
         let index = state.urgent.head();
         state.urgent.unlink(index, &mut self.requests, now);
@@ -332,7 +324,7 @@ impl Lanes {
         request.started = now;
         let class = &mut self.classes[request.class];
         class.running += 1;
-        self.targets[class.target.index()].queued -= 1;
+        self.targets[class.target].queued -= 1;
         StartedRequest {
             id,
             token: request.token,
@@ -372,21 +364,14 @@ impl Lanes {
         now: Time,
         seen: &mut Observation,
     ) {
-        if lane == DEVICE && self.classes[class].lanes[lane].size == NO_SIZE {
-            self.apply_delay(class);
+        let own = &self.classes[class];
+        if lane == DEVICE && (own.lanes[lane].size == NO_SIZE || own.slots_cap != u32::MAX) {
+            self.prepare_refresh(class, now, seen);
         }
         let Lanes { classes, targets, requests, .. } = self;
-        let own = &classes[class];
-        let at = own.target.index();
-        let state = &targets[at].states[lane];
-        let fits = |own: &LaneClass, size| lane != DEVICE || own.cap_allows(state.slots(size));
-        let head = own.lanes[lane].first(requests);
-        let head = head.map(|queue| &requests[own.lanes[lane].queues[queue].head()]);
-        let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
-        if own.slots_cap != u32::MAX && (own.lanes[lane].size == NO_SIZE) != head.is_none() {
-            self.count_capped(class, lane, now, seen);
-        }
-        let (own, state) = (&mut self.classes[class], &mut self.targets[at].states[lane]);
+        let own = &mut classes[class];
+        let state = &mut targets[own.target].states[lane];
+        let head = own.fitting_head(lane, state, requests);
         let standing = &mut own.lanes[lane];
         match head {
             None if standing.size == NO_SIZE => {}
@@ -410,12 +395,22 @@ impl Lanes {
         }
     }
 
-    /// Handles that the cap on a class's slots is about to begin or to cease to delay its ready
-    /// heads.
-    fn count_capped(&mut self, class: ClassIndex, lane: usize, now: Time, seen: &mut Observation) {
-        for queue in 0..super::QUEUES {
-            if self.classes[class].lanes[lane].ready >> queue & 1 == 1 {
-                self.count_ready(QueuePlace { class, lane, queue }, now, seen);
+    /// Applies remote service to a class that returns to the device lane. Handles that the cap on
+    /// its slots is about to begin or to cease to delay its ready heads.
+    fn prepare_refresh(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
+        if self.classes[class].lanes[DEVICE].size == NO_SIZE {
+            self.apply_delay(class);
+        }
+        let own = &self.classes[class];
+        if own.slots_cap == u32::MAX {
+            return;
+        }
+        let state = &self.targets[own.target].states[DEVICE];
+        let fits = own.fitting_head(DEVICE, state, &self.requests).is_some();
+        if fits == (own.lanes[DEVICE].size == NO_SIZE) {
+            let standing = own.lanes[DEVICE];
+            for queue in standing.ready_queues() {
+                self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
             }
         }
     }
@@ -432,7 +427,7 @@ impl Lanes {
         let QueuedRequest { class, lane, kind, .. } = self.requests[index];
         let lane = usize::from(lane);
         let own = &mut self.classes[class];
-        let state = &self.targets[own.target.index()].states[lane];
+        let state = &self.targets[own.target].states[lane];
         let phi = own.phi_of(kind);
         let standing = &mut own.lanes[lane];
         if new >= old {

@@ -13,11 +13,12 @@
 use model::{Direction, OpKind, Share, TargetId, Time, Weight};
 use rules::WriteMode;
 
+use super::lane::{DEVICE, LaneState};
 use super::remote_delay::RemoteDelay;
-use super::request::{QUEUES, QueuedRequest};
+use super::request::{NewHead, QUEUES, QueuePlace, QueuedRequest};
 use super::reservation::{Reservation, ReservationTerms};
 use crate::ids::ClassId;
-use crate::index::{OptionalIndex, RequestIndex};
+use crate::index::{ChainIndex, OptionalIndex, RequestIndex};
 use crate::observation::{CausePlace, QueueWait};
 use crate::slab::Slab;
 use crate::tags::{EffectiveWeight, VirtualTime};
@@ -193,6 +194,22 @@ impl LaneClass {
     }
 }
 
+impl LaneClass {
+    /// Size and number of the ready head that arrived first, if it is within the cap on slots.
+    #[inline(always)]
+    pub(super) fn fitting_head(
+        &self,
+        lane: usize,
+        state: &LaneState,
+        requests: &Requests,
+    ) -> Option<(u8, u64)> {
+        let standing = &self.lanes[lane];
+        let head = &requests[standing.queues[standing.first(requests)?].head()];
+        let fits = lane != DEVICE || self.cap_allows(state.slots(head.size));
+        fits.then_some((head.size, head.number))
+    }
+}
+
 impl ClassLane {
     const EMPTY: ClassLane = ClassLane {
         start: VirtualTime::ZERO,
@@ -217,8 +234,25 @@ impl ClassLane {
         }
     }
 
+    /// Handles that a queue has another head, if it is not empty. One that pays no meters is ready.
+    #[inline]
+    pub(super) fn show_head(
+        &mut self,
+        place: QueuePlace,
+        head: OptionalIndex<RequestIndex>,
+        requests: &Requests,
+    ) -> Option<NewHead> {
+        let bit = 1 << place.queue;
+        self.ready &= !bit;
+        let is_ready = requests[head.get()?].unpaid_chain().is_none();
+        if is_ready {
+            self.ready |= bit;
+        }
+        Some(NewHead { place, is_ready })
+    }
+
     /// The queues whose head is ready.
-    pub(super) fn ready_queues(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn ready_queues(&self) -> impl Iterator<Item = usize> + use<> {
         let ready = self.ready;
         (0..QUEUES).filter(move |queue| ready >> queue & 1 == 1)
     }
@@ -256,6 +290,19 @@ impl ClassQueue {
         self.tail = index.into();
     }
 
+    /// Removes the head, whose waiting was counted. Returns the next one.
+    #[inline]
+    pub(super) fn pop(&mut self, requests: &mut Requests) -> OptionalIndex<RequestIndex> {
+        (self.passed, self.tried) = (0, 0);
+        self.len -= 1;
+        self.head = requests[self.head()].next;
+        match self.head.get() {
+            None => self.tail = OptionalIndex::NONE,
+            Some(head) => requests[head].prev = OptionalIndex::NONE,
+        }
+        self.head
+    }
+
     /// Removes a request at any position.
     #[inline]
     pub(super) fn unlink(&mut self, index: RequestIndex, requests: &mut Requests, now: Time) {
@@ -270,6 +317,12 @@ impl ClassQueue {
             None => self.tail = prev,
             Some(next) => requests[next].prev = prev,
         }
+    }
+
+    /// The chain of its head and the meters that this has passed in turn, if there are any.
+    #[inline]
+    pub(super) fn passed(&self, requests: &Requests) -> Option<(ChainIndex, u8)> {
+        (self.passed != 0).then(|| (requests[self.head()].chain.known(), self.passed))
     }
 
     /// The meters of its head that let it go, or let it try.

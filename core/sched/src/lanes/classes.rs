@@ -29,7 +29,7 @@ impl Lanes {
         }
         self.classes.put(index, class);
         let classes = self.classes.span();
-        for lane in &mut self.targets[target.index()].states {
+        for lane in &mut self.targets[target].states {
             lane.grow_classes(classes);
         }
     }
@@ -87,7 +87,7 @@ impl Lanes {
         part: Share,
         now: Time,
     ) {
-        let clock = self.targets[target.index()].reservation_clock.at(now);
+        let clock = self.targets[target].reservation_clock.at(now);
         if let Some(reservation) = &mut self.dormant[dormant].reservation {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
@@ -107,7 +107,7 @@ impl Lanes {
     /// Bounds the tags of a class whose weight changed by what its weight allows.
     fn bound_lag(&mut self, class: ClassIndex) {
         let own = &mut self.classes[class];
-        let states = &mut self.targets[own.target.index()].states;
+        let states = &mut self.targets[own.target].states;
         for (standing, state) in own.lanes.iter_mut().zip(states) {
             standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
             let start = standing.start.min(standing.finish.max(state.v));
@@ -128,7 +128,7 @@ impl Lanes {
             if request.class == class && request.is_reserved() {
                 request.set_reserved(false);
                 let lane = usize::from(request.lane);
-                let target = &mut self.targets[self.classes[class].target.index()];
+                let target = &mut self.targets[self.classes[class].target];
                 target.states[lane].reservation_slots_in_use -= request.slots;
             }
         }

@@ -54,11 +54,10 @@ impl Lanes {
         }
     }
 
-    /// The chain of a head and the meters that it has passed in turn, if there are any.
+    /// The head of a queue that is not empty.
     #[inline]
-    pub(crate) fn passed(&self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
-        let fifo = self.queue(place);
-        (fifo.passed != 0).then(|| (self.requests[fifo.head()].chain.known(), fifo.passed))
+    pub(crate) fn head(&self, place: QueuePlace) -> RequestIndex {
+        self.queue(place).head()
     }
 
     #[inline]
@@ -79,19 +78,18 @@ impl Lanes {
         self.classes[place.class].lanes[place.lane].waiting >> place.queue & 1 == 1
     }
 
-    /// Marks the head of a queue as ready. Returns its chain and the meters that it has passed in
-    /// turn, if there are any.
-    #[inline]
-    pub(crate) fn set_ready(&mut self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
-        self.classes[place.class].lanes[place.lane].ready |= 1 << place.queue;
-        self.passed(place)
+    /// The chain of a head and the meters that it has passed in turn, if there are any.
+    pub(crate) fn passed(&self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
+        self.queue(place).passed(&self.requests)
     }
 
-    /// Marks the head of a queue as not ready; the same is returned.
+    /// Marks the head of a queue as ready or not; the same is returned.
     #[inline]
-    pub(crate) fn clear_ready(&mut self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
-        self.classes[place.class].lanes[place.lane].ready &= !(1 << place.queue);
-        self.passed(place)
+    pub(crate) fn set_ready(&mut self, place: QueuePlace, ready: bool) -> Option<(ChainIndex, u8)> {
+        let standing = &mut self.classes[place.class].lanes[place.lane];
+        let bit = 1 << place.queue;
+        standing.ready = if ready { standing.ready | bit } else { standing.ready & !bit };
+        standing.queues[place.queue].passed(&self.requests)
     }
 
     /// Marks the head of a queue as waiting at the meter of that position in its chain.
@@ -170,7 +168,7 @@ impl Lanes {
     pub(crate) fn ready_cause(&self, place: QueuePlace, began: Time) -> ReadyCause {
         let QueuePlace { class, lane, .. } = place;
         let own = &self.classes[class];
-        let state = &self.targets[own.target.index()].states[lane];
+        let state = &self.targets[own.target].states[lane];
         let standing = &own.lanes[lane];
         if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
             return ReadyCause::Slots;

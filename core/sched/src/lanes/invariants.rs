@@ -79,7 +79,7 @@ impl Lanes {
         for queue in 0..QUEUES {
             self.check_queue(QueuePlace { class: index, lane, queue }, standing);
         }
-        let state = &self.targets[class.target.index()].states[lane];
+        let state = &self.targets[class.target].states[lane];
         let head = standing.first(&self.requests);
         let head = head.map(|queue| &self.requests[standing.queues[queue].head()]);
         let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));

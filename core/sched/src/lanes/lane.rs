@@ -137,6 +137,7 @@ impl LaneState {
 
 impl Ready {
     /// Puts a class into the heap of `size`; it must be in no other one.
+    #[inline(always)]
     pub(super) fn put(&mut self, size: u8, key: u128, class: ClassIndex) {
         self.heaps[usize::from(size)].put(key, class.raw(), &mut self.positions);
         self.occupied |= 1 << size;

@@ -23,6 +23,7 @@ mod reservation;
 mod reservation_clock;
 mod slot_controller;
 mod slots;
+mod targets;
 
 use model::{Amount, Lane, Nanos, OpKind, TargetId, Time, Weight};
 
@@ -39,7 +40,7 @@ pub use choose::Dispatched;
 pub(crate) use class::ClassTerms;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub(crate) use lane::{DEVICE, LANES};
-pub(crate) use request::{NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
+pub(crate) use request::{NewHead, NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
 pub(crate) use reservation::ReservationTerms;
 pub use slots::slots_needed;
 
@@ -49,6 +50,7 @@ use recalibrate::Observed;
 use request::RETURNED;
 use reservation_clock::ReservationClock;
 use slot_controller::SlotController;
+use targets::Targets;
 
 /// Parameters of a scheduled target: one `[[target]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +73,27 @@ pub struct TargetParams {
 /// The lanes of all targets, with all requests in them. A class is at one target.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    /// By [`TargetId`].
-    targets: Vec<TargetLanes>,
+    targets: Targets,
     requests: Requests,
     classes: Parts<ClassIndex, LaneClass>,
     dormant: Parts<DormantIndex, DormantLanes>,
     /// The number of requests that ever arrived.
     arrivals: u64,
     /// The target that is tried first: the one after the last that dispatched.
-    next_target: usize,
+    next_target: TargetId,
+    /// When the first window of a target's reservation clock is over.
+    window_ends: Time,
+}
+
+/// Of a request that runs no more: its class and target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedRequest {
+    pub(crate) class: ClassId,
+    pub(crate) target: TargetId,
+    /// Bits of the parents of other rules that it counted for.
+    pub(crate) watched: u64,
+    /// Whether its class has no other requests.
+    pub(crate) is_last: bool,
 }
 
 /// The lanes of one target.
@@ -137,9 +151,8 @@ impl Lanes {
     /// # Panics
     /// Beyond [`TargetId::MAX_COUNT`] targets.
     pub(crate) fn add_target(&mut self, params: TargetParams) -> TargetId {
-        let target = TargetId::new(self.targets.len());
-        self.targets.push(TargetLanes::new(params));
-        target
+        self.window_ends = Time::ZERO;
+        self.targets.push(TargetLanes::new(params))
     }
 
     // ---- requests come and go ----
@@ -152,23 +165,24 @@ impl Lanes {
         self.requests.insert(QueuedRequest::new(new, self.arrivals, cost, size, now))
     }
 
-    /// Puts a request at the end of its queue. Returns the queue if it is its head.
+    /// Puts a request at the end of its queue. Returns it if it is the head there.
     #[inline]
-    pub(crate) fn queue_up(&mut self, index: RequestIndex, now: Time) -> Option<QueuePlace> {
+    pub(crate) fn queue_up(&mut self, index: RequestIndex, now: Time) -> Option<NewHead> {
         let request = &self.requests[index];
         let (place, stage) = (request.place(), request.stage);
         let own = &mut self.classes[place.class];
         own.queued += 1;
-        let target = &mut self.targets[own.target.index()];
+        let target = &mut self.targets[own.target];
         target.queued += 1;
         if stage == RequestStage::Urgent {
             target.states[place.lane].urgent.push(index, &mut self.requests, now);
             return None;
         }
-        let fifo = &mut own.lanes[place.lane].queues[place.queue];
+        let standing = &mut own.lanes[place.lane];
+        let fifo = &mut standing.queues[place.queue];
         let was_empty = fifo.is_empty();
         fifo.push(index, &mut self.requests, now);
-        was_empty.then_some(place)
+        if was_empty { standing.show_head(place, index.into(), &self.requests) } else { None }
     }
 
     /// Takes a waiting request out of its queue, of which it is not the head any more.
@@ -176,7 +190,7 @@ impl Lanes {
         let request = &self.requests[index];
         let (place, stage) = (request.place(), request.stage);
         let own = &mut self.classes[place.class];
-        let target = &mut self.targets[own.target.index()];
+        let target = &mut self.targets[own.target];
         own.queued -= 1;
         target.queued -= 1;
         let fifo = match stage {
@@ -191,36 +205,34 @@ impl Lanes {
         self.requests.remove(index);
     }
 
-    /// Frees the slots of a running request.
+    /// Ends the running of a request: it frees its slots.
     #[inline]
-    pub(crate) fn free_slots(&mut self, index: RequestIndex, now: Time, seen: &mut Observation) {
+    pub(crate) fn end_running(
+        &mut self,
+        index: RequestIndex,
+        now: Time,
+        seen: &mut Observation,
+    ) -> EndedRequest {
         let request = &self.requests[index];
         let (class, lane, slots) = (request.class, usize::from(request.lane), request.slots);
         let own = &mut self.classes[class];
-        let state = &mut self.targets[own.target.index()].states[lane];
+        own.running -= 1;
+        let state = &mut self.targets[own.target].states[lane];
         state.slots_in_use -= slots;
         if request.is_reserved() {
             state.reservation_slots_in_use -= slots;
         }
-        if lane != DEVICE {
-            return;
+        state.note_served(class, now);
+        let is_last = own.running == 0 && own.queued == 0;
+        let (class_id, target) = (own.id, own.target);
+        let ended = EndedRequest { class: class_id, target, watched: own.watched, is_last };
+        if lane == DEVICE {
+            own.slots_in_use -= slots;
+            if own.slots_cap != u32::MAX {
+                self.refresh(class, lane, now, seen);
+            }
         }
-        own.slots_in_use -= slots;
-        if own.slots_cap != u32::MAX {
-            self.refresh(class, lane, now, seen);
-        }
-    }
-
-    /// Counts a running request out of its class.
-    #[inline]
-    pub(crate) fn end_running(&mut self, class: ClassIndex) {
-        self.classes[class].running -= 1;
-    }
-
-    /// Notes that a request of a class ended in a lane.
-    #[inline]
-    pub(crate) fn note_served(&mut self, lane: usize, class: ClassIndex, now: Time) {
-        self.of_class_mut(class).states[lane].note_served(class, now);
+        ended
     }
 
     /// Replaces the charge of a running request by the charge for `served`.
@@ -256,7 +268,7 @@ impl Lanes {
     ) -> Nanos {
         let QueuedRequest { class, kind, cost, amount, lane, .. } = self.requests[index];
         assert!(usize::from(lane) != DEVICE, "request {index:?} already is in the device lane");
-        self.free_slots(index, now, seen);
+        self.end_running(index, now, seen);
         let nothing = Amount::new(0, amount.ops.get().min(1));
         let attempt = self.of_class(class).params.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
@@ -265,7 +277,6 @@ impl Lanes {
             self.correct_reserve(index, Amount::default(), now);
         }
         let (cost, size) = self.of_class(class).weigh(DEVICE, kind, amount);
-        self.classes[class].running -= 1;
         let request = &mut self.requests[index];
         request.arrived = now.before(request.started.since(request.arrived));
         (request.cost, request.size, request.slots) = (cost, size, 0);
@@ -323,7 +334,7 @@ impl Lanes {
 
     /// Replaces slots and costs; [`Lanes::weigh_again`] is to follow.
     pub(crate) fn set_target(&mut self, target: TargetId, params: TargetParams) {
-        let known = &mut self.targets[target.index()];
+        let known = &mut self.targets[target];
         known.states[0].slots_max = params.threads.max(1);
         known.states[DEVICE].slots_max = params.slots_max.max(1);
         known.slot_controller = SlotController::of(&params);
@@ -333,7 +344,7 @@ impl Lanes {
 
     /// Sets the number of device slots of each target that are reserved for reservations.
     pub(crate) fn set_reserved_slots(&mut self, slots: u32) {
-        for target in &mut self.targets {
+        for target in self.targets.iter_mut() {
             target.states[DEVICE].reserved_slots = slots;
         }
     }
@@ -363,7 +374,7 @@ impl Lanes {
                 standing.size = NO_SIZE;
             }
         }
-        for target in &mut self.targets {
+        for target in self.targets.iter_mut() {
             target.queued = 0;
             for state in &mut target.states {
                 state.ready.clear();
@@ -423,7 +434,7 @@ impl Lanes {
 
     /// How many requests wait for a target.
     pub(crate) fn queued_at(&self, target: TargetId) -> usize {
-        self.targets[target.index()].queued
+        self.targets[target].queued
     }
 
     /// The ids of all targets.
@@ -433,17 +444,17 @@ impl Lanes {
 
     /// The parameters of a target.
     pub(crate) fn params(&self, target: TargetId) -> &TargetParams {
-        &self.targets[target.index()].params
+        &self.targets[target].params
     }
 
     /// D: the target's `slots_max`, or less to meet its latency.
     pub(crate) fn slots_max(&self, target: TargetId) -> u32 {
-        self.targets[target.index()].states[DEVICE].slots_max
+        self.targets[target].states[DEVICE].slots_max
     }
 
     /// Device slots of a target in use now.
     pub(crate) fn slots_in_use(&self, target: TargetId) -> u32 {
-        self.targets[target.index()].states[DEVICE].slots_in_use
+        self.targets[target].states[DEVICE].slots_in_use
     }
 
     /// The id of a class.
@@ -498,17 +509,12 @@ impl Lanes {
 
     /// Whether a lane of a target has a free slot.
     pub(crate) fn has_free_slot(&self, target: TargetId, lane: usize) -> bool {
-        self.targets[target.index()].states[lane].free() > 0
+        self.targets[target].states[lane].free() > 0
     }
 
     /// The lanes of a class's target.
     #[inline]
     fn of_class(&self, class: ClassIndex) -> &TargetLanes {
-        &self.targets[self.classes[class].target.index()]
-    }
-
-    #[inline]
-    fn of_class_mut(&mut self, class: ClassIndex) -> &mut TargetLanes {
-        &mut self.targets[self.classes[class].target.index()]
+        &self.targets[self.classes[class].target]
     }
 }

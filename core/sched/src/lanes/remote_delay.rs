@@ -74,7 +74,7 @@ impl Lanes {
     /// Moves the tags of a class that has a ready head by the delay that is due.
     pub(super) fn apply_delay(&mut self, class: ClassIndex) {
         let own = &mut self.classes[class];
-        let state = &self.targets[own.target.index()].states[DEVICE];
+        let state = &self.targets[own.target].states[DEVICE];
         if own.delay.reported == own.delay.applied {
             return;
         }

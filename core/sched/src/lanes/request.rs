@@ -65,6 +65,14 @@ pub(crate) struct QueuePlace {
     pub(crate) queue: usize,
 }
 
+/// The new head of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewHead {
+    pub(crate) place: QueuePlace,
+    /// It pays no meters, and is ready; otherwise they are to be asked.
+    pub(crate) is_ready: bool,
+}
+
 /// The queues of a class in a lane: read, write, metadata, returned.
 pub(crate) const QUEUES: usize = 4;
 /// Index of the queue of requests that missed the cache.

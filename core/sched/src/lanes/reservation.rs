@@ -154,7 +154,7 @@ impl Lanes {
         lane: usize,
         now: Time,
     ) -> Option<Time> {
-        let target = &self.targets[target.index()];
+        let target = &self.targets[target];
         let (state, clock) = (&target.states[lane], &target.reservation_clock);
         let (due, class) = state.first_reserved()?;
         let fits = self.slots_of_reservation(class, lane) <= state.free();
@@ -163,16 +163,24 @@ impl Lanes {
 
     /// The shortfall of a target's reservations in the last second, in parts per million.
     pub(crate) fn reservation_shortfall_ppm(&self, target: TargetId, now: Time) -> u64 {
-        let lanes = &self.targets[target.index()];
+        let lanes = &self.targets[target];
         lanes.reservation_clock.cut_ppm(self.reservation_lag(lanes, now), now)
     }
 
     /// Lets time pass for the reservations.
     #[inline]
     pub(crate) fn advance(&mut self, now: Time) {
-        for target in &mut self.targets {
-            target.reservation_clock.advance(now);
+        if now >= self.window_ends {
+            self.end_windows(now);
         }
+    }
+
+    /// Ends the windows of the reservations' clocks that are over.
+    #[inline(never)]
+    fn end_windows(&mut self, now: Time) {
+        let clocks = self.targets.iter_mut().map(|target| &mut target.reservation_clock);
+        let ends = clocks.map(|clock| clock.advance(now)).min();
+        self.window_ends = ends.unwrap_or(Time::ZERO);
     }
 
     /// Slots for the head of a class that goes first by its reservation.
@@ -200,7 +208,7 @@ impl Lanes {
     /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
     pub(super) fn reserve_key(&self, class: ClassIndex, lane: usize) -> Option<u128> {
         let own = &self.classes[class];
-        let state = &self.targets[own.target.index()].states[lane];
+        let state = &self.targets[own.target].states[lane];
         if own.lanes[lane].size == NO_SIZE {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
@@ -214,7 +222,7 @@ impl Lanes {
     /// Updates the position of a class among a lane's reserved ones.
     pub(super) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
-        let target = &mut self.targets[self.classes[class].target.index()];
+        let target = &mut self.targets[self.classes[class].target];
         let clock = target.reservation_clock.at(now);
         let waits_there = target.states[1 - lane].reserved_positions.holds(raw);
         let state = &mut target.states[lane];
@@ -245,7 +253,7 @@ impl Lanes {
         self.requests[index].set_reserved(true);
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
-        let target = &mut self.targets[own.target.index()];
+        let target = &mut self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
         if let Some(late) = reservation.late_since(amount) {
             target.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
@@ -263,7 +271,7 @@ impl Lanes {
     pub(super) fn correct_reserve(&mut self, index: RequestIndex, served: Amount, now: Time) {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
-        let target = &self.targets[own.target.index()];
+        let target = &self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
         let costs = &target.params.costs;
         let charge_of = |amount: Amount| match amount == Amount::default() {

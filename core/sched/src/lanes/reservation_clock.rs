@@ -15,7 +15,7 @@
 //! The shortfall follows from the time that was lost at dispatches and from what is overdue now: a
 //! device that is stuck dispatches nothing.
 
-use model::Time;
+use model::{Nanos, Time};
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
 
@@ -58,14 +58,15 @@ impl ReservationClock {
         self.lost_ns += lag.saturating_sub(RESERVATION_CATCH_UP_NS);
     }
 
-    /// Ends a window that is over.
-    pub(super) fn advance(&mut self, now: Time) {
+    /// Ends a window that is over. Returns when the next one is.
+    pub(super) fn advance(&mut self, now: Time) -> Time {
         let (since, lost) = self.window;
         let span = now.since(since).get();
         if span >= WINDOW_NS {
             self.cut_ppm = part(self.lost_ns - lost, span);
             self.window = (now, self.lost_ns);
         }
+        self.window.0 + Nanos::new(WINDOW_NS)
     }
 
     /// The part of the reservations that could not be kept in the last second, in parts per

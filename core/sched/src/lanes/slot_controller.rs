@@ -112,7 +112,7 @@ impl Lanes {
         seen: &mut Observation,
     ) -> bool {
         let CompletedRequest { kind, served, service_time: service, .. } = done;
-        let lanes = &mut self.targets[target.index()];
+        let lanes = &mut self.targets[target];
         let alone = lanes.single_request == index.into();
         if alone {
             lanes.single_request = OptionalIndex::NONE;
@@ -140,7 +140,7 @@ impl Lanes {
 
     /// Changes D; classes with a cap on slots may fit now, or no longer.
     fn set_slots(&mut self, target: TargetId, slots: u32, now: Time, seen: &mut Observation) {
-        self.targets[target.index()].states[DEVICE].slots_max = slots;
+        self.targets[target].states[DEVICE].slots_max = slots;
         for class in self.capped_classes(target) {
             self.refresh(class, DEVICE, now, seen);
         }

@@ -75,8 +75,10 @@ impl Meters {
 
 /// The lines of a meter with their places.
 fn placed(meter: &Meter) -> impl Iterator<Item = (LanePlace, &MeterLine)> {
-    meter.lines().enumerate().flat_map(|(target, lines)| {
-        let place = move |lane| LanePlace { target: TargetId::new(target), lane };
-        lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
-    })
+    (0..meter.targets()).map(|target| (target, meter.lines_of(target))).flat_map(
+        |(target, lines)| {
+            let place = move |lane| LanePlace { target: TargetId::new(target), lane };
+            lines.iter().enumerate().map(move |(lane, line)| (place(lane), line))
+        },
+    )
 }

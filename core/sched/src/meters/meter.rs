@@ -104,18 +104,24 @@ impl Meter {
         self.more_lines.push(Default::default());
     }
 
-    /// Its lines, by target and lane.
+    /// How many targets it has lines of.
     #[inline]
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &[MeterLine; 2]> {
-        std::iter::once(&self.lines).chain(&self.more_lines)
+    pub(crate) fn targets(&self) -> usize {
+        1 + self.more_lines.len()
+    }
+
+    /// Its lines of a target.
+    #[inline]
+    pub(crate) fn lines_of(&self, target: usize) -> &[MeterLine; 2] {
+        match target.checked_sub(1) {
+            None => &self.lines,
+            Some(more) => &self.more_lines[more],
+        }
     }
 
     #[inline]
     pub(crate) fn line(&self, at: LanePlace) -> &MeterLine {
-        match at.target.index().checked_sub(1) {
-            None => &self.lines[at.lane],
-            Some(more) => &self.more_lines[more][at.lane],
-        }
+        &self.lines_of(at.target.index())[at.lane]
     }
 
     #[inline]

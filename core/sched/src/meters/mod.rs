@@ -29,7 +29,7 @@ use crate::slab::Slab;
 use crate::tags::{EffectiveWeight, VirtualTime, time_key, time_of_key};
 use chain::{ClassMeter, MeterChain};
 use deferred::DeferredCharge;
-use meter::Meter;
+use meter::{Meter, MeterLine};
 
 /// All meters, and who waits at them. A meter is one over all targets; at each of them heads wait
 /// in lines of their own, since a head that may go can wait for a slot there.
@@ -43,6 +43,8 @@ pub(crate) struct Meters {
     idle: IdleList<MeterIndex>,
     /// Meters with waiters, by target and lane.
     deadlines: Vec<[MeterDeadlines; 2]>,
+    /// The earliest of them, if there is one.
+    earliest: Deadline,
     /// By lane: the position of each queue (class × 4 + direction) among its meter's waiters. A
     /// class is at one target.
     waiting_positions: [HeapPositions; 2],
@@ -54,6 +56,31 @@ struct MeterDeadlines {
     /// By the time at which the next waiter may go.
     meters: Heap,
     positions: HeapPositions,
+}
+
+/// A time or never, in the size of a time.
+#[derive(Clone, Copy, Debug)]
+struct Deadline(Time);
+
+impl Deadline {
+    /// Makes it no later than the first of a lane.
+    #[inline]
+    fn bring_forward(&mut self, of: &MeterDeadlines) {
+        if let Some(first) = of.first() {
+            self.0 = self.0.min(first);
+        }
+    }
+
+    #[inline]
+    fn is_due(self, now: Time) -> bool {
+        self.0 <= now
+    }
+}
+
+impl Default for Deadline {
+    fn default() -> Deadline {
+        Deadline(Time::MAX)
+    }
 }
 
 /// What the rules and a controller grant at one meter.
@@ -191,7 +218,7 @@ impl Meters {
     /// Whether a meter lets a waiter go.
     #[inline]
     pub(crate) fn has_due(&self, now: Time) -> bool {
-        self.due_meter(now).is_some()
+        self.earliest.is_due(now)
     }
 
     /// The next waiter that its meter lets go. It stays in line until [`Meters::leave`].
@@ -199,8 +226,8 @@ impl Meters {
         let index = self.due_meter(now)?;
         let meter = &mut self.meters[index];
         let mut chosen: Option<((u128, u32), LanePlace)> = None;
-        for (target, lines) in meter.lines().enumerate() {
-            for (lane, line) in lines.iter().enumerate() {
+        for target in 0..meter.targets() {
+            for (lane, line) in meter.lines_of(target).iter().enumerate() {
                 let Some(first) = line.waiting.first() else { continue };
                 if chosen.is_none_or(|(least, _)| first < least) && meter.release_at(line) <= now {
                     chosen = Some((first, LanePlace { target: TargetId::new(target), lane }));
@@ -217,8 +244,7 @@ impl Meters {
 
     /// When a waiter of that lane of a target may go next.
     pub(crate) fn deadline(&self, line: LanePlace) -> Option<Time> {
-        let of = &self.deadlines[line.target.index()][line.lane];
-        of.meters.first().map(|(key, _)| time_of_key(key))
+        self.deadlines[line.target.index()][line.lane].first()
     }
 
     /// Counts a ready head in (1) or out (-1) at the meters that let it go in its turn.
@@ -235,6 +261,17 @@ impl Meters {
                 let meter = self.links[*link].meter;
                 self.meters[meter].count_passed_head(line, change);
                 self.sync_waiters(meter);
+            }
+        }
+    }
+
+    /// Counts a ready head out that is about to be charged, which is when others may follow it.
+    #[inline]
+    pub(crate) fn forget_passed(&mut self, chain: ChainIndex, passed: u8, line: LanePlace) {
+        let chain = self.chains[chain];
+        for (at, link) in chain.links().iter().enumerate() {
+            if passed >> at & 1 == 1 {
+                self.meters[self.links[*link].meter].count_passed_head(line, -1);
             }
         }
     }
@@ -431,17 +468,8 @@ impl Meters {
     // ---- inside ----
 
     /// A meter that lets one of its waiters go.
-    #[inline]
     fn due_meter(&self, now: Time) -> Option<MeterIndex> {
-        for lanes in &self.deadlines {
-            for of in lanes {
-                let due = of.due_meter(now);
-                if due.is_some() {
-                    return due;
-                }
-            }
-        }
-        None
+        self.deadlines.iter().flatten().find_map(|of| of.due_meter(now))
     }
 
     /// Updates the position of a meter among the deadlines of its lines; for one without waiters
@@ -455,21 +483,38 @@ impl Meters {
 
     /// Updates the position of a meter among the deadlines of its lines.
     fn sync(&mut self, index: MeterIndex) {
-        let (meter, raw) = (&self.meters[index], index.raw());
-        for (deadlines, lines) in self.deadlines.iter_mut().zip(meter.lines()) {
-            for (of, line) in deadlines.iter_mut().zip(lines) {
-                if !line.waiting.is_empty() {
-                    let key = time_key(meter.release_at(line), u64::from(raw));
-                    of.meters.put(key, raw, &mut of.positions);
-                } else if of.positions.holds(raw) {
-                    of.meters.remove(raw, &mut of.positions);
-                }
+        let meter = &self.meters[index];
+        let mut earliest = Deadline::default();
+        for (target, deadlines) in self.deadlines.iter_mut().enumerate() {
+            let lines = meter.lines_of(target);
+            for lane in 0..2 {
+                let of = &mut deadlines[lane];
+                of.sync(index, meter, &lines[lane]);
+                earliest.bring_forward(of);
             }
         }
+        self.earliest = earliest;
     }
 }
 
 impl MeterDeadlines {
+    /// When a meter lets the next waiter of this lane go.
+    fn first(&self) -> Option<Time> {
+        self.meters.first().map(|(key, _)| time_of_key(key))
+    }
+
+    /// Updates the position of a meter by its line here.
+    #[inline]
+    fn sync(&mut self, index: MeterIndex, meter: &Meter, line: &MeterLine) {
+        let raw = index.raw();
+        if !line.waiting.is_empty() {
+            let key = time_key(meter.release_at(line), u64::from(raw));
+            self.meters.put(key, raw, &mut self.positions);
+        } else if self.positions.holds(raw) {
+            self.meters.remove(raw, &mut self.positions);
+        }
+    }
+
     /// A meter with waiters of this lane that lets one of them go.
     #[inline]
     fn due_meter(&self, now: Time) -> Option<MeterIndex> {
