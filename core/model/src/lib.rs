@@ -25,7 +25,7 @@ pub use busy_poll::BusyPoll;
 pub use civil::{CivilTime, FixedZone, Zone};
 pub use ids::{Identity, JobId, Nid, ParseIdError, TargetId};
 pub use moment::{Moment, MomentError};
-pub use path_set::PathSet;
+pub use path_set::{FilePlace, MarkId, PathSet};
 pub use pattern::{AccessStats, ParsePatternError, Pattern};
 pub use request::{Direction, KindSet, Lane, OpKind, ParseKindError};
 pub use scope::{KeyValue, Scope, SectionKind};

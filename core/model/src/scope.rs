@@ -39,6 +39,8 @@ pub enum SectionKind {
     Meter,
     /// A `[[decay]]` and its accounts.
     Decay,
+    /// A row of the entitlements, by its number.
+    Entitlement,
 }
 
 /// One section of a rule file and one key of it.
@@ -67,15 +69,26 @@ impl Scope {
     pub fn decay(name: &str, key: &[KeyValue]) -> Scope {
         Scope { section: SectionKind::Decay, name: name.into(), key: key.into() }
     }
+
+    /// The scope of the row of that number.
+    pub fn entitlement(number: u64) -> Scope {
+        let name = number.to_string().into();
+        Scope { section: SectionKind::Entitlement, name, key: Arc::default() }
+    }
 }
 
 impl SectionKind {
+    /// All kinds.
+    pub const ALL: [SectionKind; 4] =
+        [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay, SectionKind::Entitlement];
+
     /// The word for it in tables and messages.
     pub const fn name(self) -> &'static str {
         match self {
             SectionKind::Rule => "rule",
             SectionKind::Meter => "meter",
             SectionKind::Decay => "decay",
+            SectionKind::Entitlement => "entitlement",
         }
     }
 }

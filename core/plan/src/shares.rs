@@ -627,7 +627,7 @@ fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
             let meter = rules.meters.iter().find(|meter| named(&meter.name));
             meter.map(|meter| meter.limit.rate).into_iter().collect()
         }
-        SectionKind::Decay => Vec::new(),
+        SectionKind::Decay | SectionKind::Entitlement => Vec::new(),
     };
     let least = rates.iter().filter(|rate| !rate.is_bytes()).map(|rate| rate.per_sec()).min();
     least.map_or(Share::ZERO, |rate| Share::ratio(1, rate))

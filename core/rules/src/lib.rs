@@ -13,6 +13,7 @@ mod analysis;
 mod decay;
 mod dependency;
 mod edit;
+mod entitlement;
 mod error;
 mod export;
 mod file;
@@ -35,6 +36,9 @@ use model::{Amount, Identity, KindSet, Nanos, OpKind, PathSet, Rate, Weight};
 pub use analysis::Shadowed;
 pub use decay::{DecayMode, DecayRule};
 pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePosition};
+pub use entitlement::{
+    Entitlement, EntitlementError, EntitlementId, EntitlementScope, EntitlementSource, Grantable,
+};
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 use index::RuleIndex;
 pub use limit_mode::LimitMode;

@@ -18,6 +18,9 @@ pub(crate) struct LanePlace {
     pub(crate) lane: usize,
 }
 
+/// Bit i: meter i of the chain of meters that a request pays.
+pub(crate) type MeterBits = u16;
+
 /// An index of a table.
 pub(crate) trait TableIndex: Copy + Eq + fmt::Debug {
     /// The index of that number; any but the greatest.

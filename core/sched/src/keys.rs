@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   class: target, rule, values of its `per`     meter: section, which of its limits, values of its `per`
+//!   branch of a class: the same, and a row       limit of a row: its number
 //! ```
 
 use std::sync::Arc;
 
-use model::{KeyValue, KindSet, Nanos, Rate, Scope, SectionKind, TargetId};
-use rules::{DecayRule, Limit, LimitMode, Rule, RuleSet};
+use model::{JobId, KeyValue, KindSet, Nanos, Rate, Scope, SectionKind, TargetId};
+use rules::{DecayRule, EntitlementId, Limit, LimitMode, Rule, RuleSet};
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
 
@@ -17,6 +18,8 @@ pub(crate) struct ClassKey {
     pub(crate) target: TargetId,
     pub(crate) rule: Arc<str>,
     pub(crate) values: Box<[KeyValue]>,
+    /// Of a branch of a class: the row that reserves for it.
+    pub(crate) branch: Option<EntitlementId>,
 }
 
 /// The key that identifies a meter across changes of rules and reuse.
@@ -36,12 +39,15 @@ pub(crate) enum MeterOwner {
     Meter { name: String },
     /// A `[[decay]]` section of the rules.
     Decay { name: String },
+    /// A row of the entitlements.
+    Row { id: EntitlementId },
 }
 
 impl ClassKey {
     /// The key of the class of a scope at a target.
     pub(crate) fn of_scope(target: TargetId, scope: &Scope) -> ClassKey {
-        ClassKey { target, rule: scope.name.clone(), values: scope.key.iter().cloned().collect() }
+        let values = scope.key.iter().cloned().collect();
+        ClassKey { target, rule: scope.name.clone(), values, branch: None }
     }
 
     /// The class as people see it: its rule, and the values of that rule's `per`.
@@ -50,7 +56,28 @@ impl ClassKey {
         (self.rule.to_string() + &values.collect::<String>()).into()
     }
 
-    /// The scope of the class, which is the same at every target.
+    /// Whether it counts towards the most classes that its rule may have.
+    pub(crate) fn counts(&self) -> bool {
+        !self.values.is_empty() && self.branch.is_none()
+    }
+
+    /// The value of its job, if all its requests are of one.
+    pub(crate) fn job(&self) -> Option<&JobId> {
+        self.values.iter().find_map(|value| match value {
+            KeyValue::Jobid(job) => Some(job),
+            _ => None,
+        })
+    }
+
+    /// The value of its user, if all its requests are of one.
+    pub(crate) fn uid(&self) -> Option<u32> {
+        self.values.iter().find_map(|value| match value {
+            KeyValue::Uid(uid) => Some(*uid),
+            _ => None,
+        })
+    }
+
+    /// The scope of the class, which is the same at every target and for all its branches.
     pub(crate) fn scope(&self) -> Scope {
         Scope::rule(&self.rule, &self.values)
     }
@@ -75,12 +102,18 @@ impl MeterKey {
         MeterKey { owner, in_bytes: decay.resource.is_bytes(), key }
     }
 
-    /// The section of the rules that it is of.
-    pub(crate) fn section(&self) -> (SectionKind, &str) {
+    /// The key of the limit of a row.
+    pub(crate) fn of_row(id: EntitlementId, rate: Rate) -> MeterKey {
+        MeterKey { owner: MeterOwner::Row { id }, in_bytes: rate.is_bytes(), key: Vec::new() }
+    }
+
+    /// The section of the rules that it is of, if it is of any.
+    pub(crate) fn section(&self) -> Option<(SectionKind, &str)> {
         match &self.owner {
-            MeterOwner::Rule { name, .. } => (SectionKind::Rule, name),
-            MeterOwner::Meter { name } => (SectionKind::Meter, name),
-            MeterOwner::Decay { name } => (SectionKind::Decay, name),
+            MeterOwner::Rule { name, .. } => Some((SectionKind::Rule, name)),
+            MeterOwner::Meter { name } => Some((SectionKind::Meter, name)),
+            MeterOwner::Decay { name } => Some((SectionKind::Decay, name)),
+            MeterOwner::Row { .. } => None,
         }
     }
 
@@ -90,6 +123,7 @@ impl MeterKey {
             MeterOwner::Rule { name, .. } => Scope::rule(name, &self.key),
             MeterOwner::Meter { name } => Scope::meter(name, &self.key),
             MeterOwner::Decay { name } => Scope::decay(name, &self.key),
+            MeterOwner::Row { id } => Scope::entitlement(id.0),
         }
     }
 
@@ -97,7 +131,7 @@ impl MeterKey {
     pub(crate) fn rule(&self) -> Option<&str> {
         match &self.owner {
             MeterOwner::Rule { name, .. } => Some(name),
-            MeterOwner::Meter { .. } | MeterOwner::Decay { .. } => None,
+            MeterOwner::Meter { .. } | MeterOwner::Decay { .. } | MeterOwner::Row { .. } => None,
         }
     }
 
@@ -118,6 +152,7 @@ impl MeterKey {
                 let decay = rules.decays.iter().find(|decay| decay.name == *name)?;
                 Some(decay_ceiling(decay)).filter(same_unit)
             }
+            MeterOwner::Row { .. } => None,
         }
     }
 }

@@ -17,6 +17,7 @@
 //! The dispatcher is a plain struct that is passed the time. It never waits: a call returns a
 //! request, and [`Dispatcher::next_deadline`] is the time of the next call.
 
+mod deadline;
 mod dispatcher;
 mod heap;
 mod idle;

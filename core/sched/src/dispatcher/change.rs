@@ -99,7 +99,7 @@ impl Dispatcher {
         }
         let terms = &self.terms;
         let limit_of = |key: &MeterKey| {
-            let (kind, name) = key.section();
+            let (kind, name) = key.section()?;
             change.concerns(kind, name).then(|| terms.limit_of(key)).flatten()
         };
         self.meters.set_limits(meters, limit_of, self.now);
@@ -168,7 +168,7 @@ impl Dispatcher {
         }
         for class in self.active_classes() {
             let watched = self.lanes.watched(class);
-            let (queued, running, _) = self.lanes.load_of(class);
+            let (queued, running, _) = self.lanes.own_load_of(class);
             if watched != 0 {
                 let outstanding = i64::from(queued) + i64::from(running);
                 self.terms.count_dependents(watched, outstanding, self.now);
@@ -198,7 +198,8 @@ impl Dispatcher {
         self.lanes.take_waiting(classes.into_iter())
     }
 
-    fn requeue(&mut self, waiting: Vec<RequestIndex>) {
+    /// Puts requests that were taken out in line by their class and meters now.
+    pub(super) fn requeue(&mut self, waiting: Vec<RequestIndex>) {
         for index in waiting {
             let request = self.lanes.request(index);
             let (subject, kind) = (request.subject, request.kind);

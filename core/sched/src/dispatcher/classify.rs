@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use model::{Identity, OpKind, PathSet, TargetId};
-use rules::RuleSet;
+use model::{FilePlace, Identity, OpKind, PathSet, TargetId};
+use rules::EntitlementId;
 
 use super::Dispatcher;
 use crate::ids::SubjectId;
 use crate::index::{ClassIndex, DormantIndex, SubjectIndex};
 use crate::keys::ClassKey;
-use crate::registry::Classification;
+use crate::registry::{Classification, RestedClass};
 
 impl Dispatcher {
     /// The subject of an identity's requests to a target in these directories; each call must be
@@ -18,8 +18,13 @@ impl Dispatcher {
     ///
     /// # Panics
     /// If there is no such target.
-    pub fn subject(&mut self, target: TargetId, who: &Identity, paths: PathSet) -> SubjectId {
-        self.subject_through(target, who, paths, &Arc::default())
+    pub fn subject(
+        &mut self,
+        target: TargetId,
+        who: &Identity,
+        place: impl Into<FilePlace>,
+    ) -> SubjectId {
+        self.subject_through(target, who, place, &Arc::default())
     }
 
     /// The subject of requests through one export, for callers that count what each export let in.
@@ -31,14 +36,15 @@ impl Dispatcher {
         &mut self,
         target: TargetId,
         who: &Identity,
-        paths: PathSet,
+        place: impl Into<FilePlace>,
         export: &Arc<str>,
     ) -> SubjectId {
+        let place = place.into();
         assert!(target.index() < self.lanes.targets().count(), "there is no {target:?}");
-        let known = self.registry.find_subject(target, who, paths, export);
+        let known = self.registry.find_subject(target, who, place, export);
         let index = known.unwrap_or_else(|| {
             let sibling = self.registry.subject_of_job(&who.job);
-            let index = self.registry.add_subject(target, who, paths, export);
+            let index = self.registry.add_subject(target, who, place, export);
             self.observation.add_subject(index, sibling, self.now);
             index
         });
@@ -55,7 +61,7 @@ impl Dispatcher {
     }
 
     /// Class and meters of a subject's requests of one kind.
-    #[inline]
+    #[inline(always)]
     pub(super) fn classification(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
         match self.registry.way(subject, kind) {
             Some(way) => way,
@@ -65,10 +71,14 @@ impl Dispatcher {
 
     fn classify(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
         let (who, paths) = (self.registry.identity(subject).clone(), self.registry.paths(subject));
-        let class = self.class_for(self.registry.target(subject), &who, kind, paths);
+        let target = self.registry.target(subject);
+        let class = self.class_for(target, &who, kind, paths);
         let key = self.registry.key(class).clone();
-        let meters = self.terms.meters_for(&key, &who, kind, paths);
-        debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
+        let mut meters = self.terms.meters_for(&key, &who, kind, paths);
+        let mark = self.registry.mark(subject);
+        let name = &self.lanes.params(target).name;
+        let branch = self.terms.entitle(&key, &who, mark, name, kind, &mut meters);
+        let class = branch.map_or(class, |row| self.branch_for(class, row));
         let known = self.registry.ways_of(subject).filter_map(|way| way.chain.get());
         let chain = self.meters.chain_for(class, meters, known);
         self.registry.set_way(subject, kind, class, chain)
@@ -88,14 +98,23 @@ impl Dispatcher {
         }
         let dropped = rule.and_then(|rule| self.registry.class_to_drop_for(rule, &key));
         dropped.into_iter().for_each(|dropped| self.drop_dormant(dropped));
-        self.activate(key)
+        self.activate(key, None)
     }
 
-    /// Makes a class active.
-    fn activate(&mut self, key: ClassKey) -> ClassIndex {
+    /// The branch of a class that a row reserves for.
+    fn branch_for(&mut self, class: ClassIndex, row: EntitlementId) -> ClassIndex {
+        let key = ClassKey { branch: Some(row), ..ClassKey::clone(self.registry.key(class)) };
+        self.registry.find_class(&key).unwrap_or_else(|| self.activate(key, Some(class)))
+    }
+
+    /// Makes a class active, or a branch of one.
+    fn activate(&mut self, key: ClassKey, parent: Option<ClassIndex>) -> ClassIndex {
         let target = key.target;
-        let new = self.registry.activate(key);
+        let new = self.registry.activate(key, parent);
         self.lanes.add_class(new.index, new.id, target, new.dormant);
+        if let Some(parent) = parent {
+            self.lanes.join(new.index, parent);
+        }
         self.observation.add_class(new.index, new.dormant);
         self.meters.grow_waiters(self.lanes.waiters());
         self.set_terms(new.index);
@@ -104,7 +123,8 @@ impl Dispatcher {
 
     /// Gives a class what the rules grant it now.
     pub(super) fn set_terms(&mut self, class: ClassIndex) {
-        let terms = self.terms.of_class(self.registry.key(class));
+        let key = self.registry.key(class);
+        let terms = self.terms.of_class(key, &self.lanes.params(key.target).name);
         self.lanes.set_terms(class, &terms, self.now);
     }
 
@@ -127,10 +147,13 @@ impl Dispatcher {
     }
 
     fn rest_class(&mut self, class: ClassIndex) {
-        let (dormant, surplus) = self.registry.rest_class(class);
+        let RestedClass { dormant, surplus, parent } = self.registry.rest_class(class);
         self.lanes.rest_class(class, dormant);
         self.observation.rest_class(class, dormant);
         surplus.into_iter().for_each(|oldest| self.drop_dormant(oldest));
+        if let Some(parent) = parent {
+            self.rest_unused(parent);
+        }
     }
 
     /// Forgets a dormant class.

@@ -72,7 +72,7 @@ impl Dispatcher {
         self.advance(now);
         let mut uses = Vec::new();
         for class in self.active_classes() {
-            if self.lanes.target_of(class) != target {
+            if self.lanes.target_of(class) != target || self.registry.parent(class).is_some() {
                 continue;
             }
             let was_served = self.observation.take_class_usage(class);

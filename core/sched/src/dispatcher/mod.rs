@@ -17,6 +17,7 @@ mod admission;
 mod change;
 mod classify;
 mod donate;
+mod entitle;
 mod grants;
 mod invariants;
 mod reports;
@@ -171,8 +172,8 @@ impl Dispatcher {
             is_delayed: request.is_delayed(),
         };
         let owned_chain = if request.owns_chain() { chain.get() } else { None };
-        let at = AccountPlace { subject, class, id: ended.class };
-        self.observation.count_completed(at, || self.registry.key(class).clone(), done);
+        let at = AccountPlace { subject, class: ended.owner, id: ended.class };
+        self.observation.count_completed(at, || self.registry.key(at.class).clone(), done);
         self.count_dependents(ended.watched, -1);
         self.lanes.remove(index);
         if let Some(chain) = owned_chain {
@@ -203,7 +204,7 @@ impl Dispatcher {
         let index = self.lanes.running(id);
         let class = self.lanes.request(index).class;
         let attempt = self.lanes.move_to_device(index, self.now, &mut self.observation);
-        self.observation.count_missed(class, attempt);
+        self.observation.count_missed(self.lanes.owner_of(class), attempt);
         self.queue_up(index);
         self.finish_call();
     }
@@ -240,8 +241,8 @@ impl Dispatcher {
     /// If the request is not running.
     pub fn count_unreported(&mut self, id: RequestId) {
         let request = self.lanes.request(self.lanes.running(id));
-        let (key, class) =
-            (self.registry.key(request.class), self.registry.class_id(request.class));
+        let class = self.lanes.owner_of(request.class);
+        let (key, class) = (self.registry.key(class), self.registry.class_id(class));
         self.observation.count_unreported(class, key, Nanos::new(request.cost));
     }
 
@@ -254,7 +255,8 @@ impl Dispatcher {
     /// If the request is not running.
     pub fn count_access(&mut self, id: RequestId, moved: Bytes, random: bool, joined: u8) {
         let request = self.lanes.request(self.lanes.running(id));
-        let (subject, class, kind) = (request.subject, request.class, request.kind);
+        let (subject, kind) = (request.subject, request.kind);
+        let class = self.lanes.owner_of(request.class);
         let at = AccountPlace { subject, class, id: self.lanes.class_id(class) };
         let access = AccessedBytes { kind, moved, random, joined };
         self.observation.count_access(at, || self.registry.key(class).clone(), access);
@@ -274,7 +276,8 @@ impl Dispatcher {
     ) {
         self.advance(now);
         let subject = self.registry.find(subject);
-        let class = self.classification(subject, kind).class;
+        let way = self.classification(subject, kind);
+        let class = self.lanes.owner_of(way.class);
         self.observation.count_remote(Some(subject), class, cost);
         self.lanes.charge_remote(class, cost, self.now, &mut self.observation);
         self.finish_call();
@@ -287,8 +290,8 @@ impl Dispatcher {
         if self.values.is_some() || self.has_work() {
             return Some(self.now);
         }
-        let update = self.terms.next_update().filter(|_| self.lanes.queued() > 0);
-        let mut least = update.map(|at| at.max(self.now));
+        let change = self.terms.next_change().get().filter(|_| self.lanes.queued() > 0);
+        let mut least = change.map(|at| at.max(self.now));
         for target in self.lanes.targets() {
             for lane in 0..LANES.len() {
                 if self.lanes.has_free_slot(target, lane) {
@@ -360,8 +363,8 @@ impl Dispatcher {
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.lanes.advance(self.now);
-        if self.terms.next_update().is_some_and(|at| self.now >= at) {
-            self.apply_dependents();
+        if self.terms.next_change().is_due(self.now) {
+            self.change_terms();
         }
     }
 

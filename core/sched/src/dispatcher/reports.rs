@@ -73,7 +73,7 @@ impl Dispatcher {
     /// for a meter, while another class is active there. O(classes).
     pub fn is_contended(&self) -> bool {
         let mut targets = vec![(0, false); self.lanes.targets().count()];
-        for class in self.registry.classes() {
+        for class in self.whole_classes() {
             let (queued, running, _) = self.lanes.load_of(class);
             let (at_work, waits) = &mut targets[self.lanes.target_of(class).index()];
             *at_work += u32::from(queued > 0 || running > 0);
@@ -168,19 +168,20 @@ impl Dispatcher {
 
     /// Every active and dormant class; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
-        let at_rest = self.registry.dormant().map(|(index, id, key)| ClassReport {
+        let at_rest = self.registry.dormant().filter(|(_, _, key)| key.branch.is_none());
+        let at_rest = at_rest.map(|(index, id, key)| ClassReport {
             id,
             target: key.target,
             rule: key.rule.to_string(),
             key: key.values.to_vec(),
-            weight: self.terms.weight_of(key),
+            weight: self.terms.weight_of(key, &self.lanes.params(key.target).name),
             usage: self.observation.usage_of_dormant(index),
             queued: 0,
             running: 0,
             slots: 0,
             throttled: false,
         });
-        let at_work = self.registry.classes().map(|index| {
+        let at_work = self.whole_classes().map(|index| {
             let key = self.registry.key(index);
             let (queued, running, slots) = self.lanes.load_of(index);
             ClassReport {
@@ -248,7 +249,10 @@ impl Dispatcher {
         for kind in OpKind::ALL.iter().copied() {
             let rule = self.terms.rule_for(who, kind, paths);
             let class = self.registry.key_for(TargetId::FIRST, rule, who, kind);
-            for terms in self.terms.meters_for(&class, who, kind, paths) {
+            let mut meters = self.terms.meters_for(&class, who, kind, paths);
+            let target = &self.lanes.params(TargetId::FIRST).name;
+            self.terms.entitle(&class, who, None, target, kind, &mut meters);
+            for terms in meters {
                 found.entry(terms.key.clone()).or_insert(terms);
             }
         }
@@ -260,6 +264,11 @@ impl Dispatcher {
     }
 
     // ---- inside ----
+
+    /// The active classes that are no branches.
+    fn whole_classes(&self) -> impl Iterator<Item = ClassIndex> {
+        self.registry.classes().filter(|class| self.registry.parent(*class).is_none())
+    }
 
     /// The status of a meter, with the rule that its limit depends on.
     pub(super) fn status_of(&self, meter: &MeterFigures<'_>) -> MeterStatus {
@@ -325,7 +334,7 @@ impl Dispatcher {
                 let head = self.lanes.waiting_head(place);
                 causes.add_metered(waited, self.meters.at(head.chain, head.at), now);
             } else {
-                causes.add_ready(waited, self.lanes.ready_cause(place, waited.began), now);
+                causes.add_ready(waited, self.lanes.ready_causes(place).since(waited.began), now);
             }
         }
         causes

@@ -104,15 +104,17 @@ impl Lanes {
     #[inline]
     pub(crate) fn next_choice_at(&self, at: TargetId, now: Time) -> Option<(LanePlace, Choice)> {
         let target = &self.targets[at];
-        let order = [target.next_lane, 1 - target.next_lane];
-        let place = |lane| LanePlace { target: at, lane };
-        if let Some(lane) = order.into_iter().find(|lane| !target.states[*lane].urgent.is_empty()) {
-            return Some((place(lane), Choice::Urgent));
+        let mut place = LanePlace { target: at, lane: target.next_lane };
+        let is_urgent = |lane: usize| !target.states[lane].urgent.is_empty();
+        if is_urgent(0) || is_urgent(1) {
+            place.lane = if is_urgent(place.lane) { place.lane } else { 1 - place.lane };
+            return Some((place, Choice::Urgent));
         }
-        for lane in order {
-            if let Some(choice) = self.choose(target, lane, now) {
-                return Some((place(lane), choice));
+        for _ in LANES {
+            if let Some(choice) = self.choose(target, place.lane, now) {
+                return Some((place, choice));
             }
+            place.lane = 1 - place.lane;
         }
         None
     }
@@ -127,7 +129,7 @@ impl Lanes {
     }
 
     /// The next step of a lane without urgent requests, if any.
-    #[inline]
+    #[inline(always)]
     fn choose(&self, target: &TargetLanes, lane: usize, now: Time) -> Option<Choice> {
         let state = &target.states[lane];
         if state.free() == 0 {
@@ -180,16 +182,20 @@ impl Lanes {
             Choice::Urgent => unreachable!("urgent requests are in no queue of a class"),
             Choice::Reservation { class } => (class, self.reserved_queue(class, lane)),
             Choice::Weight { class } | Choice::Backfill { class, .. } => {
-                (class, self.classes[class].lanes[lane].first(&self.requests))
+                let own = &self.classes[class];
+                if own.branched {
+                    return self.first_of_all(class, lane).expect(HAS_HEAD);
+                }
+                (class, own.lanes[lane].first(&self.requests))
             }
         };
-        QueuePlace { class, lane, queue: queue.expect("a chosen class has a ready head") }
+        QueuePlace { class, lane, queue: queue.expect(HAS_HEAD) }
     }
 
     /// Moves v to the start tag of a head that does not fit and is overtaken, and counts that.
     fn count_overtaken(&mut self, place: QueuePlace, over: ClassIndex) {
-        let QueuePlace { class, lane, .. } = place;
-        let own = &self.classes[class];
+        let lane = place.lane;
+        let own = &self.classes[self.classes[place.class].owner];
         let (at, size) = (own.target, own.lanes[lane].size);
         let head = &mut self.classes[over].lanes[lane];
         let state = &mut self.targets[at].states[lane];
@@ -220,19 +226,21 @@ impl Lanes {
         now: Time,
         seen: &mut Observation,
     ) {
-        let fifo = &self.classes[place.class].lanes[place.lane].queues[place.queue];
-        let (index, is_due) = (fifo.head(), fifo.wait.area() >= AREA_MAX_NS || fifo.len == 1);
-        let by = fifo.by;
+        let fifo = &mut self.classes[place.class].lanes[place.lane].queues[place.queue];
+        let (index, by) = (fifo.head(), fifo.by);
+        let is_due = fifo.wait.area() >= AREA_MAX_NS || fifo.len == 1;
+        let area = if is_due { fifo.wait.take(fifo.len, now) } else { None };
+        let causes = self.ready_causes(place);
         let request = &self.requests[index];
         let head = WaitedHead {
             subject: request.subject,
             arrived: request.arrived,
             bytes: request.amount.bytes.get(),
             by,
-            otherwise: self.ready_cause(place, request.arrived),
+            otherwise: causes.since(request.arrived),
         };
-        if is_due {
-            self.count_ready(place, now, seen);
+        if let Some(area) = area {
+            self.charge_ready(place, area, causes, now, seen);
         }
         if waited >= WAIT_MIN_NS && seen.count_waited(place.class, &head, now) {
             self.requests[index].set_delayed();
@@ -258,14 +266,20 @@ impl Lanes {
         let QueuePlace { class, lane, queue } = place;
         let Lanes { classes, targets, requests, .. } = self;
         let own = &mut classes[class];
+        own.queued -= 1;
+        let standing = &mut own.lanes[lane];
+        let fifo = &mut standing.queues[queue];
+        let index = fifo.head();
+        let next = fifo.pop(requests);
+        let next = standing.show_head(place, next, requests);
+        let class = own.owner;
+        let own = &mut classes[class];
         let target = &mut targets[own.target];
         let state = &mut target.states[lane];
         let standing = &mut own.lanes[lane];
         if let Choice::Weight { .. } = choice {
             state.v = state.v.max(standing.start);
         }
-        let fifo = &mut standing.queues[queue];
-        let index = fifo.head();
         let request = &mut requests[index];
         let phi = match request.kind.direction() {
             model::Direction::Metadata => own.full_weight,
@@ -290,9 +304,7 @@ impl Lanes {
             let is_single = state.slots_in_use == slots;
             target.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
         }
-        own.queued -= 1;
-        let next = fifo.pop(requests);
-        standing.show_head(place, next, requests)
+        next
     }
 
     /// Takes the first urgent request of a lane out, and charges its class.
@@ -351,7 +363,7 @@ impl Lanes {
         seen: &mut Observation,
     ) {
         if lane == DEVICE {
-            self.apply_delay(class);
+            self.apply_delay(self.classes[class].owner);
         }
         self.refresh(class, lane, now, seen);
     }
@@ -365,6 +377,9 @@ impl Lanes {
         seen: &mut Observation,
     ) {
         let own = &self.classes[class];
+        if own.branched {
+            return self.refresh_branched(class, lane, now, seen);
+        }
         if lane == DEVICE && (own.lanes[lane].size == NO_SIZE || own.slots_cap != u32::MAX) {
             self.prepare_refresh(class, now, seen);
         }
@@ -372,24 +387,7 @@ impl Lanes {
         let own = &mut classes[class];
         let state = &mut targets[own.target].states[lane];
         let head = own.fitting_head(lane, state, requests);
-        let standing = &mut own.lanes[lane];
-        match head {
-            None if standing.size == NO_SIZE => {}
-            None => {
-                state.ready.remove(standing.size, class);
-                standing.size = NO_SIZE;
-            }
-            Some((size, number)) => {
-                if standing.size == NO_SIZE {
-                    standing.start = standing.finish.max(state.v);
-                    standing.overtaken = 0;
-                } else if standing.size != size {
-                    state.ready.remove(standing.size, class);
-                }
-                standing.size = size;
-                state.ready.put(size, standing.start.key(number), class);
-            }
-        }
+        state.stand(class, &mut own.lanes[lane], head);
         if own.reserved {
             self.refresh_reserve(class, lane, now);
         }
@@ -397,7 +395,7 @@ impl Lanes {
 
     /// Applies remote service to a class that returns to the device lane. Handles that the cap on
     /// its slots is about to begin or to cease to delay its ready heads.
-    fn prepare_refresh(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
+    pub(super) fn prepare_refresh(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
         if self.classes[class].lanes[DEVICE].size == NO_SIZE {
             self.apply_delay(class);
         }
@@ -405,12 +403,12 @@ impl Lanes {
         if own.slots_cap == u32::MAX {
             return;
         }
-        let state = &self.targets[own.target].states[DEVICE];
-        let fits = own.fitting_head(DEVICE, state, &self.requests).is_some();
+        let fits = self.first_fitting(class, DEVICE).is_some();
         if fits == (own.lanes[DEVICE].size == NO_SIZE) {
-            let standing = own.lanes[DEVICE];
-            for queue in standing.ready_queues() {
-                self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
+            for class in self.with_branches(class).collect::<Vec<_>>() {
+                for queue in self.classes[class].lanes[DEVICE].ready_queues() {
+                    self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
+                }
             }
         }
     }
@@ -426,6 +424,7 @@ impl Lanes {
     ) {
         let QueuedRequest { class, lane, kind, .. } = self.requests[index];
         let lane = usize::from(lane);
+        let class = self.classes[class].owner;
         let own = &mut self.classes[class];
         let state = &self.targets[own.target].states[lane];
         let phi = own.phi_of(kind);
@@ -444,3 +443,5 @@ impl Lanes {
         }
     }
 }
+
+const HAS_HEAD: &str = "a chosen class has a ready head";

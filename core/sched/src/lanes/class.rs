@@ -8,6 +8,9 @@
 //! ```
 //!
 //! A class has at most one entry in its lane's ready heaps: its earliest-arrived ready head.
+//!
+//! A *branch* of a class has queues and a reservation of its own. Tags, weight and slots are those of
+//! the class, in whose place it stands in the ready heaps.
 //! Requests live in one slab and are linked both ways, so any of them can leave in O(1).
 
 use model::{Direction, OpKind, Share, TargetId, Time, Weight};
@@ -18,7 +21,7 @@ use super::remote_delay::RemoteDelay;
 use super::request::{NewHead, QUEUES, QueuePlace, QueuedRequest};
 use super::reservation::{Reservation, ReservationTerms};
 use crate::ids::ClassId;
-use crate::index::{ChainIndex, OptionalIndex, RequestIndex};
+use crate::index::{ChainIndex, ClassIndex, MeterBits, OptionalIndex, RequestIndex};
 use crate::observation::{CausePlace, QueueWait};
 use crate::slab::Slab;
 use crate::tags::{EffectiveWeight, VirtualTime};
@@ -70,10 +73,14 @@ pub(super) struct LaneClass {
     pub(super) write_mode: Option<WriteMode>,
     /// Whether `reservation` is set.
     pub(super) reserved: bool,
+    /// Whether it is a branch, or has branches.
+    pub(super) branched: bool,
     pub(super) target: TargetId,
     /// Bits of the parents of other rules that its requests count for.
     pub(super) watched: u64,
     pub(super) id: ClassId,
+    /// The class whose tags, weight and slots it has: itself, if it is no branch.
+    pub(super) owner: ClassIndex,
     /// Remote service that is not applied yet.
     pub(super) delay: RemoteDelay,
     pub(super) lanes: [ClassLane; 2],
@@ -82,6 +89,8 @@ pub(super) struct LaneClass {
     pub(super) min_local_service_ppm: u32,
     /// As its rule says.
     pub(super) weight: Weight,
+    /// Its branches.
+    pub(super) branches: Vec<ClassIndex>,
 }
 
 /// A class in one lane: what each call reads comes first.
@@ -115,9 +124,9 @@ pub(super) struct ClassQueue {
     pub(super) head: OptionalIndex<RequestIndex>,
     tail: OptionalIndex<RequestIndex>,
     /// Bit i: meter i of the head's chain let it go in its turn, which gives it a right.
-    pub(super) passed: u8,
+    pub(super) passed: MeterBits,
     /// Bit i: that meter had its whole burst and let it try.
-    pub(super) tried: u8,
+    pub(super) tried: MeterBits,
     /// The meter of the head's chain that it waits at, while it waits.
     pub(super) at: u8,
     /// The place of its last meter or cap among its class's wait causes.
@@ -132,7 +141,7 @@ pub(super) struct ClassQueue {
 pub(super) type Requests = Slab<RequestIndex, QueuedRequest>;
 
 impl LaneClass {
-    pub(super) fn new(id: ClassId, target: TargetId) -> LaneClass {
+    pub(super) fn new(id: ClassId, owner: ClassIndex, target: TargetId) -> LaneClass {
         LaneClass {
             lanes: [ClassLane::EMPTY; 2],
             phi: EffectiveWeight::ONE,
@@ -149,6 +158,9 @@ impl LaneClass {
             min_local_service_ppm: 0,
             watched: 0,
             id,
+            owner,
+            branched: false,
+            branches: Vec::new(),
             weight: Weight::ONE,
         }
     }
@@ -321,13 +333,13 @@ impl ClassQueue {
 
     /// The chain of its head and the meters that this has passed in turn, if there are any.
     #[inline]
-    pub(super) fn passed(&self, requests: &Requests) -> Option<(ChainIndex, u8)> {
+    pub(super) fn passed(&self, requests: &Requests) -> Option<(ChainIndex, MeterBits)> {
         (self.passed != 0).then(|| (requests[self.head()].chain.known(), self.passed))
     }
 
     /// The meters of its head that let it go, or let it try.
     #[inline]
-    pub(super) fn visited(&self) -> u8 {
+    pub(super) fn visited(&self) -> MeterBits {
         self.passed | self.tried
     }
 

@@ -19,7 +19,7 @@ impl Lanes {
         target: TargetId,
         dormant: Option<DormantIndex>,
     ) {
-        let mut class = LaneClass::new(id, target);
+        let mut class = LaneClass::new(id, index, target);
         if let Some(dormant) = dormant {
             let DormantLanes { finish, reservation } = self.dormant[dormant];
             for (standing, finish) in class.lanes.iter_mut().zip(finish) {
@@ -36,6 +36,7 @@ impl Lanes {
 
     /// Keeps what is needed of a class that becomes dormant.
     pub(crate) fn rest_class(&mut self, index: ClassIndex, dormant: DormantIndex) {
+        self.leave(index);
         let class = &self.classes[index];
         let finish = class.lanes.map(|standing| standing.finish);
         let kept = DormantLanes { finish, reservation: class.reservation };
@@ -68,9 +69,10 @@ impl Lanes {
     /// Changes the share of the weight and the reservation of a class.
     pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
         let clock = self.of_class(class).reservation_clock.at(now);
+        let is_branch = self.classes[class].owner != class;
         let own = &mut self.classes[class];
         own.set_weight(own.weight, part, proxies);
-        if let Some(reservation) = &mut own.reservation {
+        if let Some(reservation) = own.reservation.as_mut().filter(|_| !is_branch) {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
         self.bound_lag(class);
@@ -104,21 +106,28 @@ impl Lanes {
         }
     }
 
-    /// Bounds the tags of a class whose weight changed by what its weight allows.
+    /// Bounds the tags of a class whose weight changed by what its weight allows, and gives its
+    /// branches that weight.
     fn bound_lag(&mut self, class: ClassIndex) {
-        let own = &mut self.classes[class];
-        let states = &mut self.targets[own.target].states;
-        for (standing, state) in own.lanes.iter_mut().zip(states) {
+        for lane in 0..LANES.len() {
+            let own = &mut self.classes[class];
+            let state = &self.targets[own.target].states[lane];
+            let standing = &mut own.lanes[lane];
             standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
             let start = standing.start.min(standing.finish.max(state.v));
             if standing.size == NO_SIZE || start == standing.start {
                 continue;
             }
             standing.start = start;
-            let first =
-                standing.first(&self.requests).expect("a class with a size has a ready head");
-            let number = self.requests[standing.queues[first].head()].number;
-            state.ready.put(standing.size, start.key(number), class);
+            let head = self.first_fitting(class, lane);
+            let own = &mut self.classes[class];
+            self.targets[own.target].states[lane].stand(class, &mut own.lanes[lane], head);
+        }
+        let own = &self.classes[class];
+        let (weight, phi, full_weight) = (own.weight, own.phi, own.full_weight);
+        for branch in own.branches.clone() {
+            let own = &mut self.classes[branch];
+            (own.weight, own.phi, own.full_weight) = (weight, phi, full_weight);
         }
     }
 

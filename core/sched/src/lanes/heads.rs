@@ -11,7 +11,7 @@ use super::Lanes;
 use super::class::{ClassQueue, NO_SIZE};
 use super::lane::DEVICE;
 use super::request::{QueuePlace, RequestStage};
-use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex};
+use crate::index::{ChainIndex, LanePlace, MeterBits, OptionalIndex, RequestIndex};
 use crate::meters::MeterPayer;
 use crate::observation::{CausePlace, MeterId, Observation, ReadyCause, WaitedArea};
 
@@ -21,9 +21,34 @@ pub(crate) struct PayingHead {
     pub(crate) chain: ChainIndex,
     pub(crate) amount: Amount,
     /// Bit i: meter i of the chain let it go in its turn.
-    pub(crate) passed: u8,
+    pub(crate) passed: MeterBits,
     /// Bit i: that meter let it go, or let it try.
-    pub(crate) visited: u8,
+    pub(crate) visited: MeterBits,
+}
+
+/// What determines the cause for which a ready head waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadyCauses {
+    is_capped: bool,
+    others_run: bool,
+    /// When a request of another class began or ended last.
+    others_served: Option<Time>,
+    moved_for_remote: bool,
+}
+
+impl ReadyCauses {
+    /// The cause, of a head that waits since `began`.
+    #[inline]
+    pub(crate) fn since(self, began: Time) -> ReadyCause {
+        if self.is_capped {
+            return ReadyCause::Slots;
+        }
+        match (self.others_run || self.others_served >= Some(began), self.moved_for_remote) {
+            (false, _) => ReadyCause::Busy,
+            (true, true) => ReadyCause::RemoteService,
+            (true, false) => ReadyCause::Weight,
+        }
+    }
 }
 
 impl Lanes {
@@ -79,13 +104,17 @@ impl Lanes {
     }
 
     /// The chain of a head and the meters that it has passed in turn, if there are any.
-    pub(crate) fn passed(&self, place: QueuePlace) -> Option<(ChainIndex, u8)> {
+    pub(crate) fn passed(&self, place: QueuePlace) -> Option<(ChainIndex, MeterBits)> {
         self.queue(place).passed(&self.requests)
     }
 
     /// Marks the head of a queue as ready or not; the same is returned.
     #[inline]
-    pub(crate) fn set_ready(&mut self, place: QueuePlace, ready: bool) -> Option<(ChainIndex, u8)> {
+    pub(crate) fn set_ready(
+        &mut self,
+        place: QueuePlace,
+        ready: bool,
+    ) -> Option<(ChainIndex, MeterBits)> {
         let standing = &mut self.classes[place.class].lanes[place.lane];
         let bit = 1 << place.queue;
         standing.ready = if ready { standing.ready | bit } else { standing.ready & !bit };
@@ -138,7 +167,21 @@ impl Lanes {
     pub(crate) fn count_ready(&mut self, place: QueuePlace, now: Time, seen: &mut Observation) {
         let fifo = self.queue_mut(place);
         let Some(waited) = fifo.wait.take(fifo.len, now) else { return };
-        let by = self.ready_cause(place, waited.began);
+        let causes = self.ready_causes(place);
+        self.charge_ready(place, waited, causes, now, seen);
+    }
+
+    /// Charges what waited in a queue with a ready head to the cause of that.
+    #[inline]
+    pub(super) fn charge_ready(
+        &mut self,
+        place: QueuePlace,
+        waited: WaitedArea,
+        causes: ReadyCauses,
+        now: Time,
+        seen: &mut Observation,
+    ) {
+        let by = causes.since(waited.began);
         if let Some(by) = seen.count_ready(place.class, waited, by, now) {
             self.queue_mut(place).by = by;
         }
@@ -164,21 +207,20 @@ impl Lanes {
         self.queue_mut(place).by = by;
     }
 
-    /// The cause for which a ready head waits, or waited since `began`.
-    pub(crate) fn ready_cause(&self, place: QueuePlace, began: Time) -> ReadyCause {
-        let QueuePlace { class, lane, .. } = place;
+    /// What determines the cause for which a ready head waits.
+    #[inline(always)]
+    pub(crate) fn ready_causes(&self, place: QueuePlace) -> ReadyCauses {
+        let lane = place.lane;
+        let class = self.classes[place.class].owner;
         let own = &self.classes[class];
         let state = &self.targets[own.target].states[lane];
         let standing = &own.lanes[lane];
-        if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
-            return ReadyCause::Slots;
-        }
         let held_by_it = if lane == DEVICE { own.slots_in_use } else { own.running };
-        let others = state.slots_in_use > held_by_it || state.others_served(class) >= Some(began);
-        match (others, standing.moved_for_remote) {
-            (false, _) => ReadyCause::Busy,
-            (true, true) => ReadyCause::RemoteService,
-            (true, false) => ReadyCause::Weight,
+        ReadyCauses {
+            is_capped: lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE,
+            others_run: state.slots_in_use > held_by_it,
+            others_served: state.others_served(class),
+            moved_for_remote: standing.moved_for_remote,
         }
     }
 

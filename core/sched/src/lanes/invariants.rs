@@ -63,13 +63,16 @@ impl Lanes {
         let (queued, urgent, running) =
             (of(RequestStage::Queued), of(RequestStage::Urgent), of(RequestStage::Running));
         assert_eq!(class.queued as usize, queued.count() + urgent.count(), "queued in {index:?}");
-        let mut slots = 0;
-        let mut count = 0;
-        for request in running {
-            count += 1;
-            slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
+        assert_eq!(class.running as usize, running.count(), "running in {index:?}");
+        let owned = |r: &QueuedRequest| {
+            self.classes[r.class].owner == index && usize::from(r.lane) == DEVICE
+        };
+        let held = self.requests_where(|r| r.stage == RequestStage::Running && owned(r));
+        let slots: u32 = held.map(|request| request.slots).sum();
+        assert_eq!(class.slots_in_use, slots, "slots of {index:?}");
+        for branch in &class.branches {
+            assert_eq!(self.classes[*branch].owner, index, "branch {branch:?}");
         }
-        assert_eq!((class.running, class.slots_in_use), (count, slots), "running in {index:?}");
         assert_eq!(class.reserved, class.reservation.is_some(), "reservation of {index:?}");
     }
 
@@ -80,10 +83,10 @@ impl Lanes {
             self.check_queue(QueuePlace { class: index, lane, queue }, standing);
         }
         let state = &self.targets[class.target].states[lane];
-        let head = standing.first(&self.requests);
-        let head = head.map(|queue| &self.requests[standing.queues[queue].head()]);
-        let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));
-        let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
+        let size = match class.owner == index {
+            true => self.first_fitting(index, lane).map_or(NO_SIZE, |(size, _)| size),
+            false => NO_SIZE,
+        };
         assert_eq!(standing.size, size, "class {index:?} stands in the wrong heap of lane {lane}");
         assert_eq!(state.ready.positions.holds(index.raw()), size != NO_SIZE);
         let promised = self.reserve_key(index, lane).is_some();
@@ -119,15 +122,15 @@ impl Lanes {
             for (size, key, class) in state.ready.iter() {
                 assert_eq!(self.classes[class].target.index(), at, "target of {class:?}");
                 let standing = &self.classes[class].lanes[lane];
-                let queue = standing.first(&self.requests).expect("a ready head");
-                let number = self.requests[standing.queues[queue].head()].number;
+                let first = self.first_of_all(class, lane).expect("a ready head");
+                let number = self.requests[self.head(first)].number;
                 assert_eq!((standing.size, standing.start.key(number)), (size, key));
             }
             for (key, class) in state.reserved.iter() {
                 let class = ClassIndex::new(class);
                 let now = self.reserve_key(class, lane);
                 assert_eq!(Some(key), now, "class {class:?} stands at an old R");
-                let size = self.classes[class].lanes[lane].size;
+                let size = self.classes[self.classes[class].owner].lanes[lane].size;
                 assert!(size != NO_SIZE, "class {class:?} is reserved, not ready");
             }
         }

@@ -13,7 +13,7 @@
 
 use model::{Lane, Time};
 
-use super::class::ClassQueue;
+use super::class::{ClassLane, ClassQueue, NO_SIZE};
 use super::slots::{SIZES_MAX, slots_of};
 use crate::heap::{Heap, HeapPositions};
 use crate::index::{ClassIndex, OptionalIndex, TableIndex as _};
@@ -97,6 +97,33 @@ impl LaneState {
         self.lag_max = LAG_MAX_NS.max(in_flight.saturating_mul(2));
     }
 
+    /// Puts a class where its head of that size and number belongs.
+    #[inline(always)]
+    pub(super) fn stand(
+        &mut self,
+        class: ClassIndex,
+        standing: &mut ClassLane,
+        head: Option<(u8, u64)>,
+    ) {
+        match head {
+            None if standing.size == NO_SIZE => {}
+            None => {
+                self.ready.remove(standing.size, class);
+                standing.size = NO_SIZE;
+            }
+            Some((size, number)) => {
+                if standing.size == NO_SIZE {
+                    standing.start = standing.finish.max(self.v);
+                    standing.overtaken = 0;
+                } else if standing.size != size {
+                    self.ready.remove(standing.size, class);
+                }
+                standing.size = size;
+                self.ready.put(size, standing.start.key(number), class);
+            }
+        }
+    }
+
     /// The latest finish tag that a class of that weight may have after a request of that cost. The
     /// lag between equals is about one request of each, so four of its own are always within it.
     pub(super) fn lag_bound(&self, cost: u64, weight: EffectiveWeight) -> VirtualTime {
@@ -114,8 +141,9 @@ impl LaneState {
 
     /// When a request of any other class began or ended last.
     pub(super) fn others_served(&self, class: ClassIndex) -> Option<Time> {
-        let other = self.served.iter().find(|(of, _)| *of != class.into());
-        other.filter(|(of, _)| of.is_some()).map(|(_, at)| *at)
+        let other = usize::from(self.served[0].0 == class.into());
+        let (of, at) = self.served[other];
+        of.is_some().then_some(at)
     }
 
     /// The slots of a head of that size here.

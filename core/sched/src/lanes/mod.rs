@@ -9,6 +9,7 @@
 //! concerns the device and the cache is here: requests and queues, tags and slots, reservations,
 //! costs and what is learnt of them.
 
+mod branches;
 mod choose;
 mod class;
 mod classes;
@@ -25,11 +26,14 @@ mod slot_controller;
 mod slots;
 mod targets;
 
+use std::collections::BTreeSet;
+
 use model::{Amount, Lane, Nanos, OpKind, TargetId, Time, Weight};
 
 use crate::ids::{ClassId, RequestId};
 use crate::index::{
-    ChainIndex, ClassIndex, DormantIndex, OptionalIndex, RequestIndex, TableIndex as _,
+    ChainIndex, ClassIndex, DormantIndex, OptionalIndex, RequestIndex, SubjectIndex,
+    TableIndex as _,
 };
 use crate::observation::Observation;
 use crate::slab::Parts;
@@ -88,11 +92,13 @@ pub(crate) struct Lanes {
 /// Of a request that runs no more: its class and target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedRequest {
+    /// The class, whatever branch of that it was in.
+    pub(crate) owner: ClassIndex,
     pub(crate) class: ClassId,
     pub(crate) target: TargetId,
     /// Bits of the parents of other rules that it counted for.
     pub(crate) watched: u64,
-    /// Whether its class has no other requests.
+    /// Whether its class, or its branch, has no other requests.
     pub(crate) is_last: bool,
 }
 
@@ -217,19 +223,21 @@ impl Lanes {
         let (class, lane, slots) = (request.class, usize::from(request.lane), request.slots);
         let own = &mut self.classes[class];
         own.running -= 1;
+        let is_last = own.running == 0 && own.queued == 0;
+        let owner = own.owner;
+        let own = &mut self.classes[owner];
         let state = &mut self.targets[own.target].states[lane];
         state.slots_in_use -= slots;
         if request.is_reserved() {
             state.reservation_slots_in_use -= slots;
         }
-        state.note_served(class, now);
-        let is_last = own.running == 0 && own.queued == 0;
-        let (class_id, target) = (own.id, own.target);
-        let ended = EndedRequest { class: class_id, target, watched: own.watched, is_last };
+        state.note_served(owner, now);
+        let (class, target, watched) = (own.id, own.target, own.watched);
+        let ended = EndedRequest { owner, class, target, watched, is_last };
         if lane == DEVICE {
             own.slots_in_use -= slots;
             if own.slots_cap != u32::MAX {
-                self.refresh(class, lane, now, seen);
+                self.refresh(owner, lane, now, seen);
             }
         }
         ended
@@ -391,18 +399,33 @@ impl Lanes {
     /// Gives each request that is charged to meters a reference of its own on its chain, and returns
     /// these chains.
     pub(crate) fn keep_paid_chains(&mut self) -> Vec<ChainIndex> {
-        let mut kept = Vec::new();
-        for index in self.requests.indices().collect::<Vec<_>>() {
-            let request = &mut self.requests[index];
-            if let Some(chain) = request.chain.get()
-                && request.has_paid()
-                && !request.owns_chain()
-            {
-                request.set_own_chain();
-                kept.push(chain);
-            }
-        }
-        kept
+        let all: Vec<RequestIndex> = self.requests.indices().collect();
+        all.into_iter().filter_map(|index| self.keep_paid_chain(index)).collect()
+    }
+
+    /// The requests of some subjects that wait, in order of arrival. Those of them that are charged
+    /// to meters get a reference of their own on their chain; these chains are returned, too.
+    pub(crate) fn requests_of(
+        &mut self,
+        subjects: &BTreeSet<SubjectIndex>,
+    ) -> (Vec<RequestIndex>, Vec<ChainIndex>) {
+        let of: Vec<RequestIndex> = self.requests.indices().collect();
+        let of = of.into_iter().filter(|index| subjects.contains(&self.requests[*index].subject));
+        let of: Vec<RequestIndex> = of.collect();
+        let kept = of.iter().filter_map(|index| self.keep_paid_chain(*index)).collect();
+        let waits = |index: &RequestIndex| self.requests[*index].stage != RequestStage::Running;
+        let mut waiting: Vec<RequestIndex> = of.into_iter().filter(waits).collect();
+        waiting.sort_unstable_by_key(|index| self.requests[*index].number);
+        (waiting, kept)
+    }
+
+    /// Gives a request that is charged to meters a reference of its own on its chain, and returns
+    /// that.
+    fn keep_paid_chain(&mut self, index: RequestIndex) -> Option<ChainIndex> {
+        let request = &mut self.requests[index];
+        let chain = request.chain.get().filter(|_| request.has_paid() && !request.owns_chain())?;
+        request.set_own_chain();
+        Some(chain)
     }
 
     /// Moves a waiting request to its class and meters under other rules; a request that has paid
@@ -469,15 +492,31 @@ impl Lanes {
         self.classes[class].target
     }
 
-    /// Requests of a class that wait, that run, and the device slots that it uses.
+    /// Requests of a class that wait, that run, and the device slots that it uses; its branches'
+    /// count, too.
     pub(crate) fn load_of(&self, class: ClassIndex) -> (u32, u32, u32) {
+        self.with_branches(class).map(|class| self.own_load_of(class)).fold((0, 0, 0), |a, b| {
+            let (queued, running, slots) = b;
+            (a.0 + queued, a.1 + running, a.2 + slots)
+        })
+    }
+
+    /// The same of a class without its branches, or of a branch.
+    pub(crate) fn own_load_of(&self, class: ClassIndex) -> (u32, u32, u32) {
         let own = &self.classes[class];
         (own.queued, own.running, own.slots_in_use)
     }
 
-    /// Whether a head of a class waits for a meter.
+    /// Whether a head of a class or of its branches waits for a meter.
     pub(crate) fn is_throttled(&self, class: ClassIndex) -> bool {
-        self.classes[class].lanes.iter().any(|standing| standing.waiting != 0)
+        let waits = |class| self.classes[class].lanes.iter().any(|standing| standing.waiting != 0);
+        self.with_branches(class).any(waits)
+    }
+
+    /// The class of which a class is a branch; itself, if it is none.
+    #[inline]
+    pub(crate) fn owner_of(&self, class: ClassIndex) -> ClassIndex {
+        self.classes[class].owner
     }
 
     /// The weight of a class, as its rule says.

@@ -64,6 +64,7 @@ impl Lanes {
         now: Time,
         seen: &mut Observation,
     ) {
+        let class = self.classes[class].owner;
         self.classes[class].delay.add(cost);
         if self.classes[class].lanes[DEVICE].size != NO_SIZE {
             self.apply_delay(class);
@@ -73,14 +74,15 @@ impl Lanes {
 
     /// Moves the tags of a class that has a ready head by the delay that is due.
     pub(super) fn apply_delay(&mut self, class: ClassIndex) {
-        let own = &mut self.classes[class];
-        let state = &self.targets[own.target].states[DEVICE];
+        let own = &self.classes[class];
         if own.delay.reported == own.delay.applied {
             return;
         }
+        let Some(first) = self.first_of_all(class, DEVICE) else { return };
+        let cost = self.requests[self.head(first)].cost;
+        let own = &mut self.classes[class];
+        let state = &self.targets[own.target].states[DEVICE];
         let standing = &mut own.lanes[DEVICE];
-        let Some(queue) = standing.first(&self.requests) else { return };
-        let cost = self.requests[standing.queues[queue].head()].cost;
         let due = own.delay.due(cost, own.min_local_service_ppm);
         if due > 0 {
             let phi = own.full_weight;

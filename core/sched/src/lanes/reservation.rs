@@ -207,15 +207,15 @@ impl Lanes {
 
     /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
     pub(super) fn reserve_key(&self, class: ClassIndex, lane: usize) -> Option<u128> {
-        let own = &self.classes[class];
-        let state = &self.targets[own.target].states[lane];
-        if own.lanes[lane].size == NO_SIZE {
+        let owner = &self.classes[self.classes[class].owner];
+        let state = &self.targets[owner.target].states[lane];
+        if owner.lanes[lane].size == NO_SIZE {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
         }
         let (key, queue) = self.reserved_head(class, lane)?;
-        let head = &self.requests[own.lanes[lane].queues[queue].head()];
-        let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));
+        let head = &self.requests[self.head(QueuePlace { class, lane, queue })];
+        let fits = lane != DEVICE || owner.cap_allows(state.slots(head.size));
         fits.then_some(key)
     }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use model::Time;
-use rules::RuleSet;
+use rules::{Entitlement, RuleSet};
 
 use super::deferred::DeferredCharge;
 use super::meter::Meter;
@@ -14,6 +14,9 @@ use super::{MeterTerms, Meters};
 use crate::idle::IDLE_MAX;
 use crate::index::{ChainIndex, ClassIndex, LinkIndex, MeterIndex, OptionalIndex, TableIndex as _};
 use crate::tags::{EffectiveWeight, VirtualTime};
+
+/// The most meters that one request pays: of rules, and of rows.
+const CHAIN_MAX: usize = RuleSet::METERS_MAX + Entitlement::LIMITS_MAX;
 
 /// A class's state at a meter.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +35,7 @@ pub(crate) struct ClassMeter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MeterChain {
     /// Those up to `len`.
-    links: [LinkIndex; RuleSet::METERS_MAX],
+    links: [LinkIndex; CHAIN_MAX],
     len: u8,
     /// References by kinds of subjects, and by requests that outlived a change of rules.
     pub(crate) refs: u32,
@@ -69,11 +72,8 @@ impl ClassMeter {
 impl MeterChain {
     /// Creates a chain of these meters; more than the model's bound cannot be configured.
     pub(crate) fn new(links: &[LinkIndex]) -> MeterChain {
-        let mut chain = MeterChain {
-            links: [LinkIndex::new(0); RuleSet::METERS_MAX],
-            len: links.len() as u8,
-            refs: 0,
-        };
+        let mut chain =
+            MeterChain { links: [LinkIndex::new(0); CHAIN_MAX], len: links.len() as u8, refs: 0 };
         chain.links[..links.len()].copy_from_slice(links);
         chain
     }

@@ -6,7 +6,7 @@ use model::{TargetId, Time};
 
 use super::Meters;
 use super::meter::{Meter, MeterLine};
-use crate::index::{ChainIndex, LanePlace, MeterIndex, TableIndex as _};
+use crate::index::{ChainIndex, LanePlace, MeterBits, MeterIndex, TableIndex as _};
 use crate::tags::time_key;
 
 impl Meters {
@@ -21,7 +21,7 @@ impl Meters {
     pub(crate) fn check(
         &self,
         chain_refs: impl Fn(ChainIndex) -> u32,
-        passed: &[(LanePlace, ChainIndex, u8)],
+        passed: &[(LanePlace, ChainIndex, MeterBits)],
         now: Time,
     ) {
         let mut links = vec![0u32; self.links.span()];

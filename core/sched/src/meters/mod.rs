@@ -21,9 +21,12 @@ use std::ops::Range;
 use model::{Amount, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
 use rules::Limit;
 
+use crate::deadline::Deadline;
 use crate::heap::{Heap, HeapPositions};
 use crate::idle::IdleList;
-use crate::index::{ChainIndex, ClassIndex, LanePlace, LinkIndex, MeterIndex, TableIndex as _};
+use crate::index::{
+    ChainIndex, ClassIndex, LanePlace, LinkIndex, MeterBits, MeterIndex, TableIndex as _,
+};
 use crate::keys::{MeterKey, MeterOwner};
 use crate::slab::Slab;
 use crate::tags::{EffectiveWeight, VirtualTime, time_key, time_of_key};
@@ -56,31 +59,6 @@ struct MeterDeadlines {
     /// By the time at which the next waiter may go.
     meters: Heap,
     positions: HeapPositions,
-}
-
-/// A time or never, in the size of a time.
-#[derive(Clone, Copy, Debug)]
-struct Deadline(Time);
-
-impl Deadline {
-    /// Makes it no later than the first of a lane.
-    #[inline]
-    fn bring_forward(&mut self, of: &MeterDeadlines) {
-        if let Some(first) = of.first() {
-            self.0 = self.0.min(first);
-        }
-    }
-
-    #[inline]
-    fn is_due(self, now: Time) -> bool {
-        self.0 <= now
-    }
-}
-
-impl Default for Deadline {
-    fn default() -> Deadline {
-        Deadline(Time::MAX)
-    }
 }
 
 /// What the rules and a controller grant at one meter.
@@ -148,7 +126,7 @@ impl Meters {
         &self,
         chain: ChainIndex,
         amount: Amount,
-        visited: u8,
+        visited: MeterBits,
         now: Time,
     ) -> Option<u8> {
         let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.has_no_waiters();
@@ -160,7 +138,7 @@ impl Meters {
         &self,
         chain: ChainIndex,
         amount: Amount,
-        passed: u8,
+        passed: MeterBits,
         now: Time,
     ) -> Option<u8> {
         self.last_due(chain, amount, passed, |meter| meter.pacer.due() > now)
@@ -171,7 +149,7 @@ impl Meters {
         &self,
         chain: ChainIndex,
         amount: Amount,
-        visited: u8,
+        visited: MeterBits,
         blocks: impl Fn(&Meter) -> bool,
     ) -> Option<u8> {
         let links = self.chains[chain].links().iter().enumerate();
@@ -223,18 +201,21 @@ impl Meters {
 
     /// The next waiter that its meter lets go. It stays in line until [`Meters::leave`].
     pub(crate) fn next_waiter(&mut self, now: Time) -> Option<DueWaiter> {
-        let index = self.due_meter(now)?;
+        let (index, due) = self.due_line(now)?;
         let meter = &mut self.meters[index];
-        let mut chosen: Option<((u128, u32), LanePlace)> = None;
-        for target in 0..meter.targets() {
-            for (lane, line) in meter.lines_of(target).iter().enumerate() {
-                let Some(first) = line.waiting.first() else { continue };
-                if chosen.is_none_or(|(least, _)| first < least) && meter.release_at(line) <= now {
-                    chosen = Some((first, LanePlace { target: TargetId::new(target), lane }));
-                }
+        let first = meter.line(due).waiting.first().expect("a line with a deadline has a waiter");
+        let (mut line, mut waiter) = (due, first.1);
+        if meter.line(due).waiting.len() != meter.waiting_heads() {
+            let places = (0..meter.targets()).flat_map(|target| {
+                let target = TargetId::new(target);
+                [0, 1].map(|lane| LanePlace { target, lane })
+            });
+            let others = places.filter(|at| meter.release_at(meter.line(*at)) <= now);
+            let firsts = others.filter_map(|at| Some((meter.line(at).waiting.first()?, at)));
+            if let Some(((_, least), at)) = firsts.min() {
+                (line, waiter) = (at, least);
             }
         }
-        let ((_, waiter), line) = chosen.expect("a meter with a deadline has a waiter");
         let is_in_turn = meter.line(line).passed_heads == 0;
         if !is_in_turn {
             meter.count_try(now);
@@ -251,7 +232,7 @@ impl Meters {
     pub(crate) fn count_passed_heads(
         &mut self,
         chain: ChainIndex,
-        passed: u8,
+        passed: MeterBits,
         line: LanePlace,
         change: i32,
     ) {
@@ -267,7 +248,7 @@ impl Meters {
 
     /// Counts a ready head out that is about to be charged, which is when others may follow it.
     #[inline]
-    pub(crate) fn forget_passed(&mut self, chain: ChainIndex, passed: u8, line: LanePlace) {
+    pub(crate) fn forget_passed(&mut self, chain: ChainIndex, passed: MeterBits, line: LanePlace) {
         let chain = self.chains[chain];
         for (at, link) in chain.links().iter().enumerate() {
             if passed >> at & 1 == 1 {
@@ -378,12 +359,16 @@ impl Meters {
         now: Time,
     ) {
         for index in self.meters.indices_within(places).collect::<Vec<_>>() {
-            let meter = &mut self.meters[index];
-            if let Some(limit) = limit_of(&meter.key) {
-                meter.set_limit(&limit, now);
-                self.sync_waiters(index);
+            if let Some(limit) = limit_of(&self.meters[index].key) {
+                self.set_limit(index, &limit, now);
             }
         }
+    }
+
+    /// Puts another limit of the same unit in force at a meter.
+    pub(crate) fn set_limit(&mut self, index: MeterIndex, limit: &Limit, now: Time) {
+        self.meters[index].set_limit(limit, now);
+        self.sync_waiters(index);
     }
 
     /// Sets the rates of all limits of rules, by the name of the rule.
@@ -467,9 +452,16 @@ impl Meters {
 
     // ---- inside ----
 
-    /// A meter that lets one of its waiters go.
-    fn due_meter(&self, now: Time) -> Option<MeterIndex> {
-        self.deadlines.iter().flatten().find_map(|of| of.due_meter(now))
+    /// A meter that lets one of its waiters go, and a line in which it does.
+    fn due_line(&self, now: Time) -> Option<(MeterIndex, LanePlace)> {
+        for (target, lanes) in self.deadlines.iter().enumerate() {
+            for (lane, of) in lanes.iter().enumerate() {
+                if let Some(meter) = of.due_meter(now) {
+                    return Some((meter, LanePlace { target: TargetId::new(target), lane }));
+                }
+            }
+        }
+        None
     }
 
     /// Updates the position of a meter among the deadlines of its lines; for one without waiters
@@ -490,7 +482,7 @@ impl Meters {
             for lane in 0..2 {
                 let of = &mut deadlines[lane];
                 of.sync(index, meter, &lines[lane]);
-                earliest.bring_forward(of);
+                earliest.bring_forward(of.first());
             }
         }
         self.earliest = earliest;

@@ -17,8 +17,8 @@ use std::collections::btree_map::Entry;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nid, OpKind, PathSet, TargetId};
-use rules::{Rule, RuleSet, key_of};
+use model::{FilePlace, Identity, JobId, MarkId, Nid, OpKind, PathSet, TargetId};
+use rules::{EntitlementId, Rule, RuleSet, key_of};
 
 use crate::idle::{IDLE_MAX, IdleList};
 use crate::ids::{ClassId, SubjectId};
@@ -43,6 +43,8 @@ pub(crate) struct Registry {
     classes_made: u64,
     /// Classes with a key of their own, active and dormant, by target and rule.
     keyed: BTreeMap<(TargetId, Arc<str>), u32>,
+    /// Active branches, by the row that reserves for them.
+    branches: BTreeMap<EntitlementId, Vec<ClassIndex>>,
 }
 
 /// An identity at work in certain directories.
@@ -62,6 +64,8 @@ struct Subject {
     ways: [CachedWay; OpKind::COUNT],
     identity: Arc<Identity>,
     paths: PathSet,
+    /// The deepest marked directory of its files.
+    mark: Option<MarkId>,
     /// The export that it uses.
     export: Arc<str>,
 }
@@ -85,8 +89,10 @@ struct CachedWay {
 struct RegisteredClass {
     key: Arc<ClassKey>,
     id: ClassId,
-    /// Kinds of subjects that lead here.
+    /// Kinds of subjects that lead here, and branches of it.
     refs: u32,
+    /// The class of which it is a branch.
+    parent: OptionalIndex<ClassIndex>,
 }
 
 /// A class without waiting or running requests and without references.
@@ -107,6 +113,16 @@ pub(crate) struct NewClass {
     pub(crate) dormant: Option<DormantIndex>,
 }
 
+/// A class that was made dormant.
+#[derive(Debug)]
+pub(crate) struct RestedClass {
+    pub(crate) dormant: DormantIndex,
+    /// The class that is to be dropped, since there are too many.
+    pub(crate) surplus: Option<DormantIndex>,
+    /// The class of which it was a branch.
+    pub(crate) parent: Option<ClassIndex>,
+}
+
 /// How many idle subjects are kept, for users that still query them.
 const IDLE_SUBJECTS_MAX: usize = 1_024;
 
@@ -118,14 +134,15 @@ impl Registry {
         &self,
         target: TargetId,
         who: &Identity,
-        paths: PathSet,
+        place: FilePlace,
         export: &Arc<str>,
     ) -> Option<SubjectIndex> {
         let of = self.by_identity.get(who).into_iter().flatten();
-        let mut known = of.filter(|(p, _)| *p == paths).map(|(_, index)| *index);
+        let mut known = of.filter(|(paths, _)| *paths == place.paths).map(|(_, index)| *index);
         known.find(|index| {
             let subject = &self.subjects[*index];
-            subject.target == target && subject.export == *export
+            let same_mark = subject.mark == place.mark;
+            subject.target == target && same_mark && subject.export == *export
         })
     }
 
@@ -140,14 +157,16 @@ impl Registry {
         &mut self,
         target: TargetId,
         who: &Identity,
-        paths: PathSet,
+        place: FilePlace,
         export: &Arc<str>,
     ) -> SubjectIndex {
+        let FilePlace { paths, mark } = place;
         let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
             target,
             identity: who.clone(),
             paths,
+            mark,
             export: export.clone(),
             refs: 0,
             outstanding: 0,
@@ -287,6 +306,11 @@ impl Registry {
         self.subjects[index].paths
     }
 
+    /// The deepest marked directory of a subject's files.
+    pub(crate) fn mark(&self, index: SubjectIndex) -> Option<MarkId> {
+        self.subjects[index].mark
+    }
+
     pub(crate) fn export(&self, index: SubjectIndex) -> &Arc<str> {
         &self.subjects[index].export
     }
@@ -300,6 +324,11 @@ impl Registry {
     /// The indices of all subjects.
     pub(crate) fn subjects(&self) -> impl Iterator<Item = SubjectIndex> {
         self.subjects.indices()
+    }
+
+    /// Whether a subject has requests.
+    pub(crate) fn is_busy(&self, index: SubjectIndex) -> bool {
+        self.subjects[index].outstanding > 0
     }
 
     /// Subjects that have requests.
@@ -357,13 +386,15 @@ impl Registry {
         kind: OpKind,
     ) -> ClassKey {
         let Some(rule) = rule else {
-            return ClassKey { target, rule: RuleSet::DEFAULT.into(), values: Box::default() };
+            let rule = RuleSet::DEFAULT.into();
+            return ClassKey { target, rule, values: Box::default(), branch: None };
         };
         // One name for all classes of a rule at a target.
         let name: Arc<str> = rule.name.as_str().into();
         let named = self.keyed.get_key_value(&(target, name.clone()));
         let name = named.map_or(name, |((_, name), _)| name.clone());
-        let key = ClassKey { target, rule: name, values: key_of(&rule.per, who, kind).into() };
+        let values = key_of(&rule.per, who, kind).into();
+        let key = ClassKey { target, rule: name, values, branch: None };
         if key.values.is_empty() || self.is_known(&key) || self.has_room(target, rule) {
             return key;
         }
@@ -379,25 +410,39 @@ impl Registry {
         self.idle_class_of(key.target, rule)
     }
 
-    /// Makes a class active that is not: a dormant one or a new one.
-    pub(crate) fn activate(&mut self, key: ClassKey) -> NewClass {
+    /// Makes a class active that is not: a dormant one or a new one, or a branch of `parent`.
+    pub(crate) fn activate(&mut self, key: ClassKey, parent: Option<ClassIndex>) -> NewClass {
         if let Some(dormant) = self.dormant_by_key.remove(&key) {
             let known = &mut self.dormant[dormant];
             self.idle_classes.remove(&mut known.idle);
             let (key, id) = (known.key.clone(), known.id);
             self.dormant.remove(dormant);
-            return NewClass { index: self.insert_class(key, id), id, dormant: Some(dormant) };
+            let index = self.insert_class(key, id, parent);
+            return NewClass { index, id, dormant: Some(dormant) };
         }
-        if !key.values.is_empty() {
+        if key.counts() {
             *self.keyed.entry((key.target, key.rule.clone())).or_default() += 1;
         }
         self.classes_made += 1;
         let id = ClassId(self.classes_made);
-        NewClass { index: self.insert_class(Arc::new(key), id), id, dormant: None }
+        NewClass { index: self.insert_class(Arc::new(key), id, parent), id, dormant: None }
     }
 
-    fn insert_class(&mut self, key: Arc<ClassKey>, id: ClassId) -> ClassIndex {
-        let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0 });
+    fn insert_class(
+        &mut self,
+        key: Arc<ClassKey>,
+        id: ClassId,
+        parent: Option<ClassIndex>,
+    ) -> ClassIndex {
+        if let Some(parent) = parent {
+            self.classes[parent].refs += 1;
+        }
+        let parent = parent.map_or(OptionalIndex::NONE, OptionalIndex::from);
+        let row = key.branch;
+        let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0, parent });
+        if let Some(row) = row {
+            self.branches.entry(row).or_default().push(index);
+        }
         self.by_key.insert(key, index);
         index
     }
@@ -408,17 +453,25 @@ impl Registry {
         self.classes.lives(index) && self.classes[index].refs == 0
     }
 
-    /// Makes a class dormant. Returns its place, and the class that is to be dropped since there are
-    /// too many.
-    pub(crate) fn rest_class(&mut self, index: ClassIndex) -> (DormantIndex, Option<DormantIndex>) {
-        let RegisteredClass { key, id, .. } = &self.classes[index];
-        let (key, id) = (key.clone(), *id);
+    /// Makes a class dormant.
+    pub(crate) fn rest_class(&mut self, index: ClassIndex) -> RestedClass {
+        let RegisteredClass { key, id, parent, .. } = &self.classes[index];
+        let (key, id, parent) = (key.clone(), *id, parent.get());
+        if let Some(parent) = parent {
+            self.classes[parent].refs -= 1;
+        }
+        if let Some(Entry::Occupied(mut of)) = key.branch.map(|row| self.branches.entry(row)) {
+            of.get_mut().retain(|branch| *branch != index);
+            if of.get().is_empty() {
+                of.remove();
+            }
+        }
         self.by_key.remove(&key);
         self.classes.remove(index);
         let dormant = self.dormant.insert(DormantClass { key: key.clone(), id, idle: 0 });
         self.dormant[dormant].idle = self.idle_classes.enter(dormant);
         self.dormant_by_key.insert(key, dormant);
-        (dormant, self.idle_classes.surplus(IDLE_MAX))
+        RestedClass { dormant, surplus: self.idle_classes.surplus(IDLE_MAX), parent }
     }
 
     /// Forgets a dormant class.
@@ -465,6 +518,16 @@ impl Registry {
         self.dormant.iter().map(|(index, known)| (index, known.id, &known.key))
     }
 
+    /// The active branches for which a row reserves.
+    pub(crate) fn branches(&self, row: EntitlementId) -> Vec<ClassIndex> {
+        self.branches.get(&row).cloned().unwrap_or_default()
+    }
+
+    /// The class of which a class is a branch.
+    pub(crate) fn parent(&self, index: ClassIndex) -> Option<ClassIndex> {
+        self.classes[index].parent.get()
+    }
+
     /// The key of a dormant class.
     pub(crate) fn dormant_key(&self, index: DormantIndex) -> &Arc<ClassKey> {
         &self.dormant[index].key
@@ -487,15 +550,14 @@ impl Registry {
 
     /// The class of a rule at a target that is idle for longest.
     fn idle_class_of(&self, target: TargetId, rule: &Rule) -> Option<DormantIndex> {
-        let of_rule = |key: &ClassKey| {
-            key.target == target && *key.rule == *rule.name && !key.values.is_empty()
-        };
+        let of_rule =
+            |key: &ClassKey| key.target == target && *key.rule == *rule.name && key.counts();
         self.idle_classes.iter().find(|index| of_rule(&self.dormant[*index].key))
     }
 
     /// Counts a forgotten class out.
     fn uncount(&mut self, key: &ClassKey) {
-        if !key.values.is_empty()
+        if key.counts()
             && let Entry::Occupied(mut count) = self.keyed.entry((key.target, key.rule.clone()))
         {
             *count.get_mut() -= 1;
@@ -511,6 +573,8 @@ impl Registry {
     pub(crate) fn check(&self, has_requests: impl Fn(ClassIndex) -> bool) {
         let mut classes = vec![0u32; self.classes.span()];
         self.ways().for_each(|way| classes[way.class.raw() as usize] += 1);
+        let parents = self.classes.iter().filter_map(|(_, class)| class.parent.get());
+        parents.for_each(|parent| classes[parent.raw() as usize] += 1);
         for (index, class) in self.classes.iter() {
             assert_eq!(class.refs, classes[index.raw() as usize], "references on class {index:?}");
             assert!(class.refs > 0 || has_requests(index), "class {index:?} is active and unused");

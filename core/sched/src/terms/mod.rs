@@ -7,22 +7,26 @@
 //! ```
 
 mod dependent;
+mod entitlements;
 mod grant;
 mod values;
 
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, OpKind, PathSet, Rate, RuleActivity, Scope, SectionKind, Share,
-    SharePool, TargetId, Time, Weight,
+    Amount, Grants, Identity, MarkId, OpKind, PathSet, Rate, RuleActivity, Scope, SectionKind,
+    Share, SharePool, TargetId, Time, Weight,
 };
-use rules::{Limit, LimitMode, Rule, RuleSet, key_of};
+use rules::{Entitlement, EntitlementId, Limit, LimitMode, Rule, RuleSet, key_of};
 
-use crate::keys::{ClassKey, MeterKey, decay_ceiling, limits_of};
+use crate::deadline::Deadline;
+use crate::keys::{ClassKey, MeterKey, MeterOwner, decay_ceiling, limits_of};
 use crate::lanes::{ClassTerms, ReservationTerms};
 use crate::meters::MeterTerms;
 
 use dependent::Dependents;
+use entitlements::EntitledRequest;
+pub(crate) use entitlements::{Entitlements, RowChanges};
 use grant::GrantTable;
 
 /// The rules in force, with what changes them.
@@ -31,12 +35,18 @@ pub(crate) struct Terms {
     rules: Arc<RuleSet>,
     grants: GrantTable,
     dependents: Dependents,
+    entitlements: Entitlements,
+    /// When a limit that depends on others is to be computed again, or a row begins or ends.
+    next_change: Deadline,
 }
 
 impl Terms {
     pub(crate) fn new(rules: Arc<RuleSet>) -> Terms {
         let dependents = Dependents::of(&rules, &Dependents::default(), Time::ZERO);
-        Terms { rules, grants: GrantTable::default(), dependents }
+        let (grants, entitlements, next_change) = Default::default();
+        let mut new = Terms { rules, grants, dependents, entitlements, next_change };
+        new.note_next_change();
+        new
     }
 
     // ---- changes ----
@@ -51,6 +61,7 @@ impl Terms {
     pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.dependents = Dependents::of(&rules, &self.dependents, now);
         self.rules = rules;
+        self.note_next_change();
     }
 
     /// Makes the grants of a new target.
@@ -88,13 +99,55 @@ impl Terms {
     /// Computes the limits that depend on other rules. Returns the rules whose limit changed, each
     /// with its new limit.
     pub(crate) fn update_dependents(&mut self, now: Time) -> Vec<(String, Rate)> {
-        self.dependents.end_windows(&self.rules, now)
+        let changed = self.dependents.end_windows(&self.rules, now);
+        self.note_next_change();
+        changed
     }
 
-    /// When they are to be computed next; `None` where no rule depends on another.
-    #[inline]
+    /// When limits that depend on other rules are to be computed next; `None` where there are none.
     pub(crate) fn next_update(&self) -> Option<Time> {
         (!self.dependents.is_empty()).then(|| self.dependents.next_update())
+    }
+
+    /// When anything here changes by itself: such a limit, or a row of entitlements.
+    #[inline]
+    pub(crate) fn next_change(&self) -> Deadline {
+        self.next_change
+    }
+
+    fn note_next_change(&mut self) {
+        self.next_change = self.entitlements.next_edge().into();
+        self.next_change.bring_forward(self.next_update());
+    }
+
+    /// The rows of entitlements.
+    pub(crate) fn entitlements(&self) -> &Entitlements {
+        &self.entitlements
+    }
+
+    /// Puts, replaces or removes rows, whose spans count from `since`. Returns what that concerns,
+    /// and how many were refused.
+    pub(crate) fn change_rows(
+        &mut self,
+        changes: Vec<(EntitlementId, Option<Entitlement>)>,
+        since: Time,
+        now: Time,
+    ) -> (RowChanges, usize) {
+        let changed = self.entitlements.change(changes, since, now);
+        self.note_next_change();
+        changed
+    }
+
+    /// Lets rows begin and end to apply by `now`. Returns what that concerns.
+    pub(crate) fn pass_edges(&mut self, now: Time) -> RowChanges {
+        let concerned = self.entitlements.advance(now);
+        self.note_next_change();
+        concerned
+    }
+
+    /// Tells which marked directory is the next above another.
+    pub(crate) fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
+        self.entitlements.set_mark(mark, above);
     }
 
     // ---- what is given ----
@@ -108,8 +161,55 @@ impl Terms {
         self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at])
     }
 
-    /// What a class is given now.
-    pub(crate) fn of_class(&self, key: &ClassKey) -> ClassTerms {
+    /// What rows give a request of a class: further meters, and the row of the branch that it
+    /// belongs to.
+    pub(crate) fn entitle(
+        &self,
+        class: &ClassKey,
+        who: &Identity,
+        mark: Option<MarkId>,
+        target: &str,
+        kind: OpKind,
+        meters: &mut Vec<MeterTerms>,
+    ) -> Option<EntitlementId> {
+        if self.entitlements.is_empty() {
+            return None;
+        }
+        let request = EntitledRequest { who, mark, target, class: &class.scope(), kind };
+        for (id, limit) in self.entitlements.limits_for(request) {
+            let key = MeterKey::of_row(id, limit.rate);
+            let part = self.grants.of_meter(&key).part;
+            meters.push(MeterTerms { limit, part, key });
+        }
+        self.entitlements.reservation_for(request)
+    }
+
+    /// What a class of the target of that name is given now.
+    pub(crate) fn of_class(&self, key: &ClassKey, target: &str) -> ClassTerms {
+        let terms = self.of_rule(key);
+        if self.entitlements.is_empty() && key.branch.is_none() {
+            return terms;
+        }
+        let reservation = match key.branch {
+            None => terms.reservation,
+            Some(row) => self.reserved_by(row),
+        };
+        ClassTerms { weight: self.weight_of(key, target), reservation, ..terms }
+    }
+
+    /// What a row reserves here.
+    fn reserved_by(&self, row: EntitlementId) -> Option<ReservationTerms> {
+        let rate = self.entitlements.row(row)?.reservation()?;
+        // As of a rule that says nothing else.
+        let account = match rate.is_bytes() {
+            true => Share::ratio(Rule::RESERVATION_METADATA_PPM.into(), 1_000_000),
+            false => Share::ZERO,
+        };
+        Some(ReservationTerms { rate, part: Share::WHOLE, account })
+    }
+
+    /// What the rules and a controller give a class now.
+    fn of_rule(&self, key: &ClassKey) -> ClassTerms {
         let part = self.grants.part_of_class(key);
         let proxies = self.grants.proxies(key.target);
         let watched = self.dependents.watched(&key.rule);
@@ -192,6 +292,9 @@ impl Terms {
 
     /// The limit of a meter, if the rules still have one.
     pub(crate) fn limit_of(&self, key: &MeterKey) -> Option<Limit> {
+        if let MeterOwner::Row { id } = key.owner {
+            return self.entitlements.row(id)?.limit();
+        }
         let limit = key.limit_in(&self.rules)?;
         Some(Limit { rate: self.rate_of(key, limit.rate), ..limit })
     }
@@ -232,6 +335,11 @@ impl Terms {
                 let key = |decay| MeterKey::of_decay(decay, scope.key.to_vec());
                 found.map(key).into_iter().collect()
             }
+            SectionKind::Entitlement => {
+                let id = scope.name.parse().ok().map(EntitlementId);
+                let row = id.and_then(|id| Some((id, self.entitlements.row(id)?.limit()?)));
+                row.map(|(id, limit)| MeterKey::of_row(id, limit.rate)).into_iter().collect()
+            }
         }
     }
 
@@ -247,8 +355,13 @@ impl Terms {
         self.dependents.effective_limits()
     }
 
-    /// The weight of a class of a key, as its rule says.
-    pub(crate) fn weight_of(&self, key: &ClassKey) -> Weight {
-        self.rules.rule(&key.rule).map_or(Weight::ONE, Rule::effective_weight)
+    /// The weight of a class of the target of that name, as a row or its rule says.
+    pub(crate) fn weight_of(&self, key: &ClassKey, target: &str) -> Weight {
+        let written = self.rules.rule(&key.rule).map_or(Weight::ONE, Rule::effective_weight);
+        if self.entitlements.is_empty() {
+            return written;
+        }
+        let row = self.entitlements.weight_for(key.job(), key.uid(), &key.scope(), target);
+        row.and_then(Entitlement::weight).unwrap_or(written)
     }
 }

@@ -12,6 +12,7 @@ mod closes;
 mod dependent_rules;
 #[cfg(feature = "observation")]
 mod donations;
+mod entitlements;
 mod grants;
 #[cfg(feature = "observation")]
 mod held;

@@ -1,0 +1,127 @@
+//! Changes of entitlements: rows come, change, begin, end and go.
+//!
+//! ```text
+//!   another value ─► its meter, its branches, its classes        nothing moves
+//!   begins, ends ──► the subjects that it concerns are classified again, what waits of them in
+//!                    order of arrival; a reservation: its branch comes or goes
+//! ```
+
+use std::collections::BTreeSet;
+
+use model::{MarkId, SectionKind, TargetId, Time};
+use rules::{Entitlement, EntitlementId, EntitlementScope};
+
+use super::Dispatcher;
+use crate::index::{ClassIndex, SubjectIndex};
+use crate::keys::{ClassKey, MeterKey};
+use crate::terms::RowChanges;
+
+impl Dispatcher {
+    /// Puts, replaces or (`None`) removes rows of entitlements; their spans count from `since`.
+    /// Returns how many new ones were refused, since 65,536 are kept. O(what they concern) for
+    /// another rate, burst or weight; where a row comes or goes, O(subjects of its job) or, if it
+    /// names none, O(subjects), and O(requests) if any of these has requests. Poll afterwards.
+    pub fn set_entitlements(
+        &mut self,
+        changes: Vec<(EntitlementId, Option<Entitlement>)>,
+        since: Time,
+        now: Time,
+    ) -> usize {
+        self.advance(now);
+        let (concerned, refused) = self.terms.change_rows(changes, since, self.now);
+        self.apply_rows(concerned);
+        self.finish_call();
+        refused
+    }
+
+    /// Tells which marked directory is the next above another, for subjects that are taken from now
+    /// on.
+    pub fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
+        self.terms.set_mark(mark, above);
+    }
+
+    /// Computes the limits that depend on other rules, and lets rows begin and end.
+    #[inline(never)]
+    pub(super) fn change_terms(&mut self) {
+        if self.terms.next_update().is_some_and(|at| self.now >= at) {
+            self.apply_dependents();
+        }
+        let concerned = self.terms.pass_edges(self.now);
+        self.apply_rows(concerned);
+    }
+
+    fn apply_rows(&mut self, concerned: RowChanges) {
+        let RowChanges { moved, valued, weights } = concerned;
+        valued.into_iter().for_each(|id| self.set_row_value(id));
+        for class in
+            weights.iter().flat_map(|scope| self.classes_of(scope)).collect::<BTreeSet<_>>()
+        {
+            self.set_terms(class);
+        }
+        if !moved.is_empty() {
+            self.classify_again(&moved);
+        }
+    }
+
+    /// Brings another rate or burst of a row to its meter or its branches.
+    fn set_row_value(&mut self, id: EntitlementId) {
+        let Some(row) = self.terms.entitlements().row(id) else { return };
+        if let Some(limit) = row.limit() {
+            if let Some(meter) = self.meters.find(&MeterKey::of_row(id, limit.rate)) {
+                self.meters.set_limit(meter, &limit, self.now);
+            }
+            return;
+        }
+        self.registry.branches(id).into_iter().for_each(|branch| self.set_terms(branch));
+    }
+
+    /// The active classes that may have their weight from a row of that scope.
+    fn classes_of(&self, scope: &EntitlementScope) -> Vec<ClassIndex> {
+        if let Some(class) = &scope.class {
+            let targets = self.lanes.targets();
+            let is_rule = class.section == SectionKind::Rule;
+            let find =
+                |target: TargetId| self.registry.find_class(&ClassKey::of_scope(target, class));
+            return targets.filter(|_| is_rule).filter_map(find).collect();
+        }
+        if scope.job.is_none() {
+            return self.active_classes();
+        }
+        let subjects = self.subjects_of(scope);
+        let ways = subjects.into_iter().flat_map(|subject| self.registry.ways_of(subject));
+        ways.map(|way| self.lanes.owner_of(way.class)).collect()
+    }
+
+    /// The subjects that a row of that scope may concern.
+    fn subjects_of(&self, scope: &EntitlementScope) -> Vec<SubjectIndex> {
+        let known = self.registry.subjects_from(scope.job.as_ref());
+        let of_job =
+            known.take_while(|(who, _)| scope.job.as_ref().is_none_or(|of| *of == who.job));
+        let mut found = Vec::new();
+        for (who, places) in of_job {
+            found.extend(places.iter().map(|(_, subject)| *subject).filter(|subject| {
+                let mark = self.registry.mark(*subject);
+                let target = &self.lanes.params(self.registry.target(*subject)).name;
+                self.terms.entitlements().may_concern(scope, who, mark, target)
+            }));
+        }
+        found
+    }
+
+    /// Classifies the subjects of some scopes again, with what waits of them.
+    fn classify_again(&mut self, scopes: &[EntitlementScope]) {
+        let subjects = scopes.iter().flat_map(|scope| self.subjects_of(scope));
+        let known = |subject: &SubjectIndex| self.registry.ways_of(*subject).next().is_some();
+        let subjects: BTreeSet<SubjectIndex> = subjects.filter(known).collect();
+        let are_busy = subjects.iter().any(|subject| self.registry.is_busy(*subject));
+        let mut waiting = Vec::new();
+        if are_busy {
+            let chains;
+            (waiting, chains) = self.lanes.requests_of(&subjects);
+            chains.into_iter().for_each(|chain| self.meters.retain_chain(chain));
+            waiting.iter().for_each(|index| self.unqueue(*index));
+        }
+        subjects.into_iter().for_each(|subject| self.drop_classifications(subject));
+        self.requeue(waiting);
+    }
+}

@@ -1,0 +1,347 @@
+//! The table of entitlements: rows that apply to some requests, for a time.
+//!
+//! ```text
+//!   change ─► row, by its number ─┬─ begins, ends ─► edges, in order of time
+//!                                 └─ applies: in the index of its job, else its user, else its
+//!                                    class, else its directory, else among the rest
+//!   request ─► the rows of its job, user, class, directories, and the rest ─► those that apply
+//! ```
+//!
+//! A row is found by its narrowest condition, so a request looks at few. A change costs what it
+//! concerns: the subjects whose requests it may apply to.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Identity, JobId, MarkId, OpKind, Scope, Time};
+use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
+
+/// Rows by their numbers, and those that apply now by what they name.
+#[derive(Debug, Default)]
+pub(crate) struct Entitlements {
+    rows: BTreeMap<EntitlementId, TimedRow>,
+    by_job: BTreeMap<JobId, Vec<EntitlementId>>,
+    by_uid: BTreeMap<u32, Vec<EntitlementId>>,
+    by_class: BTreeMap<Scope, Vec<EntitlementId>>,
+    by_mark: BTreeMap<MarkId, Vec<EntitlementId>>,
+    rest: Vec<EntitlementId>,
+    /// When rows begin or end to apply.
+    edges: BTreeSet<(Time, EntitlementId)>,
+    marks: Marks,
+}
+
+/// A row with its times by the clock here.
+#[derive(Debug)]
+struct TimedRow {
+    row: Entitlement,
+    begins: Time,
+    ends: Option<Time>,
+    applies: bool,
+}
+
+/// Marked directories: of each the next one above it.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    above: BTreeMap<MarkId, MarkId>,
+}
+
+/// What a row is matched with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntitledRequest<'a> {
+    pub(crate) who: &'a Identity,
+    /// The deepest marked directory of its file.
+    pub(crate) mark: Option<MarkId>,
+    pub(crate) target: &'a str,
+    /// Its class, whatever branch of that it is in.
+    pub(crate) class: &'a Scope,
+    pub(crate) kind: OpKind,
+}
+
+/// What a change of rows concerns.
+#[derive(Debug, Default)]
+pub(crate) struct RowChanges {
+    /// Rows to which other requests belong from now on.
+    pub(crate) moved: Vec<EntitlementScope>,
+    /// Rows with another value.
+    pub(crate) valued: Vec<EntitlementId>,
+    /// Scopes of weights that came, went or changed.
+    pub(crate) weights: Vec<EntitlementScope>,
+}
+
+impl Entitlements {
+    /// How many rows a dispatcher keeps.
+    pub(crate) const MAX_COUNT: usize = 65_536;
+
+    /// Puts, replaces or (`None`) removes rows; spans count from `since`. Returns what that concerns
+    /// and how many new ones were one too many.
+    pub(crate) fn change(
+        &mut self,
+        changes: Vec<(EntitlementId, Option<Entitlement>)>,
+        since: Time,
+        now: Time,
+    ) -> (RowChanges, usize) {
+        let (mut concerned, mut refused) = (RowChanges::default(), 0);
+        for (id, row) in changes {
+            let known = self.rows.contains_key(&id);
+            if row.is_some() && !known && self.rows.len() >= Entitlements::MAX_COUNT {
+                refused += 1;
+                continue;
+            }
+            self.change_row(id, row, since, now, &mut concerned);
+        }
+        (concerned, refused)
+    }
+
+    fn change_row(
+        &mut self,
+        id: EntitlementId,
+        row: Option<Entitlement>,
+        since: Time,
+        now: Time,
+        concerned: &mut RowChanges,
+    ) {
+        let begins = |row: &Entitlement| since + row.from();
+        let ends = |row: &Entitlement| row.until().map(|until| since + until);
+        if let (Some(known), Some(row)) = (self.rows.get_mut(&id), &row)
+            && known.row.differs_in_value_only(row)
+            && known.applies
+            && (known.begins <= now && begins(row) <= now)
+            && known.ends.is_none()
+            && row.until().is_none()
+        {
+            known.row = row.clone();
+            concerned.note_value(id, row);
+            return;
+        }
+        self.remove(id, concerned);
+        let Some(row) = row else { return };
+        let (begins, ends) = (begins(&row), ends(&row));
+        self.edges.insert((begins, id));
+        self.edges.extend(ends.map(|ends| (ends, id)));
+        self.rows.insert(id, TimedRow { row, begins, ends, applies: false });
+        self.pass_edges(now, concerned);
+    }
+
+    fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) {
+        let Some(known) = self.rows.remove(&id) else { return };
+        self.edges.remove(&(known.begins, id));
+        known.ends.into_iter().for_each(|ends| {
+            self.edges.remove(&(ends, id));
+        });
+        if known.applies {
+            self.unindex(id, known.row.scope());
+            concerned.note_moved(&known.row);
+        }
+    }
+
+    /// When the next row begins or ends to apply.
+    pub(crate) fn next_edge(&self) -> Option<Time> {
+        self.edges.first().map(|(at, _)| *at)
+    }
+
+    /// Lets rows begin and end to apply by `now`.
+    pub(crate) fn advance(&mut self, now: Time) -> RowChanges {
+        let mut concerned = RowChanges::default();
+        self.pass_edges(now, &mut concerned);
+        concerned
+    }
+
+    fn pass_edges(&mut self, now: Time, concerned: &mut RowChanges) {
+        while let Some((at, id)) = self.edges.first().copied().filter(|(at, _)| *at <= now) {
+            self.edges.remove(&(at, id));
+            let known = self.rows.get_mut(&id).expect("an edge is of a row");
+            let over = known.ends.is_some_and(|ends| ends <= now);
+            if over {
+                self.remove(id, concerned);
+            } else if !known.applies {
+                known.applies = true;
+                let row = known.row.clone();
+                self.index_of(row.scope()).push(id);
+                concerned.note_moved(&row);
+                // A row of that number may have been another one.
+                concerned.valued.push(id);
+            }
+        }
+    }
+
+    // ---- what applies ----
+
+    /// The row that reserves for a request: of several the narrowest, of equally narrow ones the
+    /// newest.
+    pub(crate) fn reservation_for(&self, request: EntitledRequest<'_>) -> Option<EntitlementId> {
+        let rows = self.rows_for(request).filter(|(_, row)| row.reservation().is_some());
+        self.narrowest(rows)
+    }
+
+    /// The limits of rows that a request pays, in order of their numbers.
+    pub(crate) fn limits_for(&self, request: EntitledRequest<'_>) -> Vec<(EntitlementId, Limit)> {
+        let rows = self.rows_for(request);
+        let mut limits: Vec<_> =
+            rows.filter_map(|(id, row)| row.limit().map(|limit| (id, limit))).collect();
+        limits.sort_unstable_by_key(|(id, _)| *id);
+        limits.truncate(Entitlement::LIMITS_MAX);
+        limits
+    }
+
+    /// The row that gives the requests of a class their weight. `who` has the job and the user of
+    /// all of them, where all have the same.
+    pub(crate) fn weight_for(
+        &self,
+        job: Option<&JobId>,
+        uid: Option<u32>,
+        class: &Scope,
+        target: &str,
+    ) -> Option<&Entitlement> {
+        let of_job = job.and_then(|job| self.by_job.get(job));
+        let of_uid = uid.and_then(|uid| self.by_uid.get(&uid));
+        let lists = [of_job, of_uid, self.by_class.get(class), Some(&self.rest)];
+        let rows = lists.into_iter().flatten().flatten().map(|id| (*id, &self.rows[id].row));
+        let rows = rows.filter(|(_, row)| {
+            let scope = row.scope();
+            row.weight().is_some()
+                && scope.job.as_ref().is_none_or(|of| job == Some(of))
+                && scope.uid.is_none_or(|of| uid == Some(of))
+                && scope.class.as_ref().is_none_or(|of| of == class)
+                && scope.target.as_deref().is_none_or(|of| of == target)
+        });
+        self.narrowest(rows).map(|id| &self.rows[&id].row)
+    }
+
+    /// The row of a number, while it applies.
+    pub(crate) fn row(&self, id: EntitlementId) -> Option<&Entitlement> {
+        self.rows.get(&id).filter(|known| known.applies).map(|known| &known.row)
+    }
+
+    /// Whether no row applies.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn rows_for<'a>(
+        &'a self,
+        request: EntitledRequest<'a>,
+    ) -> impl Iterator<Item = (EntitlementId, &'a Entitlement)> {
+        let marks = self.marks.chain(request.mark).filter_map(|mark| self.by_mark.get(&mark));
+        let lists = [
+            self.by_job.get(&request.who.job),
+            self.by_uid.get(&request.who.uid),
+            self.by_class.get(request.class),
+            Some(&self.rest),
+        ];
+        let found = lists.into_iter().flatten().chain(marks).flatten();
+        let rows = found.map(|id| (*id, &self.rows[id].row));
+        rows.filter(move |(_, row)| {
+            let scope = row.scope();
+            row.kinds().contains(request.kind)
+                && scope.job.as_ref().is_none_or(|job| *job == request.who.job)
+                && scope.uid.is_none_or(|uid| uid == request.who.uid)
+                && scope.class.as_ref().is_none_or(|class| class == request.class)
+                && scope.target.as_deref().is_none_or(|target| target == request.target)
+                && scope.mark.is_none_or(|mark| self.marks.holds(request.mark, mark))
+        })
+    }
+
+    fn narrowest<'a>(
+        &self,
+        rows: impl Iterator<Item = (EntitlementId, &'a Entitlement)>,
+    ) -> Option<EntitlementId> {
+        let depth = |scope: &EntitlementScope| self.marks.chain(scope.mark).count();
+        let narrowest = rows.max_by(|(a, one), (b, other)| {
+            let (one, other) = (one.scope(), other.scope());
+            match one.narrowness(depth(one), other, depth(other)) {
+                Ordering::Equal => a.cmp(b),
+                unequal => unequal,
+            }
+        });
+        narrowest.map(|(id, _)| id)
+    }
+
+    // ---- marks ----
+
+    /// Tells which marked directory is the next above another.
+    pub(crate) fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
+        match above {
+            Some(above) => self.marks.above.insert(mark, above),
+            None => self.marks.above.remove(&mark),
+        };
+    }
+
+    /// Whether requests of a subject may be concerned by rows of a scope.
+    pub(crate) fn may_concern(
+        &self,
+        scope: &EntitlementScope,
+        who: &Identity,
+        mark: Option<MarkId>,
+        target: &str,
+    ) -> bool {
+        scope.job.as_ref().is_none_or(|job| *job == who.job)
+            && scope.uid.is_none_or(|uid| uid == who.uid)
+            && scope.target.as_deref().is_none_or(|of| of == target)
+            && scope.mark.is_none_or(|of| self.marks.holds(mark, of))
+    }
+
+    // ---- the index ----
+
+    fn index_of(&mut self, scope: &EntitlementScope) -> &mut Vec<EntitlementId> {
+        if let Some(job) = &scope.job {
+            return self.by_job.entry(job.clone()).or_default();
+        }
+        if let Some(uid) = scope.uid {
+            return self.by_uid.entry(uid).or_default();
+        }
+        if let Some(class) = &scope.class {
+            return self.by_class.entry(class.clone()).or_default();
+        }
+        match scope.mark {
+            Some(mark) => self.by_mark.entry(mark).or_default(),
+            None => &mut self.rest,
+        }
+    }
+
+    fn unindex(&mut self, id: EntitlementId, scope: &EntitlementScope) {
+        let list = self.index_of(scope);
+        list.retain(|of| *of != id);
+        if !list.is_empty() {
+            return;
+        }
+        if let Some(job) = &scope.job {
+            self.by_job.remove(job);
+        } else if let Some(uid) = scope.uid {
+            self.by_uid.remove(&uid);
+        } else if let Some(class) = &scope.class {
+            self.by_class.remove(class);
+        } else if let Some(mark) = scope.mark {
+            self.by_mark.remove(&mark);
+        }
+    }
+}
+
+impl Marks {
+    /// A marked directory and those above it, the deepest first.
+    fn chain(&self, mark: Option<MarkId>) -> impl Iterator<Item = MarkId> {
+        std::iter::successors(mark, |mark| self.above.get(mark).copied()).take(DEPTH_MAX)
+    }
+
+    /// Whether a directory is another one or below it.
+    fn holds(&self, mark: Option<MarkId>, above: MarkId) -> bool {
+        self.chain(mark).any(|mark| mark == above)
+    }
+}
+
+impl RowChanges {
+    fn note_moved(&mut self, row: &Entitlement) {
+        let list = if row.weight().is_some() { &mut self.weights } else { &mut self.moved };
+        list.push(row.scope().clone());
+    }
+
+    fn note_value(&mut self, id: EntitlementId, row: &Entitlement) {
+        match row.weight() {
+            Some(_) => self.weights.push(row.scope().clone()),
+            None => self.valued.push(id),
+        }
+    }
+}
+
+/// How many marked directories a path may have.
+const DEPTH_MAX: usize = 64;
