@@ -1,8 +1,8 @@
 //! Changing one rule in the text of a rule file: text in, text out.
 //!
 //! ```text
-//!   text ─► read, it must be right ─► outline ─► lines or values exchanged ─► read again ─► text
-//!                                                                  └ wrong: refused, with its line
+//!   text ─► read, it must be right ─► sheet ─► lines or values exchanged ─► read again ─► text
+//!                                                                └ wrong: refused, with its line
 //! ```
 //!
 //! Everything outside of an edit stays as it was written, to the byte: comments, order, spelling.
@@ -12,10 +12,10 @@
 //! The words are those of Lustre's TBF: start, change, stop, rank. There a change of several values
 //! may stop half-way; here an edit is done as a whole or not at all.
 
-use std::ops::Range;
+use toml::de::DeTable;
 
-use super::outline::{Outline, OutlinePiece, line_end, line_start};
-use super::{RuleFileError, RuleSet, export, file};
+use super::sheet::Sheet;
+use super::{Rule, RuleFileError, RuleSet};
 
 /// A change of one rule of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,23 +126,20 @@ impl RuleEdit {
     /// # Errors
     /// If the change is not possible or the result would be wrong, with its line.
     pub fn apply(&self, text: &str) -> Result<String, RuleEditError> {
-        let mut text = text.to_owned();
+        // A byte order mark is not part of the first section.
+        let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mark = &text[..text.len() - body.len()];
+        let mut text = body.to_owned();
         if !text.is_empty() && !text.ends_with('\n') {
             text.push_str(newline(&text));
         }
         let old = RuleSet::parse(&text).map_err(|e| RuleEditError::Before(Box::new(e)))?;
-        let sheet = Sheet { outline: outline(&text)?, text };
-        let new_text = match self {
-            RuleEdit::Start { name, keys, position } => sheet.start_rule(name, keys, position)?,
-            RuleEdit::Change { name, keys } => sheet.change_rule(name, keys)?,
-            RuleEdit::Stop { name } => sheet.stop_rule(name, &old)?,
-            RuleEdit::Rank { name, position } => sheet.rank_rule(name, position)?,
-        };
+        let new_text = self.edited(&text, &old)?;
         let new = RuleSet::parse(&new_text).map_err(|e| RuleEditError::After(Box::new(e)))?;
-        if self.without_edited(&old) != self.without_edited(&new) || !self.is_done(&old, &new) {
+        if !self.is_done(&old, &new) {
             return Err(RuleEditError::Unfit("other rules would change too".into()));
         }
-        Ok(new_text)
+        Ok(format!("{mark}{new_text}"))
     }
 
     /// The rule that is changed.
@@ -155,216 +152,36 @@ impl RuleEdit {
         }
     }
 
-    /// A rule set without the rule that is changed.
-    fn without_edited(
-        &self,
-        set: &RuleSet,
-    ) -> (Vec<super::Rule>, Vec<super::MeterRule>, Vec<super::DecayRule>) {
-        let others = set.rules.iter().filter(|rule| rule.name != self.name());
-        (others.cloned().collect(), set.meters.clone(), set.decays.clone())
-    }
-
-    /// Whether the edit had its effect: the rule exists, is gone, or kept its index or content.
-    fn is_done(&self, old: &RuleSet, new: &RuleSet) -> bool {
-        let place = |set: &RuleSet| set.rules.iter().position(|rule| rule.name == self.name());
-        let rule = |set: &RuleSet| place(set).map(|at| set.rules[at].clone());
+    fn edited(&self, text: &str, set: &RuleSet) -> Result<String, RuleEditError> {
+        let document = DeTable::parse(text).expect("a rule file is TOML");
+        let sheet = Sheet::new(text, document.get_ref())?;
         match self {
-            RuleEdit::Start { .. } => rule(new).is_some(),
-            RuleEdit::Change { .. } => place(old) == place(new),
-            RuleEdit::Stop { .. } => rule(new).is_none(),
-            RuleEdit::Rank { .. } => rule(old) == rule(new),
+            RuleEdit::Start { name, keys, position } => sheet.start(name, keys, position),
+            RuleEdit::Change { name, keys } => sheet.change(name, keys),
+            RuleEdit::Stop { name } => sheet.stop(name, set),
+            RuleEdit::Rank { name, position } => sheet.rank(name, position),
         }
     }
-}
 
-/// A text and the positions of its rules.
-struct Sheet {
-    text: String,
-    outline: Outline,
-}
-
-impl Sheet {
-    fn start_rule(
-        &self,
-        name: &str,
-        keys: &[KeyEdit],
-        position: &RulePosition,
-    ) -> Result<String, RuleEditError> {
-        if let Some(at) = self.outline.position_of(name) {
-            let key = self.outline.rules[at].key("name");
-            let start = key.map_or(self.outline.rules[at].lines.start, |key| key.at.start);
-            let line = self.text[..start].matches('\n').count() + 1;
-            return Err(RuleEditError::Exists { name: name.into(), line });
-        }
-        let nl = newline(&self.text);
-        let mut section = format!("[[rule]]{nl}name = {}{nl}", export::text(name));
-        for KeyEdit { key, value } in in_file_order(keys) {
-            if let Some(value) = value {
-                section += &format!("{key} = {value}{nl}");
-            }
-        }
-        let at = match (name, position) {
-            (RuleSet::DEFAULT, RulePosition::Before(_)) => {
-                return Err(RuleEditError::DefaultPosition);
-            }
-            (RuleSet::DEFAULT, _) => self.outline.rules.len(),
-            _ => self.position_index(position)?,
+    /// Whether the edit had its effect (the rule exists, is gone, or kept its index or content) and
+    /// no other.
+    fn is_done(&self, old: &RuleSet, new: &RuleSet) -> bool {
+        let others = |set: &'_ RuleSet| -> Vec<Rule> {
+            set.rules.iter().filter(|rule| rule.name != self.name()).cloned().collect()
         };
-        Ok(self.insert(at, &section))
+        let index = |set: &RuleSet| set.rules.iter().position(|rule| rule.name == self.name());
+        let done = match self {
+            RuleEdit::Start { .. } => new.rule(self.name()).is_some(),
+            RuleEdit::Change { .. } => index(old) == index(new),
+            RuleEdit::Stop { .. } => new.rule(self.name()).is_none(),
+            RuleEdit::Rank { .. } => old.rule(self.name()) == new.rule(self.name()),
+        };
+        done && others(old) == others(new) && old.meters == new.meters && old.decays == new.decays
     }
-
-    fn change_rule(&self, name: &str, keys: &[KeyEdit]) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.existing_index(name)?];
-        if keys.is_empty() {
-            return Err(RuleEditError::Empty);
-        }
-        let mut swaps: Vec<(Range<usize>, String)> = Vec::new();
-        for KeyEdit { key, value } in in_file_order(keys) {
-            swaps.extend(self.swap(piece, key, value.as_deref())?);
-        }
-        swaps.sort_by_key(|(at, _)| at.start);
-        let mut text = self.text.clone();
-        // From the end, so that earlier positions stay valid; of those at one position the last
-        // first.
-        for (at, new) in swaps.into_iter().rev() {
-            text.replace_range(at, &new);
-        }
-        Ok(text)
-    }
-
-    fn stop_rule(&self, name: &str, rules: &RuleSet) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.existing_index(name)?];
-        let on_it = |rule: &&super::Rule| rule.depends_on.as_ref().is_some_and(|p| p.rule == name);
-        let by: Vec<String> = rules.rules.iter().filter(on_it).map(|r| r.name.clone()).collect();
-        if !by.is_empty() {
-            return Err(RuleEditError::Needed { name: name.into(), by });
-        }
-        Ok(self.without(piece))
-    }
-
-    fn rank_rule(&self, name: &str, position: &RulePosition) -> Result<String, RuleEditError> {
-        let piece = &self.outline.rules[self.existing_index(name)?];
-        match position {
-            RulePosition::Before(next) if next == name => return Ok(self.text.clone()),
-            RulePosition::Before(next) => {
-                self.existing_index(next)?;
-            }
-            RulePosition::First | RulePosition::Last => {}
-        }
-        if name == RuleSet::DEFAULT {
-            let stays = *position == RulePosition::Last;
-            return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPosition) };
-        }
-        let text = self.without(piece);
-        let rest = Sheet { outline: outline(&text)?, text };
-        Ok(rest.insert(rest.position_index(position)?, &self.text[piece.lines.clone()]))
-    }
-
-    /// The index of a rule that must exist.
-    fn existing_index(&self, name: &str) -> Result<usize, RuleEditError> {
-        if let Some(at) = self.outline.position_of(name) {
-            return Ok(at);
-        }
-        if name == RuleSet::DEFAULT {
-            return Err(RuleEditError::NoDefault);
-        }
-        let names = self.outline.rules.iter().map(|rule| rule.name.clone()).collect();
-        Err(RuleEditError::NoRule { name: name.into(), names })
-    }
-
-    /// The number of rules before a position.
-    fn position_index(&self, position: &RulePosition) -> Result<usize, RuleEditError> {
-        match position {
-            RulePosition::First => Ok(0),
-            RulePosition::Before(next) => self.existing_index(next),
-            RulePosition::Last => {
-                let end = self.outline.rules.len();
-                Ok(self.outline.position_of(RuleSet::DEFAULT).unwrap_or(end))
-            }
-        }
-    }
-
-    /// The text with an additional section.
-    fn insert(&self, index: usize, section: &str) -> String {
-        let (text, nl) = (&self.text, newline(&self.text));
-        if let Some(next) = self.outline.rules.get(index) {
-            let at = next.lines.start;
-            return format!("{}{section}{nl}{}", &text[..at], &text[at..]);
-        }
-        let at = self.outline.rules.last().map_or(text.len(), |last| last.lines.end);
-        let between = if at == 0 { "" } else { nl };
-        format!("{}{between}{section}{}", &text[..at], &text[at..])
-    }
-
-    /// The text without a section, and without one of the gaps around it.
-    fn without(&self, piece: &OutlinePiece) -> String {
-        let nl = newline(&self.text);
-        let (before, after) = (&self.text[..piece.lines.start], &self.text[piece.lines.end..]);
-        let gap = before.is_empty() || before.ends_with(&format!("{nl}{nl}"));
-        let after = if gap { after.trim_start_matches(['\r', '\n']) } else { after };
-        match (before.trim_end(), after.trim_start()) {
-            ("", _) => after.into(),
-            (before, "") => format!("{before}{nl}"),
-            _ => format!("{before}{after}"),
-        }
-    }
-
-    /// The replacement that gives a key another value.
-    fn swap(
-        &self,
-        piece: &OutlinePiece,
-        key: &str,
-        value: Option<&str>,
-    ) -> Result<Option<(Range<usize>, String)>, RuleEditError> {
-        let known = piece.key(key);
-        if known.is_some_and(|known| !known.plain) {
-            let name = &piece.name;
-            let why = format!("rule {name:?} does not write {key} as {key} = …");
-            return Err(RuleEditError::Unfit(why));
-        }
-        Ok(match (known, value) {
-            (Some(known), Some(value)) => Some((known.value.clone(), value.into())),
-            (Some(known), None) => {
-                let lines =
-                    line_start(&self.text, known.at.start)..line_end(&self.text, known.at.end);
-                Some((lines, String::new()))
-            }
-            (None, Some(value)) => {
-                let at = line_end(&self.text, self.end_before(piece, key));
-                Some((at..at, format!("{key} = {value}{}", newline(&self.text))))
-            }
-            (None, None) => None,
-        })
-    }
-
-    /// The end of the last key that usually stands before this one.
-    fn end_before(&self, piece: &OutlinePiece, key: &str) -> usize {
-        let rank = key_rank(key);
-        let before =
-            piece.keys.iter().filter(|other| other.plain && self::key_rank(&other.name) < rank);
-        let last = before.max_by_key(|other| self::key_rank(&other.name)).or(piece.key("name"));
-        last.map_or(piece.lines.start, |key| key.at.end)
-    }
-}
-
-fn outline(text: &str) -> Result<Outline, RuleEditError> {
-    Outline::of(text).map_err(|why| RuleEditError::Unfit(why.into()))
-}
-
-/// The keys in the order in which a rule file usually has them.
-fn in_file_order(keys: &[KeyEdit]) -> Vec<&KeyEdit> {
-    let mut keys: Vec<&KeyEdit> = keys.iter().collect();
-    keys.sort_by_key(|edit| key_rank(edit.key));
-    keys
-}
-
-fn key_rank(key: &str) -> usize {
-    let keys = file::rule_keys();
-    keys.iter().position(|known| *known == key).unwrap_or(keys.len())
 }
 
 /// How the text ends its lines.
-fn newline(text: &str) -> &'static str {
+pub(super) fn newline(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 

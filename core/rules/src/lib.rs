@@ -24,9 +24,9 @@ mod limit;
 mod limit_mode;
 mod matcher;
 mod nid;
-mod outline;
 mod path;
 mod section;
+mod sheet;
 #[cfg(test)]
 mod tests;
 mod words;

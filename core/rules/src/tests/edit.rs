@@ -240,6 +240,15 @@ fn lines_that_end_as_on_windows_stay_so() {
 }
 
 #[test]
+fn a_byte_order_mark_stays_first() {
+    let text = "\u{feff}[[rule]]\nname = \"a\"\n\n[[rule]]\nname = \"b\"\n";
+    let moved = rank("a", RulePosition::Last).apply(text).unwrap();
+    assert_eq!(moved, "\u{feff}[[rule]]\nname = \"b\"\n\n[[rule]]\nname = \"a\"\n");
+    assert_eq!(rank("a", RulePosition::First).apply(&moved).unwrap(), text);
+    assert_eq!(stop("a").apply(&stop("b").apply(text).unwrap()).unwrap(), "\u{feff}");
+}
+
+#[test]
 fn what_is_written_in_a_way_that_cannot_be_exchanged_is_refused() {
     let list = "rule = [{ name = \"a\" }, { name = \"b\" }]\n";
     let table = "[[rule]]\nname = \"a\"\n[rule.limit]\nread = \"1MB/s\"\n";

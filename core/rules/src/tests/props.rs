@@ -113,6 +113,37 @@ fn file() -> impl Strategy<Value = String> {
     })
 }
 
+/// A file with comments and blank lines before its lines, comments behind them, and either end of
+/// line.
+fn commented_file() -> impl Strategy<Value = String> {
+    let layout = vec((0..4usize, any::<bool>()), 32);
+    (file(), layout, any::<bool>()).prop_map(|(file, layout, crlf)| {
+        let mut layout = layout.into_iter().cycle().enumerate();
+        let mut text = String::new();
+        for line in file.lines() {
+            // Other lines may be inside of a text.
+            if line.starts_with("[[") || line.starts_with("weight = ") {
+                let (number, (above, behind)) = layout.next().unwrap();
+                let comment = format!("# above {number}\n");
+                text += ["", "\n", &comment, &format!("\n{comment}\n{comment}")][above];
+                text += line;
+                text += &if behind { format!("  # behind {number}\n") } else { "\n".into() };
+            } else {
+                text += &format!("{line}\n");
+            }
+        }
+        if crlf { text.replace('\n', "\r\n") } else { text }
+    })
+}
+
+/// The comments of a file, in no order.
+fn comments(text: &str) -> Vec<&str> {
+    let mut found: Vec<&str> =
+        text.lines().filter_map(|line| Some(line.split_once('#')?.1)).collect();
+    found.sort_unstable();
+    found
+}
+
 /// An edit of the rule at a place, and the rules after it.
 fn edit(set: &RuleSet, at: usize, what: usize) -> (RuleEdit, Vec<crate::Rule>) {
     let mut rules = set.rules.clone();
@@ -229,6 +260,49 @@ proptest! {
             prop_assert_eq!(&set.rules, &rules);
             prop_assert_eq!(&set.meters, &meters);
         }
+    }
+
+    #[test]
+    fn an_edit_and_its_inverse_leave_the_text_and_its_comments(
+        text in commented_file(),
+        at in any::<prop::sample::Index>(),
+        to in any::<prop::sample::Index>(),
+    ) {
+        let set = RuleSet::parse(&text).map_err(refused)?;
+        let names: Vec<&String> = set.rules.iter().map(|rule| &rule.name).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let before = |at: usize| match names.get(at) {
+            Some(next) => RulePosition::Before(next.to_string()),
+            None => RulePosition::Last,
+        };
+        let (at, to) = (at.index(names.len()), before(to.index(names.len() + 1)));
+        let name = || names[at].clone();
+        let change = |key, value: Option<String>| {
+            RuleEdit::Change { name: name(), keys: vec![KeyEdit { key, value }] }
+        };
+        let there_and_back = |there: RuleEdit, back: RuleEdit| {
+            let between = there.apply(&text).unwrap();
+            prop_assert_eq!(comments(&between), comments(&text));
+            let again = back.apply(&between).unwrap();
+            prop_assert_eq!(comments(&again), comments(&text));
+            prop_assert_eq!(&RuleSet::parse(&again).unwrap(), &set);
+            Ok(again)
+        };
+        let weight = set.rules[at].weight.to_string();
+        let again = there_and_back(change("weight", Some("777".into())), change("weight", Some(weight)))?;
+        prop_assert_eq!(&again, &text);
+        let mode = Some("\"paced\"".to_string());
+        let again = there_and_back(change("write_mode", mode), change("write_mode", None))?;
+        prop_assert_eq!(&again, &text);
+        let start = RuleEdit::Start { name: "new".into(), keys: vec![], position: to.clone() };
+        let again = there_and_back(start, RuleEdit::Stop { name: "new".into() })?;
+        // A gap may be left where the text had none.
+        let full = |line: &&str| !line.is_empty();
+        prop_assert!(again.lines().filter(full).eq(text.lines().filter(full)), "{again:?}");
+        let there = RuleEdit::Rank { name: name(), position: to };
+        there_and_back(there, RuleEdit::Rank { name: name(), position: before(at + 1) })?;
     }
 
     #[test]
