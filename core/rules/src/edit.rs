@@ -14,8 +14,8 @@
 
 use toml::de::DeTable;
 
-use super::sheet::Sheet;
-use super::{Rule, RuleFileError, RuleSet};
+use super::sheet::{Sheet, newline};
+use super::{RuleFileError, RuleSet};
 
 /// A change of one rule of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,9 +166,6 @@ impl RuleEdit {
     /// Whether the edit had its effect (the rule exists, is gone, or kept its index or content) and
     /// no other.
     fn is_done(&self, old: &RuleSet, new: &RuleSet) -> bool {
-        let others = |set: &'_ RuleSet| -> Vec<Rule> {
-            set.rules.iter().filter(|rule| rule.name != self.name()).cloned().collect()
-        };
         let index = |set: &RuleSet| set.rules.iter().position(|rule| rule.name == self.name());
         let done = match self {
             RuleEdit::Start { .. } => new.rule(self.name()).is_some(),
@@ -176,13 +173,10 @@ impl RuleEdit {
             RuleEdit::Stop { .. } => new.rule(self.name()).is_none(),
             RuleEdit::Rank { .. } => old.rule(self.name()) == new.rule(self.name()),
         };
-        done && others(old) == others(new) && old.meters == new.meters && old.decays == new.decays
+        let [others, others_now] =
+            [old, new].map(|set| set.rules.iter().filter(|rule| rule.name != self.name()));
+        done && others.eq(others_now) && old.meters == new.meters && old.decays == new.decays
     }
-}
-
-/// How the text ends its lines.
-pub(super) fn newline(text: &str) -> &'static str {
-    if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
 fn listed(names: &[String]) -> String {

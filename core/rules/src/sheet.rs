@@ -16,7 +16,6 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::edit::newline;
 use super::{KeyEdit, RuleEditError, RulePosition, RuleSet, export, file};
 
 /// A text and its `[[rule]]` sections, in its order.
@@ -32,13 +31,6 @@ struct SheetRule<'t> {
     /// Byte range of the section in the file, rounded to whole lines.
     lines: Range<usize>,
     table: &'t DeTable<'t>,
-}
-
-/// One key of a rule.
-struct SheetKey {
-    /// From the key's first byte to the value's last one.
-    at: Range<usize>,
-    value: Range<usize>,
 }
 
 impl<'t> Sheet<'t> {
@@ -204,7 +196,7 @@ impl<'t> Sheet<'t> {
         let after = if gap { after.trim_start_matches(['\r', '\n']) } else { after };
         match (before.trim_end(), after.trim_start()) {
             ("", _) => after.into(),
-            (before, "") => format!("{before}{nl}"),
+            (kept, "") => before[..line_end(before, kept.len())].into(),
             _ => format!("{before}{after}"),
         }
     }
@@ -216,36 +208,40 @@ impl<'t> Sheet<'t> {
         key: &str,
         value: Option<&str>,
     ) -> Result<Option<(Range<usize>, String)>, RuleEditError> {
-        let known = self.key(rule, key);
+        let known = self.value_of(rule, key);
         if known.is_none() && rule.table.contains_key(key) {
             let name = rule.name;
             return Err(unfit(&format!("rule {name:?} does not write {key} as {key} = …")));
         }
         Ok(match (known, value) {
-            (Some(known), Some(value)) => Some((known.value, value.into())),
+            (Some(known), Some(value)) => Some((known, value.into())),
             (Some(known), None) => {
-                let lines =
-                    line_start(self.text, known.at.start)..line_end(self.text, known.at.end);
+                let lines = line_start(self.text, known.start)..line_end(self.text, known.end);
                 Some((lines, String::new()))
             }
             (None, Some(value)) => {
                 // Behind the last key that usually stands before this one.
                 let before = &file::rule_keys()[..key_rank(key)];
-                let last = before.iter().rev().find_map(|key| self.key(rule, key));
-                let at = line_end(self.text, last.expect("every rule has a name").at.end);
+                let last = before.iter().rev().find_map(|key| self.value_of(rule, key));
+                let at = line_end(self.text, last.expect("every rule has a name").end);
                 Some((at..at, format!("{key} = {value}{}", self.nl)))
             }
             (None, None) => None,
         })
     }
 
-    /// A key that is written `key = value`: not as `key.part = value`, and not as a table of its own.
-    fn key(&self, rule: &SheetRule<'_>, key: &str) -> Option<SheetKey> {
-        let (key, value) = rule.table.get_key_value(key)?;
-        let at = value.span();
-        let plain = !value.get_ref().is_table() || self.text[at.clone()].starts_with('{');
-        plain.then(|| SheetKey { at: key.span().start..at.end, value: at })
+    /// The bytes of a value that is written `key = value`, in one line with its key: not as
+    /// `key.part = value`, and not as a table of its own.
+    fn value_of(&self, rule: &SheetRule<'_>, key: &str) -> Option<Range<usize>> {
+        let value = rule.table.get(key)?;
+        let plain = !value.get_ref().is_table() || self.text[value.span()].starts_with('{');
+        plain.then(|| value.span())
     }
+}
+
+/// How the text ends its lines.
+pub(super) fn newline(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
 fn unfit(why: &str) -> RuleEditError {

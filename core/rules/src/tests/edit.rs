@@ -240,6 +240,18 @@ fn lines_that_end_as_on_windows_stay_so() {
 }
 
 #[test]
+fn what_a_writer_of_toml_would_unify_stays() {
+    let dotted = "[[rule]]\nlimit.read = \"1MB/s\"\nname = \"b\"\nlimit.write = \"2MB/s\"\n";
+    let text = format!("# mixed\r\n[[ rule ]]\nname='a'\n\n{dotted}");
+    let changed = change("a", &[key("name", "\"c\"")]).apply(&text);
+    assert!(matches!(changed, Err(RuleEditError::Unfit(_))), "{changed:?}");
+    let changed = change("a", &[key("weight", "2")]).apply(&text).unwrap();
+    assert_eq!(changed, text.replace("'a'\n", "'a'\nweight = 2\r\n"));
+    let first = rank("b", RulePosition::First).apply(&text).unwrap();
+    assert_eq!(first, format!("{dotted}\r\n# mixed\r\n[[ rule ]]\nname='a'\n"));
+}
+
+#[test]
 fn a_byte_order_mark_stays_first() {
     let text = "\u{feff}[[rule]]\nname = \"a\"\n\n[[rule]]\nname = \"b\"\n";
     let moved = rank("a", RulePosition::Last).apply(text).unwrap();
