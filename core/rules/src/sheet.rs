@@ -69,10 +69,10 @@ impl<'t> Sheet<'t> {
             lines[at].end += comments(text[lines[at].end..below].split_inclusive('\n'));
         }
         let rules = sections.into_iter().zip(lines).filter(|((kind, _), _)| *kind == "rule");
-        let rules = rules.map(|((_, section), lines)| {
-            let table = section.get_ref().as_table().expect("a section is a table");
-            let name = table["name"].get_ref().as_str().expect("a name is a text");
-            SheetRule { name, lines, table }
+        let rules = rules.filter_map(|((_, section), lines)| {
+            let table = section.get_ref().as_table()?;
+            let name = table.get("name")?.get_ref().as_str()?;
+            Some(SheetRule { name, lines, table })
         });
         Ok(Sheet { text, nl: newline(text), rules: rules.collect() })
     }
@@ -231,11 +231,11 @@ impl<'t> Sheet<'t> {
     }
 
     /// The bytes of a value that is written `key = value`, in one line with its key: not as
-    /// `key.part = value`, and not as a table of its own.
+    /// `key.part = value`, and not below a header of its own.
     fn value_of(&self, rule: &SheetRule<'_>, key: &str) -> Option<Range<usize>> {
-        let value = rule.table.get(key)?;
-        let plain = !value.get_ref().is_table() || self.text[value.span()].starts_with('{');
-        plain.then(|| value.span())
+        let (key, value) = rule.table.get_key_value(key)?;
+        let between = self.text.get(key.span().end..value.span().start)?;
+        (between.trim() == "=").then(|| value.span())
     }
 }
 
@@ -272,8 +272,12 @@ fn line_end(text: &str, at: usize) -> usize {
 
 /// The last byte of a value and of all its parts, which may be written in other places.
 fn end_of(value: &Spanned<DeValue<'_>>) -> usize {
-    let parts = value.get_ref().as_table().into_iter().flat_map(|table| table.values());
-    parts.map(end_of).fold(value.span().end, usize::max)
+    let within = match value.get_ref() {
+        DeValue::Table(table) => table.values().map(end_of).max(),
+        DeValue::Array(list) => list.iter().map(end_of).max(),
+        _ => None,
+    };
+    value.span().end.max(within.unwrap_or(0))
 }
 
 /// The length of the comments with which these lines begin.

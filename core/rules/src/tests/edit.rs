@@ -240,6 +240,25 @@ fn lines_that_end_as_on_windows_stay_so() {
 }
 
 #[test]
+fn a_list_of_limits_below_headers_goes_where_its_rule_goes() {
+    let list = "[[rule]]\nname = \"a\"\n\n[[rule.limit]]\nkinds = [\"read\"]\nrate = \"1MB/s\"\n\
+                [[rule.limit]] # and\nrate = \"5ops/s\" # end\n";
+    let other = "[[rule]]\nname = \"b\"\n";
+    let text = format!("{list}\n{other}");
+    let moved = rank("a", RulePosition::Last).apply(&text).unwrap();
+    assert_eq!(moved, format!("{other}\n{list}"));
+    assert_eq!(stop("a").apply(&text).unwrap(), other);
+    let started = start("c", &[], before("b")).apply(&text).unwrap();
+    assert_eq!(started, format!("{list}\n[[rule]]\nname = \"c\"\n\n{other}"));
+    for value in ["none", "\"2MB/s\""] {
+        let error = change("a", &[key("limit", value)]).apply(&text).unwrap_err();
+        assert!(matches!(error, RuleEditError::Unfit(_)), "{error}");
+    }
+    let changed = change("a", &[key("slots", "2")]).apply(&text).unwrap();
+    assert_eq!(changed, text.replace("\"a\"\n", "\"a\"\nslots = 2\n"));
+}
+
+#[test]
 fn what_a_writer_of_toml_would_unify_stays() {
     let dotted = "[[rule]]\nlimit.read = \"1MB/s\"\nname = \"b\"\nlimit.write = \"2MB/s\"\n";
     let text = format!("# mixed\r\n[[ rule ]]\nname='a'\n\n{dotted}");
@@ -247,6 +266,10 @@ fn what_a_writer_of_toml_would_unify_stays() {
     assert!(matches!(changed, Err(RuleEditError::Unfit(_))), "{changed:?}");
     let changed = change("a", &[key("weight", "2")]).apply(&text).unwrap();
     assert_eq!(changed, text.replace("'a'\n", "'a'\nweight = 2\r\n"));
+    let again = change("c", &[key("weight", "3")])
+        .apply(&text.replace("name='a'", "'name'=\"c\"\n\"weight\"\t=2 #"))
+        .unwrap();
+    assert!(again.contains("'name'=\"c\"\n\"weight\"\t=3 #"), "{again}");
     let first = rank("b", RulePosition::First).apply(&text).unwrap();
     assert_eq!(first, format!("{dotted}\r\n# mixed\r\n[[ rule ]]\nname='a'\n"));
 }
