@@ -8,6 +8,8 @@
 //!                                                          sent again, as n + 1
 //! ```
 //!
+//! A report has a bounded number of lines; the next one begins with those that did not fit.
+//!
 //! Sums only grow, so a report that is lost or counted twice is corrected by the next. A controller
 //! that has started again receives every line. A line stays for some minutes after its last change,
 //! so that a controller that lost its last minute receives it.
@@ -67,6 +69,8 @@ pub struct UsageReporter {
     /// Dropped lines of which the controller may not know it.
     dropped_lines: BTreeSet<u64>,
     sent: Option<UnackedReport>,
+    /// The last line of an acknowledged report that was full: the next report begins after it.
+    resume_after: Option<AccountKey>,
     sequence: u64,
     last_sweep: Option<Time>,
 }
@@ -103,6 +107,8 @@ impl UsageReporter {
     /// Handles that the controller has counted a report.
     pub fn acknowledge(&mut self, sequence: u64) {
         let Some(sent) = self.sent.take_if(|sent| sent.sequence == sequence) else { return };
+        let is_full = sent.lines.len() >= REPORT_LINES_MAX;
+        self.resume_after = sent.lines.last().filter(|_| is_full).map(|(key, _)| key.clone());
         for (key, sums) in sent.lines {
             if let Some(line) = self.lines.get_mut(&key) {
                 line.known = sums;
@@ -198,7 +204,11 @@ impl UsageReporter {
             return None;
         }
         self.drop_old(now);
+        // Round robin: lines that did not fit in the last report come before those that did.
+        let first = |key: &AccountKey| self.resume_after.as_ref().is_none_or(|last| key > last);
         let changed = self.lines.iter().filter(|(_, line)| line.sums != line.known);
+        let begin = changed.clone().filter(|(key, _)| first(key));
+        let changed = begin.chain(changed.filter(|(key, _)| !first(key)));
         let changed: Vec<_> = changed.take(REPORT_LINES_MAX).collect();
         if changed.is_empty() && self.dropped_lines.is_empty() {
             self.sent = None;
@@ -249,14 +259,16 @@ const RETRY: Nanos = Nanos::from_secs(5);
 const LINE_IDLE_MAX: Nanos = Nanos::from_secs(600);
 /// Maximum number of lines; further accounts are not counted.
 const LINES_MAX: usize = 262_144;
-/// Lines of one report: some megabytes.
+/// Lines of one report: some megabytes. Further lines are in the next reports.
 const REPORT_LINES_MAX: usize = 20_000;
 
 #[cfg(test)]
 mod tests {
     use model::{Identity, JobId, Nid, OpKind, PathSet};
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::UsageCollector;
 
     /// A dispatcher's accounts, and their reporter.
     #[derive(Default)]
@@ -420,5 +432,72 @@ mod tests {
         let lines: Vec<_> = report.lines.iter().map(class).collect();
         assert_eq!(lines, [of("default", 3), of("jobs jobid=a", 10)]);
         assert_eq!(report.total.read_bytes, 113);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4))]
+        #[test]
+        fn every_account_is_acknowledged_in_a_round_of_reports(
+            accounts in REPORT_LINES_MAX..3 * REPORT_LINES_MAX,
+            lost in 0..4_usize,
+        ) {
+            report_in_rounds(accounts, lost);
+        }
+    }
+
+    /// Accounts that all grow in every interval, with one report of a round too many lost.
+    fn report_in_rounds(accounts: usize, lost: usize) {
+        let mut all = AccountRounds {
+            accounts,
+            reporter: UsageReporter::default(),
+            collector: UsageCollector::default(),
+            counted: vec![0; accounts],
+            intervals: 0,
+        };
+        let rounds = accounts.div_ceil(REPORT_LINES_MAX) as u64;
+        (0..=rounds).for_each(|nth| all.interval(nth + 1, nth + 1 == lost as u64));
+        let missed = all.counted.iter().filter(|bytes| **bytes == 0).count();
+        assert_eq!(missed, 0, "after {} reports", rounds + 1);
+        // The load ends: everything is counted, and once.
+        (0..=rounds).for_each(|_| all.interval(rounds + 1, false));
+        assert!(all.counted.iter().all(|bytes| *bytes == rounds + 1));
+    }
+
+    /// More accounts than one report has lines, with their controller.
+    struct AccountRounds {
+        accounts: usize,
+        reporter: UsageReporter,
+        collector: UsageCollector,
+        counted: Vec<u64>,
+        intervals: u64,
+    }
+
+    impl AccountRounds {
+        fn interval(&mut self, read_bytes: u64, is_lost: bool) {
+            self.intervals += 1;
+            let now = Time::from_nanos(self.intervals * RETRY.get());
+            for id in 0..self.accounts as u64 {
+                let identity = Identity {
+                    job: JobId::new("a").unwrap(),
+                    uid: id as u32,
+                    gid: 2,
+                    projid: None,
+                    nid: Nid::local(),
+                };
+                let (export, class) = ("home".into(), "default".into());
+                let paths = PathSet::default();
+                let subject = AccountSubject { identity, paths, export, class };
+                let service = Service { read_bytes, ..Service::default() };
+                self.reporter.note(AccountTotals { id, subject, service }, now);
+            }
+            let Some(report) = self.reporter.end_sweep(now).filter(|_| !is_lost) else { return };
+            assert!(report.lines.len() <= REPORT_LINES_MAX);
+            let grown = self.collector.receive(&"p".into(), 1, &report).expect("a new report");
+            for line in grown {
+                let uid = report.lines[line.nth].subject.identity.uid;
+                self.counted[uid as usize] += line.growth.read_bytes;
+            }
+            self.reporter.acknowledge(report.sequence);
+        }
     }
 }
