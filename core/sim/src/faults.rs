@@ -8,6 +8,7 @@
 //!                                     leader: no controller until a new one begins
 //!                                     partition: no control messages of a proxy, in one direction
 //!                                     or both
+//!                                     forget: accounts of usage are closed, some as one sum
 //! ```
 //!
 //! A lost message is sent again after [`RESEND`]; a proxy answers what it has already served from
@@ -46,6 +47,8 @@ pub(crate) enum FaultKind {
     Delay { ppm: u64, by: Nanos },
     /// Messages arrive twice, with a probability in millionths.
     Duplicate { ppm: u64 },
+    /// The proxy's accounts are closed at each check of them, with a probability in millionths.
+    Forget { ppm: u64 },
 }
 
 /// The timeout after which a client sends again.
@@ -68,7 +71,7 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
     let span = prng.below(duration * 9 / 10 - at).min(duration / 4).max(1);
     let proxy = Some(prng.below(proxies.into()) as u32);
     let ppm = prng.between(1_000, 50_000);
-    let (what, proxy) = match prng.below(8) {
+    let (what, proxy) = match prng.below(9) {
         0 => (FaultKind::Crash, proxy),
         1 => (FaultKind::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
         2 => {
@@ -82,7 +85,8 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
             (FaultKind::Partition { reports: way != 0, assignments: way != 1 }, proxy)
         }
         6 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
-        _ => (FaultKind::Duplicate { ppm }, None),
+        7 => (FaultKind::Duplicate { ppm }, None),
+        _ => (FaultKind::Forget { ppm: prng.between(10_000, 1_000_000) }, proxy),
     };
     SimFault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
 }
@@ -96,7 +100,17 @@ pub(crate) enum MessageFate {
     Duplicated,
 }
 
-/// The faults that affect messages now.
+/// The fate of one account at a check of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccountFate {
+    Kept,
+    /// Closed, and reported by itself.
+    Closed,
+    /// Closed, and reported in the sum of all such accounts.
+    Folded,
+}
+
+/// The faults that affect messages and accounts now.
 #[derive(Debug)]
 pub(crate) struct NetworkFaults {
     prng: Prng,
@@ -127,6 +141,24 @@ impl NetworkFaults {
             }
             _ => false,
         })
+    }
+
+    /// The fate of the next account of a proxy; `faults` are the scenario's.
+    pub(crate) fn account_fate(&mut self, faults: &[SimFault], proxy: u32) -> AccountFate {
+        let ppm = |(fault, what): &(u32, FaultKind)| match *what {
+            FaultKind::Forget { ppm } => {
+                let affected = faults[*fault as usize].proxy;
+                affected.is_none_or(|affected| affected == proxy).then_some(ppm)
+            }
+            _ => None,
+        };
+        match self.on.iter().find_map(ppm) {
+            Some(ppm) if self.prng.chance_ppm(ppm) => match self.prng.below(2) {
+                0 => AccountFate::Closed,
+                _ => AccountFate::Folded,
+            },
+            _ => AccountFate::Kept,
+        }
     }
 
     /// The fate of the next message.

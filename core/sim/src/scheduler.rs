@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, Scope, ScopeUsage,
-    SharePool, TargetId, Time,
+    Service, SharePool, TargetId, Time,
 };
 use rules::RuleSet;
 use sched::{AccountReport, Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
@@ -147,6 +147,16 @@ pub(crate) struct SimBacklog {
     pub(crate) for_meter: bool,
 }
 
+/// The service of a scheduler's accounts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SimAccounts {
+    pub(crate) open: Vec<AccountTotals>,
+    /// Those of subjects that were forgotten since the last call.
+    pub(crate) closed: Vec<AccountTotals>,
+    /// Further ones of these, as one sum.
+    pub(crate) rest: Service,
+}
+
 /// The scheduler of one proxy, which has one target. `now` never needs to be later than the last one.
 pub(crate) trait Scheduler: fmt::Debug + Send {
     /// Takes an id for an identity, to be given back by `release`.
@@ -182,9 +192,9 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn take_usage(&mut self, _pool: SharePool, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
-    /// The service of each account, for a controller.
-    fn accounts(&mut self, _now: Time) -> Vec<AccountTotals> {
-        Vec::new()
+    /// The service of each account, for a controller, and that of accounts that were closed.
+    fn accounts(&mut self, _now: Time) -> SimAccounts {
+        SimAccounts::default()
     }
     /// Whether requests of several classes wait for one another.
     fn is_contended(&self) -> bool {
@@ -284,16 +294,19 @@ impl Scheduler for Dispatcher {
         }
     }
 
-    fn accounts(&mut self, now: Time) -> Vec<AccountTotals> {
+    fn accounts(&mut self, now: Time) -> SimAccounts {
         self.count_activity(now);
         let closed = self.take_closed_accounts();
-        let all = Dispatcher::accounts(self).chain(closed.accounts);
         let totals = |AccountReport { id, subject, service, .. }| AccountTotals {
             id: id.to_bits(),
             subject,
             service,
         };
-        all.map(totals).collect()
+        SimAccounts {
+            open: Dispatcher::accounts(self).map(totals).collect(),
+            closed: closed.accounts.into_iter().map(totals).collect(),
+            rest: closed.rest,
+        }
     }
 
     fn is_contended(&self) -> bool {

@@ -36,7 +36,7 @@ use fairness::Fairness;
 use waiting::{QUEUES, WaitingRequests, queue_of};
 use windows::Windows;
 
-pub(crate) use usage::{ProxyEpoch, UsageChecks, check_account, check_level};
+pub(crate) use usage::{CountedUsage, ProxyEpoch, UsageChecks, check_account, check_level};
 
 /// The state of the checks of a world.
 #[derive(Debug)]

@@ -24,6 +24,18 @@ pub(crate) struct UsageChecks {
     served: BTreeMap<(u32, u64, u32), Service>,
     /// By key, while it is limited.
     keys: BTreeMap<Scope, LimitedKey>,
+    /// By proxy, epoch and identity: of what was served the part of accounts that were closed as one
+    /// sum, which no line has.
+    folded: BTreeMap<(u32, u64, Identity), Service>,
+}
+
+/// What a controller has counted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CountedUsage {
+    /// By proxy, epoch and identity.
+    pub(crate) lines: BTreeMap<(u32, u64, Identity), Service>,
+    /// The total of the last report of each proxy and epoch.
+    pub(crate) totals: BTreeMap<(u32, u64), Service>,
 }
 
 /// A proxy in one of its epochs, from 1.
@@ -62,12 +74,17 @@ impl UsageChecks {
         }
     }
 
+    /// Counts growth of an account that was closed as part of one sum.
+    pub(crate) fn folded(&mut self, of: ProxyEpoch, identity: Identity, growth: &Service) {
+        self.folded.entry((of.proxy, of.epoch, identity)).or_default().add(growth);
+    }
+
     /// Compares what was counted of a proxy's epoch with what it served; `all` is whether everything
     /// must have been counted.
     pub(crate) fn check_counted(
         &self,
         of: ProxyEpoch,
-        counted: &BTreeMap<(u32, u64, Identity), Service>,
+        counted: &CountedUsage,
         owners: &[SimOwner],
         all: bool,
     ) -> Option<String> {
@@ -78,22 +95,24 @@ impl UsageChecks {
         {
             served.entry(&owners[*identity as usize].identity).or_default().add(totals);
         }
-        let of_epoch = counted.iter().filter(|((at, of, _), _)| (*at, *of) == (proxy, epoch));
+        let mut total = Service::default();
+        served.values().for_each(|service| total.add(service));
+        let has = counted.totals.get(&(proxy, epoch)).copied().unwrap_or_default();
+        if let Some(what) = compare(&total, &has, all) {
+            return Some(format!("of all at proxy {proxy}, epoch {epoch}, {what}"));
+        }
+        let of_epoch = counted.lines.iter().filter(|((at, of, _), _)| (*at, *of) == (proxy, epoch));
         let counted: BTreeMap<&Identity, &Service> =
             of_epoch.map(|((_, _, identity), totals)| (identity, totals)).collect();
         let none = Service::default();
         let subjects = served.keys().chain(counted.keys());
         for subject in subjects.copied() {
             let had = served.get(subject).unwrap_or(&none);
+            let folded = self.folded.get(&(proxy, epoch, subject.clone())).unwrap_or(&none);
             let has = counted.get(subject).copied().unwrap_or(&none);
-            let (had, has) = (sums(had), sums(has));
-            let more = had.iter().zip(&has).any(|(had, has)| has > had);
-            if more || (all && had != has) {
-                return Some(format!(
-                    "of job {} at proxy {proxy}, epoch {epoch}, {has:?} of {had:?} bytes read, \
-                     bytes written and operations are counted",
-                    subject.job
-                ));
+            if let Some(what) = compare(&had.since(folded), has, all) {
+                let job = &subject.job;
+                return Some(format!("of job {job} at proxy {proxy}, epoch {epoch}, {what}"));
             }
         }
         None
@@ -166,6 +185,14 @@ impl UsageChecks {
         }
         broken
     }
+}
+
+/// Says how much was counted if that is more than what was served, or if `all` is less.
+fn compare(served: &Service, counted: &Service, all: bool) -> Option<String> {
+    let (had, has) = (sums(served), sums(counted));
+    let more = had.iter().zip(&has).any(|(had, has)| has > had);
+    (more || (all && had != has))
+        .then(|| format!("{has:?} of {had:?} bytes read, bytes written and operations are counted"))
 }
 
 /// Bytes read, bytes written and all operations.

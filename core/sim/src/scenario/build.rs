@@ -387,6 +387,7 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
         RawTrouble::Drop => FaultKind::Drop { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
         RawTrouble::Duplicate => FaultKind::Duplicate { ppm: percent(1, 100)? * 10_000 },
+        RawTrouble::Forget => FaultKind::Forget { ppm: percent(1, 100)? * 10_000 },
     };
     if let Some(way) = raw.way.filter(|_| !matches!(what, FaultKind::Partition { .. })) {
         return Err(WrongValue::new(way.span(), "only a partition has a way".into()));

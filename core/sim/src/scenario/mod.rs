@@ -221,6 +221,7 @@ impl Scenario {
             ("lost messages", fault(|what| matches!(what, FaultKind::Drop { .. }))),
             ("late messages", fault(|what| matches!(what, FaultKind::Delay { .. }))),
             ("double messages", fault(|what| matches!(what, FaultKind::Duplicate { .. }))),
+            ("closed accounts", fault(|what| matches!(what, FaultKind::Forget { .. }))),
         ]
     }
 

@@ -211,6 +211,7 @@ pub(super) enum RawTrouble {
     Drop,
     Delay,
     Duplicate,
+    Forget,
 }
 
 #[derive(Debug, Deserialize)]

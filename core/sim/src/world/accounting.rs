@@ -1,7 +1,7 @@
 //! Usage in the world: what proxies report, what a controller has counted, and its decays.
 //!
 //! ```text
-//!   scheduler ─ subjects ─► UsageReporter ─ UsageReport ─► UsageCollector ─ growth ─► SimLedger
+//!   scheduler ─ accounts ─► UsageReporter ─ UsageReport ─► UsageCollector ─ growth ─► SimLedger
 //!                                ▲                               │                        │ each minute
 //!                                └───── acknowledgement ◄────────┘                        ▼
 //!   grants ◄─ ShareAllocator ◄─ rates ─ DecayAccounts ◄─ growth            what a new leader reads
@@ -13,15 +13,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Nanos, OpKind, Rate, Scope, Service, Time};
+use model::{Amount, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::{DecayAccounts, DecayEvent, DecayLevel, UsageMinute};
 use rules::{RuleSet, key_of};
-use usage::{UsageCollector, UsageReport, UsageReporter};
+use usage::{AccountTotals, UsageCollector, UsageReport, UsageReporter};
 
 use super::World;
 use super::control::{ControlMsg, SimPool};
-use crate::checks::{ProxyEpoch, check_account, check_level};
-use crate::faults::{FaultKind, SimFault};
+use crate::checks::{CountedUsage, ProxyEpoch, check_account, check_level};
+use crate::faults::{AccountFate, FaultKind, SimFault};
 
 /// The usage that the controller has counted.
 #[derive(Debug)]
@@ -45,8 +45,7 @@ pub(super) struct SimAccounting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimLedger {
     collector: UsageCollector,
-    /// By proxy, epoch and identity.
-    pub(super) counted: BTreeMap<(u32, u64, Identity), Service>,
+    pub(super) counted: CountedUsage,
     /// Units of each key of a decay, by minute.
     pub(super) minutes: BTreeMap<(Scope, u64), u64>,
 }
@@ -64,8 +63,22 @@ pub(super) struct SimUsageReport {
 pub(super) struct SimReporter {
     reporter: UsageReporter,
     term: u64,
+    /// The accounts of the scheduler, by its number of the subject and the class.
+    accounts: BTreeMap<(u64, Arc<str>), SimAccount>,
+    last_account: u64,
     #[cfg(test)]
     pub(super) bug: Option<ReporterBug>,
+}
+
+/// An account of a scheduler, which may be closed though the scheduler still has it.
+#[derive(Debug)]
+struct SimAccount {
+    /// Its number, never used twice: another one after it was closed.
+    id: u64,
+    /// The service of the former numbers.
+    before: Service,
+    /// The service at the last check.
+    noted: Service,
 }
 
 /// A fault of a reporter, for tests of the checks.
@@ -76,6 +89,8 @@ pub(super) enum ReporterBug {
     CountsTwice,
     /// Takes a report for acknowledged when it is sent.
     Loses,
+    /// Forgets the sum of accounts that were closed.
+    LosesRest,
 }
 
 impl SimAccounting {
@@ -126,11 +141,12 @@ impl SimAccounting {
         let name = format!("proxy{proxy}").into();
         let ledger = &mut self.ledger;
         let Some(grown) = ledger.collector.receive(&name, msg.epoch, &msg.report) else { return };
+        ledger.counted.totals.insert((proxy, msg.epoch), msg.report.total);
         for line in grown {
             let of = &msg.report.lines[line.nth];
             let who = &of.subject.identity;
             let key = (proxy, msg.epoch, who.clone());
-            ledger.counted.entry(key).or_default().add(&line.growth);
+            ledger.counted.lines.entry(key).or_default().add(&line.growth);
             for kind in OpKind::ALL {
                 let amount = Amount::new(line.growth.bytes_of(*kind), line.growth.ops_of(*kind));
                 for at in rules.decays_for(who, *kind, of.subject.paths) {
@@ -177,6 +193,7 @@ impl SimReporter {
     /// Restarts with the process: nothing is remembered.
     pub(super) fn restart(&mut self) {
         (self.reporter, self.term) = (UsageReporter::default(), 0);
+        self.accounts.clear();
     }
 
     /// Handles the term of a message from a controller; false if it is of a former one.
@@ -188,6 +205,40 @@ impl SimReporter {
         term == self.term
     }
 
+    /// Notes an account of the scheduler; returns its growth if that has no line.
+    fn note(&mut self, of: AccountTotals, fate: AccountFate, now: Time) -> Option<Service> {
+        let last = &mut self.last_account;
+        let key = (of.id, of.subject.class.clone());
+        let own = self.accounts.entry(key.clone()).or_insert_with(|| {
+            *last += 1;
+            SimAccount { id: *last, before: Service::default(), noted: Service::default() }
+        });
+        let growth = of.service.since(&own.noted);
+        own.noted = of.service;
+        let account = AccountTotals { id: own.id, service: of.service.since(&own.before), ..of };
+        if fate != AccountFate::Kept {
+            *last += 1;
+            (own.id, own.before) = (*last, own.noted);
+        }
+        match fate {
+            AccountFate::Kept => self.reporter.note(account, now),
+            AccountFate::Closed => self.reporter.note_closed(account, now),
+            AccountFate::Folded => {
+                self.add_rest(&account.service);
+                return Some(growth);
+            }
+        }
+        None
+    }
+
+    fn add_rest(&mut self, rest: &Service) {
+        #[cfg(test)]
+        if matches!(self.bug, Some(ReporterBug::LosesRest)) {
+            return;
+        }
+        self.reporter.add_rest(rest);
+    }
+
     #[cfg(test)]
     fn inject(&mut self, report: &mut UsageReport) {
         match self.bug {
@@ -196,7 +247,7 @@ impl SimReporter {
                 report.lines.iter_mut().for_each(|line| line.id += sequence << 32);
             }
             Some(ReporterBug::Loses) => self.reporter.acknowledge(report.sequence),
-            None => {}
+            Some(ReporterBug::LosesRest) | None => {}
         }
     }
 }
@@ -207,15 +258,24 @@ impl World {
         let own = &mut self.proxies[proxy as usize];
         let clock = own.clock(self.now);
         let control = &mut self.proxy_controls[proxy as usize];
-        let reporter = &mut control.usage.reporter;
-        if !reporter.is_due(!self.rules.decays.is_empty(), clock) {
+        if !control.usage.reporter.is_due(!self.rules.decays.is_empty(), clock) {
             return;
         }
-        for account in own.sched.accounts(clock) {
-            reporter.note(account, clock);
+        let accounts = own.sched.accounts(clock);
+        for account in accounts.open {
+            let fate = self.network_faults.account_fate(&self.scenario.faults, proxy);
+            let identity = account.subject.identity.clone();
+            if let Some(growth) = control.usage.note(account, fate, clock) {
+                let of = ProxyEpoch { proxy, epoch: control.epoch };
+                self.usage_checks.folded(of, identity, &growth);
+            }
         }
+        for account in accounts.closed {
+            control.usage.note(account, AccountFate::Closed, clock);
+        }
+        control.usage.add_rest(&accounts.rest);
         let contended = own.sched.is_contended();
-        let Some(report) = reporter.end_sweep(clock) else { return };
+        let Some(report) = control.usage.reporter.end_sweep(clock) else { return };
         #[cfg(test)]
         let report = {
             let mut report = report;

@@ -66,7 +66,8 @@ impl World {
                 | FaultKind::Partition { .. }
                 | FaultKind::Drop { .. }
                 | FaultKind::Delay { .. }
-                | FaultKind::Duplicate { .. } => {}
+                | FaultKind::Duplicate { .. }
+                | FaultKind::Forget { .. } => {}
             }
         }
         self.network_faults.begin(number, fault.what);

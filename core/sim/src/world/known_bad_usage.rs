@@ -70,6 +70,8 @@ const CRASH: &str = "[[fault]]\nwhat = \"crash\"\nat = \"20s\"\nspan = \"2s\"\n"
 const LEADER: &str = "[[fault]]\nwhat = \"leader\"\nat = \"30s\"\nspan = \"2s\"\n";
 const TWICE: &str = "[[fault]]\nwhat = \"duplicate\"\nat = \"5s\"\nspan = \"54s\"\npercent = 50\n";
 
+const FORGET: &str = "[[fault]]\nwhat = \"forget\"\nat = \"5s\"\nspan = \"54s\"\npercent = 50\n";
+
 #[test]
 fn usage_that_is_counted_twice_is_seen() {
     for faults in [LOST, CUT, LEADER] {
@@ -87,9 +89,16 @@ fn usage_that_is_lost_is_seen() {
 }
 
 #[test]
+fn usage_of_closed_accounts_that_is_lost_is_seen() {
+    let what = with_bug(Some(ReporterBug::LosesRest), FORGET);
+    assert!(what.starts_with("of all at proxy 0, epoch 1, "), "{what}");
+    assert_eq!(with_bug(None, FORGET), "");
+}
+
+#[test]
 fn usage_is_counted_once_whatever_is_lost_late_or_double() {
-    let all = [LOST, CUT, CRASH, LEADER, TWICE].concat();
-    for faults in [LOST, CUT, CRASH, LEADER, TWICE, &all] {
+    let all = [LOST, CUT, CRASH, LEADER, TWICE, FORGET].concat();
+    for faults in [LOST, CUT, CRASH, LEADER, TWICE, FORGET, &all] {
         assert_eq!(with_bug(None, faults), "", "{faults}");
     }
 }
