@@ -68,6 +68,8 @@ pub struct UsageReporter {
     rest: Service,
     /// Dropped lines of which the controller may not know it.
     dropped_lines: BTreeSet<u64>,
+    /// The total that the controller has acknowledged.
+    known_total: Service,
     sent: Option<UnackedReport>,
     /// The last line of an acknowledged report that was full: the next report begins after it.
     resume_after: Option<AccountKey>,
@@ -93,6 +95,7 @@ struct UsageEntry {
 struct UnackedReport {
     sequence: u64,
     at: Time,
+    total: Service,
     lines: Vec<(AccountKey, Service)>,
     dropped_lines: Vec<u64>,
 }
@@ -109,6 +112,7 @@ impl UsageReporter {
         let Some(sent) = self.sent.take_if(|sent| sent.sequence == sequence) else { return };
         let is_full = sent.lines.len() >= REPORT_LINES_MAX;
         self.resume_after = sent.lines.last().filter(|_| is_full).map(|(key, _)| key.clone());
+        self.known_total = sent.total;
         for (key, sums) in sent.lines {
             if let Some(line) = self.lines.get_mut(&key) {
                 line.known = sums;
@@ -119,7 +123,7 @@ impl UsageReporter {
 
     /// Handles that another controller leads, which may have counted anything.
     pub fn reset(&mut self) {
-        self.sent = None;
+        (self.sent, self.known_total) = (None, Service::default());
         self.lines.values_mut().for_each(|line| line.known = Service::default());
     }
 
@@ -130,6 +134,7 @@ impl UsageReporter {
             line.known = Service::default();
         }
         (self.sent, self.closed) = (None, Service::default());
+        self.known_total = Service::default();
         self.dropped_lines.clear();
     }
 
@@ -210,13 +215,13 @@ impl UsageReporter {
         let begin = changed.clone().filter(|(key, _)| first(key));
         let changed = begin.chain(changed.filter(|(key, _)| !first(key)));
         let changed: Vec<_> = changed.take(REPORT_LINES_MAX).collect();
-        if changed.is_empty() && self.dropped_lines.is_empty() {
+        let mut total = self.closed;
+        self.lines.values().for_each(|line| total.add(&line.sums));
+        if changed.is_empty() && self.dropped_lines.is_empty() && total == self.known_total {
             self.sent = None;
             return None;
         }
         self.sequence += 1;
-        let mut total = self.closed;
-        self.lines.values().for_each(|line| total.add(&line.sums));
         let gone: Vec<_> = self.dropped_lines.iter().copied().collect();
         let line = |line: &UsageEntry| UsageLine {
             id: line.id,
@@ -230,8 +235,13 @@ impl UsageReporter {
             dropped_lines: gone.clone(),
         };
         let lines = changed.into_iter().map(|(key, line)| (key.clone(), line.sums)).collect();
-        self.sent =
-            Some(UnackedReport { sequence: self.sequence, at: now, lines, dropped_lines: gone });
+        self.sent = Some(UnackedReport {
+            sequence: self.sequence,
+            at: now,
+            total,
+            lines,
+            dropped_lines: gone,
+        });
         Some(report)
     }
 
@@ -336,7 +346,15 @@ mod tests {
         assert_eq!(report.total.read_bytes, 90 + 2 + 70);
         assert_eq!(bytes(&report), [("a".into(), 31), ("c".into(), 31)]);
         desk.read("c", 1);
-        assert_eq!(desk.report(10).unwrap().total.read_bytes, 163);
+        let report = desk.report(10).unwrap();
+        assert_eq!(report.total.read_bytes, 163);
+        desk.reporter.acknowledge(report.sequence);
+        // A total that grows alone is reported, too.
+        desk.reporter.add_rest(&Service { read_bytes: 7, ..Service::default() });
+        let report = desk.report(10).unwrap();
+        assert_eq!((bytes(&report), report.total.read_bytes), (vec![], 170));
+        desk.reporter.acknowledge(report.sequence);
+        assert_eq!(desk.report(10), None);
     }
 
     fn bytes(report: &UsageReport) -> Vec<(String, u64)> {
