@@ -37,7 +37,7 @@ mod usage;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -207,7 +207,7 @@ pub(crate) struct ApiState {
     data: PathBuf,
     counts: Arc<Counts>,
     /// The decoder of reports, which knows the names of recent ones.
-    reports: Mutex<api::ReportDecoder>,
+    reports: api::ReportDecoder,
 }
 
 impl Controller {
@@ -234,7 +234,7 @@ impl Controller {
         let deliveries = EventDelivery::start(command.as_deref(), webhook.as_ref(), &counts);
         let deliveries = deliveries.map_err(ControllerStartError::Thread)?;
         let shared = Arc::new(ApiState {
-            reports: Mutex::default(),
+            reports: api::ReportDecoder::default(),
             plan,
             store,
             usage,

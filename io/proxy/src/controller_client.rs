@@ -81,7 +81,7 @@ struct ReportLoop {
     settings: SessionSettings,
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
-    /// Replies to the controller's queries, for the next report.
+    /// Replies to the controller's queries that are not sent yet.
     answers: Vec<ProxyReply>,
     /// Calls without a reply, including those that wait for a sender thread.
     in_flight: usize,
@@ -204,6 +204,7 @@ impl ReportLoop {
                 }
                 self.apply_grants();
             }
+            self.send_replies();
             self.send_long_poll();
         }
     }
@@ -249,7 +250,7 @@ impl ReportLoop {
             report.usage = self.usage_report(now);
             report.contended = report.usage.is_some() && self.is_contended();
         }
-        if !report.targets.is_empty() || report.usage.is_some() || !self.answers.is_empty() {
+        if !report.targets.is_empty() || report.usage.is_some() {
             self.post(report);
         }
     }
@@ -299,14 +300,25 @@ impl ReportLoop {
         ProxyReport { epoch, rules, ..ProxyReport::default() }
     }
 
-    fn post(&mut self, mut report: ProxyReport) {
-        report.replies = std::mem::take(&mut self.answers);
-        // If both sender threads wait for replies, the next report repeats this content.
-        match self.posts.try_send(report) {
-            Ok(()) => self.in_flight += 1,
-            Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
-                self.answers = report.replies;
+    /// Sends each reply in a call of its own: a long one takes no room from a report of usage.
+    fn send_replies(&mut self) {
+        while let Some(reply) = self.answers.pop() {
+            let report = ProxyReport { replies: vec![reply], ..self.empty_report() };
+            if let Some(unsent) = self.post(report) {
+                return self.answers.extend(unsent.replies);
             }
+        }
+    }
+
+    /// Passes a report to a sender thread, and returns it if all wait for replies of the
+    /// controller: the next report of usage repeats its content.
+    fn post(&mut self, report: ProxyReport) -> Option<ProxyReport> {
+        match self.posts.try_send(report) {
+            Ok(()) => {
+                self.in_flight += 1;
+                None
+            }
+            Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => Some(report),
         }
     }
 
@@ -329,7 +341,6 @@ impl ReportLoop {
         let questions = order.queries.iter().take(QUESTIONS_MAX);
         self.answers.extend(questions.map(|question| self.server.answer_controller(question)));
         self.answers.truncate(QUESTIONS_MAX);
-        asks |= !self.answers.is_empty();
         let now = self.server.clock.now();
         for PoolSession { name, session, .. } in &mut self.sessions {
             let of_session = order.targets.iter().filter(|(target, _)| target == name);

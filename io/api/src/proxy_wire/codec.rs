@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ProxyReport ─ encode ─► bytes ─ ReportDecoder ─► ProxyReport: the types of `plan` and `usage`
+//!                                      │ the form and JSON of queries: without a lock
 //!                                      └ scopes and subjects are byte strings: the same bytes are
 //!                                        the same scope or subject, decoded once
 //! ```
@@ -14,7 +15,7 @@
 //! are JSON within the message.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{AccountSubject, Grant, Nanos, Rate, RuleActivity, Scope, ScopeUsage, Service, Share};
 use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
@@ -32,11 +33,27 @@ pub const REPORT_TYPE: &str = "application/vnd.sluice.report-5+postcard";
 pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-5+postcard";
 
 /// Decodes reports. It keeps the scopes and subjects of recent ones by their bytes: a thousand
-/// proxies name the same ones each second.
+/// proxies name the same ones each second. Only these names are locked, and not while a message is
+/// parsed.
 #[derive(Debug, Default)]
 pub struct ReportDecoder {
-    scopes: FxHashMap<Box<[u8]>, Scope>,
-    subjects: FxHashMap<Box<[u8]>, Arc<AccountSubject>>,
+    names: Mutex<KnownNames>,
+}
+
+/// The decoded names of recent reports: at most twice [`INTERNED_MAX`] of them, and twice
+/// [`INTERNED_BYTES_MAX`] of their bytes.
+#[derive(Debug, Default)]
+struct KnownNames {
+    scopes: NameTable<Scope>,
+    subjects: NameTable<Arc<AccountSubject>>,
+}
+
+/// Values by their bytes. A full table begins again empty.
+#[derive(Debug)]
+struct NameTable<T> {
+    known: FxHashMap<Box<[u8]>, T>,
+    /// The lengths of all keys.
+    bytes: usize,
 }
 
 /// A message within the message.
@@ -159,27 +176,34 @@ impl ReportDecoder {
     /// # Errors
     /// If the bytes are not exactly one such message, or a value is not valid: names it, and its
     /// target.
-    pub fn decode(&mut self, from: &Arc<str>, bytes: &[u8]) -> Result<ProxyReport, WrongMessage> {
+    pub fn decode(&self, from: &Arc<str>, bytes: &[u8]) -> Result<ProxyReport, WrongMessage> {
         let form: ReportForm<'_> = whole(bytes, "a report in the form of its content type")?;
+        if form.replies.len() > REPLIES_MAX {
+            return Err(WrongMessage::new(form.replies.len(), "a number of replies: at most 8"));
+        }
+        let replies = form.replies.iter().map(|reply| json(reply, "a reply to a query"));
+        let replies = replies.collect::<Result<_, _>>()?;
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = form.epoch;
         let mut targets = Vec::with_capacity(form.targets.len());
         for target in form.targets {
             let name = target.target;
-            let report = self.share_report(from, epoch, &target).map_err(|why| why.at(name))?;
+            let report = names.share_report(from, epoch, &target).map_err(|why| why.at(name))?;
             targets.push((name.into(), report));
         }
-        let usage = form.usage.map(|usage| self.usage(usage)).transpose()?;
-        let replies = form.replies.iter().map(|reply| json(reply, "a reply to a query"));
+        let usage = form.usage.map(|usage| names.usage(usage)).transpose()?;
         Ok(ProxyReport {
             epoch,
             rules: form.rules.map(str::to_owned),
             targets,
             usage,
             contended: form.contended,
-            replies: replies.collect::<Result<_, _>>()?,
+            replies,
         })
     }
+}
 
+impl KnownNames {
     fn share_report(
         &mut self,
         from: &Arc<str>,
@@ -229,19 +253,37 @@ impl ReportDecoder {
     }
 
     fn scope(&mut self, bytes: &Apart<'_>) -> Result<Scope, WrongMessage> {
-        if let Some(scope) = self.scopes.get(&*bytes.0) {
+        if let Some(scope) = self.scopes.known.get(&*bytes.0) {
             return Ok(scope.clone());
         }
-        Ok(intern(&mut self.scopes, &bytes.0, scope_of(bytes)?))
+        Ok(self.scopes.intern(&bytes.0, scope_of(bytes)?))
     }
 
     fn subject(&mut self, bytes: &Apart<'_>) -> Result<Arc<AccountSubject>, WrongMessage> {
-        if let Some(subject) = self.subjects.get(&*bytes.0) {
+        if let Some(subject) = self.subjects.known.get(&*bytes.0) {
             return Ok(subject.clone());
         }
         let subject: AccountSubject = whole(&bytes.0, "a subject")?;
         check_subject(&subject)?;
-        Ok(intern(&mut self.subjects, &bytes.0, subject.into()))
+        Ok(self.subjects.intern(&bytes.0, subject.into()))
+    }
+}
+
+impl<T: Clone> NameTable<T> {
+    fn intern(&mut self, bytes: &[u8], what: T) -> T {
+        if self.known.len() >= INTERNED_MAX || self.bytes + bytes.len() > INTERNED_BYTES_MAX {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes.len();
+        self.known.insert(bytes.into(), what.clone());
+        what
+    }
+}
+
+impl<T> Default for NameTable<T> {
+    fn default() -> NameTable<T> {
+        NameTable { known: FxHashMap::default(), bytes: 0 }
     }
 }
 
@@ -460,14 +502,6 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8], want: &'static str) -> Result<
     }
 }
 
-fn intern<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) -> T {
-    if known.len() >= INTERNED_MAX {
-        known.clear();
-    }
-    known.insert(bytes.into(), what.clone());
-    what
-}
-
 fn part(billionths: u32) -> Result<Share, WrongMessage> {
     let part = Share::from_billionths(billionths);
     part.ok_or_else(|| WrongMessage::new(billionths, "a share: 1000000000 billionths at most"))
@@ -495,6 +529,11 @@ const NAME_BYTES_MAX: usize = 255;
 const CLASS_BYTES_MAX: usize = 4_096;
 /// The most entries of each kind, as many as a controller lists; more are decoded again each time.
 const INTERNED_MAX: usize = 131_072;
+/// The most bytes of each kind: 256 of each entry. Names of that many entries with the greatest
+/// length would be 600 MB.
+const INTERNED_BYTES_MAX: usize = 32 << 20;
+/// The most replies in one report.
+const REPLIES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -588,17 +627,18 @@ mod tests {
 
     #[test]
     fn messages_come_out_as_they_went_in_and_names_are_decoded_once() {
-        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
         for _ in 0..2 {
             assert_eq!(decoder.decode(&from, &report().encode()).unwrap(), report());
         }
-        assert_eq!((decoder.scopes.len(), decoder.subjects.len()), (2, 1));
+        let names = decoder.names.lock().unwrap();
+        assert_eq!((names.scopes.known.len(), names.subjects.known.len()), (2, 1));
         assert_eq!(ControllerReply::decode(&from, 1, &reply().encode()).unwrap(), reply());
     }
 
     #[test]
     fn bytes_that_are_no_message_are_refused() {
-        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
         let (bytes, of_reply) = (report().encode(), reply().encode());
         for short in 0..bytes.len() {
             assert!(decoder.decode(&from, &bytes[..short]).is_err(), "{short}");
@@ -616,8 +656,8 @@ mod tests {
 
     #[test]
     fn names_that_are_kept_are_bounded() {
-        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
-        let mut refused = |change: &dyn Fn(&mut ProxyReport)| {
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
+        let refused = |change: &dyn Fn(&mut ProxyReport)| {
             let mut wrong = report();
             change(&mut wrong);
             decoder.decode(&from, &wrong.encode()).unwrap_err().to_string()
@@ -638,8 +678,63 @@ mod tests {
     }
 
     #[test]
+    fn names_of_a_hostile_proxy_are_kept_within_a_bound_of_bytes() {
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
+        let mut hostile = report();
+        let (scope, subject) = (hostile.targets[0].1.served[0].clone(), {
+            hostile.usage.as_ref().unwrap().lines[0].clone()
+        });
+        let job = |id: usize| JobId::new(&format!("{id:0>128}")).unwrap();
+        let mut largest = [0; 2];
+        for round in 0..2 * INTERNED_BYTES_MAX / (4_096 * 1_000) {
+            let ids = || (0..1_000).map(|nth| round * 1_000 + nth);
+            hostile.targets[0].1.served = ids()
+                .map(|id| (Scope::rule(&"r".repeat(255), &[KeyValue::Jobid(job(id))]), scope.1))
+                .collect();
+            let lines = ids().map(|id| {
+                let mut of = (*subject.subject).clone();
+                (of.identity.job, of.class) = (job(id), "c".repeat(4_096).into());
+                UsageLine { id: id as u64, subject: of.into(), ..subject.clone() }
+            });
+            hostile.usage.as_mut().unwrap().lines = lines.collect();
+            decoder.decode(&from, &hostile.encode()).unwrap();
+            let names = decoder.names.lock().unwrap();
+            let bytes = |known: &mut dyn Iterator<Item = &Box<[u8]>>| {
+                known.map(|bytes| bytes.len()).sum::<usize>()
+            };
+            let used =
+                [bytes(&mut names.scopes.known.keys()), bytes(&mut names.subjects.known.keys())];
+            assert_eq!(used, [names.scopes.bytes, names.subjects.bytes]);
+            largest = [0, 1].map(|kind| largest[kind].max(used[kind]));
+        }
+        assert!(largest.iter().all(|bytes| *bytes <= INTERNED_BYTES_MAX), "{largest:?}");
+        assert!(largest[1] > INTERNED_BYTES_MAX / 2, "{largest:?}");
+    }
+
+    #[test]
+    fn replies_beyond_the_bound_are_refused_unread() {
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
+        let no_json = [Apart(Cow::Borrowed(b"{")), Apart(Cow::Borrowed(b"["))];
+        let mut replies = [&no_json[..]; 5].concat();
+        let error = |replies: &[Apart<'_>]| {
+            let form = ReportForm {
+                epoch: 1,
+                rules: None,
+                targets: vec![],
+                usage: None,
+                contended: false,
+                replies: replies.to_vec(),
+            };
+            decoder.decode(&from, &postcard::to_stdvec(&form).unwrap()).unwrap_err().to_string()
+        };
+        assert_eq!(error(&replies), "\"10\" is not a number of replies: at most 8");
+        replies.truncate(8);
+        assert!(error(&replies).contains("a reply to a query"));
+    }
+
+    #[test]
     fn a_value_that_cannot_be_is_named_with_its_target() {
-        let (from, mut decoder) = ("a".into(), ReportDecoder::default());
+        let (from, decoder) = ("a".into(), ReportDecoder::default());
         let mut wrong = report();
         let uses = wrong.targets[0].1.uses.as_mut().unwrap();
         uses[0].0 = Scope::rule("", &[]);

@@ -5,7 +5,7 @@
 //!                                         └─► usage of scopes ─► plan ─► assignment
 //! ```
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use api::{
     ALL_TARGETS, ErrorCode, Proxies, ProxyReport, REPLY_TYPE, REPORT_TYPE, WireProxyStatus, is_name,
@@ -101,10 +101,6 @@ pub(super) async fn report(
     let body = body?;
     let name: Arc<str> = name.into();
     let body = decode_report(&shared, &name, &headers, &body)?;
-    if body.replies.len() > REPLIES_MAX {
-        let message = format!("{} replies; {REPLIES_MAX} are the maximum", body.replies.len());
-        return Err(invalid("replies", message));
-    }
     // And one for its limits.
     if body.targets.len() > TARGETS_MAX + 1 {
         let message = format!("{} targets; {TARGETS_MAX} are the maximum", body.targets.len());
@@ -186,8 +182,7 @@ fn decode_report(
             Err(RouteError::new(ErrorCode::TooLarge, message))
         }
         REPORT_TYPE => {
-            let mut decoder = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
-            let report = decoder.decode(name, body);
+            let report = shared.reports.decode(name, body);
             report.map_err(|why| RouteError::new(ErrorCode::InvalidArgument, why.to_string()))
         }
         other => {
@@ -202,8 +197,6 @@ fn decode_report(
 
 /// The longest report, in which a few bytes become a line: 65,536 scopes and as many lines.
 pub(super) const BYTES_MAX: usize = 8 << 20;
-/// The most replies in one report.
-const REPLIES_MAX: usize = 8;
 /// The most targets of one proxy.
 const TARGETS_MAX: usize = 64;
 const TARGET_BYTES_MAX: usize = 255;
