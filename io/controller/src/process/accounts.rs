@@ -177,6 +177,9 @@ impl DecayAccounting {
             for kind in OpKind::ALL {
                 let part = more.part_of(*kind);
                 let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
+                if amount == Amount::default() {
+                    continue;
+                }
                 for at in rules.set.decays_for(who, *kind, paths) {
                     let decay = &rules.set.decays[at];
                     let units = decay.entitlement.units_of(amount);
@@ -247,15 +250,20 @@ impl DecayAccounting {
 
     /// Sends the keys that are not free to the store, at most once a minute. Call it each second.
     pub(crate) fn store_levels(&mut self, now: Time) {
-        let reports: Vec<_> = self.decays.reports().collect();
-        self.to.counts.accounts.set(reports.len() as u64);
-        let held = reports.iter().filter(|report| report.stage >= DecayLevel::Throttled).count();
-        self.to.counts.throttled.set(held as u64);
-        if self.stored_at.is_some_and(|at| at.elapsed() < STORE_INTERVAL_MIN) {
+        let is_due = self.stored_at.is_none_or(|at| at.elapsed() >= STORE_INTERVAL_MIN);
+        let (mut accounts, mut throttled, mut standing) = (0, 0, Vec::new());
+        for report in self.decays.reports() {
+            accounts += 1;
+            throttled += u64::from(report.stage >= DecayLevel::Throttled);
+            if is_due && report.stage != DecayLevel::Free {
+                standing.push(report);
+            }
+        }
+        self.to.counts.accounts.set(accounts);
+        self.to.counts.throttled.set(throttled);
+        if !is_due {
             return;
         }
-        let mut standing: Vec<_> =
-            reports.into_iter().filter(|report| report.stage != DecayLevel::Free).collect();
         standing.sort_by_key(|report| std::cmp::Reverse(report.stage));
         standing.truncate(STORED_KEYS_MAX);
         let keys: Vec<_> = standing.iter().map(ThrottledKey::of).collect();

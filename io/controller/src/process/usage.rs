@@ -88,6 +88,16 @@ impl UsageAcks {
         (life == epoch).then_some(sequence)
     }
 
+    /// Notes that a report was counted. If there are too many proxies all are forgotten: a report
+    /// without an acknowledgement is repeated.
+    fn insert(&self, proxy: &Arc<str>, epoch: u64, sequence: u64) {
+        let mut acks = self.lock();
+        if acks.len() >= ACKS_MAX && !acks.contains_key(proxy) {
+            acks.clear();
+        }
+        acks.insert(proxy.clone(), (epoch, sequence));
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, (u64, u64)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,8 +197,7 @@ fn count(
             accounts.count(ledger, counted, &received, now);
             owners.mark(ledger, counted, &received, now);
             counts.counted.add(1);
-            let last = (counted.epoch, counted.report.sequence);
-            taken.lock().insert(counted.proxy.clone(), last);
+            taken.insert(&counted.proxy, counted.epoch, counted.report.sequence);
         }
         Err(error) => {
             tracing::error!(%error, "usage was not counted");
@@ -199,3 +208,19 @@ fn count(
 
 /// The interval of checks whether a minute is over.
 const TICK: Duration = Duration::from_secs(1);
+/// The most proxies with an acknowledgement, some times as many as the ledger has.
+const ACKS_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_of_proxies_that_never_return_are_bounded() {
+        let acks = UsageAcks::default();
+        (0..=ACKS_MAX).for_each(|nth| acks.insert(&format!("p{nth}").into(), 1, 2));
+        assert_eq!(acks.lock().len(), 1);
+        assert_eq!(acks.of("p0", 1), None);
+        assert_eq!(acks.of(&format!("p{ACKS_MAX}"), 1), Some(2));
+    }
+}
