@@ -39,6 +39,8 @@ mod session;
 mod socket;
 mod work;
 
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -77,6 +79,7 @@ enum BenchCommand {
 fn main() -> ExitCode {
     match run(BenchCli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice-bench: {error:#}");
             ExitCode::FAILURE
@@ -95,6 +98,15 @@ fn run(cli: BenchCli) -> anyhow::Result<()> {
         BenchCommand::ClassMemory(args) => scheduler_costs::class_memory(&args),
         BenchCommand::Simulate(args) => scheduler_costs::simulate(&args),
     }
+}
+
+/// Prints a text; a reader that has read enough, such as `head`, ends the program.
+fn print(text: impl Display) -> anyhow::Result<()> {
+    Ok(write!(io::stdout(), "{text}")?)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// A flag that SIGINT, SIGTERM and SIGHUP raise, so that a run ends through its guards

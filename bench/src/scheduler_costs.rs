@@ -73,9 +73,9 @@ fn rows() -> Vec<FigureRow> {
         }
         rows.push(row);
     }
-    for (name, what, ..) in CHANGES {
-        let id = format!("scheduler/change-{name}");
-        let row = FigureRow::new(&id, what, &["sluice"]).rounds(3, 1.0);
+    for change in CHANGES {
+        let id = format!("scheduler/change-{}", change.name);
+        let row = FigureRow::new(&id, change.what, &["sluice"]).rounds(3, 1.0);
         rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)));
     }
     let memory = |name: &str, what: &str| {
@@ -117,9 +117,9 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             continue;
         }
         if let Some(name) = row.id.strip_prefix("scheduler/change-") {
-            let change = CHANGES.iter().find(|change| change.0 == name);
+            let change = CHANGES.iter().find(|change| change.name == name);
             let change = change.context("a change of this name")?;
-            sink.round_of(&row, |_| change_rules(change.2, change.3, run.time(&row)))?;
+            sink.round_of(&row, |_| change_rules(change, run.time(&row)))?;
             continue;
         }
         sink.round_of(&row, |_| match row.id.as_str() {
@@ -162,7 +162,8 @@ fn serve(who: &str, classes: u32, time: Duration) -> anyhow::Result<FigureSample
 
 /// Milliseconds of this thread for a change of rules and back, while all classes wait: the longest
 /// call of a change and all of its calls, the median over changes.
-fn change_rules(words: &str, others: &str, time: Duration) -> anyhow::Result<FigureSample> {
+fn change_rules(change: &MeasuredChange, time: Duration) -> anyhow::Result<FigureSample> {
+    let MeasuredChange { words, others, .. } = change;
     let ample = Rate::ops_per_sec(200_000);
     let mut backlog = Backlog::new(Policy::Dispatcher, CHANGED_CLASSES, ample);
     let sets = [backlog.edited(words, others), backlog.edited(words, words)];
@@ -288,8 +289,8 @@ pub(crate) fn simulate(args: &SimulateArgs) -> anyhow::Result<()> {
 }
 
 fn print(sample: &FigureSample) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string(sample).context("cannot write JSON")?);
-    Ok(())
+    let text = serde_json::to_string(sample).context("cannot write JSON")?;
+    crate::print(format_args!("{text}\n"))
 }
 
 /// Bytes of memory that this process has in use.
@@ -299,38 +300,47 @@ fn resident() -> anyhow::Result<u64> {
     Ok(pages.context("/proc/self/statm has no second number")? * 4096)
 }
 
-/// Changes of rules: name, what it is, words of the rules, and those in their place.
-const CHANGES: [(&str, &str, &str, &str); 5] = [
-    (
-        "meter",
-        "another rate of a meter that 10,000 classes wait to pay",
-        "rate = \"200kops/s\"",
-        "rate = \"190kops/s\"",
-    ),
-    (
-        "weight",
-        "another weight of a rule with 2,500 classes, with 10,000 that wait",
-        "weight = 3",
-        "weight = 5",
-    ),
-    (
-        "limit",
-        "another limit of four rules with 10,000 classes, all of which wait",
-        "limit = \"15ops/s\"",
-        "limit = \"14ops/s\"",
-    ),
-    (
-        "reservation",
-        "another reservation of four rules with 10,000 classes, all of which wait",
-        "reservation = \"2ops/s\"",
-        "reservation = \"1ops/s\"",
-    ),
-    (
-        "match",
-        "another condition of a rule with 2,500 classes, with 10,000 that wait",
-        "jobid={w3.*}",
-        "jobid={w3.* x}",
-    ),
+/// A change of rules.
+struct MeasuredChange {
+    name: &'static str,
+    what: &'static str,
+    /// Words of the rules.
+    words: &'static str,
+    /// The words in their place.
+    others: &'static str,
+}
+
+const CHANGES: [MeasuredChange; 5] = [
+    MeasuredChange {
+        name: "meter",
+        what: "another rate of a meter that 10,000 classes wait to pay",
+        words: "rate = \"200kops/s\"",
+        others: "rate = \"190kops/s\"",
+    },
+    MeasuredChange {
+        name: "weight",
+        what: "another weight of a rule with 2,500 classes, with 10,000 that wait",
+        words: "weight = 3",
+        others: "weight = 5",
+    },
+    MeasuredChange {
+        name: "limit",
+        what: "another limit of four rules with 10,000 classes, all of which wait",
+        words: "limit = \"15ops/s\"",
+        others: "limit = \"14ops/s\"",
+    },
+    MeasuredChange {
+        name: "reservation",
+        what: "another reservation of four rules with 10,000 classes, all of which wait",
+        words: "reservation = \"2ops/s\"",
+        others: "reservation = \"1ops/s\"",
+    },
+    MeasuredChange {
+        name: "match",
+        what: "another condition of a rule with 2,500 classes, with 10,000 that wait",
+        words: "jobid={w3.*}",
+        others: "jobid={w3.* x}",
+    },
 ];
 const CHANGED_CLASSES: u32 = 10_000;
 

@@ -143,13 +143,10 @@ struct FileArgs {
 pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> anyhow::Result<()> {
     match args.what {
         FigureCommand::Run(args) => args.run(&sluice()?),
-        FigureCommand::Print(args) => args.show(|document| {
-            print!("{}", document.text());
-            Ok(())
-        }),
+        FigureCommand::Print(args) => args.show(|document| crate::print(document.text())),
         FigureCommand::Check(CheckArgs { complete, stored }) => stored.show(|document| {
             let faults = document.faults(complete);
-            faults.iter().for_each(|fault| println!("{fault}"));
+            faults.iter().try_for_each(|fault| crate::print(format_args!("{fault}\n")))?;
             ensure!(faults.is_empty(), "{} faults of form", faults.len());
             Ok(())
         }),
@@ -157,13 +154,11 @@ pub(crate) fn run(args: Args, sluice: &dyn Fn() -> anyhow::Result<PathBuf>) -> a
             let store = FigureStore::open(&args.stored.file)?;
             let text = std::fs::read_to_string(&args.document);
             let text = text.with_context(|| format!("cannot read {}", args.document.display()))?;
-            print!("{}", fragments::fill(&text, &all_rows(), &store)?);
-            Ok(())
+            crate::print(fragments::fill(&text, &all_rows(), &store)?)
         }
         FigureCommand::List(args) => {
             let rows = choice::choose(all_rows(), &args.rows)?;
-            print!("{}", list::text(&rows, &FigureStore::open(&args.stored.file)?));
-            Ok(())
+            crate::print(list::text(&rows, &FigureStore::open(&args.stored.file)?))
         }
     }
 }
@@ -247,15 +242,14 @@ impl RunArgs {
     fn print(&self, store: &FigureStore, rows: Vec<FigureRow>) -> anyhow::Result<()> {
         if self.json {
             let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-            println!("{}", store.json(&ids)?);
-            return Ok(());
+            return crate::print(format_args!("{}\n", store.json(&ids)?));
         }
         let causes = FigureCauses::read(Path::new(CAUSES))?;
-        print!("{}", FigureDocument::new(GROUPS, rows, store, &causes).table());
+        crate::print(FigureDocument::new(GROUPS, rows, store, &causes).table())?;
         if self.quick {
-            println!(
-                "\nShort spans and small amounts: this shows that everything works, and no figure."
-            );
+            crate::print(
+                "\nShort spans and small amounts: this shows that everything works, and no figure.\n",
+            )?;
         }
         Ok(())
     }

@@ -67,7 +67,11 @@ pub(crate) struct MountContender {
     pub(crate) api: Option<api::ApiClient>,
     client: Option<BenchProcess>,
     server: Option<BenchProcess>,
+    _uring: Option<UringSwitch>,
 }
+
+/// Lets the kernel use io_uring for mounts that begin, as before when this is dropped.
+struct UringSwitch(String);
 
 impl BenchDirs {
     /// The directory that all but GlusterFS serve.
@@ -95,14 +99,10 @@ impl BenchDirs {
 impl MountContender {
     /// Starts the server and mounts what it serves; the data file must be there.
     pub(crate) fn start(who: ServerUnderTest, place: &BenchDirs) -> anyhow::Result<MountContender> {
-        if who == ServerUnderTest::SluiceUring {
-            let on = fs::read_to_string(URING_SWITCH).unwrap_or_default();
-            if on.trim() != "Y" {
-                bail!("left out: {URING_SWITCH} is not Y");
-            }
-        }
+        let uring = (who == ServerUnderTest::SluiceUring).then(UringSwitch::set).transpose()?;
         let root = place.at(who);
-        let mut contender = MountContender { who, root, api: None, client: None, server: None };
+        let mut contender =
+            MountContender { who, root, api: None, client: None, server: None, _uring: uring };
         let Some(server) = server(who, place)? else { return Ok(contender) };
         let name = format!("{who}'s server");
         let mut process = BenchProcess::start(&name, &server.command, &place.log(who, "server"))?;
@@ -162,6 +162,24 @@ impl MountContender {
     /// Lets the server and the mount run on `cpus` only.
     pub(crate) fn keep_on(&self, cpus: &CpuSet) -> anyhow::Result<()> {
         [&self.client, &self.server].into_iter().flatten().try_for_each(|all| all.keep_on(cpus))
+    }
+}
+
+impl UringSwitch {
+    fn set() -> anyhow::Result<UringSwitch> {
+        let was = fs::read_to_string(URING_SWITCH);
+        let was = was.with_context(|| format!("left out: cannot read {URING_SWITCH}"))?;
+        fs::write(URING_SWITCH, "Y")
+            .with_context(|| format!("left out: cannot set {URING_SWITCH} to Y"))?;
+        Ok(UringSwitch(was))
+    }
+}
+
+impl Drop for UringSwitch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(URING_SWITCH, self.0.trim()) {
+            eprintln!("sluice-bench: cannot restore {URING_SWITCH}: {error}");
+        }
     }
 }
 

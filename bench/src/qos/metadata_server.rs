@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
-    InodeEntry, InodeId, NewFile, Options, Reply,
+    Attr, Attributes, Errno, FileSystem, FuseRequest, FuseSession, Handle, InodeEntry, InodeId,
+    Options, Reply,
 };
 
 use super::bed::QosTestBed;
@@ -72,17 +72,6 @@ impl FileSystem for MetadataNames {
         let (inode, generation) = (InodeId(InodeId::ROOT.0 + 1 + number), 0);
         let (attributes, attributes_ttl) = (attributes(inode), Duration::ZERO);
         reply.ok(&InodeEntry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
     }
 
     fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {

@@ -63,7 +63,8 @@ impl Backing {
         }
         match nameless_file(dir) {
             Ok(file) => Ok(Backing::try_on(file.as_fd())),
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(Backing {
+            // ENOSYS: a FUSE file system that creates nothing.
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOSYS) => Ok(Backing {
                 dontcache: false,
                 paced: true,
                 direct: None,

@@ -5,8 +5,8 @@ use std::ffi::CStr;
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
-    FuseSession, Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply,
+    Attr, Attributes, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest, FuseSession,
+    Handle, InodeEntry, InodeId, OpenFlags, OpenedFile, Options, Reply,
 };
 use testkit::TestFolder;
 
@@ -54,17 +54,6 @@ impl<R: Fn(FuseRead, Reply<DataReply>) + Send + Sync + 'static> FileSystem for O
 
     fn open(&self, _request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OpenedFile { flags: self.flags, ..OpenedFile::default() });
-    }
-
-    /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
     }
 
     fn read(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {

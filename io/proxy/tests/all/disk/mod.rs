@@ -21,8 +21,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, FuseWrite,
-    Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply, WrittenBytes,
+    Attr, Attributes, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, FuseWrite, Handle,
+    InodeEntry, InodeId, OpenFlags, OpenedFile, Options, Reply, WrittenBytes,
 };
 
 use crate::peer::{PATIENCE, USER, root_here, skip};
@@ -160,17 +160,6 @@ impl FileSystem for Files {
         self.1.note(Done::Open { large: request.inode == LARGE });
         let flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
         reply.ok(&OpenedFile { flags, ..OpenedFile::default() });
-    }
-
-    /// No file is added: the proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(
-        &self,
-        _request: &FuseRequest,
-        _open: FuseOpen,
-        _new: NewFile,
-        reply: Reply<Created>,
-    ) {
-        reply.error(Errno::ACCESS);
     }
 
     fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
