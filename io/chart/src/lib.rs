@@ -1,7 +1,7 @@
-//! Charts as SVG: bars for comparisons, stacked panels of lines for what happens over time.
+//! Charts as SVG: stacked panels of lines for what happens over time.
 //!
-//!   bars   group label ▇▇▇▇▇▇▇▇▇▇│▇▇▇ 4.2 ×          lines   panel 1 ─╮ one time axis,
-//!                      ▇▇▇▇▇▇ 2.6 ×   └ target               panel 2 ─╯ one legend
+//!   panel 1 ─╮ one time axis,
+//!   panel 2 ─╯ one legend
 //!
 //! A light background and large plain letters, since the charts end up in documents
 //! and on projectors. What a value means is the caller's to say, in titles and units.
@@ -17,38 +17,6 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 pub use jobs::{JobSeries, job_chart};
-
-/// A chart of horizontal bars in groups.
-pub struct BarChart {
-    /// The heading above the chart.
-    pub title: String,
-    /// A smaller line below the heading.
-    pub subtitle: String,
-    /// Written behind each value.
-    pub unit: String,
-    /// The legend; a bar's `series` is an index into it.
-    pub series: Vec<String>,
-    /// From the top down.
-    pub groups: Vec<BarGroup>,
-}
-
-/// What is compared under one label.
-pub struct BarGroup {
-    /// Written beside the bars.
-    pub label: String,
-    /// From the top down.
-    pub bars: Vec<Bar>,
-}
-
-/// One bar: a value of a group.
-pub struct Bar {
-    /// Which of the legend.
-    pub series: usize,
-    /// In the chart's unit.
-    pub value: f64,
-    /// What it should reach, drawn as a mark across the bar.
-    pub target: Option<f64>,
-}
 
 /// Panels of lines above each other with one time axis.
 pub struct LineChart {
@@ -107,16 +75,6 @@ pub enum ChartError {
 ///
 /// # Errors
 /// If it cannot be drawn or written.
-pub fn bar_chart(path: &Path, chart: &BarChart) -> Result<(), ChartError> {
-    let bars: usize = chart.groups.iter().map(|group| group.bars.len()).sum();
-    let height = BARS_TOP + bars as i32 * BAR_STEP + chart.groups.len() as i32 * GROUP_GAP + MARGIN;
-    save(path, height, |root| draw_bars(root, chart, height))
-}
-
-/// Writes `chart` as an SVG file.
-///
-/// # Errors
-/// If it cannot be drawn or written.
 pub fn line_chart(path: &Path, chart: &LineChart) -> Result<(), ChartError> {
     let height = LINES_TOP + chart.panels.len() as i32 * PANEL_HEIGHT + MARGIN;
     save(path, height, |root| draw_panels(root, chart))
@@ -139,64 +97,6 @@ fn save(
     }
     std::fs::write(path, svg).map_err(|source| ChartError::Write { path: path.into(), source })
 }
-
-// ---- bars ----
-
-fn draw_bars(root: &ChartArea<'_>, chart: &BarChart, height: i32) -> DrawnChart {
-    heading(root, &chart.title, &chart.subtitle)?;
-    legend(root, &chart.series, HEADING_HEIGHT)?;
-    let values = chart.groups.iter().flat_map(|group| &group.bars);
-    let largest = values.map(|bar| bar.value.max(bar.target.unwrap_or(0.0))).fold(0.0, f64::max);
-    let (step, end) = round_scale(largest);
-    let scale = f64::from(WIDTH - BARS_LEFT - BARS_RIGHT) / end;
-    let x_of = |value: f64| BARS_LEFT + (value * scale).round() as i32;
-    let bottom = height - MARGIN;
-    let mut grid = 0.0;
-    while grid <= end + step / 2.0 {
-        let x = x_of(grid);
-        let color = if grid == 0.0 { INK } else { GRID };
-        root.draw(&PathElement::new([(x, BARS_TOP - 8), (x, bottom)], color))?;
-        let label = format!("{}{}", short(grid), chart.unit);
-        text(root, &label, (x, bottom + 4), 13, FAINT, HPos::Center, VPos::Top)?;
-        grid += step;
-    }
-    let mut y = BARS_TOP;
-    for group in &chart.groups {
-        let middle = y + group.bars.len() as i32 * BAR_STEP / 2;
-        text(root, &group.label, (BARS_LEFT - 12, middle), 15, INK, HPos::Right, VPos::Center)?;
-        for bar in &group.bars {
-            draw_bar(root, bar, y, &x_of, &chart.unit)?;
-            y += BAR_STEP;
-        }
-        y += GROUP_GAP;
-    }
-    Ok(())
-}
-
-fn draw_bar(
-    root: &ChartArea<'_>,
-    bar: &Bar,
-    y: i32,
-    x_of: &dyn Fn(f64) -> i32,
-    unit: &str,
-) -> DrawnChart {
-    let (top, bottom) = (y + 2, y + BAR_STEP - 2);
-    let x = x_of(bar.value);
-    root.draw(&Rectangle::new([(x_of(0.0), top), (x, bottom)], color(bar.series).filled()))?;
-    let mut label_x = x + 6;
-    if let Some(target) = bar.target {
-        let at = x_of(target);
-        root.draw(&PathElement::new([(at, top - 2), (at, bottom + 2)], INK.stroke_width(2)))?;
-        // The mark must not run through the figure.
-        if (label_x - 4..label_x + 52).contains(&at) {
-            label_x = at + 6;
-        }
-    }
-    let label = format!("{}{unit}", short(bar.value));
-    text(root, &label, (label_x, y + BAR_STEP / 2), 14, INK, HPos::Left, VPos::Center)
-}
-
-// ---- lines ----
 
 fn draw_panels(root: &ChartArea<'_>, chart: &LineChart) -> DrawnChart {
     heading(root, &chart.title, &chart.subtitle)?;
@@ -304,8 +204,6 @@ impl AxisScale {
     }
 }
 
-// ---- what both share ----
-
 fn heading(root: &ChartArea<'_>, title: &str, subtitle: &str) -> DrawnChart {
     text(root, title, (MARGIN, 16), 24, INK, HPos::Left, VPos::Top)?;
     text(root, subtitle, (MARGIN, 48), 15, FAINT, HPos::Left, VPos::Top)
@@ -386,11 +284,6 @@ const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
 const WIDTH: i32 = 1040;
 const MARGIN: i32 = 28;
 const HEADING_HEIGHT: i32 = 78;
-const BARS_TOP: i32 = 126;
-const BARS_LEFT: i32 = 400;
-const BARS_RIGHT: i32 = 80;
-const BAR_STEP: i32 = 24;
-const GROUP_GAP: i32 = 12;
 const LINES_TOP: i32 = 112;
 const LINES_LEFT: i32 = 70;
 const LINES_RIGHT: i32 = 30;
