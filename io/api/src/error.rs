@@ -150,11 +150,6 @@ impl ErrorCode {
             _ => ErrorCode::Unknown,
         }
     }
-
-    /// Returns whether only the command has this code, and no reply of a server.
-    pub fn is_local(self) -> bool {
-        matches!(self, ErrorCode::Unreachable | ErrorCode::Io | ErrorCode::Failed)
-    }
 }
 
 impl fmt::Display for ErrorCode {
@@ -323,9 +318,11 @@ mod tests {
     fn the_table_in_the_document_has_each_code() {
         let mut table = String::from("| code | HTTP status | meaning |\n|---|---|---|\n");
         for code in ErrorCode::ALL {
-            let status = match code.is_local() {
-                true => "command only".to_owned(),
-                false => code.status().to_string(),
+            let status = match code {
+                ErrorCode::Unreachable | ErrorCode::Io | ErrorCode::Failed => {
+                    "command only".to_owned()
+                }
+                _ => code.status().to_string(),
             };
             writeln!(table, "| `{code}` | {status} | {} |", code.meaning()).unwrap();
         }

@@ -91,12 +91,6 @@ impl Election {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-
-    /// Resigns, if this one is the leader: a standby takes over at once if etcd can be reached,
-    /// else when the lease ends.
-    pub fn resign(self) {
-        drop(self);
-    }
 }
 
 impl Drop for Election {

@@ -124,48 +124,6 @@ impl MountSettings {
         Ok(settings)
     }
 
-    /// The words of `-o` that give these settings, without those that change nothing; empty if
-    /// all is as by default.
-    pub fn options(&self) -> String {
-        let mut words: Vec<String> = Vec::new();
-        let mut when = |holds: bool, word: &str| {
-            if holds {
-                words.push(word.into());
-            }
-        };
-        when(self.read_only, "ro");
-        for (word, flag, on) in FLAG_WORDS {
-            let changed = (self.flags ^ FLAGS_DEFAULT).contains(flag);
-            when(changed && self.flags.contains(flag) == on, word);
-        }
-        when(self.allow_other, "allow_other");
-        if let Some(time) = self.soft {
-            words.push(format!("soft={}", nanos(time)));
-        }
-        if self.attr_timeout != ATTR_TIMEOUT_DEFAULT {
-            words.push(format!("attr_timeout={}", nanos(self.attr_timeout)));
-        }
-        if self.replay_buffer != REPLAY_BUFFER_DEFAULT {
-            words.push(format!("replay_buffer={}", self.replay_buffer));
-        }
-        if self.jobs != JobSources::default() {
-            words.push(format!("job={}", self.jobs));
-        }
-        if let Some(threads) = self.threads {
-            words.push(format!("threads={threads}"));
-        }
-        if self.uring {
-            words.push("uring".into());
-        }
-        if self.busy_poll != BUSY_POLL_DEFAULT {
-            words.push(format!("busy_poll={}", nanos(self.busy_poll)));
-        }
-        if let Some(address) = &self.metrics {
-            words.push(format!("metrics={address}"));
-        }
-        words.join(",")
-    }
-
     /// Applies a word of `-o`, or says what is wrong with it.
     fn apply(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
@@ -382,6 +340,47 @@ mod tests {
         MountSettings::new("tcp://127.0.0.1:5640/scratch", Path::new("/mnt"), options)
     }
 
+    /// The words of `-o` that give these settings, without those that change nothing.
+    fn options(settings: &MountSettings) -> String {
+        let mut words: Vec<String> = Vec::new();
+        let mut when = |holds: bool, word: &str| {
+            if holds {
+                words.push(word.into());
+            }
+        };
+        when(settings.read_only, "ro");
+        for (word, flag, on) in FLAG_WORDS {
+            let changed = (settings.flags ^ FLAGS_DEFAULT).contains(flag);
+            when(changed && settings.flags.contains(flag) == on, word);
+        }
+        when(settings.allow_other, "allow_other");
+        if let Some(time) = settings.soft {
+            words.push(format!("soft={}", nanos(time)));
+        }
+        if settings.attr_timeout != ATTR_TIMEOUT_DEFAULT {
+            words.push(format!("attr_timeout={}", nanos(settings.attr_timeout)));
+        }
+        if settings.replay_buffer != REPLAY_BUFFER_DEFAULT {
+            words.push(format!("replay_buffer={}", settings.replay_buffer));
+        }
+        if settings.jobs != JobSources::default() {
+            words.push(format!("job={}", settings.jobs));
+        }
+        if let Some(threads) = settings.threads {
+            words.push(format!("threads={threads}"));
+        }
+        if settings.uring {
+            words.push("uring".into());
+        }
+        if settings.busy_poll != BUSY_POLL_DEFAULT {
+            words.push(format!("busy_poll={}", nanos(settings.busy_poll)));
+        }
+        if let Some(address) = &settings.metrics {
+            words.push(format!("metrics={address}"));
+        }
+        words.join(",")
+    }
+
     #[test]
     fn without_options_everything_is_as_documented() {
         let expected = MountSettings {
@@ -404,7 +403,7 @@ mod tests {
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         };
         assert_eq!(with(""), Ok(expected));
-        assert_eq!(with("").unwrap().options(), "");
+        assert_eq!(options(&with("").unwrap()), "");
     }
 
     #[test]
@@ -432,18 +431,18 @@ mod tests {
             "metrics=unix:///run/sluice/m.sock",
         ];
         for word in words {
-            assert_eq!(with(word).unwrap().options(), word);
+            assert_eq!(options(&with(word).unwrap()), word);
         }
         // Every word alone and every two beside each other, in the order in which they print.
         for first in 0..words.len() {
             for second in first + 1..words.len() {
                 let text = format!("{},{}", words[first], words[second]);
                 let settings = with(&text).unwrap();
-                assert_eq!(settings.options(), text);
-                assert_eq!(with(&settings.options()), Ok(settings));
+                assert_eq!(options(&settings), text);
+                assert_eq!(with(&options(&settings)), Ok(settings));
             }
         }
-        assert_eq!(with(&words.join(",")).unwrap().options(), words.join(","));
+        assert_eq!(options(&with(&words.join(",")).unwrap()), words.join(","));
     }
 
     #[test]
@@ -457,7 +456,7 @@ mod tests {
             ("noexec,exec", ""),
             ("noatime,atime", ""),
         ] {
-            assert_eq!(with(text).unwrap().options(), printed, "{text}");
+            assert_eq!(options(&with(text).unwrap()), printed, "{text}");
         }
     }
 

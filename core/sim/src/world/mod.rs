@@ -228,11 +228,6 @@ impl World {
         self.measured.1
     }
 
-    /// The current simulated time.
-    pub fn now(&self) -> Time {
-        self.now
-    }
-
     /// The number of arrivals, dispatches and completions so far.
     pub fn request_events(&self) -> u64 {
         self.request_events

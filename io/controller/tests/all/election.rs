@@ -128,7 +128,7 @@ fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
     if let Some(leader) = leader_known_to(&second) {
         assert_eq!(leader, "first");
     }
-    first.resign();
+    drop(first);
     let later = leading(&second);
     assert!(later.term() > fence.term());
 

@@ -310,11 +310,6 @@ impl ProxyConfig {
         Ok(config)
     }
 
-    /// Returns the largest message in bytes, as a number of the protocol.
-    pub fn msize_max(&self) -> u32 {
-        u32::try_from(self.msize_max.get()).unwrap_or(u32::MAX)
-    }
-
     /// Returns the credentials for the controller.
     pub fn credentials(&self) -> Credentials {
         Credentials {
