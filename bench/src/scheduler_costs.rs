@@ -19,7 +19,10 @@ use std::time::{Duration, Instant};
 use ::sim::{Backlog, Policy, Scenario, World};
 use anyhow::{Context as _, bail, ensure};
 use model::{Amount, Identity, JobId, KindSet, Lane, Nid, OpKind, PathSet, Rate, TargetId, Time};
-use rules::{KeyField, Limit, Match, Rule, RuleSet};
+use rules::{
+    Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Limit,
+    Match, Rule, RuleSet,
+};
 use rustix::time::{ClockId, clock_gettime};
 use sched::{Arrival, Costs, Dispatcher, TargetParams};
 
@@ -78,6 +81,11 @@ fn rows() -> Vec<FigureRow> {
         let row = FigureRow::new(&id, change.what, &["sluice"]).rounds(3, 1.0);
         rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)));
     }
+    for change in ENTITLEMENTS {
+        let id = format!("scheduler/entitlement-{}", change.name);
+        let row = FigureRow::new(&id, change.what, &["sluice"]).rounds(3, 1.0);
+        rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)));
+    }
     let memory = |name: &str, what: &str| {
         FigureRow::new(&format!("scheduler/{name}"), what, &["sluice"]).rounds(3, 1.0)
     };
@@ -122,6 +130,12 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             sink.round_of(&row, |_| change_rules(change, run.time(&row)))?;
             continue;
         }
+        if let Some(name) = row.id.strip_prefix("scheduler/entitlement-") {
+            let change = ENTITLEMENTS.iter().find(|change| change.name == name);
+            let change = change.context("entitlements of this name")?;
+            sink.round_of(&row, |_| change_entitlements(change, run.time(&row)))?;
+            continue;
+        }
         sink.round_of(&row, |_| match row.id.as_str() {
             "scheduler/class-idle-10k" => child(&["class-memory", "10000"]),
             "scheduler/class-idle-65k" => child(&["class-memory", "65536"]),
@@ -160,21 +174,52 @@ fn serve(who: &str, classes: u32, time: Duration) -> anyhow::Result<FigureSample
     Ok(FigureSample::from([("each_ns".into(), each)]))
 }
 
-/// Milliseconds of this thread for a change of rules and back, while all classes wait: the longest
-/// call of a change and all of its calls, the median over changes.
+/// A change of rules and back.
 fn change_rules(change: &MeasuredChange, time: Duration) -> anyhow::Result<FigureSample> {
     let MeasuredChange { words, others, .. } = change;
-    let ample = Rate::ops_per_sec(200_000);
-    let mut backlog = Backlog::new(Policy::Dispatcher, CHANGED_CLASSES, ample);
+    let backlog = changed_backlog();
     let sets = [backlog.edited(words, others), backlog.edited(words, words)];
     ensure!(sets[0] != sets[1], "{words:?} are no words of the rules");
+    change_and_back(backlog, &sets, |backlog, rules| backlog.set_rules(rules), time)
+}
+
+/// A change of entitlements and back.
+fn change_entitlements(
+    change: &MeasuredEntitlements,
+    time: Duration,
+) -> anyhow::Result<FigureSample> {
+    let mut backlog = changed_backlog();
+    let rows = |rate: Option<u64>| {
+        let row = |at: u32| anyhow::Ok((EntitlementId(at.into()), change.row(at, rate)?));
+        (0..change.count).map(row).collect::<anyhow::Result<Vec<_>>>()
+    };
+    let back = if change.stays { Some(10) } else { None };
+    let sets = [rows(Some(20))?, rows(back)?];
+    backlog.set_entitlements(sets[1].clone());
+    change_and_back(backlog, &sets, |backlog, rows| backlog.set_entitlements(rows), time)
+}
+
+fn changed_backlog() -> Backlog {
+    let ample = Rate::ops_per_sec(200_000);
+    Backlog::new(Policy::Dispatcher, CHANGED_CLASSES, ample)
+}
+
+/// Milliseconds of this thread for a change and back, while all classes wait: the longest call of a
+/// change and all of its calls, the median over changes.
+fn change_and_back<C: Clone>(
+    mut backlog: Backlog,
+    sets: &[C; 2],
+    put: impl Fn(&mut Backlog, C),
+    time: Duration,
+) -> anyhow::Result<FigureSample> {
     (0..WARM_UP).for_each(|_| backlog.serve());
     let began = Instant::now();
     let (mut calls, mut changes) = (Vec::new(), Vec::new());
     while began.elapsed() < time || changes.is_empty() {
-        for rules in &sets {
+        for change in sets {
+            let change = change.clone();
             let used = thread_time();
-            backlog.set_rules(rules.clone());
+            put(&mut backlog, change);
             let mut last = thread_time();
             let (mut longest, mut is_due) = (last - used, true);
             while is_due {
@@ -309,6 +354,71 @@ struct MeasuredChange {
     /// The words in their place.
     others: &'static str,
 }
+
+/// Rows of entitlements that come, and go or get another rate.
+struct MeasuredEntitlements {
+    name: &'static str,
+    what: &'static str,
+    count: u32,
+    /// Of a job each, else of a user each.
+    of_jobs: bool,
+    /// They reserve, else they limit.
+    reserve: bool,
+    /// They do not go.
+    stays: bool,
+}
+
+impl MeasuredEntitlements {
+    /// The row of that number with a rate in operations a second; none without a rate.
+    fn row(&self, at: u32, rate: Option<u64>) -> anyhow::Result<Option<Entitlement>> {
+        let Some(rate) = rate else { return Ok(None) };
+        let rate = Rate::ops_per_sec(rate).context("a rate above zero")?;
+        let (job, uid) =
+            if self.of_jobs { (Some(Backlog::job(at)), None) } else { (None, Some(at)) };
+        let scope = EntitlementScope { job, uid, ..EntitlementScope::default() };
+        let grants = match self.reserve {
+            true => Grantable::Reservation(rate),
+            false => Grantable::Limit(rate, None),
+        };
+        let source = EntitlementSource::Operator;
+        Ok(Some(Entitlement::new(scope, grants, KindSet::ALL, source)?))
+    }
+}
+
+const ENTITLEMENTS: [MeasuredEntitlements; 4] = [
+    MeasuredEntitlements {
+        name: "job",
+        what: "a reservation of a job comes or goes, with 10,000 classes that wait",
+        count: 1,
+        of_jobs: true,
+        reserve: true,
+        stays: false,
+    },
+    MeasuredEntitlements {
+        name: "user",
+        what: "a limit of a user comes or goes, with 10,000 classes that wait",
+        count: 1,
+        of_jobs: false,
+        reserve: false,
+        stays: false,
+    },
+    MeasuredEntitlements {
+        name: "100-jobs",
+        what: "reservations of 100 jobs come or go in one message, with 10,000 classes that wait",
+        count: 100,
+        of_jobs: true,
+        reserve: true,
+        stays: false,
+    },
+    MeasuredEntitlements {
+        name: "rates",
+        what: "100 reservations of jobs get other rates, with 10,000 classes that wait",
+        count: 100,
+        of_jobs: true,
+        reserve: true,
+        stays: true,
+    },
+];
 
 const CHANGES: [MeasuredChange; 5] = [
     MeasuredChange {

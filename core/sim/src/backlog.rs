@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rate, Time, Weight};
-use rules::RuleSet;
+use rules::{Entitlement, EntitlementId, RuleSet};
 use sched::{Costs, TargetParams};
 
 use crate::scheduler::{Policy, Scheduler, SimArrival};
@@ -127,6 +127,16 @@ impl Backlog {
     /// Puts other rules in force; one call of the scheduler.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>) {
         self.sched.set_rules(rules, self.now);
+    }
+
+    /// Puts, replaces or (`None`) removes rows of entitlements; one call of the scheduler.
+    pub fn set_entitlements(&mut self, rows: Vec<(EntitlementId, Option<Entitlement>)>) {
+        self.sched.set_entitlements(rows, self.now);
+    }
+
+    /// The job of a class; its user has the number of the class.
+    pub fn job(class: u32) -> JobId {
+        identity(class).job
     }
 
     /// Asks for a request once; one call of the scheduler. Returns whether it is to be asked again

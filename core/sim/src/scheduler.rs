@@ -18,7 +18,7 @@ use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, Scope, ScopeUsage,
     Service, SharePool, TargetId, Time,
 };
-use rules::RuleSet;
+use rules::{Entitlement, EntitlementId, RuleSet};
 use sched::{AccountReport, Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
 use usage::AccountTotals;
 
@@ -157,6 +157,9 @@ pub(crate) struct SimAccounts {
     pub(crate) rest: Service,
 }
 
+/// Rows of entitlements by their numbers; `None` removes one.
+pub(crate) type EntitlementChanges = Vec<(EntitlementId, Option<Entitlement>)>;
+
 /// The scheduler of one proxy, which has one target. `now` never needs to be later than the last one.
 pub(crate) trait Scheduler: fmt::Debug + Send {
     /// Takes an id for an identity, to be given back by `release`.
@@ -172,6 +175,8 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
+    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from now.
+    fn set_entitlements(&mut self, _rows: EntitlementChanges, _now: Time) {}
     fn charge_remote_service(
         &mut self,
         _subject: u64,
@@ -273,6 +278,10 @@ impl Scheduler for Dispatcher {
             what.cost,
             now,
         );
+    }
+
+    fn set_entitlements(&mut self, rows: EntitlementChanges, now: Time) {
+        Dispatcher::set_entitlements(self, rows, now, now);
     }
 
     fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
