@@ -1,7 +1,8 @@
 //! Layering: a crate depends on strictly lower layers only, and core stays pure.
 //!
-//!   L5  sluice
-//!   L4  proxy  mount  controller  lustre  capi
+//!   L6  sluice
+//!   L5  proxy  mount  controller  lustre  capi
+//!   L4  explain
 //!   L3  sim*   api    fuse   chart
 //!   L2  sched* plan*  pcc*   trace*  bounds*  usage*
 //!   L1  rules*
@@ -38,12 +39,13 @@ const LAYERS: &[(&str, u32)] = &[
     ("io/api", 3),
     ("io/chart", 3),
     ("io/fuse", 3),
-    ("io/proxy", 4),
-    ("io/mount", 4),
-    ("io/controller", 4),
-    ("io/lustre", 4),
-    ("io/capi", 4),
-    ("io/sluice", 5),
+    ("io/explain", 4),
+    ("io/proxy", 5),
+    ("io/mount", 5),
+    ("io/controller", 5),
+    ("io/lustre", 5),
+    ("io/capi", 5),
+    ("io/sluice", 6),
 ];
 
 /// Crates for tests and measurements: they use what they like, and nothing that ships uses them.

@@ -1,7 +1,7 @@
-//! Wait causes: the answer to "why am I slow?", of one proxy or of all, and its sentences.
+//! Wait causes: the answer to "why am I slow?", of one proxy or of all.
 //!
 //! ```text
-//!   dispatchers ─► proxy: Why ─┬─► GET /v1/why ─────────────────► sluice why: text(), JSON
+//!   dispatchers ─► proxy: Why ─┬─► GET /v1/why ─────────────────► sluice why: sentences, JSON
 //!                              ├─► the mount's .sluice/why ─────► cat
 //!                              └─► ProxyReply ─► controller: merged ─► GET /v1/why
 //! ```
@@ -10,14 +10,10 @@
 //! the next reports; nothing is prepared in advance. Spans are "ago" and "from now", because the
 //! clocks of several proxies are not synchronised.
 
-mod text;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{ProxyStatus, WireClasses, WireScope, WireSubjects};
-
-pub use text::{amount, per_second, percent, span};
 
 /// The subjects of a query. Absent fields do not restrict it; without any field it is everybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -395,4 +391,15 @@ fn escaped(value: &str) -> String {
         _ => format!("%{byte:02X}"),
     };
     value.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_escaped() {
+        let query = WhyQuery { job: Some("a b&c".into()), user: Some(7), limit: None };
+        assert_eq!(query.text(), "job=a%20b%26c&user=7");
+    }
 }

@@ -139,9 +139,9 @@ impl Server {
         let (job, user) = (Some(who.job.to_string()), Some(who.uid));
         let query = WhyQuery { job, user, limit: None };
         let mut text = match question.what {
-            0 => self.why_of(&query).explain(),
-            1 => self.why_of(&query).usage(),
-            2 => self.limits_of(who).limits(),
+            0 => explain::why(&self.why_of(&query)),
+            1 => explain::usage(&self.why_of(&query)),
+            2 => explain::limits(&self.limits_of(who)),
             _ => return Err(Errno::INVAL.into()),
         };
         // Whole lines, as far as there is room.

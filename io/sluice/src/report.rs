@@ -13,8 +13,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use api::why::{amount, per_second, percent, span};
 use api::{JobDelayCause, WireJobReport};
+use explain::{amount, per_second, percent, span};
 use model::{Accesses, OpKind, Service};
 
 use crate::credentials::ControllerArgs;

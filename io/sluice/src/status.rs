@@ -12,8 +12,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use api::why::span;
 use api::{ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
+use explain::span;
 use serde::Serialize;
 
 use crate::server_args::{ApiServer, ServerArgs};

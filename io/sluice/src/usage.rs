@@ -7,7 +7,7 @@
 use std::io::Write as _;
 
 use api::UsageTable;
-use api::why::{amount, span};
+use explain::{amount, span};
 use model::{Direction, OpKind};
 
 use crate::credentials::ControllerArgs;

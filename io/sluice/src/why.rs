@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use anyhow::Context;
-use api::why::{amount, percent, span};
 use api::{DelayRow, DelayTable, Why, WhyQuery, WhySubject};
+use explain::{amount, percent, span};
 use model::Nanos;
 use nix::unistd::User;
 
@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     loop {
         let mut text = match args.top {
             true => args.show(&top(&answerer, &args)?, delays)?,
-            false => args.show(&answerer.client().why(&query)?, Why::explain)?,
+            false => args.show(&answerer.client().why(&query)?, explain::why)?,
         };
         if args.watch.is_some() && !args.json {
             text = format!("{CLEAR}{text}");

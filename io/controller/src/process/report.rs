@@ -134,7 +134,7 @@ pub(super) fn add_delay_causes(report: &mut WireJobReport, why: &Why, silent: &[
     report.delay_causes_known = !why.subjects.is_empty();
     let mut holders: BTreeMap<String, api::JobDelayCause> = BTreeMap::new();
     for hold in why.waits.iter().filter(|hold| hold.requests > 0 || hold.current) {
-        let what = hold.cause();
+        let what = explain::cause(hold);
         let holder = holders.entry(what.clone()).or_default();
         holder.what = what;
         holder.is_limit |= matches!(hold.kind, WireWaitKind::Limit | WireWaitKind::Slots);

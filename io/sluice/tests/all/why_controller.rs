@@ -110,7 +110,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     let data = TestFolder::new();
     let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
-    assert_eq!(of_job(&client).explain(), "No requests from job dd.1 found.\n");
+    assert_eq!(explain::why(&of_job(&client)), "No requests from job dd.1 found.\n");
     assert!(client.live().unwrap().samples.is_empty());
     for (query, at) in [("by=shoe", "by"), ("since=x", "since"), ("until=1h", "until")] {
         let error = client.why_top(query).unwrap_err();
