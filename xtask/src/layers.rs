@@ -2,7 +2,7 @@
 //!
 //!   L6  sluice
 //!   L5  proxy  mount  controller  lustre  capi
-//!   L4  explain
+//!   L4  http   explain
 //!   L3  sim*   api    fuse   chart
 //!   L2  sched* plan*  pcc*   trace*  bounds*  usage*
 //!   L1  rules*
@@ -40,6 +40,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("io/chart", 3),
     ("io/fuse", 3),
     ("io/explain", 4),
+    ("io/http", 4),
     ("io/proxy", 5),
     ("io/mount", 5),
     ("io/controller", 5),

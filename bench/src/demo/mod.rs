@@ -323,8 +323,8 @@ impl Demo {
         self.marks.push((self.now(), what.into()));
     }
 
-    fn ask(&self) -> anyhow::Result<api::ApiClient> {
-        Ok(api::ApiClient::new(&self.stage.api().parse()?)?)
+    fn ask(&self) -> anyhow::Result<http::ApiClient> {
+        Ok(http::ApiClient::new(&self.stage.api().parse()?)?)
     }
 
     fn now(&self) -> f64 {

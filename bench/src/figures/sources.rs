@@ -41,7 +41,7 @@ impl FigureProgram {
             FigureProgram::Mount => ("io/mount", Some("io/sluice/src/mount.rs")),
             FigureProgram::Controller => ("io/controller", Some("io/sluice/src/controller.rs")),
             FigureProgram::Calibrate => ("io/proxy", Some("io/sluice/src/calibrate.rs")),
-            FigureProgram::Report => ("io/api", Some("io/sluice/src/report.rs")),
+            FigureProgram::Report => ("io/http", Some("io/sluice/src/report.rs")),
             FigureProgram::Simulator => ("core/sim", None),
         }
     }

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use api::Listening;
 use fuse::{
     Attr, Attributes, Capabilities, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
     FuseSession, FuseWrite, Handle, InodeEntry, InodeId, OpenFlags, OpenedFile, Options, Reply,
     Transport, WrittenBytes,
 };
+use http::Listening;
 use rustix::fs::OFlags;
 
 use super::super::servers::DATA;

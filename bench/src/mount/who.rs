@@ -64,7 +64,7 @@ pub(crate) struct MountContender {
     /// Where its files are.
     pub(crate) root: PathBuf,
     /// What a proxy tells.
-    pub(crate) api: Option<api::ApiClient>,
+    pub(crate) api: Option<http::ApiClient>,
     client: Option<BenchProcess>,
     server: Option<BenchProcess>,
     _uring: Option<UringSwitch>,
@@ -109,7 +109,7 @@ impl MountContender {
         process.wait_until(|| server.address.connect().is_ok())?;
         contender.server = Some(process);
         if let Some(api) = server.api {
-            contender.api = Some(api::ApiClient::new(&api.parse()?)?);
+            contender.api = Some(http::ApiClient::new(&api.parse()?)?);
         }
         fs::create_dir(&contender.root).context("cannot make a directory to mount at")?;
         contender.mount(place)?;

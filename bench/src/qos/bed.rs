@@ -36,7 +36,7 @@ pub(crate) struct QosTestBed {
 /// A proxy over the bed's export.
 pub(crate) struct QosProxy {
     /// Asks it what it did.
-    pub(crate) api: api::ApiClient,
+    pub(crate) api: http::ApiClient,
     /// Its time and memory.
     pub(crate) process: BenchProcess,
     /// The address that clients connect to.
@@ -114,7 +114,7 @@ impl QosTestBed {
             arguments.push("--no-schedule".into());
         }
         let mut process = BenchProcess::start(name, &arguments, &file("log"))?;
-        let api = api::ApiClient::new(&api.parse()?)?;
+        let api = http::ApiClient::new(&api.parse()?)?;
         process.wait_until(|| address.connect().is_ok() && api.status().is_ok())?;
         Ok(QosProxy { api, process, address })
     }

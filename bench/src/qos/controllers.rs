@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use api::{ApiClient, Endpoints};
+use http::{ApiClient, Endpoints};
 
 use super::super::process::{BenchProcess, LOOK};
 use super::bed::{QosProxy, QosSetup, QosTestBed};

@@ -147,14 +147,20 @@ pub fn check_private(path: &Path) -> Result<bool, PrivateFileError> {
 
 /// Whether what belongs to `uid` may be believed at this path: it is root's, this user's, or of
 /// who owns the directory.
-pub(crate) fn is_trusted(uid: u32, path: &Path) -> io::Result<bool> {
+///
+/// # Errors
+/// If the directory's owner cannot be read.
+pub fn is_trusted(uid: u32, path: &Path) -> io::Result<bool> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = fs::metadata(directory.unwrap_or(Path::new(".")))?;
     Ok(uid == 0 || uid == geteuid().as_raw() || uid == directory.uid())
 }
 
 /// Refuses a file of `uid` that is not to be believed.
-pub(crate) fn check_owner(path: &Path, uid: u32) -> Result<(), PrivateFileError> {
+///
+/// # Errors
+/// If it belongs to another user, or the directory's owner cannot be read.
+pub fn check_owner(path: &Path, uid: u32) -> Result<(), PrivateFileError> {
     match is_trusted(uid, path) {
         Ok(true) => Ok(()),
         Ok(false) => Err(PrivateFileError::Owner { path: path.into(), uid }),

@@ -1,11 +1,10 @@
-//! The messages of the control API of proxy and controller, a small client for it, and metrics.
+//! The messages of the control API of proxy and controller, and metrics.
 //!
 //! ```text
-//!   sluice top, sluice rule ─► Client ──HTTP/JSON, Unix socket──► io/proxy's control server
-//!                                ◄── Status, Classes, Subjects, Rules, Connections ──┘
-//!   sluice rule, io/proxy   ─► Client ──HTTP/JSON, TLS or Unix──► io/controller
-//!                                ◄── Rules, ControllerReply, Proxies, UsageTable ──┘
-//!   Prometheus ─► MetricsServer ─► Page, of the names in `metrics`     proxies and mounts
+//!   io/proxy ─► Status, Classes, Subjects, Rules, Connections ─┐ as JSON
+//!   io/controller ─► Rules, Proxies, UsageTable, Why ──────────┴► io/http ─► sluice, the page, curl
+//!   io/proxy ◄─ ControllerReply, ProxyReport ─► io/controller      as postcard
+//!   MetricsPage, of the names in `metrics` ─► Prometheus
 //! ```
 //!
 //! Every message is a plain struct that serialises to the JSON of the same field
@@ -14,18 +13,13 @@
 //! of two samples divided by the difference of their `t_ns`.
 
 mod access;
-mod address;
-mod client;
-pub mod credentials;
 mod critical;
 mod describe;
 mod descriptors;
 mod edit;
-mod endpoint;
 mod error;
 mod events;
 mod files;
-mod hosts;
 mod messages;
 pub mod metrics;
 mod mounts;
@@ -36,8 +30,6 @@ mod report;
 mod rules;
 mod schema;
 mod scope;
-mod scrape;
-mod socket;
 pub mod why;
 
 pub use self::rules::{
@@ -47,23 +39,19 @@ pub use self::rules::{
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
-pub use address::{ParseAddressError, ServerAddress};
-pub use client::{ApiClient, ClientError};
-pub use credentials::{Credentials, CredentialsError};
 pub use critical::critical;
 pub use describe::{described, query_names};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use edit::{RuleAction, RuleChange, WireRulePosition, key_edit};
-pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use error::{ErrorCode, ErrorReport};
 pub use events::{
     ControllerEvent, ControllerEvents, DecayAccountTable, DecayChange, EventKind, WireDecayAccount,
     WireDecayAccounts,
 };
 pub use files::{
-    PrivateFileError, check_private, close_directory, make_directory, private_options,
+    PrivateFileError, check_owner, check_private, close_directory, is_trusted, make_directory,
+    private_options,
 };
-pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use messages::{
     Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ExportReport, ProxyStatus,
     ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject, WireSubjects,
@@ -80,8 +68,6 @@ pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
-pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
-pub use socket::{ListenerError, Listening, SocketError, check_listener};
 pub use why::{
     DelayRow, DelayTable, LimitState, LiveSample, LiveUsage, ProxyQuery, ProxyReply, QueryKind,
     QueryReply, Why, WhyQuery, WhySubject, WireDonation, WireWait, WireWaitKind,

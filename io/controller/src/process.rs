@@ -41,7 +41,8 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Credentials, CredentialsError, Endpoint, EventKind, HostName, SocketError};
+use api::EventKind;
+use http::{Credentials, CredentialsError, Endpoint, HostName, SocketError};
 use rules::RuleFileError;
 
 use self::bounds::ControllerBounds;

@@ -9,8 +9,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::credentials::{provider, read_authorities, read_certificates, read_key};
-use api::{CredentialsError, is_name};
+use api::is_name;
+use http::CredentialsError;
+use http::credentials::{provider, read_authorities, read_certificates, read_key};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;

@@ -16,10 +16,10 @@
 
 use std::collections::BTreeMap;
 
-use api::credentials::TOKEN_PREFIX;
 use api::{NewToken, Role, TokenReport, is_name};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::credentials::TOKEN_PREFIX;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 

@@ -452,7 +452,7 @@ mod tests {
         let mut why = held();
         why.waits[0].current = false;
         why.waits[0].last_ns_ago = 90_000_000_000;
-        let text = why(&why);
+        let text = super::why(&why);
         assert!(text.starts_with("Nothing delays job dd.1 now.\n"), "{text}");
         assert!(
             text.contains(
@@ -460,7 +460,7 @@ mod tests {
             )
         );
         let nobody = Why { query: why.query, ..Why::default() };
-        assert_eq!(why(&nobody), "No requests from job dd.1 found.\n");
+        assert_eq!(super::why(&nobody), "No requests from job dd.1 found.\n");
         assert_eq!(limits(&nobody), "No limit applies to job dd.1.\n");
     }
 
@@ -483,7 +483,7 @@ mod tests {
             ..WireDonation::default()
         };
         let why = Why { donations: vec![donation], ..held() };
-        let text = why(&why);
+        let text = super::why(&why);
         let told = "[fs] User 7 without a job waits for writes of job dd.1 of user 1000 to data:/out: \
                     4 (4.19 MB) in the last 2.00 s, the newest 30.0 ms ago.\n  \
                     Throttled by the limit of rule jobs (jobid=dd.1); 3 of them were scheduled as \
@@ -496,7 +496,7 @@ mod tests {
         let mut why = held();
         let limit = why.waits[0].limit.as_mut().unwrap();
         (limit.in_bytes, limit.per_s) = (false, 150);
-        let text = why(&why);
+        let text = super::why(&why);
         assert!(text.contains("150 ops/s over all proxies"), "{text}");
         assert!(
             text.contains("counts operations, not bytes: requests larger than 65.5 kB"),

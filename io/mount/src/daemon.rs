@@ -10,8 +10,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use api::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
 use fuse::{Capabilities, FuseSession, MountFlags, Options, Transport};
+use http::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
 use model::BusyPoll;
 
 use crate::filesystem::{MountFs, MountFsState};

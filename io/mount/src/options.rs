@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::{MetricsAddress, ServerAddress};
 use fuse::MountFlags;
+use http::{MetricsAddress, ServerAddress};
 use model::{Bytes, Nanos};
 
 use crate::jobs::JobSources;

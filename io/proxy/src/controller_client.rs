@@ -23,10 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use api::{
-    ALL_TARGETS, ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ErrorCode,
-    ProxyReply, ProxyReport, RulesText, is_name,
-};
+use api::{ALL_TARGETS, ControllerReply, ErrorCode, ProxyReply, ProxyReport, RulesText, is_name};
+use http::{ApiClient, ClientError, Credentials, Endpoints};
 use model::{SharePool, Time};
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
 use sched::AccountReport;

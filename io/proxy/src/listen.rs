@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use api::{Listening, ServerAddress};
+use http::{Listening, ServerAddress};
 use model::Nid;
 
 use crate::config::ProxyConfig;

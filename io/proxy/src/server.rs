@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
-use api::ServerAddress;
+use http::ServerAddress;
 use model::{Nanos, SharePool, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ::controller::{EtcdClient, StandbyController, StorePlace, Webhook};
 use anyhow::Context;
-use api::{Endpoint, HostName};
+use http::{Endpoint, HostName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};

@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use api::{ApiClient, Credentials, Endpoint, Endpoints};
+use http::{ApiClient, Credentials, Endpoint, Endpoints};
 
 use crate::failure::CommandError;
 

@@ -8,7 +8,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use api::{ApiClient, ClientError, ControllerEvent};
+use api::ControllerEvent;
+use http::{ApiClient, ClientError};
 
 use crate::credentials::ControllerArgs;
 use crate::when::{self, MomentArg, forms_of_time, utc};

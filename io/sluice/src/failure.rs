@@ -8,9 +8,10 @@
 use std::fmt;
 use std::io;
 
-use api::{ClientError, CredentialsError, ErrorCode, ErrorReport, ParseEndpointError};
+use api::{ErrorCode, ErrorReport};
 use clap::ArgMatches;
 use controller::TokenFailed;
+use http::{ClientError, CredentialsError, ParseEndpointError};
 use rules::{RuleEditError, RuleFileError};
 
 use crate::log;

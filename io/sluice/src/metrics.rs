@@ -18,8 +18,8 @@ use std::io::{self, Write as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use api::{ApiClient, Endpoint};
 use clap::Subcommand;
+use http::{ApiClient, Endpoint};
 use model::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;

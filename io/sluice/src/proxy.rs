@@ -13,7 +13,7 @@ use ::proxy::config::{ApiSocket, ExportConfig, ProxyConfig, Squash};
 use ::proxy::control::{self, ProxyControl as _};
 use ::proxy::{ControllerClient, Server};
 use anyhow::Context;
-use api::{Endpoints, MetricsAddress, MetricsServer, ServerAddress};
+use http::{Endpoints, MetricsAddress, MetricsServer, ServerAddress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use api::{ApiClient, Endpoints, ServerAddress};
+use http::{ApiClient, Endpoints, ServerAddress};
 
 use crate::credentials::{CredentialArgs, named_controller};
 use crate::top::DEFAULT_API;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use api::{ApiClient, Endpoints};
+use http::{ApiClient, Endpoints};
 use model::Bytes;
 
 use super::super::super::figures::groups::FigureRun;

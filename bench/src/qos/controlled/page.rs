@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use api::ApiClient;
+use http::ApiClient;
 use model::Bytes;
 use ninep::Fid;
 use rustix::thread::CpuSet;
@@ -155,7 +155,7 @@ impl PageBrowser {
         let words = [driver.display().to_string(), format!("--port={}", at.port())];
         let mut driver =
             BenchProcess::start("chromedriver", &words, &bed.dir().join("driver.log"))?;
-        let client = ApiClient::at(&format!("http://{at}").parse::<api::Endpoint>()?)?;
+        let client = ApiClient::at(&format!("http://{at}").parse::<http::Endpoint>()?)?;
         let client = client.with_time_limit(PATIENCE);
         driver.wait_until(|| client.get::<Value>("/status").is_ok())?;
         let mut one = CpuSet::new();

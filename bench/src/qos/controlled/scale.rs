@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::{ApiClient, Endpoints, ErrorCode, ProxyReport};
+use api::{ErrorCode, ProxyReport};
+use http::{ApiClient, Endpoints};
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, ScopeUsage, Service, Share, Time};
 use plan::{ControllerSession, SessionSettings};
 use testkit::account_subject;

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use api::{AllowedHosts, Endpoint, ErrorCode, HostName, HostRefused};
+use api::ErrorCode;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http::{AllowedHosts, Endpoint, HostName, HostRefused};
 
 use super::ControllerSettings;
 use super::access::CallerPeer;

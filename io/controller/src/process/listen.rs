@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::{AllowedHosts, Endpoint, Listening};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use bounds::Holder;
+use http::{AllowedHosts, Endpoint, Listening};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};

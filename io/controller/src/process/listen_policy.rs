@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use api::Endpoint;
+use http::Endpoint;
 use rustls::ServerConfig;
 
 use super::offline::open_store;
@@ -119,7 +119,7 @@ fn shown(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::Credentials;
+    use http::Credentials;
 
     use super::*;
     use crate::etcd::EtcdClient;

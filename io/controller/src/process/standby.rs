@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use api::{ApiClient, ControllerStatus, Endpoints, ErrorCode, ErrorReport, path};
+use api::{ControllerStatus, ErrorCode, ErrorReport, path};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
+use http::{ApiClient, Endpoints};
 
 use super::events::EventFile;
 use super::listen::{self, BoundListener};

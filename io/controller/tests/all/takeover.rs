@@ -16,9 +16,10 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::etcd::{self, etcd};
-use api::{ALL_TARGETS, ApiClient, ControllerEvent, Endpoints, EventKind, ProxyReport};
+use api::{ALL_TARGETS, ControllerEvent, EventKind, ProxyReport};
 use controller::store::{Revision, Store};
 use controller::{ControllerSettings, EtcdClient, StandbyController, StorePlace, WallClock};
+use http::{ApiClient, Endpoints};
 use model::{KeyValue, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::SessionSettings;
 use testkit::{Cluster, PATIENCE, TestFolder, account_subject, again, until};
@@ -47,7 +48,7 @@ fn controller() {
         advertise: None,
         tls: None,
         allowed_hosts: Vec::new(),
-        credentials: api::Credentials::default(),
+        credentials: http::Credentials::default(),
         on_event: None,
         webhook: None,
         clock: WallClock::System,

@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use api::ServerAddress;
 use fuse::Errno;
+use http::ServerAddress;
 use ninep::{HEADER_LEN, frame_len};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
@@ -47,7 +47,7 @@ pub(crate) fn connect(address: &ServerAddress, patience: Duration) -> std::io::R
         }
         ServerAddress::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            let checked = api::check_listener(&stream, path);
+            let checked = http::check_listener(&stream, path);
             checked.map_err(|why| Error::new(ErrorKind::PermissionDenied, why))?;
             Ok(stream.into())
         }

@@ -18,7 +18,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use api::{Credentials, Endpoints, MetricsAddress, ServerAddress};
+use http::{Credentials, Endpoints, MetricsAddress, ServerAddress};
 use model::{Bytes, Nanos};
 use rules::{Excerpt, WriteMode};
 

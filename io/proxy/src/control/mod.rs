@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::ServerAddress;
+use http::ServerAddress;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -35,7 +35,7 @@ use tracing::{debug, warn};
 use crate::config::ApiSocket;
 use crate::rules::RuleUpdateError;
 
-pub use api::{Listening, SocketError};
+pub use http::{Listening, SocketError};
 pub use routes::openapi;
 
 /// Calls of the control API to the proxy. They come from the control thread and must not wait for

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as Stream;
 use std::sync::Mutex;
 
-use api::{ApiClient, ClientError, ErrorCode};
+use api::ErrorCode;
+use http::{ApiClient, ClientError};
 use rules::RuleSet;
 
 use super::*;

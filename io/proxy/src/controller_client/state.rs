@@ -7,7 +7,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{ClientError, ControllerLink, ControllerReply, ErrorCode};
+use api::{ControllerLink, ControllerReply, ErrorCode};
+use http::ClientError;
 use model::Time;
 
 /// State of the controller's connection; empty for a proxy without a controller.

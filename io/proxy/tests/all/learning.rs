@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::{ServerAddress, TargetReport, WireUsage};
+use api::{TargetReport, WireUsage};
+use http::ServerAddress;
 use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
@@ -39,7 +40,7 @@ const MS: u64 = 1_000_000;
 
 /// A proxy in front of a disk, and its control API.
 struct Bench {
-    api: api::ApiClient,
+    api: http::ApiClient,
     _control: ControlServer,
     served: Served,
 }
@@ -59,7 +60,7 @@ impl Bench {
         let socket = served.dir.join("api");
         let _control = ControlServer::start(&socket, served.control()).unwrap();
         let api =
-            api::ApiClient::new(&ServerAddress::Unix(socket)).unwrap().with_time_limit(PATIENCE);
+            http::ApiClient::new(&ServerAddress::Unix(socket)).unwrap().with_time_limit(PATIENCE);
         Bench { api, _control, served }
     }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ::controller::{ControllerSettings, StorePlace, TlsFiles, WallClock, Webhook};
 use anyhow::{Context as _, anyhow, bail};
-use api::{Credentials, Endpoint, HostName};
+use http::{Credentials, Endpoint, HostName};
 use serde::Deserialize;
 
 use super::{Args, DEFAULT_LISTEN, store};

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use api::{ApiClient, ExportProjects, ProjectsKnown, ServerAddress, WireRules};
+use api::{ExportProjects, ProjectsKnown, WireRules};
+use http::{ApiClient, ServerAddress};
 use rules::{DependencyKind, RuleSet};
 use serde_json::{Value, json};
 

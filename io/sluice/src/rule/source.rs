@@ -12,7 +12,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use api::{ApiClient, Endpoints, ServerAddress, WireRules};
+use api::WireRules;
+use http::{ApiClient, Endpoints, ServerAddress};
 use proxy::SavedRuleFile;
 use rules::{RuleEditError, RuleSet};
 

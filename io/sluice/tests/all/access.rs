@@ -11,7 +11,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
-use api::{AuditLines, Credentials, ErrorCode, NewToken, ProxyReport, Role};
+use api::{AuditLines, ErrorCode, NewToken, ProxyReport, Role};
+use http::Credentials;
 
 use crate::common::{Controller, until};
 use crate::controlled::{LIMIT, limited};

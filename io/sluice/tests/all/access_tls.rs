@@ -15,7 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use api::{ClientError, Credentials, Endpoint, ErrorCode, ProxyReport, Role};
+use api::{ErrorCode, ProxyReport, Role};
+use http::{ClientError, Credentials, Endpoint};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use rustls::CertificateError;
 

@@ -16,8 +16,8 @@ use std::process::{ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use api::ApiClient;
 use controller::{ControllerSettings, StandbyController, StorePlace, WallClock};
+use http::ApiClient;
 use model::Nanos;
 
 use crate::common::{Controller, until};
@@ -91,7 +91,7 @@ fn controller() {
         listen: vec![value(LISTEN).parse().unwrap()],
         tls: None,
         allowed_hosts: Vec::new(),
-        credentials: api::Credentials::default(),
+        credentials: http::Credentials::default(),
         advertise: None,
         on_event: None,
         webhook: None,

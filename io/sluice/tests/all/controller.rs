@@ -10,7 +10,8 @@
 
 use std::process::Command;
 
-use api::{ApiClient, ClientError, Endpoint, ErrorCode, ProxyReport};
+use api::{ErrorCode, ProxyReport};
+use http::{ApiClient, ClientError, Endpoint};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{

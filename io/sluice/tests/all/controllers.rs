@@ -9,7 +9,8 @@
 
 use std::time::Instant;
 
-use api::{ApiClient, Endpoints, ErrorCode, WireRules};
+use api::{ErrorCode, WireRules};
+use http::{ApiClient, Endpoints};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};

@@ -18,7 +18,8 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use api::{ApiClient, ControllerEvent, ErrorCode, EventKind, WhyQuery, WireDecayAccount, WireRate};
+use api::{ControllerEvent, ErrorCode, EventKind, WhyQuery, WireDecayAccount, WireRate};
+use http::ApiClient;
 use model::Nanos;
 use ninep::{Fid, Request, open};
 

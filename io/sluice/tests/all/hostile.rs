@@ -23,12 +23,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Instant, SystemTime};
 
-use api::{Endpoint, Role};
+use api::Role;
+use http::{ApiClient, Endpoint};
 use ninep::{LockKind, LockStatus};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use testkit::hostile::files::{self, FilesVictim};
-use testkit::hostile::http::{self, HttpVictim};
+use testkit::hostile::http::{ALL as HTTP_ATTACKS, HttpVictim};
 use testkit::hostile::{self, Attack, NinepVictim};
 use testkit::p9::P9Address;
 use testkit::{TestFolder, alone};
@@ -220,7 +221,7 @@ fn controller_under_attack() {
     let (memory, descriptors) = has(controller.process());
     let (mut most, mut rules) = ((0, 0), String::new());
     under(
-        http::ALL,
+        HTTP_ATTACKS,
         &victim,
         || (),
         |round| {
@@ -247,7 +248,7 @@ fn controller_under_attack() {
     assert_short(&fs::read_to_string(&log).unwrap(), began);
 }
 
-fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &api::ApiClient, reader: &str) {
+fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &ApiClient, reader: &str) {
     let (mut all, before) = (Vec::new(), refused(admin, "connections"));
     until("one address has its part", || {
         all.extend((0..64).map(|_| TcpStream::connect(at).unwrap()));
@@ -258,7 +259,7 @@ fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &api::ApiClien
 }
 
 /// How often somebody was refused more of what those who call share.
-fn refused(admin: &api::ApiClient, bound: &str) -> u64 {
+fn refused(admin: &ApiClient, bound: &str) -> u64 {
     let page = admin.metrics().unwrap();
     let name = format!("sluice_controller_bound_refused_total{{bound=\"{bound}\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()

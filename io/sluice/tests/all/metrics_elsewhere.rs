@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::{Proxy, SLUICE, Setup, copy_program, root_here, skip, until};
 use crate::prometheus::{Page, get};
-use api::{ApiClient, Endpoint};
+use http::{ApiClient, Endpoint};
 
 const JOB: &str = "night.7";
 const WRITTEN: u64 = 12_288;

@@ -12,7 +12,7 @@ use crate::common::{
     Proxy, SLUICE, Setup, copy_program, is_mounted, making_copies, root_here, skip, status_of,
     umount, until,
 };
-use api::{ApiClient, ServerAddress};
+use http::{ApiClient, ServerAddress};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use api::ApiClient;
+use http::ApiClient;
 
 use crate::common::{Proxy, everybodys};
 use crate::mounted::{Mounted, can_mount, setup};

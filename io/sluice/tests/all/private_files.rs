@@ -15,7 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use api::{ApiClient, ClientError, Endpoint, ErrorCode, ListenerError, ServerAddress};
+use api::ErrorCode;
+use http::{ApiClient, ClientError, Endpoint, ListenerError, ServerAddress};
 use mount::{MountDaemon, MountSettings};
 use ninep::{Fid, Request};
 use rustix::process::Signal;

@@ -265,7 +265,7 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
     let oldtag = client.send(&waits);
     client.done(&Request::Flush { oldtag }).unwrap();
 
-    let api = api::ApiClient::new(&proxy.api().parse().unwrap()).unwrap();
+    let api = http::ApiClient::new(&proxy.api().parse().unwrap()).unwrap();
     let all = api.connections().unwrap().connections;
     assert_eq!(all.len(), 1);
     let names: Vec<_> = all[0].attaches.iter().map(|a| (a.uname.as_deref(), &*a.job)).collect();

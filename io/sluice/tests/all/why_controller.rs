@@ -9,7 +9,8 @@
 
 use std::process::Command;
 
-use api::{ApiClient, DelayTable, ErrorCode, Why, WhyQuery, WireWaitKind};
+use api::{DelayTable, ErrorCode, Why, WhyQuery, WireWaitKind};
+use http::ApiClient;
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, Reader, limited, proxy};

@@ -11,7 +11,8 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use api::{ApiClient, ErrorCode, ErrorReport, ProxyReport, Role, path};
+use api::{ErrorCode, ErrorReport, ProxyReport, Role, path};
+use http::ApiClient;
 use serde_json::Value;
 
 use crate::common::{Controller, SLUICE, until};

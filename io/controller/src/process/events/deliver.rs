@@ -20,7 +20,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{ApiClient, ControllerEvent, Endpoint};
+use api::ControllerEvent;
+use http::{ApiClient, Endpoint};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::process::counts::{Counts, Delivered};

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use api::ServerAddress;
+use http::ServerAddress;
 use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};

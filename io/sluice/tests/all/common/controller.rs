@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use api::{ApiClient, Endpoint};
+use http::{ApiClient, Endpoint};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, SLUICE};

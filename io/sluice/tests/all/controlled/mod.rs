@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{ApiClient, ServerAddress, WhyQuery};
+use api::WhyQuery;
+use http::{ApiClient, ServerAddress};
 use ninep::{Fid, Reply, Request};
 
 use crate::common::{PATIENCE, Proxy, Setup, USER};

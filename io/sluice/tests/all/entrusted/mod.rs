@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use api::{ApiClient, Credentials, Endpoint, NewToken, Role};
+use api::{NewToken, Role};
+use http::{ApiClient, Credentials, Endpoint};
 
 use testkit::p9::P9Address;
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use api::{MetricsPage, path};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -31,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{AllowedHosts, Listening, MetricsPage, ServerAddress, SocketError, path};
+use crate::{AllowedHosts, Listening, ServerAddress, SocketError};
 
 /// The address where metrics are served: `http://127.0.0.1:9400` or
 /// `unix:///run/sluice/metrics.sock`.
@@ -143,7 +144,7 @@ impl MetricsServer {
         let (stop, stopped) = oneshot::channel();
         let make: Make = Arc::new(make);
         let run = move || runtime.block_on(serve(&listener, &make, stopped));
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(crate::critical(run));
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(api::critical(run));
         let thread = Some(thread.map_err(MetricsError::Thread)?);
         Ok(MetricsServer { address: MetricsAddress(address), stop: Some(stop), thread })
     }

@@ -22,19 +22,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api::{
+    AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, DelayTable,
+    ErrorCode, ErrorReport, LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus,
+    REPORT_TYPE, Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport,
+    WireRules, WireSubjects, WrongMessage, path,
+};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
-use crate::{
-    AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, Credentials,
-    CredentialsError, DelayTable, Endpoint, Endpoints, ErrorCode, ErrorReport, ListenerError,
-    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE, ServerAddress,
-    Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
-    WireSubjects, WrongMessage, path,
-};
+use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ListenerError, ServerAddress};
 use exchange::Connected;
 
 /// A client of one proxy or controller; each call ends within the time limit.
@@ -403,7 +403,7 @@ impl ApiClient {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// GETs `path` and reads its JSON; the path is one of [`crate::path`].
+    /// GETs `path` and reads its JSON; the path is one of [`api::path`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, String::new(), None)
     }

@@ -16,14 +16,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use api::{PrivateFileError, check_owner};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore};
-
-use crate::PrivateFileError;
-use crate::files::check_owner;
 
 /// The token and certificate of a caller, and the CA that it trusts. The default is none, which
 /// is enough for a controller of this machine that has no tokens.

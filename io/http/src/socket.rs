@@ -17,10 +17,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use api::{is_trusted, make_directory};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-
-use crate::files::{is_trusted, make_directory};
 
 /// A Unix socket that listens; its name is removed when this is dropped.
 #[derive(Debug)]
