@@ -29,7 +29,6 @@ mod directory;
 mod etcd;
 mod process;
 mod sqlite;
-mod tls;
 mod token;
 
 pub mod election;
@@ -45,5 +44,4 @@ pub use process::{
     StandbyController, StorePlace, TokenFailed, Webhook, markdown, openapi,
 };
 pub use sqlite::SqliteError;
-pub use tls::TlsFiles;
 pub use token::TokenRefused;

@@ -30,7 +30,6 @@ mod queue;
 mod records;
 mod report;
 mod rights;
-mod route_error;
 mod routes;
 mod standby;
 mod usage;
@@ -42,7 +41,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use api::EventKind;
-use http::{Credentials, CredentialsError, Endpoint, HostName, SocketError};
+use http::{BindError, Credentials, CredentialsError, Endpoint, HostName, HttpServer, TlsFiles};
 use rules::RuleFileError;
 
 use self::bounds::ControllerBounds;
@@ -54,12 +53,10 @@ use crate::etcd::{EtcdClient, EtcdError};
 use crate::ledger::LedgerError;
 use crate::sqlite::SqliteError;
 use crate::store::StoreError;
-use crate::tls::TlsFiles;
 use access::AccessControl;
 use accounts::DecayAccounting;
 use counts::Counts;
 use events::{EventDelivery, EventPublisher, RecentEvents};
-use listen::Serving;
 use queue::{MsgQueue, queue};
 use records::{PublishedRules, Records};
 
@@ -112,7 +109,7 @@ pub enum StorePlace {
 pub struct Controller {
     /// Dropped last, after the last decision: a standby takes over at once.
     election: Option<Election>,
-    serving: Option<Serving>,
+    serving: Option<HttpServer>,
     shared: Arc<ApiState>,
     threads: Vec<JoinHandle<()>>,
     _directory: DataDirectory,
@@ -139,18 +136,9 @@ pub enum ControllerStartError {
     /// The file of events.
     #[error(transparent)]
     Events(#[from] SqliteError),
-    /// The controller cannot listen at its Unix socket.
+    /// The controller cannot listen at one of its endpoints.
     #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The controller cannot listen at a TCP port.
-    #[error("cannot listen on {endpoint}: {source}")]
-    Listen {
-        /// The endpoint as it was given.
-        endpoint: Endpoint,
-        /// The error of the system.
-        #[source]
-        source: io::Error,
-    },
+    Listen(#[from] BindError),
     /// An endpoint that other machines could reach.
     #[error("{endpoint} can be reached by other machines, and {lacks}\n{commands}")]
     Open {

@@ -190,7 +190,7 @@ fn is_token(text: &str) -> bool {
 }
 
 /// The algorithms of TLS.
-pub fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -198,7 +198,9 @@ pub fn provider() -> Arc<CryptoProvider> {
 ///
 /// # Errors
 /// If it cannot be read or holds none.
-pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+pub(crate) fn read_certificates(
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     let text = read_bounded(path, false)?;
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     match certificates {
@@ -211,7 +213,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Cr
 ///
 /// # Errors
 /// If it cannot be read, or one of them is not valid.
-pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
+pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {
         let wrong = |source| CredentialsError::Authority { path: path.into(), source };
@@ -224,7 +226,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> 
 ///
 /// # Errors
 /// If it cannot be read, others may read it, or it holds none.
-pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
     let nothing = |_| CredentialsError::Empty { path: path.into(), what: "private key as PEM" };
     PrivateKeyDer::from_pem_slice(&read_secret(path)?).map_err(nothing)
 }

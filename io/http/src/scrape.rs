@@ -1,43 +1,26 @@
 //! The server of a process's metrics: `GET /metrics` and nothing else.
 //!
-//! ```text
-//!   Prometheus ─► TCP or Unix socket ─► accept ≤ 16 ─► a page, made for each ─► closed
-//!                                         one thread of its own
-//! ```
-//!
-//! Each connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so an idle
-//! connection takes one of 16 places for a bounded time. Nothing can be changed here. Access is
-//! decided by the address: the mode 0600 of a Unix socket, the reach of an IP address. Web pages
-//! of other origins are refused ([`AllowedHosts`]).
+//! Access is decided by the address: the mode 0600 of a Unix socket, the reach of an IP address.
+//! Web pages of other origins are refused ([`AllowedHosts`]). Nothing can be changed here.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use api::{MetricsPage, path};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use axum::http::header::{CONTENT_TYPE, HeaderName};
+use axum::http::{Method, StatusCode};
+use axum::{Extension, Router, extract::Request};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{AllowedHosts, Listening, ServerAddress, SocketError};
+use crate::{AllowedHosts, BindError, ConnectionLimits, Endpoint, HttpListener, HttpServer, Peer};
 
 /// The address where metrics are served: `http://127.0.0.1:9400` or
 /// `unix:///run/sluice/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsAddress(ServerAddress);
+pub struct MetricsAddress(Endpoint);
 
 /// Text that is not an address for metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,18 +32,9 @@ pub struct ParseMetricsAddressError {
 /// An error of serving metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// A Unix socket that cannot be made.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// A port that cannot be bound.
-    #[error("cannot listen for scrapes at http://{address}")]
-    Port {
-        /// The address that was to be bound.
-        address: SocketAddr,
-        /// The error of the system.
-        #[source]
-        source: io::Error,
-    },
+    /// An address where this process cannot listen.
+    #[error("cannot serve metrics")]
+    Listen(#[from] BindError),
     /// A thread or runtime that cannot be started.
     #[error("cannot start the thread for metrics")]
     Thread(#[source] io::Error),
@@ -70,50 +44,36 @@ pub enum MetricsError {
 #[derive(Debug)]
 pub struct MetricsServer {
     address: MetricsAddress,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _server: HttpServer,
 }
-
-/// Makes the page.
-type Make = Arc<dyn Fn() -> String + Send + Sync>;
-
-enum MetricsListener {
-    /// The port, and whether only this machine reaches it.
-    Tcp(TcpListener, bool),
-    /// The socket, and what removes its name.
-    Unix(UnixListener, #[expect(dead_code, reason = "held to be dropped")] Listening),
-}
-
-/// The most connections at a time; one more waits in the socket's backlog.
-const CONNECTIONS_MAX: usize = 16;
-/// The longest that one exchange may take.
-const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
 impl MetricsAddress {
     /// Whether other machines may reach it.
     pub fn is_open_to_others(&self) -> bool {
-        matches!(&self.0, ServerAddress::Tcp(at) if !at.ip().to_canonical().is_loopback())
+        !self.0.is_local()
     }
 }
 
 impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            ServerAddress::Tcp(address) => write!(f, "http://{address}"),
-            unix => unix.fmt(f),
-        }
+        self.0.fmt(f)
     }
 }
 
 impl FromStr for MetricsAddress {
     type Err = ParseMetricsAddressError;
 
+    /// TCP takes an IP address, not a name: which machines can connect must not depend on a name
+    /// server.
     fn from_str(text: &str) -> Result<MetricsAddress, ParseMetricsAddressError> {
-        let address = match text.strip_prefix("http://") {
-            Some(address) => address.trim_end_matches('/').parse().ok().map(ServerAddress::Tcp),
-            None => text.parse().ok().filter(|address| matches!(address, ServerAddress::Unix(_))),
-        };
-        address.map(MetricsAddress).ok_or_else(|| ParseMetricsAddressError { text: text.into() })
+        let wrong = || ParseMetricsAddressError { text: text.into() };
+        match text.parse().map_err(|_| wrong())? {
+            Endpoint::Http { host, port } if host.parse::<IpAddr>().is_ok() => {
+                Ok(MetricsAddress(Endpoint::Http { host, port }))
+            }
+            Endpoint::Unix(path) => Ok(MetricsAddress(Endpoint::Unix(path))),
+            _ => Err(wrong()),
+        }
     }
 }
 
@@ -138,15 +98,16 @@ impl MetricsServer {
         at: &MetricsAddress,
         make: impl Fn() -> String + Send + Sync + 'static,
     ) -> Result<MetricsServer, MetricsError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(MetricsError::Thread)?;
-        let (listener, address) = runtime.block_on(async { listen(&at.0) })?;
-        let (stop, stopped) = oneshot::channel();
-        let make: Make = Arc::new(make);
-        let run = move || runtime.block_on(serve(&listener, &make, stopped));
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(api::critical(run));
-        let thread = Some(thread.map_err(MetricsError::Thread)?);
-        Ok(MetricsServer { address: MetricsAddress(address), stop: Some(stop), thread })
+        let listener = HttpListener::bind(&at.0, None)?;
+        let address = MetricsAddress(listener.endpoint().clone());
+        let make = Arc::new(make);
+        let router =
+            Router::new().fallback(async move |Extension(peer): Extension<Peer>, request| {
+                answer(&request, &peer, &*make)
+            });
+        let limits = ConnectionLimits::one_exchange(CONNECTIONS_MAX);
+        let server = HttpServer::start("metrics", [listener], limits, router);
+        Ok(MetricsServer { address, _server: server.map_err(MetricsError::Thread)? })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -155,131 +116,33 @@ impl MetricsServer {
     }
 }
 
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::warn!("the thread for metrics panicked");
+fn answer(
+    request: &Request,
+    peer: &Peer,
+    make: &impl Fn() -> String,
+) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let (uri, headers) = (request.uri(), request.headers());
+    let hosts = AllowedHosts::default().check(uri, headers, peer.is_over_loopback());
+    let (status, text) = match (hosts, request.method(), uri.path()) {
+        (Err(refused), ..) => (StatusCode::FORBIDDEN, format!("{refused}\n")),
+        (Ok(()), &Method::GET, path::METRICS) => {
+            return (StatusCode::OK, [(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], make());
         }
-    }
-}
-
-/// Listens, within a runtime.
-fn listen(at: &ServerAddress) -> Result<(MetricsListener, ServerAddress), MetricsError> {
-    match at {
-        ServerAddress::Tcp(address) => {
-            let port = |source| MetricsError::Port { address: *address, source };
-            let listener = std::net::TcpListener::bind(address).map_err(port)?;
-            listener.set_nonblocking(true).map_err(port)?;
-            let address = listener.local_addr().map_err(port)?;
-            let listener = TcpListener::from_std(listener).map_err(port)?;
-            let only_loopback = address.ip().to_canonical().is_loopback();
-            Ok((MetricsListener::Tcp(listener, only_loopback), ServerAddress::Tcp(address)))
+        (Ok(()), method, path::METRICS) => {
+            let text = format!("method {method} is not allowed; use GET\n");
+            (StatusCode::METHOD_NOT_ALLOWED, text)
         }
-        ServerAddress::Unix(path) => {
-            let listening = Listening::at(path, 0o600)?;
-            let listener = listening.listener().try_clone().and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                UnixListener::from_std(listener)
-            });
-            Ok((
-                MetricsListener::Unix(listener.map_err(MetricsError::Thread)?, listening),
-                at.clone(),
-            ))
-        }
-    }
-}
-
-/// Accepts connections until stopped; those that are open then are cut off.
-async fn serve(listener: &MetricsListener, make: &Make, mut stopped: oneshot::Receiver<()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let place = places.clone().acquire_owned();
-        let accepted = async {
-            let place = place.await.expect("the semaphore is never closed");
-            accept(listener, make, place).await
-        };
-        let accepted = tokio::select! {
-            _ = &mut stopped => return,
-            accepted = accepted => accepted,
-        };
-        if let Err(error) = accepted {
-            // Out of descriptors, most likely: they come back, and trying again at once
-            // would only burn the processor.
-            tracing::warn!("cannot accept a scrape: {error}");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-}
-
-async fn accept(
-    listener: &MetricsListener,
-    make: &Make,
-    place: OwnedSemaphorePermit,
-) -> io::Result<()> {
-    match listener {
-        MetricsListener::Tcp(listener, only_loopback) => {
-            let (stream, _) = listener.accept().await?;
-            tokio::spawn(exchange(stream, make.clone(), *only_loopback, place));
-        }
-        MetricsListener::Unix(listener, _) => {
-            let (stream, _) = listener.accept().await?;
-            tokio::spawn(exchange(stream, make.clone(), false, place));
-        }
-    }
-    Ok(())
-}
-
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    make: Make,
-    only_loopback: bool,
-    _place: OwnedSemaphorePermit,
-) {
-    let service = service_fn(move |request| {
-        let answer = answer(&request, &make, only_loopback);
-        async move { Ok::<_, Infallible>(answer) }
-    });
-    let connection = http1::Builder::new()
-        .keep_alive(false)
-        .timer(TokioTimer::new())
-        .header_read_timeout(EXCHANGE_TIME_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(EXCHANGE_TIME_MAX, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("a scrape broke off: {error}"),
-        Err(_) => tracing::debug!("a scrape timed out"),
-    }
-}
-
-fn answer(request: &Request<Incoming>, make: &Make, only_loopback: bool) -> Response<Full<Bytes>> {
-    let hosts = AllowedHosts::default().check(request.uri(), request.headers(), only_loopback);
-    if let Err(refused) = hosts {
-        return text_of(StatusCode::FORBIDDEN, PLAIN, format!("{refused}\n"));
-    }
-    let (status, kind, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, path::METRICS) => (StatusCode::OK, MetricsPage::CONTENT_TYPE, make()),
-        (_, path::METRICS) => {
-            let text = format!("method {} is not allowed; use GET\n", request.method());
-            (StatusCode::METHOD_NOT_ALLOWED, PLAIN, text)
-        }
-        (_, path) => {
+        (Ok(()), _, path) => {
             let text =
                 format!("there is nothing at {path}; the metrics are at {}\n", path::METRICS);
-            (StatusCode::NOT_FOUND, PLAIN, text)
+            (StatusCode::NOT_FOUND, text)
         }
     };
-    text_of(status, kind, text)
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text)
 }
 
-fn text_of(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
-    let response = Response::builder().status(status).header(CONTENT_TYPE, kind);
-    response.body(Full::new(text.into())).expect("its parts are valid")
-}
-
-const PLAIN: &str = "text/plain; charset=utf-8";
+/// The most connections at a time; one more waits in the socket's backlog.
+const CONNECTIONS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -297,8 +160,7 @@ mod tests {
     }
 
     fn tcp(server: &MetricsServer) -> TcpStream {
-        let ServerAddress::Tcp(at) = &server.address().0 else { panic!("it is TCP") };
-        TcpStream::connect(at).unwrap()
+        TcpStream::connect(server.address().0.name()).unwrap()
     }
 
     #[test]
@@ -387,6 +249,7 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = format!("http://{}", taken.local_addr().unwrap());
         let error = MetricsServer::start(&at.parse().unwrap(), String::new).unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot listen for scrapes at {at}"));
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(why, format!("cannot listen at {at}"));
     }
 }

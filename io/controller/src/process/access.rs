@@ -15,11 +15,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use api::{AuditLine, Role};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use bounds::Holder;
+use http::{ClientCertificate, Peer};
 
 use crate::audit::Audit;
 use crate::clock::system_time;
-use crate::tls::ClientCertificate;
 use crate::token::TokenSet;
 
 /// The tokens and the audit log. The store's thread changes the tokens.
@@ -29,18 +28,6 @@ pub(crate) struct AccessControl {
     pub(crate) audit: Audit,
     /// Whether other machines can reach the controller.
     pub(crate) open: bool,
-}
-
-/// The other end of a connection.
-#[derive(Clone, Debug)]
-pub(crate) struct CallerPeer {
-    /// An address, or a user at a Unix socket.
-    pub(crate) from: String,
-    /// The holder of the bounds that it uses.
-    pub(crate) holder: Holder,
-    pub(crate) certificate: Option<ClientCertificate>,
-    /// Whether it connected to an address that only this machine reaches.
-    pub(crate) over_loopback: bool,
 }
 
 /// The caller of the API.
@@ -75,13 +62,9 @@ impl AccessControl {
     ///
     /// # Errors
     /// If it cannot be identified: the reason, for people.
-    pub(crate) fn identify(
-        &self,
-        peer: &CallerPeer,
-        headers: &HeaderMap,
-    ) -> Result<ApiCaller, String> {
+    pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<ApiCaller, String> {
         let (tokens, now_s) = (self.tokens(), now_s());
-        let from = peer.from.clone();
+        let from = peer.to_string();
         if let Some(value) = headers.get(AUTHORIZATION) {
             // The scheme's case does not matter (RFC 9110, 11.1).
             let shown = value.to_str().ok().and_then(|value| value.split_once(' '));
@@ -101,7 +84,7 @@ impl AccessControl {
             }
             return Ok(ApiCaller { name, role: record.role, user: record.user, node: None, from });
         }
-        if let Some(ClientCertificate { node, ends_s }) = &peer.certificate {
+        if let Some(ClientCertificate { node, ends_s }) = peer.certificate() {
             if now_s > *ends_s {
                 return Err(format!("the certificate of proxy {node} has expired"));
             }
@@ -169,9 +152,8 @@ mod tests {
         AccessControl::new(TokenSet::of(records), Audit::open(folder.path()).unwrap(), open)
     }
 
-    fn peer(certificate: Option<ClientCertificate>) -> CallerPeer {
-        let holder = Holder { peer: model::Nid::local(), uid: None };
-        CallerPeer { from: "127.0.0.1:1".into(), holder, certificate, over_loopback: true }
+    fn peer(certificate: Option<ClientCertificate>) -> Peer {
+        Peer::tcp("127.0.0.1:1".parse().unwrap(), true).with_certificate(certificate)
     }
 
     fn shows(value: &str) -> HeaderMap {

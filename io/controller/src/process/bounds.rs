@@ -18,9 +18,8 @@ use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bounds::{FairBound, Holder};
-
-use super::access::CallerPeer;
-use super::route_error::RouteError;
+use http::{Peer, RouteError};
+use model::Nid;
 
 /// A resource that is bounded for all callers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +105,15 @@ impl fmt::Debug for ControllerBounds {
     }
 }
 
+/// Returns the holder of what a caller uses: its address, or its user on this machine.
+pub(super) fn holder(peer: &Peer) -> Holder {
+    Holder { peer: peer.ip().map_or_else(Nid::local, Nid::tcp), uid: peer.uid() }
+}
+
 /// Holds the bytes of a call's body until the reply, before any of them is read.
 pub(super) async fn acquire_body(
     State(bounds): State<Arc<ControllerBounds>>,
-    Extension(peer): Extension<CallerPeer>,
+    Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -118,7 +122,7 @@ pub(super) async fn acquire_body(
     if expected <= SHORT {
         return next.run(request).await;
     }
-    let Some(_part) = bounds.acquire(Bounded::BodyBytes, &peer.holder, expected) else {
+    let Some(_part) = bounds.acquire(Bounded::BodyBytes, &holder(&peer), expected) else {
         let message = "too many long bodies of this address or user are in transfer; retry in 1 s";
         return RouteError::new(ErrorCode::Overloaded, message).into_response();
     };
@@ -141,8 +145,6 @@ const EVENT_STREAMS_MAX: u64 = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use model::Nid;
-
     use super::*;
 
     fn holder(peer: &str) -> Holder {

@@ -7,11 +7,9 @@ use api::ErrorCode;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{AllowedHosts, Endpoint, HostName, HostRefused};
+use http::{AllowedHosts, Endpoint, HostName, HostRefused, Peer, RouteError};
 
 use super::ControllerSettings;
-use super::access::CallerPeer;
-use super::route_error::RouteError;
 
 /// Under which names a controller answers on loopback: those that it was given, and those by
 /// which others are to find it.
@@ -24,11 +22,11 @@ pub(super) fn of(settings: &ControllerSettings) -> AllowedHosts {
 /// Lets a call through if its host and origin are this controller's.
 pub(super) async fn check(
     State(hosts): State<Arc<AllowedHosts>>,
-    Extension(peer): Extension<CallerPeer>,
+    Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
-    let checked = hosts.check(request.uri(), request.headers(), peer.over_loopback);
+    let checked = hosts.check(request.uri(), request.headers(), peer.is_over_loopback());
     let Err(refused) = checked else { return next.run(request).await };
     let message = match &refused {
         HostRefused::Count { .. } => refused.to_string(),

@@ -8,10 +8,8 @@
 //! ```
 
 use std::path::Path;
-use std::sync::Arc;
 
-use http::Endpoint;
-use rustls::ServerConfig;
+use http::{Endpoint, ServerTls};
 
 use super::offline::open_store;
 use super::records::Records;
@@ -24,8 +22,8 @@ use super::{ControllerSettings, ControllerStartError, StorePlace};
 /// commands that create both.
 pub(super) fn check(
     settings: &ControllerSettings,
-) -> Result<Option<Arc<ServerConfig>>, ControllerStartError> {
-    let tls = settings.tls.as_ref().map(|files| files.config()).transpose()?;
+) -> Result<Option<ServerTls>, ControllerStartError> {
+    let tls = settings.tls.as_ref().map(|files| files.read()).transpose()?;
     let beyond = settings.listen.iter().find(|endpoint| !endpoint.is_local());
     let plain = |endpoint: &&Endpoint| matches!(endpoint, Endpoint::Http { .. });
     let open = settings.listen.iter().filter(|endpoint| !endpoint.is_local()).find(plain);

@@ -18,10 +18,10 @@ use axum::http::header::WWW_AUTHENTICATE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
+use http::{Peer, RouteError};
 
 use super::ApiState;
-use super::access::{ApiCaller, CallerPeer};
-use super::route_error::RouteError;
+use super::access::ApiCaller;
 
 /// Who may do one thing.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Routes {
 /// Lets a call through if its caller may make it.
 pub(super) async fn check(
     State(shared): State<Arc<ApiState>>,
-    Extension(peer): Extension<CallerPeer>,
+    Extension(peer): Extension<Peer>,
     matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,

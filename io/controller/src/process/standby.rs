@@ -20,12 +20,11 @@ use api::{ControllerStatus, ErrorCode, ErrorReport, path};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use http::{ApiClient, Endpoints};
+use http::{ApiClient, Endpoints, RouteError};
 
 use super::events::EventFile;
 use super::listen::{self, BoundListener};
 use super::offline::{decided_path, open_store};
-use super::route_error::RouteError;
 use super::{
     Controller, ControllerSettings, ControllerStartError, StorePlace, hosts, listen_policy,
 };
@@ -165,7 +164,7 @@ impl StandbyController {
             listeners: self.listeners.clone(),
             state: RwLock::default(),
         });
-        let serving = self.bound.try_clone()?.serve(router(told.clone()))?;
+        let serving = self.bound.clone().serve(router(told.clone()))?;
         let mut seen = Leadership::Standby { leader: None };
         let (mut now, mut troubled, mut due) = (StandbyState::default(), false, Instant::now());
         let fence = loop {

@@ -9,33 +9,24 @@
 //!
 //! The path of requests does not come through here: a handler takes the same short locks as a
 //! worker and no others. Only a change of rules that is to be saved waits for a disk. Each
-//! connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so a viewer that hangs
-//! costs one place and for a bounded time. The socket's mode decides which users may connect: the
+//! connection carries one exchange and ends within 30 s, so a viewer that hangs costs one place and
+//! for a bounded time. The socket's mode decides which users may connect: the
 //! proxy's own user and root.
 
 mod figures;
-mod route_error;
 mod routes;
 mod why;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use http::ServerAddress;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tracing::{debug, warn};
+use http::{BindError, ConnectionLimits, Endpoint, HttpListener, HttpServer, ServerAddress};
+use tracing::warn;
 
 use crate::config::ApiSocket;
 use crate::rules::RuleUpdateError;
 
-pub use http::{Listening, SocketError};
 pub use routes::openapi;
 
 /// Calls of the control API to the proxy. They come from the control thread and must not wait for
@@ -63,17 +54,13 @@ pub trait ProxyControl: Send + Sync + 'static {
 
 /// The most connections at a time; one more waits in the socket's backlog.
 const CONNECTIONS_MAX: usize = 64;
-/// The longest that one exchange may take.
-const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long exchanges in flight may still take when the server stops.
-const STOP_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Why the control API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket cannot be made.
     #[error(transparent)]
-    Socket(#[from] SocketError),
+    Socket(#[from] BindError),
     /// Its thread or its runtime cannot be made.
     #[error("cannot start the control thread")]
     Thread(#[source] io::Error),
@@ -83,8 +70,7 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _server: HttpServer,
 }
 
 /// Serves `control` where the configuration says; `None` where it says nowhere, or
@@ -120,93 +106,15 @@ impl ControlServer {
         path: &Path,
         control: Arc<dyn ProxyControl>,
     ) -> Result<ControlServer, ControlError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(ControlError::Thread)?;
-        let listening = Listening::at(path, 0o600)?;
-        let (stop, stopped) = oneshot::channel();
-        let router = routes::router(control);
-        let run = move || {
-            let served = runtime.block_on(serve(&listening, router, stopped));
-            if let Err(error) = served {
-                warn!("the control API ended: {error}");
-            }
-        };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(api::critical(run));
-        let thread = thread.map_err(ControlError::Thread)?;
-        Ok(ControlServer { path: path.into(), stop: Some(stop), thread: Some(thread) })
+        let listener = HttpListener::bind(&Endpoint::Unix(path.into()), None)?;
+        let limits = ConnectionLimits::one_exchange(CONNECTIONS_MAX);
+        let server = HttpServer::start("control", [listener], limits, routes::router(control));
+        Ok(ControlServer { path: path.into(), _server: server.map_err(ControlError::Thread)? })
     }
 
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Drop for ControlServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            warn!("the control thread panicked");
-        }
-    }
-}
-
-/// Accepts connections until shutdown, then gives open connections a moment to end.
-async fn serve(
-    listening: &Listening,
-    router: axum::Router,
-    mut stopped: oneshot::Receiver<()>,
-) -> io::Result<()> {
-    let listener = listening.listener().try_clone()?;
-    listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        tokio::select! {
-            _ = &mut stopped => break,
-            (stream, place) = accept(&listener, &places) => {
-                tokio::spawn(exchange(stream, router.clone(), place));
-            }
-        }
-    }
-    let all = places.acquire_many(CONNECTIONS_MAX as u32);
-    if tokio::time::timeout(STOP_TIME_MAX, all).await.is_err() {
-        debug!("aborted control connections");
-    }
-    Ok(())
-}
-
-/// The next connection, once there is a place for it.
-async fn accept(
-    listener: &UnixListener,
-    places: &Arc<Semaphore>,
-) -> (UnixStream, OwnedSemaphorePermit) {
-    let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
-            // Out of descriptors, most likely: they come back, and trying again at once
-            // would only burn the processor.
-            Err(error) => {
-                warn!("cannot accept a control connection: {error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-}
-
-async fn exchange(stream: UnixStream, router: axum::Router, _place: OwnedSemaphorePermit) {
-    let connection = http1::Builder::new()
-        .keep_alive(false)
-        .timer(TokioTimer::new())
-        .header_read_timeout(EXCHANGE_TIME_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    match tokio::time::timeout(EXCHANGE_TIME_MAX, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!("a control connection failed: {error}"),
-        Err(_) => debug!("a control connection timed out"),
     }
 }
 

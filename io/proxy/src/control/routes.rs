@@ -12,10 +12,10 @@ use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName};
 use axum::routing::get;
 use axum::{Json, Router};
+use http::RouteError;
 use utoipa::OpenApi;
 
 use super::ProxyControl;
-use super::route_error::RouteError;
 use crate::rules::RuleUpdateError;
 
 type ControlState = State<Arc<dyn ProxyControl>>;

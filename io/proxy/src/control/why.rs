@@ -17,13 +17,13 @@ use api::{
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use http::RouteError;
 use model::{Identity, JobId, KeyValue, PathSet, Time};
 use sched::{
     DonationReport, MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
 use super::ProxyControl;
-use super::route_error::RouteError;
 use crate::server::Server;
 
 /// Wait causes of a job, of a user or of the payers of a limit, now and since the proxy started.

@@ -10,9 +10,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ::controller::{ControllerSettings, StorePlace, TlsFiles, WallClock, Webhook};
+use ::controller::{ControllerSettings, StorePlace, WallClock, Webhook};
 use anyhow::{Context as _, anyhow, bail};
-use http::{Credentials, Endpoint, HostName};
+use http::{Credentials, Endpoint, HostName, TlsFiles};
 use serde::Deserialize;
 
 use super::{Args, DEFAULT_LISTEN, store};

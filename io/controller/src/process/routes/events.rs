@@ -18,14 +18,15 @@ use axum::extract::{Extension, Query, State};
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
+use http::Peer;
 use model::Nanos;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
 use super::{RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated};
-use crate::process::access::{ApiCaller, CallerPeer};
-use crate::process::bounds::Bounded;
+use crate::process::access::ApiCaller;
+use crate::process::bounds::{Bounded, holder};
 use crate::process::events::{EventMsg, EventsSince};
 use crate::process::{ApiState, usage};
 
@@ -67,7 +68,7 @@ pub(super) struct DecayQuery {
 )]
 pub(super) async fn events(
     State(shared): RouteQuery,
-    Extension(peer): Extension<CallerPeer>,
+    Extension(peer): Extension<Peer>,
     wanted: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, RouteError> {
@@ -170,13 +171,13 @@ async fn read(
 
 fn stream(
     shared: &Arc<ApiState>,
-    peer: &CallerPeer,
+    peer: &Peer,
     since: Option<EventsSince>,
 ) -> Result<Response, RouteError> {
     // Without a word of from where: what comes from now on.
     let now = EventsSince::Sequence(*shared.recent.watch().borrow());
     let since = since.unwrap_or(now);
-    let place = shared.bounds.acquire(Bounded::EventStreams, &peer.holder, 1);
+    let place = shared.bounds.acquire(Bounded::EventStreams, &holder(peer), 1);
     let Some(place) = place else {
         let message = "too many event streams of this address or user; use wait=30s instead";
         return Err(RouteError::new(ErrorCode::Overloaded, message));

@@ -2,17 +2,25 @@
 
 use api::{ErrorCode, ErrorReport};
 use axum::Json;
-use axum::extract::rejection::{QueryRejection, StringRejection};
+use axum::extract::rejection::{
+    BytesRejection, JsonRejection, PathRejection, QueryRejection, StringRejection,
+};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 /// The error reply of a refused call: its status and body.
 #[derive(Debug)]
-pub(super) struct RouteError(ErrorReport);
+pub struct RouteError(ErrorReport);
 
 impl RouteError {
-    pub(super) fn new(code: ErrorCode, message: impl Into<String>) -> RouteError {
+    /// Makes a refusal with this code, and the reason for people.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> RouteError {
         ErrorReport::new(code, message).into()
+    }
+
+    /// Names the parameter, header, name in the path or field at fault.
+    pub fn at(self, at: impl Into<String>) -> RouteError {
+        self.0.at(at).into()
     }
 }
 
@@ -41,4 +49,4 @@ macro_rules! rejections {
     };
 }
 
-rejections! { QueryRejection StringRejection }
+rejections! { BytesRejection JsonRejection PathRejection QueryRejection StringRejection }

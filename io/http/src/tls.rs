@@ -1,8 +1,8 @@
-//! TLS of a controller, and the identity in a client's certificate.
+//! TLS of a server, and the identity in a client's certificate.
 //!
 //! ```text
-//!   --tls-cert, --tls-key ─► the controller's certificate ┐
-//!   --tls-client-ca ───────► the CA of proxies ───────────┴► rustls, TLS 1.3 only
+//!   --tls-cert, --tls-key ─► the server's certificate ┐
+//!   --tls-client-ca ───────► the CA of proxies ───────┴► rustls, TLS 1.3 only
 //!   client's certificate ──► common name = node, and its expiry
 //! ```
 
@@ -10,15 +10,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::is_name;
-use http::CredentialsError;
-use http::credentials::{provider, read_authorities, read_certificates, read_key};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
+use tokio_rustls::TlsAcceptor;
 use x509_parser::parse_x509_certificate;
 
-/// The files that a controller needs for `https://` endpoints.
+use crate::CredentialsError;
+use crate::credentials::{provider, read_authorities, read_certificates, read_key};
+
+/// The files that a server needs for `https://` endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Its certificate, and those between it and the CA, PEM.
@@ -29,13 +31,17 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
+/// The TLS of a server, made of its files.
+#[derive(Clone, Debug)]
+pub struct ServerTls(Arc<ServerConfig>);
+
 /// The identity of a client by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClientCertificate {
+pub struct ClientCertificate {
     /// The name of the proxy that the certificate is for.
-    pub(crate) node: String,
+    pub node: String,
     /// Its expiry, in seconds since 1970: a connection may live for longer.
-    pub(crate) ends_s: u64,
+    pub ends_s: u64,
 }
 
 impl TlsFiles {
@@ -43,7 +49,7 @@ impl TlsFiles {
     ///
     /// # Errors
     /// If one cannot be read or is not valid, or others may read the key.
-    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
+    pub fn read(&self) -> Result<ServerTls, CredentialsError> {
         let chain = read_certificates(&self.cert)?;
         let key = read_key(&self.key)?;
         let config = ServerConfig::builder_with_provider(provider())
@@ -63,7 +69,14 @@ impl TlsFiles {
             }
         };
         let wrong = |source| CredentialsError::Tls { path: self.cert.clone(), source };
-        Ok(Arc::new(config.with_single_cert(chain, key).map_err(wrong)?))
+        let config = config.with_single_cert(chain, key).map_err(wrong)?;
+        Ok(ServerTls(Arc::new(config)))
+    }
+}
+
+impl ServerTls {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.0.clone().into()
     }
 }
 
