@@ -8,8 +8,10 @@
 //! Each call opens a connection of its own: over a Unix socket that costs less than
 //! the exchange, and a viewer that polls once a second then survives a restart of the
 //! proxy without any state to repair. A caller with ten calls per second keeps the connection
-//! ([`ApiClient::with_connection_reuse`]); if it broke in between, it is opened again once. hyper speaks HTTP;
-//! its runtime runs only inside the call, on the caller's thread.
+//! ([`ApiClient::with_connection_reuse`]); if it broke in between, it is opened again once.
+//!
+//! hyper speaks HTTP, in one runtime of all clients of the process. It runs only inside calls, on
+//! the threads of the callers: one of them moves the bytes of all.
 //!
 //! Of several controllers one leads. A controller that cannot be reached, or that is a standby,
 //! is skipped, and later calls begin with the one that replied.
@@ -19,7 +21,7 @@ mod exchange;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use api::{
@@ -33,6 +35,7 @@ use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
 
 use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ListenerError, ServerAddress};
 use exchange::Connected;
@@ -43,7 +46,7 @@ pub struct ApiClient {
     /// The index of the endpoint that is tried first.
     first: AtomicUsize,
     time_limit: Duration,
-    runtime: tokio::runtime::Runtime,
+    runtime: &'static Runtime,
     /// `Bearer slc_…`.
     token: Option<HeaderValue>,
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -188,20 +191,15 @@ impl ApiClient {
     /// Makes a client of these endpoints, of several controllers the leader; connects at each
     /// call.
     pub fn at(places: impl Into<Endpoints>) -> Result<ApiClient, ClientError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(ClientError::Setup)?;
-        let (places, first) = (places.into(), AtomicUsize::new(0));
-        let (time_limit, kept) = (ApiClient::TIME_LIMIT, Mutex::default());
-        let (token, tls) = (None, None);
         Ok(ApiClient {
-            endpoints: places,
-            first,
-            time_limit,
-            runtime,
-            token,
-            tls,
+            endpoints: places.into(),
+            first: AtomicUsize::new(0),
+            time_limit: ApiClient::TIME_LIMIT,
+            runtime: runtime().map_err(ClientError::Setup)?,
+            token: None,
+            tls: None,
             reuses_connection: false,
-            reused_connection: kept,
+            reused_connection: Mutex::default(),
         })
     }
 
@@ -388,11 +386,8 @@ impl ApiClient {
             &self.endpoints.all()[self.first.load(Ordering::Relaxed) % self.endpoints.all().len()];
         let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
-        let taken = async { Connected::to(at, tls).await?.send_into(at, request, into).await };
-        match self.with_deadline(at, taken)? {
-            Ok(()) => Ok(()),
-            Err((status, body)) => Err(refusal(status, &body)),
-        }
+        let exchange = async { Connected::to(at, tls).await?.send(at, request, Some(into)).await };
+        accepted(self.with_deadline(at, exchange)?).map(drop)
     }
 
     // ---- everybody's ----
@@ -469,11 +464,7 @@ impl ApiClient {
 
     fn send_to(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
         let request = call.request(at, self.reuses_connection, self.token.as_ref())?;
-        let (status, body) = self.with_deadline(at, self.exchange(at, request))?;
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(refusal(status, &body)),
-        }
+        accepted(self.with_deadline(at, self.exchange(at, request))?)
     }
 
     fn with_deadline<T>(
@@ -494,7 +485,7 @@ impl ApiClient {
         let kept = self.reused_connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         let again = match kept {
             Some((of, mut kept)) if of == *at => {
-                kept.send(at, request.clone()).await.ok().map(|answer| (kept, answer))
+                kept.send(at, request.clone(), None).await.ok().map(|answer| (kept, answer))
             }
             _ => None,
         };
@@ -502,7 +493,7 @@ impl ApiClient {
             Some(done) => done,
             None => {
                 let mut connected = Connected::to(at, self.tls.as_ref()).await?;
-                let answer = connected.send(at, request).await?;
+                let answer = connected.send(at, request, None).await?;
                 (connected, answer)
             }
         };
@@ -560,6 +551,26 @@ impl<'a> HttpCall<'a> {
 
 /// The content type of a body, unless the call sets another.
 const JSON: &str = "application/json";
+
+/// Returns the runtime of all clients of the process.
+fn runtime() -> io::Result<&'static Runtime> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    match RUNTIME.get() {
+        Some(runtime) => Ok(runtime),
+        None => {
+            let new = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok(RUNTIME.get_or_init(|| new))
+        }
+    }
+}
+
+/// Returns the body of a successful reply, or the error of a refusal.
+fn accepted((status, body): (StatusCode, Bytes)) -> Result<Bytes, ClientError> {
+    match status.is_success() {
+        true => Ok(body),
+        false => Err(refusal(status, &body)),
+    }
+}
 
 /// Makes the error of a refusal from its body, if it has one.
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
@@ -736,6 +747,27 @@ mod tests {
             assert_eq!(client.proxies().unwrap(), Proxies { t_ns: 1, proxies: vec![] });
         }
         server.join().unwrap();
+    }
+
+    #[test]
+    fn clients_of_several_threads_wait_for_their_own_replies_and_not_for_each_other() {
+        let socket = std::env::temp_dir().join(format!("sluice-{}-slow", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let _mute = UnixListener::bind(&socket).unwrap();
+        let at = ServerAddress::Unix(socket.clone());
+        let slow = ApiClient::new(&at).unwrap().with_time_limit(Duration::from_secs(3600));
+        // It waits for ever, most likely as the one that moves the bytes of all.
+        std::thread::spawn(move || slow.status());
+        for n in 0..8 {
+            let (client, server) = answer_once(
+                &format!("fast-{n}"),
+                b"HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{\"t_ns\":1,\"proxies\":[]}",
+            );
+            let asked = std::thread::spawn(move || client.proxies().unwrap().t_ns);
+            assert_eq!(asked.join().unwrap(), 1);
+            server.join().unwrap();
+        }
+        std::fs::remove_file(socket).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One connection, and exchanges over it, one after the other.
 
+use std::error::Error;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Write as _};
@@ -7,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use hyper::{Request, StatusCode};
@@ -23,7 +24,7 @@ use crate::{CredentialsError, Endpoint, check_listener};
 /// A connection without an exchange in flight.
 pub(super) struct Connected {
     sender: SendRequest<Full<Bytes>>,
-    /// The task that moves the bytes; it must be polled for a reply to come.
+    /// Moves the bytes; it must be polled for a reply to come.
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     over: bool,
 }
@@ -41,32 +42,29 @@ impl Connected {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(failed)?;
                 check_listener(&stream, path)?;
-                Connected::over(at, TokioIo::new(stream)).await
+                Connected::over(at, stream).await
             }
             Endpoint::Http { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                stream.set_nodelay(true).map_err(failed)?;
-                Connected::over(at, TokioIo::new(stream)).await
+                Connected::over(at, connect_tcp(host, *port).await.map_err(failed)?).await
             }
             Endpoint::Https { host, port } => {
                 let none = || CredentialsError::NoAuthority { at: at.name() };
                 let connector = TlsConnector::from(tls.ok_or_else(none)?.clone());
                 let name = ServerName::try_from(host.clone());
                 let name = name.map_err(|error| failed(io::Error::other(error)))?;
-                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                stream.set_nodelay(true).map_err(failed)?;
+                let stream = connect_tcp(host, *port).await.map_err(failed)?;
                 let stream = connector.connect(name, stream).await.map_err(failed)?;
-                Connected::over(at, TokioIo::new(stream)).await
+                Connected::over(at, stream).await
             }
         }
     }
 
     async fn over<S>(at: &Endpoint, stream: S) -> Result<Connected, ClientError>
     where
-        S: Read + Write + Unpin + Send + 'static,
+        TokioIo<S>: Read + Write + Unpin + Send + 'static,
     {
-        let (sender, connection) =
-            http1::handshake(stream).await.map_err(|error| exchange_error(at, &error))?;
+        let connection = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = connection.map_err(|error| exchange_error(at, &error))?;
         // Its result shows in the reply, or in the missing reply.
         let driver = Box::pin(async move { drop(connection.await) });
         Ok(Connected { sender, driver, over: false })
@@ -77,74 +75,52 @@ impl Connected {
         !self.over
     }
 
+    /// Makes an exchange. The body of a successful reply goes into `file`, if there is one, piece
+    /// by piece; any other body is returned.
     pub(super) async fn send(
         &mut self,
         at: &Endpoint,
         request: Request<Full<Bytes>>,
+        file: Option<&mut File>,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let sender = &mut self.sender;
+        let Connected { sender, driver, over } = self;
         let answer = async {
-            sender.ready().await.map_err(|error| exchange_error(at, &error))?;
-            let response =
-                sender.send_request(request).await.map_err(|error| exchange_error(at, &error))?;
-            let status = response.status();
-            Ok((status, read_body(at, response.into_body()).await?))
-        };
-        Connected::drive(&mut self.driver, &mut self.over, answer).await
-    }
-
-    /// Makes an exchange whose reply goes into a file piece by piece; a refusal is returned.
-    pub(super) async fn send_into(
-        &mut self,
-        at: &Endpoint,
-        request: Request<Full<Bytes>>,
-        file: &mut File,
-    ) -> Result<Result<(), (StatusCode, Bytes)>, ClientError> {
-        let sender = &mut self.sender;
-        let answer = async {
-            sender.ready().await.map_err(|error| exchange_error(at, &error))?;
-            let response =
-                sender.send_request(request).await.map_err(|error| exchange_error(at, &error))?;
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
             let (status, mut body) = (response.status(), response.into_body());
-            if !status.is_success() {
-                return Ok(Err((status, read_body(at, body).await?)));
-            }
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| exchange_error(at, &error))?;
-                if let Ok(data) = frame.into_data() {
-                    file.write_all(&data).map_err(|error| exchange_error(at, &error))?;
+            if let Some(file) = file.filter(|_| status.is_success()) {
+                while let Some(frame) = body.frame().await {
+                    if let Ok(data) = frame?.into_data() {
+                        file.write_all(&data)?;
+                    }
                 }
             }
-            Ok(Ok(()))
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?;
+            Ok((status, body.to_bytes()))
         };
-        Connected::drive(&mut self.driver, &mut self.over, answer).await
-    }
-
-    /// Runs an exchange and the task that moves its bytes.
-    async fn drive<T>(
-        driver: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
-        over: &mut bool,
-        answer: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, ClientError> {
-        // If the connection ends first, the reply still waits in the channel between them, or
-        // reports what broke.
-        tokio::pin!(answer);
-        tokio::select! {
-            outcome = &mut answer => outcome,
-            () = driver => {
-                *over = true;
-                answer.await
+        let outcome: Result<_, Box<dyn Error + Send + Sync>> = async {
+            tokio::pin!(answer);
+            tokio::select! {
+                outcome = &mut answer => outcome,
+                // The reply still waits in the channel between them, or reports what broke.
+                () = driver => {
+                    *over = true;
+                    answer.await
+                }
             }
         }
+        .await;
+        outcome.map_err(|error| exchange_error(at, &*error))
     }
 }
 
-async fn read_body(at: &Endpoint, body: Incoming) -> Result<Bytes, ClientError> {
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    Ok(body.map_err(|error| exchange_error(at, &*error))?.to_bytes())
+async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
-pub(super) fn exchange_error(at: &Endpoint, error: &dyn std::error::Error) -> ClientError {
+pub(super) fn exchange_error(at: &Endpoint, error: &dyn Error) -> ClientError {
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
