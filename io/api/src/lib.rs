@@ -70,7 +70,7 @@ pub use report::{
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
     DelayRow, DelayTable, LimitState, LiveSample, LiveUsage, ProxyQuery, ProxyReply, QueryKind,
-    QueryReply, Why, WhyQuery, WhySubject, WireDonation, WireWait, WireWaitKind,
+    QueryReply, Why, WhyQuery, WhySubject, WireDonation, WireWait, WireWaitKind, escaped,
 };
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are

@@ -383,7 +383,7 @@ impl LimitState {
 }
 
 /// Escapes a value of a query: all but letters, digits and a few signs as `%XX`.
-fn escaped(value: &str) -> String {
+pub fn escaped(value: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
             char::from(byte).to_string()

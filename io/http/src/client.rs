@@ -16,6 +16,7 @@
 //! Of several controllers one leads. A controller that cannot be reached, or that is a standby,
 //! is skipped, and later calls begin with the one that replied.
 
+mod error;
 mod exchange;
 
 use std::fs::File;
@@ -26,9 +27,9 @@ use std::time::Duration;
 
 use api::{
     AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, DelayTable,
-    ErrorCode, ErrorReport, LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus,
-    REPORT_TYPE, Tokens, UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport,
-    WireRules, WireSubjects, WrongMessage, path,
+    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE, Tokens,
+    UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
+    WireSubjects, path,
 };
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -37,8 +38,11 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ListenerError, ServerAddress};
+use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ServerAddress};
+use error::accepted;
 use exchange::Connected;
+
+pub use error::ClientError;
 
 /// A client of one proxy or controller; each call ends within the time limit.
 pub struct ApiClient {
@@ -52,128 +56,6 @@ pub struct ApiClient {
     tls: Option<Arc<rustls::ClientConfig>>,
     reuses_connection: bool,
     reused_connection: Mutex<Option<(Endpoint, Connected)>>,
-}
-
-/// An error of a call.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// An address that is not a Unix socket.
-    #[error("{address} is not a control socket; give unix:///path as in sluice proxy --api")]
-    NotUnix {
-        /// The address that was given.
-        address: ServerAddress,
-    },
-    /// The client itself could not be set up.
-    #[error("cannot set up a client")]
-    Setup(#[source] io::Error),
-    /// Credentials that cannot be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// A connection that could not be opened.
-    #[error("cannot connect to {}{}", .at.name(), hint(.at, .source))]
-    Connect {
-        /// The endpoint to connect to.
-        at: Endpoint,
-        /// The error of the system.
-        #[source]
-        source: io::Error,
-    },
-    /// A listener that is not trusted.
-    #[error(transparent)]
-    Listener(#[from] ListenerError),
-    /// A reply that was not complete within the time limit.
-    #[error("{} did not reply within {} s", .at.name(), .limit.as_secs_f32())]
-    TimedOut {
-        /// The endpoint that did not reply.
-        at: Endpoint,
-        /// The time limit of the call.
-        limit: Duration,
-    },
-    /// A call that the server refused.
-    #[error("{message}")]
-    Refused {
-        /// The HTTP status of the reply.
-        status: u16,
-        /// The reason, for programs; from the status if the reply has none.
-        code: ErrorCode,
-        /// The reason, for people.
-        message: String,
-        /// The parameter, field or position at fault, if the server named it.
-        at: Option<String>,
-    },
-    /// Rules that cannot be changed at the proxy, because they come from its controller.
-    #[error("{message}")]
-    Governed {
-        /// Where the controller answers.
-        controller: String,
-        /// The reason, for people.
-        message: String,
-    },
-    /// An exchange that broke off or was not HTTP.
-    #[error("the exchange with {} failed: {reason}", .at.name())]
-    Exchange {
-        /// The endpoint of the exchange.
-        at: Endpoint,
-        /// The step that failed and its error.
-        reason: String,
-    },
-    /// A reply that is not what this version expects.
-    #[error("{} sent an unexpected reply to {path}", .at.name())]
-    Decode {
-        /// The endpoint that sent the reply.
-        at: Endpoint,
-        /// The path of the call.
-        path: String,
-        /// Where the JSON departs.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// A reply to a report that is not what this version expects.
-    #[error("{} sent an unexpected reply to a report", .at.name())]
-    Message {
-        /// The endpoint that sent the reply.
-        at: Endpoint,
-        /// The value at fault.
-        #[source]
-        source: WrongMessage,
-    },
-}
-
-impl ClientError {
-    /// Returns whether the rules were changed in between; read them again.
-    pub fn is_stale(&self) -> bool {
-        self.code() == ErrorCode::VersionConflict
-    }
-
-    /// Returns whether the server is a standby controller.
-    pub fn is_standby(&self) -> bool {
-        matches!(self.code(), ErrorCode::NotLeader | ErrorCode::NoLeader)
-    }
-
-    /// Returns the kind of the error: the code of a refusal, or one of this machine's.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            ClientError::Refused { code, .. } => *code,
-            ClientError::Governed { .. } => ErrorCode::RulesManaged,
-            ClientError::NotUnix { .. } => ErrorCode::InvalidArgument,
-            ClientError::Connect { .. } | ClientError::Exchange { .. } => ErrorCode::Unreachable,
-            ClientError::TimedOut { .. } => ErrorCode::Timeout,
-            ClientError::Credentials(CredentialsError::Read { .. }) => ErrorCode::Io,
-            ClientError::Credentials(_) => ErrorCode::InvalidArgument,
-            ClientError::Setup(_)
-            | ClientError::Listener(_)
-            | ClientError::Decode { .. }
-            | ClientError::Message { .. } => ErrorCode::Failed,
-        }
-    }
-
-    /// Returns what a refusal names as being at fault: a parameter, a field, `line:column`.
-    pub fn at(&self) -> Option<&str> {
-        match self {
-            ClientError::Refused { at, .. } => at.as_deref(),
-            _ => None,
-        }
-    }
 }
 
 impl ApiClient {
@@ -358,13 +240,7 @@ impl ApiClient {
     /// Reads the decays in force with their accounts; those of one subject if it is named.
     pub fn decays(&self, subject: Option<&str>) -> Result<WireDecayAccounts, ClientError> {
         let Some(subject) = subject else { return self.get(path::DECAYS) };
-        let escaped = subject.bytes().map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                char::from(byte).to_string()
-            }
-            _ => format!("%{byte:02X}"),
-        });
-        self.get(&format!("{}?subject={}", path::DECAYS, escaped.collect::<String>()))
+        self.get(&format!("{}?subject={}", path::DECAYS, api::escaped(subject)))
     }
 
     /// Reads events; `query` as in `since=17&limit=100`. With `wait`, set a longer time limit
@@ -387,7 +263,8 @@ impl ApiClient {
         let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
         let exchange = async { Connected::to(at, tls).await?.send(at, request, Some(into)).await };
-        accepted(self.with_deadline(at, exchange)?).map(drop)
+        let (status, body) = self.with_deadline(at, exchange)?;
+        accepted(status, body).map(drop)
     }
 
     // ---- everybody's ----
@@ -464,7 +341,8 @@ impl ApiClient {
 
     fn send_to(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
         let request = call.request(at, self.reuses_connection, self.token.as_ref())?;
-        accepted(self.with_deadline(at, self.exchange(at, request))?)
+        let (status, body) = self.with_deadline(at, self.exchange(at, request))?;
+        accepted(status, body)
     }
 
     fn with_deadline<T>(
@@ -564,50 +442,12 @@ fn runtime() -> io::Result<&'static Runtime> {
     }
 }
 
-/// Returns the body of a successful reply, or the error of a refusal.
-fn accepted((status, body): (StatusCode, Bytes)) -> Result<Bytes, ClientError> {
-    match status.is_success() {
-        true => Ok(body),
-        false => Err(refusal(status, &body)),
-    }
-}
-
-/// Makes the error of a refusal from its body, if it has one.
-fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
-    let report = serde_json::from_slice(body).unwrap_or_else(|_| {
-        let code = ErrorCode::of_status(status.as_u16());
-        ErrorReport::new(code, format!("the server refused: {status}"))
-    });
-    match report {
-        ErrorReport {
-            code: ErrorCode::RulesManaged, message, leader: Some(controller), ..
-        } => ClientError::Governed { controller, message },
-        ErrorReport { code, message, at, .. } => {
-            ClientError::Refused { status: status.as_u16(), code, message, at }
-        }
-    }
-}
-
-/// Explains the common failures to connect.
-fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
-    match (error.kind(), at) {
-        (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. } | Endpoint::Https { .. }) => {
-            " (nothing listens there)"
-        }
-        (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, Endpoint::Unix(_)) => {
-            " (nothing listens there)"
-        }
-        (io::ErrorKind::PermissionDenied, Endpoint::Unix(_)) => {
-            " (only the user of the server and root may connect)"
-        }
-        _ => "",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+
+    use api::ErrorCode;
 
     use super::*;
 

@@ -30,7 +30,7 @@ pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use listener::{BindError, HttpListener};
 pub use peer::Peer;
-pub use route_error::RouteError;
+pub use route_error::{RouteError, version_to_match};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use server::{ConnectionLimits, HttpServer, Permit};
 pub use socket::{ListenerError, Listening, SocketError, check_listener};

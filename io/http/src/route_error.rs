@@ -1,11 +1,13 @@
-//! The error of a handler: its code decides the HTTP status, the report is the body.
+//! The error of a handler: its code decides the HTTP status, the report is the body. And the
+//! version that a call may replace.
 
-use api::{ErrorCode, ErrorReport};
+use api::{ErrorCode, ErrorReport, WireRules};
 use axum::Json;
 use axum::extract::rejection::{
     BytesRejection, JsonRejection, PathRejection, QueryRejection, StringRejection,
 };
-use axum::http::StatusCode;
+use axum::http::header::IF_MATCH;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 /// The error reply of a refused call: its status and body.
@@ -35,6 +37,16 @@ impl From<ErrorReport> for RouteError {
     fn from(report: ErrorReport) -> RouteError {
         RouteError(report)
     }
+}
+
+/// Returns the one version that `If-Match` names; `None` without the header or for `*`.
+///
+/// # Errors
+/// If the header is something else: the refusal names it.
+pub fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
+    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
+    let named = WireRules::version_named(value.to_str().unwrap_or_default());
+    named.map_err(|why| RouteError::new(ErrorCode::InvalidArgument, why).at("If-Match"))
 }
 
 /// What axum refuses, each by its status.

@@ -24,13 +24,13 @@ use std::time::Duration;
 use api::{ControllerStatus, ErrorCode, ErrorReport, UsageRow, UsageTable, WireRules, path};
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
-use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::header::ETAG;
 use axum::http::{HeaderMap, HeaderName};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use http::RouteError;
+use http::{RouteError, version_to_match};
 use model::{Moment, MomentError, Service, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
@@ -337,13 +337,6 @@ fn in_force(shared: &ApiState) -> Arc<PublishedRules> {
 fn tagged(in_force: &PublishedRules) -> TaggedRules {
     let rules = WireRules { saved: true, ..WireRules::of(&in_force.text, &in_force.set) };
     ([(ETAG, rules.tag())], Json(rules))
-}
-
-/// The one version that `If-Match` names; `None` without the header or for `*`.
-fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
-    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
-    let named = WireRules::version_named(value.to_str().unwrap_or_default());
-    named.map_err(|message| invalid("If-Match", message))
 }
 
 /// Parses a point of time. The caller may be in another time zone, so a date must name its

@@ -8,11 +8,11 @@ use api::{
 };
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
+use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, HeaderName};
 use axum::routing::get;
 use axum::{Json, Router};
-use http::RouteError;
+use http::{RouteError, version_to_match};
 use utoipa::OpenApi;
 
 use super::ProxyControl;
@@ -176,15 +176,6 @@ struct SaveQuery {
 
 fn tagged(rules: WireRules) -> ActiveRulesText {
     ([(ETAG, rules.tag())], Json(rules))
-}
-
-/// The one version that `If-Match` names; `None` without the header or for `*`.
-fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
-    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
-    let named = WireRules::version_named(value.to_str().unwrap_or_default());
-    named.map_err(|message| {
-        ErrorReport::new(ErrorCode::InvalidArgument, message).at("If-Match").into()
-    })
 }
 
 async fn not_found(uri: axum::http::Uri) -> RouteError {
