@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
 use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ServerAddress};
-use error::accepted;
+use error::refusal;
 use exchange::Connected;
 
 pub use error::ClientError;
@@ -263,8 +263,7 @@ impl ApiClient {
         let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
         let exchange = async { Connected::to(at, tls).await?.send(at, request, Some(into)).await };
-        let (status, body) = self.with_deadline(at, exchange)?;
-        accepted(status, body).map(drop)
+        self.complete(at, exchange).map(drop)
     }
 
     // ---- everybody's ----
@@ -341,18 +340,23 @@ impl ApiClient {
 
     fn send_to(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
         let request = call.request(at, self.reuses_connection, self.token.as_ref())?;
-        let (status, body) = self.with_deadline(at, self.exchange(at, request))?;
-        accepted(status, body)
+        self.complete(at, self.exchange(at, request))
     }
 
-    fn with_deadline<T>(
+    /// Waits for an exchange within the time limit; returns the body of a successful reply.
+    fn complete(
         &self,
         at: &Endpoint,
-        work: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, ClientError> {
+        exchange: impl Future<Output = Result<(StatusCode, Bytes), ClientError>>,
+    ) -> Result<Bytes, ClientError> {
         let limit = self.time_limit;
-        let timed = self.runtime.block_on(async { tokio::time::timeout(limit, work).await });
-        timed.unwrap_or_else(|_| Err(ClientError::TimedOut { at: at.clone(), limit }))
+        let timed = self.runtime.block_on(async { tokio::time::timeout(limit, exchange).await });
+        let (status, body) =
+            timed.map_err(|_| ClientError::TimedOut { at: at.clone(), limit })??;
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(refusal(status, &body)),
+        }
     }
 
     async fn exchange(

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use api::{ErrorCode, ErrorReport, WrongMessage};
 use hyper::StatusCode;
-use hyper::body::Bytes;
 
 use crate::{CredentialsError, Endpoint, ListenerError, ServerAddress};
 
@@ -131,16 +130,8 @@ impl ClientError {
     }
 }
 
-/// Returns the body of a successful reply, or the error of a refusal.
-pub(super) fn accepted(status: StatusCode, body: Bytes) -> Result<Bytes, ClientError> {
-    match status.is_success() {
-        true => Ok(body),
-        false => Err(refusal(status, &body)),
-    }
-}
-
 /// Makes the error of a refusal from its body, if it has one.
-fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
     let report = serde_json::from_slice(body).unwrap_or_else(|_| {
         let code = ErrorCode::of_status(status.as_u16());
         ErrorReport::new(code, format!("the server refused: {status}"))
