@@ -78,7 +78,7 @@ impl Scope {
 }
 
 impl SectionKind {
-    /// All kinds.
+    /// Every kind of section.
     pub const ALL: [SectionKind; 4] =
         [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay, SectionKind::Entitlement];
 

@@ -24,9 +24,9 @@ pub struct EntitlementId(pub u64);
 /// To which requests a row applies: to those that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntitlementScope {
-    /// The job.
+    /// The job of the request.
     pub job: Option<JobId>,
-    /// The user.
+    /// The user of the request.
     pub uid: Option<u32>,
     /// The class: a rule and its key.
     pub class: Option<Scope>,
@@ -55,11 +55,11 @@ pub enum EntitlementSource {
     Decay,
     /// The calendar of reservations.
     Reservation,
-    /// An operator.
+    /// An operator, by a command.
     Operator,
 }
 
-/// One row.
+/// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entitlement {
     scope: EntitlementScope,
@@ -70,7 +70,7 @@ pub struct Entitlement {
     until: Option<Nanos>,
 }
 
-/// A row that is no row.
+/// Why something is not a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntitlementError {
     /// It applies to no kind of request.
@@ -132,7 +132,7 @@ impl Entitlement {
         &self.scope
     }
 
-    /// What it grants.
+    /// What the row grants.
     pub fn grants(&self) -> Grantable {
         self.grants
     }
@@ -142,7 +142,7 @@ impl Entitlement {
         self.kinds
     }
 
-    /// Who made it.
+    /// Who made the row.
     pub fn source(&self) -> EntitlementSource {
         self.source
     }

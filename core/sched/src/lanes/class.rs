@@ -79,7 +79,7 @@ pub(super) struct LaneClass {
     /// Bits of the parents of other rules that its requests count for.
     pub(super) watched: u64,
     pub(super) id: ClassId,
-    /// The class whose tags, weight and slots it has: itself, if it is no branch.
+    /// The class whose tags, weight and slots it has: of a branch its class, else itself.
     pub(super) owner: ClassIndex,
     /// Remote service that is not applied yet.
     pub(super) delay: RemoteDelay,
@@ -89,7 +89,7 @@ pub(super) struct LaneClass {
     pub(super) min_local_service_ppm: u32,
     /// As its rule says.
     pub(super) weight: Weight,
-    /// Its branches.
+    /// The branches of the class.
     pub(super) branches: Vec<ClassIndex>,
 }
 

@@ -73,7 +73,7 @@ impl Entitlements {
     pub(crate) const MAX_COUNT: usize = 65_536;
 
     /// Puts, replaces or (`None`) removes rows; spans count from `since`. Returns what that concerns
-    /// and how many new ones were one too many.
+    /// and how many new ones were refused, since the bound is reached.
     pub(crate) fn change(
         &mut self,
         changes: Vec<(EntitlementId, Option<Entitlement>)>,
