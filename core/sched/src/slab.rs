@@ -5,7 +5,7 @@
 //! reused, which costs nothing for plain data.
 
 use std::marker::PhantomData;
-use std::ops::{Index, IndexMut, Range};
+use std::ops::{Index, IndexMut};
 
 use crate::index::TableIndex;
 
@@ -77,15 +77,6 @@ impl<I: TableIndex, T> Slab<I, T> {
     #[inline]
     pub(crate) fn span(&self) -> usize {
         self.items.len()
-    }
-
-    /// The indices of the items at some places.
-    pub(crate) fn indices_within(
-        &self,
-        places: Range<usize>,
-    ) -> impl Iterator<Item = I> + use<'_, I, T> {
-        let places = places.start..places.end.min(self.span());
-        places.map(|place| I::new(place as u32)).filter(|index| self.lives(*index))
     }
 
     /// The index of that number, if its item lives.

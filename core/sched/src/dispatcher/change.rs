@@ -1,110 +1,52 @@
 //! Changes of rules and of the target while requests wait and run.
 //!
 //! ```text
-//!   take every waiting request out ─► drop all classifications ─► new rules for classes and meters
-//!                                                                      │ same name and key: same
-//!   put them back in order of arrival ◄────────────────────────────────┘ tags, same debt
+//!   set_rules ─► sections whose values differ, or everything ─► spread.rs, a slice with each poll
+//!   set_target ─► every waiting request is taken out, charged again and put back
 //! ```
 //!
-//! Where only values of some sections differ (rates, bursts, weights), their classes and meters get
-//! the new ones and nothing moves: [`SLICE`] of them at once, and more with each poll.
-//!
-//! A change applies at once to waiting requests. A running request completes against the class and
-//! the meters that it was charged to. No change refills a meter.
+//! A running request completes against the class and the meters that it was charged to. No change
+//! refills a meter.
 
 use std::sync::Arc;
 
-use model::{SectionKind, TargetId, Time};
+use model::{TargetId, Time};
 use rules::RuleSet;
 
 use super::Dispatcher;
-use crate::index::{ClassIndex, RequestIndex, SubjectIndex};
-use crate::keys::MeterKey;
+use super::spread::{ChangeExtent, RuleChange};
+use crate::index::{ClassIndex, RequestIndex};
 use crate::lanes::{LANES, QUEUES, QueuePlace, TargetParams};
 
-/// A change of values that is not everywhere yet.
-#[derive(Debug)]
-pub(super) struct ValueChange {
-    /// The sections whose values are new, in order.
-    changed: Vec<(SectionKind, String)>,
-    /// The classes and the meters at lower places have them.
-    classes: usize,
-    meters: usize,
-}
-
-/// Classes and meters that get new values at once: a third of a millisecond.
-const SLICE: usize = 1_024;
-
 impl Dispatcher {
-    /// Replaces the rules: at once for what waits, in its order of arrival. O(everything). Where only
-    /// values differ (rates, bursts, weights), O(rules), and O(classes) where rules depend on others:
-    /// thousands of classes and meters get them with the next polls. Poll afterwards.
+    /// Replaces the rules. Whatever is classified from now on is so by the new rules. What waits has
+    /// them at once, up to a bounded amount of work; the rest follows with the next polls, and until
+    /// then [`Dispatcher::next_deadline`] is now. Waiting requests move in order of arrival; one that
+    /// arrives meanwhile may go before those of its subject that have yet to move. O(rules). Poll
+    /// afterwards.
     ///
     /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths of the
     /// rules then in force. Take subjects again where `path={…}` is used.
     pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.advance(now);
-        if let Some(changed) = self.terms.changed_values(&rules) {
-            self.set_values(rules, changed);
-            self.finish_call();
-            return;
-        }
-        self.values = None;
-        let waiting = self.take_waiting();
-        for chain in self.lanes.keep_paid_chains() {
-            self.meters.retain_chain(chain);
-        }
-        for subject in self.registry.subjects().collect::<Vec<SubjectIndex>>() {
-            self.drop_classifications(subject);
-        }
+        let extent = match self.terms.changed_values(&rules) {
+            Some(sections) if sections.is_empty() => return self.finish_call(),
+            Some(sections) => ChangeExtent::Values(sections),
+            None => ChangeExtent::Structure,
+        };
         self.terms.set_rules(rules, self.now);
         self.lanes.set_reserved_slots(self.terms.reserved_slots());
-        for class in self.active_classes() {
-            self.set_terms(class);
-        }
-        self.meters.forgive_deferred();
-        self.meters.set_limits(0..usize::MAX, |key| self.terms.limit_of(key), self.now);
-        self.requeue(waiting);
-        self.recount_dependents();
-        // The last request of a class may have missed the cache under older rules and has moved to
-        // another class.
-        self.active_classes().into_iter().for_each(|class| self.rest_unused(class));
+        self.apply_dependents();
+        self.change = Some(RuleChange::new(extent, self.change.take()));
+        self.spread_change();
         self.finish_call();
     }
 
-    /// Puts rules in force of which only the values of some sections are new.
-    fn set_values(&mut self, rules: Arc<RuleSet>, mut changed: Vec<(SectionKind, String)>) {
-        if let Some(before) = self.values.take() {
-            changed.extend(before.changed);
-            changed.sort();
-            changed.dedup();
-        }
-        self.terms.set_rules(rules, self.now);
-        self.values = Some(ValueChange { changed, classes: 0, meters: 0 });
-        self.spread_values();
-        self.recount_dependents();
-    }
-
-    /// Gives some more classes and meters the values of a change that is not everywhere yet.
-    pub(super) fn spread_values(&mut self) {
-        let Some(mut change) = self.values.take() else { return };
-        let classes = change.classes..change.classes + SLICE;
-        change.classes = classes.end.min(self.registry.class_places());
-        let meters = change.meters..change.meters + SLICE - (change.classes - classes.start);
-        change.meters = meters.end.min(self.meters.places());
-        for class in self.registry.classes_within(classes).collect::<Vec<_>>() {
-            if change.concerns(SectionKind::Rule, &self.registry.key(class).rule) {
-                self.set_terms(class);
-            }
-        }
-        let terms = &self.terms;
-        let limit_of = |key: &MeterKey| {
-            let (kind, name) = key.section()?;
-            change.concerns(kind, name).then(|| terms.limit_of(key)).flatten()
-        };
-        self.meters.set_limits(meters, limit_of, self.now);
-        let places = (self.registry.class_places(), self.meters.places());
-        self.values = Some(change).filter(|change| (change.classes, change.meters) != places);
+    /// Sets the work that one call spends on a change of rules, in units of about 0.3 µs, at least
+    /// one: for tests. A call may spend a classification more.
+    #[doc(hidden)]
+    pub fn set_change_slice(&mut self, units: usize) {
+        self.change_slice = units.max(1);
     }
 
     /// Adds a target. O(meters).
@@ -161,22 +103,6 @@ impl Dispatcher {
         }
     }
 
-    /// Counts all requests again, after a change of rules.
-    fn recount_dependents(&mut self) {
-        if self.terms.next_update().is_none() {
-            return;
-        }
-        for class in self.active_classes() {
-            let watched = self.lanes.watched(class);
-            let (queued, running, _) = self.lanes.own_load_of(class);
-            if watched != 0 {
-                let outstanding = i64::from(queued) + i64::from(running);
-                self.terms.count_dependents(watched, outstanding, self.now);
-            }
-        }
-        self.apply_dependents();
-    }
-
     /// The indices of all active classes.
     pub(super) fn active_classes(&self) -> Vec<ClassIndex> {
         self.registry.classes().collect()
@@ -196,23 +122,5 @@ impl Dispatcher {
             }
         }
         self.lanes.take_waiting(classes.into_iter())
-    }
-
-    /// Puts requests that were taken out in line by their class and meters now.
-    pub(super) fn requeue(&mut self, waiting: Vec<RequestIndex>) {
-        for index in waiting {
-            let request = self.lanes.request(index);
-            let (subject, kind) = (request.subject, request.kind);
-            let way = self.classification(subject, kind);
-            self.lanes.reclassify(index, way.class, way.chain);
-            self.queue_up(index);
-        }
-    }
-}
-
-impl ValueChange {
-    fn concerns(&self, kind: SectionKind, name: &str) -> bool {
-        let of = |(k, n): &(SectionKind, String)| (*k, n.as_str()).cmp(&(kind, name));
-        self.changed.binary_search_by(of).is_ok()
     }
 }

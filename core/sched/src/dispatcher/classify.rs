@@ -8,7 +8,7 @@ use rules::EntitlementId;
 
 use super::Dispatcher;
 use crate::ids::SubjectId;
-use crate::index::{ClassIndex, DormantIndex, SubjectIndex};
+use crate::index::{ChainIndex, ClassIndex, DormantIndex, SubjectIndex};
 use crate::keys::ClassKey;
 use crate::registry::{Classification, RestedClass};
 
@@ -65,11 +65,18 @@ impl Dispatcher {
     pub(super) fn classification(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
         match self.registry.way(subject, kind) {
             Some(way) => way,
-            None => self.classify(subject, kind),
+            None => self.classify(subject, kind, None),
         }
     }
 
-    fn classify(&mut self, subject: SubjectIndex, kind: OpKind) -> Classification {
+    /// Matches the rules. `like` is a chain of such a request, which is used if it has the same
+    /// meters.
+    pub(super) fn classify(
+        &mut self,
+        subject: SubjectIndex,
+        kind: OpKind,
+        like: Option<ChainIndex>,
+    ) -> Classification {
         let (who, paths) = (self.registry.identity(subject).clone(), self.registry.paths(subject));
         let target = self.registry.target(subject);
         let class = self.class_for(target, &who, kind, paths);
@@ -80,7 +87,7 @@ impl Dispatcher {
         let branch = self.terms.entitle(&key, &who, mark, name, kind, &mut meters);
         let class = branch.map_or(class, |row| self.branch_for(class, row));
         let known = self.registry.ways_of(subject).filter_map(|way| way.chain.get());
-        let chain = self.meters.chain_for(class, meters, known);
+        let chain = self.meters.chain_for(class, meters, known.chain(like));
         self.registry.set_way(subject, kind, class, chain)
     }
 
@@ -121,21 +128,30 @@ impl Dispatcher {
         new.index
     }
 
-    /// Gives a class what the rules grant it now.
+    /// Gives a class what the rules grant it now. Its requests count for the parents that its rule
+    /// has now.
     pub(super) fn set_terms(&mut self, class: ClassIndex) {
         let key = self.registry.key(class);
         let terms = self.terms.of_class(key, &self.lanes.params(key.target).name);
+        let before = self.lanes.watched(class);
         self.lanes.set_terms(class, &terms, self.now);
+        if before != terms.watched {
+            let (queued, running, _) = self.lanes.own_load_of(class);
+            let outstanding = i64::from(queued) + i64::from(running);
+            self.count_dependents(terms.watched & !before, outstanding);
+            self.count_dependents(before & !terms.watched, -outstanding);
+        }
     }
 
-    /// Drops the classifications of a subject, since its rules changed or it is idle.
-    pub(super) fn drop_classifications(&mut self, subject: SubjectIndex) {
-        for way in self.registry.take_ways(subject) {
-            if let Some(chain) = way.chain.get() {
-                self.meters.drop_chain(chain, self.now);
-            }
+    /// Drops the classifications of a subject, since its rules changed or it is idle. Returns their
+    /// number.
+    pub(super) fn drop_classifications(&mut self, subject: SubjectIndex) -> usize {
+        let ways = self.registry.take_ways(subject);
+        for way in &ways {
+            self.drop_chain(way.chain);
             self.rest_unused(way.class);
         }
+        ways.len()
     }
 
     /// Makes a class dormant that has neither references nor requests.

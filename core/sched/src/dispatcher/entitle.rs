@@ -114,14 +114,14 @@ impl Dispatcher {
         let known = |subject: &SubjectIndex| self.registry.ways_of(*subject).next().is_some();
         let subjects: BTreeSet<SubjectIndex> = subjects.filter(known).collect();
         let are_busy = subjects.iter().any(|subject| self.registry.is_busy(*subject));
-        let mut waiting = Vec::new();
-        if are_busy {
-            let chains;
-            (waiting, chains) = self.lanes.requests_of(&subjects);
-            chains.into_iter().for_each(|chain| self.meters.retain_chain(chain));
-            waiting.iter().for_each(|index| self.unqueue(*index));
+        for subject in &subjects {
+            self.drop_classifications(*subject);
         }
-        subjects.into_iter().for_each(|subject| self.drop_classifications(subject));
-        self.requeue(waiting);
+        if are_busy {
+            let waiting = self.lanes.waiting_of(&subjects);
+            waiting.into_iter().for_each(|index| {
+                self.visit(index);
+            });
+        }
     }
 }

@@ -34,9 +34,13 @@ impl Dispatcher {
             chains[at] += 1;
         };
         self.registry.ways().filter_map(|way| way.chain.get()).for_each(&mut count);
-        let kept = self.lanes.requests().filter(|request| request.owns_chain());
-        kept.for_each(|request| count(request.chain.known()));
+        self.lanes.requests().filter_map(|request| request.chain.get()).for_each(&mut count);
         let refs = |chain: ChainIndex| chains.get(chain.raw() as usize).copied().unwrap_or(0);
         self.meters.check(refs, &passed, self.now);
+        let loads = self.registry.classes().map(|class| {
+            let (queued, running, _) = self.lanes.load_of(class);
+            (self.lanes.watched(class), queued + running)
+        });
+        self.terms.check(loads);
     }
 }

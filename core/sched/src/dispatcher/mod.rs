@@ -21,6 +21,7 @@ mod entitle;
 mod grants;
 mod invariants;
 mod reports;
+mod spread;
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, TargetId, Time};
 use rules::RuleSet;
 
 use crate::ids::{RequestId, SubjectId};
-use crate::index::{LanePlace, RequestIndex, SubjectIndex};
+use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::lanes::{
     Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
 };
@@ -36,7 +37,7 @@ use crate::meters::Meters;
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
 use crate::registry::Registry;
 use crate::terms::Terms;
-use change::ValueChange;
+use spread::{RuleChange, SLICE};
 
 pub use donate::Donated;
 
@@ -58,8 +59,8 @@ pub struct Arrival {
 /// The scheduler of all targets of a proxy: it picks the next request to perform. Targets have lanes
 /// of their own; a limit is one over all of them.
 ///
-/// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
-/// the reports: a call moves one head for each meter that fell due since the last one, at
+/// The calls are O(log n) in classes and meters, but for `set_target` and the reports; `set_rules`
+/// is O(rules), and spreads over the polls that follow: a call moves one head for each meter that fell due since the last one, at
 /// most 64 more of each meter that has saved its burst, and sends at most 64 back in line.
 /// What waits is bounded by what the caller enqueues: sessions bound their requests.
 /// Unused classes, meters and subjects are kept up to a constant number.
@@ -71,7 +72,9 @@ pub struct Dispatcher {
     meters: Meters,
     lanes: Lanes,
     observation: Observation,
-    values: Option<ValueChange>,
+    change: Option<RuleChange>,
+    /// Units of work that a call spends on `change`.
+    change_slice: usize,
     #[cfg(debug_assertions)]
     calls: u64,
 }
@@ -86,7 +89,8 @@ impl Dispatcher {
             meters: Meters::default(),
             lanes: Lanes::default(),
             observation: Observation::default(),
-            values: None,
+            change: None,
+            change_slice: SLICE,
             #[cfg(debug_assertions)]
             calls: 0,
         };
@@ -108,6 +112,7 @@ impl Dispatcher {
         let way = self.classification(subject, kind);
         self.count_in(subject);
         let (class, chain) = (way.class, way.chain);
+        self.retain_chain(chain);
         let lane = lane as usize;
         let new = NewRequest { subject, class, chain, kind, amount, lane, token };
         let index = self.lanes.insert(new, self.now);
@@ -124,8 +129,8 @@ impl Dispatcher {
     /// Then [`Dispatcher::next_deadline`] is now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
-        if self.values.is_some() {
-            self.spread_values();
+        if self.change.is_some() {
+            self.spread_change();
         }
         self.admit_ready();
         for _ in 0..REQUEUED_MAX {
@@ -162,6 +167,7 @@ impl Dispatcher {
                 self.meters.charge(chain, kind, amount, served, self.now);
             }
         }
+        self.drop_chain(chain);
         let request = self.lanes.request(index);
         let done = CompletedRequest {
             kind,
@@ -171,14 +177,10 @@ impl Dispatcher {
             service_time: self.now.since(request.started),
             is_delayed: request.is_delayed(),
         };
-        let owned_chain = if request.owns_chain() { chain.get() } else { None };
         let at = AccountPlace { subject, class: ended.owner, id: ended.class };
         self.observation.count_completed(at, || self.registry.key(at.class).clone(), done);
         self.count_dependents(ended.watched, -1);
         self.lanes.remove(index);
-        if let Some(chain) = owned_chain {
-            self.meters.drop_chain(chain, self.now);
-        }
         self.count_out(subject);
         if ended.is_last {
             self.rest_unused(class);
@@ -225,9 +227,7 @@ impl Dispatcher {
         }
         self.count_dependents(self.lanes.watched(class), -1);
         self.lanes.remove(index);
-        if request.owns_chain() {
-            self.meters.drop_chain(request.chain.known(), self.now);
-        }
+        self.drop_chain(request.chain);
         self.count_out(subject);
         self.rest_unused(class);
         self.finish_call();
@@ -284,10 +284,10 @@ impl Dispatcher {
     }
 
     /// When to poll again even though nothing arrives or completes. That is now while there is
-    /// work or a change of values is not everywhere yet, when a meter lets a head go, or when a
+    /// work or a change of rules is not everywhere yet, when a meter lets a head go, or when a
     /// reservation falls due behind a head that does not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
-        if self.values.is_some() || self.has_work() {
+        if self.change.is_some() || self.has_work() {
             return Some(self.now);
         }
         let change = self.terms.next_change().get().filter(|_| self.lanes.queued() > 0);
@@ -449,6 +449,22 @@ impl Dispatcher {
             self.admit(place);
         }
         self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
+    }
+
+    /// Adds a reference on the chain of a request.
+    #[inline]
+    fn retain_chain(&mut self, chain: OptionalIndex<ChainIndex>) {
+        if let Some(chain) = chain.get() {
+            self.meters.retain_chain(chain);
+        }
+    }
+
+    /// Drops the reference of a request on its chain.
+    #[inline]
+    fn drop_chain(&mut self, chain: OptionalIndex<ChainIndex>) {
+        if let Some(chain) = chain.get() {
+            self.meters.drop_chain(chain, self.now);
+        }
     }
 
     /// Counts a request of a subject in.

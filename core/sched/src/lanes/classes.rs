@@ -8,6 +8,7 @@ use super::lane::LANES;
 use super::reservation::ReservationTerms;
 use crate::ids::ClassId;
 use crate::index::{ClassIndex, DormantIndex};
+use crate::observation::Observation;
 
 impl Lanes {
     /// Makes the queues of a class; one that was dormant has the tags and the reservation that it
@@ -50,19 +51,25 @@ impl Lanes {
         own.queued > 0 || own.running > 0
     }
 
-    /// Gives a class what the rules grant it now. A charge to a reservation that is replaced by one
-    /// of another unit is not corrected.
+    /// Gives a class what the rules grant it now.
     pub(crate) fn set_terms(&mut self, class: ClassIndex, terms: &ClassTerms, now: Time) {
-        let unit = |own: &LaneClass| own.reservation.as_ref().map(|own| own.rate().is_bytes());
-        let before = unit(&self.classes[class]);
         let clock = self.of_class(class).reservation_clock.at(now);
         self.classes[class].set_terms(terms, clock);
-        if before.is_some() && unit(&self.classes[class]) != before {
-            self.forget_reserved(class);
-        }
         self.bound_lag(class);
         for lane in 0..LANES.len() {
             self.refresh_reserve(class, lane, now);
+        }
+    }
+
+    /// Handles that the cap on slots of a class may be another: its ready heads stand again for the
+    /// device and the cache, and nothing has overtaken them.
+    pub(crate) fn replace_cap(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
+        for lane in 0..LANES.len() {
+            let standing = &mut self.classes[class].lanes[lane];
+            standing.overtaken = 0;
+            if standing.ready != 0 {
+                self.refresh(class, lane, now, seen);
+            }
         }
     }
 
@@ -128,18 +135,6 @@ impl Lanes {
         for branch in own.branches.clone() {
             let own = &mut self.classes[branch];
             (own.weight, own.phi, own.full_weight) = (weight, phi, full_weight);
-        }
-    }
-
-    fn forget_reserved(&mut self, class: ClassIndex) {
-        for index in self.requests.indices().collect::<Vec<_>>() {
-            let request = &mut self.requests[index];
-            if request.class == class && request.is_reserved() {
-                request.set_reserved(false);
-                let lane = usize::from(request.lane);
-                let target = &mut self.targets[self.classes[class].target];
-                target.states[lane].reservation_slots_in_use -= request.slots;
-            }
         }
     }
 }

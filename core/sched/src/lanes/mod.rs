@@ -289,7 +289,7 @@ impl Lanes {
         request.arrived = now.before(request.started.since(request.arrived));
         (request.cost, request.size, request.slots) = (cost, size, 0);
         request.lane = DEVICE as u8;
-        request.set_reserved(false);
+        request.clear_reserved();
         if kind.never_delayed() {
             request.stage = RequestStage::Urgent;
         } else {
@@ -396,51 +396,47 @@ impl Lanes {
         waiting
     }
 
-    /// Gives each request that is charged to meters a reference of its own on its chain, and returns
-    /// these chains.
-    pub(crate) fn keep_paid_chains(&mut self) -> Vec<ChainIndex> {
-        let all: Vec<RequestIndex> = self.requests.indices().collect();
-        all.into_iter().filter_map(|index| self.keep_paid_chain(index)).collect()
+    /// The requests of some subjects that wait, in order of arrival.
+    pub(crate) fn waiting_of(&self, subjects: &BTreeSet<SubjectIndex>) -> Vec<RequestIndex> {
+        let of = self.requests.iter().filter(|(_, request)| {
+            request.stage != RequestStage::Running && subjects.contains(&request.subject)
+        });
+        let mut waiting: Vec<(u64, RequestIndex)> =
+            of.map(|(index, request)| (request.number, index)).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// The requests of some subjects that wait, in order of arrival. Those of them that are charged
-    /// to meters get a reference of their own on their chain; these chains are returned, too.
-    pub(crate) fn requests_of(
-        &mut self,
-        subjects: &BTreeSet<SubjectIndex>,
-    ) -> (Vec<RequestIndex>, Vec<ChainIndex>) {
-        let of: Vec<RequestIndex> = self.requests.indices().collect();
-        let of = of.into_iter().filter(|index| subjects.contains(&self.requests[*index].subject));
-        let of: Vec<RequestIndex> = of.collect();
-        let kept = of.iter().filter_map(|index| self.keep_paid_chain(*index)).collect();
-        let waits = |index: &RequestIndex| self.requests[*index].stage != RequestStage::Running;
-        let mut waiting: Vec<RequestIndex> = of.into_iter().filter(waits).collect();
-        waiting.sort_unstable_by_key(|index| self.requests[*index].number);
-        (waiting, kept)
+    /// The number and index of the waiting request at a place of the table, if one waits there;
+    /// `None` behind the last place.
+    pub(crate) fn waiting_at(&self, place: usize) -> Option<Option<(u64, RequestIndex)>> {
+        if place >= self.requests.span() {
+            return None;
+        }
+        let index = self.requests.at(place);
+        let waiting = index.filter(|at| self.requests[*at].stage != RequestStage::Running);
+        Some(waiting.map(|at| (self.requests[at].number, at)))
     }
 
-    /// Gives a request that is charged to meters a reference of its own on its chain, and returns
-    /// that.
-    fn keep_paid_chain(&mut self, index: RequestIndex) -> Option<ChainIndex> {
-        let request = &mut self.requests[index];
-        let chain = request.chain.get().filter(|_| request.has_paid() && !request.owns_chain())?;
-        request.set_own_chain();
-        Some(chain)
+    /// Whether the request of that number is at that index and waits.
+    pub(crate) fn waits(&self, index: RequestIndex, number: u64) -> bool {
+        let request = &self.requests[index];
+        self.requests.lives(index)
+            && request.number == number
+            && request.stage != RequestStage::Running
     }
 
-    /// Moves a waiting request to its class and meters under other rules; a request that has paid
-    /// keeps its meters.
+    /// Gives a request that is in no queue, or stays in its class, its class and meters under other
+    /// rules. Returns the meters that it had.
     pub(crate) fn reclassify(
         &mut self,
         index: RequestIndex,
         class: ClassIndex,
         chain: OptionalIndex<ChainIndex>,
-    ) {
+    ) -> OptionalIndex<ChainIndex> {
         let request = &mut self.requests[index];
         request.class = class;
-        if !request.has_paid() {
-            request.chain = chain;
-        }
+        std::mem::replace(&mut request.chain, chain)
     }
 
     // ---- figures ----

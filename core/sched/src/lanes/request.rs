@@ -21,7 +21,7 @@ pub(crate) struct QueuedRequest {
     pub(crate) arrived: Time,
     pub(crate) subject: SubjectIndex,
     pub(crate) class: ClassIndex,
-    /// The meters that it pays.
+    /// The meters that it pays; it has a reference on the chain.
     pub(crate) chain: OptionalIndex<ChainIndex>,
     pub(super) prev: OptionalIndex<RequestIndex>,
     pub(super) next: OptionalIndex<RequestIndex>,
@@ -82,10 +82,10 @@ pub(super) const RETURNED: u8 = 3;
 const PAID: u8 = 1;
 /// Its class's reservation is charged.
 const RESERVED: u8 = 2;
-/// It keeps a reference of its own on its meter chain.
-const OWN_CHAIN: u8 = 4;
 /// It, or the request before it, waited for a meter or a cap.
-const DELAYED: u8 = 8;
+const DELAYED: u8 = 4;
+/// The reservation that is charged is one in bytes.
+const RESERVED_BYTES: u8 = 8;
 
 impl QueuePlace {
     /// The number of the queue among waiters of its lane.
@@ -160,12 +160,6 @@ impl QueuedRequest {
         self.flags & RESERVED != 0
     }
 
-    /// Whether it keeps a reference of its own on its meter chain.
-    #[inline]
-    pub(crate) fn owns_chain(&self) -> bool {
-        self.flags & OWN_CHAIN != 0
-    }
-
     /// Whether it, or the request before it, waited for a meter or a cap.
     #[inline]
     pub(crate) fn is_delayed(&self) -> bool {
@@ -177,17 +171,23 @@ impl QueuedRequest {
         self.flags |= PAID;
     }
 
+    /// Whether the reservation by which it went was one in bytes.
+    pub(super) fn is_reserved_in_bytes(&self) -> bool {
+        self.flags & RESERVED_BYTES != 0
+    }
+
     #[inline]
-    pub(super) fn set_reserved(&mut self, reserved: bool) {
-        self.flags = if reserved { self.flags | RESERVED } else { self.flags & !RESERVED };
+    pub(super) fn set_reserved(&mut self, in_bytes: bool) {
+        self.flags |= RESERVED | if in_bytes { RESERVED_BYTES } else { 0 };
+    }
+
+    #[inline]
+    pub(super) fn clear_reserved(&mut self) {
+        self.flags &= !(RESERVED | RESERVED_BYTES);
     }
 
     #[inline]
     pub(super) fn set_delayed(&mut self) {
         self.flags |= DELAYED;
-    }
-
-    pub(super) fn set_own_chain(&mut self) {
-        self.flags |= OWN_CHAIN;
     }
 }

@@ -250,11 +250,11 @@ impl Lanes {
     pub(super) fn charge_reserve(&mut self, place: QueuePlace, now: Time) {
         let QueuePlace { class, lane, queue } = place;
         let index = self.classes[class].lanes[lane].queues[queue].head();
-        self.requests[index].set_reserved(true);
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
         let target = &mut self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
+        self.requests[index].set_reserved(reservation.rate().is_bytes());
         if let Some(late) = reservation.late_since(amount) {
             target.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
         }
@@ -268,11 +268,15 @@ impl Lanes {
     }
 
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.
+    /// A charge to a reservation that was replaced by one of another unit is not corrected.
     pub(super) fn correct_reserve(&mut self, index: RequestIndex, served: Amount, now: Time) {
         let QueuedRequest { class, kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
         let target = &self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
+        if reservation.rate().is_bytes() != self.requests[index].is_reserved_in_bytes() {
+            return;
+        }
         let costs = &target.params.costs;
         let charge_of = |amount: Amount| match amount == Amount::default() {
             true => ReservationCharge { amount, as_bytes: 0 },

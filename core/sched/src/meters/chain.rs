@@ -37,7 +37,7 @@ pub(crate) struct MeterChain {
     /// Those up to `len`.
     links: [LinkIndex; CHAIN_MAX],
     len: u8,
-    /// References by kinds of subjects, and by requests that outlived a change of rules.
+    /// References by kinds of subjects and by requests.
     pub(crate) refs: u32,
 }
 
@@ -105,17 +105,34 @@ impl Meters {
         index.into()
     }
 
+    /// Whether two chains are of the same class at the same meters.
+    pub(crate) fn are_same(
+        &self,
+        one: OptionalIndex<ChainIndex>,
+        other: OptionalIndex<ChainIndex>,
+    ) -> bool {
+        let links = |chain: ChainIndex| self.chains[chain].links();
+        one == other || one.get().map(links) == other.get().map(links)
+    }
+
     /// Adds a reference on a chain.
+    #[inline]
     pub(crate) fn retain_chain(&mut self, index: ChainIndex) {
         self.chains[index].refs += 1;
     }
 
     /// Drops one reference on a chain, and with the last one the chain.
+    #[inline]
     pub(crate) fn drop_chain(&mut self, index: ChainIndex, now: Time) {
-        self.chains[index].refs -= 1;
-        if self.chains[index].refs > 0 {
-            return;
+        let refs = &mut self.chains[index].refs;
+        *refs -= 1;
+        if *refs == 0 {
+            self.remove_chain(index, now);
         }
+    }
+
+    #[inline(never)]
+    fn remove_chain(&mut self, index: ChainIndex, now: Time) {
         let chain = self.chains[index];
         self.chains.remove(index);
         for link in chain.links() {

@@ -16,7 +16,6 @@ mod deferred;
 mod meter;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use model::{Amount, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
 use rules::Limit;
@@ -338,31 +337,35 @@ impl Meters {
 
     // ---- terms ----
 
-    /// Forgives all deferred charges.
-    pub(crate) fn forgive_deferred(&mut self) {
-        for link in self.links.indices().collect::<Vec<_>>() {
+    /// Forgives the deferred charges of the class at a meter that has a place. Returns the units of
+    /// work; `None` behind the last place.
+    pub(crate) fn forgive_deferred_at(&mut self, place: usize) -> Option<usize> {
+        if place >= self.links.span() {
+            return None;
+        }
+        if let Some(link) = self.links.at(place) {
             self.links[link].deferred = DeferredCharge::NONE;
         }
+        Some(1)
     }
 
-    /// One more than the last place of a meter.
-    pub(crate) fn places(&self) -> usize {
-        self.meters.span()
-    }
-
-    /// Puts other limits in force at the meters of some places: what is owed stays, in units. A
-    /// meter without one keeps its own.
-    pub(crate) fn set_limits(
+    /// Puts another limit in force at the meter of a place: what is owed stays, in units. A meter
+    /// without one keeps its own. Returns the units of work; `None` behind the last place.
+    pub(crate) fn set_limit_at(
         &mut self,
-        places: Range<usize>,
-        mut limit_of: impl FnMut(&MeterKey) -> Option<Limit>,
+        place: usize,
         now: Time,
-    ) {
-        for index in self.meters.indices_within(places).collect::<Vec<_>>() {
+        limit_of: impl FnOnce(&MeterKey) -> Option<Limit>,
+    ) -> Option<usize> {
+        if place >= self.meters.span() {
+            return None;
+        }
+        if let Some(index) = self.meters.at(place) {
             if let Some(limit) = limit_of(&self.meters[index].key) {
                 self.set_limit(index, &limit, now);
             }
         }
+        Some(1)
     }
 
     /// Puts another limit of the same unit in force at a meter.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use model::{FilePlace, Identity, JobId, MarkId, Nid, OpKind, PathSet, TargetId};
@@ -503,9 +503,9 @@ impl Registry {
         self.classes.indices()
     }
 
-    /// The indices of the active classes at some places.
-    pub(crate) fn classes_within(&self, places: Range<usize>) -> impl Iterator<Item = ClassIndex> {
-        self.classes.indices_within(places)
+    /// The active class at a place, if there is one.
+    pub(crate) fn class_at(&self, place: usize) -> Option<ClassIndex> {
+        self.classes.at(place)
     }
 
     /// One more than the last place of an active class.

@@ -24,6 +24,8 @@ use rules::{DependencyKind, RuleDependency, RuleSet};
 
 /// How often the service of parents is read.
 const WINDOW_NS: u64 = 100_000_000;
+/// Parents that have a bit: twice as many as the parser allows, each in bytes and in operations.
+const BITS_MAX: usize = 64;
 
 /// The rules that others depend on, and those that do.
 #[derive(Debug, Default)]
@@ -39,6 +41,7 @@ pub(super) struct Dependents {
 #[derive(Debug)]
 struct Watched {
     rule: Arc<str>,
+    used: ParentUse,
     /// The unit in which it is counted.
     in_bytes: bool,
     /// Units dispatched in this window.
@@ -54,6 +57,16 @@ struct Watched {
     remote_at: Time,
 }
 
+/// Whether a place among the parents is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ParentUse {
+    /// By a rule that others depend on.
+    Used,
+    /// No rule depends on it any more; classes may still count for it.
+    Gone,
+    Free,
+}
+
 #[derive(Debug)]
 struct Child {
     rule: String,
@@ -67,23 +80,17 @@ struct Child {
 }
 
 impl Dependents {
-    /// Creates the dependents of a rule set; the state of a parent that stays is kept.
+    /// Creates the dependents of a rule set. A parent that stays keeps its state and its bit, and
+    /// one that goes keeps its bit until [`Dependents::settle`].
     pub(super) fn of(rules: &RuleSet, before: &Dependents, now: Time) -> Dependents {
         let mut new = Dependents { since: before.since, ..Dependents::default() };
+        new.parents = before.parents.iter().map(Watched::unused).collect();
         for rule in &rules.rules {
             let (Some(parent), Some(own)) = (&rule.depends_on, rule.limits.first()) else {
                 continue;
             };
+            let on = new.parent_place(&parent.rule, own.rate.is_bytes(), now);
             let in_bytes = own.rate.is_bytes();
-            let watched =
-                |known: &&Watched| *known.rule == *parent.rule && known.in_bytes == in_bytes;
-            let on = new.parents.iter().position(|known| watched(&known));
-            let on = on.unwrap_or_else(|| {
-                let fresh = || Watched::new(&parent.rule, in_bytes, now);
-                let known = before.parents.iter().find(watched);
-                new.parents.push(known.map_or_else(fresh, Watched::reset));
-                new.parents.len() - 1
-            });
             let (own, known) = (own.rate, before.children.iter().find(|one| one.rule == rule.name));
             let effective = known.map(|one| one.effective).filter(|one| one.is_bytes() == in_bytes);
             let effective = effective.unwrap_or(own);
@@ -95,14 +102,70 @@ impl Dependents {
         new
     }
 
+    /// The place of a parent; a new one takes the first free one.
+    fn parent_place(&mut self, rule: &str, in_bytes: bool, now: Time) -> usize {
+        let is_free = |known: &Watched| known.used == ParentUse::Free;
+        let is_it =
+            |known: &Watched| *known.rule == *rule && known.in_bytes == in_bytes && !is_free(known);
+        if let Some(at) = self.parents.iter().position(is_it) {
+            self.parents[at].used = ParentUse::Used;
+            return at;
+        }
+        let new = Watched::new(rule, in_bytes, now);
+        let at = self.parents.iter().position(is_free).unwrap_or(self.parents.len());
+        match self.parents.get_mut(at) {
+            Some(free) => *free = new,
+            None => self.parents.push(new),
+        }
+        at
+    }
+
+    /// Frees the bits of parents that are gone, which no class has any more. True if a parent that
+    /// had none has one now, and classes do not have it yet.
+    pub(super) fn settle(&mut self) -> bool {
+        for parent in &mut self.parents {
+            if parent.used == ParentUse::Gone {
+                debug_assert_eq!(parent.outstanding, 0, "requests of {}", parent.rule);
+                parent.used = ParentUse::Free;
+            }
+        }
+        let is_free = |known: &Watched| known.used == ParentUse::Free;
+        let mut has_moved = false;
+        while self.parents.last().is_some_and(is_free) {
+            self.parents.pop();
+        }
+        while self.parents.len() > BITS_MAX
+            && let Some(free) = self.parents.iter().position(is_free)
+        {
+            let last = self.parents.len() - 1;
+            self.parents.swap_remove(free);
+            for child in self.children.iter_mut().filter(|child| child.on == last) {
+                child.on = free;
+            }
+            has_moved = true;
+        }
+        has_moved
+    }
+
+    /// Panics unless the requests of each parent are those of the classes that count for it.
+    pub(super) fn check(&self, classes: impl Iterator<Item = (u64, u32)>) {
+        let mut outstanding = vec![0; self.parents.len()];
+        for (bits, requests) in classes {
+            set_bits(bits).for_each(|at| outstanding[at] += requests);
+        }
+        for (parent, outstanding) in self.parents.iter().zip(outstanding) {
+            assert_eq!(parent.outstanding, outstanding, "requests of {}", parent.rule);
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.children.is_empty()
     }
 
     /// The bits of the parents that requests under a rule count for; more than 64 are none.
     pub(super) fn watched(&self, rule: &str) -> u64 {
-        let of_rule = |(_, watched): &(usize, &Watched)| *watched.rule == *rule;
-        let places = self.parents.iter().enumerate().take(64).filter(of_rule);
+        let of_rule = |(_, known): &(usize, &Watched)| known.is_used() && *known.rule == *rule;
+        let places = self.parents.iter().enumerate().take(BITS_MAX).filter(of_rule);
         places.fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
@@ -147,7 +210,7 @@ impl Dependents {
     /// The activity of each parent here.
     pub(super) fn activity(&self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {
         let mut all: Vec<(Arc<str>, RuleActivity)> = Vec::new();
-        for parent in &self.parents {
+        for parent in self.parents.iter().filter(|parent| parent.is_used()) {
             let at = all.iter().position(|(rule, _)| *rule == parent.rule);
             let at = at.unwrap_or_else(|| {
                 all.push((parent.rule.clone(), parent.here(now)));
@@ -235,6 +298,7 @@ impl Watched {
     fn new(rule: &str, in_bytes: bool, now: Time) -> Watched {
         Watched {
             rule: rule.into(),
+            used: ParentUse::Used,
             in_bytes,
             units: 0,
             rate_milli: 0,
@@ -269,9 +333,14 @@ impl Watched {
         self.here(now).idle.zip(remote).map(|(here, there)| here.min(there))
     }
 
-    /// Replaces the dependents before all requests are counted again.
-    fn reset(&self) -> Watched {
-        Watched { rule: self.rule.clone(), outstanding: 0, ..*self }
+    fn is_used(&self) -> bool {
+        self.used == ParentUse::Used
+    }
+
+    /// The same before it is known which rule depends on it.
+    fn unused(&self) -> Watched {
+        let used = if self.is_used() { ParentUse::Gone } else { self.used };
+        Watched { rule: self.rule.clone(), used, ..*self }
     }
 }
 

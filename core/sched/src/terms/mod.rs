@@ -57,11 +57,24 @@ impl Terms {
         values::changed_values(&self.rules, rules)
     }
 
-    /// Replaces the rules; the state of a parent that stays is kept.
+    /// Replaces the rules. The state of a parent that stays is kept, and classes that have the terms
+    /// of the rules before still count for the right parents.
     pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         self.dependents = Dependents::of(&rules, &self.dependents, now);
         self.rules = rules;
         self.note_next_change();
+    }
+
+    /// Handles that every class has its terms of the rules in force. True if the classes of a parent
+    /// are to have theirs once more.
+    pub(crate) fn settle_dependents(&mut self) -> bool {
+        self.dependents.settle()
+    }
+
+    /// Panics unless the requests of each parent are those of the classes that count for it. Each
+    /// class is given by the bits of its parents and its requests.
+    pub(crate) fn check(&self, classes: impl Iterator<Item = (u64, u32)>) {
+        self.dependents.check(classes);
     }
 
     /// Makes the grants of a new target.
@@ -154,6 +167,12 @@ impl Terms {
 
     pub(crate) fn rules(&self) -> &Arc<RuleSet> {
         &self.rules
+    }
+
+    /// The number of sections in the rules.
+    pub(crate) fn sections(&self) -> usize {
+        let RuleSet { rules, meters, decays, .. } = &*self.rules;
+        rules.len() + meters.len() + decays.len()
     }
 
     /// The rule that takes a request, if any does.

@@ -1,0 +1,244 @@
+//! Spreading a change of rules: in slices of bounded work, the first one with the change and one
+//! more with each poll.
+//!
+//! ```text
+//!   new rules ─► subjects: classifications dropped ─► classes, meters, class meters: new terms
+//!                                                                         │
+//!   everywhere ◄── visited in order of arrival: to its class and chain ◄── waiting requests
+//! ```
+//!
+//! What is classified after the change is classified by the new rules. Until its subject's
+//! classification is dropped, an arrival still goes to the class that the subject had, and is
+//! visited like those that waited before it. A request whose class and meters are the same under the
+//! new rules stays in its place. So a change that concerns a few classes costs one classification
+//! for each busy subject and kind, whatever waits.
+//!
+//! Requests that move do so in order of arrival. So those of one subject and kind that waited at the
+//! change stay in order among themselves in each queue. Only an arrival meanwhile may go to the new
+//! class before those that have yet to move there.
+//!
+//! Places of a table are visited in order, and each has a bound on its work. A change that comes
+//! while one is spreading starts again at the first place.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use model::SectionKind;
+
+use super::Dispatcher;
+use crate::index::{ClassIndex, RequestIndex};
+use crate::lanes::QueuedRequest;
+use crate::registry::Classification;
+
+/// A change of rules that is not everywhere yet.
+#[derive(Debug)]
+pub(super) struct RuleChange {
+    extent: ChangeExtent,
+    phase: ChangePhase,
+    /// The place of the phase's table that is visited next.
+    place: usize,
+    /// The waiting requests that are still to be visited, by number of arrival.
+    waiting: BinaryHeap<Reverse<(u64, RequestIndex)>>,
+}
+
+/// What differs between the rules.
+#[derive(Debug)]
+pub(super) enum ChangeExtent {
+    /// Values of these sections (rates, bursts, weights), in order: nothing moves.
+    Values(Vec<(SectionKind, String)>),
+    /// More than values: everything is classified again.
+    Structure,
+}
+
+/// The table that is visited. The order matters: classes and meters have their new terms before
+/// requests move to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangePhase {
+    Subjects,
+    Classes,
+    Meters,
+    ClassMeters,
+    Requests,
+    Moves,
+}
+
+/// Units of work in a slice, of about 0.3 µs each.
+pub(super) const SLICE: usize = 1_024;
+/// Units of a classification, and so many sections more are one more.
+const CLASSIFICATION: usize = 8;
+const SECTIONS_A_UNIT: usize = 8;
+/// Units of a request that moves to another queue.
+const MOVE: usize = 6;
+
+impl RuleChange {
+    /// A change that begins, and may begin while `before` is spreading.
+    pub(super) fn new(extent: ChangeExtent, before: Option<RuleChange>) -> RuleChange {
+        let extent = match before {
+            Some(before) => extent.and(before.extent),
+            None => extent,
+        };
+        let phase = match extent {
+            ChangeExtent::Values(_) => ChangePhase::Classes,
+            ChangeExtent::Structure => ChangePhase::Subjects,
+        };
+        RuleChange { extent, phase, place: 0, waiting: BinaryHeap::new() }
+    }
+
+    /// Goes on to the next table; false if there is none.
+    fn begin_next_phase(&mut self) -> bool {
+        let is_structure = matches!(self.extent, ChangeExtent::Structure);
+        let next = match self.phase {
+            ChangePhase::Subjects => ChangePhase::Classes,
+            ChangePhase::Classes => ChangePhase::Meters,
+            ChangePhase::Meters if is_structure => ChangePhase::ClassMeters,
+            ChangePhase::ClassMeters => ChangePhase::Requests,
+            ChangePhase::Requests => ChangePhase::Moves,
+            ChangePhase::Meters | ChangePhase::Moves => return false,
+        };
+        (self.phase, self.place) = (next, 0);
+        true
+    }
+}
+
+impl ChangeExtent {
+    fn and(self, before: ChangeExtent) -> ChangeExtent {
+        match (self, before) {
+            (ChangeExtent::Values(mut sections), ChangeExtent::Values(before)) => {
+                sections.extend(before);
+                sections.sort();
+                sections.dedup();
+                ChangeExtent::Values(sections)
+            }
+            _ => ChangeExtent::Structure,
+        }
+    }
+
+    fn concerns(&self, kind: SectionKind, name: &str) -> bool {
+        let ChangeExtent::Values(sections) = self else { return true };
+        let of = |(k, n): &(SectionKind, String)| (*k, n.as_str()).cmp(&(kind, name));
+        sections.binary_search_by(of).is_ok()
+    }
+}
+
+impl Dispatcher {
+    /// Does the next slice of a change of rules.
+    pub(super) fn spread_change(&mut self) {
+        let Some(mut change) = self.change.take() else { return };
+        let mut left = self.change_slice;
+        while left > 0 {
+            match self.spread_step(&mut change) {
+                Some(units) => left = left.saturating_sub(units),
+                None if change.begin_next_phase() => {}
+                // Parents of other rules that had no place while those that are gone had theirs.
+                None if self.terms.settle_dependents() => change.phase = ChangePhase::Classes,
+                None => return,
+            }
+        }
+        self.change = Some(change);
+    }
+
+    /// Visits the next place. Returns the units of work; `None` behind the last place of a phase.
+    fn spread_step(&mut self, change: &mut RuleChange) -> Option<usize> {
+        let place = change.place;
+        change.place += 1;
+        match change.phase {
+            ChangePhase::Subjects => {
+                if place >= self.registry.subjects_end() {
+                    return None;
+                }
+                let subject = self.registry.subject_at(place);
+                Some(subject.map_or(1, |subject| 1 + 2 * self.drop_classifications(subject)))
+            }
+            ChangePhase::Classes => {
+                if place >= self.registry.class_places() {
+                    return None;
+                }
+                if let Some(class) = self.registry.class_at(place) {
+                    self.spread_to_class(class, &change.extent);
+                }
+                Some(1)
+            }
+            ChangePhase::Meters => {
+                let terms = &self.terms;
+                self.meters.set_limit_at(place, self.now, |key| {
+                    let (kind, name) = key.section()?;
+                    change.extent.concerns(kind, name).then(|| terms.limit_of(key)).flatten()
+                })
+            }
+            ChangePhase::ClassMeters => self.meters.forgive_deferred_at(place),
+            ChangePhase::Requests => {
+                let found = self.lanes.waiting_at(place)?;
+                change.waiting.extend(found.map(Reverse));
+                Some(1)
+            }
+            ChangePhase::Moves => {
+                let Reverse((number, index)) = change.waiting.pop()?;
+                Some(if self.lanes.waits(index, number) { self.visit(index) } else { 1 })
+            }
+        }
+    }
+
+    fn spread_to_class(&mut self, class: ClassIndex, extent: &ChangeExtent) {
+        if !extent.concerns(SectionKind::Rule, &self.registry.key(class).rule) {
+            return;
+        }
+        self.set_terms(class);
+        if let ChangeExtent::Structure = extent {
+            self.lanes.replace_cap(class, self.now, &mut self.observation);
+        }
+    }
+
+    /// Moves a waiting request to its class and meters under the rules in force. Returns the units
+    /// of work.
+    pub(super) fn visit(&mut self, index: RequestIndex) -> usize {
+        let QueuedRequest { subject, kind, class, chain, .. } = *self.lanes.request(index);
+        let (way, units) = match self.registry.way(subject, kind) {
+            Some(way) => (way, 1),
+            None => {
+                let sections = self.terms.sections() / SECTIONS_A_UNIT;
+                (self.classify(subject, kind, chain.get()), CLASSIFICATION + sections)
+            }
+        };
+        let has_paid = self.lanes.request(index).has_paid();
+        if way.class != class {
+            self.move_request(index, way);
+        } else if !has_paid && !self.meters.are_same(chain, way.chain) {
+            self.replace_meters(index, way);
+        } else {
+            return units;
+        }
+        units + MOVE
+    }
+
+    /// Moves a waiting request to the end of a queue of another class.
+    fn move_request(&mut self, index: RequestIndex, way: Classification) {
+        let before = self.lanes.request(index).class;
+        self.unqueue(index);
+        self.reclassify(index, way);
+        self.queue_up(index);
+        self.count_dependents(self.lanes.watched(way.class), 1);
+        self.count_dependents(self.lanes.watched(before), -1);
+        self.rest_unused(before);
+    }
+
+    /// Lets a waiting request pay other meters of its class; it keeps its place in its queue.
+    fn replace_meters(&mut self, index: RequestIndex, way: Classification) {
+        if !self.lanes.is_head(index) {
+            return self.reclassify(index, way);
+        }
+        let place = self.lanes.request(index).place();
+        self.withdraw(place);
+        self.reclassify(index, way);
+        self.admit(place);
+        self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
+    }
+
+    /// Gives a request its class and the reference on its chain. One that has paid keeps its chain.
+    fn reclassify(&mut self, index: RequestIndex, way: Classification) {
+        let request = self.lanes.request(index);
+        let chain = if request.has_paid() { request.chain } else { way.chain };
+        self.retain_chain(chain);
+        let before = self.lanes.reclassify(index, way.class, chain);
+        self.drop_chain(before);
+    }
+}
