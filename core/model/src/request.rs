@@ -99,7 +99,7 @@ kinds! {
 }
 
 /// A set of kinds, as `opcode={read write}` or a meter's `kinds` names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindSet(u32);
 
 /// The error of a name that is not a kind of request.

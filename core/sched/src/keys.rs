@@ -34,7 +34,7 @@ pub(crate) struct MeterKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MeterOwner {
     /// The n-th limit of a rule with these kinds and this unit.
-    Rule { name: String, kinds: Vec<model::OpKind>, nth: usize },
+    Rule { name: String, kinds: KindSet, nth: usize },
     /// A `[[meter]]` section of the rules.
     Meter { name: String },
     /// A `[[decay]]` section of the rules.
@@ -87,7 +87,7 @@ impl MeterKey {
     /// The key of a rule's limit: of its kinds and unit the `nth`.
     pub(crate) fn of_rule(class: &ClassKey, kinds: KindSet, rate: Rate, nth: usize) -> MeterKey {
         let name = class.rule.to_string();
-        let owner = MeterOwner::Rule { name, kinds: kinds.iter().collect(), nth };
+        let owner = MeterOwner::Rule { name, kinds, nth };
         MeterKey { owner, in_bytes: rate.is_bytes(), key: class.values.to_vec() }
     }
 
@@ -141,8 +141,7 @@ impl MeterKey {
         match &self.owner {
             MeterOwner::Rule { name, kinds, nth } => {
                 let rule = rules.rule(name)?;
-                let set: KindSet = kinds.iter().copied().collect();
-                ceilings(rule).filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
+                ceilings(rule).filter(same_unit).filter(|l| l.kinds == *kinds).nth(*nth)
             }
             MeterOwner::Meter { name } => {
                 let meter = rules.meters.iter().find(|meter| meter.name == *name)?;

@@ -3,9 +3,11 @@
 //! Debug builds check them after a public call, often while little has happened and occasionally
 //! later; property tests check them after each step.
 
+use rules::RuleSet;
+
 use super::Dispatcher;
 use crate::index::{ChainIndex, TableIndex as _};
-use crate::lanes::{LANES, QUEUES, QueuePlace};
+use crate::lanes::{LANES, QUEUES, QueuePlace, RequestStage};
 
 impl Dispatcher {
     /// Panics if the dispatcher contradicts itself. O(everything).
@@ -42,5 +44,29 @@ impl Dispatcher {
             (self.lanes.watched(class), queued + running)
         });
         self.terms.check(loads);
+        if self.change.is_none() {
+            self.check_classifications();
+        }
+    }
+
+    /// Each waiting request has the rule and the meters that the rules in force give it, but for
+    /// those that ran when the rules changed and missed the cache since.
+    fn check_classifications(&self) {
+        let waiting = self.lanes.requests().filter(|request| {
+            let is_first_try = request.queue == request.kind.direction() as u8;
+            request.stage == RequestStage::Queued && is_first_try
+        });
+        for request in waiting {
+            let (subject, kind) = (request.subject, request.kind);
+            let (who, paths) = (self.registry.identity(subject), self.registry.paths(subject));
+            let key = self.registry.key(request.class);
+            let rule = self.terms.rule_for(who, kind, paths).map_or(RuleSet::DEFAULT, |r| &r.name);
+            assert_eq!(&*key.rule, rule, "rule of request {}", request.number);
+            let wanted = self.terms.meters_for(key, who, kind, paths).into_iter();
+            let chain = request.chain.get().into_iter();
+            let paid = chain.flat_map(|chain| self.meters.of_chain(chain));
+            let paid = paid.map(|meter| self.meters.key_and_rate(meter).0.clone());
+            assert!(wanted.map(|terms| terms.key).eq(paid), "meters of {}", request.number);
+        }
     }
 }

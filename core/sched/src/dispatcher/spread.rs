@@ -65,10 +65,10 @@ enum ChangePhase {
 /// Units of work in a slice, of about 0.3 µs each.
 pub(super) const SLICE: usize = 1_024;
 /// Units of a classification, and so many sections more are one more.
-const CLASSIFICATION: usize = 8;
+const CLASSIFICATION: usize = 10;
 const SECTIONS_A_UNIT: usize = 8;
 /// Units of a request that moves to another queue.
-const MOVE: usize = 6;
+const MOVE: usize = 12;
 
 impl RuleChange {
     /// A change that begins, and may begin while `before` is spreading.

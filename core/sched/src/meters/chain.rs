@@ -95,12 +95,8 @@ impl Meters {
         if terms.is_empty() {
             return OptionalIndex::NONE;
         }
-        let meters: Vec<MeterIndex> =
-            terms.into_iter().map(|terms| self.meter_for(terms)).collect();
-        let links: Vec<LinkIndex> =
-            meters.iter().map(|meter| self.link_for(class, *meter)).collect();
-        let same = known.find(|chain| self.chains[*chain].links() == links);
-        let index = same.unwrap_or_else(|| self.new_chain(&links));
+        let index = known.find(|chain| self.is_of(*chain, class, &terms));
+        let index = index.unwrap_or_else(|| self.new_chain(class, terms));
         self.chains[index].refs += 1;
         index.into()
     }
@@ -168,11 +164,24 @@ impl Meters {
         self.meters.remove(index);
     }
 
-    fn new_chain(&mut self, links: &[LinkIndex]) -> ChainIndex {
-        for link in links {
+    /// Whether a chain is of that class over these meters.
+    fn is_of(&self, chain: ChainIndex, class: ClassIndex, terms: &[MeterTerms]) -> bool {
+        let links = self.chains[chain].links().iter().map(|link| &self.links[*link]);
+        links.len() == terms.len()
+            && links.zip(terms).all(|(link, terms)| {
+                link.class == class && self.meters[link.meter].key == terms.key
+            })
+    }
+
+    fn new_chain(&mut self, class: ClassIndex, terms: Vec<MeterTerms>) -> ChainIndex {
+        let meters: Vec<MeterIndex> =
+            terms.into_iter().map(|terms| self.meter_for(terms)).collect();
+        let links: Vec<LinkIndex> =
+            meters.iter().map(|meter| self.link_for(class, *meter)).collect();
+        for link in &links {
             self.links[*link].refs += 1;
         }
-        self.chains.insert(MeterChain::new(links))
+        self.chains.insert(MeterChain::new(&links))
     }
 
     fn link_for(&mut self, class: ClassIndex, meter: MeterIndex) -> LinkIndex {

@@ -358,3 +358,47 @@ fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
         Some(at)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use model::KindSet;
+    use rules::{Limit, Match, Rule};
+
+    use super::*;
+
+    /// 40 rules on which others depend, with names that begin with a letter.
+    fn forty(letter: char) -> RuleSet {
+        let rate = Rate::ops_per_sec(10).expect("above zero");
+        let mut set = RuleSet::default();
+        for number in 0..40 {
+            let kind = DependencyKind::Follow { part_ppm: 500_000 };
+            let rule = format!("{letter}{number}");
+            let child = Rule::new(&format!("child of {rule}"), Match::any());
+            set.rules.push(Rule::new(&rule, Match::any()));
+            set.rules.push(Rule {
+                limits: vec![Limit { kinds: KindSet::ALL, rate, burst: None }],
+                depends_on: Some(RuleDependency { rule, kind, min: rate }),
+                ..child
+            });
+        }
+        set
+    }
+
+    #[test]
+    fn a_parent_keeps_its_bit_until_no_class_has_it_and_one_without_has_one_then() {
+        let now = Time::ZERO;
+        let mut known = Dependents::of(&forty('a'), &Dependents::default(), now);
+        let bit = known.watched("a7");
+        assert_eq!((bit, known.watched("a39")), (1 << 7, 1 << 39));
+        known.count(bit, 3, now);
+        known = Dependents::of(&forty('b'), &known, now);
+        assert_eq!((known.watched("a7"), known.watched("b39")), (0, 0), "80 parents");
+        known.count(bit, -3, now);
+        assert!(known.settle(), "b24 and others move");
+        let bits = (0..40).map(|number| known.watched(&format!("b{number}")));
+        assert_eq!(bits.map(u64::count_ones).sum::<u32>(), 40);
+        let on = known.children.iter().map(|child| &*known.parents[child.on].rule);
+        assert!(on.eq(known.children.iter().map(|child| &*child.parent.rule)));
+        assert!(!known.settle());
+    }
+}

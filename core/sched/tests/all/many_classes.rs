@@ -178,3 +178,64 @@ fn another_value_comes_to_thousands_of_classes_in_steps() {
     }
     assert!(sched.classes().all(|class| class.weight.get() == 2));
 }
+
+/// A rule with a class for each job whose name begins with these letters.
+fn by_job(jobs: &str) -> Vec<Rule> {
+    let matcher: Match = format!("jobid={{{jobs}*}}").parse().expect("a condition");
+    vec![Rule { per: vec![KeyField::Jobid], matcher, ..rule("jobs", 1) }]
+}
+
+#[test]
+fn another_condition_moves_what_waits_in_steps_and_in_order_of_arrival() {
+    let mut sched = Dispatcher::new([target(4, 1_000_000)], rules(by_job("j"), vec![]));
+    let other = sched.subject(T, &who("other"), PathSet::default());
+    let subjects: Vec<SubjectId> = (0..CLASSES)
+        .map(|job| sched.subject(T, &who(&format!("j{job}")), PathSet::default()))
+        .collect();
+    let put = |sched: &mut Dispatcher, subject, token| {
+        let (kind, amount, lane) = (OpKind::Read, Amount::new(UNIT_BYTES, 1), Lane::Device);
+        sched.enqueue(Arrival { subject, kind, amount, lane, token }, ms(1_000))
+    };
+    for _ in 0..4 {
+        put(&mut sched, other, u64::MAX);
+    }
+    let busy: Vec<Dispatched> = std::iter::from_fn(|| sched.poll_dispatch(ms(1_000))).collect();
+    // Places in the table are not in order of arrival: what is cancelled leaves gaps.
+    let gone: Vec<_> = (0..CLASSES).map(|_| put(&mut sched, other, 0)).collect();
+    for id in gone.into_iter().step_by(3) {
+        sched.cancel(id, ms(1_000));
+    }
+    for round in 0..2 {
+        for (job, subject) in subjects.iter().enumerate() {
+            put(&mut sched, *subject, (round * CLASSES + job) as u64);
+        }
+    }
+    let of_rule = |sched: &Dispatcher, rule: &str| {
+        let of = sched.classes().filter(|class| class.rule == rule);
+        of.map(|class| class.queued as usize).sum::<usize>()
+    };
+    let before = of_rule(&sched, "default");
+    assert_eq!(of_rule(&sched, "jobs"), 2 * CLASSES);
+    // 1,111 of 2,000 jobs begin with j1.
+    sched.set_rules(rules(by_job("j1"), vec![]), ms(1_000));
+    let (mut polls, mut moved) = (0, of_rule(&sched, "default") - before);
+    while sched.next_deadline() == Some(ms(1_000)) {
+        assert_eq!(sched.poll_dispatch(ms(1_000)), None, "all slots are in use");
+        let now = of_rule(&sched, "default") - before;
+        assert!(now - moved <= 1_024 / 12, "one call moved {}", now - moved);
+        (polls, moved) = (polls + 1, now);
+    }
+    sched.check_invariants();
+    assert_eq!((moved, of_rule(&sched, "jobs")), (2 * 889, 2 * 1_111));
+    assert!(polls > 20 && polls < 120, "{polls} calls");
+    // What has moved is now in one class, in order of arrival.
+    busy.into_iter().for_each(|one| sched.complete(one.id, Amount::new(UNIT_BYTES, 1), ms(1_000)));
+    let mut tokens = Vec::new();
+    while let Some(next) = sched.poll_dispatch(ms(1_000)) {
+        let is_moved =
+            next.token > 0 && !format!("j{}", next.token as usize % CLASSES).starts_with("j1");
+        tokens.extend(is_moved.then_some(next.token));
+        sched.complete(next.id, Amount::new(UNIT_BYTES, 1), ms(1_000));
+    }
+    assert!(tokens.is_sorted() && tokens.len() == 2 * 889 - 1, "{}", tokens.len());
+}

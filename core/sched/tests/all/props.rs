@@ -150,6 +150,8 @@ struct Book {
     since: BTreeMap<u64, Time>,
     /// How long those waited that do so no more, and how often one did.
     waited: (Nanos, u64),
+    /// A change of rules takes more than one call.
+    is_spread: bool,
 }
 
 impl Book {
@@ -167,7 +169,15 @@ impl Book {
             count: 0,
             since: BTreeMap::new(),
             waited: (Nanos::ZERO, 0),
+            is_spread: false,
         }
+    }
+
+    /// The same with changes of rules that come in slices of so much work.
+    fn with_slices(units: usize) -> Book {
+        let mut book = Book { is_spread: true, ..Book::new() };
+        book.sched.set_change_slice(units);
+        book
     }
 
     fn apply(&mut self, call: &Call) {
@@ -296,7 +306,8 @@ impl Book {
     fn poll(&mut self) -> bool {
         let Some(next) = self.sched.poll_dispatch(self.now) else {
             assert!(!self.sched.has_work());
-            assert!(self.sched.next_deadline().is_none_or(|time| time > self.now));
+            let is_over = self.sched.next_deadline().is_none_or(|time| time > self.now);
+            assert!(is_over || self.is_spread);
             return false;
         };
         assert_eq!(
@@ -371,6 +382,17 @@ impl Book {
             assert_eq!((report.queued, report.running, report.slots), (0, 0, 0), "job {index}");
         }
     }
+}
+
+fn put(
+    sched: &mut Dispatcher,
+    subject: SubjectId,
+    kind: OpKind,
+    token: u64,
+    now: Time,
+) -> RequestId {
+    let (amount, lane) = (Amount::new(UNIT_BYTES, 1), Lane::Device);
+    sched.enqueue(Arrival { subject, kind, amount, lane, token }, now)
 }
 
 /// Start-time fair queueing with slots, written down naively: a list of requests in order
@@ -453,6 +475,80 @@ proptest! {
             book.apply(call);
         }
         book.finish();
+    }
+
+    /// The invariants say, where no change is spreading any more, that each waiting request is where
+    /// the rules in force send it.
+    #[test]
+    fn changes_that_are_not_everywhere_yet_lose_nothing_and_get_everywhere(
+        units in 1..40usize,
+        calls in prop::collection::vec(prop_oneof![4 => call(), 1 => (0..6usize).prop_map(|which| Call::Rules { which })], 1..120),
+    ) {
+        let mut book = Book::with_slices(units);
+        for call in &calls {
+            book.apply(call);
+        }
+        book.finish();
+    }
+
+    /// After any changes in the middle of others, classes, their requests and the limits that depend
+    /// on them are those of a dispatcher in which each change was one call.
+    #[test]
+    fn changes_in_slices_come_to_the_same_as_at_once(
+        units in 1..30usize,
+        steps in prop::collection::vec((0..10u8, 0..6usize, 0..3usize), 1..150),
+    ) {
+        let mut both = [0; 2].map(|_| Dispatcher::new([target(6, 1_000_000)], rule_set(0)));
+        both[0].set_change_slice(units);
+        both[1].set_change_slice(usize::MAX);
+        let now = ms(1);
+        // Somebody else has all slots, so that polls do nothing but spread.
+        let others = both.each_mut().map(|sched| {
+            let other = sched.subject(T, &who("other"), PathSet::default());
+            for token in 0..6 {
+                put(sched, other, OpKind::Read, token, now);
+            }
+            while sched.poll_dispatch(now).is_some() {}
+            JOBS.map(|job| sched.subject(T, &who(job), PathSet::default()))
+        });
+        let mut waiting = Vec::new();
+        for (token, (what, which, kind)) in steps.into_iter().enumerate() {
+            match what {
+                0 => both.iter_mut().for_each(|sched| sched.set_rules(rule_set(which), now)),
+                1 | 2 => both.iter_mut().for_each(|sched| assert_eq!(sched.poll_dispatch(now), None)),
+                3 if !waiting.is_empty() => {
+                    let ids: [RequestId; 2] = waiting.swap_remove(which % waiting.len());
+                    for (sched, id) in both.iter_mut().zip(ids) {
+                        prop_assert!(sched.cancel(id, now).is_some());
+                    }
+                }
+                _ => {
+                    let [one, other] = [0, 1].map(|at| {
+                        put(&mut both[at], others[at][which % 4], KINDS[kind], token as u64, now)
+                    });
+                    waiting.push([one, other]);
+                }
+            }
+            both[0].check_invariants();
+        }
+        let mut polls = 0;
+        while both[0].next_deadline() == Some(now) {
+            prop_assert_eq!(both[0].poll_dispatch(now), None);
+            polls += 1;
+            prop_assert!(polls < 10_000, "the change gets nowhere");
+        }
+        let [spread, at_once] = both.each_ref().map(|sched| {
+            sched.check_invariants();
+            let of = |class: sluice_sched::ClassReport| (class.rule, class.queued, class.running);
+            let mut classes: Vec<_> = sched.classes().map(of).filter(|of| of.1 + of.2 > 0).collect();
+            classes.sort();
+            let limits = sched.dependent_limits().map(|(rule, rate)| (rule.to_owned(), rate));
+            let subjects = sched.subjects().map(|subject| (subject.queued, subject.running));
+            (sched.queued(), classes, limits.collect::<Vec<_>>(), subjects.collect::<Vec<_>>())
+        });
+        prop_assert_eq!(spread, at_once);
+        let activity = both.each_mut().map(|sched| sched.parent_activity(now));
+        prop_assert_eq!(&activity[0], &activity[1]);
     }
 
     /// The order, request by request, is the naive one's, whenever the rules change; so are
