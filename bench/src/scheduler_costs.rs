@@ -79,7 +79,11 @@ fn rows() -> Vec<FigureRow> {
     for change in CHANGES {
         let id = format!("scheduler/change-{}", change.name);
         let row = FigureRow::new(&id, change.what, &["sluice"]).rounds(3, 1.0);
-        rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)));
+        rows.push(row.goal("sluice", "call_ms", FigureBound::Most(1.0)).goal(
+            "sluice",
+            "change_ms",
+            FigureBound::Most(50.0),
+        ));
     }
     for change in ENTITLEMENTS {
         let id = format!("scheduler/entitlement-{}", change.name);
