@@ -14,7 +14,7 @@ use model::{TargetId, Time};
 use rules::RuleSet;
 
 use super::Dispatcher;
-use super::spread::{ChangeExtent, RuleChange};
+use super::spread::{ChangeExtent, SpreadingChange};
 use crate::index::{ClassIndex, RequestIndex};
 use crate::lanes::{LANES, QUEUES, QueuePlace, TargetParams};
 
@@ -37,7 +37,7 @@ impl Dispatcher {
         self.terms.set_rules(rules, self.now);
         self.lanes.set_reserved_slots(self.terms.reserved_slots());
         self.apply_dependents();
-        self.change = Some(RuleChange::new(extent, self.change.take()));
+        self.change = Some(SpreadingChange::new(extent, self.change.take()));
         self.spread_change();
         self.finish_call();
     }

@@ -40,7 +40,7 @@ impl Dispatcher {
         let refs = |chain: ChainIndex| chains.get(chain.raw() as usize).copied().unwrap_or(0);
         self.meters.check(refs, &passed, self.now);
         let loads = self.registry.classes().map(|class| {
-            let (queued, running, _) = self.lanes.load_of(class);
+            let (queued, running, _) = self.lanes.own_load_of(class);
             (self.lanes.watched(class), queued + running)
         });
         self.terms.check(loads);
@@ -49,7 +49,7 @@ impl Dispatcher {
         }
     }
 
-    /// Each waiting request has the rule and the meters that the rules in force give it, but for
+    /// Each waiting request has the rule, the branch and the meters that rules and rows give it, but for
     /// those that ran when the rules changed and missed the cache since.
     fn check_classifications(&self) {
         let waiting = self.lanes.requests().filter(|request| {
@@ -62,7 +62,11 @@ impl Dispatcher {
             let key = self.registry.key(request.class);
             let rule = self.terms.rule_for(who, kind, paths).map_or(RuleSet::DEFAULT, |r| &r.name);
             assert_eq!(&*key.rule, rule, "rule of request {}", request.number);
-            let wanted = self.terms.meters_for(key, who, kind, paths).into_iter();
+            let mut wanted = self.terms.meters_for(key, who, kind, paths);
+            let (mark, target) = (self.registry.mark(subject), &self.lanes.params(key.target).name);
+            let branch = self.terms.entitle(key, who, mark, target, kind, &mut wanted);
+            assert_eq!(key.branch, branch, "branch of {}", request.number);
+            let wanted = wanted.into_iter();
             let chain = request.chain.get().into_iter();
             let paid = chain.flat_map(|chain| self.meters.of_chain(chain));
             let paid = paid.map(|meter| self.meters.key_and_rate(meter).0.clone());

@@ -37,7 +37,7 @@ use crate::meters::Meters;
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
 use crate::registry::Registry;
 use crate::terms::Terms;
-use spread::{RuleChange, SLICE};
+use spread::{SLICE, SpreadingChange};
 
 pub use donate::Donated;
 
@@ -72,7 +72,7 @@ pub struct Dispatcher {
     meters: Meters,
     lanes: Lanes,
     observation: Observation,
-    change: Option<RuleChange>,
+    change: Option<SpreadingChange>,
     /// Units of work that a call spends on `change`.
     change_slice: usize,
     #[cfg(debug_assertions)]

@@ -32,7 +32,7 @@ use crate::registry::Classification;
 
 /// A change of rules that is not everywhere yet.
 #[derive(Debug)]
-pub(super) struct RuleChange {
+pub(super) struct SpreadingChange {
     extent: ChangeExtent,
     phase: ChangePhase,
     /// The place of the phase's table that is visited next.
@@ -64,15 +64,15 @@ enum ChangePhase {
 
 /// Units of work in a slice, of about 0.3 µs each.
 pub(super) const SLICE: usize = 1_024;
-/// Units of a classification, and so many sections more are one more.
+/// Units of a classification; each 8 sections of the rules are one more.
 const CLASSIFICATION: usize = 10;
 const SECTIONS_A_UNIT: usize = 8;
 /// Units of a request that moves to another queue.
 const MOVE: usize = 12;
 
-impl RuleChange {
+impl SpreadingChange {
     /// A change that begins, and may begin while `before` is spreading.
-    pub(super) fn new(extent: ChangeExtent, before: Option<RuleChange>) -> RuleChange {
+    pub(super) fn new(extent: ChangeExtent, before: Option<SpreadingChange>) -> SpreadingChange {
         let extent = match before {
             Some(before) => extent.and(before.extent),
             None => extent,
@@ -81,7 +81,7 @@ impl RuleChange {
             ChangeExtent::Values(_) => ChangePhase::Classes,
             ChangeExtent::Structure => ChangePhase::Subjects,
         };
-        RuleChange { extent, phase, place: 0, waiting: BinaryHeap::new() }
+        SpreadingChange { extent, phase, place: 0, waiting: BinaryHeap::new() }
     }
 
     /// Goes on to the next table; false if there is none.
@@ -138,7 +138,7 @@ impl Dispatcher {
     }
 
     /// Visits the next place. Returns the units of work; `None` behind the last place of a phase.
-    fn spread_step(&mut self, change: &mut RuleChange) -> Option<usize> {
+    fn spread_step(&mut self, change: &mut SpreadingChange) -> Option<usize> {
         let place = change.place;
         change.place += 1;
         match change.phase {

@@ -360,10 +360,10 @@ impl Meters {
         if place >= self.meters.span() {
             return None;
         }
-        if let Some(index) = self.meters.at(place) {
-            if let Some(limit) = limit_of(&self.meters[index].key) {
-                self.set_limit(index, &limit, now);
-            }
+        if let Some(index) = self.meters.at(place)
+            && let Some(limit) = limit_of(&self.meters[index].key)
+        {
+            self.set_limit(index, &limit, now);
         }
         Some(1)
     }
