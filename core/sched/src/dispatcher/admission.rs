@@ -83,8 +83,8 @@ impl Dispatcher {
         let Some(chain) = request.unpaid_chain() else { return };
         self.lanes.set_paid(index);
         let (kind, amount) = (request.kind, request.amount);
-        self.meters.charge(chain, kind, Amount::default(), amount, self.now);
-        if !kind.never_delayed() {
+        let is_deferred = self.meters.charge(chain, kind, Amount::default(), amount, self.now);
+        if is_deferred && !kind.never_delayed() {
             let weight = self.lanes.phi(request.class);
             self.meters.pay_deferred(chain, amount, request.cost, weight, self.now);
         }

@@ -259,7 +259,7 @@ impl Meters {
     // ---- paying ----
 
     /// Moves the charge for `old` at the meters of a chain to the charge for `new`. For a kind that
-    /// is never delayed, the charge is deferred.
+    /// is never delayed, the charge is deferred. Returns whether anything is deferred there.
     pub(crate) fn charge(
         &mut self,
         chain: ChainIndex,
@@ -267,12 +267,14 @@ impl Meters {
         old: Amount,
         new: Amount,
         now: Time,
-    ) {
+    ) -> bool {
+        let mut is_deferred = false;
         let chain = self.chains[chain];
         for link in chain.links() {
             let link = &mut self.links[*link];
             let index = link.meter;
             let meter = &mut self.meters[index];
+            is_deferred |= link.deferred != DeferredCharge::NONE;
             let rate = meter.pacer.rate();
             let (old, new) = (rate.units_of(old), rate.units_of(new));
             if kind.never_delayed() {
@@ -286,6 +288,7 @@ impl Meters {
             }
             self.sync_waiters(index);
         }
+        is_deferred
     }
 
     /// Pays what a class has deferred at the meters of a request that is dispatched: of each at most
