@@ -13,9 +13,10 @@
 //! new rules stays in its place. So a change that concerns a few classes costs one classification
 //! for each busy subject and kind, whatever waits.
 //!
-//! Requests that move do so in order of arrival. So those of one subject and kind that waited at the
-//! change stay in order among themselves in each queue. Only an arrival meanwhile may go to the new
-//! class before those that have yet to move there.
+//! Requests that move do so in order of arrival, and what stays in a queue goes behind older requests
+//! that moved there. So a queue is in order of arrival after a change that fits into one slice. After
+//! a longer one, those of one subject and kind that waited at the change are in order among
+//! themselves. Only an arrival meanwhile may go to the new class before those that have yet to move.
 //!
 //! Places of a table are visited in order, and each has a bound on its work. A change that comes
 //! while one is spreading starts again at the first place.
@@ -200,7 +201,7 @@ impl Dispatcher {
             }
         };
         let has_paid = self.lanes.request(index).has_paid();
-        if way.class != class {
+        if way.class != class || self.lanes.is_before_older(index) {
             self.move_request(index, way);
         } else if !has_paid && !self.meters.are_same(chain, way.chain) {
             self.replace_meters(index, way);
@@ -210,15 +211,17 @@ impl Dispatcher {
         units + MOVE
     }
 
-    /// Moves a waiting request to the end of a queue of another class.
+    /// Moves a waiting request to the end of its queue in the class that it belongs to.
     fn move_request(&mut self, index: RequestIndex, way: Classification) {
         let before = self.lanes.request(index).class;
         self.unqueue(index);
         self.reclassify(index, way);
         self.queue_up(index);
-        self.count_dependents(self.lanes.watched(way.class), 1);
-        self.count_dependents(self.lanes.watched(before), -1);
-        self.rest_unused(before);
+        if way.class != before {
+            self.count_dependents(self.lanes.watched(way.class), 1);
+            self.count_dependents(self.lanes.watched(before), -1);
+            self.rest_unused(before);
+        }
     }
 
     /// Lets a waiting request pay other meters of its class; it keeps its place in its queue.

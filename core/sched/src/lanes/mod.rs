@@ -426,6 +426,15 @@ impl Lanes {
             && request.stage != RequestStage::Running
     }
 
+    /// Whether the last request in the queue of a waiting one arrived before it.
+    pub(crate) fn is_before_older(&self, index: RequestIndex) -> bool {
+        let request = &self.requests[index];
+        let place = request.place();
+        let tail = self.classes[place.class].lanes[place.lane].queues[place.queue].tail();
+        let is_older = |tail: RequestIndex| self.requests[tail].number < request.number;
+        request.stage == RequestStage::Queued && tail.get().is_some_and(is_older)
+    }
+
     /// Gives a request that is in no queue, or stays in its class, its class and meters under other
     /// rules. Returns the meters that it had.
     pub(crate) fn reclassify(

@@ -63,6 +63,11 @@ struct ProxyChecks {
     paid: BTreeSet<u64>,
     /// The last number that each class dispatched, by queue.
     order: Vec<[u64; QUEUES]>,
+    /// The greatest number that arrived, that arrived before the rules changed last, and how many
+    /// requests waited then.
+    arrived: u64,
+    before_change: u64,
+    at_change: usize,
     windows: Windows,
     fairness: Fairness,
     quiets: u64,
@@ -70,6 +75,8 @@ struct ProxyChecks {
 
 /// How many polls there are between two full checks.
 const CHECK_EVERY: u64 = 1 << 16;
+/// Waiting requests that a change of rules reaches in one call.
+const AT_ONCE_MAX: usize = 32;
 
 impl InvariantChecks {
     pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> InvariantChecks {
@@ -219,6 +226,7 @@ impl InvariantChecks {
         self.whole.iter_mut().for_each(|whole| whole.restart(true));
         for watch in &mut self.proxies {
             watch.order.clear();
+            (watch.before_change, watch.at_change) = (watch.arrived, 0);
             watch.waiting = WaitingRequests::default();
             watch.windows.restart(true);
             watch.fairness.restart();
@@ -239,6 +247,9 @@ impl ProxyChecks {
             waiting: WaitingRequests::default(),
             paid: BTreeSet::new(),
             order: Vec::new(),
+            arrived: 0,
+            before_change: 0,
+            at_change: 0,
             windows: Windows::of_proxy(divides),
             quiets: 0,
         }
@@ -269,6 +280,8 @@ impl ProxyChecks {
         let (cost, slots) = (self.cost(r), self.slots(r));
         self.waiting.join(belongs, r, slots, self.paid.contains(&r.number));
         self.windows.waits(belongs, r, true, now);
+        self.at_change += usize::from(r.number <= self.before_change);
+        self.arrived = self.arrived.max(r.number);
         match r.lane {
             Lane::Device if r.kind.never_delayed() => self.fairness.urgent(belongs, cost),
             Lane::Device => self.fairness.arrived(belongs, cost),
@@ -309,6 +322,10 @@ impl ProxyChecks {
         let last = &mut self.order[class][queue_of(r)];
         if r.returned {
             // Requests that missed return in the order in which their tries ended.
+            return None;
+        }
+        if r.number <= self.before_change && self.at_change > AT_ONCE_MAX {
+            // It may have moved there when later ones of that class had been dispatched.
             return None;
         }
         let before = std::mem::replace(last, r.number);
