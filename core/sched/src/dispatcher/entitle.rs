@@ -19,8 +19,9 @@ use crate::terms::RowChanges;
 impl Dispatcher {
     /// Puts, replaces or (`None`) removes rows of entitlements; their spans count from `since`.
     /// Returns how many new ones were refused, since 65,536 are kept. O(what they concern) for
-    /// another rate, burst or weight; where a row comes or goes, O(subjects of its job) or, if it
-    /// names none, O(subjects), and O(requests) if any of these has requests. Poll afterwards.
+    /// another rate, burst or weight; where a row comes or goes, O(subjects of its job or user) or,
+    /// if it names neither, O(subjects), and O(requests) if any of these has requests. What waits
+    /// moves with the next polls, like at a change of rules. Poll afterwards.
     pub fn set_entitlements(
         &mut self,
         changes: Vec<(EntitlementId, Option<Entitlement>)>,
@@ -94,18 +95,17 @@ impl Dispatcher {
 
     /// The subjects that a row of that scope may concern.
     fn subjects_of(&self, scope: &EntitlementScope) -> Vec<SubjectIndex> {
-        let known = self.registry.subjects_from(scope.job.as_ref());
-        let of_job =
-            known.take_while(|(who, _)| scope.job.as_ref().is_none_or(|of| *of == who.job));
-        let mut found = Vec::new();
-        for (who, places) in of_job {
-            found.extend(places.iter().map(|(_, subject)| *subject).filter(|subject| {
-                let mark = self.registry.mark(*subject);
-                let target = &self.lanes.params(self.registry.target(*subject)).name;
-                self.terms.entitlements().may_concern(scope, who, mark, target)
-            }));
-        }
-        found
+        let known = match (&scope.job, scope.uid) {
+            (Some(job), _) => self.registry.subjects_of_job(job),
+            (None, Some(uid)) => self.registry.subjects_of_user(uid),
+            (None, None) => self.registry.subjects().collect(),
+        };
+        let concerns = |subject: &SubjectIndex| {
+            let (who, mark) = (self.registry.identity(*subject), self.registry.mark(*subject));
+            let target = &self.lanes.params(self.registry.target(*subject)).name;
+            self.terms.entitlements().may_concern(scope, who, mark, target)
+        };
+        known.into_iter().filter(concerns).collect()
     }
 
     /// Classifies the subjects of some scopes again, with what waits of them.
@@ -118,10 +118,8 @@ impl Dispatcher {
             self.drop_classifications(*subject);
         }
         if are_busy {
-            let waiting = self.lanes.waiting_of(&subjects);
-            waiting.into_iter().for_each(|index| {
-                self.visit(index);
-            });
+            let waiting: Vec<_> = self.lanes.waiting_of(&subjects).collect();
+            self.visit_all(waiting.into_iter());
         }
     }
 }

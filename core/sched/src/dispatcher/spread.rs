@@ -74,15 +74,21 @@ const MOVE: usize = 12;
 impl SpreadingChange {
     /// A change that begins, and may begin while `before` is spreading.
     pub(super) fn new(extent: ChangeExtent, before: Option<SpreadingChange>) -> SpreadingChange {
-        let extent = match before {
-            Some(before) => extent.and(before.extent),
-            None => extent,
+        let (extent, waiting) = match before {
+            Some(before) => (extent.and(before.extent), before.waiting),
+            None => (extent, BinaryHeap::new()),
         };
         let phase = match extent {
             ChangeExtent::Values(_) => ChangePhase::Classes,
             ChangeExtent::Structure => ChangePhase::Subjects,
         };
-        SpreadingChange { extent, phase, place: 0, waiting: BinaryHeap::new() }
+        SpreadingChange { extent, phase, place: 0, waiting }
+    }
+
+    /// A change that concerns single requests, which are still to be named.
+    fn of_requests() -> SpreadingChange {
+        let (extent, waiting) = (ChangeExtent::Values(Vec::new()), BinaryHeap::new());
+        SpreadingChange { extent, phase: ChangePhase::Moves, place: 0, waiting }
     }
 
     /// Goes on to the next table; false if there is none.
@@ -92,6 +98,7 @@ impl SpreadingChange {
             ChangePhase::Subjects => ChangePhase::Classes,
             ChangePhase::Classes => ChangePhase::Meters,
             ChangePhase::Meters if is_structure => ChangePhase::ClassMeters,
+            ChangePhase::Meters if !self.waiting.is_empty() => ChangePhase::Moves,
             ChangePhase::ClassMeters => ChangePhase::Requests,
             ChangePhase::Requests => ChangePhase::Moves,
             ChangePhase::Meters | ChangePhase::Moves => return false,
@@ -136,6 +143,13 @@ impl Dispatcher {
             }
         }
         self.change = Some(change);
+    }
+
+    /// Visits waiting requests, by number of arrival, whose classifications were dropped.
+    pub(super) fn visit_all(&mut self, waiting: impl Iterator<Item = (u64, RequestIndex)>) {
+        let change = self.change.get_or_insert_with(SpreadingChange::of_requests);
+        change.waiting.extend(waiting.map(Reverse));
+        self.spread_change();
     }
 
     /// Visits the next place. Returns the units of work; `None` behind the last place of a phase.
@@ -191,7 +205,7 @@ impl Dispatcher {
 
     /// Moves a waiting request to its class and meters under the rules in force. Returns the units
     /// of work.
-    pub(super) fn visit(&mut self, index: RequestIndex) -> usize {
+    fn visit(&mut self, index: RequestIndex) -> usize {
         let QueuedRequest { subject, kind, class, chain, .. } = *self.lanes.request(index);
         let (way, units) = match self.registry.way(subject, kind) {
             Some(way) => (way, 1),

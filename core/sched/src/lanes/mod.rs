@@ -396,15 +396,15 @@ impl Lanes {
         waiting
     }
 
-    /// The requests of some subjects that wait, in order of arrival.
-    pub(crate) fn waiting_of(&self, subjects: &BTreeSet<SubjectIndex>) -> Vec<RequestIndex> {
+    /// The requests of some subjects that wait, each with its number.
+    pub(crate) fn waiting_of(
+        &self,
+        subjects: &BTreeSet<SubjectIndex>,
+    ) -> impl Iterator<Item = (u64, RequestIndex)> {
         let of = self.requests.iter().filter(|(_, request)| {
             request.stage != RequestStage::Running && subjects.contains(&request.subject)
         });
-        let mut waiting: Vec<(u64, RequestIndex)> =
-            of.map(|(index, request)| (request.number, index)).collect();
-        waiting.sort_unstable();
-        waiting.into_iter().map(|(_, index)| index).collect()
+        of.map(|(index, request)| (request.number, index))
     }
 
     /// The number and index of the waiting request at a place of the table, if one waits there;

@@ -33,6 +33,7 @@ use crate::slab::Slab;
 pub(crate) struct Registry {
     subjects: Slab<SubjectIndex, Subject>,
     by_identity: BTreeMap<Arc<Identity>, Vec<(PathSet, SubjectIndex)>>,
+    by_uid: BTreeMap<u32, Vec<SubjectIndex>>,
     idle_subjects: IdleList<SubjectIndex>,
     classes: Slab<ClassIndex, RegisteredClass>,
     by_key: BTreeMap<Arc<ClassKey>, ClassIndex>,
@@ -173,6 +174,7 @@ impl Registry {
             ways: [CachedWay::UNKNOWN; OpKind::COUNT],
             idle: 0,
         });
+        self.by_uid.entry(who.uid).or_default().push(index);
         self.by_identity.entry(who).or_default().push((paths, index));
         index
     }
@@ -252,6 +254,12 @@ impl Registry {
             of.retain(|(_, i)| *i != index);
             if of.is_empty() {
                 self.by_identity.remove(&subject.identity);
+            }
+        }
+        if let Some(of) = self.by_uid.get_mut(&subject.identity.uid) {
+            of.retain(|i| *i != index);
+            if of.is_empty() {
+                self.by_uid.remove(&subject.identity.uid);
             }
         }
         self.subjects.remove(index);
@@ -363,6 +371,17 @@ impl Registry {
         let from = first.as_ref().map_or(Bound::Unbounded, Bound::Included);
         let known = self.by_identity.range::<Identity, _>((from, Bound::Unbounded));
         known.map(|(who, places)| (&**who, &**places))
+    }
+
+    /// The subjects of a job.
+    pub(crate) fn subjects_of_job(&self, job: &JobId) -> Vec<SubjectIndex> {
+        let of_job = self.subjects_from(Some(job)).take_while(|(who, _)| who.job == *job);
+        of_job.flat_map(|(_, places)| places).map(|(_, index)| *index).collect()
+    }
+
+    /// The subjects of a user.
+    pub(crate) fn subjects_of_user(&self, uid: u32) -> Vec<SubjectIndex> {
+        self.by_uid.get(&uid).cloned().unwrap_or_default()
     }
 
     // ---- classes ----
