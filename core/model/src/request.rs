@@ -136,6 +136,16 @@ impl KindSet {
         OpKind::ALL.iter().filter(|k| k.direction() == direction).copied().collect()
     }
 
+    /// The set as bits, for messages: of the n-th kind in [`OpKind::ALL`] bit n.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The set of some bits; `None` if one is of no kind.
+    pub const fn from_bits(bits: u32) -> Option<KindSet> {
+        if bits & !KindSet::ALL.0 == 0 { Some(KindSet(bits)) } else { None }
+    }
+
     /// Whether `kind` is in the set.
     pub const fn contains(self, kind: OpKind) -> bool {
         self.0 & (1 << kind as u32) != 0

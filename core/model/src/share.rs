@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use crate::{Rate, Scope, TargetId};
+use crate::{Scope, TargetId};
 
 /// A share of what a rule, meter or decay grants over all proxies: from nothing to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,19 +19,10 @@ pub struct Share(u32);
 /// Of what a grant gives a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SharePool {
-    /// Of limits, which are one over all targets, and of the rates of decays.
+    /// Of limits, those of decays included, which are one over all targets.
     Limits,
     /// Of the reservations and weights at one target.
     Target(TargetId),
-}
-
-/// The grant of one scope to one proxy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
-    /// The share of the scope; `None`: the share of unlisted scopes.
-    pub part: Option<Share>,
-    /// The rate to which a decay limits it over all proxies; `None`: as the rule file says.
-    pub rate: Option<Rate>,
 }
 
 /// A change of the grants of one proxy; what it does not name stays.
@@ -42,8 +33,8 @@ pub struct Grants {
     pub proxies: u32,
     /// The share of each unlisted scope.
     pub unlisted: Share,
-    /// The scopes whose grant changed; an empty grant ends the listing of its scope.
-    pub listed: Vec<(Scope, Grant)>,
+    /// The scopes whose share changed; `None` ends the listing of its scope.
+    pub listed: Vec<(Scope, Option<Share>)>,
 }
 
 /// One proxy's usage of one scope since it was taken last.
@@ -115,18 +106,6 @@ impl Share {
     /// This share of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
         (amount as u128 * self.0 as u128 / Share::WHOLE.0 as u128) as u64
-    }
-}
-
-impl Grant {
-    /// A grant of a share and nothing else.
-    pub const fn part(part: Share) -> Grant {
-        Grant { part: Some(part), rate: None }
-    }
-
-    /// Whether the grant is empty: the scope is then no longer listed.
-    pub const fn is_empty(&self) -> bool {
-        self.part.is_none() && self.rate.is_none()
     }
 }
 

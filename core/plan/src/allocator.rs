@@ -15,11 +15,12 @@
 use std::sync::Arc;
 
 use model::{Nanos, Rate, Scope, ScopeUsage, Time};
-use rules::RuleSet;
+use rules::{Entitlement, EntitlementId, RuleSet};
 
 use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};
 use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
+use crate::rows::RowTable;
 use crate::shares::{ShareBounds, ShareTable};
 use crate::total_service::TotalService;
 
@@ -52,6 +53,7 @@ pub struct ShareAllocator {
     rules: Arc<RuleSet>,
     proxies: ProxyTable,
     shares: ShareTable,
+    rows: RowTable,
     metadata: TotalService,
     parents: ParentActivity,
     /// When shares may be divided next.
@@ -101,6 +103,7 @@ impl ShareAllocator {
             rules,
             proxies,
             shares: ShareTable::default(),
+            rows: RowTable::default(),
             metadata: TotalService::default(),
             parents,
             next_division: now,
@@ -170,12 +173,30 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Sets the rate that a decay limits a scope to over all proxies; `None`: as the rule file
-    /// says.
-    pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
+    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `now`: for all
+    /// proxies, since a row applies to requests that no proxy has reported yet. Returns how many were
+    /// refused: 65,536 are kept, and numbers from 2^63 on are of the rows that decays make here. A
+    /// row is in one allocator only: that of limits, or that of its target.
+    pub fn set_rows(
+        &mut self,
+        changes: Vec<(EntitlementId, Option<Entitlement>)>,
+        now: Time,
+    ) -> usize {
+        self.advance(now);
+        let (changed, refused) = self.rows.change(changes, self.now);
+        self.change_rows(&changed);
+        self.divide();
+        refused
+    }
+
+    /// Sets the rate that a decay limits a key to over all proxies, by a row; `None`: as the rule
+    /// file says. Where 65,536 rows are kept already, a further key is not limited.
+    pub fn set_rate(&mut self, key: &Scope, rate: Option<Rate>, now: Time) {
         self.advance(now);
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        self.shares.set_rate(scope, rate, &mut self.proxies, bounds, self.now);
+        self.shares.keep(key, rate.is_some(), &self.proxies, bounds, self.now);
+        let changed = self.rows.set_decay(key, rate, self.now);
+        self.change_rows(changed.as_slice());
         self.divide();
     }
 
@@ -194,6 +215,7 @@ impl ShareAllocator {
         let number = member.next_assignment_number(self.now);
         let grants = member.unacknowledged.keys();
         let grants = grants.map(|scope| (scope.clone(), self.shares.grant_of(id, scope)));
+        let (all_rows, rows) = self.rows.update(&member.rows, member.last_report);
         Some(Assignment {
             to: member.name.clone(),
             epoch: member.epoch,
@@ -207,6 +229,8 @@ impl ShareAllocator {
             unlisted: member.unlisted.sent(),
             fallback: member.fallback.sent(),
             grants: grants.collect(),
+            all_rows,
+            rows,
             remote_service: self.metadata.remote_service(id),
             parents: self.parents.elsewhere(id, self.now),
         })
@@ -221,7 +245,7 @@ impl ShareAllocator {
         let look =
             self.proxies.next_liveness_check(unreachable_after, lease, forget_after, self.now);
         let division = division.map(|at| at.max(barred));
-        [division, sweep, look].into_iter().flatten().min()
+        [division, sweep, look, self.rows.next_end()].into_iter().flatten().min()
     }
 
     /// The proxies, in the order of their numbers.
@@ -256,6 +280,14 @@ impl ShareAllocator {
             self.next_sweep = self.now + SWEEP;
             self.shares.drop_unused(&mut self.proxies, scope_idle_timeout, self.now);
             self.metadata.drop_unused(scope_idle_timeout, self.now);
+        }
+        let ended = self.rows.expire(self.now);
+        self.change_rows(&ended);
+    }
+
+    fn change_rows(&mut self, changed: &[EntitlementId]) {
+        for (_, member) in self.proxies.iter_mut() {
+            changed.iter().for_each(|id| member.change_row(*id));
         }
     }
 

@@ -17,9 +17,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Grant, Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, Share, Time};
+use model::{Grants, Nanos, RuleActivity, Scope, ScopeUsage, Share, Time};
+use rules::{Entitlement, EntitlementId, EntitlementSource};
 
 use crate::messages::{Assignment, Holdings, Membership, ShareReport};
+use crate::session_rows::SessionRows;
 use crate::total_service::LocalService;
 use crate::unreported::UnreportedUsage;
 
@@ -65,7 +67,8 @@ pub struct ControllerSession {
     proxies: u32,
     unlisted: Share,
     fallback: Option<Share>,
-    listed: BTreeMap<Scope, Grant>,
+    listed: BTreeMap<Scope, Share>,
+    rows: SessionRows,
     /// Reports that may be answered, with when they were sent by either clock.
     sent: VecDeque<(u64, Time, Nanos)>,
     sequence: u64,
@@ -108,6 +111,18 @@ enum SessionMode {
     Lifted,
 }
 
+impl SessionMode {
+    /// Whether a row of a controller is in force.
+    fn has_in_force(self, row: &Entitlement) -> bool {
+        match row.source() {
+            EntitlementSource::Decay => self != SessionMode::Lifted,
+            EntitlementSource::Reservation | EntitlementSource::Operator => {
+                self == SessionMode::Assigned
+            }
+        }
+    }
+}
+
 impl Default for SessionSettings {
     fn default() -> SessionSettings {
         SessionSettings {
@@ -134,6 +149,7 @@ impl ControllerSession {
             unlisted: Share::ZERO,
             fallback: None,
             listed: BTreeMap::new(),
+            rows: SessionRows::default(),
             sent: VecDeque::new(),
             sequence: 0,
             reported: Time::ZERO,
@@ -257,12 +273,27 @@ impl ControllerSession {
         }
         let changed = std::mem::take(&mut self.due);
         let listed = changed.into_iter().map(|scope| {
-            let grant = self.listed.get(&scope).map(|grant| self.effective(*grant));
-            (scope, grant.unwrap_or_default())
+            let part = self.listed.get(&scope).map(|part| self.effective_part(*part));
+            (scope, part)
         });
         let listed = listed.collect();
         let unlisted = self.effective_part(self.unlisted);
         Some(Grants { proxies: self.proxies, unlisted, listed })
+    }
+
+    /// Takes the rows of entitlements that changed for the dispatcher since the last call, `None` for
+    /// those that are no longer in force; their spans count from [`Time::ZERO`] of the clock here.
+    /// After the lease only limits of decays are in force, and with [`LeaseExpiry::Full`] none is.
+    pub fn poll_rows(&mut self, now: Time) -> Option<Vec<(EntitlementId, Option<Entitlement>)>> {
+        self.advance(now);
+        let mode = self.mode;
+        self.rows.poll(|row| mode.has_in_force(row))
+    }
+
+    /// Ends the session: what its dispatcher is to be given.
+    pub fn end(mut self) -> Vec<(EntitlementId, Option<Entitlement>)> {
+        self.rows.all_due();
+        self.rows.poll(|_| false).unwrap_or_default()
     }
 
     /// Takes the activity of parents at all other proxies (the session of limits knows it), if
@@ -303,8 +334,7 @@ impl ControllerSession {
 
     /// The share of a scope that the proxy gives now.
     pub fn part_of(&self, scope: &Scope) -> Share {
-        let own = self.listed.get(scope).and_then(|grant| grant.part);
-        self.effective_part(own.unwrap_or(self.unlisted))
+        self.effective_part(self.listed.get(scope).copied().unwrap_or(self.unlisted))
     }
 
     // ---- the steps that calls share ----
@@ -350,6 +380,7 @@ impl ControllerSession {
                 leaves || (mode == SessionMode::Fallback && self.fallback.is_some());
             self.due_all = true;
             self.parents_due = true;
+            self.rows.all_due();
         }
     }
 
@@ -360,13 +391,18 @@ impl ControllerSession {
             (self.proxies, self.unlisted, self.fallback) = base;
             self.due_all = true;
         }
-        for (scope, grant) in &order.grants {
-            match grant.is_empty() {
-                true => self.listed.remove(scope),
-                false => self.listed.insert(scope.clone(), *grant),
+        for (scope, part) in &order.grants {
+            match part {
+                None => self.listed.remove(scope),
+                Some(part) => self.listed.insert(scope.clone(), *part),
             };
             self.due.insert(scope.clone());
         }
+        // A report that is no longer known was sent after the one that was answered last: spans end
+        // sooner then, never later.
+        let answered = self.sent.iter().find(|(of, ..)| *of == order.in_reply_to);
+        let since = answered.map_or(self.last_answered_sent, |(_, sent, _)| *sent);
+        self.rows.apply(order.all_rows, &order.rows, since);
     }
 
     /// Makes what is in force the holdings.
@@ -374,14 +410,16 @@ impl ControllerSession {
         if !std::mem::take(&mut self.lease_expired) {
             return;
         }
-        for (scope, grant) in &mut self.listed {
-            grant.part = match self.mode {
-                SessionMode::Fallback => None,
-                _ => grant.part.map(|part| part.min(self.fallback.unwrap_or(part))),
-            };
-            self.due.insert(scope.clone());
+        self.due.extend(self.listed.keys().cloned());
+        match self.mode {
+            SessionMode::Fallback => self.listed.clear(),
+            _ => {
+                let fallback = self.fallback();
+                self.listed.values_mut().for_each(|part| *part = (*part).min(fallback));
+            }
         }
-        self.listed.retain(|_, grant| !grant.is_empty());
+        let mode = self.mode;
+        self.rows.retain(|_, row| mode.has_in_force(row));
         self.unlisted = self.effective_part(self.unlisted);
         self.mode = SessionMode::Assigned;
         self.due_all = true;
@@ -399,26 +437,15 @@ impl ControllerSession {
     }
 
     fn holdings(&self) -> Holdings {
-        // A rate alone is held too: a controller that does not know it any more has to withdraw it.
-        let part = |(scope, grant): (&Scope, &Grant)| {
-            let part = grant.part.or(grant.rate.map(|_| self.unlisted));
-            part.map(|part| (scope.clone(), part))
-        };
         Holdings {
             unlisted: self.unlisted,
             fallback: self.fallback(),
-            listed: self.listed.iter().filter_map(part).collect(),
+            listed: self.listed.iter().map(|(scope, part)| (scope.clone(), *part)).collect(),
         }
     }
 
     fn fallback(&self) -> Share {
         self.fallback.unwrap_or(self.settings.share_without_controller)
-    }
-
-    fn effective(&self, grant: Grant) -> Grant {
-        let rate: Option<Rate> = grant.rate.filter(|_| self.mode != SessionMode::Lifted);
-        let part = self.effective_part(grant.part.unwrap_or(self.unlisted));
-        Grant { part: Some(part), rate }
     }
 
     fn effective_part(&self, ordered: Share) -> Share {
@@ -436,6 +463,9 @@ const SENT_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use model::{KindSet, Rate};
+    use rules::{EntitlementScope, Grantable};
+
     use super::*;
 
     fn secs(count: u64) -> Time {
@@ -465,7 +495,9 @@ mod tests {
             proxies: 2,
             unlisted: part(parts.0),
             fallback: part(50),
-            grants: vec![(scope(), Grant::part(part(parts.1)))],
+            grants: vec![(scope(), Some(part(parts.1)))],
+            all_rows: false,
+            rows: vec![],
             remote_service: vec![],
             parents: vec![],
         }
@@ -492,17 +524,90 @@ mod tests {
         assert_eq!(grants.unwrap().unlisted, Share::WHOLE);
     }
 
+    /// A row of that source for a span in milliseconds.
+    fn row(source: EntitlementSource, from: u64, until: Option<u64>) -> Entitlement {
+        let rate = Rate::ops_per_sec(5).unwrap();
+        let (scope, grants) = (EntitlementScope::default(), Grantable::Limit(rate, None));
+        let row = Entitlement::new(scope, grants, KindSet::ALL, source).unwrap();
+        row.during(Nanos::from_millis(from), until.map(Nanos::from_millis)).unwrap()
+    }
+
+    /// A session with rows 1 of a decay, 2 of an operator; the last assignment was at 0 s.
+    fn with_rows(lease_expiry: LeaseExpiry) -> ControllerSession {
+        let settings = SessionSettings { lease_expiry, ..SessionSettings::default() };
+        let mut session = ordered(30, settings);
+        let rows = vec![
+            (EntitlementId(1), Some(row(EntitlementSource::Decay, 0, None))),
+            (EntitlementId(2), Some(row(EntitlementSource::Operator, 0, None))),
+        ];
+        let order = Assignment { all_rows: true, rows, ..order(&session, 1, 2, (50, 30)) };
+        assert!(session.receive(&order, Time::ZERO));
+        assert_eq!(in_force(&mut session, Time::ZERO), [(1, true), (2, true)]);
+        session
+    }
+
+    fn in_force(session: &mut ControllerSession, now: Time) -> Vec<(u64, bool)> {
+        let rows = session.poll_rows(now).unwrap_or_default();
+        rows.into_iter().map(|(id, row)| (id.0, row.is_some())).collect()
+    }
+
     #[test]
-    fn a_rate_that_is_held_is_told_to_another_controller() {
-        let mut standing = ordered(30, SessionSettings::default());
-        let (decay, rate) = (Scope::decay("d", &[]), Rate::ops_per_sec(3));
-        let grants = vec![(decay.clone(), Grant { part: None, rate })];
-        standing.receive(&Assignment { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
-        let term = Membership { controller: 2, joined: 1 };
-        standing.receive(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
-        let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
-        let listed = held.expect("it reports what it holds").listed;
-        assert!(listed.contains(&(decay, Share::ratio(50, 100))), "{listed:?}");
+    fn a_row_has_its_span_from_the_report_that_was_answered() {
+        let mut session = ordered(30, SessionSettings::default());
+        session.report(Some(vec![]), secs(2));
+        let later = row(EntitlementSource::Reservation, 500, Some(3_000));
+        let rows = vec![(EntitlementId(1), Some(later))];
+        let order = Assignment { rows, ..order(&session, 1, 2, (50, 30)) };
+        session.receive(&order, secs(4));
+        let rows = session.poll_rows(secs(4)).unwrap();
+        let here = rows[0].1.as_ref().unwrap();
+        let ms = Nanos::from_millis;
+        assert_eq!((here.from(), here.until()), (ms(2_500), Some(ms(5_000))));
+        assert_eq!(session.poll_rows(secs(4)), None);
+        assert_eq!(session.end(), [(EntitlementId(1), None)]);
+    }
+
+    #[test]
+    fn after_the_lease_decays_limit_and_other_rows_end_unless_all_is_kept_or_lifted() {
+        let quiet = |lease_expiry| {
+            let mut session = with_rows(lease_expiry);
+            let changes = in_force(&mut session, secs(10));
+            (session, changes)
+        };
+        assert_eq!(quiet(LeaseExpiry::KeepLast).1, []);
+        let (mut lifted, changes) = quiet(LeaseExpiry::Full);
+        assert_eq!(changes, [(1, false), (2, false)]);
+        lifted.report(Some(vec![]), secs(11));
+        let answer = order(&lifted, 2, 2, (50, 30));
+        lifted.receive(&answer, secs(11));
+        assert_eq!(in_force(&mut lifted, secs(11)), [(1, true), (2, true)]);
+        let (mut lowered, changes) = quiet(LeaseExpiry::Equal);
+        assert_eq!(changes, [(1, true), (2, false)]);
+        // It is registered again, and keeps what is in force until it has all rows.
+        let term = Membership { controller: 1, joined: 2 };
+        lowered.receive(&Assignment { term, ..order(&lowered, 0, 0, (0, 0)) }, secs(60));
+        assert!(!in_force(&mut lowered, secs(60)).contains(&(2, true)));
+        lowered.report(Some(vec![]), secs(60));
+        let rows = vec![(EntitlementId(3), Some(row(EntitlementSource::Operator, 0, None)))];
+        let order = Assignment { term, all_rows: true, rows, ..order(&lowered, 0, 1, (50, 30)) };
+        lowered.receive(&order, secs(60));
+        assert_eq!(in_force(&mut lowered, secs(60)), [(1, false), (3, true)]);
+    }
+
+    #[test]
+    fn rows_beyond_the_bound_and_beyond_all_time_are_dropped() {
+        let mut session = ordered(30, SessionSettings::default());
+        let endless = row(EntitlementSource::Operator, u64::MAX / 1_000_000 - 1, None);
+        let never = endless.clone().during(Nanos::new(u64::MAX - 1), Some(Nanos::new(u64::MAX)));
+        session.report(Some(vec![]), secs(1));
+        let many = (0..70_000).map(|id| (EntitlementId(id), Some(endless.clone())));
+        let rows =
+            [(EntitlementId(70_000), Some(never.unwrap()))].into_iter().chain(many).collect();
+        let order = Assignment { rows, ..order(&session, 1, 2, (50, 30)) };
+        session.receive(&order, secs(1));
+        let rows = session.poll_rows(secs(1)).unwrap();
+        assert_eq!(rows.len(), 65_536);
+        assert!(rows.iter().all(|(id, _)| id.0 < 65_536));
     }
 
     #[test]
@@ -516,7 +621,7 @@ mod tests {
         for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
             assert!(!standing.receive(&late, Time::ZERO));
         }
-        let listed = vec![(scope(), Grant::part(Share::ratio(20, 100)))];
+        let listed = vec![(scope(), Some(Share::ratio(20, 100)))];
         let unlisted = Share::ratio(50, 100);
         assert_eq!(standing.poll_grants(Time::ZERO), Some(Grants { proxies: 2, unlisted, listed }));
         assert_eq!(standing.poll_grants(Time::ZERO), None);

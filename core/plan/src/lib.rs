@@ -3,8 +3,8 @@
 //! ```text
 //!   proxy                                           controller
 //!   ┌ Dispatcher ─ usage ─► ControllerSession ─┐ report      ┌ ShareAllocator: proxies, shares
-//!   │    ▲                    │                ├────────────►│      ▲
-//!   │    └──── grants ◄───────┘                │◄────────────┤      └─ rates ─ DecayAccounts ◄─ usage
+//!   │    ▲                    │                ├────────────►│      ▲      rows
+//!   │    └─ grants, rows ◄────┘                │◄────────────┤      └─ rates ─ DecayAccounts ◄─ usage
 //!   └ (core/sched)                             │  assignment └ events ◄──────────┘
 //! ```
 //!
@@ -26,6 +26,8 @@ mod epochs;
 mod in_use;
 mod messages;
 mod proxies;
+mod rows;
+mod session_rows;
 mod shares;
 mod split;
 mod total_service;

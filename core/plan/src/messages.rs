@@ -15,7 +15,8 @@
 
 use std::sync::Arc;
 
-use model::{Grant, Nanos, RuleActivity, Scope, ScopeUsage, Share};
+use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share};
+use rules::{Entitlement, EntitlementId};
 
 /// A registration with a controller: of two memberships, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +67,7 @@ pub struct Holdings {
     pub listed: Vec<(Scope, Share)>,
 }
 
-/// The controller's message with grants for one proxy.
+/// The controller's message with grants and entitlements for one proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The name of the proxy.
@@ -92,8 +93,13 @@ pub struct Assignment {
     pub unlisted: Share,
     /// The share of everything after the lease has expired.
     pub fallback: Share,
-    /// The grants of single scopes; an empty one ends the listing of its scope.
-    pub grants: Vec<(Scope, Grant)>,
+    /// The shares of single scopes; `None` ends the listing of its scope.
+    pub grants: Vec<(Scope, Option<Share>)>,
+    /// Whether `rows` are all that the proxy is to have: others end.
+    pub all_rows: bool,
+    /// The rows of entitlements that changed, `None` for those that end. Their spans count from when
+    /// the proxy sent the report that this replies to.
+    pub rows: Vec<(EntitlementId, Option<Entitlement>)>,
     /// Metadata service that the proxy's classes had from other proxies.
     pub remote_service: Vec<(Scope, RemoteService)>,
     /// The activity, at all other proxies, of rules on which others depend. Without activity a rule

@@ -23,9 +23,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use model::{Nanos, Scope, Share, Time};
+use rules::EntitlementId;
 
 use crate::in_use::InUseBound;
 use crate::messages::{Assignment, Membership, ShareReport};
+use crate::rows::UnacknowledgedRows;
 use crate::shares::ScopeIndex;
 
 /// A proxy's state in memory, for administrators and for a later controller.
@@ -76,6 +78,7 @@ pub(crate) struct ProxyProgress {
     pub(crate) acknowledged: u64,
     /// Scopes whose last change is not acknowledged, with its revision.
     pub(crate) unacknowledged: BTreeMap<Scope, u64>,
+    pub(crate) rows: UnacknowledgedRows,
     pub(crate) unlisted: InUseBound,
     pub(crate) fallback: InUseBound,
     /// Scopes that it uses, in the order of its last report.
@@ -142,6 +145,15 @@ impl ProxyProgress {
         revision
     }
 
+    /// Notes that a row of entitlements changes. Before the proxy has reported what it holds, nothing
+    /// is to be noted: it gets all rows then.
+    pub(crate) fn change_row(&mut self, id: EntitlementId) {
+        if self.has_reported {
+            let revision = self.change();
+            self.rows.note(id, revision);
+        }
+    }
+
     /// Seals the revision of an assignment: what changes from now on is of a later one.
     pub(crate) fn seal(&mut self) {
         self.sealed = true;
@@ -164,6 +176,8 @@ impl ProxyProgress {
             unlisted: Share::ZERO,
             fallback: Share::ZERO,
             grants: Vec::new(),
+            all_rows: false,
+            rows: Vec::new(),
             remote_service: Vec::new(),
             parents: Vec::new(),
         }
@@ -218,12 +232,15 @@ impl ProxyProgress {
         self.numbers
     }
 
-    /// Restarts it at revision 0 with these shares in force.
+    /// Restarts it with these shares in force at revision 0. The next one brings all rows, since it
+    /// may have others.
     pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
         (self.liveness, self.has_reported) = (Liveness::Present, true);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
         self.unacknowledged.clear();
         (self.unlisted, self.fallback) = (InUseBound::new(unlisted), InUseBound::new(fallback));
+        let revision = self.change();
+        self.rows.note_all(revision);
     }
 
     fn new(name: &Arc<str>, epoch: u64, term: Membership, now: Time) -> ProxyProgress {
@@ -245,6 +262,7 @@ impl ProxyProgress {
             sealed: true,
             acknowledged: 0,
             unacknowledged: BTreeMap::new(),
+            rows: UnacknowledgedRows::default(),
             unlisted: InUseBound::new(Share::ZERO),
             fallback: InUseBound::new(Share::ZERO),
             active: Vec::new(),
@@ -310,6 +328,7 @@ impl ProxyTable {
         (member.lease, member.last_acked_sent) = (None, None);
         member.sent.clear();
         member.unacknowledged.clear();
+        member.rows = UnacknowledgedRows::default();
     }
 
     /// Forgets a proxy; returns its number, if it was known.

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Grant, Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
 use rules::RuleSet;
 
 use crate::in_use::InUseBound;
@@ -53,8 +53,8 @@ struct ListedScope {
     shares: ProxyShares,
     /// One unit a second, as a fraction of the limit.
     least: Share,
-    /// The rate to which a decay limits it.
-    rate: Option<Rate>,
+    /// Whether it stays listed without usage: a decay limits it.
+    is_kept: bool,
     /// When a proxy used it last.
     used: Time,
 }
@@ -167,25 +167,21 @@ impl ShareTable {
         want == Want::Idle
     }
 
-    /// Sets or removes the rate that a decay limits a scope to.
-    pub(crate) fn set_rate(
+    /// Lists a scope and keeps it listed without usage, or no longer.
+    pub(crate) fn keep(
         &mut self,
         scope: &Scope,
-        rate: Option<Rate>,
-        members: &mut ProxyTable,
+        is_kept: bool,
+        members: &ProxyTable,
         bounds: ShareBounds<'_>,
         now: Time,
     ) {
-        let place = match rate {
-            Some(_) => self.list(scope, members, bounds, now),
-            None => self.indices.get(scope).copied(),
+        let place = match is_kept {
+            true => self.list(scope, members, bounds, now),
+            false => self.indices.get(scope).copied(),
         };
-        let listed = place.and_then(|place| self.get_mut(place));
-        let Some(listed) = listed.filter(|listed| listed.rate != rate) else { return };
-        listed.rate = rate;
-        listed.used = now;
-        for (_, member) in members.iter_mut() {
-            member.change_scope(scope);
+        if let Some(listed) = place.and_then(|place| self.get_mut(place)) {
+            (listed.is_kept, listed.used) = (is_kept, now);
         }
     }
 
@@ -238,6 +234,7 @@ impl ShareTable {
             return freed;
         }
         member.acknowledged = revision;
+        member.rows.acknowledge(revision);
         freed.unlisted = member.unlisted.acknowledge(revision);
         freed.unlisted |= member.fallback.acknowledge(revision);
         let reached = |(_, at): &(&Scope, &u64)| **at <= revision;
@@ -284,13 +281,6 @@ impl ShareTable {
             let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
             share.want = Want::AtMost(*part);
             listed.shares.insert(id, share);
-            // It may hold a rate that has ended.
-            if scope.section == SectionKind::Decay {
-                members.get_mut(id).change_scope(scope);
-            }
-        }
-        for listed in self.listed.iter().flatten().filter(|listed| listed.rate.is_some()) {
-            members.get_mut(id).change_scope(&listed.scope);
         }
         members.get_mut(id).active.extend(active);
         self.all_stale();
@@ -349,11 +339,10 @@ impl ShareTable {
     }
 
     /// What a proxy is granted of a scope.
-    pub(crate) fn grant_of(&self, id: u32, scope: &Scope) -> Grant {
-        let listed = self.indices.get(scope).and_then(|place| self.get(*place));
-        let Some(listed) = listed else { return Grant::default() };
-        let share = listed.shares.get(id).filter(|share| share.explicit);
-        Grant { part: share.map(|share| share.in_use.sent()), rate: listed.rate }
+    pub(crate) fn grant_of(&self, id: u32, scope: &Scope) -> Option<Share> {
+        let listed = self.indices.get(scope).and_then(|place| self.get(*place))?;
+        let share = listed.shares.get(id).filter(|share| share.explicit)?;
+        Some(share.in_use.sent())
     }
 
     /// Whether something is to be divided again.
@@ -393,7 +382,7 @@ impl ShareTable {
             shares.insert(id, ProxyShare::new(member.unlisted.clone(), false, now));
         }
         let least = least_part(bounds.rules, scope);
-        let listed = ListedScope { scope: scope.clone(), shares, least, rate: None, used: now };
+        let listed = ListedScope { scope: scope.clone(), shares, least, is_kept: false, used: now };
         let place = self.free.pop().unwrap_or_else(|| {
             self.listed.push(None);
             (self.listed.len() - 1) as ScopeIndex
@@ -513,7 +502,7 @@ impl ListedScope {
             let settled = share.in_use.is_settled() && unlisted.is_settled();
             settled && share.want == Want::Idle && share.in_use.most() == unlisted.most()
         };
-        self.rate.is_none() && self.shares.iter().all(same)
+        !self.is_kept && self.shares.iter().all(same)
     }
 }
 

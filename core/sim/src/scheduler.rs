@@ -187,6 +187,8 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     /// Applies a controller's grants of a pool.
     fn set_grants(&mut self, _pool: SharePool, _grants: &Grants, _now: Time) {}
+    /// Changes rows of entitlements, whose spans count from the origin of time.
+    fn set_rows(&mut self, _rows: Vec<(EntitlementId, Option<Entitlement>)>, _now: Time) {}
     /// The activity here of each rule on which others depend.
     fn parent_activity(&mut self, _now: Time) -> Vec<(Arc<str>, RuleActivity)> {
         Vec::new()
@@ -286,6 +288,10 @@ impl Scheduler for Dispatcher {
 
     fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
         Dispatcher::set_grants(self, pool, grants, now);
+    }
+
+    fn set_rows(&mut self, rows: Vec<(EntitlementId, Option<Entitlement>)>, now: Time) {
+        self.set_entitlements(rows, Time::ZERO, now);
     }
 
     fn parent_activity(&mut self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {

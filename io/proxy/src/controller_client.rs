@@ -3,7 +3,7 @@
 //! ```text
 //!   dispatchers ─ usage ─► ControllerSession ─ report ─► ReportSender ─ HTTP ─► controller
 //!        ▲                    │      ▲                   (two threads)           │
-//!        └────── grants ◄─────┘      └── assignment ◄─┐                          │
+//!        └─ grants, rows ◄────┘      └── assignment ◄─┐                          │
 //!   rules in force ◄──────── rules ◄──────────────────┴── ControllerReply ◄──────┘
 //! ```
 //!
@@ -377,6 +377,11 @@ impl ReportLoop {
                 gate.with_dispatcher(|d, now| d.set_grants(*pool, &grants, now));
                 changed = true;
             }
+            if let Some(rows) = session.poll_rows(now) {
+                tracing::debug!(target = &**name, rows = rows.len(), "entitlements changed");
+                gate.set_entitlements(rows);
+                changed = true;
+            }
             let SharePool::Target(id) = *pool else {
                 if let Some(remote) = session.poll_remote_parents(now) {
                     gate.with_dispatcher(|d, now| d.set_remote_activity(&remote, now));
@@ -401,7 +406,9 @@ impl ReportLoop {
         if code == ErrorCode::EpochSuperseded {
             // A later process had this name and has ended: a new epoch takes over its shares.
             self.epoch = unix_time_ns().max(self.epoch + 1);
-            self.sessions.clear();
+            for PoolSession { session, .. } in self.sessions.drain(..) {
+                self.server.gate.set_entitlements(session.end());
+            }
             self.usage.begin_epoch();
             self.rules = None;
         }

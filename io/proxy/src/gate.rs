@@ -14,7 +14,7 @@ use model::{
     Amount, Bytes, Direction, Grants, Identity, Lane, Nanos, OpKind, PathSet, Share, SharePool,
     TargetId, Time,
 };
-use rules::{RuleSet, WriteMode};
+use rules::{Entitlement, EntitlementId, RuleSet, WriteMode};
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
 use trace::Access;
@@ -415,6 +415,14 @@ impl Gate {
         match &mut self.queue().order {
             DispatchOrder::Scheduled(dispatcher) => Some(f(dispatcher, self.clock.now())),
             DispatchOrder::Arrival(_) => None,
+        }
+    }
+
+    /// Changes rows of entitlements, whose spans count from the start of the clock here.
+    pub(crate) fn set_entitlements(&self, rows: Vec<(EntitlementId, Option<Entitlement>)>) {
+        let refused = self.with_dispatcher(|d, now| d.set_entitlements(rows, Time::ZERO, now));
+        if let Some(refused) = refused.filter(|count| *count > 0) {
+            tracing::warn!(refused, "dropped entitlements: the table of the dispatcher is full");
         }
     }
 

@@ -6,3 +6,4 @@ mod decay;
 mod fleet;
 mod global;
 mod props;
+mod rows;

@@ -7,12 +7,12 @@ use crate::fleet::{Chance, Fleet, Weather};
 use model::Share;
 
 /// How many seeds are run.
-fn seeds() -> u64 {
+pub(crate) fn seeds() -> u64 {
     std::env::var("SLUICE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
 }
 
 /// What happens to a fleet by chance.
-fn trouble(fleet: &mut Fleet, chance: &mut Chance) {
+pub(crate) fn trouble(fleet: &mut Fleet, chance: &mut Chance) {
     let count = fleet.nodes.len() as u64;
     let node = chance.below(count) as usize;
     match chance.below(40) {
@@ -50,7 +50,7 @@ fn trouble(fleet: &mut Fleet, chance: &mut Chance) {
 }
 
 /// Ends all trouble.
-fn calm(fleet: &mut Fleet) {
+pub(crate) fn calm(fleet: &mut Fleet) {
     fleet.weather = Weather::default();
     if fleet.controller.is_none() {
         fleet.begin_controller();

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   another value ─► its meter, its branches, its classes        nothing moves
+//!   of a decay's key ─► the rate of the key's meter              nothing moves
 //!   begins, ends ──► the subjects that it concerns are classified again, what waits of them in
 //!                    order of arrival; a reservation: its branch comes or goes
 //! ```
@@ -52,7 +53,8 @@ impl Dispatcher {
     }
 
     fn apply_rows(&mut self, concerned: RowChanges) {
-        let RowChanges { moved, valued, weights } = concerned;
+        let RowChanges { moved, valued, weights, decays } = concerned;
+        decays.iter().for_each(|key| self.grant_meters_of(key));
         valued.into_iter().for_each(|id| self.set_row_value(id));
         for class in
             weights.iter().flat_map(|scope| self.classes_of(scope)).collect::<BTreeSet<_>>()

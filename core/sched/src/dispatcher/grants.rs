@@ -141,7 +141,7 @@ impl Dispatcher {
         self.lanes.set_part_of_dormant(index, key.target, part, self.now);
     }
 
-    fn grant_meters_of(&mut self, scope: &Scope) {
+    pub(super) fn grant_meters_of(&mut self, scope: &Scope) {
         for key in self.terms.meters_of(scope) {
             if let Some(meter) = self.meters.find(&key) {
                 self.grant_meter(meter);

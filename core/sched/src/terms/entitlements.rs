@@ -8,12 +8,13 @@
 //! ```
 //!
 //! A row is found by its narrowest condition, so a request looks at few. A change costs what it
-//! concerns: the subjects whose requests it may apply to.
+//! concerns: the subjects whose requests it may apply to. A limit of a key of a decay, and of
+//! nothing else, is the rate of the meter that the key has anyway.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Identity, JobId, MarkId, OpKind, Scope, Time};
+use model::{Identity, JobId, MarkId, OpKind, Rate, Scope, SectionKind, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 
 /// Rows by their numbers, and those that apply now by what they name.
@@ -66,6 +67,8 @@ pub(crate) struct RowChanges {
     pub(crate) valued: Vec<EntitlementId>,
     /// Scopes of weights that came, went or changed.
     pub(crate) weights: Vec<EntitlementScope>,
+    /// Keys of decays whose rate came, went or changed.
+    pub(crate) decays: Vec<Scope>,
 }
 
 impl Entitlements {
@@ -181,6 +184,16 @@ impl Entitlements {
         limits.sort_unstable_by_key(|(id, _)| *id);
         limits.truncate(Entitlement::LIMITS_MAX);
         limits
+    }
+
+    /// The rate that rows set for a key of a decay: of several the lowest.
+    pub(crate) fn decay_rate(&self, key: &Scope, in_bytes: bool) -> Option<Rate> {
+        let rows = self.by_class.get(key).into_iter().flatten().map(|id| &self.rows[id].row);
+        let rates = rows.filter(|row| decay_key(row).is_some()).filter_map(Entitlement::limit);
+        rates
+            .map(|limit| limit.rate)
+            .filter(|rate| rate.is_bytes() == in_bytes)
+            .min_by_key(|rate| rate.per_sec())
     }
 
     /// The row that gives the requests of a class their weight. `who` has the job and the user of
@@ -331,16 +344,28 @@ impl Marks {
 
 impl RowChanges {
     fn note_moved(&mut self, row: &Entitlement) {
+        if let Some(key) = decay_key(row) {
+            return self.decays.push(key.clone());
+        }
         let list = if row.weight().is_some() { &mut self.weights } else { &mut self.moved };
         list.push(row.scope().clone());
     }
 
     fn note_value(&mut self, id: EntitlementId, row: &Entitlement) {
-        match row.weight() {
-            Some(_) => self.weights.push(row.scope().clone()),
-            None => self.valued.push(id),
+        match (decay_key(row), row.weight()) {
+            (Some(key), _) => self.decays.push(key.clone()),
+            (None, Some(_)) => self.weights.push(row.scope().clone()),
+            (None, None) => self.valued.push(id),
         }
     }
+}
+
+/// The key of a decay whose rate a row sets, if it does.
+fn decay_key(row: &Entitlement) -> Option<&Scope> {
+    let class = row.scope().class.as_ref();
+    let key = class.filter(|class| class.section == SectionKind::Decay)?;
+    let only = EntitlementScope { class: Some(key.clone()), ..EntitlementScope::default() };
+    (row.limit().is_some() && *row.scope() == only).then_some(key)
 }
 
 /// How many marked directories a path may have.

@@ -1,5 +1,5 @@
-//! What a controller grants this proxy: a share of each limit, and the rates to which decays limit
-//! single keys; and of each target a share of its reservations and weights.
+//! What a controller grants this proxy: a share of each limit, and of each target a share of its
+//! reservations and weights.
 //!
 //! ```text
 //!   grants of limits ────► meters: rate · share                      what is owed and saved stays,
@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Grant, Grants, Rate, Scope, Share, SharePool, TargetId};
+use model::{Grants, Scope, Share, SharePool, TargetId};
 
 use crate::keys::{ClassKey, MeterKey};
 
@@ -28,14 +28,7 @@ pub(super) struct GrantTable {
 struct PoolGrants {
     proxies: u32,
     unlisted: Share,
-    listed: BTreeMap<Scope, Grant>,
-}
-
-/// The grant of one meter.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MeterGrant {
-    pub(super) part: Share,
-    pub(super) rate: Option<Rate>,
+    listed: BTreeMap<Scope, Share>,
 }
 
 impl Default for PoolGrants {
@@ -56,18 +49,11 @@ impl GrantTable {
     }
 
     pub(super) fn part_of_class(&self, key: &ClassKey) -> Share {
-        let pool = &self.targets[key.target.index()];
-        match pool.listed.is_empty() {
-            true => pool.unlisted,
-            false => pool.of(&key.scope()).part,
-        }
+        self.targets[key.target.index()].part_of(|| key.scope())
     }
 
-    pub(super) fn of_meter(&self, key: &MeterKey) -> MeterGrant {
-        match self.limits.listed.is_empty() {
-            true => MeterGrant { part: self.limits.unlisted, rate: None },
-            false => self.limits.of(&key.scope()),
-        }
+    pub(super) fn part_of_meter(&self, key: &MeterKey) -> Share {
+        self.limits.part_of(|| key.scope())
     }
 
     /// Takes a change in. Returns whether every class or meter of the pool is concerned, and not only
@@ -81,16 +67,18 @@ impl GrantTable {
 }
 
 impl PoolGrants {
-    fn of(&self, scope: &Scope) -> MeterGrant {
-        let Grant { part, rate } = self.listed.get(scope).copied().unwrap_or_default();
-        MeterGrant { part: part.unwrap_or(self.unlisted), rate }
+    fn part_of(&self, scope: impl FnOnce() -> Scope) -> Share {
+        match self.listed.is_empty() {
+            true => self.unlisted,
+            false => self.listed.get(&scope()).copied().unwrap_or(self.unlisted),
+        }
     }
 
     fn change(&mut self, grants: &Grants) -> bool {
-        for (scope, grant) in &grants.listed {
-            match grant.is_empty() {
-                true => self.listed.remove(scope),
-                false => self.listed.insert(scope.clone(), *grant),
+        for (scope, part) in &grants.listed {
+            match part {
+                None => self.listed.remove(scope),
+                Some(part) => self.listed.insert(scope.clone(), *part),
             };
         }
         let base = (grants.proxies.max(1), grants.unlisted);

@@ -197,7 +197,7 @@ impl Terms {
         let request = EntitledRequest { who, mark, target, class: &class.scope(), kind };
         for (id, limit) in self.entitlements.limits_for(request) {
             let key = MeterKey::of_row(id, limit.rate);
-            let part = self.grants.of_meter(&key).part;
+            let part = self.grants.part_of_meter(&key);
             meters.push(MeterTerms { limit, part, key });
         }
         self.entitlements.reservation_for(request)
@@ -303,7 +303,7 @@ impl Terms {
         let all = own.chain(meters).chain(decays);
         all.map(|(limit, key)| {
             let rate = self.rate_of(&key, limit.rate);
-            let part = self.grants.of_meter(&key).part;
+            let part = self.grants.part_of_meter(&key);
             MeterTerms { limit: Limit { rate, ..limit }, part, key }
         })
         .collect()
@@ -321,14 +321,20 @@ impl Terms {
     /// The rate and the share of a meter whose rate is `rate` now.
     pub(crate) fn pace_of(&self, key: &MeterKey, rate: Rate) -> (Rate, Share) {
         let written = key.limit_in(&self.rules).map(|limit| limit.rate);
-        (self.rate_of(key, written.unwrap_or(rate)), self.grants.of_meter(key).part)
+        (self.rate_of(key, written.unwrap_or(rate)), self.grants.part_of_meter(key))
     }
 
-    /// The rate of a meter for which a rate is written in the rules. What its parent leaves goes
-    /// before what is granted, and that before what is written.
+    /// The rate of a meter for which a rate is written in the rules: of a decay's what a row sets,
+    /// of a rule's what its parent leaves.
     fn rate_of(&self, key: &MeterKey, written: Rate) -> Rate {
-        let effective = key.rule().and_then(|rule| self.dependents.effective(rule));
-        effective.or(self.grants.of_meter(key).rate).unwrap_or(written)
+        let current = match &key.owner {
+            MeterOwner::Rule { name, .. } => self.dependents.effective(name),
+            MeterOwner::Decay { .. } if !self.entitlements.is_empty() => {
+                self.entitlements.decay_rate(&key.scope(), written.is_bytes())
+            }
+            MeterOwner::Decay { .. } | MeterOwner::Meter { .. } | MeterOwner::Row { .. } => None,
+        };
+        current.unwrap_or(written)
     }
 
     /// The keys of the meters of a scope.

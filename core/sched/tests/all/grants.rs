@@ -5,9 +5,12 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grant, Grants, KeyValue, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage, Share,
+    Amount, Grants, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage, Share,
 };
-use rules::{KeyField, Rule, RuleSet};
+use rules::{
+    Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Rule,
+    RuleSet,
+};
 use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;
@@ -24,7 +27,7 @@ fn percent(part: u64) -> Share {
 
 /// Parts of single rules; the others are at an equal part of `members`.
 fn granted(members: u32, listed: &[(&str, Share)]) -> Grants {
-    let listed = listed.iter().map(|(name, part)| (Scope::rule(name, &[]), Grant::part(*part)));
+    let listed = listed.iter().map(|(name, part)| (Scope::rule(name, &[]), Some(*part)));
     Grants { proxies: members, unlisted: Share::equal(members), listed: listed.collect() }
 }
 
@@ -47,8 +50,7 @@ fn a_limit_is_scaled_by_its_part_and_by_that_of_what_is_not_listed() {
     assert_near(&w.served(ms(30_000)), &[396, 4], 5);
     grant(&mut w.sched, &granted(2, &[("a", percent(50))]), w.now);
     assert_near(&w.served(ms(40_000)), &[200, 4], 5);
-    let gone =
-        Grants { listed: vec![(Scope::rule("b", &[]), Grant::default())], ..granted(4, &[]) };
+    let gone = Grants { listed: vec![(Scope::rule("b", &[]), None)], ..granted(4, &[]) };
     grant(&mut w.sched, &gone, w.now);
     assert_near(&w.served(ms(50_000)), &[200, 100], 5);
 }
@@ -131,7 +133,7 @@ fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
     };
     let mut w = world(vec![per_job]);
     let key = |job: &str| Scope::rule("jobs", &[KeyValue::Jobid(who(job).job)]);
-    let listed = vec![(key("io.1"), Grant::part(percent(75)))];
+    let listed = vec![(key("io.1"), Some(percent(75)))];
     grant(&mut w.sched, &Grants { proxies: 2, unlisted: percent(50), listed }, w.now);
     w.client("io.1", OpKind::Read, 1, 20);
     w.client("io.2", OpKind::Read, 1, 20);
@@ -144,7 +146,7 @@ fn a_meter_of_many_classes_is_divided_too() {
     let mut w = World::new(target(10, UNIT_NS), all);
     w.client("a", OpKind::Read, 1, 20);
     w.client("b", OpKind::Read, 1, 20);
-    let listed = vec![(Scope::meter("m", &[]), Grant::part(percent(10)))];
+    let listed = vec![(Scope::meter("m", &[]), Some(percent(10)))];
     grant(&mut w.sched, &Grants { proxies: 1, unlisted: Share::WHOLE, listed }, w.now);
     w.run(ms(5_000));
     assert_near(&w.served(ms(25_000)), &[60, 60], 4);
@@ -191,12 +193,9 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
     let free = w.served(ms(20_000));
     assert!(free.iter().all(|done| *done > 300), "{free:?}");
     let key = |job: &str| Scope::decay("ops", &[KeyValue::Jobid(who(job).job)]);
-    let held = |part, rate| Grants {
-        proxies: 2,
-        unlisted: percent(50),
-        listed: vec![(key("a"), Grant { part, rate: Rate::ops_per_sec(rate) })],
-    };
-    grant(&mut w.sched, &held(Some(percent(25)), 40), w.now);
+    let listed = vec![(key("a"), Some(percent(25)))];
+    grant(&mut w.sched, &Grants { proxies: 2, unlisted: percent(50), listed }, w.now);
+    limit_key(&mut w, 1, key("a"), Some(ops(40)));
     w.run(ms(21_000));
     let served = w.served(ms(31_000));
     assert!(served[0].abs_diff(100) <= 4, "a quarter of 40 a second: {served:?}");
@@ -205,10 +204,46 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
     let about = uses.iter().find(|(scope, _)| *scope == key("a")).expect("it is limited");
     assert!(about.1.waiting);
     assert!(uses.iter().all(|(scope, _)| *scope != key("b")), "there is nothing to divide");
-    grant(&mut w.sched, &held(None, 0), w.now);
+    limit_key(&mut w, 1, key("a"), None);
     w.run(ms(33_000));
     let free = w.served(ms(43_000));
     assert!(free.iter().all(|done| *done > 300), "{free:?}");
+}
+
+/// Puts or removes the row that limits a key of a decay.
+fn limit_key(w: &mut World, id: u64, key: Scope, rate: Option<Rate>) {
+    let scope = EntitlementScope { class: Some(key), ..EntitlementScope::default() };
+    let row = |rate| {
+        let grants = Grantable::Limit(rate, None);
+        Entitlement::new(scope, grants, KindSet::ALL, EntitlementSource::Decay).unwrap()
+    };
+    w.sched.set_entitlements(vec![(EntitlementId(id), rate.map(row))], w.now, w.now);
+}
+
+#[test]
+fn the_lowest_row_of_a_key_limits_it_and_rows_of_another_unit_or_key_do_not() {
+    let mut w = decayed("max = \"200ops/s\"\n");
+    w.client("a", OpKind::Getattr, 1, 20);
+    w.client("b", OpKind::Getattr, 1, 20);
+    let key = |job: &str| Scope::decay("ops", &[KeyValue::Jobid(who(job).job)]);
+    limit_key(&mut w, 1, key("a"), Some(ops(90)));
+    w.run(ms(10_000));
+    limit_key(&mut w, 2, key("a"), Some(ops(30)));
+    limit_key(&mut w, 3, key("a"), Rate::bytes_per_sec(1));
+    limit_key(&mut w, 4, Scope::decay("ops", &[]), Some(ops(1)));
+    w.run(ms(11_000));
+    assert_near(&w.served(ms(21_000)), &[300, 700], 20);
+    // Other values, and a row that begins to limit another key.
+    limit_key(&mut w, 2, key("a"), Some(ops(50)));
+    assert_near(&w.served(ms(31_000)), &[500, 500], 20);
+    limit_key(&mut w, 2, key("b"), Some(ops(10)));
+    assert_near(&w.served(ms(41_000)), &[900, 100], 20);
+    // A class that comes later has it, too.
+    limit_key(&mut w, 5, key("c"), Some(ops(20)));
+    w.client("c", OpKind::Getattr, 1, 20);
+    w.run(ms(42_000));
+    assert!(w.served(ms(52_000))[2].abs_diff(200) <= 4);
+    w.sched.check_invariants();
 }
 
 #[test]
@@ -284,10 +319,7 @@ fn without_grants_everything_is_as_the_rules_say() {
 fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
     let mut w = world(vec![rule("a", 2), rule("b", 1)]);
     // a asks at four servers, b at this one and one like it; at the other two a is alone.
-    let part = |rule: &str, percent_of| {
-        let grant = Grant::part(percent(percent_of));
-        (Scope::rule(rule, &[]), grant)
-    };
+    let part = |rule: &str, percent_of| (Scope::rule(rule, &[]), Some(percent(percent_of)));
     let listed = vec![part("a", 25), part("b", 50)];
     grant(&mut w.sched, &Grants { proxies: 4, unlisted: percent(25), listed }, w.now);
     w.client("a", OpKind::Getattr, 1, 20);

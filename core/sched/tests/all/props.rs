@@ -9,9 +9,7 @@ use std::sync::Arc;
 use crate::server::{
     T, UNIT_BYTES, World, grant, limit, ms, ops, rule, rules, shared, target, usage, who,
 };
-use model::{
-    Amount, Grant, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, Share, Time,
-};
+use model::{Amount, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use rules::{DependencyKind, Limit, LimitMode, Rule, RuleDependency, RuleSet};
@@ -228,8 +226,8 @@ impl Book {
                     None => Scope::meter("m", &[]),
                 };
                 // Now and then it is listed no longer.
-                let part = (percent <= 100).then(|| Grant::part(Share::ratio(percent, 100)));
-                let listed = vec![(scope, part.unwrap_or_default())];
+                let part = (percent <= 100).then(|| Share::ratio(percent, 100));
+                let listed = vec![(scope, part)];
                 let unlisted = Share::ratio(unlisted, 100);
                 grant(&mut self.sched, &Grants { proxies: members, unlisted, listed }, self.now);
             }
@@ -359,8 +357,8 @@ impl Book {
     /// Ends the load: everything that waits must come out.
     fn finish(&mut self) {
         // A class that is granted nothing would come out in years.
-        let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), Grant::default()));
-        let listed = all.chain([(Scope::meter("m", &[]), Grant::default())]).collect();
+        let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), None));
+        let listed = all.chain([(Scope::meter("m", &[]), None)]).collect();
         let whole = Grants { proxies: 1, unlisted: Share::WHOLE, listed };
         grant(&mut self.sched, &whole, self.now);
         loop {

@@ -2,7 +2,7 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grant, Grants, Lane, Nanos, OpKind, PathSet, Scope, Share, SharePool, TargetId, Time,
+    Amount, Grants, Lane, Nanos, OpKind, PathSet, Scope, Share, SharePool, TargetId, Time,
 };
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
@@ -128,7 +128,7 @@ fn a_meter_that_jobs_share_is_divided_over_targets_by_their_classes() {
 #[test]
 fn a_grant_of_a_target_concerns_its_weights_and_one_of_limits_every_target() {
     let part = |percent: u64, members: u32| {
-        let listed = vec![(Scope::rule("a", &[]), Grant::part(Share::ratio(percent, 100)))];
+        let listed = vec![(Scope::rule("a", &[]), Some(Share::ratio(percent, 100)))];
         Grants { proxies: members, unlisted: Share::equal(members), listed }
     };
     let mut pair = Pair::new(vec![rule("a", 1), rule("b", 1)], vec![]);

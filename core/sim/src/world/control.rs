@@ -4,7 +4,7 @@
 //! ```text
 //!   proxy: scheduler ─ usage, each 100 ms ─► ControllerSession ─ message ─► ShareAllocator
 //!             ▲    └─ totals ─► accounting.rs      │  ▲                           │
-//!             └──────────── grants ◄───────────────┘  └──── message ◄─────────────┘
+//!             └──────── grants, rows ◄─────────────┘  └──── message ◄─────────────┘
 //! ```
 //!
 //! Control messages are like others: they are lost, late and duplicated where the scenario says so.
@@ -275,6 +275,10 @@ impl World {
         for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
             if let Some(grants) = session.poll_grants(clock) {
                 own.sched.set_grants(pool.pool(), &grants, clock);
+                is_changed = true;
+            }
+            if let Some(rows) = session.poll_rows(clock) {
+                own.sched.set_rows(rows, clock);
                 is_changed = true;
             }
             let remote = (pool == SimPool::Limits).then(|| session.poll_remote_parents(clock));

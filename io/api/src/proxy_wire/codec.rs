@@ -14,10 +14,12 @@
 //! and the length of the body bounds their number. Queries and their replies, which people read too,
 //! are JSON within the message.
 
+mod rows;
+
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use model::{AccountSubject, Grant, Nanos, Rate, RuleActivity, Scope, ScopeUsage, Service, Share};
+use model::{AccountSubject, Nanos, RuleActivity, Scope, ScopeUsage, Service, Share};
 use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 use rustc_hash::FxHashMap;
 use serde::de::DeserializeOwned;
@@ -25,12 +27,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use usage::{UsageLine, UsageReport};
 
 use super::{ControllerReply, ProxyReport, RulesText};
-use crate::scope::{WireRate, WireScope, WrongMessage};
+use crate::scope::{WireScope, WrongMessage};
+use rows::{row_bytes, rows_of};
 
 /// The content type of a report.
 pub const REPORT_TYPE: &str = "application/vnd.sluice.report-5+postcard";
 /// The content type of a reply.
-pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-5+postcard";
+pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-6+postcard";
 
 /// Decodes reports. It keeps the scopes and subjects of recent ones by their bytes: a thousand
 /// proxies name the same ones each second. Only these names are locked, and not while a message is
@@ -148,7 +151,10 @@ struct AssignmentForm<'a> {
     unlisted: u32,
     fallback: u32,
     #[serde(borrow)]
-    grants: Vec<(Apart<'a>, Option<u32>, Option<WireRate>)>,
+    grants: Vec<(Apart<'a>, Option<u32>)>,
+    all_rows: bool,
+    #[serde(borrow)]
+    rows: Apart<'a>,
     #[serde(borrow)]
     remote_service: Vec<RemoteServiceForm<'a>>,
     #[serde(borrow)]
@@ -333,10 +339,9 @@ impl ControllerReply {
 
 impl AssignmentForm<'_> {
     fn assignment(self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
-        let grants = self.grants.iter().map(|(scope, share, rate)| {
-            let rate = rate.map(Rate::try_from).transpose()?;
-            Ok((scope_of(scope)?, Grant { part: share.map(part).transpose()?, rate }))
-        });
+        let grants = self.grants.iter();
+        let grants =
+            grants.map(|(scope, share)| Ok((scope_of(scope)?, share.map(part).transpose()?)));
         let remote = self.remote_service.iter().map(|(scope, all, own)| {
             Ok((scope_of(scope)?, RemoteService { total: total(*all), own: total(*own) }))
         });
@@ -353,6 +358,8 @@ impl AssignmentForm<'_> {
             unlisted: part(self.unlisted)?,
             fallback: part(self.fallback)?,
             grants: grants.collect::<Result<_, WrongMessage>>()?,
+            all_rows: self.all_rows,
+            rows: rows_of(&self.rows)?,
             remote_service: remote.collect::<Result<_, WrongMessage>>()?,
             parents: parents(&self.parents)?,
         })
@@ -444,8 +451,8 @@ fn usage_form(usage: &UsageReport) -> UsageForm<'static> {
 }
 
 fn assignment_form<'a>(target: &'a str, of: &'a Assignment) -> AssignmentForm<'a> {
-    let grant = |(scope, grant): &(Scope, Grant)| {
-        (scope_bytes(scope), grant.part.map(Share::billionths), grant.rate.map(WireRate::from))
+    let grant = |(scope, share): &(Scope, Option<Share>)| {
+        (scope_bytes(scope), share.map(Share::billionths))
     };
     let remote = |(scope, of): &(Scope, RemoteService)| {
         (scope_bytes(scope), total_form(of.total), total_form(of.own))
@@ -462,6 +469,8 @@ fn assignment_form<'a>(target: &'a str, of: &'a Assignment) -> AssignmentForm<'a
         unlisted: of.unlisted.billionths(),
         fallback: of.fallback.billionths(),
         grants: of.grants.iter().map(grant).collect(),
+        all_rows: of.all_rows,
+        rows: row_bytes(&of.rows),
         remote_service: of.remote_service.iter().map(remote).collect(),
         parents: parent_forms(&of.parents),
     }
@@ -537,7 +546,8 @@ const REPLIES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use model::{Identity, JobId, KeyValue, Nid, OpKind, PathSet};
+    use model::{Identity, JobId, KeyValue, KindSet, Nid, OpKind, PathSet, Rate};
+    use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
     use super::*;
     use crate::why::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
@@ -594,7 +604,10 @@ mod tests {
 
     fn reply() -> ControllerReply {
         let total = |generation| ServiceTotal { generation, cost: Nanos::new(9) };
-        let rate = Rate::bytes_per_sec(6_666_667);
+        let limited =
+            EntitlementScope { class: Some(Scope::decay("d", &[])), ..EntitlementScope::default() };
+        let grants = Grantable::Limit(Rate::bytes_per_sec(6_666_667).unwrap(), None);
+        let row = Entitlement::new(limited, grants, KindSet::ALL, EntitlementSource::Decay).ok();
         let assignment = Assignment {
             to: "a".into(),
             epoch: 1,
@@ -607,11 +620,9 @@ mod tests {
             proxies: 8,
             unlisted: Share::equal(3),
             fallback: Share::equal(7),
-            grants: vec![
-                (scope(), Grant { part: Some(Share::equal(3)), rate }),
-                (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
-                (Scope::meter("m", &[]), Grant::default()),
-            ],
+            grants: vec![(scope(), Some(Share::equal(3))), (Scope::meter("m", &[]), None)],
+            all_rows: true,
+            rows: vec![(EntitlementId(1), row), (EntitlementId(2), None)],
             remote_service: vec![(scope(), RemoteService { total: total(1), own: total(2) })],
             parents: vec![("a".into(), RuleActivity { ops_per_sec: 7, ..RuleActivity::NONE })],
         };
@@ -753,8 +764,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-5+postcard",)
+            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-6+postcard",)
         );
-        assert_eq!(sums, (10_690_147_117_334_683_998, 6_848_686_089_922_131_039));
+        assert_eq!(sums, (10_690_147_117_334_683_998, 10_567_432_315_068_641_933));
     }
 }

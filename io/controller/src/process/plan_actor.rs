@@ -366,7 +366,8 @@ impl PlanActor {
         let (term, revision) = waiting.reported.get(&place.0).copied().unwrap_or_default();
         // A proxy is registered by some calls, one right after the other.
         let registers = revision == 0 && order.number < REGISTERED;
-        let news = order.term != term || order.revision > revision || !order.grants.is_empty();
+        let has_changes = !order.grants.is_empty() || !order.rows.is_empty();
+        let news = order.term != term || order.revision > revision || has_changes;
         if news || registers {
             self.ready.insert(order.to.clone());
         }

@@ -22,6 +22,7 @@ use controller::{ControllerSettings, EtcdClient, StandbyController, StorePlace, 
 use http::{ApiClient, Endpoints};
 use model::{KeyValue, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::SessionSettings;
+use rules::{Entitlement, EntitlementId};
 use testkit::{Cluster, PATIENCE, TestFolder, account_subject, again, until};
 use usage::{UsageLine, UsageReport};
 
@@ -108,7 +109,7 @@ struct Proxy {
     now: Time,
     epoch: u64,
     sequence: u64,
-    held: BTreeMap<Scope, Rate>,
+    held: BTreeMap<EntitlementId, Entitlement>,
 }
 
 impl Proxy {
@@ -138,13 +139,18 @@ impl Proxy {
         for (_, assignment) in &order.targets {
             self.standing.receive(assignment, self.now);
         }
-        for (scope, grant) in self.standing.poll_grants(self.now).into_iter().flat_map(|g| g.listed)
-        {
-            match grant.rate {
-                Some(rate) => self.held.insert(scope, rate),
-                None => self.held.remove(&scope),
+        for (id, row) in self.standing.poll_rows(self.now).into_iter().flatten() {
+            match row {
+                Some(row) => self.held.insert(id, row),
+                None => self.held.remove(&id),
             };
         }
+    }
+
+    /// The rate to which a key of a decay is limited.
+    fn rate_of(&self, key: &Scope) -> Option<Rate> {
+        let row = self.held.values().find(|row| row.scope().class.as_ref() == Some(key))?;
+        row.limit().map(|limit| limit.rate)
     }
 }
 
@@ -196,7 +202,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     let floor = Rate::bytes_per_sec(MB).unwrap();
     until("the proxy is told", || {
         proxy.report(&both, 70 * MB);
-        proxy.held.get(&scope) == Some(&floor)
+        proxy.rate_of(&scope) == Some(floor)
     });
     // An event is shown when it is on disk.
     let mut told = Vec::new();
@@ -232,7 +238,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
         proxy.report(&both, 80 * MB);
         proxy.standing.is_assigned() && account(&both) == Some((80 * MB, "floor".into()))
     });
-    assert_eq!(proxy.held.get(&scope), Some(&floor), "he was never let go");
+    assert_eq!(proxy.rate_of(&scope), Some(floor), "he was never let go");
     let mut last = Vec::new();
     until("the second tells who leads", || {
         last = both.events("limit=1").map(|page| page.events).unwrap_or_default();

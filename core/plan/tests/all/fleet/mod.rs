@@ -14,8 +14,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Scope, ScopeUsage, Share, Time};
-use rules::RuleSet;
+use model::{Nanos, Rate, Scope, ScopeUsage, Share, Time};
+use rules::{Entitlement, EntitlementId, Grantable, RuleSet};
 use sluice_plan::{
     AllocatorSettings, Assignment, ControllerSession, ProxySnapshot, SessionSettings,
     ShareAllocator, ShareReport,
@@ -66,6 +66,8 @@ pub(crate) struct Node {
     pub(crate) ahead: i64,
     /// What is asked for of each scope, as a part of the whole.
     pub(crate) demand: BTreeMap<Scope, Share>,
+    /// What its dispatcher has of rows, with spans from the origin of its clock.
+    pub(crate) rows: BTreeMap<EntitlementId, Entitlement>,
     /// The most of it that was asked for since its last report.
     asked: BTreeMap<Scope, bool>,
 }
@@ -81,6 +83,12 @@ pub(crate) struct Fleet {
     pub(crate) standing: SessionSettings,
     /// Steps since the beginning.
     pub(crate) at: u64,
+    /// The rows that any controller has, with their begins and ends.
+    planned: BTreeMap<EntitlementId, (Entitlement, Time, Option<Time>)>,
+    /// The ends of all rows that there were, by their rates.
+    pub(crate) ends: BTreeMap<u64, Option<Time>>,
+    /// The rates of keys that decays limit.
+    pub(crate) rates: BTreeMap<Scope, Rate>,
     wires: BTreeMap<(u64, u64), (usize, Message)>,
     sent: u64,
 }
@@ -110,6 +118,9 @@ impl Fleet {
             rules: rules(),
             standing,
             at: 1_000,
+            planned: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            rates: BTreeMap::new(),
             wires: BTreeMap::new(),
             sent: 0,
         };
@@ -131,6 +142,7 @@ impl Fleet {
             mute: false,
             ahead: 0,
             demand: BTreeMap::new(),
+            rows: BTreeMap::new(),
             asked: BTreeMap::new(),
         });
     }
@@ -141,6 +153,7 @@ impl Fleet {
         node.epoch += 1;
         node.standing = ControllerSession::new(&node.name, node.epoch, self.standing, now);
         node.asked.clear();
+        node.rows.clear();
         node.up = true;
     }
 
@@ -149,7 +162,60 @@ impl Fleet {
         let settings = AllocatorSettings::default();
         let new =
             ShareAllocator::new(settings, self.term, &self.known, self.rules.clone(), self.now());
-        self.controller = Some(new);
+        let controller = self.controller.insert(new);
+        let now = Time::ZERO + Nanos::new(STEP.get() * self.at);
+        let left = |(row, begins, ends): &(Entitlement, Time, Option<Time>)| {
+            row.clone().during(begins.since(now), ends.map(|ends| ends.since(now))).ok()
+        };
+        let rows = self.planned.iter().map(|(id, planned)| (*id, left(planned)));
+        controller.set_rows(rows.collect(), now);
+        for (key, rate) in &self.rates {
+            controller.set_rate(key, Some(*rate), now);
+        }
+    }
+
+    /// Changes rows, also of later controllers.
+    pub(crate) fn set_rows(&mut self, changes: Vec<(EntitlementId, Option<Entitlement>)>) {
+        let now = self.now();
+        for (id, row) in &changes {
+            self.planned.remove(id);
+            let Some(row) = row else { continue };
+            let ends = row.until().map(|until| now + until);
+            self.planned.insert(*id, (row.clone(), now + row.from(), ends));
+            if let Grantable::Reservation(rate) = row.grants() {
+                self.ends.insert(rate.per_sec(), ends);
+            }
+        }
+        if let Some(controller) = &mut self.controller {
+            assert_eq!(controller.set_rows(changes, now), 0);
+        }
+    }
+
+    /// Limits a key of a decay, also at later controllers.
+    pub(crate) fn set_rate(&mut self, key: &Scope, rate: Option<Rate>) {
+        match rate {
+            Some(rate) => self.rates.insert(key.clone(), rate),
+            None => self.rates.remove(key),
+        };
+        let now = self.now();
+        if let Some(controller) = &mut self.controller {
+            controller.set_rate(key, rate, now);
+        }
+    }
+
+    /// The rows that have not ended, with their begins and ends.
+    pub(crate) fn live_rows(
+        &self,
+    ) -> impl Iterator<Item = (EntitlementId, &(Entitlement, Time, Option<Time>))> {
+        let now = self.now();
+        let live = move |ends: Option<Time>| ends.is_none_or(|ends| now < ends);
+        let rows = self.planned.iter().filter(move |(_, (_, _, ends))| live(*ends));
+        rows.map(|(id, row)| (*id, row))
+    }
+
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -193,6 +259,12 @@ impl Fleet {
                 continue;
             }
             own.standing.poll_grants(now);
+            for (id, row) in own.standing.poll_rows(now).unwrap_or_default() {
+                match row {
+                    Some(row) => own.rows.insert(id, row),
+                    None => own.rows.remove(&id),
+                };
+            }
             for (scope, demand) in &own.demand {
                 *own.asked.entry(scope.clone()).or_default() |=
                     own.standing.part_of(scope) < *demand;

@@ -1,0 +1,144 @@
+//! Rows of entitlements: whatever happens to messages, proxies and controllers, a row never applies
+//! beyond its end, and afterwards each proxy has the rows that it is to have.
+//!
+//! `SLUICE_SEEDS` sets the number of seeds; a failure names its seed.
+
+use std::collections::BTreeMap;
+
+use crate::fleet::{Chance, Fleet};
+use crate::props::{calm, seeds, trouble};
+use model::{JobId, KeyValue, KindSet, Nanos, Rate, Scope, Time};
+use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
+
+/// A row of a job; its rate tells it from all others.
+fn row(chance: &mut Chance, rate: u64) -> Entitlement {
+    let job = JobId::new(&format!("dd.{}", chance.below(5)));
+    let scope = EntitlementScope { job, ..EntitlementScope::default() };
+    let grants = Grantable::Reservation(Rate::ops_per_sec(rate).unwrap());
+    let source = match chance.below(2) {
+        0 => EntitlementSource::Reservation,
+        _ => EntitlementSource::Operator,
+    };
+    let row = Entitlement::new(scope, grants, KindSet::ALL, source).unwrap();
+    let from = if chance.percent(50) { 0 } else { chance.below(20_000) };
+    let until = chance.percent(70).then(|| Nanos::from_millis(from + 1 + chance.below(60_000)));
+    row.during(Nanos::from_millis(from), until).unwrap()
+}
+
+/// Changes rows by chance, several at once.
+fn change(fleet: &mut Fleet, chance: &mut Chance, next: &mut u64) {
+    let mut changes = Vec::new();
+    for _ in 0..chance.below(6) {
+        *next += 1;
+        let id = EntitlementId(chance.below(12));
+        let new = chance.percent(70).then(|| row(chance, *next));
+        changes.push((id, new));
+    }
+    fleet.set_rows(changes);
+    if chance.percent(30) {
+        *next += 1;
+        let key = Scope::decay("d", &[KeyValue::Uid(chance.below(4) as u32)]);
+        let rate = if chance.percent(70) { Rate::ops_per_sec(*next) } else { None };
+        fleet.set_rate(&key, rate);
+    }
+}
+
+/// The span of a row by its proxy's clock: from and until.
+fn span(row: &Entitlement) -> (Time, Option<Time>) {
+    (Time::ZERO + row.from(), row.until().map(|until| Time::ZERO + until))
+}
+
+fn applies(row: &Entitlement, now: Time) -> bool {
+    let (from, until) = span(row);
+    from <= now && until.is_none_or(|until| now < until)
+}
+
+fn rate(row: &Entitlement) -> u64 {
+    match row.grants() {
+        Grantable::Reservation(rate) | Grantable::Limit(rate, _) => rate.per_sec(),
+        Grantable::Weight(_) => unreachable!("there are no weights here"),
+    }
+}
+
+/// Panics if a row applies at a proxy after its end.
+fn check_ends(fleet: &Fleet, seed: u64) {
+    let now = fleet.now();
+    for node in fleet.nodes.iter().filter(|node| node.up) {
+        for (id, row) in node.rows.iter().filter(|(_, row)| applies(row, now)) {
+            let ends = fleet.ends.get(&rate(row)).copied().flatten();
+            assert!(ends.is_none_or(|ends| now < ends), "seed {seed}, {id:?} at {now:?}: {row:?}");
+        }
+    }
+}
+
+/// Panics if proxies have other rows than the controller, or have them for too short a time.
+fn check_same(fleet: &Fleet, seed: u64) {
+    let now = fleet.now();
+    let decays: BTreeMap<_, _> =
+        fleet.rates.iter().map(|(key, rate)| (key.clone(), rate.per_sec())).collect();
+    for node in &fleet.nodes {
+        let is_decay = |row: &&Entitlement| row.source() == EntitlementSource::Decay;
+        let limited = node.rows.values().filter(is_decay);
+        let limited: BTreeMap<_, _> =
+            limited.map(|row| (row.scope().class.clone().unwrap(), rate(row))).collect();
+        assert_eq!(limited, decays, "seed {seed}, {}", node.name);
+        let planned: BTreeMap<_, _> = fleet.live_rows().collect();
+        let others = node.rows.iter().filter(|(_, row)| !is_decay(row));
+        for (id, row) in others.filter(|(_, row)| span(row).1.is_none_or(|until| now < until)) {
+            let (of, begins, ends) = planned.get(id).expect("the controller has it, too");
+            let (from, until) = span(row);
+            assert_eq!(rate(row), rate(of), "seed {seed}, {}: {id:?}", node.name);
+            assert!(from <= now.max(*begins), "seed {seed}");
+            let is_near = match (until, ends) {
+                (Some(until), Some(ends)) => until <= *ends && ends.since(until) <= TRAVEL_MAX,
+                (until, ends) => until.is_none() && ends.is_none(),
+            };
+            assert!(is_near, "seed {seed}, {id:?}: until {until:?}, not {ends:?}");
+        }
+        for (id, (_, _, ends)) in planned {
+            let may_have_ended = ends.is_some_and(|ends| ends.since(now) <= TRAVEL_MAX);
+            let is_known = node.rows.contains_key(&id);
+            assert!(may_have_ended || is_known, "seed {seed}, {}: {id:?} is missing", node.name);
+        }
+    }
+}
+
+#[test]
+fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_over() {
+    for seed in 1..=seeds() {
+        let mut chance = Chance(seed * 104_729);
+        let mut fleet = Fleet::new(1 + chance.below(4) as usize, seed);
+        let mut next = 0;
+        for _ in 0..100 {
+            trouble(&mut fleet, &mut chance);
+            // A row ends by the clocks of both sides: none may run ahead or back.
+            fleet.nodes.iter_mut().for_each(|node| node.ahead = 0);
+            change(&mut fleet, &mut chance, &mut next);
+            fleet.run(1 + chance.below(200), |fleet| check_ends(fleet, seed));
+        }
+        calm(&mut fleet);
+        fleet.run(2_500, |fleet| check_ends(fleet, seed));
+        check_same(&fleet, seed);
+        for _ in 0..5 {
+            change(&mut fleet, &mut chance, &mut next);
+            fleet.run(30, |fleet| check_ends(fleet, seed));
+            check_same(&fleet, seed);
+        }
+    }
+}
+
+#[test]
+fn many_changes_within_a_tick_are_one_message() {
+    let mut fleet = Fleet::new(2, 5);
+    fleet.secs(20);
+    let (before, mut chance) = (fleet.sent(), Chance(3));
+    let changes = (0..100).map(|id| (EntitlementId(id), Some(row(&mut chance, 1 + id))));
+    fleet.set_rows(changes.collect());
+    fleet.run(5, |_| {});
+    assert!(fleet.nodes.iter().all(|node| node.rows.len() == 100));
+    // To each of both an assignment, its acknowledgement, and what follows on that.
+    assert!(fleet.sent() - before <= 6, "{} messages", fleet.sent() - before);
+}
+
+/// How long a report may travel here: 5 s by the weather, and a second.
+const TRAVEL_MAX: Nanos = Nanos::from_secs(6);
