@@ -128,6 +128,25 @@ fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_o
 }
 
 #[test]
+fn rows_that_the_next_controller_does_not_have_end() {
+    let mut fleet = Fleet::new(2, 5);
+    fleet.secs(20);
+    let mut chance = Chance(3);
+    let lasting = row(&mut chance, 1).during(Nanos::ZERO, None).unwrap();
+    fleet.set_rows(vec![(EntitlementId(1), Some(lasting.clone()))]);
+    fleet.set_rate(&Scope::decay("d", &[]), Rate::ops_per_sec(2));
+    fleet.secs(1);
+    fleet.begin_controller();
+    fleet.run(50, |fleet| assert!(fleet.nodes.iter().all(|node| node.rows.len() == 2)));
+    fleet.controller = None;
+    fleet.set_rows(vec![(EntitlementId(1), None)]);
+    fleet.set_rate(&Scope::decay("d", &[]), None);
+    fleet.begin_controller();
+    fleet.secs(5);
+    assert!(fleet.nodes.iter().all(|node| node.rows.is_empty()));
+}
+
+#[test]
 fn many_changes_within_a_tick_are_one_message() {
     let mut fleet = Fleet::new(2, 5);
     fleet.secs(20);
