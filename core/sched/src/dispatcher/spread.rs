@@ -68,6 +68,8 @@ pub(super) const SLICE: usize = 1_024;
 /// Units of a classification; each 8 sections of the rules are one more.
 const CLASSIFICATION: usize = 10;
 const SECTIONS_A_UNIT: usize = 8;
+/// The most requests that a call which found them visits.
+const AT_ONCE_MAX: usize = 32;
 /// Units of a request that moves to another queue.
 const MOVE: usize = 12;
 
@@ -145,11 +147,14 @@ impl Dispatcher {
         self.change = Some(change);
     }
 
-    /// Visits waiting requests, by number of arrival, whose classifications were dropped.
+    /// Visits waiting requests, by number of arrival, whose classifications were dropped: at once, or
+    /// with the next polls, if there are more than a call that found them should visit.
     pub(super) fn visit_all(&mut self, waiting: impl Iterator<Item = (u64, RequestIndex)>) {
         let change = self.change.get_or_insert_with(SpreadingChange::of_requests);
         change.waiting.extend(waiting.map(Reverse));
-        self.spread_change();
+        if change.waiting.len() <= AT_ONCE_MAX {
+            self.spread_change();
+        }
     }
 
     /// Visits the next place. Returns the units of work; `None` behind the last place of a phase.
