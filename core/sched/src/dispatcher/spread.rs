@@ -140,7 +140,9 @@ impl Dispatcher {
                 Some(units) => left = left.saturating_sub(units),
                 None if change.begin_next_phase() => {}
                 // Parents of other rules that had no place while those that are gone had theirs.
-                None if self.terms.settle_dependents() => change.phase = ChangePhase::Classes,
+                None if self.terms.settle_dependents() => {
+                    (change.phase, change.place) = (ChangePhase::Classes, 0);
+                }
                 None => return,
             }
         }

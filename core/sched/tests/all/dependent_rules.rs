@@ -3,8 +3,9 @@
 //! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
 
 use crate::server::*;
-use model::{Nanos, OpKind, RuleActivity};
+use model::{Amount, Lane, Nanos, OpKind, PathSet, RuleActivity};
 use rules::{DependencyKind, Rule, RuleDependency};
+use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -152,4 +153,35 @@ fn what_a_parent_has_at_other_proxies_counts_as_what_it_has_here() {
     assert!(w.sched.poll_dispatch(w.now).is_none());
     assert_eq!(effective(&w, "c"), 60, "200 ms when it was told, and 400 since");
     assert_eq!(w.sched.parent_activity(w.now)[0].1.bytes_per_sec, 0);
+}
+
+/// Forty parents give way to forty others, so that some of these have no bit until the change is
+/// everywhere.
+#[test]
+fn requests_of_parents_that_replace_others_are_counted() {
+    let set = |name: &str| {
+        let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(500) };
+        let all = (0..40).flat_map(|i| {
+            let parent = format!("{name}{i}");
+            let child = child(&format!("c{i}"), 20, &parent, gate, 5);
+            [Rule { name: parent, ..rule(&format!("j{i}"), 1) }, child]
+        });
+        rules(all.collect(), vec![])
+    };
+    let mut sched = Dispatcher::new([target(1, UNIT_NS)], set("a"));
+    for i in 0..40 {
+        let subject = sched.subject(T, &who(&format!("j{i}")), PathSet::default());
+        for token in 0..3 {
+            let (kind, amount, lane) = (OpKind::Read, Amount::new(UNIT_BYTES, 1), Lane::Device);
+            sched.enqueue(Arrival { subject, kind, amount, lane, token }, ms(0));
+        }
+    }
+    sched.set_rules(set("b"), ms(0));
+    while sched.next_deadline() == Some(ms(0)) {
+        sched.poll_dispatch(ms(0));
+    }
+    sched.check_invariants();
+    let parents = sched.parent_activity(ms(0));
+    let busy = parents.iter().filter(|(name, of)| name.starts_with('b') && of.idle.is_none());
+    assert_eq!(busy.count(), 40, "{parents:?}");
 }
