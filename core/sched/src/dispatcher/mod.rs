@@ -59,9 +59,10 @@ pub struct Arrival {
 /// The scheduler of all targets of a proxy: it picks the next request to perform. Targets have lanes
 /// of their own; a limit is one over all of them.
 ///
-/// The calls are O(log n) in classes and meters, but for `set_target` and the reports; `set_rules`
-/// is O(rules), and spreads over the polls that follow: a call moves one head for each meter that fell due since the last one, at
-/// most 64 more of each meter that has saved its burst, and sends at most 64 back in line.
+/// The calls are O(log n) in classes and meters, but for `set_target`, the reports, and `set_rules`
+/// and `set_entitlements`, whose work spreads over the polls that follow. A call moves one head for
+/// each meter that fell due since the last one, at most 64 more of each meter that has saved its
+/// burst, and sends at most 64 back in line.
 /// What waits is bounded by what the caller enqueues: sessions bound their requests.
 /// Unused classes, meters and subjects are kept up to a constant number.
 #[derive(Debug)]
