@@ -175,6 +175,10 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
+    /// Whether some requests still wait as rules before the last change had it.
+    fn is_spreading(&self) -> bool {
+        false
+    }
     /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from now.
     fn set_entitlements(&mut self, _rows: EntitlementChanges, _now: Time) {}
     fn charge_remote_service(
@@ -264,6 +268,10 @@ impl Scheduler for Dispatcher {
 
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
         Dispatcher::set_rules(self, rules, now);
+    }
+
+    fn is_spreading(&self) -> bool {
+        Dispatcher::is_spreading(self)
     }
 
     fn charge_remote_service(

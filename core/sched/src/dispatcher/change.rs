@@ -42,6 +42,12 @@ impl Dispatcher {
         self.finish_call();
     }
 
+    /// Whether a change of rules or of rows is not everywhere yet: some requests still wait in the
+    /// classes that they had before.
+    pub fn is_spreading(&self) -> bool {
+        self.change.is_some()
+    }
+
     /// Sets the work that one call spends on a change of rules, in units of about 0.3 µs, at least
     /// one: for tests. A call may spend a classification more.
     #[doc(hidden)]

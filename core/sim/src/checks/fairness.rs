@@ -72,6 +72,18 @@ impl Fairness {
         self.classes.clear();
     }
 
+    /// Counts W again from zero of every pair, with what classes may begin with: what is dispatched
+    /// now may have had another class or weight.
+    pub(super) fn unlevel(&mut self) {
+        for one in 0..self.classes.len() {
+            for other in 0..self.classes[one].pairs.len() {
+                let pair = WaitingPair::new(&self.classes[one], &self.classes[other], false);
+                let known = &mut self.classes[one].pairs[other];
+                *known = known.map(|_| pair);
+            }
+        }
+    }
+
     pub(super) fn is_off(&self) -> bool {
         self.off
     }

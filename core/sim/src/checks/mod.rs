@@ -63,11 +63,10 @@ struct ProxyChecks {
     paid: BTreeSet<u64>,
     /// The last number that each class dispatched, by queue.
     order: Vec<[u64; QUEUES]>,
-    /// The greatest number that arrived, that arrived before the rules changed last, and how many
-    /// requests waited then.
+    /// The greatest number that arrived, and that arrived before a change had spread that took
+    /// several calls.
     arrived: u64,
-    before_change: u64,
-    at_change: usize,
+    before_spread: u64,
     windows: Windows,
     fairness: Fairness,
     quiets: u64,
@@ -75,8 +74,6 @@ struct ProxyChecks {
 
 /// How many polls there are between two full checks.
 const CHECK_EVERY: u64 = 1 << 16;
-/// Waiting requests that a change of rules reaches in one call.
-const AT_ONCE_MAX: usize = 32;
 
 impl InvariantChecks {
     pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> InvariantChecks {
@@ -121,16 +118,19 @@ impl InvariantChecks {
         watch.count_arrival(r, &belongs, now);
     }
 
-    /// Checks a dispatched request; returns what is wrong.
+    /// Checks a request that was dispatched, perhaps while a change of rules spreads; returns what is
+    /// wrong.
     pub(crate) fn dispatched(
         &mut self,
         r: &SimRequest,
         identity: u32,
         owner: &SimOwner,
         chosen: SimDispatch,
+        spreading: bool,
         now: Time,
     ) -> Option<String> {
         let watch = &mut self.proxies[r.proxy as usize];
+        watch.note_spreading(spreading);
         let wrong_slots = watch.use_slots(r, chosen, self.policy);
         if !self.policy.is_ours() {
             return wrong_slots;
@@ -149,7 +149,7 @@ impl InvariantChecks {
         wrong_slots
             .or(broken)
             .or_else(|| watch.check_order(r, &belongs))
-            .or_else(|| watch.check_fairness(r, &belongs))
+            .or_else(|| watch.check_fairness(r, &belongs, spreading))
     }
 
     /// Counts a request that has left the target.
@@ -219,14 +219,18 @@ impl InvariantChecks {
         self.proxies[proxy as usize].windows.clock_jumped(stands_until, now);
     }
 
-    /// Adopts other rules, in force everywhere. Each waiting request has to be passed to
-    /// [`InvariantChecks::arrived`] again, in order of arrival.
-    pub(crate) fn rules_changed(&mut self, rules: Arc<RuleSet>) {
+    /// Adopts other rules, in force everywhere but for what `spreading` says of each proxy. Each
+    /// waiting request has to be passed to [`InvariantChecks::arrived`] again, in order of arrival.
+    pub(crate) fn rules_changed(
+        &mut self,
+        rules: Arc<RuleSet>,
+        spreading: impl Iterator<Item = bool>,
+    ) {
         self.known.set_rules(rules);
         self.whole.iter_mut().for_each(|whole| whole.restart(true));
-        for watch in &mut self.proxies {
+        for (watch, spreads) in self.proxies.iter_mut().zip(spreading) {
             watch.order.clear();
-            (watch.before_change, watch.at_change) = (watch.arrived, 0);
+            watch.note_spreading(spreads);
             watch.waiting = WaitingRequests::default();
             watch.windows.restart(true);
             watch.fairness.restart();
@@ -248,8 +252,7 @@ impl ProxyChecks {
             paid: BTreeSet::new(),
             order: Vec::new(),
             arrived: 0,
-            before_change: 0,
-            at_change: 0,
+            before_spread: 0,
             windows: Windows::of_proxy(divides),
             quiets: 0,
         }
@@ -280,7 +283,6 @@ impl ProxyChecks {
         let (cost, slots) = (self.cost(r), self.slots(r));
         self.waiting.join(belongs, r, slots, self.paid.contains(&r.number));
         self.windows.waits(belongs, r, true, now);
-        self.at_change += usize::from(r.number <= self.before_change);
         self.arrived = self.arrived.max(r.number);
         match r.lane {
             Lane::Device if r.kind.never_delayed() => self.fairness.urgent(belongs, cost),
@@ -289,12 +291,23 @@ impl ProxyChecks {
         }
     }
 
-    fn check_fairness(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
+    fn check_fairness(
+        &mut self,
+        r: &SimRequest,
+        belongs: &ClassOf,
+        spreading: bool,
+    ) -> Option<String> {
         if r.lane != Lane::Device || r.kind.never_delayed() {
             return None;
         }
         let cost = self.cost(r);
-        self.fairness.dispatched(belongs, cost, &self.target)
+        let wrong = self.fairness.dispatched(belongs, cost, &self.target);
+        if spreading {
+            // It may have been served for the class in which it waited before.
+            self.fairness.unlevel();
+            return None;
+        }
+        wrong
     }
 
     fn use_slots(&mut self, r: &SimRequest, chosen: SimDispatch, policy: Policy) -> Option<String> {
@@ -310,9 +323,17 @@ impl ProxyChecks {
         })
     }
 
+    fn note_spreading(&mut self, spreads: bool) {
+        if spreads {
+            self.before_spread = self.arrived;
+        }
+    }
+
     /// Checks first in, first out within a class and direction.
     fn check_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
-        if r.kind.never_delayed() {
+        // Requests that missed return in the order in which their tries ended. One that waited or
+        // arrived while a change spread may have moved when later ones had been dispatched.
+        if r.kind.never_delayed() || r.returned || r.number <= self.before_spread {
             return None;
         }
         let class = belongs.class as usize;
@@ -320,14 +341,6 @@ impl ProxyChecks {
             self.order.resize(class + 1, [0; QUEUES]);
         }
         let last = &mut self.order[class][queue_of(r)];
-        if r.returned {
-            // Requests that missed return in the order in which their tries ended.
-            return None;
-        }
-        if r.number <= self.before_change && self.at_change > AT_ONCE_MAX {
-            // It may have moved there when later ones of that class had been dispatched.
-            return None;
-        }
         let before = std::mem::replace(last, r.number);
         (before > r.number)
             .then(|| format!("request {} of class {class} was dispatched after {before}", r.number))

@@ -145,7 +145,8 @@ impl World {
             self.touch(proxy as u32);
         }
         if let Some(checks) = &mut self.checks {
-            checks.rules_changed(self.rules.clone());
+            let spreading = self.proxies.iter().map(|own| own.sched.is_spreading());
+            checks.rules_changed(self.rules.clone(), spreading);
             let mut queued: Vec<_> =
                 self.requests.iter().filter(|r| r.state == WorldState::Queued).collect();
             queued.sort_by_key(|r| r.number);

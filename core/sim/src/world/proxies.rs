@@ -178,7 +178,8 @@ impl World {
         let identity = self.clients[client as usize].identity;
         if let Some(checks) = &mut self.checks {
             let owner = &self.identities[identity as usize];
-            let found = checks.dispatched(&r, identity, owner, chosen, self.now);
+            let spreading = self.proxies[proxy as usize].sched.is_spreading();
+            let found = checks.dispatched(&r, identity, owner, chosen, spreading, self.now);
             if let Some(what) = found {
                 self.violate(what);
             }
