@@ -47,8 +47,9 @@ pub struct SessionSettings {
     /// How often an idle proxy reports; well below the controller's
     /// `unreachable_after`.
     pub idle_report_interval: Nanos,
-    /// The share of everything if no controller answered within `lease` of the start. Until then
-    /// limited requests wait, since other proxies may be giving all of it.
+    /// The most of everything if no controller assigned a share within `lease` of the start; an
+    /// equal share if one said how many proxies there are. Until then limited requests wait, since
+    /// other proxies may be giving all of it.
     pub share_without_controller: Share,
 }
 
@@ -67,6 +68,8 @@ pub struct ControllerSession {
     proxies: u32,
     unlisted: Share,
     fallback: Option<Share>,
+    /// How many proxies there are, as was last said; one if nothing was.
+    heard: u32,
     listed: BTreeMap<Scope, Share>,
     rows: SessionRows,
     /// Reports that may be answered, with when they were sent by either clock.
@@ -148,6 +151,7 @@ impl ControllerSession {
             proxies: 1,
             unlisted: Share::ZERO,
             fallback: None,
+            heard: 1,
             listed: BTreeMap::new(),
             rows: SessionRows::default(),
             sent: VecDeque::new(),
@@ -236,6 +240,7 @@ impl ControllerSession {
         if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
             return false;
         }
+        self.heard = order.proxies.max(1);
         let joins = order.term > self.term;
         if joins {
             // The proxy keeps what it holds, and names it in its next report.
@@ -445,7 +450,8 @@ impl ControllerSession {
     }
 
     fn fallback(&self) -> Share {
-        self.fallback.unwrap_or(self.settings.share_without_controller)
+        let equal = Share::equal(self.heard);
+        self.fallback.unwrap_or(self.settings.share_without_controller.min(equal))
     }
 
     fn effective_part(&self, ordered: Share) -> Share {
@@ -522,6 +528,22 @@ mod tests {
         }
         let grants = (10..13).find_map(|second| standing.poll_grants(secs(second)));
         assert_eq!(grants.unwrap().unlisted, Share::WHOLE);
+    }
+
+    #[test]
+    fn a_new_member_that_only_heard_of_others_gives_an_equal_share_when_the_controller_is_gone() {
+        let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
+        standing.report(Some(vec![]), Time::ZERO);
+        let learning = Assignment {
+            learning: true,
+            revision: 0,
+            proxies: 4,
+            ..order(&standing, 0, 0, (0, 0))
+        };
+        standing.receive(&learning, Time::ZERO);
+        assert_eq!(standing.poll_grants(Time::ZERO).unwrap().unlisted, Share::ZERO);
+        let grants = (1..13).find_map(|second| standing.poll_grants(secs(second)));
+        assert_eq!(grants.unwrap().unlisted, Share::ratio(1, 4));
     }
 
     /// A row of that source for a span in milliseconds.

@@ -15,7 +15,8 @@ use http::{ApiClient, ClientError, Endpoint};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
-    BLOCK, LIMIT, Reader, api_of, assert_limited, limited, part_at, proxy, proxy_with, settled, sum,
+    BLOCK, LIMIT, Reader, all_is_given, api_of, assert_limited, limited, part_at, proxy,
+    proxy_with, sum,
 };
 use model::Time;
 use plan::{ControllerSession, SessionSettings};
@@ -29,19 +30,14 @@ fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
     client.set_rules(&limited(LIMIT)).unwrap();
     let proxies = ["a", "b", "c"].map(|node| proxy("one-limit", node, &controller.url));
     let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
-    until("the parts are settled", || settled(&client));
-    let parts = || proxies.each_ref().map(part_at);
-    // All of it is given to somebody, and everybody who works has some.
-    let whole =
-        |parts: [u64; 3]| (999_999_000..=1_000_000_000).contains(&parts.iter().sum::<u64>());
-    until("all of it is given", || whole(parts()) && parts().iter().all(|part| *part > 0));
+    until("all of it is given", || all_is_given(&proxies));
     assert_limited(&readers, "all three");
 
     // Two of them rest: the third has their parts soon, and no more than those.
     let [_, b, c] = &mut readers[..] else { unreachable!("three") };
     b.stop();
     c.stop();
-    until("parts that rest have moved", || parts()[0] > 950_000_000);
+    until("parts that rest have moved", || part_at(&proxies[0]) > 950_000_000);
     assert_limited(&readers, "one of them");
 }
 
@@ -82,7 +78,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
     let rules = client.set_rules(&limited(LIMIT)).unwrap();
     let proxies = ["a", "b", "c"].map(|node| proxy("killed", node, &controller.url));
     let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
-    until("the parts are settled", || settled(&client));
+    until("all of it is given", || all_is_given(&proxies));
     until("usage was counted", || !client.usage("by=job").unwrap().rows.is_empty());
     let term = client.controller_status().unwrap().term;
     controller.kill();
@@ -103,8 +99,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
         proxies.len() == 3
             && proxies.iter().all(|p| !p.unreachable && p.fallback > 0 && p.acknowledged == p.sent)
     });
-    let parts = || proxies.iter().map(part_at).sum::<u64>();
-    until("all of it is given again", || (999_999_000..=1_000_000_000).contains(&parts()));
+    until("all of it is given again", || all_is_given(&proxies));
     assert_limited(&readers, "with another controller");
     readers.iter_mut().for_each(Reader::stop);
     let expected = sum(&readers);

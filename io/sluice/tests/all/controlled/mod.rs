@@ -135,8 +135,10 @@ pub(crate) fn part_at(proxy: &Proxy) -> u64 {
     all.filter(|limit| limit.name == "jobs").map(|limit| limit.share_ppb.into()).next().unwrap_or(0)
 }
 
-/// Whether each proxy has acknowledged an equal part, or more.
-pub(crate) fn settled(client: &ApiClient) -> bool {
-    let proxies = client.proxies().unwrap().proxies;
-    proxies.len() == 3 && proxies.iter().all(|p| p.acknowledged > 0 && p.acknowledged == p.sent)
+/// Whether each of these proxies, all of which work, has a part of the jobs' limit, and no part is
+/// given to nobody. A proxy that has none yet would give all of it without a controller.
+pub(crate) fn all_is_given(proxies: &[Proxy]) -> bool {
+    let parts: Vec<_> = proxies.iter().map(part_at).collect();
+    parts.iter().all(|part| *part > 0)
+        && (999_999_000..=1_000_000_000).contains(&parts.iter().sum::<u64>())
 }
