@@ -277,14 +277,19 @@ fn in_use(limit: &LimitState) -> String {
         return format!("no rate is set; {used} are in use");
     }
     let rate = per_second(limit.per_s, limit.in_bytes);
-    let share = percent(limit.used_per_s, limit.here_per_s());
+    let here_per_s = limit.here_per_s();
+    // The rate is that of the last seconds, in which the share here may have been far larger.
+    let share = match limit.used_per_s <= here_per_s.saturating_mul(2) {
+        true => format!(" ({})", percent(limit.used_per_s, here_per_s)),
+        false => String::new(),
+    };
     let mut text = format!("the limit is {rate}");
     if limit.share_ppb < 1_000_000_000 {
         let part = percent(limit.share_ppb.into(), 1_000_000_000);
-        let here = per_second(limit.here_per_s(), limit.in_bytes);
+        let here = per_second(here_per_s, limit.in_bytes);
         let _ = write!(text, " over all proxies, {part} of it here ({here})");
     }
-    let _ = write!(text, ", and {used} ({share}) are in use");
+    let _ = write!(text, ", and {used}{share} are in use");
     if let Some(on) = &limit.depends_on {
         let _ = write!(text, "; it depends on rule {on}");
     }
@@ -435,6 +440,13 @@ mod tests {
              Delayed in total: 400 requests (26.2 MB), 100 ms each. At least one request was waiting for 11.9 s.\n  \
              To change this: ask an administrator to raise the limit of rule jobs.\n"
         );
+    }
+
+    #[test]
+    fn what_was_in_use_is_no_part_of_a_share_that_fell_since() {
+        let limit = held().subjects[0].limits[0].clone();
+        let fell = LimitState { share_ppb: 5_000_000, ..limit };
+        assert!(in_use(&fell).ends_with("0 % of it here (100 kB/s), and 9.90 MB/s are in use"));
     }
 
     #[test]
