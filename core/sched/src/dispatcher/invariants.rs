@@ -7,7 +7,7 @@ use rules::RuleSet;
 
 use super::Dispatcher;
 use crate::index::{ChainIndex, TableIndex as _};
-use crate::lanes::{LANES, QUEUES, QueuePlace, RequestStage};
+use crate::lanes::{LANES, QUEUES, QueuePlace, QueuedRequest, RequestStage};
 
 impl Dispatcher {
     /// Panics if the dispatcher contradicts itself. O(everything).
@@ -52,10 +52,10 @@ impl Dispatcher {
     /// Each waiting request has the rule, the branch and the meters that rules and rows give it, but for
     /// those that ran when the rules changed and missed the cache since.
     fn check_classifications(&self) {
-        let waiting = self.lanes.requests().filter(|request| {
-            let is_first_try = request.queue == request.kind.direction() as u8;
-            request.stage == RequestStage::Queued && is_first_try
-        });
+        let is_first_try = |request: &&QueuedRequest| {
+            request.stage == RequestStage::Queued && !request.is_returned()
+        };
+        let waiting = self.lanes.requests().filter(is_first_try);
         for request in waiting {
             let (subject, kind) = (request.subject, request.kind);
             let (who, paths) = (self.registry.identity(subject), self.registry.paths(subject));

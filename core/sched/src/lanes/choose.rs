@@ -79,7 +79,7 @@ pub(crate) struct StartedRequest {
     pub(crate) queued: Nanos,
     pub(crate) amount: model::Amount,
     pub(crate) write_mode: Option<WriteMode>,
-    /// Bits of the parents of other rules that it counts for.
+    /// Bits of the parents of other rules for which it counts as served: not again after a miss.
     pub(crate) watched: u64,
 }
 
@@ -349,7 +349,7 @@ impl Lanes {
             queued: now.since(request.arrived),
             amount: request.amount,
             write_mode: class.write_mode,
-            watched: class.watched,
+            watched: if request.is_returned() { 0 } else { class.watched },
         }
     }
 

@@ -290,11 +290,7 @@ impl Lanes {
         (request.cost, request.size, request.slots) = (cost, size, 0);
         request.lane = DEVICE as u8;
         request.clear_reserved();
-        if kind.never_delayed() {
-            request.stage = RequestStage::Urgent;
-        } else {
-            (request.stage, request.queue) = (RequestStage::Queued, RETURNED);
-        }
+        (request.stage, request.queue) = (RequestStage::of(kind), RETURNED);
         Nanos::new(attempt)
     }
 

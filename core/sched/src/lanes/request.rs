@@ -45,6 +45,14 @@ pub(crate) enum RequestStage {
     Running,
 }
 
+impl RequestStage {
+    /// The stage of a request that waits.
+    #[inline]
+    pub(super) fn of(kind: OpKind) -> RequestStage {
+        if kind.never_delayed() { RequestStage::Urgent } else { RequestStage::Queued }
+    }
+}
+
 /// A request as it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewRequest {
@@ -113,7 +121,6 @@ impl QueuedRequest {
         now: Time,
     ) -> QueuedRequest {
         let NewRequest { subject, class, chain, kind, amount, lane, token } = new;
-        let urgent = kind.never_delayed();
         QueuedRequest {
             token,
             number,
@@ -131,7 +138,7 @@ impl QueuedRequest {
             lane: lane as u8,
             queue: kind.direction() as u8,
             size,
-            stage: if urgent { RequestStage::Urgent } else { RequestStage::Queued },
+            stage: RequestStage::of(kind),
             flags: 0,
         }
     }
@@ -140,6 +147,12 @@ impl QueuedRequest {
     #[inline]
     pub(crate) fn place(&self) -> QueuePlace {
         QueuePlace { class: self.class, lane: self.lane.into(), queue: self.queue.into() }
+    }
+
+    /// Whether it missed the cache.
+    #[inline]
+    pub(crate) fn is_returned(&self) -> bool {
+        self.queue == RETURNED
     }
 
     /// The meters that it still has to pay.

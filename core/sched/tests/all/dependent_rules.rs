@@ -185,3 +185,30 @@ fn requests_of_parents_that_replace_others_are_counted() {
     let busy = parents.iter().filter(|(name, of)| name.starts_with('b') && of.idle.is_none());
     assert_eq!(busy.count(), 40, "{parents:?}");
 }
+
+/// A read that misses the page cache runs in one lane and then in the other, and was served once.
+#[test]
+fn a_request_that_misses_the_cache_counts_once_for_its_parent() {
+    let total = DependencyKind::Remainder { total: ops(80) };
+    let set = || rules(vec![rule("a", 1), child("b", 70, "a", total, 10)], vec![]);
+    let served = |kind: OpKind, misses: bool| {
+        let mut sched = Dispatcher::new([target(10, UNIT_NS)], set());
+        let subject = sched.subject(T, &who("a"), PathSet::default());
+        let lane = if misses { Lane::Cached } else { Lane::Device };
+        for token in 0..10 {
+            let amount = Amount::new(UNIT_BYTES, 1);
+            sched.enqueue(Arrival { subject, kind, amount, lane, token }, ms(0));
+        }
+        while let Some(next) = sched.poll_dispatch(ms(0)) {
+            match next.lane {
+                Lane::Cached => sched.miss(next.id, ms(0)),
+                Lane::Device => sched.complete(next.id, Amount::new(UNIT_BYTES, 1), ms(0)),
+            }
+        }
+        sched.poll_dispatch(ms(100));
+        sched.parent_activity(ms(100))[0].1.ops_per_sec
+    };
+    for kind in [OpKind::Read, OpKind::Clunk] {
+        assert_eq!([false, true].map(|misses| served(kind, misses)), [50, 50], "{kind:?}");
+    }
+}
