@@ -12,14 +12,15 @@ use rules::{DecayRule, EntitlementId, Limit, LimitMode, Rule, RuleSet};
 
 use crate::pacer::RESERVATION_CATCH_UP_NS;
 
-/// The key that identifies a class across changes of rules and reuse.
+/// The key that identifies a class across changes of rules and reuse. In order, those of one
+/// combination of values at several targets follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassKey {
-    pub(crate) target: TargetId,
     pub(crate) rule: Arc<str>,
     pub(crate) values: Box<[KeyValue]>,
     /// Of a branch of a class: the row that reserves for it.
     pub(crate) branch: Option<EntitlementId>,
+    pub(crate) target: TargetId,
 }
 
 /// The key that identifies a meter across changes of rules and reuse.
@@ -54,6 +55,11 @@ impl ClassKey {
     pub(crate) fn name(&self) -> Arc<str> {
         let values = self.values.iter().map(|value| format!(" {value}"));
         (self.rule.to_string() + &values.collect::<String>()).into()
+    }
+
+    /// Whether it differs from another key in the target at most.
+    pub(crate) fn is_combination_of(&self, other: &ClassKey) -> bool {
+        self.rule == other.rule && self.values == other.values && self.branch == other.branch
     }
 
     /// Whether it counts towards the most classes that its rule may have.

@@ -32,7 +32,10 @@ impl Dispatcher {
         let extent = match self.terms.changed_values(&rules) {
             Some(sections) if sections.is_empty() => return self.finish_call(),
             Some(sections) => ChangeExtent::Values(sections),
-            None => ChangeExtent::Structure,
+            None => {
+                self.registry.forget_shared();
+                ChangeExtent::Structure
+            }
         };
         self.terms.set_rules(rules, self.now);
         self.lanes.set_reserved_slots(self.terms.reserved_slots());

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use model::{FilePlace, Identity, OpKind, PathSet, TargetId};
+use model::{FilePlace, Identity, OpKind, TargetId};
 use rules::EntitlementId;
 
 use super::Dispatcher;
 use crate::ids::SubjectId;
 use crate::index::{ChainIndex, ClassIndex, DormantIndex, SubjectIndex};
 use crate::keys::ClassKey;
-use crate::registry::{Classification, RestedClass};
+use crate::registry::{ChosenClass, Classification, RestedClass};
 
 impl Dispatcher {
     /// The subject of an identity's requests to a target in these directories; each call must be
@@ -78,12 +78,11 @@ impl Dispatcher {
         like: Option<ChainIndex>,
     ) -> Classification {
         let (who, paths) = (self.registry.identity(subject).clone(), self.registry.paths(subject));
-        let target = self.registry.target(subject);
-        let class = self.class_for(target, &who, kind, paths);
+        let class = self.class_for(subject, kind);
         let key = self.registry.key(class).clone();
         let mut meters = self.terms.meters_for(&key, &who, kind, paths);
         let mark = self.registry.mark(subject);
-        let name = &self.lanes.params(target).name;
+        let name = &self.lanes.params(key.target).name;
         let branch = self.terms.entitle(&key, &who, mark, name, kind, &mut meters);
         let class = branch.map_or(class, |row| self.branch_for(class, row));
         let known = self.registry.ways_of(subject).filter_map(|way| way.chain.get());
@@ -91,21 +90,17 @@ impl Dispatcher {
         self.registry.set_way(subject, kind, class, chain)
     }
 
-    fn class_for(
-        &mut self,
-        target: TargetId,
-        who: &Identity,
-        kind: OpKind,
-        paths: PathSet,
-    ) -> ClassIndex {
+    /// The class of a subject's requests of one kind, whatever rows reserve.
+    fn class_for(&mut self, subject: SubjectIndex, kind: OpKind) -> ClassIndex {
+        let (who, paths) = (self.registry.identity(subject), self.registry.paths(subject));
         let rule = self.terms.rule_for(who, kind, paths);
-        let key = self.registry.key_for(target, rule, who, kind);
-        if let Some(index) = self.registry.find_class(&key) {
-            return index;
+        let target = self.registry.target(subject);
+        let ChosenClass { key, shares, surplus } = self.registry.class_for(target, rule, who, kind);
+        surplus.into_iter().for_each(|dormant| self.drop_dormant(dormant));
+        if let Some(combination) = shares {
+            self.registry.note_shared(subject, combination);
         }
-        let dropped = rule.and_then(|rule| self.registry.class_to_drop_for(rule, &key));
-        dropped.into_iter().for_each(|dropped| self.drop_dormant(dropped));
-        self.activate(key, None)
+        self.registry.find_class(&key).unwrap_or_else(|| self.activate(key, None))
     }
 
     /// The branch of a class that a row reserves for.

@@ -241,17 +241,19 @@ impl Dispatcher {
         of.map(|(_, index)| self.detail_of(*index, now)).collect()
     }
 
-    /// The limits that requests of `who` in these directories pay, of any kind, with or without
-    /// earlier requests. Nothing is created for it. O(rules + limits).
+    /// The limits that requests of `who` in these directories pay, of any kind and at any target,
+    /// with or without earlier requests. Nothing is created for it. O(rules + limits).
     pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterStatus> {
         let now = self.now.max(now);
         let mut found = BTreeMap::new();
         for kind in OpKind::ALL.iter().copied() {
             let rule = self.terms.rule_for(who, kind, paths);
-            let class = self.registry.key_for(TargetId::FIRST, rule, who, kind);
+            let class = self.registry.class_for(TargetId::FIRST, rule, who, kind).key;
             let mut meters = self.terms.meters_for(&class, who, kind, paths);
-            let target = &self.lanes.params(TargetId::FIRST).name;
-            self.terms.entitle(&class, who, None, target, kind, &mut meters);
+            for target in self.lanes.targets() {
+                let target = &self.lanes.params(target).name;
+                self.terms.entitle(&class, who, None, target, kind, &mut meters);
+            }
             for terms in meters {
                 found.entry(terms.key.clone()).or_insert(terms);
             }

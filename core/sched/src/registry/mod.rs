@@ -42,8 +42,13 @@ pub(crate) struct Registry {
     idle_classes: IdleList<DormantIndex>,
     /// How many classes there ever were.
     classes_made: u64,
-    /// Classes with a key of their own, active and dormant, by target and rule.
-    keyed: BTreeMap<(TargetId, Arc<str>), u32>,
+    /// By rule: its combinations of `per` that have classes, active or dormant, at any target.
+    keyed: BTreeMap<Arc<str>, u32>,
+    /// Combinations that share the class of their rule, by how many subjects. They do so at every
+    /// target until none of these is classified: a limit of a combination is one over all targets.
+    sharing: BTreeMap<ClassKey, u32>,
+    /// The combinations that each of these subjects has there.
+    shared_by: BTreeMap<SubjectIndex, Vec<ClassKey>>,
     /// Active branches, by the row that reserves for them.
     branches: BTreeMap<EntitlementId, Vec<ClassIndex>>,
 }
@@ -103,6 +108,16 @@ struct DormantClass {
     id: ClassId,
     /// Its number among the dormant classes.
     idle: u64,
+}
+
+/// The class that the rules choose for a request.
+#[derive(Debug)]
+pub(crate) struct ChosenClass {
+    pub(crate) key: ClassKey,
+    /// Its combination, if that shares the class with others.
+    pub(crate) shares: Option<ClassKey>,
+    /// The dormant classes that are to be dropped for it, since its rule has as many as it may.
+    pub(crate) surplus: Vec<DormantIndex>,
 }
 
 /// A class that was made active.
@@ -293,6 +308,9 @@ impl Registry {
         for way in &taken {
             self.classes[way.class].refs -= 1;
         }
+        for combination in self.shared_by.remove(&index).into_iter().flatten() {
+            count_out(&mut self.sharing, combination);
+        }
         taken
     }
 
@@ -396,37 +414,52 @@ impl Registry {
         self.dormant_by_key.get(key).copied()
     }
 
-    /// The key of the class that a request would get, without creating it.
-    pub(crate) fn key_for(
+    /// The class that a request gets, without creating it.
+    pub(crate) fn class_for(
         &self,
         target: TargetId,
         rule: Option<&Rule>,
         who: &Identity,
         kind: OpKind,
-    ) -> ClassKey {
-        let Some(rule) = rule else {
-            let rule = RuleSet::DEFAULT.into();
-            return ClassKey { target, rule, values: Box::default(), branch: None };
-        };
-        // One name for all classes of a rule at a target.
-        let name: Arc<str> = rule.name.as_str().into();
-        let named = self.keyed.get_key_value(&(target, name.clone()));
-        let name = named.map_or(name, |((_, name), _)| name.clone());
-        let values = key_of(&rule.per, who, kind).into();
-        let key = ClassKey { target, rule: name, values, branch: None };
-        if key.values.is_empty() || self.is_known(&key) || self.has_room(target, rule) {
-            return key;
+    ) -> ChosenClass {
+        let name = rule.map_or(RuleSet::DEFAULT, |rule| &rule.name);
+        // One name for all classes of a rule.
+        let known = self.keyed.get_key_value(name);
+        let name = known.map_or_else(|| name.into(), |(name, _)| name.clone());
+        let values = rule.map_or_else(Vec::new, |rule| key_of(&rule.per, who, kind)).into();
+        let key = ClassKey { rule: name, values, branch: None, target };
+        let own = |key, surplus| ChosenClass { key, shares: None, surplus };
+        let Some(most) = rule.and_then(|rule| rule.max_classes) else { return own(key, vec![]) };
+        if self.is_known(&key) {
+            return own(key, vec![]);
         }
-        ClassKey { values: Box::default(), ..key }
+        let combination = ClassKey { target: TargetId::FIRST, ..key.clone() };
+        if !self.sharing.contains_key(&combination) {
+            if self.keyed.get(&key.rule).is_none_or(|count| *count < most) {
+                return own(key, vec![]);
+            }
+            let surplus = self.idle_of(&key.rule);
+            if !surplus.is_empty() {
+                return own(key, surplus);
+            }
+        }
+        let key = ClassKey { values: Box::default(), ..key };
+        ChosenClass { key, shares: Some(combination), surplus: vec![] }
     }
 
-    /// Makes the class of a key active. Returns the dormant class that is to be dropped for it, if
-    /// its rule has as many as it may.
-    pub(crate) fn class_to_drop_for(&self, rule: &Rule, key: &ClassKey) -> Option<DormantIndex> {
-        if key.values.is_empty() || self.is_known(key) || !self.is_full(key.target, rule) {
-            return None;
+    /// Notes that a combination of a subject shares a class.
+    pub(crate) fn note_shared(&mut self, subject: SubjectIndex, combination: ClassKey) {
+        let of = self.shared_by.entry(subject).or_default();
+        if !of.contains(&combination) {
+            of.push(combination.clone());
+            *self.sharing.entry(combination).or_default() += 1;
         }
-        self.idle_class_of(key.target, rule)
+    }
+
+    /// Lets combinations that share a class have their own again, since all are to be classified.
+    pub(crate) fn forget_shared(&mut self) {
+        self.sharing.clear();
+        self.shared_by.clear();
     }
 
     /// Makes a class active that is not: a dormant one or a new one, or a branch of `parent`.
@@ -439,8 +472,8 @@ impl Registry {
             let index = self.insert_class(key, id, parent);
             return NewClass { index, id, dormant: Some(dormant) };
         }
-        if key.counts() {
-            *self.keyed.entry((key.target, key.rule.clone())).or_default() += 1;
+        if key.counts() && !self.is_known(&key) {
+            *self.keyed.entry(key.rule.clone()).or_default() += 1;
         }
         self.classes_made += 1;
         let id = ClassId(self.classes_made);
@@ -500,7 +533,9 @@ impl Registry {
         let key = known.key.clone();
         self.dormant.remove(index);
         self.dormant_by_key.remove(&key);
-        self.uncount(&key);
+        if key.counts() && !self.is_known(&key) {
+            count_out(&mut self.keyed, key.rule.clone());
+        }
     }
 
     pub(crate) fn key(&self, index: ClassIndex) -> &Arc<ClassKey> {
@@ -552,38 +587,24 @@ impl Registry {
         &self.dormant[index].key
     }
 
+    /// Whether a combination has a class, active or dormant, at any target.
     fn is_known(&self, key: &ClassKey) -> bool {
-        self.by_key.contains_key(key) || self.dormant_by_key.contains_key(key)
+        let is_dormant = || at_targets(&self.dormant_by_key, key).next().is_some();
+        at_targets(&self.by_key, key).next().is_some() || is_dormant()
     }
 
-    /// Whether a rule may make one more class at a target, if necessary in place of an idle one.
-    fn has_room(&self, target: TargetId, rule: &Rule) -> bool {
-        !self.is_full(target, rule) || self.idle_class_of(target, rule).is_some()
-    }
-
-    fn is_full(&self, target: TargetId, rule: &Rule) -> bool {
-        let Some(most) = rule.max_classes else { return false };
-        let name: Arc<str> = rule.name.as_str().into();
-        self.keyed.get(&(target, name)).copied().unwrap_or(0) >= most
-    }
-
-    /// The class of a rule at a target that is idle for longest.
-    fn idle_class_of(&self, target: TargetId, rule: &Rule) -> Option<DormantIndex> {
-        let of_rule =
-            |key: &ClassKey| key.target == target && *key.rule == *rule.name && key.counts();
-        self.idle_classes.iter().find(|index| of_rule(&self.dormant[*index].key))
-    }
-
-    /// Counts a forgotten class out.
-    fn uncount(&mut self, key: &ClassKey) {
-        if key.counts()
-            && let Entry::Occupied(mut count) = self.keyed.entry((key.target, key.rule.clone()))
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+    /// The dormant classes of the combination of a rule that is idle everywhere for longest.
+    fn idle_of(&self, rule: &str) -> Vec<DormantIndex> {
+        let is_idle_since = |index: &DormantIndex| {
+            let DormantClass { key, idle, .. } = &self.dormant[*index];
+            let mut dormant = at_targets(&self.dormant_by_key, key);
+            *key.rule == *rule
+                && key.counts()
+                && at_targets(&self.by_key, key).next().is_none()
+                && dormant.all(|at| self.dormant[at].idle <= *idle)
+        };
+        let last = self.idle_classes.iter().find(is_idle_since).into_iter();
+        last.flat_map(|last| at_targets(&self.dormant_by_key, &self.dormant[last].key)).collect()
     }
 
     // ---- checks ----
@@ -598,9 +619,30 @@ impl Registry {
             assert_eq!(class.refs, classes[index.raw() as usize], "references on class {index:?}");
             assert!(class.refs > 0 || has_requests(index), "class {index:?} is active and unused");
         }
+        assert!(self.sharing.keys().all(|key| !self.is_known(key)), "{:?}", self.sharing);
         assert_eq!(self.idle_classes.len(), self.dormant.iter().count());
         let at_rest = self.dormant_by_key.values().all(|index| self.dormant.lives(*index));
         assert!(at_rest && self.dormant_by_key.len() == self.dormant.iter().count());
+    }
+}
+
+/// The classes of a combination in a table: one for each target that it is at.
+fn at_targets<'a, I: Copy>(
+    table: &'a BTreeMap<Arc<ClassKey>, I>,
+    key: &'a ClassKey,
+) -> impl Iterator<Item = I> + 'a {
+    let first = ClassKey { target: TargetId::FIRST, ..key.clone() };
+    let from = table.range::<ClassKey, _>((Bound::Included(&first), Bound::Unbounded));
+    from.take_while(|(of, _)| of.is_combination_of(key)).map(|(_, index)| *index)
+}
+
+/// Counts one out; what has none left is forgotten.
+fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 

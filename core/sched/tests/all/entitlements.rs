@@ -232,6 +232,20 @@ fn a_row_of_a_target_is_for_that_one() {
     assert!(passed[0] == 4 && passed[1] < 4, "{passed:?}");
 }
 
+#[test]
+fn the_limits_of_a_job_are_those_of_rows_for_any_target() {
+    let targets = ["t", "u"].map(model_target);
+    let mut sched = Dispatcher::new(targets, rules(vec![], vec![]));
+    let at = |target: &str, rate| {
+        let scope = EntitlementScope { target: Some(target.into()), ..of_job("a") };
+        Some(limited_to(scope, rate))
+    };
+    let rows = vec![(EntitlementId(1), at("t", 10)), (EntitlementId(2), at("u", 20))];
+    sched.set_entitlements(rows, ms(0), ms(0));
+    let limits = sched.limits_of(&who("a"), PathSet::default(), ms(0));
+    assert!(limits.iter().map(|one| one.rate).eq([ops(10), ops(20)]), "{limits:?}");
+}
+
 fn model_target(name: &str) -> sluice_sched::TargetParams {
     sluice_sched::TargetParams { name: name.into(), ..target(4, UNIT_NS) }
 }

@@ -2,8 +2,9 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grants, Lane, Nanos, OpKind, PathSet, Scope, Share, SharePool, TargetId, Time,
+    Amount, Grants, KeyValue, Lane, Nanos, OpKind, PathSet, Scope, Share, SharePool, TargetId, Time,
 };
+use rules::{KeyField, Match};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
 const UNIT_NS: u64 = 1_000_000;
@@ -177,4 +178,85 @@ fn a_reservation_is_one_at_each_target() {
     pair.run(2_000);
     let [here, _, there, _] = pair.run(10_000);
     assert!(here >= 19_600 && there >= 19_600, "{here} and {there}");
+}
+
+/// A class for each job, one of them at most, with a limit each.
+fn one_class(limits: Vec<rules::Limit>) -> rules::Rule {
+    let per = vec![KeyField::Jobid];
+    rules::Rule { per, limits, max_classes: Some(1), ..rules::Rule::new("jobs", Match::any()) }
+}
+
+/// The keys of the classes at a target; that of the shared one is the last.
+fn keys(pair: &Pair, target: TargetId) -> Vec<Vec<KeyValue>> {
+    let classes = pair.sched.classes().filter(|class| class.target == target);
+    let mut keys: Vec<_> = classes.map(|class| class.key).collect();
+    keys.sort_by_key(|key| (key.is_empty(), format!("{key:?}")));
+    keys
+}
+
+fn job(name: &str) -> Vec<KeyValue> {
+    vec![KeyValue::Jobid(who(name).job)]
+}
+
+#[test]
+fn a_job_beyond_max_classes_shares_a_class_and_a_limit_at_every_target() {
+    let mut pair = Pair::new(vec![one_class(vec![limit(ops(100))])], vec![]);
+    pair.queue(T, "a", 0, 16);
+    pair.queue(T, "b", 1, 16);
+    pair.queue(OTHER, "b", 2, 16);
+    assert_eq!([keys(&pair, T), keys(&pair, OTHER)], [vec![job("a"), vec![]], vec![vec![]]]);
+    pair.run(2_000);
+    let [a, here, there, _] = pair.run(10_000);
+    assert!(near(a, 1_000) && near(here + there, 1_000), "{a}, {here} and {there}");
+    // A job that has a class has one at each target that it comes to.
+    pair.queue(OTHER, "a", 3, 16);
+    assert_eq!(keys(&pair, OTHER), [job("a"), vec![]]);
+    pair.run(2_000);
+    let [a, here, there, more] = pair.run(10_000);
+    assert!(near(a + more, 1_000) && near(here + there, 1_000), "{a} {here} {there} {more}");
+    pair.sched.check_invariants();
+}
+
+#[test]
+fn a_job_that_shares_a_class_does_so_until_it_is_gone_everywhere() {
+    let mut pair = Pair::new(vec![one_class(vec![limit(ops(100))])], vec![]);
+    let take = |pair: &mut Pair, at, name| {
+        let subject = pair.sched.subject(at, &who(name), PathSet::default());
+        pair.read(subject, 0);
+        let next = pair.sched.poll_dispatch(pair.now).expect("no limit is reached");
+        pair.sched.complete(next.id, Amount::new(UNIT_BYTES, 1), pair.now);
+        pair.now = pair.now + Nanos::from_millis(100);
+        subject
+    };
+    let a = [T, OTHER].map(|at| take(&mut pair, at, "a"));
+    let b = take(&mut pair, T, "b");
+    pair.sched.release_subject(a[0]);
+    let early = take(&mut pair, OTHER, "c");
+    assert_eq!(keys(&pair, OTHER), [job("a"), vec![]], "a is still at one target");
+    pair.sched.release_subject(early);
+    pair.sched.release_subject(a[1]);
+    // Nothing is of a any more, but b shares a class and its limit already.
+    let again = take(&mut pair, OTHER, "b");
+    assert_eq!(keys(&pair, OTHER), [job("a"), vec![]]);
+    pair.sched.release_subject(b);
+    pair.sched.release_subject(again);
+    let own = [OTHER, T].map(|at| take(&mut pair, at, "b"));
+    assert_eq!([keys(&pair, T), keys(&pair, OTHER)], [(); 2].map(|()| vec![job("b"), vec![]]));
+    pair.sched.check_invariants();
+    own.into_iter().for_each(|subject| pair.sched.release_subject(subject));
+}
+
+#[test]
+fn more_classes_are_there_for_a_job_that_shared_one_at_once() {
+    let mut pair = Pair::new(vec![one_class(vec![])], vec![]);
+    for job in ["a", "b"] {
+        [T, OTHER].into_iter().for_each(|at| pair.queue(at, job, 0, 16));
+    }
+    assert_eq!([keys(&pair, T), keys(&pair, OTHER)], [(); 2].map(|()| vec![job("a"), vec![]]));
+    let more = rules::Rule { max_classes: Some(2), ..one_class(vec![]) };
+    pair.sched.set_rules(rules(vec![more], vec![]), pair.now);
+    pair.run(100);
+    let both = || vec![job("a"), job("b"), vec![]];
+    assert_eq!([keys(&pair, T), keys(&pair, OTHER)], [both(), both()]);
+    pair.sched.check_invariants();
 }
