@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Directory;
+
 /// Which of a rule set's `path={…}` directories contain a file: bit i for path i, at most 64.
 ///
 /// Made by the rule set when a file is walked to or opened, and good only for the set that made it.
@@ -11,12 +13,12 @@ use serde::{Deserialize, Serialize};
 pub struct PathSet(pub u64);
 
 /// Where a file is, as far as rules and entitlements ask.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FilePlace {
     /// The directories of the rules that contain it.
     pub paths: PathSet,
-    /// The deepest marked directory by which it was looked up.
-    pub mark: Option<MarkId>,
+    /// The deepest directory by which it was looked up and that an entitlement named then.
+    pub mark: Option<Directory>,
 }
 
 impl From<PathSet> for FilePlace {
@@ -24,7 +26,3 @@ impl From<PathSet> for FilePlace {
         FilePlace { paths, mark: None }
     }
 }
-
-/// The number of a marked directory: one that an entitlement names. Good within one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MarkId(pub u32);

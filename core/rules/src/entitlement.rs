@@ -1,8 +1,8 @@
 //! Entitlements: what single jobs, users, classes or directories are granted for a time, a row each.
 //!
 //! ```text
-//!   row 17   job 4711, directory 3   reservation 10 GB/s of writes   from 0 s until 100 s
-//!   row 18   user 1000               limit 200 ops/s                 until it is removed
+//!   row 17   job 4711, directory scratch/a   reservation 10 GB/s of writes   from 0 s until 100 s
+//!   row 18   user 1000                       limit 200 ops/s                 until it is removed
 //! ```
 //!
 //! Rules are text for people; rows are for machines and change one at a time
@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use model::{JobId, KindSet, MarkId, Nanos, Rate, Scope, Weight};
+use model::{Directory, JobId, KindSet, Nanos, Rate, Scope, Weight};
 
 use crate::Limit;
 
@@ -30,8 +30,8 @@ pub struct EntitlementScope {
     pub uid: Option<u32>,
     /// The class: a rule and its key.
     pub class: Option<Scope>,
-    /// The directory, and what is below it.
-    pub mark: Option<MarkId>,
+    /// The directory of the file, or one above it.
+    pub directory: Option<Directory>,
     /// The name of the target.
     pub target: Option<Arc<str>>,
 }
@@ -105,7 +105,7 @@ impl Entitlement {
             if kinds != KindSet::ALL {
                 return Err(EntitlementError::PartOfClass("some kinds of request"));
             }
-            if scope.mark.is_some() {
+            if scope.directory.is_some() {
                 return Err(EntitlementError::PartOfClass("a directory"));
             }
         }
@@ -198,29 +198,33 @@ impl Entitlement {
 impl EntitlementScope {
     /// How many conditions it has.
     fn conditions(&self) -> usize {
-        let EntitlementScope { job, uid, class, mark, target } = self;
-        [job.is_some(), uid.is_some(), class.is_some(), mark.is_some(), target.is_some()]
+        let EntitlementScope { job, uid, class, directory, target } = self;
+        [job.is_some(), uid.is_some(), class.is_some(), directory.is_some(), target.is_some()]
             .into_iter()
             .map(usize::from)
             .sum()
     }
 
     /// Which of two scopes that hold for one request is narrower: the one with more conditions;
-    /// among as many, the one with the deeper directory. `depth` is of the mark of each.
-    pub fn narrowness(&self, depth: usize, other: &EntitlementScope, its_depth: usize) -> Ordering {
-        self.conditions().cmp(&other.conditions()).then(depth.cmp(&its_depth))
+    /// among as many, the one with the deeper directory.
+    pub fn narrowness(&self, other: &EntitlementScope) -> Ordering {
+        let key = |of: &EntitlementScope| {
+            // Both are above the same file, so the deeper one is the longer one.
+            (of.conditions(), of.directory.as_ref().map_or(0, |of| of.as_bytes().len()))
+        };
+        key(self).cmp(&key(other))
     }
 }
 
-/// `job=4711 directory=3`; `everything` without a condition.
+/// `job=4711 directory=scratch/a`; `everything` without a condition.
 impl fmt::Display for EntitlementScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EntitlementScope { job, uid, class, mark, target } = self;
+        let EntitlementScope { job, uid, class, directory, target } = self;
         let words = [
             job.as_ref().map(|job| format!("job={job}")),
             uid.map(|uid| format!("uid={uid}")),
             class.as_ref().map(|class| format!("class={class}")),
-            mark.map(|mark| format!("directory={}", mark.0)),
+            directory.as_ref().map(|directory| format!("directory={directory}")),
             target.as_ref().map(|target| format!("target={target}")),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
@@ -237,6 +241,11 @@ mod tests {
         Entitlement::new(scope, grants, KindSet::ALL, EntitlementSource::Operator)
     }
 
+    fn in_directory(text: &str) -> EntitlementScope {
+        let directory = Directory::new(text.as_bytes());
+        EntitlementScope { directory, ..EntitlementScope::default() }
+    }
+
     #[test]
     fn a_row_that_says_nothing_or_too_much_is_none() {
         let rate = Rate::bytes_per_sec(10).unwrap();
@@ -248,7 +257,7 @@ mod tests {
             EntitlementSource::Decay,
         );
         assert_eq!(none.unwrap_err(), EntitlementError::NoKinds);
-        let in_directory = EntitlementScope { mark: Some(MarkId(3)), ..all.clone() };
+        let in_directory = in_directory("x/a");
         let heavy = row(Grantable::Weight(Weight::ONE), in_directory);
         assert_eq!(heavy.unwrap_err(), EntitlementError::PartOfClass("a directory"));
         let whole = row(Grantable::Limit(rate, None), all).unwrap();
@@ -261,11 +270,14 @@ mod tests {
     fn more_conditions_are_narrower_than_a_deeper_directory() {
         let job = EntitlementScope { job: JobId::new("a.1"), ..EntitlementScope::default() };
         let both = EntitlementScope { uid: Some(5), ..job.clone() };
-        let deep = EntitlementScope { mark: Some(MarkId(1)), ..EntitlementScope::default() };
-        assert_eq!(both.narrowness(0, &deep, 9), Ordering::Greater);
-        assert_eq!(job.narrowness(0, &deep, 1), Ordering::Less);
-        assert_eq!(deep.narrowness(2, &deep, 1), Ordering::Greater);
-        assert_eq!((job.to_string(), deep.to_string()), ("job=a.1".into(), "directory=1".into()));
+        let [above, deep] = ["x/a", "x/a/b"].map(in_directory);
+        assert_eq!(both.narrowness(&deep), Ordering::Greater);
+        assert_eq!(job.narrowness(&deep), Ordering::Less);
+        assert_eq!(deep.narrowness(&above), Ordering::Greater);
+        assert_eq!(
+            (job.to_string(), above.to_string()),
+            ("job=a.1".into(), "directory=x/a".into())
+        );
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) struct OpenFid {
     /// The directory and the name by which it was reached; `None` for the root.
     pub(crate) entry: Option<FidEntry>,
     pub(crate) role: FidState,
-    /// The subject that pays, as bits. Changes when rules with paths are loaded.
+    /// The subject that pays, as bits. Changes when rules are loaded: its file is looked up again.
     subject: AtomicU64,
     pub(crate) misses: ReadMisses,
     /// Holder of a fid without a descriptor of its own.
@@ -97,6 +97,9 @@ pub(crate) struct ProxyUser {
 
 /// The most subjects of one user that are kept apart by project.
 const PROJECTS_MAX: usize = 4096;
+/// The most subjects of one user that are kept apart by mark. Those of directories that no
+/// entitlement names any more count, too, as long as the user is attached.
+const MARKS_MAX: usize = 8192;
 /// The most bytes of a user's name that are kept, to be shown.
 const UNAME_MAX: usize = 64;
 
@@ -206,33 +209,35 @@ impl ProxyUser {
     }
 
     /// Returns the subject of this user's requests on a file at `location`. For a user with more
-    /// than [`PROJECTS_MAX`] projects, further ones are not known.
-    pub(crate) fn subject(&self, location: Location) -> SubjectId {
+    /// than [`PROJECTS_MAX`] projects or [`MARKS_MAX`] marks, further ones are not known.
+    pub(crate) fn subject(&self, mut location: Location) -> SubjectId {
         let mut subjects = self.subjects.lock().expect("not poisoned");
         if let Some(subject) = subjects.get(&location) {
             return *subject;
         }
-        let location = match subjects.len() < PROJECTS_MAX {
-            true => location,
-            false => Location { project: None, ..location },
-        };
-        *subjects.entry(location).or_insert_with(|| {
+        if subjects.len() >= PROJECTS_MAX {
+            location.project = None;
+        }
+        if subjects.len() >= MARKS_MAX {
+            location.place.mark = None;
+        }
+        *subjects.entry(location).or_insert_with_key(|location| {
             let who = Identity { projid: location.project, ..self.identity.clone() };
-            let target = &self.export.target;
-            target.gate.intern(target.id, &who, location.paths, &self.export.name)
+            let (target, place) = (&self.export.target, location.place.clone());
+            target.gate.intern(target.id, &who, place, &self.export.name)
         })
     }
 
     /// The subject for a file that was just walked to or opened, by `name` if that is known; asks
-    /// for its path only if a rule does. A path too long to tell lies where its parent lies.
+    /// for its path only if a rule or an entitlement does. A path too long to tell lies where its parent lies.
     pub(crate) fn subject_of(
         &self,
         node: &ExportNode,
         name: Option<&[u8]>,
         parent: SubjectId,
     ) -> SubjectId {
-        let Some(paths) = self.export.paths_of(node, name) else { return parent };
-        self.subject(self.export.location(node, paths))
+        let Some(place) = self.export.place_of(node, name) else { return parent };
+        self.subject(self.export.location(node, place))
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
 use model::{
-    Amount, Bytes, Direction, Grants, Identity, Lane, Nanos, OpKind, PathSet, Share, SharePool,
+    Amount, Bytes, Direction, FilePlace, Grants, Identity, Lane, Nanos, OpKind, Share, SharePool,
     TargetId, Time,
 };
 use rules::{Entitlement, EntitlementId, RuleSet, WriteMode};
@@ -54,9 +54,10 @@ pub(crate) struct Gate {
     clock: ProxyClock,
     queue: Mutex<GateQueue>,
     rules: RwLock<NumberedRules>,
-    /// Number of the rules and what they must know of files: read for each request.
+    /// Number of the rules, and what is wanted of files (paths, projects, marks): read for each
+    /// request.
     number: AtomicU64,
-    wanted: (AtomicBool, AtomicBool),
+    wanted: [AtomicBool; 3],
 }
 
 /// A request in flight.
@@ -353,7 +354,7 @@ impl Gate {
         let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), Vec::new());
         let queue = Mutex::new(GateQueue { order, waiting, fetching, times });
         let wanted = WantedFields::of(&rules);
-        let wanted = (AtomicBool::new(wanted.paths), AtomicBool::new(wanted.projects));
+        let wanted = [wanted.paths, wanted.projects, wanted.marks].map(AtomicBool::new);
         let rules = RwLock::new(NumberedRules { number: 0, set: rules });
         Gate { clock, queue, rules, number: AtomicU64::new(0), wanted }
     }
@@ -386,13 +387,11 @@ impl Gate {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Returns the fields of files that the rules need.
+    /// Returns the fields of files that rules and entitlements need.
     pub(crate) fn wanted(&self) -> WantedFields {
-        let (paths, projects) = &self.wanted;
-        WantedFields {
-            paths: paths.load(Ordering::Relaxed),
-            projects: projects.load(Ordering::Relaxed),
-        }
+        let [paths, projects, marks] =
+            std::array::from_fn(|field| self.wanted[field].load(Ordering::Relaxed));
+        WantedFields { paths, projects, marks }
     }
 
     /// Activates other rules, for queued requests too.
@@ -400,8 +399,8 @@ impl Gate {
         let mut in_force = self.rules.write().expect("not poisoned");
         *in_force = NumberedRules { number: in_force.number + 1, set: rules.clone() };
         let wanted = WantedFields::of(&rules);
-        self.wanted.0.store(wanted.paths, Ordering::Relaxed);
-        self.wanted.1.store(wanted.projects, Ordering::Relaxed);
+        self.wanted[0].store(wanted.paths, Ordering::Relaxed);
+        self.wanted[1].store(wanted.projects, Ordering::Relaxed);
         self.number.store(in_force.number, Ordering::Release);
         drop(in_force);
         self.with_dispatcher(|dispatcher, now| dispatcher.set_rules(rules, now));
@@ -418,9 +417,14 @@ impl Gate {
         }
     }
 
-    /// Changes rows of entitlements, whose spans count from the start of the clock here.
+    /// Changes rows of entitlements, whose spans count from the start of the clock here. A directory
+    /// that one of them names first marks the files that are looked up from then on.
     pub(crate) fn set_entitlements(&self, rows: Vec<(EntitlementId, Option<Entitlement>)>) {
-        let refused = self.with_dispatcher(|d, now| d.set_entitlements(rows, Time::ZERO, now));
+        let refused = self.with_dispatcher(|d, now| {
+            let refused = d.set_entitlements(rows, Time::ZERO, now);
+            self.wanted[2].store(d.has_marks(), Ordering::Relaxed);
+            refused
+        });
         if let Some(refused) = refused.filter(|count| *count > 0) {
             tracing::warn!(refused, "dropped entitlements: the table of the dispatcher is full");
         }
@@ -437,10 +441,10 @@ impl Gate {
         &self,
         target: TargetId,
         who: &Identity,
-        paths: PathSet,
+        place: FilePlace,
         export: &Arc<str>,
     ) -> SubjectId {
-        let subject = self.with_dispatcher(|d, _| d.subject_through(target, who, paths, export));
+        let subject = self.with_dispatcher(|d, _| d.subject_through(target, who, place, export));
         subject.unwrap_or(SubjectId::from_bits(0))
     }
 

@@ -10,6 +10,9 @@
 //! name up again within the time that it may keep it, and after a rename. What a file with more
 //! names than one is in is kept apart and for all clients together (hard_links.rs).
 //!
+//! Its mark, the deepest directory on its path that an entitlement names, is that of the look-up: a
+//! directory that is named later, and a rename of a directory above, change it with the next one.
+//!
 //! Bounds: [`CLIENT_BYTES_MAX`] for a client and [`TOTAL_BYTES_MAX`] over all. Above its own bound
 //! a client loses its least recently used name. Above the total, the client loses its names whose
 //! last use is the longest ago of all. A handle that is not known is resolved when its message is
@@ -18,7 +21,7 @@
 use std::sync::{Arc, Mutex};
 
 use lru::LruCache;
-use model::PathSet;
+use model::{Directory, FilePlace, PathSet};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::gate::Gate;
@@ -29,7 +32,7 @@ const CLIENT_BYTES_MAX: usize = 8 << 20;
 /// Bytes that the names of all clients may take.
 const TOTAL_BYTES_MAX: usize = 128 << 20;
 /// Approximate bytes of an entry beside its path.
-const ENTRY_BYTES: usize = 112;
+const ENTRY_BYTES: usize = 128;
 /// Number of names that are evicted at once from the client whose last use is the longest ago.
 const EVICT_AT_ONCE: usize = 64;
 
@@ -59,6 +62,8 @@ pub(crate) struct ClientPaths {
 pub(crate) struct KnownFile {
     /// Its path from the export's root.
     pub(crate) path: Box<[u8]>,
+    /// Its mark by that path, when that was looked up.
+    pub(crate) mark: Option<Directory>,
     pub(crate) project: Option<u32>,
     /// It is a directory whose project is that of what is made in it.
     pub(crate) inherits: bool,
@@ -143,8 +148,7 @@ impl ClientPaths {
         if file.rules != gate.rules_number() {
             file.compare(&gate.rules());
         }
-        let Location { paths, project } = file.location();
-        Some((Location { paths, project }, file.known.linked))
+        Some((file.location(), file.known.linked))
     }
 }
 
@@ -219,7 +223,8 @@ impl NamedFile {
     }
 
     fn location(&self) -> Location {
-        Location { paths: self.paths, project: self.known.project }
+        let place = FilePlace { paths: self.paths, mark: self.known.mark.clone() };
+        Location { place, project: self.known.project }
     }
 }
 

@@ -1,44 +1,46 @@
-//! Where a file lies, for rules on `path` and `projid`: in which directories that they name, and
-//! in which project.
+//! Where a file lies, for rules on `path` and `projid` and for entitlements: in which directories
+//! that they name, and in which project.
 //!
 //! ```text
 //!   one name      what the kernel says of the open file; the name that was looked up where it
 //!                 cannot say
 //!   more names    those two, and all that are remembered (hard_links.rs): it lies in the directories
 //!                 of each of them
+//!   mark          the deepest directory that an entitlement names, by the name that was looked up
 //!   project       the file's own: of its descriptor where that is open, by file_getattr(2) where
 //!                 it is not and the kernel has that; else not known
 //! ```
 //!
-//! Nothing is opened to find out, and nothing is asked that no rule asks for.
+//! Nothing is opened to find out, and nothing is asked that no rule and no entitlement asks for.
 
 use std::sync::Arc;
 
 use api::ProjectsKnown;
-use model::PathSet;
+use model::{Directory, FilePlace, PathSet};
 use rules::RuleSet;
 use rustix::fs::FileType;
 
 use crate::export::{Export, ExportNode};
 use crate::sys::Project;
 
-/// Facts of a file for the rules, beside identity and kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// Facts of a file for rules and entitlements, beside identity and kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Location {
-    /// In which of the directories that rules name it lies.
-    pub(crate) paths: PathSet,
+    /// In which of the directories that rules and entitlements name it lies.
+    pub(crate) place: FilePlace,
     /// Its project quota id; `None`, the −1 of rules, is "not known".
     pub(crate) project: Option<u32>,
 }
 
-/// Fields of a file that the rules of a target need.
+/// Fields of a file that rules and entitlements need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WantedFields {
     pub(crate) paths: bool,
+    pub(crate) marks: bool,
     pub(crate) projects: bool,
 }
 
-/// Rules with their number: a [`PathSet`] is good only for the rules that made it.
+/// Rules with their number: a [`model::PathSet`] is good only for the rules that made it.
 #[derive(Clone, Debug)]
 pub(crate) struct NumberedRules {
     pub(crate) number: u64,
@@ -47,11 +49,16 @@ pub(crate) struct NumberedRules {
 
 impl WantedFields {
     pub(crate) fn of(rules: &RuleSet) -> WantedFields {
-        WantedFields { paths: rules.has_paths(), projects: rules.has_projids() }
+        WantedFields { paths: rules.has_paths(), marks: false, projects: rules.has_projids() }
     }
 
     pub(crate) fn anything(self) -> bool {
-        self.paths || self.projects
+        self.names() || self.projects
+    }
+
+    /// Whether it matters by which name a file was reached.
+    pub(crate) fn names(self) -> bool {
+        self.paths || self.marks
     }
 }
 
@@ -63,26 +70,39 @@ impl Export {
             true => None,
             false => self.project.map(|project| project.id),
         };
-        Location { paths: PathSet::default(), project }
+        Location { place: FilePlace::default(), project }
     }
 
-    /// Returns the directories of a file that was reached by `name`, a path below the export, if
-    /// that is known; `None` if they cannot be found: a path may be too long.
-    pub(crate) fn paths_of(&self, node: &ExportNode, name: Option<&[u8]>) -> Option<PathSet> {
-        if !self.target.gate.wanted().paths {
-            return Some(PathSet::default());
+    /// Returns the place of a file that was reached by `name`, a path below the export, if that is
+    /// known; `None` if it cannot be found: a path may be too long. A file with several names is in
+    /// the directories of rules of all of them, and has the mark of the one that was looked up.
+    pub(crate) fn place_of(&self, node: &ExportNode, name: Option<&[u8]>) -> Option<FilePlace> {
+        if !self.target.gate.wanted().names() {
+            return Some(FilePlace::default());
         }
         let rules = self.target.gate.rules();
         let kernel = self.kernel_path(node);
         if !node.has_several_names() {
             self.links.forget(node.key(), || node.names_now() <= 1);
             let name = kernel.as_deref().or(name)?;
-            return Some(rules.set.path_set(name));
+            let paths = rules.set.path_set(name);
+            return Some(FilePlace { paths, mark: self.mark_of(name) });
         }
         let known = self.links.paths(node.key(), &rules);
         let names = [kernel.as_deref(), name].into_iter().flatten();
         let each = names.map(|name| self.links.add(node.key(), name, &rules));
-        each.chain(known).reduce(|all, paths| PathSet(all.0 | paths.0))
+        let paths = each.chain(known).reduce(|all, paths| PathSet(all.0 | paths.0))?;
+        let mark = name.or(kernel.as_deref()).and_then(|name| self.mark_of(name));
+        Some(FilePlace { paths, mark })
+    }
+
+    /// Returns the mark of a file that was reached by `name`, a path below the export.
+    pub(crate) fn mark_of(&self, name: &[u8]) -> Option<Directory> {
+        let gate = &self.target.gate;
+        if !gate.wanted().marks {
+            return None;
+        }
+        gate.with_dispatcher(|d, _| d.mark_of(&self.name, name)).flatten()
     }
 
     /// A file's path as the kernel has it: one of several.
@@ -104,10 +124,10 @@ impl Export {
         }
     }
 
-    /// Where a file lies that is in these directories.
-    pub(crate) fn location(&self, node: &ExportNode, paths: PathSet) -> Location {
+    /// Where a file lies that is in this place.
+    pub(crate) fn location(&self, node: &ExportNode, place: FilePlace) -> Location {
         let project = self.project_of(node).map(|project| project.id);
-        Location { paths, project: project.or(self.unknown().project) }
+        Location { place, project: project.or(self.unknown().project) }
     }
 }
 

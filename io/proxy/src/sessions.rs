@@ -257,7 +257,7 @@ impl MountSession {
             return unknown;
         };
         if let Some(paths) = linked.and_then(|key| export.links.paths(key, &target.gate.rules())) {
-            location.paths.0 |= paths.0;
+            location.place.paths.0 |= paths.0;
         }
         if !wanted.projects {
             location.project = unknown.project;

@@ -41,7 +41,7 @@ impl Dispatcher {
     ) -> SubjectId {
         let place = place.into();
         assert!(target.index() < self.lanes.targets().count(), "there is no {target:?}");
-        let known = self.registry.find_subject(target, who, place, export);
+        let known = self.registry.find_subject(target, who, &place, export);
         let index = known.unwrap_or_else(|| {
             let sibling = self.registry.subject_of_job(&who.job);
             let index = self.registry.add_subject(target, who, place, export);

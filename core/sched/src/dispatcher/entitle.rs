@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{MarkId, SectionKind, TargetId, Time};
+use model::{Directory, SectionKind, TargetId, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope};
 
 use super::Dispatcher;
@@ -36,10 +36,22 @@ impl Dispatcher {
         refused
     }
 
-    /// Tells which marked directory is the next above another, for subjects that are taken from now
-    /// on.
-    pub fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
-        self.terms.set_mark(mark, above);
+    /// The mark of a file at `path` below an export, which begins with `/`: the deepest directory
+    /// that a row names and that holds it. O(depth), and no more than [`Directory::DEPTH_MAX`] names
+    /// are compared.
+    pub fn mark_of(&self, export: &str, path: &[u8]) -> Option<Directory> {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut text = export.as_bytes().to_vec();
+        for name in names.take(Directory::DEPTH_MAX) {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        self.terms.entitlements().mark_of(&text)
+    }
+
+    /// Whether a row names a directory, so that files have marks.
+    pub fn has_marks(&self) -> bool {
+        self.terms.entitlements().has_marks()
     }
 
     /// Computes the limits that depend on other rules, and lets rows begin and end.

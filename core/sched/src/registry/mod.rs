@@ -17,7 +17,7 @@ use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use model::{FilePlace, Identity, JobId, MarkId, Nid, OpKind, PathSet, TargetId};
+use model::{Directory, FilePlace, Identity, JobId, Nid, OpKind, PathSet, TargetId};
 use rules::{EntitlementId, Rule, RuleSet, key_of};
 
 use crate::idle::{IDLE_MAX, IdleList};
@@ -70,8 +70,8 @@ struct Subject {
     ways: [CachedWay; OpKind::COUNT],
     identity: Arc<Identity>,
     paths: PathSet,
-    /// The deepest marked directory of its files.
-    mark: Option<MarkId>,
+    /// The mark of its files.
+    mark: Option<Directory>,
     /// The export that it uses.
     export: Arc<str>,
 }
@@ -150,7 +150,7 @@ impl Registry {
         &self,
         target: TargetId,
         who: &Identity,
-        place: FilePlace,
+        place: &FilePlace,
         export: &Arc<str>,
     ) -> Option<SubjectIndex> {
         let of = self.by_identity.get(who).into_iter().flatten();
@@ -332,9 +332,9 @@ impl Registry {
         self.subjects[index].paths
     }
 
-    /// The deepest marked directory of a subject's files.
-    pub(crate) fn mark(&self, index: SubjectIndex) -> Option<MarkId> {
-        self.subjects[index].mark
+    /// The mark of a subject's files.
+    pub(crate) fn mark(&self, index: SubjectIndex) -> Option<&Directory> {
+        self.subjects[index].mark.as_ref()
     }
 
     pub(crate) fn export(&self, index: SubjectIndex) -> &Arc<str> {

@@ -11,10 +11,9 @@
 //! concerns: the subjects whose requests it may apply to. A limit of a key of a decay, and of
 //! nothing else, is the rate of the meter that the key has anyway.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Identity, JobId, MarkId, OpKind, Rate, Scope, SectionKind, Time};
+use model::{Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 
 /// Rows by their numbers, and those that apply now by what they name.
@@ -24,11 +23,12 @@ pub(crate) struct Entitlements {
     by_job: BTreeMap<JobId, Vec<EntitlementId>>,
     by_uid: BTreeMap<u32, Vec<EntitlementId>>,
     by_class: BTreeMap<Scope, Vec<EntitlementId>>,
-    by_mark: BTreeMap<MarkId, Vec<EntitlementId>>,
+    by_directory: BTreeMap<Directory, Vec<EntitlementId>>,
     rest: Vec<EntitlementId>,
     /// When rows begin or end to apply.
     edges: BTreeSet<(Time, EntitlementId)>,
-    marks: Marks,
+    /// The directories that rows name, with how many do.
+    directories: BTreeMap<Directory, usize>,
 }
 
 /// A row with its times by the clock here.
@@ -40,18 +40,12 @@ struct TimedRow {
     applies: bool,
 }
 
-/// Marked directories: of each the next one above it.
-#[derive(Debug, Default)]
-pub(crate) struct Marks {
-    above: BTreeMap<MarkId, MarkId>,
-}
-
 /// What a row is matched with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntitledRequest<'a> {
     pub(crate) who: &'a Identity,
     /// The deepest marked directory of its file.
-    pub(crate) mark: Option<MarkId>,
+    pub(crate) mark: Option<&'a Directory>,
     pub(crate) target: &'a str,
     /// Its class, whatever branch of that it is in.
     pub(crate) class: &'a Scope,
@@ -119,6 +113,9 @@ impl Entitlements {
         self.remove(id, concerned);
         let Some(row) = row else { return };
         let (begins, ends) = (begins(&row), ends(&row));
+        if let Some(directory) = &row.scope().directory {
+            *self.directories.entry(directory.clone()).or_default() += 1;
+        }
         self.edges.insert((begins, id));
         self.edges.extend(ends.map(|ends| (ends, id)));
         self.rows.insert(id, TimedRow { row, begins, ends, applies: false });
@@ -128,6 +125,13 @@ impl Entitlements {
     fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) {
         let Some(known) = self.rows.remove(&id) else { return };
         self.edges.remove(&(known.begins, id));
+        if let Some(directory) = &known.row.scope().directory {
+            let rows = self.directories.get_mut(directory).expect("counted with its rows");
+            *rows -= 1;
+            if *rows == 0 {
+                self.directories.remove(directory);
+            }
+        }
         known.ends.into_iter().for_each(|ends| {
             self.edges.remove(&(ends, id));
         });
@@ -235,14 +239,15 @@ impl Entitlements {
         &'a self,
         request: EntitledRequest<'a>,
     ) -> impl Iterator<Item = (EntitlementId, &'a Entitlement)> {
-        let marks = self.marks.chain(request.mark).filter_map(|mark| self.by_mark.get(&mark));
+        let above = request.mark.into_iter().flat_map(|mark| Directory::ancestors(mark.as_bytes()));
+        let of_directories = above.filter_map(|directory| self.by_directory.get(directory));
         let lists = [
             self.by_job.get(&request.who.job),
             self.by_uid.get(&request.who.uid),
             self.by_class.get(request.class),
             Some(&self.rest),
         ];
-        let found = lists.into_iter().flatten().chain(marks).flatten();
+        let found = lists.into_iter().flatten().chain(of_directories).flatten();
         let rows = found.map(|id| (*id, &self.rows[id].row));
         rows.filter(move |(_, row)| {
             let scope = row.scope();
@@ -251,7 +256,7 @@ impl Entitlements {
                 && scope.uid.is_none_or(|uid| uid == request.who.uid)
                 && scope.class.as_ref().is_none_or(|class| class == request.class)
                 && scope.target.as_deref().is_none_or(|target| target == request.target)
-                && scope.mark.is_none_or(|mark| self.marks.holds(request.mark, mark))
+                && is_in(request.mark, scope)
         })
     }
 
@@ -259,25 +264,22 @@ impl Entitlements {
         &self,
         rows: impl Iterator<Item = (EntitlementId, &'a Entitlement)>,
     ) -> Option<EntitlementId> {
-        let depth = |scope: &EntitlementScope| self.marks.chain(scope.mark).count();
-        let narrowest = rows.max_by(|(a, one), (b, other)| {
-            let (one, other) = (one.scope(), other.scope());
-            match one.narrowness(depth(one), other, depth(other)) {
-                Ordering::Equal => a.cmp(b),
-                unequal => unequal,
-            }
-        });
+        let narrowest = rows
+            .max_by(|(a, one), (b, other)| one.scope().narrowness(other.scope()).then(a.cmp(b)));
         narrowest.map(|(id, _)| id)
     }
 
     // ---- marks ----
 
-    /// Tells which marked directory is the next above another.
-    pub(crate) fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
-        match above {
-            Some(above) => self.marks.above.insert(mark, above),
-            None => self.marks.above.remove(&mark),
-        };
+    /// The deepest directory that a row names and that is a directory of this text or above it.
+    pub(crate) fn mark_of(&self, text: &[u8]) -> Option<Directory> {
+        let known = |text| self.directories.get_key_value(text).map(|(known, _)| known.clone());
+        Directory::ancestors(text).find_map(known)
+    }
+
+    /// Whether a row names a directory.
+    pub(crate) fn has_marks(&self) -> bool {
+        !self.directories.is_empty()
     }
 
     /// Whether requests of a subject may be concerned by rows of a scope.
@@ -285,13 +287,13 @@ impl Entitlements {
         &self,
         scope: &EntitlementScope,
         who: &Identity,
-        mark: Option<MarkId>,
+        mark: Option<&Directory>,
         target: &str,
     ) -> bool {
         scope.job.as_ref().is_none_or(|job| *job == who.job)
             && scope.uid.is_none_or(|uid| uid == who.uid)
             && scope.target.as_deref().is_none_or(|of| of == target)
-            && scope.mark.is_none_or(|of| self.marks.holds(mark, of))
+            && is_in(mark, scope)
     }
 
     // ---- the index ----
@@ -306,8 +308,8 @@ impl Entitlements {
         if let Some(class) = &scope.class {
             return self.by_class.entry(class.clone()).or_default();
         }
-        match scope.mark {
-            Some(mark) => self.by_mark.entry(mark).or_default(),
+        match &scope.directory {
+            Some(directory) => self.by_directory.entry(directory.clone()).or_default(),
             None => &mut self.rest,
         }
     }
@@ -324,22 +326,15 @@ impl Entitlements {
             self.by_uid.remove(&uid);
         } else if let Some(class) = &scope.class {
             self.by_class.remove(class);
-        } else if let Some(mark) = scope.mark {
-            self.by_mark.remove(&mark);
+        } else if let Some(directory) = &scope.directory {
+            self.by_directory.remove(directory);
         }
     }
 }
 
-impl Marks {
-    /// A marked directory and those above it, the deepest first.
-    fn chain(&self, mark: Option<MarkId>) -> impl Iterator<Item = MarkId> {
-        std::iter::successors(mark, |mark| self.above.get(mark).copied()).take(DEPTH_MAX)
-    }
-
-    /// Whether a directory is another one or below it.
-    fn holds(&self, mark: Option<MarkId>, above: MarkId) -> bool {
-        self.chain(mark).any(|mark| mark == above)
-    }
+/// Whether a file of that mark is in the directory of a scope, if the scope names one.
+fn is_in(mark: Option<&Directory>, scope: &EntitlementScope) -> bool {
+    scope.directory.as_ref().is_none_or(|of| mark.is_some_and(|mark| of.holds(mark)))
 }
 
 impl RowChanges {
@@ -367,6 +362,3 @@ fn decay_key(row: &Entitlement) -> Option<&Scope> {
     let only = EntitlementScope { class: Some(key.clone()), ..EntitlementScope::default() };
     (row.limit().is_some() && *row.scope() == only).then_some(key)
 }
-
-/// How many marked directories a path may have.
-const DEPTH_MAX: usize = 64;

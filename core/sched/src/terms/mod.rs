@@ -14,7 +14,7 @@ mod values;
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, MarkId, OpKind, PathSet, Rate, RuleActivity, Scope, SectionKind,
+    Amount, Directory, Grants, Identity, OpKind, PathSet, Rate, RuleActivity, Scope, SectionKind,
     Share, SharePool, TargetId, Time, Weight,
 };
 use rules::{Entitlement, EntitlementId, Limit, LimitMode, Rule, RuleSet, key_of};
@@ -158,11 +158,6 @@ impl Terms {
         concerned
     }
 
-    /// Tells which marked directory is the next above another.
-    pub(crate) fn set_mark(&mut self, mark: MarkId, above: Option<MarkId>) {
-        self.entitlements.set_mark(mark, above);
-    }
-
     // ---- what is given ----
 
     pub(crate) fn rules(&self) -> &Arc<RuleSet> {
@@ -186,7 +181,7 @@ impl Terms {
         &self,
         class: &ClassKey,
         who: &Identity,
-        mark: Option<MarkId>,
+        mark: Option<&Directory>,
         target: &str,
         kind: OpKind,
         meters: &mut Vec<MeterTerms>,

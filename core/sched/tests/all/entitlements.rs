@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use crate::server::*;
 use model::{
-    Amount, FilePlace, KindSet, Lane, MarkId, Nanos, OpKind, PathSet, Rate, Scope, TargetId, Time,
-    Weight,
+    Amount, Directory, FilePlace, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, TargetId,
+    Time, Weight,
 };
 use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Match,
@@ -21,6 +21,11 @@ fn of_job(job: &str) -> EntitlementScope {
 
 fn of_class(rule: &str) -> EntitlementScope {
     EntitlementScope { class: Some(Scope::rule(rule, &[])), ..EntitlementScope::default() }
+}
+
+fn in_directory(text: &str) -> EntitlementScope {
+    let directory = Directory::new(text.as_bytes());
+    EntitlementScope { directory, ..EntitlementScope::default() }
 }
 
 fn row(scope: EntitlementScope, grants: Grantable) -> Entitlement {
@@ -189,28 +194,32 @@ fn a_row_of_a_directory_is_for_what_is_below_it() {
     let by_job = Rule { per: vec![KeyField::Jobid], ..Rule::new("jobs", Match::any()) };
     let mut world = world(vec![by_job]);
     clients(&mut world, &["a", "b", "c", "d"], 16);
-    let [outer, inner, other] = [1, 2, 3].map(MarkId);
-    world.sched.set_mark(outer, None);
-    world.sched.set_mark(inner, Some(outer));
-    world.sched.set_mark(other, None);
-    for (client, job, mark) in [(0, "a", inner), (1, "b", outer), (2, "c", other)] {
-        let place = FilePlace { paths: PathSet::default(), mark: Some(mark) };
-        world.clients[client].subject = world.sched.subject(T, &who(job), place);
-    }
-    let in_directory = |mark| EntitlementScope { mark: Some(mark), ..EntitlementScope::default() };
+    let (outer, inner) = ("x/a", "x/a/b");
     put(&mut world, 1, limited_to(in_directory(outer), 40));
     put(&mut world, 2, limited_to(in_directory(inner), 10));
+    for (client, job, path) in [(0, "a", "/a/b/f"), (1, "b", "/a/bc"), (2, "c", "/ab")] {
+        let mark = world.sched.mark_of("x", path.as_bytes());
+        assert_eq!(world.sched.mark_of("y", path.as_bytes()), None, "another export");
+        let place = FilePlace { paths: PathSet::default(), mark };
+        world.clients[client].subject = world.sched.subject(T, &who(job), place);
+    }
     world.run(ms(1_000));
     let served = world.served(ms(11_000));
     assert!(near(served[0], 100), "{served:?}");
     assert!(near(served[0] + served[1], 400), "{served:?}");
     assert!(near(served[2], served[3]), "{served:?}");
-    take_away(&mut world, 1);
+    // A file that was marked with a directory is still below those above it when that is not named
+    // any more.
     take_away(&mut world, 2);
+    assert_eq!(world.sched.mark_of("x", b"/a/b/f"), Directory::new(b"x/a"));
+    let served = world.served(ms(21_000));
+    assert!(served[0] > 100 && near(served[0] + served[1], 400), "{served:?}");
+    take_away(&mut world, 1);
+    assert!(!world.sched.has_marks());
     put(&mut world, 3, reserved(in_directory(outer), 300));
     put(&mut world, 4, reserved(in_directory(inner), 400));
-    world.run(ms(12_000));
-    let served = world.served(ms(22_000));
+    world.run(ms(22_000));
+    let served = world.served(ms(32_000));
     assert!(near(served[0], 4_000) && near(served[1], 3_000), "the deeper one: {served:?}");
 }
 

@@ -33,7 +33,7 @@ use rows::{row_bytes, rows_of};
 /// The content type of a report.
 pub const REPORT_TYPE: &str = "application/vnd.sluice.report-5+postcard";
 /// The content type of a reply.
-pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-6+postcard";
+pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-7+postcard";
 
 /// Decodes reports. It keeps the scopes and subjects of recent ones by their bytes: a thousand
 /// proxies name the same ones each second. Only these names are locked, and not while a message is
@@ -546,7 +546,7 @@ const REPLIES_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use model::{Identity, JobId, KeyValue, KindSet, Nid, OpKind, PathSet, Rate};
+    use model::{Directory, Identity, JobId, KeyValue, KindSet, Nid, OpKind, PathSet, Rate};
     use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
     use super::*;
@@ -604,8 +604,9 @@ mod tests {
 
     fn reply() -> ControllerReply {
         let total = |generation| ServiceTotal { generation, cost: Nanos::new(9) };
-        let limited =
-            EntitlementScope { class: Some(Scope::decay("d", &[])), ..EntitlementScope::default() };
+        let class = Some(Scope::decay("d", &[]));
+        let directory = Directory::new(b"x/a");
+        let limited = EntitlementScope { class, directory, ..EntitlementScope::default() };
         let grants = Grantable::Limit(Rate::bytes_per_sec(6_666_667).unwrap(), None);
         let row = Entitlement::new(limited, grants, KindSet::ALL, EntitlementSource::Decay).ok();
         let assignment = Assignment {
@@ -764,8 +765,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-6+postcard",)
+            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-7+postcard",)
         );
-        assert_eq!(sums, (10_690_147_117_334_683_998, 10_567_432_315_068_641_933));
+        assert_eq!(sums, (10_690_147_117_334_683_998, 15_175_160_224_154_071_925));
     }
 }

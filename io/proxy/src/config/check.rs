@@ -162,7 +162,7 @@ impl ProxyConfig {
         for (index, export) in self.export.iter().enumerate() {
             let name = &export.name;
             let fault = |key, message| Err(ConfigFault::within("export", index, key, message));
-            if !is_export_name(name) {
+            if !model::is_export_name(name) {
                 let want = "1 to 63 letters, digits, '_', '-' and '.'";
                 return fault("name", format!("{name:?} is not {want}"));
             }
@@ -202,10 +202,4 @@ impl ProxyConfig {
         }
         Ok(())
     }
-}
-
-/// Whether a name needs no quoting in attach names, paths, tables and metrics.
-fn is_export_name(name: &str) -> bool {
-    (1..=63).contains(&name.len())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }

@@ -1,6 +1,7 @@
-//! The name by which a message reached a file, for rules that match by directory or project.
+//! The name by which a message reached a file, for rules that match by directory or project and for
+//! entitlements of directories.
 //!
-//! Only for mounts, which name files by handle, and only while rules ask: see handle_paths.rs.
+//! Only for mounts, which name files by handle, and only while these ask: see handle_paths.rs.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl On<'_> {
         let path = how.path.or(kernel.as_deref()).unwrap_or(&before.path);
         if linked.is_none() {
             export.links.forget(node.key(), || node.names_now() <= 1);
-        } else if wanted.paths {
+        } else if wanted.names() {
             let rules = export.target.gate.rules();
             // The name by which this client knew it until now is one of its names, too.
             for name in [&*before.path, path].into_iter().filter(|name| !name.is_empty()) {
@@ -70,8 +71,9 @@ impl On<'_> {
             Some(project) => (Some(project.id), project.inherits),
             None => (before.project.or_else(handed_on), before.inherits),
         };
-        let known = KnownFile { path: path.into(), project: id, inherits, linked };
-        if !known.path.is_empty() || !wanted.paths {
+        let mark = export.mark_of(path);
+        let known = KnownFile { path: path.into(), mark, project: id, inherits, linked };
+        if !known.path.is_empty() || !wanted.names() {
             mount.names.insert(handle, known);
         }
     }
@@ -95,7 +97,7 @@ impl Context<'_> {
 
     fn path_of_fid(&self, fid: &OpenFid, handle: Option<&[u8]>) -> Option<Box<[u8]>> {
         let export = &fid.user.export;
-        if !export.target.gate.wanted().paths {
+        if !export.target.gate.wanted().names() {
             return None;
         }
         let known = handle.zip(self.mount()).and_then(|(handle, it)| it.names.known(handle));
@@ -145,7 +147,7 @@ impl Context<'_> {
         name: &[u8],
     ) -> Result<(), Errno> {
         let export = &file.user.export;
-        if !export.target.gate.wanted().paths {
+        if !export.target.gate.wanted().names() {
             return Ok(());
         }
         let Some(link) = self.path_of_fid(self.fid(), None).map(|dir| join(&dir, name)) else {

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use model::{JobId, KindSet, MarkId, Nanos, Rate, Weight};
+use model::{Directory, JobId, KindSet, Nanos, Rate, Weight};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,8 @@ struct EntitlementForm<'a> {
     uid: Option<u32>,
     #[serde(borrow)]
     class: Option<Apart<'a>>,
-    mark: Option<u32>,
+    #[serde(borrow)]
+    directory: Option<Apart<'a>>,
     target: Option<&'a str>,
     grants: GrantableForm,
     kinds: u32,
@@ -76,12 +77,12 @@ fn next<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), WrongM
 }
 
 fn form(row: &Entitlement) -> EntitlementForm<'_> {
-    let EntitlementScope { job, uid, class, mark, target } = row.scope();
+    let EntitlementScope { job, uid, class, directory, target } = row.scope();
     EntitlementForm {
         job: job.as_ref().map(JobId::as_str),
         uid: *uid,
         class: class.as_ref().map(scope_bytes),
-        mark: mark.map(|mark| mark.0),
+        directory: directory.as_ref().map(|of| Apart(Cow::Borrowed(of.as_bytes()))),
         target: target.as_deref(),
         grants: match row.grants() {
             Grantable::Reservation(rate) => GrantableForm::Reservation(rate.into()),
@@ -102,6 +103,11 @@ fn form(row: &Entitlement) -> EntitlementForm<'_> {
 fn entitlement(form: EntitlementForm<'_>) -> Result<Entitlement, WrongMessage> {
     const JOB: &str = "a job: at most 128 bytes and no control characters";
     const TARGET: &str = "a target's name: 1 to 255 bytes and no control characters";
+    const DIRECTORY: &str = "a directory: an export, and 64 names and 4096 bytes below it at most, without '.' and '..'";
+    let directory = |text: Apart<'_>| {
+        let wrong = || WrongMessage::new(String::from_utf8_lossy(&text.0), DIRECTORY);
+        Directory::new(&text.0).ok_or_else(wrong)
+    };
     let job = |job| JobId::new(job).ok_or_else(|| WrongMessage::new(job, JOB));
     let target = |name: &str| match name {
         "" => Err(WrongMessage::new(name, TARGET)),
@@ -114,7 +120,7 @@ fn entitlement(form: EntitlementForm<'_>) -> Result<Entitlement, WrongMessage> {
         job: form.job.map(job).transpose()?,
         uid: form.uid,
         class: form.class.as_ref().map(scope_of).transpose()?,
-        mark: form.mark.map(MarkId),
+        directory: form.directory.map(directory).transpose()?,
         target: form.target.map(target).transpose()?,
     };
     let grants = match form.grants {
@@ -162,7 +168,11 @@ mod tests {
         let ops = Rate::ops_per_sec(7).unwrap();
         let bytes = Rate::bytes_per_sec(u64::MAX).unwrap();
         let writes = Entitlement::new(
-            EntitlementScope { job: job.clone(), mark: Some(MarkId(9)), ..Default::default() },
+            EntitlementScope {
+                job: job.clone(),
+                directory: Directory::new(b"fs/a\xff"),
+                ..Default::default()
+            },
             Grantable::Reservation(bytes),
             KindSet::of(Direction::Write),
             EntitlementSource::Reservation,
@@ -225,12 +235,20 @@ mod tests {
             refused(&postcard::to_stdvec(&vec![(1u64, Some(wrong))]).unwrap())
         };
         let long = "t".repeat(256);
-        let cases: [(String, &str); 9] = [
+        let cases: [(String, &str); 11] = [
             (refused(0, &|of| of.job = Some("a\nb")), "\"a\\nb\" is not a job"),
             (refused(0, &|of| of.kinds = 0), "without any kind of request"),
             (refused(0, &|of| of.kinds = u32::MAX), "\"4294967295\" is not a set of kinds"),
             (refused(0, &|of| of.until = Some(of.from)), "from 5ms until 5ms"),
             (refused(0, &|of| of.class = Some(Apart(Cow::Borrowed(b"x")))), "not a scope"),
+            (
+                refused(0, &|of| of.directory = Some(Apart(Cow::Borrowed(b"fs/../a")))),
+                "\"fs/../a\" is not a directory",
+            ),
+            (
+                refused(0, &|of| of.directory = Some(Apart(Cow::Borrowed(b"/a")))),
+                "\"/a\" is not a directory",
+            ),
             (refused(2, &|of| of.target = Some("")), "\"\" is not a target's name"),
             (refused(2, &|of| of.target = Some("a\tb")), "is not a target's name"),
             (

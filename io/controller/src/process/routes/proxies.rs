@@ -75,7 +75,7 @@ pub(super) async fn forget(
     ),
     responses(
         (status = 200, description = "postcard of the reply", body = Vec<u8>,
-         content_type = "application/vnd.sluice.reply-6+postcard"),
+         content_type = "application/vnd.sluice.reply-7+postcard"),
     ),
     extensions(("x-error-codes" = json!(["duplicate_name", "epoch_superseded"]))),
 )]
