@@ -20,7 +20,7 @@ use rules::{Entitlement, EntitlementId, RuleSet};
 use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};
 use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
-use crate::rows::RowTable;
+use crate::rows::{ChangedRow, RowTable};
 use crate::shares::{ShareBounds, ShareTable};
 use crate::total_service::TotalService;
 
@@ -139,6 +139,10 @@ impl ShareAllocator {
             return;
         }
         member.acknowledge_assignment(report.last_assignment);
+        if let Some(scopes) = &report.scopes {
+            let before = std::mem::replace(&mut member.scopes, scopes.clone());
+            member.change_rows(self.rows.between(&before, scopes));
+        }
         let heard = member.has_received(self.settings.unreachable_after, self.now);
         match &report.holdings {
             _ if !member.must_report() => self.acknowledge(id, report.revision, heard),
@@ -173,8 +177,8 @@ impl ShareAllocator {
         self.divide();
     }
 
-    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `now`: for all
-    /// proxies, since a row applies to requests that no proxy has reported yet. Returns how many were
+    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `now`. A proxy
+    /// gets those whose scope it has, also when it reports the scope later. Returns how many were
     /// refused: 65,536 are kept, and numbers from 2^63 on are of the rows that decays make here. A
     /// row is in one allocator only: that of limits, or that of its target.
     pub fn set_rows(
@@ -215,7 +219,7 @@ impl ShareAllocator {
         let number = member.next_assignment_number(self.now);
         let grants = member.unacknowledged.keys();
         let grants = grants.map(|scope| (scope.clone(), self.shares.grant_of(id, scope)));
-        let (all_rows, rows) = self.rows.update(&member.rows, member.last_report);
+        let (all_rows, rows) = self.rows.update(&member.rows, &member.scopes, member.last_report);
         Some(Assignment {
             to: member.name.clone(),
             epoch: member.epoch,
@@ -285,9 +289,11 @@ impl ShareAllocator {
         self.change_rows(&ended);
     }
 
-    fn change_rows(&mut self, changed: &[EntitlementId]) {
+    fn change_rows(&mut self, changed: &[ChangedRow]) {
         for (_, member) in self.proxies.iter_mut() {
-            changed.iter().for_each(|id| member.change_row(*id));
+            let scopes = member.scopes.clone();
+            let own = changed.iter().filter(|changed| self.rows.concerns(changed, &scopes));
+            member.change_rows(Some(own.map(|changed| changed.id)));
         }
     }
 

@@ -21,6 +21,7 @@ use model::{Grants, Nanos, RuleActivity, Scope, ScopeUsage, Share, Time};
 use rules::{Entitlement, EntitlementId, EntitlementSource};
 
 use crate::messages::{Assignment, Holdings, Membership, ShareReport};
+use crate::scopes::{ProxyScopes, ScopeReport};
 use crate::session_rows::SessionRows;
 use crate::total_service::LocalService;
 use crate::unreported::UnreportedUsage;
@@ -72,6 +73,7 @@ pub struct ControllerSession {
     heard: u32,
     listed: BTreeMap<Scope, Share>,
     rows: SessionRows,
+    scopes: ScopeReport,
     /// Reports that may be answered, with when they were sent by either clock.
     sent: VecDeque<(u64, Time, Nanos)>,
     sequence: u64,
@@ -154,6 +156,7 @@ impl ControllerSession {
             heard: 1,
             listed: BTreeMap::new(),
             rows: SessionRows::default(),
+            scopes: ScopeReport::default(),
             sent: VecDeque::new(),
             sequence: 0,
             reported: Time::ZERO,
@@ -178,6 +181,12 @@ impl ControllerSession {
     /// are such rules and requests, the proxy reports each tick.
     pub fn set_parents(&mut self, parents: Vec<(Arc<str>, RuleActivity)>) {
         self.parents = parents;
+    }
+
+    /// Sets what the proxy has of that which rows name: the next report says so. Until it is set it
+    /// gets all rows.
+    pub fn set_scopes(&mut self, scopes: &Arc<ProxyScopes>) {
+        self.ack_due |= self.scopes.set(scopes);
     }
 
     /// The report to be sent now; `None` if there is nothing to report yet. To be polled each tick
@@ -230,6 +239,7 @@ impl ControllerSession {
             uses: self.uses.report(),
             served,
             parents: self.parents.clone(),
+            scopes: self.scopes.report(self.sequence),
         })
     }
 
@@ -247,12 +257,14 @@ impl ControllerSession {
             self.adopt_effective_grants();
             (self.term, self.order, self.revision) = (order.term, 0, 0);
             self.service.reset();
-        } else if !self.lease_expired
-            && order.base <= self.revision
-            && order.revision > self.revision
-        {
-            self.apply_assignment(order);
-            self.ack_due = true;
+            self.scopes.reset();
+        } else {
+            self.scopes.receive(order);
+            if !self.lease_expired && order.base <= self.revision && order.revision > self.revision
+            {
+                self.apply_assignment(order);
+                self.ack_due = true;
+            }
         }
         // Until the first revision, each assignment is answered at once.
         self.ack_due |= self.revision == 0 && order.number > self.order;

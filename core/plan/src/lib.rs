@@ -27,6 +27,7 @@ mod in_use;
 mod messages;
 mod proxies;
 mod rows;
+mod scopes;
 mod session_rows;
 mod shares;
 mod split;
@@ -39,3 +40,4 @@ pub use decay::{DecayAccounts, DecayEvent, DecayLevel, DecayStatus, UsageMinute}
 pub use epochs::{EpochCheck, ProxyEpochs};
 pub use messages::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 pub use proxies::ProxySnapshot;
+pub use scopes::{ProxyScopes, ScopeName};

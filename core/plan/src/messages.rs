@@ -18,6 +18,8 @@ use std::sync::Arc;
 use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share};
 use rules::{Entitlement, EntitlementId};
 
+use crate::scopes::ProxyScopes;
+
 /// A registration with a controller: of two memberships, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Membership {
@@ -54,6 +56,8 @@ pub struct ShareReport {
     pub served: Vec<(Scope, ServiceTotal)>,
     /// The activity of each rule on which others depend.
     pub parents: Vec<(Arc<str>, RuleActivity)>,
+    /// What the proxy has of that which rows name. `None`: what it reported last in this term.
+    pub scopes: Option<Arc<ProxyScopes>>,
 }
 
 /// All shares that a proxy holds.

@@ -28,6 +28,7 @@ use rules::EntitlementId;
 use crate::in_use::InUseBound;
 use crate::messages::{Assignment, Membership, ShareReport};
 use crate::rows::UnacknowledgedRows;
+use crate::scopes::ProxyScopes;
 use crate::shares::ScopeIndex;
 
 /// A proxy's state in memory, for administrators and for a later controller.
@@ -79,6 +80,8 @@ pub(crate) struct ProxyProgress {
     /// Scopes whose last change is not acknowledged, with its revision.
     pub(crate) unacknowledged: BTreeMap<Scope, u64>,
     pub(crate) rows: UnacknowledgedRows,
+    /// Its scopes: all, until it has reported them.
+    pub(crate) scopes: Arc<ProxyScopes>,
     pub(crate) unlisted: InUseBound,
     pub(crate) fallback: InUseBound,
     /// Scopes that it uses, in the order of its last report.
@@ -145,10 +148,17 @@ impl ProxyProgress {
         revision
     }
 
-    /// Notes that a row of entitlements changes. Before the proxy has reported what it holds, nothing
-    /// is to be noted: it gets all rows then.
-    pub(crate) fn change_row(&mut self, id: EntitlementId) {
-        if self.has_reported {
+    /// Notes that rows of entitlements change; `None`: any may. Before the proxy has reported what it
+    /// holds, nothing is to be noted: it gets all rows then.
+    pub(crate) fn change_rows(&mut self, rows: Option<impl IntoIterator<Item = EntitlementId>>) {
+        if !self.has_reported {
+            return;
+        }
+        let Some(rows) = rows else {
+            let revision = self.change();
+            return self.rows.note_all(revision);
+        };
+        for id in rows {
             let revision = self.change();
             self.rows.note(id, revision);
         }
@@ -263,6 +273,7 @@ impl ProxyProgress {
             acknowledged: 0,
             unacknowledged: BTreeMap::new(),
             rows: UnacknowledgedRows::default(),
+            scopes: Arc::default(),
             unlisted: InUseBound::new(Share::ZERO),
             fallback: InUseBound::new(Share::ZERO),
             active: Vec::new(),

@@ -3,7 +3,8 @@
 //! ```text
 //!   set_rows ──────┐
 //!   rate of a decay ┴► row, with its times here ─► of each proxy: changed since it acknowledged
-//!   its end has come ─► removed ───────────────────┘        └─► assignment: rows from its report on
+//!   its end has come ─► removed ───────────────────┘   │    └─► assignment: rows from its report on
+//!   scopes of a proxy changed ─► rows that name them ──┘        and of its scopes; others end there
 //! ```
 //!
 //! A span is sent as durations from the report that the assignment answers. The controller takes the
@@ -15,10 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{KindSet, Nanos, Rate, Scope, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
+use crate::scopes::{ProxyScopes, RowsByName};
+
 /// All rows by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct RowTable {
     rows: BTreeMap<EntitlementId, PlannedRow>,
+    by_name: RowsByName,
     /// When rows end.
     ends: BTreeSet<(Time, EntitlementId)>,
     /// The rows of the keys that decays limit.
@@ -34,6 +38,13 @@ struct PlannedRow {
     /// The origin if it applied from the start.
     begins: Time,
     ends: Option<Time>,
+}
+
+/// A row that was put, replaced or removed, and the scope that it had before.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ChangedRow {
+    pub(crate) id: EntitlementId,
+    before: Option<EntitlementScope>,
 }
 
 /// What a proxy has not acknowledged of the rows.
@@ -55,13 +66,13 @@ impl RowTable {
         &mut self,
         changes: Vec<(EntitlementId, Option<Entitlement>)>,
         now: Time,
-    ) -> (Vec<EntitlementId>, usize) {
+    ) -> (Vec<ChangedRow>, usize) {
         let (mut changed, mut refused) = (Vec::new(), 0);
         for (id, row) in changes {
             if id.0 >= FIRST_OF_DECAYS || (row.is_some() && !self.has_room(id)) {
                 refused += 1;
-            } else if self.put(id, row, now) {
-                changed.push(id);
+            } else {
+                changed.extend(self.put(id, row, now));
             }
         }
         (changed, refused)
@@ -74,12 +85,12 @@ impl RowTable {
         key: &Scope,
         rate: Option<Rate>,
         now: Time,
-    ) -> Option<EntitlementId> {
+    ) -> Option<ChangedRow> {
         let known = self.decays.get(key).copied();
         let id = known.unwrap_or(EntitlementId(FIRST_OF_DECAYS + self.decays_made));
         let Some(rate) = rate else {
             self.decays.remove(key)?;
-            return self.put(id, None, now).then_some(id);
+            return self.put(id, None, now);
         };
         if !self.has_room(id) {
             return None;
@@ -91,15 +102,14 @@ impl RowTable {
         let scope = EntitlementScope { class: Some(key.clone()), ..EntitlementScope::default() };
         let (grants, source) = (Grantable::Limit(rate, None), EntitlementSource::Decay);
         let row = Entitlement::new(scope, grants, KindSet::ALL, source).expect("a limit of all");
-        self.put(id, Some(row), now).then_some(id)
+        self.put(id, Some(row), now)
     }
 
     /// Removes the rows that have ended, and returns them.
-    pub(crate) fn expire(&mut self, now: Time) -> Vec<EntitlementId> {
+    pub(crate) fn expire(&mut self, now: Time) -> Vec<ChangedRow> {
         let mut ended = Vec::new();
         while let Some((_, id)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
-            self.put(id, None, now);
-            ended.push(id);
+            ended.extend(self.put(id, None, now));
         }
         ended
     }
@@ -109,41 +119,70 @@ impl RowTable {
         self.ends.first().map(|(at, _)| *at)
     }
 
-    /// What is sent to a proxy whose last report arrived at `origin`, and whether that is all.
+    /// What is sent to a proxy of these scopes whose last report arrived at `origin`, and whether
+    /// that is all.
     pub(crate) fn update(
         &self,
         of: &UnacknowledgedRows,
+        scopes: &ProxyScopes,
         origin: Time,
     ) -> (bool, Vec<(EntitlementId, Option<Entitlement>)>) {
-        let sent = |id: &EntitlementId| (*id, self.rows.get(id).and_then(|row| row.from(origin)));
+        let own = |(id, planned): (&EntitlementId, &PlannedRow)| {
+            scopes.has(planned.row.scope()).then(|| (*id, planned.from(origin)))
+        };
+        let sent =
+            |id: &EntitlementId| self.rows.get_key_value(id).and_then(own).unwrap_or((*id, None));
         match of.all {
-            Some(_) => (true, self.rows.keys().map(sent).collect()),
+            Some(_) => (true, self.rows.iter().filter_map(own).collect()),
             None => (false, of.changed.keys().map(sent).collect()),
         }
+    }
+
+    /// Whether a change concerns a proxy of these scopes.
+    pub(crate) fn concerns(&self, changed: &ChangedRow, scopes: &ProxyScopes) -> bool {
+        let after = self.rows.get(&changed.id).map(|planned| planned.row.scope());
+        changed.before.as_ref().into_iter().chain(after).any(|scope| scopes.has(scope))
+    }
+
+    /// The rows that a proxy may get or lose by a change of its scopes; `None`: any.
+    pub(crate) fn between(
+        &self,
+        before: &ProxyScopes,
+        after: &ProxyScopes,
+    ) -> Option<BTreeSet<EntitlementId>> {
+        self.by_name.between(before, after)
     }
 
     fn has_room(&self, id: EntitlementId) -> bool {
         self.rows.len() < RowTable::MAX_COUNT || self.rows.contains_key(&id)
     }
 
-    /// Puts or removes a row; true if that is a change.
-    fn put(&mut self, id: EntitlementId, row: Option<Entitlement>, now: Time) -> bool {
+    /// Puts or removes a row, if that is a change.
+    fn put(
+        &mut self,
+        id: EntitlementId,
+        row: Option<Entitlement>,
+        now: Time,
+    ) -> Option<ChangedRow> {
         let new = row.map(|row| {
             let begins = if row.from() == Nanos::ZERO { Time::ZERO } else { now + row.from() };
             let ends = row.until().map(|until| now + until);
             PlannedRow { row, begins, ends }
         });
         if self.rows.get(&id) == new.as_ref() {
-            return false;
+            return None;
         }
-        if let Some(PlannedRow { ends: Some(ends), .. }) = self.rows.remove(&id) {
-            self.ends.remove(&(ends, id));
-        }
+        let before = self.rows.remove(&id).map(|old| {
+            old.ends.map(|ends| self.ends.remove(&(ends, id)));
+            self.by_name.remove(id, old.row.scope());
+            old.row.scope().clone()
+        });
         if let Some(new) = new {
+            self.by_name.insert(id, new.row.scope());
             self.ends.extend(new.ends.map(|ends| (ends, id)));
             self.rows.insert(id, new);
         }
-        true
+        Some(ChangedRow { id, before })
     }
 }
 
@@ -197,6 +236,13 @@ mod tests {
         Entitlement::new(scope, grants, KindSet::ALL, source).unwrap()
     }
 
+    type Update = (bool, Vec<(EntitlementId, Option<Entitlement>)>);
+
+    /// What is sent to a proxy that has all scopes.
+    fn update(table: &RowTable, of: &UnacknowledgedRows, origin: u64) -> Update {
+        table.update(of, &ProxyScopes::All, at(origin))
+    }
+
     #[test]
     fn a_span_is_sent_from_the_arrival_of_the_report_and_the_row_ends_by_itself() {
         let (mut table, mut proxy) = (RowTable::default(), UnacknowledgedRows::default());
@@ -204,14 +250,14 @@ mod tests {
         let planned = row(5).during(ms(100), Some(ms(900))).unwrap();
         assert_eq!(table.change(vec![(EntitlementId(1), Some(planned))], at(1_000)).0.len(), 1);
         proxy.note(EntitlementId(1), 7);
-        let sent = |origin| table.update(&proxy, at(origin)).1[0].1.clone().unwrap();
+        let sent = |origin| update(&table, &proxy, origin).1[0].1.clone().unwrap();
         assert_eq!((sent(950).from(), sent(950).until()), (ms(150), Some(ms(950))));
         assert_eq!((sent(1_500).from(), sent(1_500).until()), (Nanos::ZERO, Some(ms(400))));
         assert_eq!((table.next_end(), table.expire(at(1_899))), (Some(at(1_900)), vec![]));
-        assert_eq!(table.expire(at(1_900)), [EntitlementId(1)]);
-        assert_eq!(table.update(&proxy, at(1_900)), (false, vec![(EntitlementId(1), None)]));
+        assert_eq!(table.expire(at(1_900)).pop().unwrap().id, EntitlementId(1));
+        assert_eq!(update(&table, &proxy, 1_900), (false, vec![(EntitlementId(1), None)]));
         proxy.acknowledge(7);
-        assert_eq!(table.update(&proxy, at(1_900)), (false, vec![]));
+        assert_eq!(update(&table, &proxy, 1_900), (false, vec![]));
     }
 
     #[test]
@@ -226,10 +272,10 @@ mod tests {
         assert_eq!(table.set_decay(&decay, None, at(0)), None);
         (0..5_000).for_each(|id| proxy.note(EntitlementId(id), id));
         assert!(proxy.changed.len() <= CHANGED_MAX);
-        let (is_all, rows) = table.update(&proxy, at(0));
+        let (is_all, rows) = update(&table, &proxy, 0);
         assert_eq!((is_all, rows.len()), (true, RowTable::MAX_COUNT));
         proxy.acknowledge(5_000);
-        assert_eq!(table.update(&proxy, at(0)), (false, vec![]));
+        assert_eq!(update(&table, &proxy, 0), (false, vec![]));
     }
 
     #[test]
@@ -241,11 +287,12 @@ mod tests {
         assert_eq!([5, 5, 6].map(|rate| change(&mut table, rate)), [1, 0, 1]);
         let [a, b] = ["a", "b"].map(|name| Scope::decay(name, &[]));
         let ops = Rate::ops_per_sec;
-        let first = table.set_decay(&a, ops(5), at(1)).unwrap();
-        assert_eq!(table.set_decay(&a, ops(4), at(2)), Some(first));
-        assert_ne!(table.set_decay(&b, ops(4), at(2)), Some(first));
-        assert_eq!(table.set_decay(&a, None, at(3)), Some(first));
-        assert_eq!(table.set_decay(&a, None, at(3)), None);
-        assert_ne!(table.set_decay(&a, ops(5), at(4)), Some(first), "no number is used again");
+        let mut set = |key, rate, now| table.set_decay(key, rate, at(now)).map(|row| row.id);
+        let first = set(&a, ops(5), 1);
+        assert_eq!(set(&a, ops(4), 2), first);
+        assert_ne!(set(&b, ops(4), 2), first);
+        assert_eq!(set(&a, None, 3), first);
+        assert_eq!(set(&a, None, 3), None);
+        assert_ne!(set(&a, ops(5), 4), first, "no number is used again");
     }
 }

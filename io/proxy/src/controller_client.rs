@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::{ALL_TARGETS, ControllerReply, ErrorCode, ProxyReply, ProxyReport, RulesText, is_name};
 use http::{ApiClient, ClientError, Credentials, Endpoints};
 use model::{SharePool, Time};
-use plan::{ControllerSession, LeaseExpiry, SessionSettings};
+use plan::{ControllerSession, LeaseExpiry, ProxyScopes, ScopeName, SessionSettings};
 use sched::AccountReport;
 use usage::{AccountTotals, UsageReport, UsageReporter};
 
@@ -77,6 +77,10 @@ struct ReportLoop {
     epoch: u64,
     sessions: Vec<PoolSession>,
     settings: SessionSettings,
+    /// What this proxy has of that which rows of entitlements name, and what that was made of: how
+    /// often identities came or went, and the configuration's names.
+    scopes: Arc<ProxyScopes>,
+    scopes_of: (u64, Vec<ScopeName>),
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
     /// Replies to the controller's queries that are not sent yet.
@@ -148,6 +152,8 @@ impl ControllerClient {
                 },
                 ..SessionSettings::default()
             },
+            scopes: Arc::default(),
+            scopes_of: (0, Vec::new()),
             usage: UsageReporter::default(),
             posts,
             answers: Vec::new(),
@@ -196,6 +202,7 @@ impl ReportLoop {
             if Instant::now() >= tick {
                 tick = Instant::now() + TICK;
                 self.register_targets();
+                self.set_scopes();
                 if self.paused.is_none_or(|until| tick > until) {
                     self.paused = None;
                     self.report(true);
@@ -218,6 +225,25 @@ impl ReportLoop {
             let session = ControllerSession::new(&self.name, self.epoch, self.settings, now);
             self.sessions.push(PoolSession { name, pool, session });
         }
+    }
+
+    /// Gives the sessions what this proxy has of that which rows of entitlements name.
+    fn set_scopes(&mut self) {
+        let (targets, exports) = (self.server.targets(), self.server.exports());
+        let targets = targets.iter().map(|target| ScopeName::Target(target.name.as_str().into()));
+        let exports = exports.iter().map(|export| ScopeName::Export(export.name.clone()));
+        let configured: Vec<_> = targets.chain(exports).collect();
+        let changes = self.server.gate.with_dispatcher(|d, _| d.identity_changes()).unwrap_or(0);
+        if self.scopes_of != (changes, configured.clone()) {
+            let all = self.server.gate.with_dispatcher(|d, _| {
+                let jobs = d.jobs().cloned().map(ScopeName::Job);
+                let users = d.users().map(ScopeName::User);
+                ProxyScopes::named(configured.iter().cloned().chain(jobs).chain(users))
+            });
+            self.scopes = all.unwrap_or_default().into();
+            self.scopes_of = (changes, configured);
+        }
+        self.sessions.iter_mut().for_each(|of| of.session.set_scopes(&self.scopes));
     }
 
     /// Sends what is to be reported, with the usage if a tick has passed.

@@ -1,5 +1,5 @@
 //! Rows of entitlements: whatever happens to messages, proxies and controllers, a row never applies
-//! beyond its end, and afterwards each proxy has the rows that it is to have.
+//! beyond its end, and afterwards each proxy has the rows whose scope it has, and no others.
 //!
 //! `SLUICE_SEEDS` sets the number of seeds; a failure names its seed.
 
@@ -7,13 +7,29 @@ use std::collections::BTreeMap;
 
 use crate::fleet::{Chance, Fleet};
 use crate::props::{calm, seeds, trouble};
-use model::{JobId, KeyValue, KindSet, Nanos, Rate, Scope, Time};
+use model::{Directory, JobId, KeyValue, KindSet, Nanos, Rate, Scope, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
+use sluice_plan::{ProxyScopes, ScopeName};
 
-/// A row of a job; its rate tells it from all others.
+fn job(chance: &mut Chance) -> JobId {
+    JobId::new(&format!("dd.{}", chance.below(5))).unwrap()
+}
+
+/// A row of jobs, users, targets and directories; its rate tells it from all others.
 fn row(chance: &mut Chance, rate: u64) -> Entitlement {
-    let job = JobId::new(&format!("dd.{}", chance.below(5)));
-    let scope = EntitlementScope { job, ..EntitlementScope::default() };
+    let mut scope = EntitlementScope::default();
+    if chance.percent(60) {
+        scope.job = Some(job(chance));
+    }
+    if chance.percent(30) {
+        scope.uid = Some(chance.below(3) as u32);
+    }
+    if chance.percent(20) {
+        scope.target = Some(["t", "u"][chance.below(2) as usize].into());
+    }
+    if chance.percent(20) {
+        scope.directory = Directory::new([b"x/a", b"y/b"][chance.below(2) as usize]);
+    }
     let grants = Grantable::Reservation(Rate::ops_per_sec(rate).unwrap());
     let source = match chance.below(2) {
         0 => EntitlementSource::Reservation,
@@ -23,6 +39,33 @@ fn row(chance: &mut Chance, rate: u64) -> Entitlement {
     let from = if chance.percent(50) { 0 } else { chance.below(20_000) };
     let until = chance.percent(70).then(|| Nanos::from_millis(from + 1 + chance.below(60_000)));
     row.during(Nanos::from_millis(from), until).unwrap()
+}
+
+/// A row of a job that lasts.
+fn lasting(name: &str, rate: u64) -> Entitlement {
+    let scope = EntitlementScope { job: JobId::new(name), ..EntitlementScope::default() };
+    let grants = Grantable::Reservation(Rate::ops_per_sec(rate).unwrap());
+    Entitlement::new(scope, grants, KindSet::ALL, EntitlementSource::Operator).unwrap()
+}
+
+/// What a proxy of these jobs has.
+fn with_jobs(jobs: &[&str]) -> ProxyScopes {
+    ProxyScopes::named(jobs.iter().map(|job| ScopeName::Job(JobId::new(job).unwrap())))
+}
+
+/// Jobs, users, targets and exports come to a proxy and go by chance.
+fn move_scopes(fleet: &mut Fleet, chance: &mut Chance) {
+    let node = chance.below(fleet.nodes.len() as u64) as usize;
+    if chance.percent(10) {
+        fleet.nodes[node].scopes = ProxyScopes::All.into();
+        return;
+    }
+    let mut names = Vec::new();
+    (0..chance.below(4)).for_each(|_| names.push(ScopeName::Job(job(chance))));
+    (0..chance.below(3)).for_each(|_| names.push(ScopeName::User(chance.below(3) as u32)));
+    names.push(ScopeName::Target(["t", "u"][chance.below(2) as usize].into()));
+    names.push(ScopeName::Export(["x", "y"][chance.below(2) as usize].into()));
+    fleet.nodes[node].scopes = ProxyScopes::named(names).into();
 }
 
 /// Changes rows by chance, several at once.
@@ -71,7 +114,8 @@ fn check_ends(fleet: &Fleet, seed: u64) {
     }
 }
 
-/// Panics if proxies have other rows than the controller, or have them for too short a time.
+/// Panics if a proxy has other rows than those of the controller whose scope it has, or has them for
+/// too short a time.
 fn check_same(fleet: &Fleet, seed: u64) {
     let now = fleet.now();
     let decays: BTreeMap<_, _> =
@@ -86,6 +130,7 @@ fn check_same(fleet: &Fleet, seed: u64) {
         let others = node.rows.iter().filter(|(_, row)| !is_decay(row));
         for (id, row) in others.filter(|(_, row)| span(row).1.is_none_or(|until| now < until)) {
             let (of, begins, ends) = planned.get(id).expect("the controller has it, too");
+            assert!(node.scopes.has(of.scope()), "seed {seed}, {}: {id:?} is others'", node.name);
             let (from, until) = span(row);
             assert_eq!(rate(row), rate(of), "seed {seed}, {}: {id:?}", node.name);
             assert!(from <= now.max(*begins), "seed {seed}");
@@ -95,7 +140,9 @@ fn check_same(fleet: &Fleet, seed: u64) {
             };
             assert!(is_near, "seed {seed}, {id:?}: until {until:?}, not {ends:?}");
         }
-        for (id, (_, _, ends)) in planned {
+        for (id, (_, _, ends)) in
+            planned.into_iter().filter(|(_, (of, ..))| node.scopes.has(of.scope()))
+        {
             let may_have_ended = ends.is_some_and(|ends| ends.since(now) <= TRAVEL_MAX);
             let is_known = node.rows.contains_key(&id);
             assert!(may_have_ended || is_known, "seed {seed}, {}: {id:?} is missing", node.name);
@@ -104,7 +151,7 @@ fn check_same(fleet: &Fleet, seed: u64) {
 }
 
 #[test]
-fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_over() {
+fn a_row_never_applies_beyond_its_end_and_each_proxy_has_the_rows_of_its_scopes_when_it_is_over() {
     for seed in 1..=seeds() {
         let mut chance = Chance(seed * 104_729);
         let mut fleet = Fleet::new(1 + chance.below(4) as usize, seed);
@@ -114,6 +161,7 @@ fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_o
             // A row ends by the clocks of both sides: none may run ahead or back.
             fleet.nodes.iter_mut().for_each(|node| node.ahead = 0);
             change(&mut fleet, &mut chance, &mut next);
+            move_scopes(&mut fleet, &mut chance);
             fleet.run(1 + chance.below(200), |fleet| check_ends(fleet, seed));
         }
         calm(&mut fleet);
@@ -121,6 +169,7 @@ fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_o
         check_same(&fleet, seed);
         for _ in 0..5 {
             change(&mut fleet, &mut chance, &mut next);
+            move_scopes(&mut fleet, &mut chance);
             fleet.run(30, |fleet| check_ends(fleet, seed));
             check_same(&fleet, seed);
         }
@@ -131,9 +180,7 @@ fn a_row_never_applies_beyond_its_end_and_all_proxies_have_all_rows_when_it_is_o
 fn rows_that_the_next_controller_does_not_have_end() {
     let mut fleet = Fleet::new(2, 5);
     fleet.secs(20);
-    let mut chance = Chance(3);
-    let lasting = row(&mut chance, 1).during(Nanos::ZERO, None).unwrap();
-    fleet.set_rows(vec![(EntitlementId(1), Some(lasting.clone()))]);
+    fleet.set_rows(vec![(EntitlementId(1), Some(lasting("dd.1", 1)))]);
     fleet.set_rate(&Scope::decay("d", &[]), Rate::ops_per_sec(2));
     fleet.secs(1);
     fleet.begin_controller();
@@ -157,6 +204,51 @@ fn many_changes_within_a_tick_are_one_message() {
     assert!(fleet.nodes.iter().all(|node| node.rows.len() == 100));
     // To each of both an assignment, its acknowledgement, and what follows on that.
     assert!(fleet.sent() - before <= 6, "{} messages", fleet.sent() - before);
+}
+
+#[test]
+fn a_job_that_comes_to_a_proxy_brings_rows_that_are_older_than_what_was_acknowledged() {
+    let mut fleet = Fleet::new(3, 5);
+    let (here, elsewhere) = (with_jobs(&["dd.1"]), with_jobs(&["dd.2"]));
+    fleet.nodes[0].scopes = here.clone().into();
+    fleet.nodes[1].scopes = elsewhere.clone().into();
+    fleet.secs(20);
+    fleet.set_rows(vec![(EntitlementId(1), Some(lasting("dd.1", 1)))]);
+    fleet.set_rows(vec![(EntitlementId(2), Some(lasting("dd.2", 2)))]);
+    fleet.secs(2);
+    let has = |fleet: &Fleet| -> Vec<Vec<u64>> {
+        fleet.nodes.iter().map(|node| node.rows.keys().map(|id| id.0).collect()).collect()
+    };
+    // The third has not said what it has.
+    assert_eq!(has(&fleet), [vec![1], vec![2], vec![1, 2]]);
+    fleet.nodes[0].scopes = with_jobs(&["dd.1", "dd.2"]).into();
+    // A tick for the report, and the way of both messages.
+    fleet.run(13, |_| {});
+    assert_eq!(has(&fleet)[0], [1, 2]);
+    fleet.nodes[0].scopes = elsewhere.into();
+    fleet.nodes[1].scopes = here.into();
+    fleet.run(13, |_| {});
+    assert_eq!(has(&fleet)[..2], [vec![2], vec![1]]);
+}
+
+#[test]
+fn a_row_is_sent_to_no_proxy_without_its_job() {
+    let mut fleet = Fleet::new(2, 5);
+    fleet.nodes[0].scopes = with_jobs(&["dd.1"]).into();
+    fleet.nodes[1].scopes = with_jobs(&[]).into();
+    fleet.secs(20);
+    let revisions = |fleet: &Fleet| -> Vec<u64> {
+        let proxies = fleet.controller.as_ref().unwrap().proxies();
+        proxies.map(|proxy| proxy.revisions.0).collect()
+    };
+    let before = revisions(&fleet);
+    for rate in 1..6 {
+        fleet.set_rows(vec![(EntitlementId(1), Some(lasting("dd.1", rate)))]);
+        fleet.run(20, |_| {});
+    }
+    fleet.set_rows(vec![(EntitlementId(1), None)]);
+    fleet.run(20, |_| {});
+    assert_eq!(revisions(&fleet), [before[0] + 6, before[1]]);
 }
 
 /// How long a report may travel here: 5 s by the weather, and a second.

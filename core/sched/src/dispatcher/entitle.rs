@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Directory, SectionKind, TargetId, Time};
+use model::{Directory, JobId, SectionKind, TargetId, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope};
 
 use super::Dispatcher;
@@ -47,6 +47,24 @@ impl Dispatcher {
             text.extend_from_slice(name);
         }
         self.terms.entitlements().mark_of(&text)
+    }
+
+    /// How often an identity came or went: while it is the same, so are the [`Dispatcher::jobs`] and
+    /// [`Dispatcher::users`].
+    pub fn identity_changes(&self) -> u64 {
+        self.registry.identity_changes()
+    }
+
+    /// The jobs of all subjects, also of some that were released lately, in their order. O(subjects).
+    pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
+        let mut last = None;
+        let jobs = self.registry.subjects_from(None).map(|(who, _)| &who.job);
+        jobs.filter(move |job| last.replace(*job) != Some(*job))
+    }
+
+    /// The users of all subjects, also of some that were released lately, in their order.
+    pub fn users(&self) -> impl Iterator<Item = u32> {
+        self.registry.users()
     }
 
     /// Whether a row names a directory, so that files have marks.

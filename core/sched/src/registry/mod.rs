@@ -34,6 +34,8 @@ pub(crate) struct Registry {
     subjects: Slab<SubjectIndex, Subject>,
     by_identity: BTreeMap<Arc<Identity>, Vec<(PathSet, SubjectIndex)>>,
     by_uid: BTreeMap<u32, Vec<SubjectIndex>>,
+    /// How often an identity came or went.
+    identity_changes: u64,
     idle_subjects: IdleList<SubjectIndex>,
     classes: Slab<ClassIndex, RegisteredClass>,
     by_key: BTreeMap<Arc<ClassKey>, ClassIndex>,
@@ -190,7 +192,9 @@ impl Registry {
             idle: 0,
         });
         self.by_uid.entry(who.uid).or_default().push(index);
-        self.by_identity.entry(who).or_default().push((paths, index));
+        let of_identity = self.by_identity.entry(who).or_default();
+        self.identity_changes += u64::from(of_identity.is_empty());
+        of_identity.push((paths, index));
         index
     }
 
@@ -268,6 +272,7 @@ impl Registry {
         if let Some(of) = self.by_identity.get_mut(&subject.identity) {
             of.retain(|(_, i)| *i != index);
             if of.is_empty() {
+                self.identity_changes += 1;
                 self.by_identity.remove(&subject.identity);
             }
         }
@@ -345,6 +350,16 @@ impl Registry {
     #[inline]
     pub(crate) fn target(&self, index: SubjectIndex) -> TargetId {
         self.subjects[index].target
+    }
+
+    /// The users of all subjects.
+    pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
+        self.by_uid.keys().copied()
+    }
+
+    /// How often an identity came or went.
+    pub(crate) fn identity_changes(&self) -> u64 {
+        self.identity_changes
     }
 
     /// The indices of all subjects.

@@ -307,6 +307,25 @@ fn rows_beyond_the_bound_are_refused_and_the_others_hold() {
     assert!(near(world.served(ms(11_000))[0], 500));
 }
 
+#[test]
+fn jobs_and_users_are_named_once_and_counted_when_they_come_and_go() {
+    let mut sched = Dispatcher::new([target(1, UNIT_NS)], rules(vec![], vec![]));
+    let names = |sched: &Dispatcher| {
+        let jobs: Vec<_> = sched.jobs().map(|job| job.as_str().to_owned()).collect();
+        (jobs, sched.users().collect::<Vec<_>>(), sched.identity_changes())
+    };
+    let before = sched.identity_changes();
+    for (job, uid) in [("b", 5), ("a", 5), ("b", 6)] {
+        sched.subject(T, &model::Identity { uid, ..who(job) }, PathSet::default());
+    }
+    let known = (vec!["a".into(), "b".into()], vec![5, 6], before + 3);
+    assert_eq!(names(&sched), known);
+    // In other directories it is a subject of its own, but nobody who was not there.
+    let subject = sched.subject(T, &model::Identity { uid: 5, ..who("a") }, PathSet(1));
+    sched.release_subject(subject);
+    assert_eq!(names(&sched), known, "and it is kept while it is idle");
+}
+
 /// The sequence of dispatches of a class that is reserved for, by its rule or by a row for all of
 /// it, beside two others.
 fn sequence(steps: &[(u8, usize, u64)], by_row: bool, rate: Rate) -> Vec<(u64, u64)> {

@@ -15,6 +15,7 @@
 //! are JSON within the message.
 
 mod rows;
+mod scopes;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,9 +30,10 @@ use usage::{UsageLine, UsageReport};
 use super::{ControllerReply, ProxyReport, RulesText};
 use crate::scope::{WireScope, WrongMessage};
 use rows::{row_bytes, rows_of};
+use scopes::ScopesForm;
 
 /// The content type of a report.
-pub const REPORT_TYPE: &str = "application/vnd.sluice.report-5+postcard";
+pub const REPORT_TYPE: &str = "application/vnd.sluice.report-6+postcard";
 /// The content type of a reply.
 pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-7+postcard";
 
@@ -94,6 +96,8 @@ struct ShareReportForm<'a> {
     served: Vec<(Apart<'a>, (u64, u64))>,
     #[serde(borrow)]
     parents: Vec<ParentForm<'a>>,
+    #[serde(borrow)]
+    scopes: Option<ScopesForm<'a>>,
 }
 
 /// A rule, its operations and bytes per second, and for how long it has been idle, in nanoseconds.
@@ -246,6 +250,7 @@ impl KnownNames {
             uses,
             served,
             parents: parents(&form.parents)?,
+            scopes: form.scopes.as_ref().map(ScopesForm::scopes).transpose()?,
         })
     }
 
@@ -400,6 +405,7 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
         uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
         served: report.served.iter().map(served).collect(),
         parents: parent_forms(&report.parents),
+        scopes: report.scopes.as_deref().map(ScopesForm::of),
     }
 }
 
@@ -547,6 +553,7 @@ const REPLIES_MAX: usize = 8;
 #[cfg(test)]
 mod tests {
     use model::{Directory, Identity, JobId, KeyValue, KindSet, Nid, OpKind, PathSet, Rate};
+    use plan::{ProxyScopes, ScopeName};
     use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
     use super::*;
@@ -578,6 +585,7 @@ mod tests {
             ]),
             served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
             parents: vec![("a".into(), RuleActivity { idle: None, ..RuleActivity::NONE })],
+            scopes: Some(Arc::new(ProxyScopes::named([ScopeName::Target("fs".into())]))),
         };
         let mut service = Service { read_bytes: 1 << 40, delayed: 3, ..Service::default() };
         service.ops[OpKind::Open as usize] = 7;
@@ -765,8 +773,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-5+postcard", "application/vnd.sluice.reply-7+postcard",)
+            ("application/vnd.sluice.report-6+postcard", "application/vnd.sluice.reply-7+postcard",)
         );
-        assert_eq!(sums, (10_690_147_117_334_683_998, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (6_566_766_284_815_579_900, 15_175_160_224_154_071_925));
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use model::{Nanos, Rate, Scope, ScopeUsage, Share, Time};
 use rules::{Entitlement, EntitlementId, Grantable, RuleSet};
 use sluice_plan::{
-    AllocatorSettings, Assignment, ControllerSession, ProxySnapshot, SessionSettings,
+    AllocatorSettings, Assignment, ControllerSession, ProxyScopes, ProxySnapshot, SessionSettings,
     ShareAllocator, ShareReport,
 };
 
@@ -66,6 +66,8 @@ pub(crate) struct Node {
     pub(crate) ahead: i64,
     /// What is asked for of each scope, as a part of the whole.
     pub(crate) demand: BTreeMap<Scope, Share>,
+    /// What it has of that which rows name.
+    pub(crate) scopes: Arc<ProxyScopes>,
     /// What its dispatcher has of rows, with spans from the origin of its clock.
     pub(crate) rows: BTreeMap<EntitlementId, Entitlement>,
     /// The most of it that was asked for since its last report.
@@ -142,6 +144,7 @@ impl Fleet {
             mute: false,
             ahead: 0,
             demand: BTreeMap::new(),
+            scopes: Arc::default(),
             rows: BTreeMap::new(),
             asked: BTreeMap::new(),
         });
@@ -258,6 +261,7 @@ impl Fleet {
             if !own.up {
                 continue;
             }
+            own.standing.set_scopes(&own.scopes);
             own.standing.poll_grants(now);
             for (id, row) in own.standing.poll_rows(now).unwrap_or_default() {
                 match row {

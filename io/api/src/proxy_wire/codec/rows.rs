@@ -13,7 +13,8 @@ use model::{Directory, JobId, KindSet, Nanos, Rate, Weight};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 use serde::{Deserialize, Serialize};
 
-use super::{Apart, NAME_BYTES_MAX, scope_bytes, scope_of};
+use super::scopes::{job, target};
+use super::{Apart, scope_bytes, scope_of};
 use crate::scope::{WireRate, WrongMessage};
 
 #[derive(Serialize, Deserialize)]
@@ -101,20 +102,10 @@ fn form(row: &Entitlement) -> EntitlementForm<'_> {
 }
 
 fn entitlement(form: EntitlementForm<'_>) -> Result<Entitlement, WrongMessage> {
-    const JOB: &str = "a job: at most 128 bytes and no control characters";
-    const TARGET: &str = "a target's name: 1 to 255 bytes and no control characters";
     const DIRECTORY: &str = "a directory: an export, and 64 names and 4096 bytes below it at most, without '.' and '..'";
     let directory = |text: Apart<'_>| {
         let wrong = || WrongMessage::new(String::from_utf8_lossy(&text.0), DIRECTORY);
         Directory::new(&text.0).ok_or_else(wrong)
-    };
-    let job = |job| JobId::new(job).ok_or_else(|| WrongMessage::new(job, JOB));
-    let target = |name: &str| match name {
-        "" => Err(WrongMessage::new(name, TARGET)),
-        _ if name.len() > NAME_BYTES_MAX || name.contains(char::is_control) => {
-            Err(WrongMessage::new(name, TARGET))
-        }
-        _ => Ok(name.into()),
     };
     let scope = EntitlementScope {
         job: form.job.map(job).transpose()?,
