@@ -7,6 +7,7 @@ mod cached_reads;
 mod descriptors;
 mod dialect;
 mod disk;
+mod entitled;
 mod frozen;
 mod grace;
 mod learning;

@@ -25,9 +25,9 @@ use http::ServerAddress;
 use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
-use sluice_proxy::Server;
 use sluice_proxy::config::ProxyConfig;
 use sluice_proxy::control::ProxyControl;
+use sluice_proxy::{ControllerClient, Server};
 
 pub use testkit::p9::{
     P9Address, P9Channel, P9Client, P9File, P9Frame, P9Listed, P9Opened, P9Session, appended,
@@ -143,6 +143,11 @@ impl Served {
 
     pub fn set_rules(&self, text: &str) {
         self.server.as_ref().unwrap().set_rules(text, None, false).unwrap();
+    }
+
+    /// Begins to report to the controller of the configuration.
+    pub fn begin_controller(&self) -> ControllerClient {
+        ControllerClient::start(self.server.as_ref().unwrap()).unwrap().unwrap()
     }
 
     /// What a control API serves.
