@@ -158,6 +158,7 @@ impl Lanes {
     /// requests. A budget for each head alone would start again with the next head. Then a light
     /// class of small requests could overtake every single request of a heavy class of large ones.
     /// It would end up with more than the heavy class, whatever the weights.
+    #[inline(never)]
     fn may_overtake(
         &self,
         target: &TargetLanes,
@@ -195,7 +196,7 @@ impl Lanes {
     /// Moves v to the start tag of a head that does not fit and is overtaken, and counts that.
     fn count_overtaken(&mut self, place: QueuePlace, over: ClassIndex) {
         let lane = place.lane;
-        let own = &self.classes[self.classes[place.class].owner];
+        let own = &self.classes[self.owner_of(place.class)];
         let (at, size) = (own.target, own.lanes[lane].size);
         let head = &mut self.classes[over].lanes[lane];
         let state = &mut self.targets[at].states[lane];
@@ -272,7 +273,7 @@ impl Lanes {
         let index = fifo.head();
         let next = fifo.pop(requests);
         let next = standing.show_head(place, next, requests);
-        let class = own.owner;
+        let class = own.owner_or(class);
         let own = &mut classes[class];
         let target = &mut targets[own.target];
         let state = &mut target.states[lane];
@@ -300,7 +301,7 @@ impl Lanes {
         standing.moved_for_remote = false;
         if lane == DEVICE {
             own.slots_in_use += slots;
-            own.delay.carry_over();
+            standing.delay.carry_over();
             let is_single = state.slots_in_use == slots;
             target.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
         }
@@ -363,7 +364,7 @@ impl Lanes {
         seen: &mut Observation,
     ) {
         if lane == DEVICE {
-            self.apply_delay(self.classes[class].owner);
+            self.apply_delay(self.owner_of(class));
         }
         self.refresh(class, lane, now, seen);
     }
@@ -386,7 +387,8 @@ impl Lanes {
         let Lanes { classes, targets, requests, .. } = self;
         let own = &mut classes[class];
         let state = &mut targets[own.target].states[lane];
-        let head = own.fitting_head(lane, state, requests);
+        let head = own.lanes[lane].first_head(requests);
+        let head = head.and_then(|head| own.if_fitting(lane, state, &requests[head]));
         state.stand(class, &mut own.lanes[lane], head);
         if own.reserved {
             self.refresh_reserve(class, lane, now);
@@ -405,11 +407,16 @@ impl Lanes {
         }
         let fits = self.first_fitting(class, DEVICE).is_some();
         if fits == (own.lanes[DEVICE].size == NO_SIZE) {
-            for class in self.with_branches(class).collect::<Vec<_>>() {
-                for queue in self.classes[class].lanes[DEVICE].ready_queues() {
-                    self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
-                }
+            self.count_ready_heads(class, now, seen);
+            for branch in self.branches.get(&class).cloned().unwrap_or_default() {
+                self.count_ready_heads(branch, now, seen);
             }
+        }
+    }
+
+    fn count_ready_heads(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
+        for queue in self.classes[class].lanes[DEVICE].ready_queues() {
+            self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
         }
     }
 
@@ -424,7 +431,7 @@ impl Lanes {
     ) {
         let QueuedRequest { class, lane, kind, .. } = self.requests[index];
         let lane = usize::from(lane);
-        let class = self.classes[class].owner;
+        let class = self.owner_of(class);
         let own = &mut self.classes[class];
         let state = &self.targets[own.target].states[lane];
         let phi = own.phi_of(kind);

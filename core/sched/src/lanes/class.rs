@@ -55,8 +55,9 @@ pub(super) struct DormantLanes {
     pub(super) reservation: Option<Reservation>,
 }
 
-/// Fields in the order of cache lines: with thousands of classes each line that a request touches
-/// is a cache miss. First comes what every call reads, then the class lanes.
+/// In the order of cache lines: with thousands of classes each line that a request touches is a
+/// cache miss. What every call reads is the first line; in each lane the tags are one, and the queue
+/// of reads is within the next; the rate of the reservation begins one.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct LaneClass {
@@ -76,26 +77,22 @@ pub(super) struct LaneClass {
     /// Whether it is a branch, or has branches.
     pub(super) branched: bool,
     pub(super) target: TargetId,
+    /// Of a branch the class whose tags, weight and slots it has; else itself.
+    owner: ClassIndex,
     /// Bits of the parents of other rules that its requests count for.
     pub(super) watched: u64,
     pub(super) id: ClassId,
-    /// The class whose tags, weight and slots it has: of a branch its class, else itself.
-    pub(super) owner: ClassIndex,
-    /// Remote service that is not applied yet.
-    pub(super) delay: RemoteDelay,
-    pub(super) lanes: [ClassLane; 2],
-    pub(super) reservation: Option<Reservation>,
     /// The least part of its share here, in parts per million; 0 for none.
     pub(super) min_local_service_ppm: u32,
     /// As its rule says.
     pub(super) weight: Weight,
-    /// The branches of the class.
-    pub(super) branches: Vec<ClassIndex>,
+    pub(super) lanes: [ClassLane; 2],
+    pub(super) reservation: Option<Reservation>,
 }
 
-/// A class in one lane: what each call reads comes first.
+/// A class in one lane: the tags, then the queues.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct ClassLane {
     /// Start tag of its next request, valid while it is in a ready heap.
     pub(super) start: VirtualTime,
@@ -114,6 +111,8 @@ pub(super) struct ClassLane {
     /// Since when it has had a head that counts towards its reservation, by the reservations'
     /// clock; valid while it has one.
     pub(super) reservation_since: Time,
+    /// Remote service that is not applied yet: only in the device lane.
+    pub(super) delay: RemoteDelay,
     pub(super) queues: [ClassQueue; QUEUES],
 }
 
@@ -154,15 +153,30 @@ impl LaneClass {
             write_mode: None,
             queued: 0,
             running: 0,
-            delay: RemoteDelay::default(),
             min_local_service_ppm: 0,
             watched: 0,
             id,
             owner,
             branched: false,
-            branches: Vec::new(),
             weight: Weight::ONE,
         }
+    }
+
+    /// The class of which it is a branch; of any other, itself. So the processor predicts the usual
+    /// answer, and reads on while the first line of the class is still to come.
+    #[inline]
+    pub(super) fn owner_or(&self, itself: ClassIndex) -> ClassIndex {
+        if self.branched { self.branched_owner() } else { itself }
+    }
+
+    #[inline(never)]
+    fn branched_owner(&self) -> ClassIndex {
+        self.owner
+    }
+
+    /// Makes it a branch of another class.
+    pub(super) fn join(&mut self, owner: ClassIndex, id: ClassId) {
+        (self.owner, self.branched, self.id) = (owner, true, id);
     }
 
     /// Sets what the rules and a controller give it; a reservation of the same unit keeps what is
@@ -204,19 +218,15 @@ impl LaneClass {
     pub(super) fn cap_allows(&self, slots: u32) -> bool {
         self.slots_in_use == 0 || self.slots_in_use.saturating_add(slots) <= self.slots_cap
     }
-}
 
-impl LaneClass {
-    /// Size and number of the ready head that arrived first, if it is within the cap on slots.
+    /// Size and number of a head, if it is within the cap.
     #[inline(always)]
-    pub(super) fn fitting_head(
+    pub(super) fn if_fitting(
         &self,
         lane: usize,
         state: &LaneState,
-        requests: &Requests,
+        head: &QueuedRequest,
     ) -> Option<(u8, u64)> {
-        let standing = &self.lanes[lane];
-        let head = &requests[standing.queues[standing.first(requests)?].head()];
         let fits = lane != DEVICE || self.cap_allows(state.slots(head.size));
         fits.then_some((head.size, head.number))
     }
@@ -233,6 +243,7 @@ impl ClassLane {
         moved_for_remote: false,
         overtaken: 0,
         reservation_since: Time::ZERO,
+        delay: RemoteDelay::NONE,
     };
 
     /// The queue whose ready head arrived first.
@@ -244,6 +255,12 @@ impl ClassLane {
                 self.ready_queues().min_by_key(|queue| requests[self.queues[*queue].head()].number)
             }
         }
+    }
+
+    /// The ready head that arrived first.
+    #[inline(always)]
+    pub(super) fn first_head(&self, requests: &Requests) -> Option<RequestIndex> {
+        self.first(requests).map(|queue| self.queues[queue].head())
     }
 
     /// Handles that a queue has another head, if it is not empty. One that pays no meters is ready.

@@ -76,7 +76,7 @@ impl Lanes {
     /// Changes the share of the weight and the reservation of a class.
     pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
         let clock = self.of_class(class).reservation_clock.at(now);
-        let is_branch = self.classes[class].owner != class;
+        let is_branch = self.owner_of(class) != class;
         let own = &mut self.classes[class];
         own.set_weight(own.weight, part, proxies);
         if let Some(reservation) = own.reservation.as_mut().filter(|_| !is_branch) {
@@ -126,14 +126,12 @@ impl Lanes {
                 continue;
             }
             standing.start = start;
-            let head = self.first_fitting(class, lane);
-            let own = &mut self.classes[class];
-            self.targets[own.target].states[lane].stand(class, &mut own.lanes[lane], head);
+            self.stand(class, lane);
         }
         let own = &self.classes[class];
         let (weight, phi, full_weight) = (own.weight, own.phi, own.full_weight);
-        for branch in own.branches.clone() {
-            let own = &mut self.classes[branch];
+        for branch in self.branches.get(&class).into_iter().flatten() {
+            let own = &mut self.classes[*branch];
             (own.weight, own.phi, own.full_weight) = (weight, phi, full_weight);
         }
     }

@@ -211,7 +211,7 @@ impl Lanes {
     #[inline(always)]
     pub(crate) fn ready_causes(&self, place: QueuePlace) -> ReadyCauses {
         let lane = place.lane;
-        let class = self.classes[place.class].owner;
+        let class = self.owner_of(place.class);
         let own = &self.classes[class];
         let state = &self.targets[own.target].states[lane];
         let standing = &own.lanes[lane];

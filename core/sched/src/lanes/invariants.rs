@@ -64,14 +64,13 @@ impl Lanes {
             (of(RequestStage::Queued), of(RequestStage::Urgent), of(RequestStage::Running));
         assert_eq!(class.queued as usize, queued.count() + urgent.count(), "queued in {index:?}");
         assert_eq!(class.running as usize, running.count(), "running in {index:?}");
-        let owned = |r: &QueuedRequest| {
-            self.classes[r.class].owner == index && usize::from(r.lane) == DEVICE
-        };
+        let owned =
+            |r: &QueuedRequest| self.owner_of(r.class) == index && usize::from(r.lane) == DEVICE;
         let held = self.requests_where(|r| r.stage == RequestStage::Running && owned(r));
         let slots: u32 = held.map(|request| request.slots).sum();
         assert_eq!(class.slots_in_use, slots, "slots of {index:?}");
-        for branch in &class.branches {
-            assert_eq!(self.classes[*branch].owner, index, "branch {branch:?}");
+        for branch in self.with_branches(index).skip(1) {
+            assert_eq!(self.owner_of(branch), index, "branch {branch:?}");
         }
         assert_eq!(class.reserved, class.reservation.is_some(), "reservation of {index:?}");
     }
@@ -83,7 +82,7 @@ impl Lanes {
             self.check_queue(QueuePlace { class: index, lane, queue }, standing);
         }
         let state = &self.targets[class.target].states[lane];
-        let size = match class.owner == index {
+        let size = match self.owner_of(index) == index {
             true => self.first_fitting(index, lane).map_or(NO_SIZE, |(size, _)| size),
             false => NO_SIZE,
         };
@@ -130,7 +129,7 @@ impl Lanes {
                 let class = ClassIndex::new(class);
                 let now = self.reserve_key(class, lane);
                 assert_eq!(Some(key), now, "class {class:?} stands at an old R");
-                let size = self.classes[self.classes[class].owner].lanes[lane].size;
+                let size = self.classes[self.owner_of(class)].lanes[lane].size;
                 assert!(size != NO_SIZE, "class {class:?} is reserved, not ready");
             }
         }

@@ -26,7 +26,7 @@ mod slot_controller;
 mod slots;
 mod targets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Amount, Lane, Nanos, OpKind, TargetId, Time, Weight};
 
@@ -80,6 +80,8 @@ pub(crate) struct Lanes {
     targets: Targets,
     requests: Requests,
     classes: Parts<ClassIndex, LaneClass>,
+    /// Classes that have branches, with these.
+    branches: BTreeMap<ClassIndex, Vec<ClassIndex>>,
     dormant: Parts<DormantIndex, DormantLanes>,
     /// The number of requests that ever arrived.
     arrivals: u64,
@@ -140,7 +142,7 @@ impl TargetLanes {
     }
 
     /// Cost in ns and size of a request in a lane.
-    #[inline]
+    #[inline(always)]
     fn weigh(&self, lane: usize, kind: OpKind, amount: Amount) -> (u64, u8) {
         let costs = &self.params.costs;
         if lane != DEVICE {
@@ -224,7 +226,7 @@ impl Lanes {
         let own = &mut self.classes[class];
         own.running -= 1;
         let is_last = own.running == 0 && own.queued == 0;
-        let owner = own.owner;
+        let owner = own.owner_or(class);
         let own = &mut self.classes[owner];
         let state = &mut self.targets[own.target].states[lane];
         state.slots_in_use -= slots;
@@ -517,7 +519,7 @@ impl Lanes {
     /// The class of which a class is a branch; itself, if it is none.
     #[inline]
     pub(crate) fn owner_of(&self, class: ClassIndex) -> ClassIndex {
-        self.classes[class].owner
+        self.classes[class].owner_or(class)
     }
 
     /// The weight of a class, as its rule says.

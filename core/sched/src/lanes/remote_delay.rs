@@ -21,7 +21,7 @@ use crate::observation::Observation;
 use crate::tags::LAG_MAX_NS;
 
 /// Remote service of a class since its last dispatch here, in ns of cost.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteDelay {
     reported: u64,
     /// How far its tags were moved for that.
@@ -29,6 +29,8 @@ pub(super) struct RemoteDelay {
 }
 
 impl RemoteDelay {
+    pub(super) const NONE: RemoteDelay = RemoteDelay { reported: 0, applied: 0 };
+
     /// Adds remote service of this cost.
     pub(super) fn add(&mut self, cost: Nanos) {
         self.reported = self.reported.saturating_add(cost.get());
@@ -64,9 +66,10 @@ impl Lanes {
         now: Time,
         seen: &mut Observation,
     ) {
-        let class = self.classes[class].owner;
-        self.classes[class].delay.add(cost);
-        if self.classes[class].lanes[DEVICE].size != NO_SIZE {
+        let class = self.owner_of(class);
+        let standing = &mut self.classes[class].lanes[DEVICE];
+        standing.delay.add(cost);
+        if standing.size != NO_SIZE {
             self.apply_delay(class);
             self.refresh(class, DEVICE, now, seen);
         }
@@ -74,8 +77,8 @@ impl Lanes {
 
     /// Moves the tags of a class that has a ready head by the delay that is due.
     pub(super) fn apply_delay(&mut self, class: ClassIndex) {
-        let own = &self.classes[class];
-        if own.delay.reported == own.delay.applied {
+        let delay = &self.classes[class].lanes[DEVICE].delay;
+        if delay.reported == delay.applied {
             return;
         }
         let Some(first) = self.first_of_all(class, DEVICE) else { return };
@@ -83,7 +86,7 @@ impl Lanes {
         let own = &mut self.classes[class];
         let state = &self.targets[own.target].states[DEVICE];
         let standing = &mut own.lanes[DEVICE];
-        let due = own.delay.due(cost, own.min_local_service_ppm);
+        let due = standing.delay.due(cost, own.min_local_service_ppm);
         if due > 0 {
             let phi = own.full_weight;
             let bound = state.lag_bound(cost, phi).max(standing.finish);

@@ -21,7 +21,7 @@
 use model::{Amount, Nanos, Rate, Share, TargetId, Time};
 
 use super::class::NO_SIZE;
-use super::lane::{DEVICE, LANES};
+use super::lane::LANES;
 use super::request::{QueuePlace, QueuedRequest};
 use super::{Lanes, TargetLanes};
 use crate::index::{ClassIndex, RequestIndex, TableIndex as _};
@@ -184,6 +184,7 @@ impl Lanes {
     }
 
     /// Slots for the head of a class that goes first by its reservation.
+    #[inline(never)]
     pub(super) fn slots_of_reservation(&self, class: ClassIndex, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
         let head = self.classes[class].lanes[lane].queues[queue].head();
@@ -206,40 +207,40 @@ impl Lanes {
     }
 
     /// A class's position among a lane's reserved ones: by when it may go, and by arrival.
+    #[inline]
     pub(super) fn reserve_key(&self, class: ClassIndex, lane: usize) -> Option<u128> {
-        let owner = &self.classes[self.classes[class].owner];
-        let state = &self.targets[owner.target].states[lane];
+        let owner = &self.classes[self.owner_of(class)];
         if owner.lanes[lane].size == NO_SIZE {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
         }
         let (key, queue) = self.reserved_head(class, lane)?;
         let head = &self.requests[self.head(QueuePlace { class, lane, queue })];
-        let fits = lane != DEVICE || owner.cap_allows(state.slots(head.size));
-        fits.then_some(key)
+        let state = &self.targets[owner.target].states[lane];
+        owner.if_fitting(lane, state, head).map(|_| key)
     }
 
     /// Updates the position of a class among a lane's reserved ones.
     pub(super) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
-        let target = &mut self.targets[self.classes[class].target];
-        let clock = target.reservation_clock.at(now);
-        let waits_there = target.states[1 - lane].reserved_positions.holds(raw);
-        let state = &mut target.states[lane];
+        let own = &mut self.classes[class];
+        let target = &mut self.targets[own.target];
+        let waits_in = |lane: usize| target.states[lane].reserved_positions.holds(raw);
         match key {
             Some(key) => {
-                if !state.reserved_positions.holds(raw) {
+                if !waits_in(lane) {
                     // Both lanes serve the one rate: a class that waits in one lane and then in the
                     // other is late since it waits in either.
-                    let own = &mut self.classes[class].lanes;
-                    own[lane].reservation_since = match waits_there {
-                        true => own[1 - lane].reservation_since,
-                        false => clock,
+                    own.lanes[lane].reservation_since = match waits_in(1 - lane) {
+                        true => own.lanes[1 - lane].reservation_since,
+                        false => target.reservation_clock.at(now),
                     };
                 }
+                let state = &mut target.states[lane];
                 state.reserved.put(key, raw, &mut state.reserved_positions);
             }
-            None if state.reserved_positions.holds(raw) => {
+            None if waits_in(lane) => {
+                let state = &mut target.states[lane];
                 state.reserved.remove(raw, &mut state.reserved_positions);
             }
             None => {}

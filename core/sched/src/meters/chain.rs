@@ -31,14 +31,16 @@ pub(crate) struct ClassMeter {
     pub(crate) refs: u32,
 }
 
-/// The meters that one subject's requests of one kind pay, in rule order.
+/// The meters that one subject's requests of one kind pay, in rule order. Most chains are short, so
+/// that a call reads the begin alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct MeterChain {
-    /// Those up to `len`.
-    links: [LinkIndex; CHAIN_MAX],
-    len: u8,
     /// References by kinds of subjects and by requests.
     pub(crate) refs: u32,
+    len: u8,
+    /// Those up to `len`.
+    links: [LinkIndex; CHAIN_MAX],
 }
 
 impl ClassMeter {

@@ -28,29 +28,29 @@ const TRY_AFTER_NS: u64 = 1_000_000;
 /// is caught up, or the rate would not be reached.
 const TURN_NS: u64 = 1_000_000;
 
-/// One meter and its waiters. Fields in the order of cache lines: when it lets the next head go,
-/// who waits, and what a charge adds up.
+/// One meter and its waiters. In the order of cache lines: whether a head may pass, what a charge
+/// adds up, and who waits.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
-    /// When the next waiter may try.
-    next_try: Time,
-    /// By lane: those of the first target, which are with the rest of the meter in memory.
-    lines: [MeterLine; 2],
-    /// By target and lane: those of further targets.
-    more_lines: Vec<[MeterLine; 2]>,
     /// Of all lines.
     passed_heads: u32,
     pub(crate) waiting: u32,
-    /// Start tag of the head that it last let go in turn.
-    pub(crate) v: VirtualTime,
+    /// When the next waiter may try.
+    next_try: Time,
     /// As the limit says, in the rate's unit.
     burst: Option<u64>,
     /// Units charged since its usage was taken last.
     pub(crate) moved: u64,
     /// Units a second of the last complete second, units of the current second, and its begin.
     passed: (u64, u64, Time),
+    /// Start tag of the head that it last let go in turn.
+    pub(crate) v: VirtualTime,
+    /// By lane: those of the first target, which are with the rest of the meter in memory.
+    lines: [MeterLine; 2],
+    /// By target and lane: those of further targets.
+    more_lines: Vec<[MeterLine; 2]>,
     /// Meter chains and class meters that refer to it.
     pub(crate) refs: u32,
     /// Its number among the idle; 0 while it is referenced.

@@ -235,10 +235,9 @@ impl Meters {
         line: LanePlace,
         change: i32,
     ) {
-        let chain = self.chains[chain];
-        for (at, link) in chain.links().iter().enumerate() {
+        for at in 0..self.chains[chain].links().len() {
             if passed >> at & 1 == 1 {
-                let meter = self.links[*link].meter;
+                let meter = self.links[self.chains[chain].links()[at]].meter;
                 self.meters[meter].count_passed_head(line, change);
                 self.sync_waiters(meter);
             }
@@ -248,8 +247,7 @@ impl Meters {
     /// Counts a ready head out that is about to be charged, which is when others may follow it.
     #[inline]
     pub(crate) fn forget_passed(&mut self, chain: ChainIndex, passed: MeterBits, line: LanePlace) {
-        let chain = self.chains[chain];
-        for (at, link) in chain.links().iter().enumerate() {
+        for (at, link) in self.chains[chain].links().iter().enumerate() {
             if passed >> at & 1 == 1 {
                 self.meters[self.links[*link].meter].count_passed_head(line, -1);
             }
@@ -269,9 +267,8 @@ impl Meters {
         now: Time,
     ) -> bool {
         let mut is_deferred = false;
-        let chain = self.chains[chain];
-        for link in chain.links() {
-            let link = &mut self.links[*link];
+        for at in 0..self.chains[chain].links().len() {
+            let link = &mut self.links[self.chains[chain].links()[at]];
             let index = link.meter;
             let meter = &mut self.meters[index];
             is_deferred |= link.deferred != DeferredCharge::NONE;
@@ -301,9 +298,8 @@ impl Meters {
         weight: EffectiveWeight,
         now: Time,
     ) {
-        let chain = self.chains[chain];
-        for link in chain.links() {
-            let link = &mut self.links[*link];
+        for at in 0..self.chains[chain].links().len() {
+            let link = &mut self.links[self.chains[chain].links()[at]];
             if link.deferred == DeferredCharge::NONE {
                 continue;
             }

@@ -42,19 +42,19 @@ pub struct ClosedAccounts {
     pub rest: Service,
 }
 
-/// What is counted of a subject in one class.
+/// What is counted of a subject in one class. What a read changes is in the first two cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Account {
     usage: Usage,
     /// `None` before the first completion.
     class: Option<ClassId>,
-    /// `None` of [`OTHER`], and before the first completion.
-    key: Option<Arc<ClassKey>>,
-    /// In the order of [`OpKind::ALL`]: reads and writes first.
-    ops: [Ops; OpKind::COUNT],
     /// Its part of the time of its job.
     pub(super) activity: Activity,
+    /// In the order of [`OpKind::ALL`]: reads and writes first.
+    ops: [Ops; OpKind::COUNT],
+    /// `None` of [`OTHER`], and before the first completion.
+    key: Option<Arc<ClassKey>>,
     /// None before its first read or write.
     pattern: SubjectPattern,
 }
@@ -62,10 +62,9 @@ pub(super) struct Account {
 /// All accounts of a subject.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    first: Account,
-    more: Vec<Account>,
-    /// The one that was used last: 0 is the first.
-    current: usize,
+    /// The one that was used last.
+    pub(super) current: Account,
+    others: Vec<Account>,
 }
 
 /// The accounts of a subject, the one of the rest among them.
@@ -83,64 +82,44 @@ impl Accounts {
         class: ClassId,
         key: impl FnOnce() -> Arc<ClassKey>,
     ) -> &mut Account {
-        if self.current().class != Some(class) {
+        if self.current.class != Some(class) {
             self.switch_to(class, key);
         }
-        self.current_mut()
-    }
-
-    /// The account that was used last.
-    #[inline]
-    pub(super) fn current_mut(&mut self) -> &mut Account {
-        match self.current.checked_sub(1) {
-            None => &mut self.first,
-            Some(at) => &mut self.more[at],
-        }
-    }
-
-    #[inline]
-    fn current(&self) -> &Account {
-        match self.current.checked_sub(1) {
-            None => &self.first,
-            Some(at) => &self.more[at],
-        }
+        &mut self.current
     }
 
     #[inline(never)]
     fn switch_to(&mut self, class: ClassId, key: impl FnOnce() -> Arc<ClassKey>) {
-        let at = self.iter().position(|account| account.class == Some(class));
-        if let Some(at) = at {
-            self.current = at;
+        if self.make_current(|account| account.class == Some(class)) {
             return;
         }
         let key = key();
+        // Of a class that was forgotten and made again.
         let is_same = |account: &Account| account.key.as_deref() == Some(&*key);
-        let is_other = |account: &Account| account.class.is_some() && account.key.is_none();
-        let known = self.iter().position(is_same);
-        if let Some(at) = known {
-            // The class was forgotten and made again.
-            self.current = at;
-            self.current_mut().class = Some(class);
+        if self.make_current(is_same) {
+            self.current.class = Some(class);
             return;
         }
-        let is_fresh = self.first.class.is_none();
-        let is_full = self.more.len() + 2 >= ACCOUNTS_MAX;
-        let other = self.iter().position(is_other);
-        match other {
-            Some(at) if is_full => self.current = at,
-            _ if is_fresh => self.current = 0,
-            _ => {
-                self.more.push(Account::default());
-                self.current = self.more.len();
-            }
+        let is_full = self.others.len() + 2 >= ACCOUNTS_MAX;
+        let is_other = |account: &Account| account.class.is_some() && account.key.is_none();
+        if !(is_full && self.make_current(is_other)) && self.current.class.is_some() {
+            self.others.push(std::mem::take(&mut self.current));
         }
-        let account = self.current_mut();
-        account.class = Some(class);
-        account.key = (!is_full).then_some(key);
+        self.current.class = Some(class);
+        self.current.key = (!is_full).then_some(key);
+    }
+
+    /// Makes the first such account the current one; false if there is none.
+    fn make_current(&mut self, is_it: impl Fn(&Account) -> bool) -> bool {
+        let other = self.others.iter_mut().find(|account| is_it(account));
+        if let Some(other) = other.filter(|_| !is_it(&self.current)) {
+            std::mem::swap(&mut self.current, other);
+        }
+        is_it(&self.current)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Account> {
-        std::iter::once(&self.first).chain(&self.more)
+        std::iter::once(&self.current).chain(&self.others)
     }
 
     /// The sums of all.
@@ -164,7 +143,7 @@ impl Accounts {
 
     /// Adds service that another proxy gave.
     pub(super) fn add_remote(&mut self, cost: model::Nanos) {
-        self.current_mut().usage.remote += cost;
+        self.current.usage.remote += cost;
     }
 }
 

@@ -89,8 +89,7 @@ impl Observation {
         }
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
-        let account = record.accounts.current_mut();
-        account.activity.delayed += now.since(arrived.max(job.delayed));
+        record.accounts.current.activity.delayed += now.since(arrived.max(job.delayed));
         job.delayed = now;
     }
 
@@ -102,7 +101,7 @@ impl Observation {
         let record = &mut self.subjects[subject];
         let job = &mut self.jobs[record.job];
         let from = job.counted.replace(now).expect("a job with requests has begun");
-        record.accounts.current_mut().activity.active += now.since(from);
+        record.accounts.current.activity.active += now.since(from);
     }
 
     /// Of requests that a limit delays, each with its arrival, counts the first of each job.

@@ -75,14 +75,15 @@ struct SubjectRecord {
     job: JobIndex,
 }
 
-/// What is counted of a class.
+/// What is counted of a class: first what each request changes.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 struct ClassRecord {
+    /// Its wait causes, if it ever waited.
+    causes: Option<Box<WaitCauses>>,
     usage: Usage,
     /// Its total cost when its usage was taken last.
     cost_taken: Nanos,
-    /// Its wait causes, if it ever waited.
-    causes: Option<Box<WaitCauses>>,
 }
 
 impl Observation {

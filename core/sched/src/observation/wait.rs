@@ -54,12 +54,13 @@ const PLAIN: usize = OTHER + 1;
 
 /// What waited at one meter.
 #[derive(Clone, Debug)]
+#[repr(C)]
 struct MeterWaits {
     /// The place and generation of the meter, and its key for when it is gone.
     index: MeterIndex,
     generation: u32,
-    key: MeterKey,
     waits: WaitRecord,
+    key: MeterKey,
 }
 
 /// What waited for one cause; all zero where nothing did.
@@ -260,6 +261,7 @@ impl Observation {
     }
 
     /// Counts a request that waited and goes now. Returns whether a meter or a cap delayed it.
+    #[inline]
     pub(crate) fn count_waited(&mut self, class: ClassIndex, head: &WaitedHead, now: Time) -> bool {
         if !IS_COUNTED {
             return false;

@@ -112,9 +112,10 @@ fn a_subject_of_many_classes_has_one_account_for_the_rest() {
         desk.sched.set_rules(rules(vec![rule], vec![]), desk.now);
         desk.serve(a, OpKind::Read, 10);
     }
-    let accounts = desk.accounts("a");
+    let mut accounts = desk.accounts("a");
+    accounts.sort();
     assert_eq!(accounts.len(), 32);
-    assert_eq!(accounts[30..], [account("r30", 10, 1), account("(other)", 90, 9)]);
+    assert_eq!((&accounts[0], &accounts[31]), (&account("(other)", 90, 9), &account("r30", 10, 1)));
 }
 
 #[test]
