@@ -7,6 +7,7 @@
 //!                                                   trace       100/100, 1/199: real and simulated
 //!                                                   metadata    four servers, two jobs
 //!                                                   scale       1,000 proxies × 1,000 classes
+//!                                                   row-changes 100 changes of rows a second
 //!                                                   page        1,000 jobs on the page for people
 //!                                                   deaths      the leader of three is killed
 //! ```
@@ -17,6 +18,7 @@ mod moves;
 mod news;
 mod page;
 mod reader;
+mod row_changes;
 mod scale;
 mod trace;
 
@@ -38,7 +40,9 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            and dispatcher in virtual time; a proxy without work shows its share of the limit. \
            metadata: four servers of one directory, weights 2 : 1; `least` is what the job that got \
            less of its part of all service had of it. scale: `full rate` is what the controller \
-           needs for a report of each proxy a second by what a report costs. page: `busy` is all \
+           needs for a report of each proxy a second by what a report costs. row-changes: the \
+           allocator and the encoding of replies alone; `messages` are of one proxy in a tick of \
+           100 ms, `each` is one of them. page: `busy` is all \
            that the page's thread did, by update. deaths: `miscounted` is the difference of what \
            clients read and what the ledger has at the end.",
     sources: &["bench/src/qos/controlled.rs", "scenarios/global-limit.toml"],
@@ -49,7 +53,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
 
 fn rows() -> Vec<FigureRow> {
     let before = [news::row(), news::command_row(), moves::row(), moves::share_row(), trace::row()];
-    let after = [scale::row(), page::row(), deaths::row()];
+    let after = [scale::row(), row_changes::row(), page::row(), deaths::row()];
     before.into_iter().chain(metadata::rows()).chain(after).collect()
 }
 
@@ -62,6 +66,7 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     sink.round_of(&trace::row(), |who| trace::measure(run, &bed(run)?, who))?;
     metadata::measure(run, sink)?;
     sink.round_of(&scale::row(), |_| scale::measure(run, &bed(run)?))?;
+    sink.round_of(&row_changes::row(), |_| row_changes::measure(run))?;
     sink.round_of(&page::row(), |_| page::measure(run, &bed(run)?))?;
     sink.round_of(&deaths::row(), |_| deaths::measure(run, &bed(run)?))
 }

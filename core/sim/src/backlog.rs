@@ -131,7 +131,7 @@ impl Backlog {
 
     /// Puts, replaces or (`None`) removes rows of entitlements; one call of the scheduler.
     pub fn set_entitlements(&mut self, rows: Vec<(EntitlementId, Option<Entitlement>)>) {
-        self.sched.set_entitlements(rows, self.now);
+        self.sched.set_entitlements(rows, self.now, self.now);
     }
 
     /// The job of a class; its user has the number of the class.

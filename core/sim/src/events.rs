@@ -45,6 +45,8 @@ pub(crate) enum SimEvent {
     FaultEnd { fault: u32 },
     /// Other rules come into force.
     Change { change: u32 },
+    /// Rows of entitlements change.
+    Rows { change: u32 },
     /// A proxy reports its usage.
     Account { proxy: u32 },
     /// A control message between a proxy and a controller arrives.

@@ -69,6 +69,7 @@ mod prng;
 mod random;
 mod recording;
 mod report;
+mod row_changes;
 mod scenario;
 mod scheduler;
 mod targets;

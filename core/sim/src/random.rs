@@ -1,7 +1,7 @@
 //! Random scenarios: unforeseen rules, jobs, faults and changes.
 //!
 //! ```text
-//!   seed ─► targets ─► rules as text ─► jobs ─► faults, changes ─► a scenario without claims
+//!   seed ─► targets ─► rules as text ─► jobs ─► faults, changes, rows ─► a scenario without claims
 //! ```
 //!
 //! A random scenario has to pass the checks. Rules are written as text and parsed, so that they are
@@ -17,6 +17,7 @@ use sched::{CostMode, Curve, LaneCosts};
 use crate::faults::Faults;
 use crate::network::NicSpec;
 use crate::prng::Prng;
+use crate::row_changes::random_rows;
 use crate::scenario::{Scenario, job_id};
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
@@ -37,7 +38,8 @@ pub fn random_scenario(seed: u64) -> Scenario {
     let targets: Vec<TargetSpec> = (0..prng.between(1, 2)).map(|n| target(&mut prng, n)).collect();
     let jobs_count = prng.between(1, if long { 2 } else { 6 });
     let rules = rules(&mut prng, jobs_count);
-    let jobs = (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
+    let jobs: Vec<JobSpec> =
+        (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
     let proxies = targets.iter().map(|target| target.count).sum();
     let changes: Vec<_> = (0..prng.below(3))
         .map(|_| {
@@ -45,6 +47,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
             (at, self::rules(&mut prng, jobs_count))
         })
         .collect();
+    let rows = random_rows(seed, duration, &jobs, &targets);
     let all_rules = changes.iter().map(|(_, rules)| rules).chain([&rules]);
     let decays = all_rules.into_iter().any(|rules| !rules.decays.is_empty());
     Scenario {
@@ -64,6 +67,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
             _ => Faults::random(seed, proxies, duration),
         },
         changes,
+        rows,
         expects: Vec::new(),
         // Decays without a controller are plain limits.
         controller: if decays { prng.below(4) > 0 } else { prng.below(4) == 0 },

@@ -179,8 +179,8 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn is_spreading(&self) -> bool {
         false
     }
-    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from now.
-    fn set_entitlements(&mut self, _rows: EntitlementChanges, _now: Time) {}
+    /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `since`.
+    fn set_entitlements(&mut self, _rows: EntitlementChanges, _since: Time, _now: Time) {}
     fn charge_remote_service(
         &mut self,
         _subject: u64,
@@ -191,8 +191,6 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     /// Applies a controller's grants of a pool.
     fn set_grants(&mut self, _pool: SharePool, _grants: &Grants, _now: Time) {}
-    /// Changes rows of entitlements, whose spans count from the origin of time.
-    fn set_rows(&mut self, _rows: Vec<(EntitlementId, Option<Entitlement>)>, _now: Time) {}
     /// The activity here of each rule on which others depend.
     fn parent_activity(&mut self, _now: Time) -> Vec<(Arc<str>, RuleActivity)> {
         Vec::new()
@@ -290,16 +288,12 @@ impl Scheduler for Dispatcher {
         );
     }
 
-    fn set_entitlements(&mut self, rows: EntitlementChanges, now: Time) {
-        Dispatcher::set_entitlements(self, rows, now, now);
+    fn set_entitlements(&mut self, rows: EntitlementChanges, since: Time, now: Time) {
+        Dispatcher::set_entitlements(self, rows, since, now);
     }
 
     fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
         Dispatcher::set_grants(self, pool, grants, now);
-    }
-
-    fn set_rows(&mut self, rows: Vec<(EntitlementId, Option<Entitlement>)>, now: Time) {
-        self.set_entitlements(rows, Time::ZERO, now);
     }
 
     fn parent_activity(&mut self, now: Time) -> Vec<(Arc<str>, RuleActivity)> {

@@ -94,7 +94,8 @@ impl Fairness {
     }
 
     fn class(&mut self, belongs: &ClassOf) -> Option<usize> {
-        let class = belongs.class as usize;
+        // What a row reserves for is by weight part of its class.
+        let class = belongs.owner as usize;
         if self.off || class >= CLASSES_MAX {
             return None;
         }

@@ -8,21 +8,23 @@
 //!   since a class waits ─► reservations, division by weight
 //! ```
 //!
-//! The checks do not know how the dispatcher chooses; they derive the classes from the rules.
+//! The checks do not know how the dispatcher chooses; they derive the classes from the rules and from
+//! the rows that the dispatcher was given.
 //! docs/algorithms/dispatcher.md describes the invariants; of the other schedulers only slots are
 //! checked. `Dispatcher::check_invariants` costs O(everything) and is called at powers of two and
 //! occasionally later.
 
 mod classes;
 mod fairness;
+mod rows;
 mod usage;
 mod waiting;
 mod windows;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Lane, Time};
+use model::{Lane, OpKind, Time};
 use rules::RuleSet;
 use sched::slots_needed;
 
@@ -36,6 +38,7 @@ use fairness::Fairness;
 use waiting::{QUEUES, WaitingRequests, queue_of};
 use windows::Windows;
 
+pub(crate) use rows::{GivenRow, RowsEvent};
 pub(crate) use usage::{CountedUsage, ProxyEpoch, UsageChecks, check_account, check_level};
 
 /// The state of the checks of a world.
@@ -67,6 +70,10 @@ struct ProxyChecks {
     /// several calls.
     arrived: u64,
     before_spread: u64,
+    /// The same of each identity and kind, of requests that waited when rows changed.
+    own_order: BTreeMap<(u32, OpKind, usize), u64>,
+    /// The greatest number that arrived before rows changed last.
+    before_rows: u64,
     windows: Windows,
     fairness: Fairness,
     quiets: u64,
@@ -92,7 +99,10 @@ impl InvariantChecks {
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
         InvariantChecks {
             policy,
-            known: RuleView::new(scenario.rules.clone()),
+            known: RuleView::new(
+                scenario.rules.clone(),
+                watches.iter().map(|watch| watch.spec.name.as_str().into()),
+            ),
             proxies: watches,
             whole: divides.then(|| Windows::over(proxies as u64)),
         }
@@ -101,7 +111,7 @@ impl InvariantChecks {
     /// Counts a request that waits.
     pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
         if self.policy.is_ours() {
-            let belongs = self.known.class_of(identity, r.kind, owner);
+            let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
             self.proxies[r.proxy as usize].count_arrival(r, &belongs, now);
         }
     }
@@ -111,7 +121,7 @@ impl InvariantChecks {
         if !self.policy.is_ours() {
             return;
         }
-        let belongs = self.known.class_of(identity, r.kind, owner);
+        let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
         let watch = &mut self.proxies[r.proxy as usize];
         watch.threads_in_use = watch.threads_in_use.saturating_sub(1);
         watch.windows.missed(&belongs, r);
@@ -135,20 +145,22 @@ impl InvariantChecks {
         if !self.policy.is_ours() {
             return wrong_slots;
         }
-        let belongs = self.known.class_of(identity, r.kind, owner);
+        let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
         watch.windows.waits(&belongs, r, false, now);
         watch.windows.served(&belongs, r, now);
         let paid = watch.pay(r, &belongs);
         watch.waiting.leave(&belongs, r, watch.slots(r), paid);
         let mut broken = None;
         if !paid {
+            let is_late = watch.is_late(r);
             for windows in self.whole.iter_mut().chain([&mut watch.windows]) {
-                broken = broken.or(windows.pays(&self.known, &belongs, r, &watch.waiting, now));
+                let waiting = &watch.waiting;
+                broken = broken.or(windows.pays(&self.known, &belongs, r, waiting, is_late, now));
             }
         }
         wrong_slots
             .or(broken)
-            .or_else(|| watch.check_order(r, &belongs))
+            .or_else(|| watch.check_order(r, identity, &belongs))
             .or_else(|| watch.check_fairness(r, &belongs, spreading))
     }
 
@@ -184,8 +196,7 @@ impl InvariantChecks {
             // The scheduler has reached the bound of one call, and is polled again.
             return None;
         }
-        // With a controller, a reservation here is a share that changes.
-        let cut = sched.reservation_shortfall_ppm(clock) > 0 || self.whole.is_some();
+        let cut = sched.reservation_shortfall_ppm(clock) > 0;
         if self.whole.is_none() {
             let free = watch.free_lanes(&self.known);
             watch.windows.note_throttled(&self.known, &watch.waiting, free, now);
@@ -204,6 +215,7 @@ impl InvariantChecks {
     /// Begins again with an empty proxy.
     pub(crate) fn crashed(&mut self, proxy: u32) {
         self.whole.iter_mut().for_each(|whole| whole.restart(false));
+        self.known.forget_rows(proxy);
         let watch = &mut self.proxies[proxy as usize];
         let off = watch.fairness.is_off();
         *watch = ProxyChecks::new(watch.spec.clone(), self.whole.is_some());
@@ -251,8 +263,10 @@ impl ProxyChecks {
             waiting: WaitingRequests::default(),
             paid: BTreeSet::new(),
             order: Vec::new(),
+            own_order: BTreeMap::new(),
             arrived: 0,
             before_spread: 0,
+            before_rows: 0,
             windows: Windows::of_proxy(divides),
             quiets: 0,
         }
@@ -329,19 +343,32 @@ impl ProxyChecks {
         }
     }
 
-    /// Checks first in, first out within a class and direction.
-    fn check_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
-        // Requests that missed return in the order in which their tries ended. One that waited or
-        // arrived while a change spread may have moved when later ones had been dispatched.
-        if r.kind.never_delayed() || r.returned || r.number <= self.before_spread {
+    /// Whether a request waited or arrived while a change spread. It may have moved when later ones
+    /// had been dispatched, and gone by what held before.
+    fn is_late(&self, r: &SimRequest) -> bool {
+        r.number <= self.before_spread
+    }
+
+    /// Checks first in, first out within a class and direction. What waited when rows changed may have
+    /// moved behind later requests of the class: it is in order with that of its identity and kind,
+    /// and before what arrived after the change.
+    fn check_order(&mut self, r: &SimRequest, identity: u32, belongs: &ClassOf) -> Option<String> {
+        // Requests that missed return in the order in which their tries ended.
+        if r.kind.never_delayed() || r.returned || self.is_late(r) {
             return None;
         }
         let class = belongs.class as usize;
         if class >= self.order.len() {
             self.order.resize(class + 1, [0; QUEUES]);
         }
-        let last = &mut self.order[class][queue_of(r)];
-        let before = std::mem::replace(last, r.number);
+        let queue = queue_of(r);
+        let last = &mut self.order[class][queue];
+        let before = if r.number <= self.before_rows {
+            let own = self.own_order.insert((identity, r.kind, queue), r.number).unwrap_or(0);
+            if *last > self.before_rows { *last } else { own }
+        } else {
+            std::mem::replace(last, r.number)
+        };
         (before > r.number)
             .then(|| format!("request {} of class {class} was dispatched after {before}", r.number))
     }

@@ -33,11 +33,20 @@ pub(super) struct WaitingRequests {
 #[derive(Clone, Debug, Default)]
 struct WaitingQueue {
     requests: u32,
+    /// Requests for the device that only slots or others of the queue can delay, and those that pay
+    /// a row, which delay all behind them.
+    plain: u32,
+    row_limited: u32,
     /// Requests by the ceiling that alone can delay them.
     by_gauge: BTreeMap<u32, u32>,
 }
 
 impl WaitingQueue {
+    /// The requests that only slots can delay, whichever request is the head.
+    fn unhindered(&self) -> u32 {
+        if self.row_limited == 0 { self.plain } else { 0 }
+    }
+
     /// The ceiling that alone can delay the queue, whichever request is its head.
     fn gauge(&self) -> Option<u32> {
         let (gauge, requests) = self.by_gauge.first_key_value()?;
@@ -46,6 +55,13 @@ impl WaitingQueue {
 }
 
 impl WaitingRequests {
+    /// Begins to count again what waits. What went ahead at a ceiling stays.
+    pub(super) fn recount(&mut self) {
+        let (elsewhere, lanes) =
+            (std::mem::take(&mut self.elsewhere), std::mem::take(&mut self.lanes));
+        *self = WaitingRequests { elsewhere, lanes, ..WaitingRequests::default() };
+    }
+
     /// Counts a request with its slots in the device; none of a kind that is never delayed. One that
     /// missed the page cache may have paid its meters.
     pub(super) fn join(&mut self, belongs: &ClassOf, r: &SimRequest, slots: u32, paid: bool) {
@@ -83,13 +99,17 @@ impl WaitingRequests {
         if r.lane == Lane::Device {
             let power = slots.checked_next_power_of_two().map_or(31, u32::ilog2);
             step(&mut self.by_slots[power as usize]);
-            if belongs.plain {
-                step(&mut self.plain);
-            }
         }
         let queue = &mut self.queues[belongs.class as usize][queue_of(r)];
-        let before = queue.gauge();
+        let (before, unhindered) = (queue.gauge(), queue.unhindered());
         step(&mut queue.requests);
+        if belongs.plain && r.lane == Lane::Device {
+            step(&mut queue.plain);
+        }
+        if belongs.row_limited && !paid {
+            step(&mut queue.row_limited);
+        }
+        self.plain = self.plain + queue.unhindered() - unhindered;
         if let Some(gauge) = belongs.single_gauge.filter(|_| !paid) {
             let requests = queue.by_gauge.entry(gauge).or_default();
             step(requests);

@@ -18,6 +18,11 @@
 //! pays as much again as it costs itself, until they are paid or beyond the bound that a class
 //! defers. So a flood of them changes neither bound, and no class but their own pays.
 //!
+//! *Limits of rows* are held more strictly, since they come and go within a run: over any span, the
+//! first ones included, no more than the rate and a burst of each proxy, and a request of each head
+//! that may be ahead. A row begins with another window each time. What a class had deferred before
+//! rows changed may have been forgiven, as it may be of another class now.
+//!
 //! *The lag of a reservation.* The due time R of a class is at most 500 ms behind, or the dispatcher
 //! reports a shortfall, and at most one request ahead. Each dispatch by reservation moves R by its
 //! units. So a class that always waits has its rate, less 500 ms of it and a request: over 50 s that
@@ -36,7 +41,7 @@ use crate::world::SimRequest;
 pub(super) struct Windows {
     gauges: Vec<RateWindow>,
     /// Units that are not paid yet, by ceiling, proxy and class.
-    deferred: BTreeMap<(usize, u32, u32), u64>,
+    deferred: BTreeMap<(usize, u32, u32), DeferredUnits>,
     reservations: Vec<ReservationLag>,
     next_check: u64,
     /// When the last request was dispatched.
@@ -51,6 +56,14 @@ pub(super) struct Windows {
     inherits_debt: bool,
 }
 
+/// What requests that are never delayed cost, until others of their class pay for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeferredUnits {
+    all: u64,
+    /// The part of all that may have been forgiven.
+    uncertain: u64,
+}
+
 /// The amounts dispatched in the last hundred pieces of time.
 #[derive(Clone, Debug)]
 struct RateWindow {
@@ -62,6 +75,10 @@ struct RateWindow {
     largest: u64,
     /// When what was charged since the start will be paid off, at the rate of the ceiling.
     due: Time,
+    /// The same of what was certainly charged.
+    certain_due: Time,
+    /// Whether it may begin with a debt of another rate.
+    inherits_debt: bool,
     /// When a request that waits in a queue was charged first.
     first: Option<Time>,
     /// Since when a queue waits for this ceiling alone.
@@ -79,9 +96,13 @@ struct Piece {
 
 /// A class with a reservation.
 #[derive(Clone, Debug, Default)]
-struct ReservationLag {
+pub(super) struct ReservationLag {
     rate: Option<Rate>,
+    /// Whether a controller divides it.
+    is_divided: bool,
     waiting: u64,
+    /// Waiting requests that pay a limit of a row, and may delay the others.
+    row_limited: u64,
     /// Since when a request of it always waited, and the units served since then.
     since: Time,
     served: u64,
@@ -109,6 +130,8 @@ impl Default for RateWindow {
             last: 0,
             largest: 0,
             due: Time::ZERO,
+            certain_due: Time::ZERO,
+            inherits_debt: false,
             first: None,
             waits_since: None,
         }
@@ -119,6 +142,7 @@ impl RateWindow {
     fn add(&mut self, rate: Rate, units: u64, uncertain: u64, now: Time) {
         self.roll(now);
         self.due = self.due.max(now) + rate.time_for(units);
+        self.certain_due = self.certain_due.max(now) + rate.time_for(units - uncertain);
         if units > 0 {
             self.first.get_or_insert(now);
         }
@@ -176,15 +200,49 @@ impl Windows {
         self.restart_reservations(now);
     }
 
+    /// Begins new windows of some ceilings, and takes what a proxy's classes deferred for uncertain.
+    pub(super) fn rows_changed(&mut self, proxy: u32, began: &[u32]) {
+        for gauge in began.iter().map(|gauge| *gauge as usize) {
+            if gauge >= self.gauges.len() {
+                self.gauges.resize(gauge + 1, RateWindow::default());
+            }
+            let last = self.gauges[gauge].last;
+            let inherits_debt = true;
+            self.gauges[gauge] = RateWindow { last, inherits_debt, ..RateWindow::default() };
+        }
+        let own = self.deferred.iter_mut().filter(|((_, of, _), _)| *of == proxy);
+        own.for_each(|(_, deferred)| deferred.uncertain = deferred.all);
+    }
+
+    /// Begins to count again which requests of reservations wait; returns what was counted.
+    pub(super) fn recount_reservations(&mut self) -> Vec<ReservationLag> {
+        std::mem::take(&mut self.reservations)
+    }
+
+    /// Goes on with the classes that wait as before.
+    pub(super) fn resume_reservations(&mut self, before: Vec<ReservationLag>) {
+        for (own, before) in self.reservations.iter_mut().zip(before) {
+            let state = |of: &ReservationLag| (of.rate, of.waiting, of.row_limited);
+            if state(own) == state(&before) {
+                *own = before;
+            }
+        }
+    }
+
     /// Counts waiting requests of a class with a reservation.
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
-        let Some((rate, _)) = reserved(belongs, r) else { return };
         let class = belongs.class as usize;
         if class >= self.reservations.len() {
             self.reservations.resize(class + 1, ReservationLag::default());
         }
         let own = &mut self.reservations[class];
+        if belongs.row_limited && !r.kind.never_delayed() {
+            own.row_limited = if joins { own.row_limited + 1 } else { own.row_limited - 1 };
+            own.restart(now.max(self.stands_until));
+        }
+        let Some((rate, _)) = reserved(belongs, r) else { return };
         own.rate = Some(rate);
+        own.is_divided = self.divided && belongs.class == belongs.owner;
         if joins && own.waiting == 0 {
             own.restart(now.max(self.stands_until));
         }
@@ -215,13 +273,15 @@ impl Windows {
         }
     }
 
-    /// Counts what a dispatched request pays; returns the ceiling that it breaks.
+    /// Counts what a dispatched request pays; returns the ceiling that it breaks. `is_late` is one
+    /// that a change of rows may not have reached, so that it paid nothing.
     pub(super) fn pays(
         &mut self,
         known: &RuleView,
         belongs: &ClassOf,
         r: &SimRequest,
         waiting: &WaitingRequests,
+        is_late: bool,
         now: Time,
     ) -> Option<String> {
         let mut broken = None;
@@ -236,12 +296,19 @@ impl Windows {
             let units = gauge.rate.units_of(r.amount);
             let deferred = self.deferred.entry((index, r.proxy, belongs.class)).or_default();
             if r.kind.never_delayed() {
-                *deferred = (*deferred + units).min(gauge.rate.amount_in(DEFERRED_MAX, 0).0.max(1));
+                let most = gauge.rate.amount_in(DEFERRED_MAX, 0).0.max(1);
+                deferred.all = (deferred.all + units).min(most);
                 continue;
             }
-            let paid = units.min(*deferred);
-            *deferred -= paid;
-            let uncertain = if self.divided || !belongs.defers { paid } else { 0 };
+            let paid = units.min(deferred.all);
+            let forgiven = paid.min(deferred.uncertain);
+            (deferred.all, deferred.uncertain) =
+                (deferred.all - paid, deferred.uncertain - forgiven);
+            let uncertain = match (self.divided || !belongs.defers, is_late) {
+                (_, true) => units + paid,
+                (true, false) => paid,
+                (false, false) => forgiven,
+            };
             window.add(gauge.rate, units + paid, uncertain, now);
             let ahead = waiting.ahead(index) * (self.others + 1);
             let whole = gauge.rate.per_sec() * 10;
@@ -254,6 +321,18 @@ impl Windows {
                     "{sum} of limit {:?} at {} in 10 s, more than {whole} and {slack}",
                     gauge.name, gauge.rate
                 ));
+            }
+            if gauge.of_row {
+                let (owed, _) = gauge.rate.amount_in(window.certain_due.since(now), 0);
+                // Each request's time is rounded up.
+                let (rounding, _) = gauge.rate.amount_in(BURST, 0);
+                let most = burst * (self.others + 1) + ahead * window.largest + rounding / 100 + 1;
+                broken = broken.or((owed > most).then(|| {
+                    format!(
+                        "limit {:?} at {} is exceeded by {owed} at once, more than {most}",
+                        gauge.name, gauge.rate
+                    )
+                }));
             }
         }
         broken
@@ -288,7 +367,7 @@ impl Windows {
         for (index, window) in self.gauges.iter_mut().enumerate() {
             window.roll(now);
             let Some(since) = window.waits_since else { continue };
-            let since = match (self.inherits_debt, window.first) {
+            let since = match (self.inherits_debt || window.inherits_debt, window.first) {
                 (false, _) => since,
                 (true, Some(first)) => since.max(first),
                 (true, None) => since + INHERITED_DEBT_MAX,
@@ -334,7 +413,9 @@ impl Windows {
             return None;
         }
         self.next_check = piece + 1;
-        for own in self.reservations.iter().filter(|own| own.waiting > 0) {
+        let is_unhindered =
+            |own: &&ReservationLag| own.waiting > 0 && own.row_limited == 0 && !own.is_divided;
+        for own in self.reservations.iter().filter(is_unhindered) {
             let Some(rate) = own.rate else { continue };
             let span = now.since(own.since);
             let (due, _) = rate.amount_in(span, 0);

@@ -61,6 +61,7 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
         expects: expects.collect::<Result<_, _>>()?,
         faults: faults.collect::<Result<_, _>>()?,
         changes: changes.collect::<Result<_, _>>()?,
+        rows: Vec::new(),
         rules: raw.rules.as_ref().map_or(Ok(Arc::default()), rules)?,
         delay: raw.delay,
         controller: raw.controller,

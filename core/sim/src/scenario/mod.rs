@@ -16,12 +16,13 @@ mod steps;
 use std::sync::Arc;
 
 use model::{Identity, JobId, Nanos, Time};
-use rules::{Rule, RuleSet};
+use rules::{Entitlement, Rule, RuleSet};
 use sched::Costs;
 
 use crate::faults::{FaultKind, SimFault};
 use crate::network::NicSpec;
 use crate::report::Expect;
+use crate::row_changes::RowChange;
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
 use crate::workloads::{JobRoute, JobSpec, JobStep, ReplayRecord};
@@ -55,6 +56,8 @@ pub struct Scenario {
     pub(crate) jobs: Vec<JobSpec>,
     pub(crate) faults: Vec<SimFault>,
     pub(crate) changes: Vec<(Time, Arc<RuleSet>)>,
+    /// In order of time.
+    pub(crate) rows: Vec<RowChange>,
     pub(crate) expects: Vec<Expect>,
 }
 
@@ -140,6 +143,7 @@ impl Scenario {
             jobs: Vec::new(),
             faults: Vec::new(),
             changes: Vec::new(),
+            rows: Vec::new(),
             expects: Vec::new(),
         };
         scenario.with_replay(clients)
@@ -199,6 +203,7 @@ impl Scenario {
         let fault = |is: fn(&FaultKind) -> bool| self.faults.iter().any(|fault| is(&fault.what));
         let target = |is: fn(&TargetSpec) -> bool| self.targets.iter().any(is);
         let decays = rules().any(|set| !set.decays.is_empty());
+        let row = |is: fn(&Entitlement) -> bool| self.rows.iter().flat_map(|one| &one.row).any(is);
         vec![
             ("limits", rule(|rule| !rule.ceilings().is_empty())),
             ("meters", rules().any(|set| !set.meters.is_empty())),
@@ -207,6 +212,13 @@ impl Scenario {
             ("decays", decays),
             ("decays with usage reports", decays && self.controller),
             ("changes of rules", !self.changes.is_empty()),
+            ("entitlements", !self.rows.is_empty()),
+            ("entitlements through a controller", !self.rows.is_empty() && self.controller),
+            ("rows of limits", row(|row| row.limit().is_some())),
+            ("rows of reservations", row(|row| row.reservation().is_some())),
+            ("rows of weights", row(|row| row.weight().is_some())),
+            ("rows with a span", row(|row| row.until().is_some() || row.from() > Nanos::ZERO)),
+            ("removed rows", self.rows.iter().any(|one| one.row.is_none())),
             ("controller and usage reports", self.controller),
             ("remote service", self.delay),
             ("cache hits", target(|target| target.hit_percent > 0)),

@@ -85,6 +85,13 @@ impl MessagesInTransit {
     }
 }
 
+impl SimController {
+    /// Whether it runs.
+    pub(super) fn has_leader(&self) -> bool {
+        self.faults == 0
+    }
+}
+
 impl SimPool {
     const ALL: [SimPool; 2] = [SimPool::Limits, SimPool::Target];
 
@@ -211,6 +218,7 @@ impl World {
             {
                 accounting.restart(&self.rules, self.now);
             }
+            self.put_rows_again(at);
             self.send_assignments(at);
         }
     }
@@ -271,16 +279,13 @@ impl World {
         let own = &mut self.proxies[proxy as usize];
         let clock = own.clock(self.now);
         let control = &mut self.proxy_controls[proxy as usize];
-        let mut is_changed = false;
+        let (mut is_changed, mut rows) = (false, Vec::new());
         for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
             if let Some(grants) = session.poll_grants(clock) {
                 own.sched.set_grants(pool.pool(), &grants, clock);
                 is_changed = true;
             }
-            if let Some(rows) = session.poll_rows(clock) {
-                own.sched.set_rows(rows, clock);
-                is_changed = true;
-            }
+            rows.extend(session.poll_rows(clock));
             let remote = (pool == SimPool::Limits).then(|| session.poll_remote_parents(clock));
             if let Some(remote) = remote.flatten() {
                 own.sched.set_remote_activity(&remote, clock);
@@ -290,6 +295,7 @@ impl World {
         if is_changed {
             self.touch(proxy);
         }
+        rows.into_iter().for_each(|rows| self.give_rows(proxy, rows, Time::ZERO));
     }
 
     /// Sends what one of the controllers assigns.

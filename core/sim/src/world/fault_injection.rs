@@ -24,6 +24,9 @@ impl World {
         for (number, (at, _)) in self.scenario.changes.iter().enumerate() {
             self.events.push(*at, SimEvent::Change { change: number as u32 });
         }
+        for (number, change) in self.scenario.rows.iter().enumerate() {
+            self.events.push(change.at, SimEvent::Rows { change: number as u32 });
+        }
     }
 
     fn affected_proxies(&self, fault: SimFault) -> std::ops::Range<usize> {
@@ -88,6 +91,7 @@ impl World {
                     own.up = own.crashes == 0;
                     if own.up {
                         self.restart_session(proxy as u32);
+                        self.restore_rows(proxy as u32);
                     }
                 }
                 FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
@@ -147,12 +151,10 @@ impl World {
         if let Some(checks) = &mut self.checks {
             let spreading = self.proxies.iter().map(|own| own.sched.is_spreading());
             checks.rules_changed(self.rules.clone(), spreading);
-            let mut queued: Vec<_> =
-                self.requests.iter().filter(|r| r.state == WorldState::Queued).collect();
-            queued.sort_by_key(|r| r.number);
-            for r in queued {
-                let identity = self.clients[r.client as usize].identity;
-                checks.arrived(r, identity, &self.identities[identity as usize], self.now);
+            let (requests, clients) = (&self.requests, &self.clients);
+            let waiting = super::waiting_of(requests, clients, &self.identities, None);
+            for (r, identity, owner) in waiting {
+                checks.arrived(r, identity, owner, self.now);
             }
         }
     }

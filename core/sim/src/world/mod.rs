@@ -19,9 +19,12 @@ mod fault_injection;
 #[cfg(test)]
 mod known_bad;
 #[cfg(test)]
+mod known_bad_rows;
+#[cfg(test)]
 mod known_bad_usage;
 mod messages;
 mod proxies;
+mod rows;
 
 use std::sync::Arc;
 
@@ -41,6 +44,7 @@ use crate::workloads::SimClient;
 use accounting::SimAccounting;
 use control::{MessagesInTransit, SimController, SimProxyControl};
 use proxies::SimProxy;
+use rows::RowRecord;
 
 /// A scenario that runs under one scheduler.
 #[derive(Debug)]
@@ -78,6 +82,7 @@ pub struct World {
     proxy_controls: Vec<SimProxyControl>,
     accounting: Option<SimAccounting>,
     control_msgs: MessagesInTransit,
+    row_record: RowRecord,
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
     usage_checks: UsageChecks,
@@ -179,6 +184,7 @@ impl World {
             proxy_controls: Vec::new(),
             accounting: None,
             control_msgs: MessagesInTransit::default(),
+            row_record: RowRecord::default(),
             tally: RunStats::new(&scenario),
             checks: None,
             usage_checks: UsageChecks::default(),
@@ -264,6 +270,7 @@ impl World {
             self.violate(what);
         }
         self.settle_usage();
+        self.check_rows();
     }
 
     fn happen(&mut self, event: SimEvent) {
@@ -291,6 +298,7 @@ impl World {
             SimEvent::Fault { fault } => self.begin_fault(fault),
             SimEvent::FaultEnd { fault } => self.end_fault(fault),
             SimEvent::Change { change } => self.change_rules(change),
+            SimEvent::Rows { change } => self.change_row(change),
             SimEvent::Account { proxy } => self.account(proxy),
             SimEvent::ControlMsg { message } => self.deliver_control_msg(message),
             SimEvent::Decide { control } => self.decide(control),
@@ -373,6 +381,25 @@ impl World {
             });
         }
     }
+}
+
+/// The requests that wait at a proxy or at all, with their owners, in order of arrival.
+fn waiting_of<'a>(
+    requests: &'a [SimRequest],
+    clients: &[SimClient],
+    owners: &'a [SimOwner],
+    proxy: Option<u32>,
+) -> Vec<(&'a SimRequest, u32, &'a SimOwner)> {
+    let waits = |r: &&SimRequest| {
+        r.state == WorldState::Queued && proxy.is_none_or(|proxy| proxy == r.proxy)
+    };
+    let mut waiting: Vec<_> = requests.iter().filter(waits).collect();
+    waiting.sort_by_key(|r| r.number);
+    let owned = waiting.into_iter().map(|r| {
+        let identity = clients[r.client as usize].identity;
+        (r, identity, &owners[identity as usize])
+    });
+    owned.collect()
 }
 
 /// The time after the load within which every queue must be empty: the slowest limit of a scenario

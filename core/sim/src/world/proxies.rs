@@ -133,6 +133,7 @@ impl World {
         if !self.proxies[index].up {
             return;
         }
+        self.pass_row_edges(proxy);
         let now = self.proxies[index].clock(self.now);
         let mut dispatched = false;
         while let Some(chosen) = self.proxies[index].sched.poll(now) {
