@@ -61,13 +61,13 @@ impl Lanes {
         }
     }
 
-    /// Handles that the cap on slots of a class may be another: its ready heads stand again for the
-    /// device and the cache, and nothing has overtaken them.
+    /// Handles that the cap on slots of a class may be another: its ready heads and those of its
+    /// branches stand again for the device and the cache, and nothing has overtaken them.
     pub(crate) fn replace_cap(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
         for lane in 0..LANES.len() {
-            let standing = &mut self.classes[class].lanes[lane];
-            standing.overtaken = 0;
-            if standing.ready != 0 {
+            self.classes[class].lanes[lane].overtaken = 0;
+            let is_ready = |of: ClassIndex| self.classes[of].lanes[lane].ready != 0;
+            if self.with_branches(class).any(is_ready) {
                 self.refresh(class, lane, now, seen);
             }
         }

@@ -295,6 +295,30 @@ fn what_waits_is_moved_in_order_of_arrival_when_a_row_comes_and_goes() {
 }
 
 #[test]
+fn another_cap_on_slots_holds_for_a_class_that_waits_in_branches_alone() {
+    let capped = |slots| {
+        let one = Rule { slots: Some(slots), ..one_class("j", "j", 1) };
+        rules(vec![rule("x", 1), one], vec![])
+    };
+    let mut sched = Dispatcher::new([target(8, UNIT_NS)], capped(1));
+    let [x, j] = ["x", "j"].map(|job| sched.subject(T, &who(job), PathSet::default()));
+    [x, j].into_iter().zip(0..).for_each(|(of, token)| queue(&mut sched, of, token, ms(0)));
+    let running = [(); 2].map(|()| sched.poll_dispatch(ms(0)).expect("both have slots"));
+    let of_x = running.iter().find(|next| next.token == 0).expect("x has its slot");
+    sched.complete(of_x.id, Amount::new(UNIT_BYTES, 1), ms(1));
+    // The branch is where that class was, before the class whose branch it is.
+    sched.release_subject(x);
+    let row = reserved(of_job("j"), 1);
+    sched.set_entitlements(vec![(EntitlementId(1), Some(row))], ms(1), ms(1));
+    queue(&mut sched, j, 2, ms(1));
+    assert!(sched.poll_dispatch(ms(1)).is_none(), "one slot is in use");
+    sched.set_rules(capped(3), ms(1));
+    let next = sched.poll_dispatch(ms(1));
+    sched.check_invariants();
+    assert_eq!(next.map(|next| next.token), Some(2));
+}
+
+#[test]
 fn rows_beyond_the_bound_are_refused_and_the_others_hold() {
     let mut world = world(vec![rule("a", 1)]);
     world.client("a", OpKind::Read, 1, 8);
