@@ -4,7 +4,7 @@
 //!   L5  proxy  mount  controller  lustre  capi
 //!   L4  http   explain
 //!   L3  sim*   api    fuse   chart
-//!   L2  sched* plan*  pcc*   trace*  bounds*  usage*
+//!   L2  sched* plan*  pcc*   trace*  bounds*  usage*  reserve*
 //!   L1  rules*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
@@ -32,6 +32,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/bounds", 2),
     ("core/sched", 2),
     ("core/plan", 2),
+    ("core/reserve", 2),
     ("core/pcc", 2),
     ("core/trace", 2),
     ("core/usage", 2),

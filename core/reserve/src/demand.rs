@@ -1,0 +1,175 @@
+//! The demand of a reservation: a load on each of some resources.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::load::Load;
+
+/// The place of a resource in its table, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(u32);
+
+/// What a resource is, and so the unit of its loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ResourceKind {
+    /// A target, in bytes per second read and written.
+    Target,
+    /// Metadata operations, in operations per second.
+    Metadata,
+    /// The network of a proxy, in bytes per second.
+    ProxyNetwork,
+    /// The bandwidth of a compute node, in bytes per second.
+    Node,
+    /// A pool of all reservations, in bytes per second.
+    Pool,
+}
+
+/// Loads by resource, in the order of resources, none of them empty. Clones share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand(Arc<[(ResourceId, Load)]>);
+
+/// Why loads are not a demand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DemandError {
+    /// No resource is used.
+    #[error("a reservation without any load: name at least one resource and a rate")]
+    Empty,
+    /// Too many resources are used.
+    #[error("a reservation of {0} resources: at most {max} are accepted", max = Demand::WIDTH_MAX)]
+    TooWide(usize),
+    /// The loads of one resource add up to too much.
+    #[error("the loads of resource {0} add up to more than 2^60 per second")]
+    TooGreat(ResourceId),
+}
+
+impl ResourceId {
+    /// The resource at a place.
+    pub const fn new(place: u32) -> ResourceId {
+        ResourceId(place)
+    }
+
+    /// The place of the resource.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl ResourceKind {
+    /// The word for it in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResourceKind::Target => "target",
+            ResourceKind::Metadata => "metadata",
+            ResourceKind::ProxyNetwork => "proxy network",
+            ResourceKind::Node => "node",
+            ResourceKind::Pool => "pool",
+        }
+    }
+
+    /// Whether its loads are bytes.
+    pub const fn is_bytes(self) -> bool {
+        !matches!(self, ResourceKind::Metadata)
+    }
+}
+
+impl Demand {
+    /// The most resources of one demand.
+    pub const WIDTH_MAX: usize = 1_024;
+
+    /// A demand; loads of the same resource are added up, and empty ones are left out.
+    ///
+    /// # Errors
+    /// If nothing is left, more than [`Demand::WIDTH_MAX`] resources are, or a sum is above
+    /// [`Load::PER_SEC_MAX`].
+    pub fn new(loads: &[(ResourceId, Load)]) -> Result<Demand, DemandError> {
+        if loads.len() > Demand::WIDTH_MAX {
+            return Err(DemandError::TooWide(loads.len()));
+        }
+        let mut sorted: Vec<_> =
+            loads.iter().copied().filter(|(_, load)| !load.is_none()).collect();
+        sorted.sort_by_key(|(resource, _)| *resource);
+        let mut sums: Vec<(ResourceId, Load)> = Vec::with_capacity(sorted.len());
+        for (resource, load) in sorted {
+            match sums.last_mut().filter(|(last, _)| *last == resource) {
+                Some((_, sum)) => {
+                    let both = sum.plus(load);
+                    *sum = Load::per_sec(both.read_per_sec(), both.write_per_sec())
+                        .ok_or(DemandError::TooGreat(resource))?;
+                }
+                None => sums.push((resource, load)),
+            }
+        }
+        if sums.is_empty() {
+            return Err(DemandError::Empty);
+        }
+        Ok(Demand(sums.into()))
+    }
+
+    /// The loads, in the order of resources.
+    pub fn loads(&self) -> &[(ResourceId, Load)] {
+        &self.0
+    }
+
+    /// The load of one resource.
+    pub fn load(&self, resource: ResourceId) -> Load {
+        let found = self.0.binary_search_by_key(&resource, |(at, _)| *at);
+        found.map_or(Load::NONE, |at| self.0[at].1)
+    }
+
+    /// Whether both use one of the same resources. O(both widths).
+    pub fn shares_resource(&self, other: &Demand) -> bool {
+        let (mut these, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some((this, _)), Some((other, _))) = (these.peek(), others.peek()) {
+            match this.cmp(other) {
+                std::cmp::Ordering::Equal => return true,
+                std::cmp::Ordering::Less => these.next(),
+                std::cmp::Ordering::Greater => others.next(),
+            };
+        }
+        false
+    }
+
+    /// What this demand has beyond another one; `None` if it has nothing.
+    pub fn beyond(&self, other: &Demand) -> Option<Demand> {
+        let more = self.0.iter().map(|(at, load)| (*at, load.beyond(other.load(*at))));
+        Demand::new(&more.collect::<Vec<_>>()).ok()
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demand(loads: &[(u32, u64)]) -> Result<Demand, DemandError> {
+        let load = |(at, read): &(u32, u64)| (ResourceId(*at), Load::per_sec(*read, 0).unwrap());
+        Demand::new(&loads.iter().map(load).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn loads_of_one_resource_add_up_and_empty_ones_are_left_out() {
+        let both = demand(&[(3, 5), (1, 2), (3, 6), (2, 0)]).unwrap();
+        assert_eq!(both, demand(&[(1, 2), (3, 11)]).unwrap());
+        assert_eq!(both.load(ResourceId(3)).read_per_sec(), 11);
+        assert_eq!(both.load(ResourceId(2)), Load::NONE);
+        assert_eq!(demand(&[(2, 0)]), Err(DemandError::Empty));
+        let most = Load::PER_SEC_MAX;
+        assert_eq!(demand(&[(7, most), (7, 1)]), Err(DemandError::TooGreat(ResourceId(7))));
+        assert_eq!(demand(&[(0, 1); 1_025]), Err(DemandError::TooWide(1_025)));
+    }
+
+    #[test]
+    fn phase_has_the_difference_to_its_basic_demand() {
+        let (basic, phase) =
+            (demand(&[(1, 10), (2, 10)]).unwrap(), demand(&[(1, 30), (2, 5)]).unwrap());
+        assert_eq!(phase.beyond(&basic), Some(demand(&[(1, 20)]).unwrap()));
+        assert_eq!(basic.beyond(&basic), None);
+        assert!(basic.shares_resource(&phase));
+        assert!(!demand(&[(3, 1)]).unwrap().shares_resource(&phase));
+    }
+}

@@ -1,0 +1,326 @@
+//! All resources with their step functions, and the search over several of them at once.
+//!
+//! ```text
+//!   demand ─► earliest_fit ─► time ─► book ──┐
+//!                └─► the bottleneck          ▼
+//!   set_capacity ──────────────────────► step function of each resource ─► overload, peak, used
+//! ```
+//!
+//! Nothing is booked beyond a capacity: callers book what fits. Only a capacity that falls leaves an
+//! overload, which the calendar removes before its call returns. What is over is forgotten.
+
+use std::sync::Arc;
+
+use model::{Nanos, Share, Time};
+
+use crate::demand::{Demand, ResourceId, ResourceKind};
+use crate::load::{Capacity, Load};
+use crate::steps::{FitCursor, StepFunction};
+
+/// The resources of a calendar, by their places.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceTable {
+    resources: Vec<Resource>,
+    /// The next resource of which the past is forgotten.
+    next_forgotten: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Resource {
+    name: Arc<str>,
+    kind: ResourceKind,
+    steps: StepFunction,
+}
+
+/// A half-open span of time: from a point until before another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first point of it.
+    pub from: Time,
+    /// The first point after it.
+    pub until: Time,
+}
+
+/// Where a span may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FitWindow {
+    /// The earliest start.
+    pub release: Time,
+    /// The latest start.
+    pub latest: Time,
+    /// How long the demand is needed, not zero.
+    pub length: Nanos,
+}
+
+/// Why a resource is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResourceError {
+    /// The table is full.
+    #[error("{0:?} is not added: the calendar has {max} resources", max = ResourceTable::MAX_COUNT)]
+    Full(Arc<str>),
+    /// The name is in use or not a name.
+    #[error("{0:?} is not a new resource's name: 1 to 128 bytes that no other resource has")]
+    Name(Arc<str>),
+    /// The resource does not exist.
+    #[error("resource {0} does not exist")]
+    Unknown(ResourceId),
+    /// The step function is full.
+    #[error("{0:?} has {max} steps in the calendar: wait until some are over", max = ResourceTable::STEPS_MAX)]
+    Steps(Arc<str>),
+    /// The span is empty.
+    #[error("a capacity from {from} ns until {until} ns: it is to end after its begin",
+        from = .0.from.as_nanos(), until = .0.until.as_nanos())]
+    Empty(Span),
+}
+
+/// Loads above the capacity of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overload {
+    /// The first time of it.
+    pub(crate) from: Time,
+    /// The share of the loads there that fits, rounded down.
+    pub(crate) share: Share,
+}
+
+impl Span {
+    /// A span of that length.
+    pub fn new(from: Time, length: Nanos) -> Span {
+        Span { from, until: from + length }
+    }
+
+    /// How long it is.
+    pub fn length(self) -> Nanos {
+        self.until.since(self.from)
+    }
+
+    /// Whether both have a point in common.
+    pub fn overlaps(self, other: Span) -> bool {
+        self.from < other.until && other.from < self.until
+    }
+}
+
+impl ResourceTable {
+    /// The most resources.
+    pub const MAX_COUNT: usize = 16_384;
+    /// The steps of one resource above which nothing is accepted for it.
+    pub const STEPS_MAX: usize = 65_536;
+    /// The longest name of a resource in bytes.
+    pub const NAME_MAX: usize = 128;
+
+    /// Adds a resource with a capacity from `now` on.
+    ///
+    /// # Errors
+    /// If the table is full, or the name is empty, too long or in use.
+    pub fn add(
+        &mut self,
+        name: Arc<str>,
+        kind: ResourceKind,
+        capacity: Capacity,
+        now: Time,
+    ) -> Result<ResourceId, ResourceError> {
+        if self.resources.len() >= ResourceTable::MAX_COUNT {
+            return Err(ResourceError::Full(name));
+        }
+        if !(1..=ResourceTable::NAME_MAX).contains(&name.len()) || self.find(&name).is_some() {
+            return Err(ResourceError::Name(name));
+        }
+        let steps = StepFunction::new(capacity, now.as_nanos());
+        self.resources.push(Resource { name, kind, steps });
+        Ok(ResourceId::new((self.resources.len() - 1) as u32))
+    }
+
+    /// Sets the capacity of a resource during a span. Loads above it stay booked.
+    ///
+    /// # Errors
+    /// If the resource is unknown, has too many steps, or the span is empty.
+    pub fn set_capacity(
+        &mut self,
+        resource: ResourceId,
+        span: Span,
+        capacity: Capacity,
+    ) -> Result<(), ResourceError> {
+        let found = self.resources.get_mut(resource.index());
+        let found = found.ok_or(ResourceError::Unknown(resource))?;
+        if span.from >= span.until {
+            return Err(ResourceError::Empty(span));
+        }
+        if found.steps.len() + 2 > ResourceTable::STEPS_MAX {
+            return Err(ResourceError::Steps(found.name.clone()));
+        }
+        found.steps.set_capacity(span.from.as_nanos(), span.until.as_nanos(), capacity);
+        Ok(())
+    }
+
+    /// Adds a demand during a span. The caller has checked that it fits.
+    ///
+    /// # Panics
+    /// If a resource does not exist.
+    pub fn book(&mut self, demand: &Demand, span: Span) {
+        for (resource, load) in demand.loads() {
+            self.book_load(*resource, *load, span);
+        }
+    }
+
+    /// Removes a demand that was booked during a span; what of it is over is forgotten already.
+    ///
+    /// # Panics
+    /// If it was not booked.
+    pub fn release(&mut self, demand: &Demand, span: Span) {
+        for (resource, load) in demand.loads() {
+            self.release_load(*resource, *load, span);
+        }
+    }
+
+    /// Forgets the past of a few resources, in turn. O(blocks of these).
+    pub fn forget_before(&mut self, now: Time) {
+        for _ in 0..FORGOTTEN_AT_ONCE.min(self.resources.len()) {
+            self.next_forgotten = (self.next_forgotten + 1) % self.resources.len();
+            self.resources[self.next_forgotten].steps.forget_before(now.as_nanos());
+        }
+    }
+
+    /// The first start in a window at which a demand fits for the whole length.
+    ///
+    /// All resources are asked in turn for their first clear window at or after the latest of the
+    /// answers, until all agree. Each reads its steps forward only: O(steps in the window) at worst,
+    /// and mostly the two costs of their blocks.
+    ///
+    /// # Errors
+    /// The resource that refused the last start.
+    ///
+    /// # Panics
+    /// If a resource does not exist.
+    pub fn earliest_fit(&self, demand: &Demand, window: FitWindow) -> Result<Time, ResourceId> {
+        let loads = demand.loads();
+        let mut cursors = vec![FitCursor::default(); loads.len()];
+        let (latest, length) = (window.latest.as_nanos(), window.length.get());
+        let (mut start, mut agreed, mut at) = (window.release.as_nanos(), 0, 0);
+        while agreed < loads.len() {
+            let (resource, load) = loads[at];
+            let steps = &self.resources[resource.index()].steps;
+            let next = steps.next_window(&mut cursors[at], start, latest, length, load);
+            match next {
+                None => return Err(resource),
+                Some(next) if next > start => (start, agreed) = (next, 1),
+                Some(_) => agreed += 1,
+            }
+            at = if at + 1 == loads.len() { 0 } else { at + 1 };
+        }
+        Ok(Time::from_nanos(start))
+    }
+
+    /// Whether a demand fits during a span.
+    ///
+    /// # Errors
+    /// The first resource that it does not fit on.
+    pub fn check_fit(&self, demand: &Demand, span: Span) -> Result<(), ResourceId> {
+        let window = FitWindow { release: span.from, latest: span.from, length: span.length() };
+        self.earliest_fit(demand, window).map(|_| ())
+    }
+
+    /// The greatest share of a demand that fits during a span, and the resource that has the least.
+    pub fn share_that_fits(&self, demand: &Demand, span: Span) -> (Share, ResourceId) {
+        let least = demand.loads().iter().map(|(resource, load)| {
+            let mut share = Share::WHOLE;
+            self.each_step(*resource, span, |_, used, capacity| {
+                share = share.min(capacity.share_that_fits(used, *load));
+                share == Share::ZERO
+            });
+            (share, *resource)
+        });
+        least.min().expect("a demand has a load")
+    }
+
+    /// The greatest share of a resource's capacity that is used during a span; the whole if it is
+    /// closed at a time.
+    pub fn peak(&self, resource: ResourceId, span: Span) -> Share {
+        let mut peak = Share::ZERO;
+        self.each_step(resource, span, |_, used, capacity| {
+            let share = if capacity.whole() == 0 { Share::WHOLE } else { capacity.used_by(used) };
+            peak = peak.max(share);
+            peak.is_whole()
+        });
+        peak
+    }
+
+    /// What is booked of a resource at a time, and its capacity then.
+    pub fn used(&self, resource: ResourceId, time: Time) -> (Load, Capacity) {
+        let mut found = (Load::NONE, Capacity::CLOSED);
+        self.each_step(resource, Span::new(time, Nanos::new(1)), |_, used, capacity| {
+            found = (used, capacity);
+            true
+        });
+        found
+    }
+
+    /// The place of a resource by its name. O(resources).
+    pub fn find(&self, name: &str) -> Option<ResourceId> {
+        let at = self.resources.iter().position(|resource| &*resource.name == name)?;
+        Some(ResourceId::new(at as u32))
+    }
+
+    /// The name and kind of a resource.
+    pub fn describe(&self, resource: ResourceId) -> Option<(&Arc<str>, ResourceKind)> {
+        self.resources.get(resource.index()).map(|found| (&found.name, found.kind))
+    }
+
+    /// How many resources there are.
+    pub fn count(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// How many steps a resource has.
+    pub fn steps_of(&self, resource: ResourceId) -> usize {
+        self.resources.get(resource.index()).map_or(0, |found| found.steps.len())
+    }
+
+    /// The error of a demand on a resource that does not exist or has too many steps.
+    pub(crate) fn check_room(&self, demand: &Demand) -> Result<(), ResourceError> {
+        for (resource, _) in demand.loads() {
+            let found = self.resources.get(resource.index());
+            let found = found.ok_or(ResourceError::Unknown(*resource))?;
+            if found.steps.len() + 2 > ResourceTable::STEPS_MAX {
+                return Err(ResourceError::Steps(found.name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn book_load(&mut self, resource: ResourceId, load: Load, span: Span) {
+        let steps = &mut self.resources[resource.index()].steps;
+        steps.add(span.from.as_nanos(), span.until.as_nanos(), load);
+    }
+
+    pub(crate) fn release_load(&mut self, resource: ResourceId, load: Load, span: Span) {
+        let steps = &mut self.resources[resource.index()].steps;
+        steps.remove(span.from.as_nanos(), span.until.as_nanos(), load);
+    }
+
+    /// The overload of a resource during a span: its first time and the least share that fits.
+    pub(crate) fn overload(&self, resource: ResourceId, span: Span) -> Option<Overload> {
+        let mut found: Option<Overload> = None;
+        self.each_step(resource, span, |at, used, capacity| {
+            if !capacity.fits(used) {
+                let share = capacity.share_of_cost(capacity.cost(used));
+                let from = found.map_or(Time::from_nanos(at), |found| found.from);
+                let share = found.map_or(share, |found| found.share.min(share));
+                found = Some(Overload { from, share });
+            }
+            false
+        });
+        found
+    }
+
+    fn each_step(
+        &self,
+        resource: ResourceId,
+        span: Span,
+        visit: impl FnMut(u64, Load, Capacity) -> bool,
+    ) {
+        let steps = &self.resources[resource.index()].steps;
+        steps.each_step(span.from.as_nanos(), span.until.as_nanos(), visit);
+    }
+}
+
+/// Of how many resources the past is forgotten in one call.
+const FORGOTTEN_AT_ONCE: usize = 16;

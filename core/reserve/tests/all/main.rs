@@ -1,0 +1,6 @@
+//! The tests of the calendar of reservations, as one program.
+
+#![allow(clippy::unwrap_used)]
+
+mod fit;
+mod oracle;
