@@ -106,28 +106,20 @@ impl StepFunction {
         if start > cursor.until || cursor.until == 0 {
             self.seek(cursor, start);
         }
-        let start = start.max(cursor.from);
-        let mut end = (start, start.saturating_add(span));
-        while cursor.until < end.1 {
-            if end.0 > latest {
+        let mut found = start.max(cursor.from);
+        while cursor.until < found.saturating_add(span) {
+            if found > latest {
                 return None;
             }
             let Some(block) = self.blocks.get(cursor.block) else {
                 break;
             };
-            let (cost, whole) = (block.capacity.cost(load), block.capacity.whole());
-            if block.most + cost <= whole {
-                self.advance(cursor, false, true);
-            } else if block.least + cost > whole {
-                self.advance(cursor, false, false);
-            } else {
-                let used = block.steps[cursor.step].used;
-                self.advance(cursor, true, block.capacity.cost(used) + cost <= whole);
-            }
-            end = (start.max(cursor.from), start.max(cursor.from).saturating_add(span));
+            let next = self.blocks.get(cursor.block + 1).map_or(u64::MAX, StepBlock::begin);
+            block.advance(cursor, found.saturating_add(span), load, next);
+            found = start.max(cursor.from);
         }
-        // an end of time is an end of a window only for a load that fits for ever
-        (end.0 <= latest && end.0 < u64::MAX).then_some(end.0)
+        // at the end of time there is no window
+        (found <= latest && found < u64::MAX).then_some(found)
     }
 
     /// Calls `visit` with the begin, load and capacity of each step in [from, until), until it
@@ -282,20 +274,6 @@ impl StepFunction {
         cursor.step = self.blocks[cursor.block].step_at(time);
         (cursor.from, cursor.until) = (time, time);
     }
-
-    /// Moves a cursor past a step or the rest of a block, which is clear or not.
-    fn advance(&self, cursor: &mut FitCursor, one_step: bool, clear: bool) {
-        let block = &self.blocks[cursor.block];
-        cursor.step += 1;
-        if !one_step || cursor.step == block.steps.len() {
-            (cursor.block, cursor.step) = (cursor.block + 1, 0);
-        }
-        let next = self.blocks.get(cursor.block).map(|block| block.steps[cursor.step].at);
-        cursor.until = next.unwrap_or(u64::MAX);
-        if !clear {
-            cursor.from = cursor.until;
-        }
-    }
 }
 
 impl StepBlock {
@@ -310,6 +288,33 @@ impl StepBlock {
     /// The step that has a time; the first one for times before all.
     fn step_at(&self, time: u64) -> usize {
         self.steps.partition_point(|step| step.at <= time).saturating_sub(1)
+    }
+
+    /// Moves a cursor within the block, which ends at `next`, until the clear run ends at `enough` or
+    /// later, a blocked step was passed, or the block ends.
+    fn advance(&self, cursor: &mut FitCursor, enough: u64, load: Load, next: u64) {
+        let room = self.capacity.whole().checked_sub(self.capacity.cost(load));
+        let clear = room.is_some_and(|room| self.most <= room);
+        if clear || room.is_none_or(|room| self.least > room) {
+            (cursor.block, cursor.step, cursor.until) = (cursor.block + 1, 0, next);
+        } else if let Some(room) = room {
+            let fits = |step: &Step| self.capacity.cost(step.used) <= room;
+            let ahead = &self.steps[cursor.step..];
+            let was_clear = fits(&ahead[0]);
+            let passed =
+                |step: &&Step| fits(step) == was_clear && !(was_clear && step.at >= enough);
+            cursor.step += ahead.iter().take_while(passed).count();
+            cursor.until = self.steps.get(cursor.step).map_or(next, |step| step.at);
+            if cursor.step == self.steps.len() {
+                (cursor.block, cursor.step) = (cursor.block + 1, 0);
+            }
+            if was_clear {
+                return;
+            }
+        }
+        if !clear {
+            cursor.from = cursor.until;
+        }
     }
 
     fn recount(&mut self) {
