@@ -41,7 +41,7 @@ fn run(count: u64, targets: u64, width: u64) {
     let begun = processor_nanos();
     for _ in 0..count {
         let (demand, window) = draws.request(horizon, targets, width);
-        let start = table.earliest_fit(&demand, window).expect("no latest start");
+        let start = table.earliest_fit(&demand, window).expect("no latest end");
         let span = Span::new(start, window.length);
         table.book(&demand, span);
         kept.push((demand, span));
@@ -53,7 +53,7 @@ fn run(count: u64, targets: u64, width: u64) {
     for _ in 0..SEARCHES {
         let (demand, window) = draws.request(horizon, targets, width);
         let begun = processor_nanos();
-        let start = table.earliest_fit(&demand, window).expect("no latest start");
+        let start = table.earliest_fit(&demand, window).expect("no latest end");
         spans.push(processor_nanos() - begun);
         waited += usize::from(start > window.release);
     }
@@ -124,7 +124,7 @@ impl Draws {
         let loads: Vec<_> = (0..width).map(|at| (resource(at), load)).collect();
         let window = FitWindow {
             release: Time::from_nanos(self.below(horizon.get() / 1_000_000) * 1_000_000),
-            latest: Time::from_nanos(u64::MAX / 2),
+            until: Time::from_nanos(u64::MAX / 2),
             length: Nanos::from_secs(60 * (10 + self.below(111))),
         };
         (Demand::new(&loads).expect("a demand"), window)

@@ -25,8 +25,14 @@ pub enum ResourceKind {
 }
 
 /// Loads by resource, in the order of resources, none of them empty. Clones share it.
+///
+/// The targets of a striped file mostly have the same load, so a resource takes 8 bytes: its place
+/// and the place of its load among the different ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Demand(Arc<[(ResourceId, Load)]>);
+pub struct Demand {
+    resources: Arc<[(ResourceId, u16)]>,
+    loads: Arc<[Load]>,
+}
 
 /// Why loads are not a demand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,23 +108,44 @@ impl Demand {
         if sums.is_empty() {
             return Err(DemandError::Empty);
         }
-        Ok(Demand(sums.into()))
+        let mut different: Vec<Load> = Vec::new();
+        let resources = sums.iter().map(|(resource, load)| {
+            let known = different.iter().position(|known| known == load);
+            let at = known.unwrap_or(different.len());
+            if known.is_none() {
+                different.push(*load);
+            }
+            (*resource, at as u16)
+        });
+        Ok(Demand { resources: resources.collect(), loads: different.into() })
     }
 
     /// The loads, in the order of resources.
-    pub fn loads(&self) -> &[(ResourceId, Load)] {
-        &self.0
+    pub fn loads(&self) -> impl Iterator<Item = (ResourceId, Load)> {
+        self.resources.iter().map(|(resource, load)| (*resource, self.loads[usize::from(*load)]))
+    }
+
+    /// How many resources it uses, at least one.
+    pub fn width(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// The load at a place below the width.
+    pub(crate) fn nth(&self, place: usize) -> (ResourceId, Load) {
+        let (resource, load) = self.resources[place];
+        (resource, self.loads[usize::from(load)])
     }
 
     /// The load of one resource.
     pub fn load(&self, resource: ResourceId) -> Load {
-        let found = self.0.binary_search_by_key(&resource, |(at, _)| *at);
-        found.map_or(Load::NONE, |at| self.0[at].1)
+        let found = self.resources.binary_search_by_key(&resource, |(at, _)| *at);
+        found.map_or(Load::NONE, |place| self.nth(place).1)
     }
 
     /// Whether both use one of the same resources. O(both widths).
     pub fn shares_resource(&self, other: &Demand) -> bool {
-        let (mut these, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let mut these = self.resources.iter().peekable();
+        let mut others = other.resources.iter().peekable();
         while let (Some((this, _)), Some((other, _))) = (these.peek(), others.peek()) {
             match this.cmp(other) {
                 std::cmp::Ordering::Equal => return true,
@@ -131,7 +158,7 @@ impl Demand {
 
     /// What this demand has beyond another one; `None` if it has nothing.
     pub fn beyond(&self, other: &Demand) -> Option<Demand> {
-        let more = self.0.iter().map(|(at, load)| (*at, load.beyond(other.load(*at))));
+        let more = self.loads().map(|(at, load)| (at, load.beyond(other.load(at))));
         Demand::new(&more.collect::<Vec<_>>()).ok()
     }
 }

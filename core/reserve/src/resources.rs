@@ -46,8 +46,8 @@ pub struct Span {
 pub struct FitWindow {
     /// The earliest start.
     pub release: Time,
-    /// The latest start.
-    pub latest: Time,
+    /// The latest end.
+    pub until: Time,
     /// How long the demand is needed, not zero.
     pub length: Nanos,
 }
@@ -157,7 +157,7 @@ impl ResourceTable {
     /// If a resource does not exist.
     pub fn book(&mut self, demand: &Demand, span: Span) {
         for (resource, load) in demand.loads() {
-            self.book_load(*resource, *load, span);
+            self.book_load(resource, load, span);
         }
     }
 
@@ -167,7 +167,7 @@ impl ResourceTable {
     /// If it was not booked.
     pub fn release(&mut self, demand: &Demand, span: Span) {
         for (resource, load) in demand.loads() {
-            self.release_load(*resource, *load, span);
+            self.release_load(resource, load, span);
         }
     }
 
@@ -191,12 +191,14 @@ impl ResourceTable {
     /// # Panics
     /// If a resource does not exist.
     pub fn earliest_fit(&self, demand: &Demand, window: FitWindow) -> Result<Time, ResourceId> {
-        let loads = demand.loads();
-        let mut cursors = vec![FitCursor::default(); loads.len()];
-        let (latest, length) = (window.latest.as_nanos(), window.length.get());
+        let width = demand.width();
+        let mut cursors = vec![FitCursor::default(); width];
+        let length = window.length.get();
+        let latest = window.until.as_nanos().checked_sub(length);
+        let latest = latest.ok_or(demand.nth(0).0)?;
         let (mut start, mut agreed, mut at) = (window.release.as_nanos(), 0, 0);
-        while agreed < loads.len() {
-            let (resource, load) = loads[at];
+        while agreed < width {
+            let (resource, load) = demand.nth(at);
             let steps = &self.resources[resource.index()].steps;
             let next = steps.next_window(&mut cursors[at], start, latest, length, load);
             match next {
@@ -204,7 +206,7 @@ impl ResourceTable {
                 Some(next) if next > start => (start, agreed) = (next, 1),
                 Some(_) => agreed += 1,
             }
-            at = if at + 1 == loads.len() { 0 } else { at + 1 };
+            at = if at + 1 == width { 0 } else { at + 1 };
         }
         Ok(Time::from_nanos(start))
     }
@@ -214,19 +216,19 @@ impl ResourceTable {
     /// # Errors
     /// The first resource that it does not fit on.
     pub fn check_fit(&self, demand: &Demand, span: Span) -> Result<(), ResourceId> {
-        let window = FitWindow { release: span.from, latest: span.from, length: span.length() };
+        let window = FitWindow { release: span.from, until: span.until, length: span.length() };
         self.earliest_fit(demand, window).map(|_| ())
     }
 
     /// The greatest share of a demand that fits during a span, and the resource that has the least.
     pub fn share_that_fits(&self, demand: &Demand, span: Span) -> (Share, ResourceId) {
-        let least = demand.loads().iter().map(|(resource, load)| {
+        let least = demand.loads().map(|(resource, load)| {
             let mut share = Share::WHOLE;
-            self.each_step(*resource, span, |_, used, capacity| {
-                share = share.min(capacity.share_that_fits(used, *load));
+            self.each_step(resource, span, |_, used, capacity| {
+                share = share.min(capacity.share_that_fits(used, load));
                 share == Share::ZERO
             });
-            (share, *resource)
+            (share, resource)
         });
         least.min().expect("a demand has a load")
     }
@@ -278,7 +280,7 @@ impl ResourceTable {
     pub(crate) fn check_room(&self, demand: &Demand) -> Result<(), ResourceError> {
         for (resource, _) in demand.loads() {
             let found = self.resources.get(resource.index());
-            let found = found.ok_or(ResourceError::Unknown(*resource))?;
+            let found = found.ok_or(ResourceError::Unknown(resource))?;
             if found.steps.len() + 2 > ResourceTable::STEPS_MAX {
                 return Err(ResourceError::Steps(found.name.clone()));
             }

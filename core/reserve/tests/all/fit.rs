@@ -22,7 +22,7 @@ fn span(from: u64, until: u64) -> Span {
 }
 
 fn window(release: u64, latest: u64, length: u64) -> FitWindow {
-    FitWindow { release: at(release), latest: at(latest), length: Nanos::new(length) }
+    FitWindow { release: at(release), until: at(latest + length), length: Nanos::new(length) }
 }
 
 fn table(capacities: &[(u64, u64)]) -> ResourceTable {

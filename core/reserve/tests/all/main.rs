@@ -3,4 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod fit;
+mod life;
 mod oracle;
+mod props;

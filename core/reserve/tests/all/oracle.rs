@@ -54,13 +54,14 @@ impl Oracle {
     pub(crate) fn earliest_fit(&self, demand: &Demand, window: FitWindow) -> Option<Time> {
         let times = self.times();
         let starts = std::iter::once(window.release).chain(times.iter().copied());
-        let mut starts = starts.filter(|at| *at >= window.release && *at <= window.latest);
+        let mut starts =
+            starts.filter(|at| *at >= window.release && *at + window.length <= window.until);
         starts.find(|start| {
             let span = Span::new(*start, window.length);
             let inside = times.iter().copied().filter(|at| span.from < *at && *at < span.until);
             std::iter::once(*start)
                 .chain(inside)
-                .all(|time| demand.loads().iter().all(|(at, load)| self.fits_at(*at, *load, time)))
+                .all(|time| demand.loads().all(|(at, load)| self.fits_at(at, load, time)))
         })
     }
 }

@@ -1,0 +1,208 @@
+//! Places in the calendar: the queue, compression after something was freed, and planning again.
+//!
+//! ```text
+//!   freed ─► scaled loads that fit again
+//!        ├─► compression: scheduled ones in order of start, out and back in ─► earlier or the same
+//!        └─► head of the queue gets a place; others start if they fit now (EASY)
+//! ```
+//!
+//! A later one of the queue starts only if it fits for its whole span beside everything that is
+//! booked, and the head is booked. So it delays neither the head nor a fixed one.
+
+use std::collections::BTreeSet;
+
+use model::Time;
+
+use super::Calendar;
+use crate::demand::{Demand, ResourceId};
+use crate::events::CalendarChange;
+use crate::reservation::{EndReason, ReservationId, Stage};
+use crate::resources::Span;
+
+/// Which scheduled reservations may start earlier, and how far they were tried.
+#[derive(Debug, Default)]
+pub(super) struct Compression {
+    freed: BTreeSet<ResourceId>,
+    next: Option<(Time, ReservationId)>,
+}
+
+impl Compression {
+    /// Notes that something of a demand was freed from a time on.
+    pub(super) fn note(&mut self, demand: &Demand, from: Time) {
+        self.freed.extend(demand.loads().map(|(resource, _)| resource));
+        self.note_time(from);
+    }
+
+    /// Notes that something of one resource was freed from a time on.
+    pub(super) fn note_resource(&mut self, resource: ResourceId, from: Time) {
+        self.freed.insert(resource);
+        self.note_time(from);
+    }
+
+    /// Whether some are left to be tried.
+    pub(super) fn is_pending(&self) -> bool {
+        self.next.is_some()
+    }
+
+    fn note_time(&mut self, from: Time) {
+        let from = (from, ReservationId(0));
+        self.next = Some(self.next.map_or(from, |next| next.min(from)));
+    }
+
+    fn concerns(&self, demand: &Demand) -> bool {
+        demand.loads().any(|(resource, _)| self.freed.contains(&resource))
+    }
+}
+
+impl Calendar {
+    /// Uses what was freed, until nothing more is due. Compression may leave some for the next call.
+    pub(super) fn settle(&mut self) {
+        loop {
+            self.run_due();
+            // what is active has less than was guaranteed: it is first
+            self.restore_scaled();
+            self.compress();
+            if !self.freed || self.compression.is_pending() {
+                break;
+            }
+            self.freed = false;
+            self.backfill();
+        }
+        // what compression moved to now is installed now
+        self.run_due();
+    }
+
+    /// Books a place for a waiting reservation.
+    pub(super) fn place(&mut self, id: ReservationId, start: Time, is_guaranteed: bool) {
+        let span = self.table.change(id, |reservation| {
+            reservation.stage = Stage::Scheduled;
+            reservation.place = Span::new(start, reservation.length());
+            reservation.guaranteed = is_guaranteed.then_some(start);
+            reservation.place
+        });
+        self.book(id);
+        self.report(id, CalendarChange::Scheduled { span, is_guaranteed });
+    }
+
+    /// Starts a waiting reservation if its earliest fit is now, and makes it the head if there is
+    /// none; otherwise it waits.
+    pub(super) fn start_or_lead(&mut self, id: ReservationId, start: Time) {
+        if start <= self.now {
+            self.place(id, start, false);
+        } else if self.head.is_none() {
+            self.head = Some(id);
+            self.place(id, start, false);
+        }
+    }
+
+    /// The earliest fit of a reservation that is not booked.
+    pub(super) fn next_fit(&self, id: ReservationId) -> Option<Time> {
+        let reservation = self.table.get(id)?;
+        let window = self.window(reservation.release, reservation.deadline, reservation.length());
+        self.resources.earliest_fit(&reservation.demand, window).ok()
+    }
+
+    /// Releases the place of a reservation, which is then put back or ended as waiting.
+    pub(super) fn take_out(&mut self, id: ReservationId) {
+        let reservation = self.table.get(id).expect("has not ended");
+        let rest = self.rest_of(reservation.place);
+        reservation.release_within(rest, &mut self.resources);
+        self.compression.note(&reservation.demand, rest.from);
+        self.freed = true;
+    }
+
+    /// Plans a reservation again that was taken out, and reports where it is now. Without a place
+    /// before its deadline it ends.
+    pub(super) fn put_back(&mut self, id: ReservationId) {
+        let Some(to) = self.next_fit(id) else {
+            // not booked: the end must not release it again
+            self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
+            return self.end(id, EndReason::CapacityLost);
+        };
+        let (from, guaranteed) = self.table.change(id, |reservation| {
+            let from = reservation.place.from;
+            reservation.place = Span::new(to, reservation.length());
+            (from, reservation.guaranteed)
+        });
+        self.book(id);
+        match guaranteed {
+            Some(guaranteed) if to > guaranteed => {
+                self.report(id, CalendarChange::Slipped { guaranteed, to });
+            }
+            _ if to != from => self.report(id, CalendarChange::Moved { from, to }),
+            _ => {}
+        }
+    }
+
+    /// Tries to start scheduled reservations earlier, in order of their starts, up to a bound.
+    fn compress(&mut self) {
+        let Some(mut next) = self.compression.next else { return };
+        let (mut tried, mut read) = (0, 0);
+        while tried < TRIED_MAX && read < READ_MAX {
+            let Some((start, id)) = self.table.next_start(next) else {
+                self.compression = Compression::default();
+                return;
+            };
+            next = (start, ReservationId(id.0 + 1));
+            read += 1;
+            let reservation = self.table.get(id).expect("has not ended");
+            let is_first = start <= reservation.release.max(self.now);
+            if !is_first && self.compression.concerns(&reservation.demand) {
+                tried += 1;
+                self.start_earlier(id);
+            }
+        }
+        self.compression.next = Some(next);
+    }
+
+    /// Takes a scheduled reservation out and puts it back at its earliest fit. Its old place is
+    /// free then, so it does not start later (Mu'alem and Feitelson 2001).
+    fn start_earlier(&mut self, id: ReservationId) {
+        let reservation = self.table.get(id).expect("has not ended");
+        let (place, demand) = (reservation.place, reservation.demand.clone());
+        reservation.release_within(place, &mut self.resources);
+        let mut window = self.window(reservation.release, None, reservation.length());
+        window.until = place.until;
+        let to = self.resources.earliest_fit(&demand, window).expect("its old place is free");
+        if to < place.from {
+            let to = Span::new(to, place.length());
+            self.table.change(id, |reservation| reservation.place = to);
+            self.compression.freed.extend(demand.loads().map(|(resource, _)| resource));
+            self.freed = true;
+            self.report(id, CalendarChange::Moved { from: place.from, to: to.from });
+        }
+        self.book(id);
+    }
+
+    /// Gives the first of the queue a place, and starts those behind it that fit now.
+    fn backfill(&mut self) {
+        while self.head.is_none() {
+            let Some(id) = self.table.queue().next() else { return };
+            match self.next_fit(id) {
+                Some(start) => self.start_or_lead(id, start),
+                None => self.end(id, EndReason::Rejected),
+            }
+        }
+        let waiting: Vec<ReservationId> = self.table.queue().take(BACKFILL_MAX).collect();
+        for id in waiting {
+            let reservation = self.table.get(id).expect("has not ended");
+            let span = Span::new(self.now, reservation.length());
+            let is_late = reservation.last_start().is_some_and(|last| last < self.now);
+            if !is_late && self.resources.check_fit(&reservation.demand, span).is_ok() {
+                self.place(id, self.now, false);
+            }
+        }
+    }
+
+    fn book(&mut self, id: ReservationId) {
+        let reservation = self.table.get(id).expect("has not ended");
+        reservation.book_within(self.rest_of(reservation.place), &mut self.resources);
+    }
+}
+
+/// How many reservations are taken out and put back in one call.
+const TRIED_MAX: usize = 256;
+/// How many are read in one call to find those.
+const READ_MAX: usize = 8_192;
+/// How many of the queue are tried in one call: Slurm's bf_max_job_test is 500.
+const BACKFILL_MAX: usize = 512;

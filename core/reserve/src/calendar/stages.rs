@@ -1,0 +1,136 @@
+//! The stages of a reservation: what time, its owner and its installer make of it.
+//!
+//! ```text
+//!   due ─► released, aged ─► install ─► (installed) ─► active ─► (claimed) ─► expired
+//!                               └─ install_failed ─► planned again    └─ lapsed
+//! ```
+
+use model::Time;
+
+use super::Calendar;
+use crate::events::CalendarChange;
+use crate::request::ReservationClass;
+use crate::reservation::{EndReason, ReservationId, Stage};
+use crate::resources::Span;
+
+impl Calendar {
+    /// Claims an active reservation: its owner begins, and the clock of its duration with it.
+    /// Returns whether it was active and not yet claimed.
+    pub fn claim(&mut self, id: ReservationId, now: Time) -> bool {
+        self.advance(now);
+        let Some(reservation) = self.table.get(id) else {
+            return false;
+        };
+        if !matches!(reservation.stage, Stage::Active { .. }) {
+            return false;
+        }
+        let until = reservation.place.until.min(self.now + reservation.duration);
+        let freed = Span { from: until, until: reservation.place.until };
+        reservation.release_within(freed, &mut self.resources);
+        self.compression.note(&reservation.demand, until);
+        self.freed = true;
+        let since = self.now;
+        self.table.change(id, |reservation| {
+            reservation.stage = Stage::Claimed { since };
+            reservation.place.until = until;
+        });
+        self.report(id, CalendarChange::Ends { until });
+        self.settle();
+        true
+    }
+
+    /// Reports that the rows of a reservation are in force on all servers. Returns whether that was
+    /// expected.
+    pub fn installed(&mut self, id: ReservationId, now: Time) -> bool {
+        self.advance(now);
+        if self.stage(id) != Some(Stage::Installing) {
+            return false;
+        }
+        self.table.change(id, |reservation| reservation.stage = Stage::Installed);
+        self.settle();
+        true
+    }
+
+    /// Reports that the rows of a reservation cannot be put in force, and were removed where they
+    /// were. It is planned again after `install_retry`. Returns whether that was expected.
+    pub fn install_failed(&mut self, id: ReservationId, now: Time) -> bool {
+        self.advance(now);
+        if !matches!(self.stage(id), Some(Stage::Installing | Stage::Installed)) {
+            return false;
+        }
+        let release = self.now + self.settings.install_retry;
+        self.take_out(id);
+        self.table.change(id, |reservation| {
+            reservation.stage = Stage::Scheduled;
+            reservation.release = reservation.release.max(release);
+            reservation.scaled.clear();
+        });
+        self.put_back(id);
+        self.settle();
+        true
+    }
+
+    /// Lets everything happen that is due by now.
+    pub(super) fn run_due(&mut self) {
+        while let Some((_, id)) = self.table.next_due().filter(|(due, _)| *due <= self.now) {
+            match self.stage(id).expect("what is due has not ended") {
+                Stage::Waiting { released: false } => self.release_waiting(id),
+                Stage::Waiting { released: true } => self.age(id),
+                Stage::Scheduled => self.install(id),
+                Stage::Installed => self.activate(id),
+                Stage::Installing => self.end(id, EndReason::NotInstalled),
+                Stage::Active { .. } => self.end(id, EndReason::Lapsed),
+                Stage::Claimed { .. } => self.end(id, EndReason::Expired),
+            }
+        }
+    }
+
+    fn release_waiting(&mut self, id: ReservationId) {
+        self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
+        match self.next_fit(id) {
+            Some(start) => self.start_or_lead(id, start),
+            None => self.end(id, EndReason::Rejected),
+        }
+    }
+
+    /// Fixes a reservation that waited for the longest time, or rejects one that is too late.
+    fn age(&mut self, id: ReservationId) {
+        let Some(start) = self.next_fit(id) else {
+            return self.end(id, EndReason::Rejected);
+        };
+        self.table.change(id, |reservation| reservation.class = ReservationClass::Fixed);
+        self.report(id, CalendarChange::Aged { start });
+        self.place(id, start, true);
+    }
+
+    fn install(&mut self, id: ReservationId) {
+        let span = self.table.change(id, |reservation| {
+            reservation.stage = Stage::Installing;
+            reservation.place
+        });
+        if self.head == Some(id) {
+            // the next one of the queue gets a place
+            self.head = None;
+            self.freed = true;
+        }
+        self.report(id, CalendarChange::Install { span });
+    }
+
+    fn activate(&mut self, id: ReservationId) {
+        let now = self.now;
+        let claim_by = self.table.change(id, |reservation| {
+            // the end stays: what follows was planned with it, so a late start has a shorter window
+            let last = reservation.place.until.before(reservation.duration);
+            let claim_by = last.min(now + reservation.claim_window);
+            let waits = claim_by > now;
+            reservation.stage =
+                if waits { Stage::Active { claim_by } } else { Stage::Claimed { since: now } };
+            waits.then_some(claim_by)
+        });
+        self.report(id, CalendarChange::Active { claim_by });
+    }
+
+    fn stage(&self, id: ReservationId) -> Option<Stage> {
+        self.table.get(id).map(|reservation| reservation.stage)
+    }
+}

@@ -1,0 +1,85 @@
+//! What the calendar reports to the owners of reservations, and to the caller that installs them.
+
+use model::Time;
+
+use crate::demand::ResourceId;
+use crate::load::Load;
+use crate::request::ReservationOwner;
+use crate::reservation::{EndReason, ReservationId};
+use crate::resources::Span;
+
+/// A change of one reservation. Events are applied in order: an end before a later install.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalendarEvent {
+    /// The reservation.
+    pub id: ReservationId,
+    /// Its owner.
+    pub owner: ReservationOwner,
+    /// What has changed.
+    pub change: CalendarChange,
+}
+
+/// What has changed of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalendarChange {
+    /// It has a place in the calendar.
+    Scheduled {
+        /// What it occupies.
+        span: Span,
+        /// Whether the start is guaranteed.
+        is_guaranteed: bool,
+    },
+    /// It starts at another time, not later than guaranteed.
+    Moved {
+        /// The former start.
+        from: Time,
+        /// The new start.
+        to: Time,
+    },
+    /// It starts later than guaranteed: capacity was lost or its rows could not be installed.
+    Slipped {
+        /// The guaranteed start.
+        guaranteed: Time,
+        /// The new start.
+        to: Time,
+    },
+    /// It waited for the longest time and is fixed now.
+    Aged {
+        /// The guaranteed start.
+        start: Time,
+    },
+    /// Its rows are to be put in force for a span, then `installed` or `install_failed` is called.
+    Install {
+        /// The span of the rows.
+        span: Span,
+    },
+    /// It is active.
+    Active {
+        /// Until when it must be claimed; `None` if its clock runs.
+        claim_by: Option<Time>,
+    },
+    /// Its end is another: it was claimed or extended. Its rows are to end then.
+    Ends {
+        /// The new end.
+        until: Time,
+    },
+    /// One of its loads is lower: capacity was lost.
+    Scaled {
+        /// The resource.
+        resource: ResourceId,
+        /// The new load.
+        load: Load,
+        /// The begin of the lower load.
+        from: Time,
+    },
+    /// A scaled load is whole again.
+    Restored {
+        /// The resource.
+        resource: ResourceId,
+    },
+    /// It has ended. Its rows are to be removed; I/O that goes on is best effort.
+    Ended {
+        /// The reason.
+        reason: EndReason,
+    },
+}

@@ -1,0 +1,232 @@
+//! One reservation: its stage, its place in the calendar, and what of it is scaled.
+//!
+//! ```text
+//!   waiting ─► scheduled ─► installing ─► installed ─► active ─► claimed ─► (ended: not kept)
+//!                                 └───── s has come ──────┘ └── no claim window
+//! ```
+//!
+//! A scaled load holds from a time on: [from, scaled at) has the load of the demand, the rest the
+//! lower one. What is booked is always what [`Reservation::pieces`] says.
+
+use model::{Bytes, Nanos, Time};
+
+use crate::demand::{Demand, ResourceId};
+use crate::load::Load;
+use crate::request::{ReservationClass, ReservationOwner, ReservationRequest};
+use crate::resources::{ResourceTable, Span};
+
+/// The number of a reservation, which no other one gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReservationId(pub u64);
+
+/// The state of a reservation as clients see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationState {
+    /// Not known, or ended.
+    Undefined,
+    /// In the calendar or its queue, and not begun. The start may change.
+    Scheduled,
+    /// In force.
+    Active,
+}
+
+/// Why a reservation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The owner finished it after its begin.
+    Completed,
+    /// The owner removed it.
+    Removed,
+    /// Its time is over; I/O goes on as best effort.
+    Expired,
+    /// It was not claimed in its window.
+    Lapsed,
+    /// Its deadline can no longer be met.
+    Rejected,
+    /// Capacity was lost and it has no place before its deadline.
+    CapacityLost,
+    /// Its rows were not in force until its end.
+    NotInstalled,
+    /// The reservation of which it was a phase has ended.
+    ParentEnded,
+}
+
+/// What a client sees of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationStatus {
+    /// The state.
+    pub state: ReservationState,
+    /// The planned or actual span; of a waiting one an estimate made at the request.
+    pub span: Option<Span>,
+    /// The guaranteed start, if there is one.
+    pub guaranteed: Option<Time>,
+    /// Why it has ended, if that is known.
+    pub ended: Option<EndReason>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// In the queue, with whether its release has come.
+    Waiting { released: bool },
+    /// In the calendar.
+    Scheduled,
+    /// Its rows are on their way.
+    Installing,
+    /// Its rows are in force, its start has not come.
+    Installed,
+    /// ACTIVE was reported; it lapses if it is not claimed until then.
+    Active { claim_by: Time },
+    /// Its clock runs since then.
+    Claimed { since: Time },
+}
+
+/// The lower load of one resource from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScaledLoad {
+    pub(crate) resource: ResourceId,
+    pub(crate) from: Time,
+    pub(crate) load: Load,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) owner: ReservationOwner,
+    pub(crate) class: ReservationClass,
+    pub(crate) demand: Demand,
+    pub(crate) release: Time,
+    pub(crate) duration: Nanos,
+    pub(crate) claim_window: Nanos,
+    pub(crate) deadline: Option<Time>,
+    /// Queued before those that do not pay.
+    pub(crate) has_paid: bool,
+    pub(crate) requested: Time,
+    pub(crate) stage: Stage,
+    /// What it occupies; of a waiting one an estimate, which is not booked.
+    pub(crate) place: Span,
+    pub(crate) guaranteed: Option<Time>,
+    pub(crate) scaled: Vec<ScaledLoad>,
+    /// How much of the place was added by extensions.
+    pub(crate) extended: Nanos,
+    /// The reserved bytes, for ceilings and credits.
+    pub(crate) bytes: Bytes,
+    pub(crate) parent: Option<ReservationId>,
+    pub(crate) phases: Vec<ReservationId>,
+}
+
+impl Reservation {
+    pub(crate) fn new(request: ReservationRequest, bytes: Bytes, place: Span, now: Time) -> Self {
+        Reservation {
+            owner: request.owner,
+            class: request.class,
+            demand: request.demand,
+            release: request.release.max(now),
+            duration: request.duration,
+            claim_window: request.claim_window,
+            deadline: request.deadline,
+            has_paid: request.spends_credit && request.class == ReservationClass::Spontaneous,
+            requested: now,
+            stage: Stage::Waiting { released: request.release <= now },
+            place,
+            guaranteed: None,
+            scaled: Vec::new(),
+            extended: Nanos::ZERO,
+            bytes,
+            parent: None,
+            phases: Vec::new(),
+        }
+    }
+
+    /// How long it occupies the calendar, unless it is claimed earlier.
+    pub(crate) fn length(&self) -> Nanos {
+        self.duration + self.claim_window
+    }
+
+    /// Whether its place is booked.
+    pub(crate) fn is_booked(&self) -> bool {
+        !matches!(self.stage, Stage::Waiting { .. })
+    }
+
+    /// Whether it begins or has begun, so that it is scaled and not moved.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.stage, Stage::Waiting { .. } | Stage::Scheduled)
+    }
+
+    pub(crate) fn state(&self) -> ReservationState {
+        match self.stage {
+            Stage::Active { .. } | Stage::Claimed { .. } => ReservationState::Active,
+            _ => ReservationState::Scheduled,
+        }
+    }
+
+    /// When its next stage is due by time alone.
+    pub(crate) fn due(&self, install_lead: Nanos, wait_max: Nanos) -> Time {
+        match self.stage {
+            Stage::Waiting { released: false } => self.release,
+            Stage::Waiting { released: true } => {
+                let ages = self.release.max(self.requested) + wait_max;
+                ages.min(self.last_start().map_or(Time::MAX, |last| last + Nanos::new(1)))
+            }
+            Stage::Scheduled => self.place.from.before(install_lead),
+            Stage::Installed => self.place.from,
+            Stage::Active { claim_by } => claim_by,
+            Stage::Installing | Stage::Claimed { .. } => self.place.until,
+        }
+    }
+
+    /// The last start that meets the deadline.
+    pub(crate) fn last_start(&self) -> Option<Time> {
+        self.deadline.map(|deadline| deadline.before(self.length()))
+    }
+
+    /// The load of one resource from a time on.
+    pub(crate) fn scaled_load(&self, resource: ResourceId) -> Option<ScaledLoad> {
+        self.scaled.iter().copied().find(|scaled| scaled.resource == resource)
+    }
+
+    /// Books or releases the part of its place within a span.
+    pub(crate) fn book_within(&self, span: Span, table: &mut ResourceTable) {
+        self.pieces(span, |resource, load, span| table.book_load(resource, load, span));
+    }
+
+    /// Releases the part of its place within a span.
+    pub(crate) fn release_within(&self, span: Span, table: &mut ResourceTable) {
+        self.pieces(span, |resource, load, span| table.release_load(resource, load, span));
+    }
+
+    /// The booked loads within a span.
+    pub(crate) fn pieces(&self, span: Span, mut each: impl FnMut(ResourceId, Load, Span)) {
+        let (from, until) = (span.from.max(self.place.from), span.until.min(self.place.until));
+        for (resource, load) in self.demand.loads() {
+            let scaled = self.scaled_load(resource);
+            let cut = scaled.map_or(until, |scaled| scaled.from.clamp(from, until.max(from)));
+            if from < cut {
+                each(resource, load, Span { from, until: cut });
+            }
+            if let Some(scaled) = scaled.filter(|_| cut < until) {
+                each(resource, scaled.load, Span { from: cut, until });
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for ReservationId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl EndReason {
+    /// The word for it in messages and events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EndReason::Completed => "completed",
+            EndReason::Removed => "removed",
+            EndReason::Expired => "expired",
+            EndReason::Lapsed => "lapsed",
+            EndReason::Rejected => "rejected",
+            EndReason::CapacityLost => "capacity lost",
+            EndReason::NotInstalled => "not installed",
+            EndReason::ParentEnded => "parent ended",
+        }
+    }
+}
