@@ -7,8 +7,8 @@
 //!   costs    least and most of the block's steps
 //! ```
 //!
-//! A search skips a block whose `most` cost leaves room, or whose `least` cost leaves none, and scans
-//! the others. Invariants: the first step of the first block is at the begin of what is kept; steps
+//! A search does not read the steps of a block whose `most` cost leaves room, or whose `least` cost
+//! leaves none. Invariants: the first step of the first block is at the begin of what is kept; steps
 //! are in order of time; neighbours within a block differ; a block has one capacity; `least` and
 //! `most` are those of its steps.
 
@@ -23,6 +23,8 @@ pub(crate) struct StepFunction {
 
 #[derive(Clone, Debug)]
 struct StepBlock {
+    /// The time of the first step.
+    begin: u64,
     capacity: Capacity,
     least: u128,
     most: u128,
@@ -36,11 +38,18 @@ struct Step {
     used: Load,
 }
 
-/// Where a search is: the clear run found last, and the place of its end.
+/// Where a search is: [from, until) is known to be clear, and `next` is the first step that is not
+/// known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FitCursor {
     from: u64,
     until: u64,
+    next: StepPlace,
+}
+
+/// The place of a step: its block, and its place in the block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct StepPlace {
     block: usize,
     step: usize,
 }
@@ -48,7 +57,7 @@ pub(crate) struct FitCursor {
 impl StepFunction {
     pub(crate) fn new(capacity: Capacity, from: u64) -> StepFunction {
         let steps = vec![Step { at: from, used: Load::NONE }];
-        let block = StepBlock { capacity, least: 0, most: 0, steps };
+        let block = StepBlock { begin: from, capacity, least: 0, most: 0, steps };
         StepFunction { blocks: vec![block], steps: 1 }
     }
 
@@ -75,7 +84,7 @@ impl StepFunction {
             block.capacity = capacity;
             block.recount();
         }
-        let begins: Vec<u64> = self.blocks[first..end].iter().map(StepBlock::begin).collect();
+        let begins: Vec<u64> = self.blocks[first..end].iter().map(|block| block.begin).collect();
         begins.into_iter().chain([until]).for_each(|at| self.join(at));
     }
 
@@ -95,6 +104,9 @@ impl StepFunction {
 
     /// The first start, from `start` to `latest`, of a span in which `load` fits beside what is
     /// taken. Calls with one cursor must not go back in time.
+    ///
+    /// A window is read from its end: the last step that is blocked tells the next start, and what
+    /// is before it is never read (as Boyer and Moore skip in a text, CACM 1977).
     pub(crate) fn next_window(
         &self,
         cursor: &mut FitCursor,
@@ -103,23 +115,25 @@ impl StepFunction {
         span: u64,
         load: Load,
     ) -> Option<u64> {
-        if start > cursor.until || cursor.until == 0 {
-            self.seek(cursor, start);
+        if start >= cursor.until {
+            cursor.next = self.last_before(cursor.next, start.saturating_add(1));
+            (cursor.from, cursor.until) = (start, start);
         }
-        let mut found = start.max(cursor.from);
-        while cursor.until < found.saturating_add(span) {
-            if found > latest {
-                return None;
+        let mut start = start.max(cursor.from);
+        while start <= latest && start < u64::MAX {
+            let end = start.saturating_add(span);
+            if cursor.until >= end {
+                return Some(start);
             }
-            let Some(block) = self.blocks.get(cursor.block) else {
-                break;
-            };
-            let next = self.blocks.get(cursor.block + 1).map_or(u64::MAX, StepBlock::begin);
-            block.advance(cursor, found.saturating_add(span), load, next);
-            found = start.max(cursor.from);
+            let last = self.last_before(cursor.next, end);
+            if let Some(blocked) = self.last_blocked(cursor.next, last, load) {
+                start = self.end_of(blocked);
+                cursor.from = start;
+            }
+            cursor.until = self.end_of(last);
+            cursor.next = self.after(last);
         }
-        // at the end of time there is no window
-        (found <= latest && found < u64::MAX).then_some(found)
+        None
     }
 
     /// Calls `visit` with the begin, load and capacity of each step in [from, until), until it
@@ -148,7 +162,7 @@ impl StepFunction {
 
     /// The time before which nothing is kept.
     pub(crate) fn begin(&self) -> u64 {
-        self.blocks[0].begin()
+        self.blocks[0].begin
     }
 
     fn change(&mut self, from: u64, until: u64, with: impl Fn(Load) -> Load) {
@@ -158,7 +172,7 @@ impl StepFunction {
         self.cut(from);
         self.cut(until);
         let mut at = self.block_at(from);
-        while let Some(block) = self.blocks.get_mut(at).filter(|block| block.begin() < until) {
+        while let Some(block) = self.blocks.get_mut(at).filter(|block| block.begin < until) {
             let begin = block.steps.partition_point(|step| step.at < from);
             let end = block.steps.partition_point(|step| step.at < until);
             block.steps[begin..end].iter_mut().for_each(|step| step.used = with(step.used));
@@ -203,7 +217,8 @@ impl StepFunction {
         let mut steps = Vec::with_capacity(STEPS_OF_BLOCK + 1);
         steps.extend(block.steps.drain(at..));
         block.recount();
-        let mut second = StepBlock { capacity: block.capacity, least: 0, most: 0, steps };
+        let capacity = block.capacity;
+        let mut second = StepBlock { begin: 0, capacity, least: 0, most: 0, steps };
         second.recount();
         self.blocks.insert(number + 1, second);
     }
@@ -256,7 +271,7 @@ impl StepFunction {
 
     /// The block that has a time; the first one for times before all.
     fn block_at(&self, time: u64) -> usize {
-        self.blocks.partition_point(|block| block.begin() <= time).saturating_sub(1)
+        self.blocks.partition_point(|block| block.begin <= time).saturating_sub(1)
     }
 
     /// The first block that begins at a time or later.
@@ -264,23 +279,51 @@ impl StepFunction {
         if time == u64::MAX {
             return self.blocks.len();
         }
-        self.blocks.partition_point(|block| block.begin() < time)
+        self.blocks.partition_point(|block| block.begin < time)
     }
 
-    fn seek(&self, cursor: &mut FitCursor, time: u64) {
-        let ahead = &self.blocks[cursor.block.min(self.blocks.len())..];
-        let ahead = ahead.partition_point(|block| block.begin() <= time);
-        cursor.block = (cursor.block + ahead).saturating_sub(1);
-        cursor.step = self.blocks[cursor.block].step_at(time);
-        (cursor.from, cursor.until) = (time, time);
+    /// The last step that begins before a time, from a step on.
+    fn last_before(&self, from: StepPlace, time: u64) -> StepPlace {
+        let mut block = from.block;
+        if self.blocks.get(block + 1).is_some_and(|next| next.begin < time) {
+            let ahead = &self.blocks[block + 1..];
+            block += ahead.partition_point(|block| block.begin < time);
+        }
+        let first = if block == from.block { from.step } else { 0 };
+        let ahead = &self.blocks[block].steps[first..];
+        let count = ahead.partition_point(|step| step.at < time);
+        StepPlace { block, step: (first + count).saturating_sub(1).max(first) }
+    }
+
+    /// The last step from `first` to `last`, both included, at which a load does not fit.
+    fn last_blocked(&self, first: StepPlace, last: StepPlace, load: Load) -> Option<StepPlace> {
+        for number in (first.block..=last.block).rev() {
+            let block = &self.blocks[number];
+            let begin = if number == first.block { first.step } else { 0 };
+            let end = if number == last.block { last.step + 1 } else { block.steps.len() };
+            if let Some(step) = block.last_blocked(begin, end, load) {
+                return Some(StepPlace { block: number, step });
+            }
+        }
+        None
+    }
+
+    fn after(&self, place: StepPlace) -> StepPlace {
+        let StepPlace { block, step } = place;
+        if step + 1 < self.blocks[block].steps.len() {
+            StepPlace { block, step: step + 1 }
+        } else {
+            StepPlace { block: block + 1, step: 0 }
+        }
+    }
+
+    fn end_of(&self, place: StepPlace) -> u64 {
+        let next = self.after(place);
+        self.blocks.get(next.block).map_or(u64::MAX, |block| block.steps[next.step].at)
     }
 }
 
 impl StepBlock {
-    fn begin(&self) -> u64 {
-        self.steps[0].at
-    }
-
     fn last(&self) -> Load {
         self.steps[self.steps.len() - 1].used
     }
@@ -290,35 +333,23 @@ impl StepBlock {
         self.steps.partition_point(|step| step.at <= time).saturating_sub(1)
     }
 
-    /// Moves a cursor within the block, which ends at `next`, until the clear run ends at `enough` or
-    /// later, a blocked step was passed, or the block ends.
-    fn advance(&self, cursor: &mut FitCursor, enough: u64, load: Load, next: u64) {
+    /// The last of some steps at which a load does not fit.
+    fn last_blocked(&self, begin: usize, end: usize, load: Load) -> Option<usize> {
         let room = self.capacity.whole().checked_sub(self.capacity.cost(load));
-        let clear = room.is_some_and(|room| self.most <= room);
-        if clear || room.is_none_or(|room| self.least > room) {
-            (cursor.block, cursor.step, cursor.until) = (cursor.block + 1, 0, next);
-        } else if let Some(room) = room {
-            let fits = |step: &Step| self.capacity.cost(step.used) <= room;
-            let ahead = &self.steps[cursor.step..];
-            let was_clear = fits(&ahead[0]);
-            let passed =
-                |step: &&Step| fits(step) == was_clear && !(was_clear && step.at >= enough);
-            cursor.step += ahead.iter().take_while(passed).count();
-            cursor.until = self.steps.get(cursor.step).map_or(next, |step| step.at);
-            if cursor.step == self.steps.len() {
-                (cursor.block, cursor.step) = (cursor.block + 1, 0);
+        match room {
+            Some(room) if self.most <= room => None,
+            Some(room) if self.least <= room => {
+                let steps = &self.steps[begin..end];
+                let last = steps.iter().rposition(|step| self.capacity.cost(step.used) > room);
+                last.map(|last| begin + last)
             }
-            if was_clear {
-                return;
-            }
-        }
-        if !clear {
-            cursor.from = cursor.until;
+            _ => end.checked_sub(1).filter(|last| *last >= begin),
         }
     }
 
     fn recount(&mut self) {
         let capacity = self.capacity;
+        self.begin = self.steps[0].at;
         let costs = self.steps.iter().map(|step| capacity.cost(step.used));
         (self.least, self.most) =
             costs.fold((u128::MAX, 0), |(least, most), cost| (least.min(cost), most.max(cost)));
