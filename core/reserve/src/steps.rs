@@ -284,11 +284,14 @@ impl StepFunction {
 
     /// The last step that begins before a time, from a step on.
     fn last_before(&self, from: StepPlace, time: u64) -> StepPlace {
-        let mut block = from.block;
-        if self.blocks.get(block + 1).is_some_and(|next| next.begin < time) {
-            let ahead = &self.blocks[block + 1..];
-            block += ahead.partition_point(|block| block.begin < time);
+        let ahead = &self.blocks[from.block + 1..];
+        // steps that double: the block is mostly near, and each one that is read is a cache miss
+        let mut bound = 1;
+        while ahead.get(bound - 1).is_some_and(|block| block.begin < time) {
+            bound *= 2;
         }
+        let near = &ahead[bound / 2..bound.min(ahead.len()).max(bound / 2)];
+        let block = from.block + bound / 2 + near.partition_point(|block| block.begin < time);
         let first = if block == from.block { from.step } else { 0 };
         let ahead = &self.blocks[block].steps[first..];
         let count = ahead.partition_point(|step| step.at < time);
