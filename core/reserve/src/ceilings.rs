@@ -18,13 +18,13 @@ use crate::request::{ReservationError, ReservationOwner};
 /// A user, group, account or project: the subject of a ceiling or a credit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CeilingSubject {
-    /// A user.
+    /// A user by number.
     User(u32),
-    /// A group.
+    /// A group by number.
     Group(u32),
     /// An account of the batch system.
     Account(Arc<str>),
-    /// A project.
+    /// A project by number.
     Project(u32),
 }
 
@@ -40,13 +40,13 @@ pub struct Ceiling {
 /// The ceilings that hold for subjects without one of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DefaultCeilings {
-    /// Of each user.
+    /// The ceiling of each user.
     pub user: Option<Ceiling>,
-    /// Of each group.
+    /// The ceiling of each group.
     pub group: Option<Ceiling>,
-    /// Of each account.
+    /// The ceiling of each account.
     pub account: Option<Ceiling>,
-    /// Of each project.
+    /// The ceiling of each project.
     pub project: Option<Ceiling>,
 }
 

@@ -25,7 +25,7 @@ pub struct CreditSettings {
     pub used_min: Share,
     /// The time in which a balance halves, not zero.
     pub half_life: Nanos,
-    /// The greatest balance.
+    /// The greatest balance of an account.
     pub balance_max: Bytes,
 }
 

@@ -11,11 +11,11 @@ use crate::resources::Span;
 /// A change of one reservation. Events are applied in order: an end before a later install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalendarEvent {
-    /// The reservation.
+    /// The reservation that has changed.
     pub id: ReservationId,
-    /// Its owner.
+    /// The owner of the reservation.
     pub owner: ReservationOwner,
-    /// What has changed.
+    /// What has changed of it.
     pub change: CalendarChange,
 }
 
@@ -24,28 +24,28 @@ pub struct CalendarEvent {
 pub enum CalendarChange {
     /// It has a place in the calendar.
     Scheduled {
-        /// What it occupies.
+        /// The span that it occupies.
         span: Span,
         /// Whether the start is guaranteed.
         is_guaranteed: bool,
     },
     /// It starts at another time, not later than guaranteed.
     Moved {
-        /// The former start.
+        /// The start until now.
         from: Time,
-        /// The new start.
+        /// The start from now on.
         to: Time,
     },
     /// It starts later than guaranteed: capacity was lost or its rows could not be installed.
     Slipped {
-        /// The guaranteed start.
+        /// The start that was guaranteed.
         guaranteed: Time,
-        /// The new start.
+        /// The start from now on.
         to: Time,
     },
     /// It waited for the longest time and is fixed now.
     Aged {
-        /// The guaranteed start.
+        /// The start that was guaranteed.
         start: Time,
     },
     /// Its rows are to be put in force for a span, then `installed` or `install_failed` is called.
@@ -53,33 +53,33 @@ pub enum CalendarChange {
         /// The span of the rows.
         span: Span,
     },
-    /// It is active.
+    /// It is active: its rows are in force and its start has come.
     Active {
         /// Until when it must be claimed; `None` if its clock runs.
         claim_by: Option<Time>,
     },
     /// Its end is another: it was claimed or extended. Its rows are to end then.
     Ends {
-        /// The new end.
+        /// The end from now on.
         until: Time,
     },
     /// One of its loads is lower: capacity was lost.
     Scaled {
-        /// The resource.
+        /// The resource that is concerned.
         resource: ResourceId,
-        /// The new load.
+        /// The load from then on.
         load: Load,
         /// The begin of the lower load.
         from: Time,
     },
     /// A scaled load is whole again.
     Restored {
-        /// The resource.
+        /// The resource that is concerned.
         resource: ResourceId,
     },
     /// It has ended. Its rows are to be removed; I/O that goes on is best effort.
     Ended {
-        /// The reason.
+        /// Why it has ended.
         reason: EndReason,
     },
 }

@@ -27,7 +27,7 @@ pub struct Capacity {
 }
 
 impl Load {
-    /// Nothing at all.
+    /// A load of nothing at all.
     pub const NONE: Load = Load { read: 0, write: 0 };
     /// The greatest amount per second of one direction.
     pub const PER_SEC_MAX: u64 = 1 << 60;
@@ -63,7 +63,7 @@ impl Load {
         self.read == 0 && self.write == 0
     }
 
-    /// Both loads together.
+    /// The sum of both loads.
     pub const fn plus(self, other: Load) -> Load {
         Load { read: self.read + other.read, write: self.write + other.write }
     }
@@ -157,7 +157,7 @@ impl Capacity {
         load.read as u128 * write as u128 + load.write as u128 * read as u128
     }
 
-    /// R·W.
+    /// The whole capacity as a cost: R·W.
     pub(crate) const fn whole(self) -> u128 {
         self.read as u128 * self.write as u128
     }

@@ -13,13 +13,13 @@ use crate::resources::ResourceError;
 pub struct ReservationOwner {
     /// The batch job; empty without one.
     pub job: JobId,
-    /// The user.
+    /// The number of the user.
     pub uid: u32,
     /// The group of the user.
     pub gid: u32,
     /// The account of the batch system, at most 128 bytes.
     pub account: Option<Arc<str>>,
-    /// The project.
+    /// The number of the project.
     pub project: Option<u32>,
 }
 
@@ -104,7 +104,7 @@ pub enum ReservationError {
     Credit {
         /// The account or user.
         subject: CeilingSubject,
-        /// The credit.
+        /// The balance of its credit.
         has: Bytes,
         /// The reserved bytes of the request.
         needs: Bytes,

@@ -26,7 +26,7 @@ pub enum ReservationState {
     Undefined,
     /// In the calendar or its queue, and not begun. The start may change.
     Scheduled,
-    /// In force.
+    /// In force on all servers.
     Active,
 }
 
@@ -54,7 +54,7 @@ pub enum EndReason {
 /// What a client sees of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationStatus {
-    /// The state.
+    /// The state of the reservation.
     pub state: ReservationState,
     /// The planned or actual span; of a waiting one an estimate made at the request.
     pub span: Option<Span>,
@@ -68,7 +68,7 @@ pub struct ReservationStatus {
 pub(crate) enum Stage {
     /// In the queue, with whether its release has come.
     Waiting { released: bool },
-    /// In the calendar.
+    /// In the calendar, not begun.
     Scheduled,
     /// Its rows are on their way.
     Installing,

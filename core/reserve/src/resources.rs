@@ -44,9 +44,9 @@ pub struct Span {
 /// Where a span may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FitWindow {
-    /// The earliest start.
+    /// The earliest start that is permitted.
     pub release: Time,
-    /// The latest end.
+    /// The latest end that is permitted.
     pub until: Time,
     /// How long the demand is needed, not zero.
     pub length: Nanos,
@@ -100,7 +100,7 @@ impl Span {
 }
 
 impl ResourceTable {
-    /// The most resources.
+    /// The most resources of a table.
     pub const MAX_COUNT: usize = 16_384;
     /// The steps of one resource above which nothing is accepted for it.
     pub const STEPS_MAX: usize = 65_536;

@@ -21,7 +21,7 @@ use crate::reservation::{ReservationId, Stage};
 pub struct PhaseRequest {
     /// The whole demand during the phase, with the basic one.
     pub demand: Demand,
-    /// The predicted start.
+    /// The start that is predicted.
     pub start: Time,
     /// How much later it may start.
     pub tolerance: Nanos,
