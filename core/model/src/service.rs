@@ -31,7 +31,7 @@ pub struct Service {
     /// The time that the delayed requests waited, summed up.
     #[serde(default)]
     pub delayed_ns: u64,
-    /// The payload bytes of the delayed requests.
+    /// The payload bytes of the delayed reads and writes.
     #[serde(default)]
     pub delayed_bytes: u64,
     /// The time in which a job had requests, with the pauses between them of less than a second. It

@@ -121,7 +121,7 @@ pub struct JobPoint {
     pub ops: u64,
     /// Requests that a limit or a cap on slots delayed.
     pub delayed: u64,
-    /// The payload bytes of the delayed requests.
+    /// The payload bytes of the delayed reads and writes.
     pub delayed_bytes: u64,
     /// The time that they waited, summed up.
     pub delayed_ns: u64,

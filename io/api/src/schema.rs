@@ -20,7 +20,7 @@ pub(crate) struct ServiceSchema {
     delayed: u64,
     /// The time that these waited, summed up.
     delayed_ns: u64,
-    /// The payload bytes of the delayed requests.
+    /// The payload bytes of the delayed reads and writes.
     delayed_bytes: u64,
     /// The time in which a job had requests, with the pauses between them of less than a second.
     /// It is counted once for each job at each proxy; other sums add these up.

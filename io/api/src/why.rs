@@ -79,7 +79,7 @@ pub struct WhySubject {
     pub delayed: u64,
     /// How long these waited.
     pub delayed_ns: u64,
-    /// The payload bytes of the delayed requests.
+    /// The payload bytes of the delayed reads and writes.
     pub delayed_bytes: u64,
     /// The limits that apply to its requests.
     pub limits: Vec<LimitState>,
@@ -226,7 +226,7 @@ pub struct DelayRow {
     pub delayed: u64,
     /// How long they waited, summed up.
     pub delayed_ns: u64,
-    /// The payload bytes of the delayed requests.
+    /// The payload bytes of the delayed reads and writes.
     pub delayed_bytes: u64,
     /// Payload that the subject read and wrote in all.
     pub bytes: u64,

@@ -28,7 +28,7 @@ pub struct Usage {
     pub delayed: u64,
     /// The waiting time of the delayed requests.
     pub delayed_time: Nanos,
-    /// The payload of the delayed requests.
+    /// The payload of the delayed reads and writes.
     pub delayed_bytes: Bytes,
 }
 
@@ -66,7 +66,11 @@ impl Usage {
             remote: Nanos::ZERO,
             delayed: is_delayed.into(),
             delayed_time: Nanos::new(if_delayed(queue_time.get())),
-            delayed_bytes: Bytes::new(if_delayed(served.bytes.get())),
+            delayed_bytes: if direction == Direction::Metadata {
+                Bytes::ZERO
+            } else {
+                Bytes::new(if_delayed(served.bytes.get()))
+            },
         }
     }
 }

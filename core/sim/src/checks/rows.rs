@@ -181,7 +181,7 @@ impl ProxyRows {
         self.in_force().filter(move |(_, row)| {
             let scope = row.scope();
             row.kinds().contains(kind)
-                && scope.mark.is_none()
+                && scope.directory.is_none()
                 && scope.job.as_ref().is_none_or(|job| *job == of.who.job)
                 && scope.uid.is_none_or(|uid| uid == of.who.uid)
                 && scope.class.as_ref().is_none_or(|class| class == of.class)

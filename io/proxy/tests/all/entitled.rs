@@ -294,7 +294,9 @@ fn a_file_keeps_the_mark_of_its_look_up_and_a_new_file_has_that_of_its_directory
     new.create(1, "new", open::RDWR, 0o644).unwrap();
     new.write(1, 0, &[7; 64]).unwrap();
     let held = new.send(&Request::Write { fid: Fid(1), offset: 0, data: &[7; 64] });
-    (0..3).for_each(|_| drop(moved.write(1, 0, &[7; 64]).unwrap()));
+    for _ in 0..3 {
+        moved.write(1, 0, &[7; 64]).unwrap();
+    }
     assert!(!new.readable(0));
     controller.set(2, None);
     assert!(new.wait(held).is_ok());
