@@ -29,7 +29,7 @@ impl Directory {
         valid.then(|| Directory(text.into()))
     }
 
-    /// Its export.
+    /// The name of its export.
     pub fn export(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == b'/').unwrap_or(self.0.len());
         str::from_utf8(&self.0[..end]).expect("checked when it was made")

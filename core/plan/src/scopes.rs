@@ -23,9 +23,9 @@ pub enum ScopeName {
     Job(JobId),
     /// A user that has subjects there.
     User(u32),
-    /// A target.
+    /// The name of a target.
     Target(Arc<str>),
-    /// An export, whose directories rows name.
+    /// The name of an export, whose directories rows name.
     Export(Arc<str>),
 }
 
