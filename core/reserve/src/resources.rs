@@ -181,9 +181,9 @@ impl ResourceTable {
 
     /// The first start in a window at which a demand fits for the whole length.
     ///
-    /// All resources are asked in turn for their first clear window at or after the latest of the
-    /// answers, until all agree. Each reads its steps forward only: O(steps in the window) at worst,
-    /// and mostly the two costs of their blocks.
+    /// The resources are asked in turn for their first clear window at or after the latest of the
+    /// answers, until all agree. One that refuses is asked first from then on, as it mostly refuses
+    /// again. Each reads its steps forward only: O(steps in the window · width) at worst.
     ///
     /// # Errors
     /// The resource that refused the last start.
@@ -196,17 +196,19 @@ impl ResourceTable {
         let length = window.length.get();
         let latest = window.until.as_nanos().checked_sub(length);
         let latest = latest.ok_or(demand.nth(0).0)?;
-        let (mut start, mut agreed, mut at) = (window.release.as_nanos(), 0, 0);
-        while agreed < width {
-            let (resource, load) = demand.nth(at);
+        let mut order: Vec<usize> = (0..width).collect();
+        let (mut start, mut at) = (window.release.as_nanos(), 0);
+        while at < width {
+            let (resource, load) = demand.nth(order[at]);
             let steps = &self.resources[resource.index()].steps;
-            let next = steps.next_window(&mut cursors[at], start, latest, length, load);
-            match next {
-                None => return Err(resource),
-                Some(next) if next > start => (start, agreed) = (next, 1),
-                Some(_) => agreed += 1,
+            let next = steps.next_window(&mut cursors[order[at]], start, latest, length, load);
+            let next = next.ok_or(resource)?;
+            if next > start {
+                // it is clear at its own start, so the others are asked, those that refused last first
+                order[..=at].rotate_right(1);
+                (start, at) = (next, 0);
             }
-            at = if at + 1 == width { 0 } else { at + 1 };
+            at += 1;
         }
         Ok(Time::from_nanos(start))
     }
