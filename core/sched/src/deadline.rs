@@ -31,9 +31,3 @@ impl Default for Deadline {
         Deadline(Time::MAX)
     }
 }
-
-impl From<Option<Time>> for Deadline {
-    fn from(at: Option<Time>) -> Deadline {
-        Deadline(at.unwrap_or(Time::MAX))
-    }
-}

@@ -133,14 +133,6 @@ impl MeterKey {
         }
     }
 
-    /// The rule whose limit it is.
-    pub(crate) fn rule(&self) -> Option<&str> {
-        match &self.owner {
-            MeterOwner::Rule { name, .. } => Some(name),
-            MeterOwner::Meter { .. } | MeterOwner::Decay { .. } | MeterOwner::Row { .. } => None,
-        }
-    }
-
     /// The limit of this key in `rules`, if there still is one.
     pub(crate) fn limit_in(&self, rules: &RuleSet) -> Option<Limit> {
         let same_unit = |limit: &Limit| limit.rate.is_bytes() == self.in_bytes;

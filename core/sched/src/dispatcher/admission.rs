@@ -42,7 +42,7 @@ impl Dispatcher {
     pub(super) fn admit(&mut self, place: QueuePlace) {
         match self.line_for(place) {
             Some(at) => self.wait_at_meter(place, at),
-            None => self.make_ready(place),
+            None => self.set_ready(place, true),
         }
     }
 
@@ -72,7 +72,7 @@ impl Dispatcher {
             self.leave_meter(place, true);
         } else {
             self.lanes.count_ready(place, self.now, &mut self.observation);
-            self.unready(place);
+            self.set_ready(place, false);
         }
         self.lanes.forget_passed(place);
     }
@@ -90,11 +90,13 @@ impl Dispatcher {
         }
     }
 
-    /// Marks a head that was ready as not ready.
+    /// Marks a head as ready or not; the meters that let it go in its turn make others wait until it
+    /// went.
     #[inline]
-    pub(super) fn unready(&mut self, place: QueuePlace) {
-        if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
-            self.meters.count_passed_heads(chain, passed, self.line_of(place), -1);
+    pub(super) fn set_ready(&mut self, place: QueuePlace, is_ready: bool) {
+        if let Some((chain, passed)) = self.lanes.set_ready(place, is_ready) {
+            let change = if is_ready { 1 } else { -1 };
+            self.meters.count_passed_heads(chain, passed, self.line_of(place), change);
         }
     }
 
@@ -119,7 +121,7 @@ impl Dispatcher {
 
     /// Puts a ready head back in line at a meter of its chain.
     fn requeue_at_meter(&mut self, place: QueuePlace, at: u8) {
-        self.unready(place);
+        self.set_ready(place, false);
         self.lanes.forget_tried(place);
         self.wait_at_meter(place, at);
         self.lanes.refresh(place.class, place.lane, self.now, &mut self.observation);
@@ -138,14 +140,6 @@ impl Dispatcher {
         self.lanes.count_metered(place, meter, self.now, &mut self.observation);
         self.lanes.clear_waiting(place);
         self.meters.leave(&head, unserved);
-    }
-
-    /// Marks a head ready; the meters that let it go in its turn make others wait until it went.
-    #[inline]
-    fn make_ready(&mut self, place: QueuePlace) {
-        if let Some((chain, passed)) = self.lanes.set_ready(place, true) {
-            self.meters.count_passed_heads(chain, passed, self.line_of(place), 1);
-        }
     }
 
     /// The line in which the head of a queue waits at any meter.

@@ -16,7 +16,7 @@ use rules::RuleSet;
 use super::Dispatcher;
 use super::spread::{ChangeExtent, SpreadingChange};
 use crate::index::{ClassIndex, RequestIndex};
-use crate::lanes::{LANES, QUEUES, QueuePlace, TargetParams};
+use crate::lanes::{QueuePlace, TargetParams};
 
 impl Dispatcher {
     /// Replaces the rules. Whatever is classified from now on is so by the new rules. What waits has
@@ -120,14 +120,9 @@ impl Dispatcher {
     /// Empties every queue and returns what waited, in order of arrival.
     fn take_waiting(&mut self) -> Vec<RequestIndex> {
         let classes = self.active_classes();
-        for class in &classes {
-            for (lane, queue) in
-                (0..LANES.len()).flat_map(|lane| (0..QUEUES).map(move |q| (lane, q)))
-            {
-                let place = QueuePlace { class: *class, lane, queue };
-                if !self.lanes.is_empty(place) {
-                    self.withdraw(place);
-                }
+        for place in classes.iter().flat_map(|class| QueuePlace::all_of(*class)) {
+            if !self.lanes.is_empty(place) {
+                self.withdraw(place);
             }
         }
         self.lanes.take_waiting(classes.into_iter())

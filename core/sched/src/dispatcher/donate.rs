@@ -58,10 +58,10 @@ impl Dispatcher {
             return None;
         }
         let writer = self.registry.id_of(subject);
-        if stays {
-            return Some(Donated { id, token, subject: writer });
-        }
-        let subject = self.subject_for_donation(writer, waiter, kind, amount, file, now);
+        let subject = match stays {
+            true => writer,
+            false => self.subject_for_donation(writer, waiter, kind, amount, file, now),
+        };
         if subject == writer {
             return Some(Donated { id, token, subject: writer });
         }

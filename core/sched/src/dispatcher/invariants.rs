@@ -7,7 +7,7 @@ use rules::RuleSet;
 
 use super::Dispatcher;
 use crate::index::{ChainIndex, TableIndex as _};
-use crate::lanes::{LANES, QUEUES, QueuePlace, QueuedRequest, RequestStage};
+use crate::lanes::{QueuePlace, QueuedRequest, RequestStage};
 
 impl Dispatcher {
     /// Panics if the dispatcher contradicts itself. O(everything).
@@ -15,18 +15,12 @@ impl Dispatcher {
         self.lanes.check(self.registry.classes());
         self.registry.check(|class| self.lanes.has_requests(class));
         let mut passed = Vec::new();
-        for class in self.registry.classes() {
-            for (lane, queue) in
-                (0..LANES.len()).flat_map(|lane| (0..QUEUES).map(move |q| (lane, q)))
-            {
-                let place = QueuePlace { class, lane, queue };
-                let waits = self.meters.holds(lane, place.waiter());
-                assert_eq!(waits, self.lanes.is_waiting(place), "line of {place:?}");
-                if !self.lanes.is_empty(place) && !waits {
-                    let line = self.line_of(place);
-                    passed
-                        .extend(self.lanes.passed(place).map(|(chain, bits)| (line, chain, bits)));
-                }
+        for place in self.registry.classes().flat_map(QueuePlace::all_of) {
+            let waits = self.meters.holds(place.lane, place.waiter());
+            assert_eq!(waits, self.lanes.is_waiting(place), "line of {place:?}");
+            if !self.lanes.is_empty(place) && !waits {
+                let line = self.line_of(place);
+                passed.extend(self.lanes.passed(place).map(|(chain, bits)| (line, chain, bits)));
             }
         }
         let mut chains: Vec<u32> = Vec::new();

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use model::{Amount, Bytes, Lane, Nanos, OpKind, Rate, TargetId, Time};
 use rules::RuleSet;
 
+use crate::deadline::Deadline;
 use crate::ids::{RequestId, SubjectId};
 use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::lanes::{
@@ -111,7 +112,9 @@ impl Dispatcher {
         let Arrival { kind, amount, lane, token, .. } = arrival;
         let subject = self.registry.find(arrival.subject);
         let way = self.classification(subject, kind);
-        self.count_in(subject);
+        if self.registry.count_in(subject) {
+            self.observation.begin_activity(subject, self.now);
+        }
         let (class, chain) = (way.class, way.chain);
         self.retain_chain(chain);
         let lane = lane as usize;
@@ -258,7 +261,7 @@ impl Dispatcher {
         let request = self.lanes.request(self.lanes.running(id));
         let (subject, kind) = (request.subject, request.kind);
         let class = self.lanes.owner_of(request.class);
-        let at = AccountPlace { subject, class, id: self.lanes.class_id(class) };
+        let at = AccountPlace { subject, class, id: self.registry.class_id(class) };
         let access = AccessedBytes { kind, moved, random, joined };
         self.observation.count_access(at, || self.registry.key(class).clone(), access);
     }
@@ -292,18 +295,17 @@ impl Dispatcher {
             return Some(self.now);
         }
         let change = self.terms.next_change().get().filter(|_| self.lanes.queued() > 0);
-        let mut least = change.map(|at| at.max(self.now));
+        let mut least = Deadline::default();
+        least.bring_forward(change.map(|at| at.max(self.now)));
         for target in self.lanes.targets() {
             for lane in 0..LANES.len() {
                 if self.lanes.has_free_slot(target, lane) {
-                    let metered = self.meters.deadline(LanePlace { target, lane });
-                    least = earlier(least, metered);
-                    let reserved = self.lanes.reservation_deadline(target, lane, self.now);
-                    least = earlier(least, reserved);
+                    least.bring_forward(self.meters.deadline(LanePlace { target, lane }));
+                    least.bring_forward(self.lanes.reservation_deadline(target, lane, self.now));
                 }
             }
         }
-        least
+        least.get()
     }
 
     /// Whether `poll_dispatch` at the time of the last call has a request to choose. It may return
@@ -411,22 +413,13 @@ impl Dispatcher {
     }
 
     fn run(&mut self, index: RequestIndex) -> Dispatched {
-        let started = self.lanes.run(index, self.now);
-        if started.watched != 0 {
-            self.terms.count_dispatched(started.watched, started.amount);
+        let request = self.lanes.request(index);
+        let (watched, subject) = (self.lanes.watched(request.class), request.subject);
+        // One that missed the cache was counted before.
+        if watched != 0 && !request.is_returned() {
+            self.terms.count_dispatched(watched, request.amount);
         }
-        Dispatched {
-            id: started.id,
-            token: started.token,
-            subject: self.registry.id_of(started.subject),
-            class: started.class,
-            target: started.target,
-            kind: started.kind,
-            lane: started.lane,
-            slots: started.slots,
-            queued: started.queued,
-            write_mode: started.write_mode,
-        }
+        self.lanes.run(index, self.registry.id_of(subject), self.now)
     }
 
     /// Puts a request at the end of its queue.
@@ -468,13 +461,6 @@ impl Dispatcher {
         }
     }
 
-    /// Counts a request of a subject in.
-    fn count_in(&mut self, subject: SubjectIndex) {
-        if self.registry.count_in(subject) {
-            self.observation.begin_activity(subject, self.now);
-        }
-    }
-
     /// Counts a request of a subject out.
     fn count_out(&mut self, subject: SubjectIndex) {
         if self.registry.count_out(subject) {
@@ -488,14 +474,6 @@ impl Dispatcher {
         if watched != 0 && self.terms.count_dependents(watched, change, self.now) {
             self.apply_dependents();
         }
-    }
-}
-
-/// The earlier of two times, where there is one.
-fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
     }
 }
 

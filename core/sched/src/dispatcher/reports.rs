@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use model::{AccountSubject, Identity, KeyValue, OpKind, Ops, PathSet, TargetId, Time};
+use model::{AccountSubject, Identity, KeyValue, OpKind, Ops, PathSet, TargetId, Time, Weight};
 
 use super::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
 use crate::index::{ClassIndex, MeterIndex, SubjectIndex, TableIndex as _};
-use crate::lanes::{LANES, QUEUES, QueuePlace, RequestStage};
+use crate::keys::ClassKey;
+use crate::lanes::{QueuePlace, RequestStage};
 use crate::meters::MeterFigures;
 use crate::observation::{
     AccountReport, ClassReport, ClosedAccounts, ClosedSubject, MeterPayers, MeterStatus,
@@ -168,34 +169,30 @@ impl Dispatcher {
 
     /// Every active and dormant class; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
-        let at_rest = self.registry.dormant().filter(|(_, _, key)| key.branch.is_none());
-        let at_rest = at_rest.map(|(index, id, key)| ClassReport {
+        let report = |id, key: &ClassKey, usage, (queued, running, slots)| ClassReport {
             id,
             target: key.target,
             rule: key.rule.to_string(),
             key: key.values.to_vec(),
-            weight: self.terms.weight_of(key, &self.lanes.params(key.target).name),
-            usage: self.observation.usage_of_dormant(index),
-            queued: 0,
-            running: 0,
-            slots: 0,
+            weight: Weight::ONE,
+            usage,
+            queued,
+            running,
+            slots,
             throttled: false,
+        };
+        let at_rest = self.registry.dormant().filter(|(_, _, key)| key.branch.is_none());
+        let at_rest = at_rest.map(move |(index, id, key)| {
+            let weight = self.terms.weight_of(key, &self.lanes.params(key.target).name);
+            let usage = self.observation.usage_of_dormant(index);
+            ClassReport { weight, ..report(id, key, usage, (0, 0, 0)) }
         });
-        let at_work = self.whole_classes().map(|index| {
-            let key = self.registry.key(index);
-            let (queued, running, slots) = self.lanes.load_of(index);
-            ClassReport {
-                id: self.registry.class_id(index),
-                target: key.target,
-                rule: key.rule.to_string(),
-                key: key.values.to_vec(),
-                weight: self.lanes.rule_weight_of(index),
-                usage: self.observation.usage_of_class(index),
-                queued,
-                running,
-                slots,
-                throttled: self.lanes.is_throttled(index),
-            }
+        let at_work = self.whole_classes().map(move |index| {
+            let (id, key) = (self.registry.class_id(index), self.registry.key(index));
+            let (usage, load) = (self.observation.usage_of_class(index), self.lanes.load_of(index));
+            let (weight, throttled) =
+                (self.lanes.rule_weight_of(index), self.lanes.is_throttled(index));
+            ClassReport { weight, throttled, ..report(id, key, usage, load) }
         });
         at_work.chain(at_rest)
     }
@@ -329,8 +326,7 @@ impl Dispatcher {
     /// The causes of an active class, with the current waiting added.
     fn causes_of(&self, class: ClassIndex, now: Time) -> WaitCauses {
         let mut causes = self.observation.causes_of(class);
-        for (lane, queue) in (0..LANES.len()).flat_map(|lane| (0..QUEUES).map(move |q| (lane, q))) {
-            let place = QueuePlace { class, lane, queue };
+        for place in QueuePlace::all_of(class) {
             let Some(waited) = self.lanes.waiting_now(place, WAIT_MIN_NS, now) else { continue };
             if self.lanes.is_waiting(place) {
                 let head = self.lanes.waiting_head(place);

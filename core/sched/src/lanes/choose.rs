@@ -20,7 +20,7 @@ use super::lane::{DEVICE, LANES};
 use super::request::{NewHead, QueuePlace, QueuedRequest, RequestStage};
 use super::{Lanes, TargetLanes};
 use crate::ids::{ClassId, RequestId, SubjectId};
-use crate::index::{ClassIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
+use crate::index::{ClassIndex, LanePlace, OptionalIndex, RequestIndex};
 use crate::observation::{AREA_MAX_NS, Observation, WAIT_MIN_NS, WaitedHead};
 
 /// A dispatched request: perform it, then call `complete` or `miss`.
@@ -63,24 +63,6 @@ pub(crate) enum Choice {
         class: ClassIndex,
         over: ClassIndex,
     },
-}
-
-/// A request that runs from now on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StartedRequest {
-    pub(crate) id: RequestId,
-    pub(crate) token: u64,
-    pub(crate) subject: SubjectIndex,
-    pub(crate) class: ClassId,
-    pub(crate) target: TargetId,
-    pub(crate) kind: OpKind,
-    pub(crate) lane: Lane,
-    pub(crate) slots: u32,
-    pub(crate) queued: Nanos,
-    pub(crate) amount: model::Amount,
-    pub(crate) write_mode: Option<WriteMode>,
-    /// Bits of the parents of other rules for which it counts as served: not again after a miss.
-    pub(crate) watched: u64,
 }
 
 impl Lanes {
@@ -328,9 +310,9 @@ impl Lanes {
         index
     }
 
-    /// Marks a request that was taken out as running.
+    /// Marks a request of a subject that was taken out as running.
     #[inline]
-    pub(crate) fn run(&mut self, index: RequestIndex, now: Time) -> StartedRequest {
+    pub(crate) fn run(&mut self, index: RequestIndex, subject: SubjectId, now: Time) -> Dispatched {
         let id = self.id_of(index);
         let request = &mut self.requests[index];
         request.stage = RequestStage::Running;
@@ -338,19 +320,17 @@ impl Lanes {
         let class = &mut self.classes[request.class];
         class.running += 1;
         self.targets[class.target].queued -= 1;
-        StartedRequest {
+        Dispatched {
             id,
             token: request.token,
-            subject: request.subject,
+            subject,
             class: class.id,
             target: class.target,
             kind: request.kind,
             lane: LANES[usize::from(request.lane)],
             slots: request.slots,
             queued: now.since(request.arrived),
-            amount: request.amount,
             write_mode: class.write_mode,
-            watched: if request.is_returned() { 0 } else { class.watched },
         }
     }
 

@@ -121,7 +121,7 @@ pub(super) struct ClassLane {
 #[repr(C)]
 pub(super) struct ClassQueue {
     pub(super) head: OptionalIndex<RequestIndex>,
-    tail: OptionalIndex<RequestIndex>,
+    pub(super) tail: OptionalIndex<RequestIndex>,
     /// Bit i: meter i of the head's chain let it go in its turn, which gives it a right.
     pub(super) passed: MeterBits,
     /// Bit i: that meter had its whole burst and let it try.
@@ -288,7 +288,7 @@ impl ClassLane {
 }
 
 impl ClassQueue {
-    const EMPTY: ClassQueue = ClassQueue {
+    pub(super) const EMPTY: ClassQueue = ClassQueue {
         head: OptionalIndex::NONE,
         tail: OptionalIndex::NONE,
         passed: 0,
@@ -360,18 +360,7 @@ impl ClassQueue {
         self.passed | self.tried
     }
 
-    /// The last request of the queue.
-    pub(super) fn tail(&self) -> OptionalIndex<RequestIndex> {
-        self.tail
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
-    }
-}
-
-impl Default for ClassQueue {
-    fn default() -> ClassQueue {
-        ClassQueue::EMPTY
     }
 }

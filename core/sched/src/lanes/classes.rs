@@ -56,9 +56,7 @@ impl Lanes {
         let clock = self.of_class(class).reservation_clock.at(now);
         self.classes[class].set_terms(terms, clock);
         self.bound_lag(class);
-        for lane in 0..LANES.len() {
-            self.refresh_reserve(class, lane, now);
-        }
+        self.refresh_reserves(class, now);
     }
 
     /// Handles that the cap on slots of a class may be another: its ready heads and those of its
@@ -83,9 +81,7 @@ impl Lanes {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
         self.bound_lag(class);
-        for lane in 0..LANES.len() {
-            self.refresh_reserve(class, lane, now);
-        }
+        self.refresh_reserves(class, now);
     }
 
     /// Changes the share of the reservation of a dormant class.
@@ -108,9 +104,7 @@ impl Lanes {
         if let Some(reservation) = &mut self.classes[class].reservation {
             reservation.set(ReservationTerms { rate, ..reservation.terms() }, clock);
         }
-        for lane in 0..LANES.len() {
-            self.refresh_reserve(class, lane, now);
-        }
+        self.refresh_reserves(class, now);
     }
 
     /// Bounds the tags of a class whose weight changed by what its weight allows, and gives its

@@ -151,7 +151,7 @@ impl Lanes {
     }
 
     #[inline]
-    fn queue(&self, place: QueuePlace) -> &ClassQueue {
+    pub(super) fn queue(&self, place: QueuePlace) -> &ClassQueue {
         &self.classes[place.class].lanes[place.lane].queues[place.queue]
     }
 

@@ -111,7 +111,7 @@ impl Lanes {
             assert!(request.stage == RequestStage::Queued);
             (prev, at, count) = (at, request.next, count + 1);
         }
-        assert_eq!((fifo.tail(), fifo.len), (prev, count));
+        assert_eq!((fifo.tail, fifo.len), (prev, count));
     }
 
     fn check_heaps(&self) {

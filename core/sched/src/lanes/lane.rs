@@ -70,7 +70,7 @@ impl LaneState {
             ready: Ready::default(),
             reserved: Heap::default(),
             reserved_positions: HeapPositions::default(),
-            urgent: ClassQueue::default(),
+            urgent: ClassQueue::EMPTY,
         }
     }
 

@@ -376,7 +376,7 @@ impl Lanes {
             let own = &mut self.classes[class];
             own.queued = 0;
             for standing in &mut own.lanes {
-                standing.queues = [ClassQueue::default(); QUEUES];
+                standing.queues = [ClassQueue::EMPTY; QUEUES];
                 standing.size = NO_SIZE;
             }
         }
@@ -385,7 +385,7 @@ impl Lanes {
             for state in &mut target.states {
                 state.ready.clear();
                 state.reserved.clear(&mut state.reserved_positions);
-                state.urgent = ClassQueue::default();
+                state.urgent = ClassQueue::EMPTY;
             }
         }
         let waits = |index: &RequestIndex| self.requests[*index].stage != RequestStage::Running;
@@ -428,7 +428,7 @@ impl Lanes {
     pub(crate) fn is_before_older(&self, index: RequestIndex) -> bool {
         let request = &self.requests[index];
         let place = request.place();
-        let tail = self.classes[place.class].lanes[place.lane].queues[place.queue].tail();
+        let tail = self.queue(place).tail;
         let is_older = |tail: RequestIndex| self.requests[tail].number < request.number;
         request.stage == RequestStage::Queued && tail.get().is_some_and(is_older)
     }
@@ -481,12 +481,6 @@ impl Lanes {
     /// Device slots of a target in use now.
     pub(crate) fn slots_in_use(&self, target: TargetId) -> u32 {
         self.targets[target].states[DEVICE].slots_in_use
-    }
-
-    /// The id of a class.
-    #[inline]
-    pub(crate) fn class_id(&self, class: ClassIndex) -> ClassId {
-        self.classes[class].id
     }
 
     /// The target of a class.

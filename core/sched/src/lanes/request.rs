@@ -2,6 +2,7 @@
 
 use model::{Amount, OpKind, Time};
 
+use super::lane::LANES;
 use crate::index::{
     ChainIndex, ClassIndex, OptionalIndex, RequestIndex, SubjectIndex, TableIndex as _,
 };
@@ -96,6 +97,12 @@ const DELAYED: u8 = 4;
 const RESERVED_BYTES: u8 = 8;
 
 impl QueuePlace {
+    /// All queues of a class.
+    pub(crate) fn all_of(class: ClassIndex) -> impl Iterator<Item = QueuePlace> {
+        let place = move |at| QueuePlace { class, lane: at / QUEUES, queue: at % QUEUES };
+        (0..LANES.len() * QUEUES).map(place)
+    }
+
     /// The number of the queue among waiters of its lane.
     #[inline]
     pub(crate) fn waiter(self) -> u32 {

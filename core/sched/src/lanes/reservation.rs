@@ -220,6 +220,11 @@ impl Lanes {
         owner.if_fitting(lane, state, head).map(|_| key)
     }
 
+    /// Updates the position of a class among the reserved ones of both lanes.
+    pub(super) fn refresh_reserves(&mut self, class: ClassIndex, now: Time) {
+        (0..LANES.len()).for_each(|lane| self.refresh_reserve(class, lane, now));
+    }
+
     /// Updates the position of a class among a lane's reserved ones.
     pub(super) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
@@ -285,9 +290,7 @@ impl Lanes {
         };
         let clock = target.reservation_clock.at(now);
         reservation.correct(charge_of(amount), charge_of(served), clock);
-        for lane in 0..LANES.len() {
-            self.refresh_reserve(class, lane, now);
-        }
+        self.refresh_reserves(class, now);
     }
 
     /// How far the most overdue head lags that waits for its reservation, in ns. All reserved heads

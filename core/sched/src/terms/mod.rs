@@ -129,7 +129,8 @@ impl Terms {
     }
 
     fn note_next_change(&mut self) {
-        self.next_change = self.entitlements.next_edge().into();
+        self.next_change = Deadline::default();
+        self.next_change.bring_forward(self.entitlements.next_edge());
         self.next_change.bring_forward(self.next_update());
     }
 
@@ -365,9 +366,9 @@ impl Terms {
 
     /// The rule that the limit of a meter depends on, where it does.
     pub(crate) fn parent_of(&self, key: &MeterKey) -> Option<String> {
-        let rule = key.rule().filter(|rule| self.dependents.effective(rule).is_some())?;
-        let rule = self.rules.rules.iter().find(|known| known.name == *rule)?;
-        rule.depends_on.as_ref().map(|parent| parent.rule.clone())
+        let (SectionKind::Rule, name) = key.section()? else { return None };
+        self.dependents.effective(name)?;
+        self.rules.rule(name)?.depends_on.as_ref().map(|parent| parent.rule.clone())
     }
 
     /// The current limits of all dependent rules.
