@@ -88,11 +88,13 @@ impl Dispatcher {
 
     /// Puts waiting requests back in line with the current costs and sizes.
     pub(super) fn weigh_again(&mut self) {
+        let waits = self.lanes.reservation_waits();
         let waiting = self.take_waiting();
         self.lanes.weigh_again(&waiting);
         for index in waiting {
             self.queue_up(index);
         }
+        self.lanes.resume_reservation_waits(waits);
     }
 
     /// Brings limits that depend on other rules up to date.

@@ -252,6 +252,27 @@ impl Lanes {
         }
     }
 
+    /// Since when heads wait for their classes' reservations, by class and lane.
+    pub(crate) fn reservation_waits(&self) -> Vec<(ClassIndex, usize, Time)> {
+        let states = self.targets.iter().flat_map(|target| target.states.iter().enumerate());
+        let waits = states.flat_map(|(lane, state)| {
+            let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
+            classes
+                .map(move |class| (class, lane, self.classes[class].lanes[lane].reservation_since))
+        });
+        waits.collect()
+    }
+
+    /// Goes on with what [`Lanes::reservation_waits`] returned before all heads stood again.
+    pub(crate) fn resume_reservation_waits(&mut self, waits: Vec<(ClassIndex, usize, Time)>) {
+        for (class, lane, since) in waits {
+            let own = &mut self.classes[class];
+            if self.targets[own.target].states[lane].reserved_positions.holds(class.raw()) {
+                own.lanes[lane].reservation_since = since;
+            }
+        }
+    }
+
     /// Charges the head of a queue to its class's reservation, which both lanes follow.
     pub(super) fn charge_reserve(&mut self, place: QueuePlace, now: Time) {
         let QueuePlace { class, lane, queue } = place;

@@ -203,6 +203,21 @@ fn shortfall_counts_from_when_a_class_began_to_wait_in_either_lane() {
 }
 
 #[test]
+fn shortfall_counts_from_when_a_class_began_to_wait_though_costs_change_meanwhile() {
+    let promised = Rule { reservation: Some(ops(100)), ..rule("a", 1) };
+    let mut desk = Desk::new(rules(vec![promised, rule("b", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for _ in 0..4 {
+        desk.put(b, OpKind::Read, Lane::Device, ms(0));
+    }
+    assert_eq!(desk.drain(ms(0)).len(), 4, "the lane is full");
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
+    desk.sched.set_target(T, target(4, 2 * UNIT_NS), ms(400));
+    assert_eq!(desk.drain(ms(400)), []);
+    assert_eq!(desk.sched.reservation_shortfall_ppm(T, ms(750)), 250_000);
+}
+
+#[test]
 fn miss_returns_its_reserved_turn_and_takes_it_at_the_device() {
     let promised = Rule { reservation: Some(ops(1)), ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
