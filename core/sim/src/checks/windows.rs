@@ -19,8 +19,8 @@
 //! defers. So a flood of them changes neither bound, and no class but their own pays.
 //!
 //! *Limits of rows* are held more strictly, since they come and go within a run: over any span, the
-//! first ones included, no more than the rate and a burst of each proxy, and a request of each head
-//! that may be ahead. A row begins with another window each time. What a class had deferred before
+//! first ones included, no more than the rate and a burst of each proxy, and two requests of each head
+//! that may be ahead: it was let go in its turn, and others have used the burst by then. A row begins with another window each time. What a class had deferred before
 //! rows changed may have been forgiven, as it may be of another class now.
 //!
 //! *The lag of a reservation.* The due time R of a class is at most 500 ms behind, or the dispatcher
@@ -324,9 +324,11 @@ impl Windows {
             }
             if gauge.of_row {
                 let (owed, _) = gauge.rate.amount_in(window.certain_due.since(now), 0);
-                // Each request's time is rounded up.
+                // Each request's time is rounded up. One that was let go in its turn may go when others
+                // have used the burst.
                 let (rounding, _) = gauge.rate.amount_in(BURST, 0);
-                let most = burst * (self.others + 1) + ahead * window.largest + rounding / 100 + 1;
+                let requests = 2 * ahead * window.largest;
+                let most = burst * (self.others + 1) + requests + rounding / 100 + 1;
                 broken = broken.or((owed > most).then(|| {
                     format!(
                         "limit {:?} at {} is exceeded by {owed} at once, more than {most}",
