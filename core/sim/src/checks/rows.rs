@@ -22,7 +22,7 @@ use crate::world::{SimOwner, SimRequest};
 pub(crate) enum RowsEvent {
     /// It was given others, whose spans count from a time of its clock.
     Given(EntitlementChanges, Time),
-    /// Time passed.
+    /// Some may begin or end by its clock.
     Passed,
 }
 
@@ -60,7 +60,8 @@ impl InvariantChecks {
         change: RowsEvent,
         spreading: bool,
         waiting: impl FnOnce() -> Vec<(&'a SimRequest, u32, &'a SimOwner)>,
-        (clock, now): (Time, Time),
+        clock: Time,
+        now: Time,
     ) {
         let began = match change {
             RowsEvent::Given(rows, since) => self.known.change_rows(proxy, rows, since, clock),

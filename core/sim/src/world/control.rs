@@ -86,7 +86,7 @@ impl MessagesInTransit {
 }
 
 impl SimController {
-    /// Whether it runs.
+    /// Whether a controller runs here.
     pub(super) fn has_leader(&self) -> bool {
         self.faults == 0
     }

@@ -45,7 +45,7 @@ struct RecordedRow {
 pub(super) enum RowBug {
     /// New rows are lost.
     Loses,
-    /// Removed rows stay.
+    /// Rows that are removed stay.
     Keeps,
     /// Rows last for ever.
     Unending,
@@ -146,7 +146,7 @@ impl World {
         let (requests, clients, owners) = (&self.requests, &self.clients, &self.identities);
         let waiting = || super::waiting_of(requests, clients, owners, Some(proxy));
         let spreading = self.proxies[proxy as usize].sched.is_spreading();
-        checks.rows_changed(proxy, event, spreading, waiting, (clock, self.now));
+        checks.rows_changed(proxy, event, spreading, waiting, clock, self.now);
     }
 
     fn record_row(&mut self, id: EntitlementId, row: Option<Entitlement>) {
