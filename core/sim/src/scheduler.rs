@@ -18,6 +18,7 @@ use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, Scope, ScopeUsage,
     Service, SharePool, TargetId, Time,
 };
+use plan::ScopeName;
 use rules::{Entitlement, EntitlementId, RuleSet};
 use sched::{AccountReport, Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
 use usage::AccountTotals;
@@ -179,6 +180,10 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn is_spreading(&self) -> bool {
         false
     }
+    /// The jobs and users of its subjects.
+    fn scopes(&self) -> Vec<ScopeName> {
+        Vec::new()
+    }
     /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `since`.
     fn set_entitlements(&mut self, _rows: EntitlementChanges, _since: Time, _now: Time) {}
     fn charge_remote_service(
@@ -270,6 +275,11 @@ impl Scheduler for Dispatcher {
 
     fn is_spreading(&self) -> bool {
         Dispatcher::is_spreading(self)
+    }
+
+    fn scopes(&self) -> Vec<ScopeName> {
+        let jobs = self.jobs().cloned().map(ScopeName::Job);
+        jobs.chain(self.users().map(ScopeName::User)).collect()
     }
 
     fn charge_remote_service(

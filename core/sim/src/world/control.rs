@@ -12,6 +12,7 @@
 //! `core/plan`, the very structs of production.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use plan::{
     AllocatorSettings, Assignment, ControllerSession, SessionSettings, ShareAllocator, ShareReport,
@@ -137,12 +138,14 @@ impl World {
         }
         let clock = own.clock(self.now);
         let control = &mut self.proxy_controls[proxy as usize];
+        let scopes = Arc::new(own.scopes());
         let mut reports = Vec::new();
         for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
             let uses = own.sched.take_usage(pool.pool(), clock);
             if pool == SimPool::Limits {
                 session.set_parents(own.sched.parent_activity(clock));
             }
+            session.set_scopes(&scopes);
             let report = session.report(Some(uses), clock);
             reports.extend(report.map(|report| ControlMsg::Report(pool, Box::new(report))));
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use model::{
     Amount, Grants, Identity, JobId, KindSet, Nanos, PathSet, Rate, Scope, SharePool, Time, Weight,
 };
+use plan::ScopeName;
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, RuleSet};
 use sched::Dispatcher;
 
@@ -95,6 +96,10 @@ impl Scheduler for OtherRows {
 
     fn set_grants(&mut self, pool: SharePool, grants: &Grants, now: Time) {
         Scheduler::set_grants(&mut self.inner, pool, grants, now);
+    }
+
+    fn scopes(&self) -> Vec<ScopeName> {
+        Scheduler::scopes(&self.inner)
     }
 
     fn accounts(&mut self, now: Time) -> SimAccounts {

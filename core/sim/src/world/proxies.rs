@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use model::{Lane, Nanos, PathSet, Time};
+use plan::{ProxyScopes, ScopeName};
 
 use super::{AdvertisedService, SimOwner, World, WorldState};
 use crate::checks::ProxyEpoch;
@@ -48,6 +49,12 @@ pub(super) const NONE: u64 = u64::MAX;
 impl SimProxy {
     pub(super) fn clock(&self, now: Time) -> Time {
         Time::from_nanos(now.as_nanos().saturating_add_signed(self.ahead))
+    }
+
+    /// What it has of that which rows of entitlements name.
+    pub(super) fn scopes(&self) -> ProxyScopes {
+        let target = ScopeName::Target(self.spec.name.as_str().into());
+        ProxyScopes::named(self.sched.scopes().into_iter().chain([target]))
     }
 
     /// When its clock will show a time.

@@ -168,11 +168,13 @@ impl World {
         target.and_then(|target| find(&target)).unwrap_or(self.scenario.targets.len())
     }
 
-    /// Whether a proxy is to have a row: those of limits are for all, and others for the target's.
-    fn concerns(&self, id: EntitlementId, proxy: u32) -> bool {
+    /// Whether a proxy is to have a row: those of limits are for all, and others for the target's,
+    /// of those that have its scope.
+    fn concerns(&self, id: EntitlementId, row: &Entitlement, proxy: u32) -> bool {
         let of_target = self.control_of(proxy, SimPool::Target);
         self.controls.is_empty()
             || [of_target, self.scenario.targets.len()].contains(&self.allocator_of(id))
+                && self.proxies[proxy as usize].scopes().has(row.scope())
     }
 
     /// After the load, when every proxy has had the time to get what changed: compares the rows of
@@ -190,7 +192,7 @@ impl World {
                 let left = known.ends().map(|ends| (ends.since(self.now), self.now.since(ends)));
                 let is_about_to_end = left.is_some_and(|(left, ago)| left.max(ago) <= slack);
                 let has_ended = left.is_some_and(|(left, _)| left == Nanos::ZERO);
-                if is_about_to_end || !self.concerns(*id, proxy) {
+                if is_about_to_end {
                     continue;
                 }
                 let fits = |given: &GivenRow| {
@@ -204,7 +206,8 @@ impl World {
                     };
                     same_end && is_same(&known.row, &given.row)
                 };
-                let is_right = if has_ended { has.is_none() } else { has.is_some_and(fits) };
+                let is_due = !has_ended && self.concerns(*id, &known.row, proxy);
+                let is_right = if is_due { has.is_some_and(fits) } else { has.is_none() };
                 if !is_right {
                     wrong.push(format!("row {} at proxy {proxy} is {has:?}, not {known:?}", id.0));
                 }
