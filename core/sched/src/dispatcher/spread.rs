@@ -14,9 +14,10 @@
 //! for each busy subject and kind, whatever waits.
 //!
 //! Requests that move do so in order of arrival, and what stays in a queue goes behind older requests
-//! that moved there. So a queue is in order of arrival after a change that fits into one slice. After
-//! a longer one, those of one subject and kind that waited at the change are in order among
-//! themselves. Only an arrival meanwhile may go to the new class before those that have yet to move.
+//! that moved there. So a queue is in order of arrival after a change of rules that fits into one
+//! slice. While a longer one spreads, a request may be served where it waits before an older one that
+//! has moved, and an arrival may go to the new class before those that have yet to move. A change of
+//! rows visits only what it concerns: requests whose row ended go behind the rest of their class.
 //!
 //! Places of a table are visited in order, and each has a bound on its work. A change that comes
 //! while one is spreading starts again at the first place.
