@@ -290,6 +290,9 @@ impl ShareAllocator {
     }
 
     fn change_rows(&mut self, changed: &[ChangedRow]) {
+        if changed.is_empty() {
+            return;
+        }
         for (_, member) in self.proxies.iter_mut() {
             let scopes = member.scopes.clone();
             let own = changed.iter().filter(|changed| self.rows.concerns(changed, &scopes));

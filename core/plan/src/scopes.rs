@@ -86,20 +86,36 @@ impl ScopeName {
 impl ProxyScopes {
     /// The most bytes of names in a report: some 2,000 jobs.
     pub const BYTES_MAX: usize = 64 << 10;
+    /// The most names in as many bytes.
+    pub const NAMES_MAX: usize = ProxyScopes::BYTES_MAX / NAME_BYTES;
 
     /// These names; all, if they take more than [`ProxyScopes::BYTES_MAX`].
     pub fn named(names: impl IntoIterator<Item = ScopeName>) -> ProxyScopes {
         let (mut bytes, mut named) = (0, BTreeSet::new());
         for name in names {
-            bytes += name.bytes();
-            if !named.insert(name) {
-                continue;
+            let more = name.bytes();
+            if named.insert(name) {
+                bytes += more;
             }
             if bytes > ProxyScopes::BYTES_MAX {
                 return ProxyScopes::All;
             }
         }
         ProxyScopes::Named(named)
+    }
+
+    /// What is reported after these when the proxy has `next`: all stays all until the names take
+    /// half of [`ProxyScopes::BYTES_MAX`]. Near the bound every row would come and go.
+    pub fn followed_by(&self, next: ProxyScopes) -> ProxyScopes {
+        let half = ProxyScopes::BYTES_MAX / 2;
+        match (self, &next) {
+            (ProxyScopes::All, ProxyScopes::Named(names))
+                if names.iter().map(ScopeName::bytes).sum::<usize>() > half =>
+            {
+                ProxyScopes::All
+            }
+            _ => next,
+        }
     }
 
     /// Whether a proxy has all that a scope names.
@@ -218,5 +234,8 @@ mod tests {
         let jobs = |count| ProxyScopes::named((0..count).map(|id| job(&format!("{id:>024}"))));
         assert!(matches!(jobs(2_048), ProxyScopes::Named(names) if names.len() == 2_048));
         assert_eq!(jobs(2_049), ProxyScopes::All);
+        assert_eq!(ProxyScopes::All.followed_by(jobs(1_025)), ProxyScopes::All);
+        assert_eq!(ProxyScopes::All.followed_by(jobs(1_024)), jobs(1_024));
+        assert_eq!(jobs(1).followed_by(jobs(2_048)), jobs(2_048));
     }
 }

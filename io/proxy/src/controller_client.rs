@@ -240,7 +240,10 @@ impl ReportLoop {
                 let users = d.users().map(ScopeName::User);
                 ProxyScopes::named(configured.iter().cloned().chain(jobs).chain(users))
             });
-            self.scopes = all.unwrap_or_default().into();
+            let next = self.scopes.followed_by(all.unwrap_or_default());
+            if *self.scopes != next {
+                self.scopes = next.into();
+            }
             self.scopes_of = (changes, configured);
         }
         self.sessions.iter_mut().for_each(|of| of.session.set_scopes(&self.scopes));

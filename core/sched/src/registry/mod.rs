@@ -612,11 +612,10 @@ impl Registry {
     fn idle_of(&self, rule: &str) -> Vec<DormantIndex> {
         let is_idle_since = |index: &DormantIndex| {
             let DormantClass { key, idle, .. } = &self.dormant[*index];
-            let mut dormant = at_targets(&self.dormant_by_key, key);
             *key.rule == *rule
                 && key.counts()
                 && at_targets(&self.by_key, key).next().is_none()
-                && dormant.all(|at| self.dormant[at].idle <= *idle)
+                && at_targets(&self.dormant_by_key, key).all(|at| self.dormant[at].idle <= *idle)
         };
         let last = self.idle_classes.iter().find(is_idle_since).into_iter();
         last.flat_map(|last| at_targets(&self.dormant_by_key, &self.dormant[last].key)).collect()

@@ -41,7 +41,10 @@ impl ScopesForm<'_> {
 
     /// Too many names are all: the proxy gets all rows.
     pub(super) fn scopes(&self) -> Result<Arc<ProxyScopes>, WrongMessage> {
-        let ScopesForm::Named(forms) = self else { return Ok(Arc::new(ProxyScopes::All)) };
+        let forms = match self {
+            ScopesForm::Named(forms) if forms.len() <= ProxyScopes::NAMES_MAX => forms,
+            ScopesForm::Named(_) | ScopesForm::All => return Ok(Arc::new(ProxyScopes::All)),
+        };
         let name = |form: &NameForm<'_>| {
             Ok(match *form {
                 NameForm::Job(name) => ScopeName::Job(job(name)?),
