@@ -29,7 +29,7 @@ pub enum CalendarChange {
         /// Whether the start is guaranteed.
         is_guaranteed: bool,
     },
-    /// It starts at another time, not later than guaranteed.
+    /// It starts at another time: not later than guaranteed, or if nothing is, maybe later.
     Moved {
         /// The start until now.
         from: Time,
@@ -63,19 +63,21 @@ pub enum CalendarChange {
         /// The end from now on.
         until: Time,
     },
-    /// One of its loads is lower: capacity was lost.
+    /// One of its loads is lower for a span, and whole after it: capacity was lost.
     Scaled {
         /// The resource that is concerned.
         resource: ResourceId,
-        /// The load from then on.
+        /// The load in that span, whatever was reported of it before.
         load: Load,
-        /// The begin of the lower load.
-        from: Time,
+        /// When the load is lower.
+        span: Span,
     },
-    /// A scaled load is whole again.
+    /// A scaled load is whole again, earlier than reported.
     Restored {
         /// The resource that is concerned.
         resource: ResourceId,
+        /// When the load is whole.
+        span: Span,
     },
     /// It has ended. Its rows are to be removed; I/O that goes on is best effort.
     Ended {

@@ -5,10 +5,10 @@
 //!                                 └───── s has come ──────┘ └── no claim window
 //! ```
 //!
-//! A scaled load holds from a time on: [from, scaled at) has the load of the demand, the rest the
-//! lower one. What is booked is always what [`Reservation::pieces`] says.
+//! A scaled load holds for the span of a loss: before and after it the load is that of the demand.
+//! What is booked is always what [`Reservation::pieces`] says.
 
-use model::{Bytes, Nanos, Time};
+use model::{Bytes, Nanos, Share, Time};
 
 use crate::demand::{Demand, ResourceId};
 use crate::load::Load;
@@ -45,7 +45,7 @@ pub enum EndReason {
     Rejected,
     /// Capacity was lost and it has no place before its deadline.
     CapacityLost,
-    /// Its rows were not in force until its end.
+    /// Its rows were not in force until its end, or could not be in time for its deadline.
     NotInstalled,
     /// The reservation of which it was a phase has ended.
     ParentEnded,
@@ -80,11 +80,11 @@ pub(crate) enum Stage {
     Claimed { since: Time },
 }
 
-/// The lower load of one resource from a time on.
+/// The lower load of one resource during a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScaledLoad {
     pub(crate) resource: ResourceId,
-    pub(crate) from: Time,
+    pub(crate) span: Span,
     pub(crate) load: Load,
 }
 
@@ -104,6 +104,7 @@ pub(crate) struct Reservation {
     /// What it occupies; of a waiting one an estimate, which is not booked.
     pub(crate) place: Span,
     pub(crate) guaranteed: Option<Time>,
+    /// In the order of time; those of one resource do not overlap.
     pub(crate) scaled: Vec<ScaledLoad>,
     /// How much of the place was added by extensions.
     pub(crate) extended: Nanos,
@@ -178,9 +179,39 @@ impl Reservation {
         self.deadline.map(|deadline| deadline.before(self.length()))
     }
 
-    /// The load of one resource from a time on.
-    pub(crate) fn scaled_load(&self, resource: ResourceId) -> Option<ScaledLoad> {
-        self.scaled.iter().copied().find(|scaled| scaled.resource == resource)
+    /// Lowers the load of one resource to a share of it during a span.
+    pub(crate) fn scale(&mut self, resource: ResourceId, span: Span, share: Share) -> ScaledLoad {
+        let load = self.demand.load(resource).scaled(share);
+        let scaled = ScaledLoad { resource, span, load };
+        self.scaled.push(scaled);
+        self.scaled.sort_by_key(|scaled| scaled.span.from);
+        scaled
+    }
+
+    /// Makes the load of one resource whole during a span. Returns where it was not.
+    pub(crate) fn unscale(&mut self, resource: ResourceId, span: Span) -> Option<Span> {
+        self.split_scaled(resource, span.from);
+        self.split_scaled(resource, span.until);
+        let is_in = |one: &ScaledLoad| one.resource == resource && one.span.overlaps(span);
+        let mut inside = self.scaled.iter().filter(|one| is_in(one)).map(|one| one.span);
+        let found = inside
+            .next()
+            .map(|first| inside.fold(first, |all, next| Span { until: next.until, ..all }));
+        self.scaled.retain(|one| !is_in(one));
+        found
+    }
+
+    /// Makes a time the begin of a scaled load of a resource, if it is within one.
+    pub(crate) fn split_scaled(&mut self, resource: ResourceId, at: Time) {
+        let is_at = |one: &&mut ScaledLoad| {
+            one.resource == resource && one.span.from < at && at < one.span.until
+        };
+        if let Some(one) = self.scaled.iter_mut().find(is_at) {
+            let later = ScaledLoad { span: Span { from: at, ..one.span }, ..*one };
+            one.span.until = at;
+            self.scaled.push(later);
+            self.scaled.sort_by_key(|scaled| scaled.span.from);
+        }
     }
 
     /// Books or releases the part of its place within a span.
@@ -197,13 +228,20 @@ impl Reservation {
     pub(crate) fn pieces(&self, span: Span, mut each: impl FnMut(ResourceId, Load, Span)) {
         let (from, until) = (span.from.max(self.place.from), span.until.min(self.place.until));
         for (resource, load) in self.demand.loads() {
-            let scaled = self.scaled_load(resource);
-            let cut = scaled.map_or(until, |scaled| scaled.from.clamp(from, until.max(from)));
-            if from < cut {
-                each(resource, load, Span { from, until: cut });
+            let mut at = from;
+            for scaled in self.scaled.iter().filter(|scaled| scaled.resource == resource) {
+                let begin = scaled.span.from.max(at).min(until);
+                let end = scaled.span.until.min(until);
+                if at < begin {
+                    each(resource, load, Span { from: at, until: begin });
+                }
+                if begin < end {
+                    each(resource, scaled.load, Span { from: begin, until: end });
+                }
+                at = at.max(end);
             }
-            if let Some(scaled) = scaled.filter(|_| cut < until) {
-                each(resource, scaled.load, Span { from: cut, until });
+            if at < until {
+                each(resource, load, Span { from: at, until });
             }
         }
     }

@@ -2,18 +2,22 @@
 //!
 //! ```text
 //!   less ─► scheduled ones in the span are taken out ─► still too much? active ones are scaled
-//!                                                  └─► put back, in order of guaranteed starts
+//!                                                  └─► put back where they were, if they fit;
+//!                                                      then the others, by guaranteed starts
 //!   more ─► scaled loads that fit are whole again, then compression
 //! ```
+//!
+//! A load is scaled until the end of the loss. After it the whole load stays booked, which fitted
+//! before: so nobody else gets its place, and it is whole when capacity is back.
 
-use model::{Share, Time};
+use model::Time;
 
 use super::Calendar;
 use crate::demand::{Demand, ResourceId};
 use crate::events::CalendarChange;
 use crate::load::Capacity;
 use crate::request::ReservationError;
-use crate::reservation::{ReservationId, ScaledLoad};
+use crate::reservation::{EndReason, Reservation, ReservationId, ScaledLoad};
 use crate::resources::Span;
 
 impl Calendar {
@@ -38,6 +42,13 @@ impl Calendar {
         self.resources.set_capacity(resource, span, reservable)?;
         let ahead = [span.from, span.until].into_iter().filter(|at| *at > self.now);
         self.capacity_changes.extend(ahead.filter(|at| *at < Time::MAX));
+        for id in self.table.scaled() {
+            // each part is whole again as soon as it fits
+            self.table.change(id, |reservation| {
+                reservation.split_scaled(resource, span.from);
+                reservation.split_scaled(resource, span.until);
+            });
+        }
         if self.resources.overload(resource, span).is_some() {
             self.remove_overload(resource, span);
         }
@@ -61,59 +72,76 @@ impl Calendar {
             (reservation.is_some_and(|one| one.guaranteed.is_none()), start, *id)
         });
         moved.iter().for_each(|id| self.take_out(*id));
-        if let Some(overload) = self.resources.overload(resource, span) {
-            self.scale(resource, Span { from: overload.from, until: span.until }, overload.share);
-        }
+        self.scale(resource, span);
+        // first those whose places still fit, so that none of those that move takes one of these
+        moved.retain(|id| !self.book_if_it_fits(*id));
         for id in moved {
-            self.put_back(id);
+            self.put_back(id, EndReason::CapacityLost);
         }
     }
 
-    /// Lowers the loads of what has begun to a share of them, from the begin of a span on.
-    fn scale(&mut self, resource: ResourceId, span: Span, share: Share) {
+    /// Lowers the loads of what has begun to the share of them that fits in a span. The capacity is
+    /// the same in all of it, so this replaces what earlier losses have scaled there.
+    fn scale(&mut self, resource: ResourceId, span: Span) {
         let begun = self.table.iter().filter(|(_, reservation)| {
             reservation.has_begun()
                 && reservation.place.overlaps(span)
                 && !reservation.demand.load(resource).is_none()
         });
         let begun: Vec<ReservationId> = begun.map(|(id, _)| id).collect();
-        for id in begun {
-            let reservation = self.table.get(id).expect("has not ended");
-            let rest = self.rest_of(reservation.place);
-            reservation.release_within(rest, &mut self.resources);
-            let scaled = self.table.change(id, |reservation| {
-                let before = reservation.scaled_load(resource);
-                let load = before.map_or(reservation.demand.load(resource), |scaled| scaled.load);
-                let from = before.map_or(span.from, |scaled| scaled.from.min(span.from));
-                let scaled = ScaledLoad { resource, from, load: load.scaled(share) };
-                reservation.scaled.retain(|scaled| scaled.resource != resource);
-                reservation.scaled.push(scaled);
-                scaled
-            });
-            let reservation = self.table.get(id).expect("has not ended");
-            reservation.book_within(rest, &mut self.resources);
-            let (load, from) = (scaled.load, scaled.from);
-            self.report(id, CalendarChange::Scaled { resource, load, from });
+        let scaled_before: Vec<(ReservationId, Option<Span>)> = begun
+            .into_iter()
+            .map(|id| (id, self.rebook(id, |reservation| reservation.unscale(resource, span))))
+            .collect();
+        let overload = self.resources.overload(resource, span);
+        for (id, before) in scaled_before {
+            let place = self.table.get(id).expect("has not ended").place;
+            let Some(overload) = overload.filter(|overload| overload.from < place.until) else {
+                if let Some(span) = before {
+                    self.report(id, CalendarChange::Restored { resource, span });
+                }
+                continue;
+            };
+            let from = before.map_or(overload.from, |before| before.from.min(overload.from));
+            let span = Span { from: from.max(place.from), until: span.until.min(place.until) };
+            let scaled =
+                self.rebook(id, |reservation| reservation.scale(resource, span, overload.share));
+            self.report(id, CalendarChange::Scaled { resource, load: scaled.load, span });
         }
     }
 
-    /// Gives scaled reservations their whole loads where these fit again.
+    /// Changes what is booked of a reservation, which has a place.
+    fn rebook<T>(&mut self, id: ReservationId, change: impl FnOnce(&mut Reservation) -> T) -> T {
+        let reservation = self.table.get(id).expect("has not ended");
+        let rest = self.rest_of(reservation.place);
+        reservation.release_within(rest, &mut self.resources);
+        let changed = self.table.change(id, change);
+        let reservation = self.table.get(id).expect("has not ended");
+        reservation.book_within(rest, &mut self.resources);
+        changed
+    }
+
+    /// Gives scaled reservations their whole loads where these fit again, and forgets what is over.
     pub(super) fn restore_scaled(&mut self) {
         for id in self.table.scaled() {
             let reservation = self.table.get(id).expect("has not ended");
             let (place, demand) = (reservation.place, reservation.demand.clone());
-            for ScaledLoad { resource, from, load } in reservation.scaled.clone() {
-                let span = self.rest_of(Span { from: from.max(place.from), until: place.until });
+            for scaled in reservation.scaled.clone() {
+                let ScaledLoad { resource, span, load } = scaled;
+                let span = self.rest_of(Span { until: span.until.min(place.until), ..span });
+                let is_over = span.from >= span.until;
                 let missing = demand.load(resource).beyond(load);
-                let fits = Demand::new(&[(resource, missing)]).ok().is_none_or(|missing| {
-                    span.from >= span.until || self.resources.check_fit(&missing, span).is_ok()
-                });
+                let fits = is_over
+                    || Demand::new(&[(resource, missing)])
+                        .ok()
+                        .is_none_or(|missing| self.resources.check_fit(&missing, span).is_ok());
                 if fits {
                     self.resources.book_load(resource, missing, span);
-                    self.table.change(id, |reservation| {
-                        reservation.scaled.retain(|scaled| scaled.resource != resource);
-                    });
-                    self.report(id, CalendarChange::Restored { resource });
+                    self.table
+                        .change(id, |reservation| reservation.scaled.retain(|one| *one != scaled));
+                }
+                if fits && !is_over {
+                    self.report(id, CalendarChange::Restored { resource, span });
                 }
             }
         }

@@ -59,8 +59,10 @@ impl Calendar {
     pub(super) fn settle(&mut self) {
         loop {
             self.run_due();
-            // what is active has less than was guaranteed: it is first
-            self.restore_scaled();
+            if self.freed {
+                // what is active has less than was guaranteed: it is first
+                self.restore_scaled();
+            }
             self.compress();
             if !self.freed || self.compression.is_pending() {
                 break;
@@ -112,12 +114,12 @@ impl Calendar {
     }
 
     /// Plans a reservation again that was taken out, and reports where it is now. Without a place
-    /// before its deadline it ends.
-    pub(super) fn put_back(&mut self, id: ReservationId) {
+    /// before its deadline it ends, for the reason that it was taken out.
+    pub(super) fn put_back(&mut self, id: ReservationId, reason: EndReason) {
         let Some(to) = self.next_fit(id) else {
             // not booked: the end must not release it again
             self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
-            return self.end(id, EndReason::CapacityLost);
+            return self.end(id, reason);
         };
         let (from, guaranteed) = self.table.change(id, |reservation| {
             let from = reservation.place.from;
@@ -126,12 +128,22 @@ impl Calendar {
         });
         self.book(id);
         match guaranteed {
+            _ if to == from => {}
             Some(guaranteed) if to > guaranteed => {
                 self.report(id, CalendarChange::Slipped { guaranteed, to });
             }
-            _ if to != from => self.report(id, CalendarChange::Moved { from, to }),
-            _ => {}
+            _ => self.report(id, CalendarChange::Moved { from, to }),
         }
+    }
+
+    /// Books the place of a reservation that was taken out, if it still fits there.
+    pub(super) fn book_if_it_fits(&mut self, id: ReservationId) -> bool {
+        let reservation = self.table.get(id).expect("has not ended");
+        let fits = self.resources.check_fit(&reservation.demand, reservation.place).is_ok();
+        if fits {
+            self.book(id);
+        }
+        fits
     }
 
     /// Tries to start scheduled reservations earlier, in order of their starts, up to a bound.

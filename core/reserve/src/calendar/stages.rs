@@ -52,20 +52,21 @@ impl Calendar {
     }
 
     /// Reports that the rows of a reservation cannot be put in force, and were removed where they
-    /// were. It is planned again after `install_retry`. Returns whether that was expected.
+    /// were. It is planned again, so that the next attempt is `install_retry` later at the earliest.
+    /// Returns whether that was expected.
     pub fn install_failed(&mut self, id: ReservationId, now: Time) -> bool {
         self.advance(now);
         if !matches!(self.stage(id), Some(Stage::Installing | Stage::Installed)) {
             return false;
         }
-        let release = self.now + self.settings.install_retry;
+        let release = self.now + self.settings.install_retry + self.settings.install_lead;
         self.take_out(id);
         self.table.change(id, |reservation| {
             reservation.stage = Stage::Scheduled;
             reservation.release = reservation.release.max(release);
             reservation.scaled.clear();
         });
-        self.put_back(id);
+        self.put_back(id, EndReason::NotInstalled);
         self.settle();
         true
     }

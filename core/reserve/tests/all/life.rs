@@ -47,20 +47,24 @@ pub(crate) fn calendar(targets: usize, settings: CalendarSettings) -> Calendar {
     calendar
 }
 
-fn events(calendar: &mut Calendar) -> Vec<(u64, CalendarChange)> {
+pub(crate) fn events(calendar: &mut Calendar) -> Vec<(u64, CalendarChange)> {
     std::iter::from_fn(|| calendar.poll_event()).map(|event| (event.id.0, event.change)).collect()
 }
 
-fn fixed(rate: u64, duration: u64) -> ReservationRequest {
+pub(crate) fn fixed(rate: u64, duration: u64) -> ReservationRequest {
     ReservationRequest::new(owner(1), reads(&[(0, rate)]), secs(duration))
 }
 
-fn start(calendar: &Calendar, id: ReservationId) -> Time {
+pub(crate) fn start(calendar: &Calendar, id: ReservationId) -> Time {
     calendar.status(id).span.unwrap().from
 }
 
 /// Requests, installs and reports as active.
-fn active(calendar: &mut Calendar, request: ReservationRequest, now: u64) -> ReservationId {
+pub(crate) fn active(
+    calendar: &mut Calendar,
+    request: ReservationRequest,
+    now: u64,
+) -> ReservationId {
     let id = calendar.request(request, at(now)).unwrap();
     assert!(calendar.installed(id, at(now)));
     assert_eq!(calendar.status(id).state, ReservationState::Active);
@@ -267,7 +271,7 @@ fn lost_capacity_scales_active_ones_plans_others_again_and_is_restored() {
     let scaled = |rate| CalendarChange::Scaled {
         resource: ResourceId::new(0),
         load: Load::per_sec(rate, 0).unwrap(),
-        from: at(10),
+        span,
     };
     let slipped = CalendarChange::Slipped { guaranteed: at(20), to: at(90) };
     assert_eq!(events(&mut calendar), [(a.0, scaled(30)), (b.0, scaled(10)), (soon.0, slipped)]);
@@ -278,7 +282,8 @@ fn lost_capacity_scales_active_ones_plans_others_again_and_is_restored() {
     let full = Capacity::per_sec(100, 100).unwrap();
     calendar.set_capacity(ResourceId::new(0), span, full, at(30)).unwrap();
     let resource = ResourceId::new(0);
-    let restored = CalendarChange::Restored { resource };
+    let span = Span { from: at(30), until: at(90) };
+    let restored = CalendarChange::Restored { resource, span };
     let moved = CalendarChange::Moved { from: at(90), to: at(30) };
     let events = events(&mut calendar);
     assert_eq!(used(&calendar, 31).0.read_per_sec(), 100, "{events:?}");

@@ -4,5 +4,6 @@
 
 mod fit;
 mod life;
+mod loss;
 mod oracle;
 mod props;
