@@ -154,6 +154,9 @@ impl Calendar {
         self.ceilings.check(&request.owner, bytes, 1)?;
         let start = self.first_start(&request)?;
         if request.spends_credit && request.class == ReservationClass::Spontaneous {
+            if bytes == Bytes::ZERO {
+                return Err(ReservationError::NothingToPay);
+            }
             let subject = credit_subject(&request.owner);
             let spent = self.credits.spend(&subject, bytes, self.now);
             spent.map_err(|has| ReservationError::Credit { subject, has, needs: bytes })?;
@@ -222,7 +225,8 @@ impl Calendar {
         self.check_duration(added.until.since(since).max(more), Nanos::ZERO)?;
         let demand = reservation.demand.clone();
         self.resources.check_room(&demand)?;
-        let bytes = bytes_in(self.byte_rate(&demand), more);
+        // as much as the sum grows, so that the end releases what was charged
+        let bytes = reservation.bytes + bytes_in(self.byte_rate(&demand), more) - reservation.bytes;
         self.ceilings.check(&reservation.owner, bytes, 0)?;
         let is_near = added.until <= self.now + self.settings.horizon;
         if !is_near || self.resources.check_fit(&demand, added).is_err() {
@@ -331,7 +335,7 @@ impl Calendar {
             return Err(ReservationError::AccountName(name.len()));
         }
         self.resources.check_room(&request.demand)?;
-        Ok(bytes_in(self.byte_rate(&request.demand), request.duration))
+        Ok(bytes_in(self.byte_rate(&request.demand), request.length()))
     }
 
     fn check_duration(&self, duration: Nanos, claim: Nanos) -> Result<(), ReservationError> {
@@ -393,7 +397,7 @@ impl Calendar {
             self.head = None;
         }
         self.ceilings.release(&owner, reservation.bytes);
-        if reservation.has_paid && matches!(reason, EndReason::Rejected | EndReason::CapacityLost) {
+        if reservation.has_paid && reason.is_of_calendar() {
             self.credits.add(credit_subject(&owner), reservation.bytes, self.now);
         }
         if let Some(parent) = reservation.parent.filter(|parent| self.table.get(*parent).is_some())
@@ -415,7 +419,7 @@ impl Calendar {
         Span { from: span.from.max(self.now), until: span.until }
     }
 
-    /// Bytes per second of a demand: the sum over its targets; without targets, its greatest load.
+    /// Bytes per second of a demand: the sum over its targets, or its greatest load if that is more.
     fn byte_rate(&self, demand: &Demand) -> u64 {
         let (mut targets, mut greatest) = (0u64, 0u64);
         for (resource, load) in demand.loads() {
@@ -426,7 +430,7 @@ impl Calendar {
                 _ => {}
             }
         }
-        if targets > 0 { targets } else { greatest }
+        targets.max(greatest)
     }
 }
 

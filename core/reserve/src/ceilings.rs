@@ -4,8 +4,9 @@
 //!   request of owner (uid, gid, account, project) ─► below each of four ceilings? ─► charged until it ends
 //! ```
 //!
-//! A ceiling is of bytes (rate × duration) and of a number of reservations. Without a bound on the
-//! product, one owner could book all bandwidth for a month.
+//! A ceiling is of bytes (rate × duration with the claim window, which is occupied, too) and of a
+//! number of reservations. Without a bound on the product, one owner could book all bandwidth for a
+//! month.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,7 +55,14 @@ pub struct DefaultCeilings {
 pub(crate) struct Ceilings {
     defaults: DefaultCeilings,
     own: BTreeMap<CeilingSubject, Ceiling>,
-    outstanding: BTreeMap<CeilingSubject, Ceiling>,
+    outstanding: BTreeMap<CeilingSubject, Outstanding>,
+}
+
+/// What a subject has. The bytes are exact: each reservation's fit 64 bits, their sum may not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outstanding {
+    bytes: u128,
+    count: u32,
 }
 
 impl Ceilings {
@@ -98,9 +106,8 @@ impl Ceilings {
 
     pub(crate) fn charge(&mut self, owner: &ReservationOwner, bytes: Bytes, count: u32) {
         for subject in subjects(owner) {
-            let none = Ceiling { bytes: Bytes::ZERO, count: 0 };
-            let has = self.outstanding.entry(subject).or_insert(none);
-            has.bytes += bytes;
+            let has = self.outstanding.entry(subject).or_default();
+            has.bytes += u128::from(bytes.get());
             has.count += count;
         }
     }
@@ -108,7 +115,7 @@ impl Ceilings {
     pub(crate) fn release(&mut self, owner: &ReservationOwner, bytes: Bytes) {
         for subject in subjects(owner) {
             let has = self.outstanding.get_mut(&subject).expect("charged at the request");
-            has.bytes = has.bytes - bytes;
+            has.bytes -= u128::from(bytes.get());
             has.count -= 1;
             if has.count == 0 {
                 self.outstanding.remove(&subject);
@@ -116,9 +123,11 @@ impl Ceilings {
         }
     }
 
+    /// What a subject has, with at most 2^64 - 1 bytes of it.
     pub(crate) fn outstanding(&self, subject: &CeilingSubject) -> Ceiling {
-        let none = Ceiling { bytes: Bytes::ZERO, count: 0 };
-        self.outstanding.get(subject).copied().unwrap_or(none)
+        let has = self.outstanding.get(subject).copied().unwrap_or_default();
+        let bytes = u64::try_from(has.bytes).unwrap_or(u64::MAX);
+        Ceiling { bytes: Bytes::new(bytes), count: has.count }
     }
 
     fn ceiling(&self, subject: &CeilingSubject) -> Option<Ceiling> {

@@ -1,14 +1,15 @@
 //! Credits for reservations that end early, and what guards them against gaming.
 //!
 //! ```text
-//!   finished early ─► claimed? used enough? ─► unused bytes · credit_share ─► balance ≤ credit_max
+//!   finished early ─► claimed? used enough? ─► min(unused, used) · credit_share ─► balance ≤ credit_max
 //!                                              balance(t) = balance · 2^(−t / half_life)
 //!   spontaneous request that spends ◄───────── its reserved bytes
 //! ```
 //!
 //! The freed capacity returns to the calendar at once, so a credit is never capacity: it buys a place
-//! in the queue. Without the bound on use, an owner could reserve much, use nothing, end early and
-//! be first the next time.
+//! in the queue. Without the bounds on use, an owner could reserve much, use nothing, end early and
+//! be first the next time. Just after the claim hardly anything had to be used, so a credit is never
+//! for more than was used.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::ceilings::CeilingSubject;
 /// What credits are given, and how long they last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditSettings {
-    /// The share of unused bytes that becomes credit.
+    /// The share of unused bytes, or of the used ones if these are less, that becomes credit.
     pub share: Share,
     /// The share of the bytes reserved until the early end that must have been used.
     pub used_min: Share,
@@ -71,7 +72,8 @@ impl CreditAccounts {
         if used.get() < self.settings.used_min.of(reserved.get()) {
             return Bytes::ZERO;
         }
-        self.add(subject, Bytes::new(self.settings.share.of(unused.get())), now)
+        let earned = self.settings.share.of(unused.min(used).get());
+        self.add(subject, Bytes::new(earned), now)
     }
 
     /// Adds to a balance, up to the greatest one. Returns what was added.
@@ -175,7 +177,9 @@ mod tests {
             let [reserved, used, unused] = [800, used, unused].map(Bytes::new);
             credits.grant(user.clone(), reserved, used, unused, days(0)).get()
         };
-        assert_eq!((grant(399, 600), grant(400, 600), grant(400, 9_000)), (0, 300, 700));
+        let granted =
+            [(399, 600), (400, 600), (400, 200)].map(|(used, unused)| grant(used, unused));
+        assert_eq!((granted, grant(2_000, 9_000)), ([0, 200, 100], 700));
         assert_eq!(credits.balance(&user, days(7)).get(), 500);
         assert_eq!(credits.spend(&user, Bytes::new(501), days(7)), Err(Bytes::new(500)));
         assert_eq!(credits.spend(&user, Bytes::new(500), days(7)), Ok(()));

@@ -109,6 +109,9 @@ pub enum ReservationError {
         /// The reserved bytes of the request.
         needs: Bytes,
     },
+    /// The request has no bytes that a credit could pay for.
+    #[error("the request reserves operations only: a credit pays for bytes")]
+    NothingToPay,
     /// The reservation is unknown or has ended.
     #[error("the reservation does not exist or has ended")]
     Unknown,

@@ -254,6 +254,11 @@ impl std::fmt::Display for ReservationId {
 }
 
 impl EndReason {
+    /// Whether the calendar ended it before its begin, so that it had nothing for its credit.
+    pub(crate) const fn is_of_calendar(self) -> bool {
+        matches!(self, EndReason::Rejected | EndReason::CapacityLost | EndReason::NotInstalled)
+    }
+
     /// The word for it in messages and events.
     pub const fn name(self) -> &'static str {
         match self {

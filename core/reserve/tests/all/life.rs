@@ -324,21 +324,21 @@ fn credit_needs_a_claim_and_use_and_buys_a_place_in_the_queue() {
     assert_eq!(calendar.finish(unclaimed, Bytes::new(9_999), at(1)), Some(Bytes::ZERO));
     let unused = active(&mut calendar, fixed(100, 100), 1);
     assert_eq!(calendar.finish(unused, Bytes::new(499), at(11)), Some(Bytes::ZERO));
-    let used = active(&mut calendar, fixed(100, 100), 11);
-    assert_eq!(calendar.finish(used, Bytes::new(500), at(21)), Some(Bytes::new(4_500)));
-    assert_eq!(calendar.finish(used, Bytes::new(500), at(21)), None);
+    let used = active(&mut calendar, fixed(100, 200), 11);
+    assert_eq!(calendar.finish(used, Bytes::new(9_000), at(101)), Some(Bytes::new(4_500)));
+    assert_eq!(calendar.finish(used, Bytes::new(9_000), at(101)), None);
     // three wait: the one that pays is before the one that came earlier
-    active(&mut calendar, fixed(100, 50), 21);
+    active(&mut calendar, fixed(100, 50), 101);
     let [head, second] =
         [1, 2].map(|uid| ReservationRequest::new(owner(uid), reads(&[(0, 100)]), secs(20)));
-    let head = calendar.request(head.spontaneous(), at(21)).unwrap();
-    let second = calendar.request(second.spontaneous(), at(21)).unwrap();
-    let paid = calendar.request(fixed(100, 20).spontaneous().spending_credit(), at(22)).unwrap();
+    let head = calendar.request(head.spontaneous(), at(101)).unwrap();
+    let second = calendar.request(second.spontaneous(), at(101)).unwrap();
+    let paid = calendar.request(fixed(100, 20).spontaneous().spending_credit(), at(102)).unwrap();
     assert!(calendar.credit(&user) < Bytes::new(2_501), "{:?}", calendar.credit(&user));
-    calendar.advance(at(71));
-    assert_eq!([head, paid].map(|id| start(&calendar, id)), [at(71), at(91)]);
+    calendar.advance(at(151));
+    assert_eq!([head, paid].map(|id| start(&calendar, id)), [at(151), at(171)]);
     assert_eq!(calendar.status(second).guaranteed, None);
-    let error = calendar.request(fixed(100, 90).spontaneous().spending_credit(), at(72));
+    let error = calendar.request(fixed(100, 90).spontaneous().spending_credit(), at(152));
     assert!(matches!(error, Err(ReservationError::Credit { .. })), "{error:?}");
 }
 

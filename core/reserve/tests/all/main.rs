@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod accounts;
 mod fit;
 mod life;
 mod loss;
