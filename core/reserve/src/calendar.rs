@@ -209,7 +209,8 @@ impl Calendar {
     /// Lets a claimed reservation end later, if the time after its end is free. Returns the new end.
     ///
     /// # Errors
-    /// If it is not claimed, does not fit, or a bound or ceiling is reached.
+    /// If it is not claimed, does not fit, is a phase that would outlive its reservation, or a bound
+    /// or ceiling is reached.
     pub fn extend(
         &mut self,
         id: ReservationId,
@@ -222,9 +223,13 @@ impl Calendar {
             return Err(ReservationError::NotActive);
         };
         let added = Span::new(reservation.place.until, more);
+        let parent = reservation.parent.and_then(|parent| self.table.get(parent));
+        if let Some(last) = parent.map(|one| one.place.until).filter(|last| added.until > *last) {
+            return Err(ReservationError::BeyondParent(added.until.since(last)));
+        }
         self.check_duration(added.until.since(since).max(more), Nanos::ZERO)?;
         let demand = reservation.demand.clone();
-        self.resources.check_room(&demand)?;
+        self.resources.check_room(&demand, 1)?;
         // as much as the sum grows, so that the end releases what was charged
         let bytes = reservation.bytes + bytes_in(self.byte_rate(&demand), more) - reservation.bytes;
         self.ceilings.check(&reservation.owner, bytes, 0)?;
@@ -334,7 +339,7 @@ impl Calendar {
         if let Some(name) = request.owner.account.as_ref().filter(|name| name.len() > 128) {
             return Err(ReservationError::AccountName(name.len()));
         }
-        self.resources.check_room(&request.demand)?;
+        self.resources.check_room(&request.demand, 1)?;
         Ok(bytes_in(self.byte_rate(&request.demand), request.length()))
     }
 

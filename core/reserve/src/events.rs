@@ -55,7 +55,8 @@ pub enum CalendarChange {
     },
     /// It is active: its rows are in force and its start has come.
     Active {
-        /// Until when it must be claimed; `None` if its clock runs.
+        /// Until when it must be claimed; `None` if its clock runs, which is reported for its own if
+        /// it was installed late and not claimed.
         claim_by: Option<Time>,
     },
     /// Its end is another: it was claimed or extended. Its rows are to end then.

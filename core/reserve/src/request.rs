@@ -121,6 +121,9 @@ pub enum ReservationError {
     /// A phase needs nothing beyond the basic demand.
     #[error("the phase needs nothing beyond the basic demand of its reservation")]
     Needless,
+    /// A phase is asked of a phase.
+    #[error("the reservation is a phase itself: phases are parts of reservations that are not")]
+    NestedPhase,
     /// A phase does not lie within its parent.
     #[error("the phase ends {0} after its reservation")]
     BeyondParent(Nanos),

@@ -72,10 +72,11 @@ pub(crate) enum Stage {
     Scheduled,
     /// Its rows are on their way.
     Installing,
-    /// Its rows are in force, its start has not come.
-    Installed,
-    /// ACTIVE was reported; it lapses if it is not claimed until then.
-    Active { claim_by: Time },
+    /// Its rows are in force, its start has not come, unless they were late.
+    Installed { is_late: bool },
+    /// ACTIVE was reported. If it is not claimed until then it lapses, or, installed late and so with
+    /// a shorter window, its clock begins.
+    Active { claim_by: Time, is_late: bool },
     /// Its clock runs since then.
     Claimed { since: Time },
 }
@@ -168,8 +169,8 @@ impl Reservation {
                 ages.min(self.last_start().map_or(Time::MAX, |last| last + Nanos::new(1)))
             }
             Stage::Scheduled => self.place.from.before(install_lead),
-            Stage::Installed => self.place.from,
-            Stage::Active { claim_by } => claim_by,
+            Stage::Installed { .. } => self.place.from,
+            Stage::Active { claim_by, .. } => claim_by,
             Stage::Installing | Stage::Claimed { .. } => self.place.until,
         }
     }

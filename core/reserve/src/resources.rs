@@ -278,12 +278,13 @@ impl ResourceTable {
         self.resources.get(resource.index()).map_or(0, |found| found.steps.len())
     }
 
-    /// The error of a demand on a resource that does not exist or has too many steps.
-    pub(crate) fn check_room(&self, demand: &Demand) -> Result<(), ResourceError> {
+    /// The error of a demand on a resource that does not exist, or has too many steps for some
+    /// reservations more.
+    pub(crate) fn check_room(&self, demand: &Demand, more: usize) -> Result<(), ResourceError> {
         for (resource, _) in demand.loads() {
             let found = self.resources.get(resource.index());
             let found = found.ok_or(ResourceError::Unknown(resource))?;
-            if found.steps.len() + 2 > ResourceTable::STEPS_MAX {
+            if found.steps.len() + 2 * more > ResourceTable::STEPS_MAX {
                 return Err(ResourceError::Steps(found.name.clone()));
             }
         }
@@ -328,3 +329,24 @@ impl ResourceTable {
 
 /// Of how many resources the past is forgotten in one call.
 const FORGOTTEN_AT_ONCE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_on_steps_counts_all_reservations_of_a_group() {
+        let mut table = ResourceTable::default();
+        let capacity = Capacity::per_sec(9, 9).expect("small");
+        let resource = table.add("ost0".into(), ResourceKind::Target, capacity, Time::ZERO);
+        let load = Load::per_sec(1, 0).expect("small");
+        let demand = Demand::new(&[(resource.expect("the first"), load)]).expect("a load");
+        let at = |number: u64| Time::ZERO + Nanos::new(number);
+        // one step at the begin and two for each
+        for number in 0..(ResourceTable::STEPS_MAX as u64 / 2 - 8) {
+            table.book(&demand, Span { from: at(2 * number + 1), until: at(2 * number + 2) });
+        }
+        assert_eq!(table.check_room(&demand, 7), Ok(()));
+        assert_eq!(table.check_room(&demand, 8), Err(ResourceError::Steps("ost0".into())));
+    }
+}

@@ -36,6 +36,9 @@ impl Calendar {
         }
         let bytes: Vec<Bytes> =
             requests.iter().map(|request| self.check(request)).collect::<Result<_, _>>()?;
+        for request in &requests {
+            self.resources.check_room(&request.demand, requests.len())?;
+        }
         let given: Vec<usize> = (0..requests.len()).collect();
         let mut by_bytes = given.clone();
         by_bytes.sort_by_key(|at| (std::cmp::Reverse(bytes[*at]), *at));

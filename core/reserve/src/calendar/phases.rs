@@ -34,8 +34,8 @@ impl Calendar {
     /// the end of the tolerance. It ends with its reservation at the latest.
     ///
     /// # Errors
-    /// If the reservation is not claimed, the phase needs nothing more, ends after it or does not
-    /// fit, or a bound or ceiling is reached.
+    /// If the reservation is not claimed or is a phase itself, the phase needs nothing more, ends
+    /// after it or does not fit, or a bound or ceiling is reached.
     pub fn request_phase(
         &mut self,
         parent: ReservationId,
@@ -46,6 +46,9 @@ impl Calendar {
         let reservation = self.table.get(parent).ok_or(ReservationError::Unknown)?;
         if !matches!(reservation.stage, Stage::Claimed { .. }) {
             return Err(ReservationError::NotActive);
+        }
+        if reservation.parent.is_some() {
+            return Err(ReservationError::NestedPhase);
         }
         if reservation.phases.len() >= PHASES_MAX {
             return Err(ReservationError::Phases(reservation.phases.len()));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   due ─► released, aged ─► install ─► (installed) ─► active ─► (claimed) ─► expired
-//!                               └─ install_failed ─► planned again    └─ lapsed
+//!                               └─ install_failed ─► planned again    └─ lapsed; late: claimed
 //! ```
 
 use model::Time;
@@ -46,7 +46,11 @@ impl Calendar {
         if self.stage(id) != Some(Stage::Installing) {
             return false;
         }
-        self.table.change(id, |reservation| reservation.stage = Stage::Installed);
+        let now = self.now;
+        self.table.change(id, |reservation| {
+            let is_late = now > reservation.place.from;
+            reservation.stage = Stage::Installed { is_late };
+        });
         self.settle();
         true
     }
@@ -56,7 +60,7 @@ impl Calendar {
     /// Returns whether that was expected.
     pub fn install_failed(&mut self, id: ReservationId, now: Time) -> bool {
         self.advance(now);
-        if !matches!(self.stage(id), Some(Stage::Installing | Stage::Installed)) {
+        if !matches!(self.stage(id), Some(Stage::Installing | Stage::Installed { .. })) {
             return false;
         }
         let release = self.now + self.settings.install_retry + self.settings.install_lead;
@@ -78,9 +82,10 @@ impl Calendar {
                 Stage::Waiting { released: false } => self.release_waiting(id),
                 Stage::Waiting { released: true } => self.age(id),
                 Stage::Scheduled => self.install(id),
-                Stage::Installed => self.activate(id),
+                Stage::Installed { is_late } => self.activate(id, is_late),
                 Stage::Installing => self.end(id, EndReason::NotInstalled),
-                Stage::Active { .. } => self.end(id, EndReason::Lapsed),
+                Stage::Active { is_late: false, .. } => self.end(id, EndReason::Lapsed),
+                Stage::Active { claim_by, is_late: true } => self.start_clock(id, claim_by),
                 Stage::Claimed { .. } => self.end(id, EndReason::Expired),
             }
         }
@@ -117,18 +122,27 @@ impl Calendar {
         self.report(id, CalendarChange::Install { span });
     }
 
-    fn activate(&mut self, id: ReservationId) {
+    fn activate(&mut self, id: ReservationId, is_late: bool) {
         let now = self.now;
         let claim_by = self.table.change(id, |reservation| {
             // the end stays: what follows was planned with it, so a late start has a shorter window
             let last = reservation.place.until.before(reservation.duration);
             let claim_by = last.min(now + reservation.claim_window);
             let waits = claim_by > now;
-            reservation.stage =
-                if waits { Stage::Active { claim_by } } else { Stage::Claimed { since: now } };
+            reservation.stage = if waits {
+                Stage::Active { claim_by, is_late }
+            } else {
+                Stage::Claimed { since: now }
+            };
             waits.then_some(claim_by)
         });
         self.report(id, CalendarChange::Active { claim_by });
+    }
+
+    /// Begins the duration of one whose window was too short to blame its owner: it has the rest.
+    fn start_clock(&mut self, id: ReservationId, since: Time) {
+        self.table.change(id, |reservation| reservation.stage = Stage::Claimed { since });
+        self.report(id, CalendarChange::Active { claim_by: None });
     }
 
     fn stage(&self, id: ReservationId) -> Option<Stage> {

@@ -8,3 +8,4 @@ mod life;
 mod loss;
 mod oracle;
 mod props;
+mod stages;
