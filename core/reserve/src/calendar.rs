@@ -395,7 +395,7 @@ impl Calendar {
         if reservation.is_booked() {
             let rest = self.rest_of(reservation.place);
             reservation.release_within(rest, &mut self.resources);
-            self.compression.note(&reservation.demand, rest.from);
+            self.compression.note(&reservation.demand, rest);
             self.freed = true;
         }
         if self.head == Some(id) {

@@ -316,6 +316,19 @@ impl ResourceTable {
         found
     }
 
+    /// Whether a capacity is more than that of a resource at a time of a span, in a direction.
+    pub(crate) fn rises(&self, resource: ResourceId, span: Span, to: Capacity) -> bool {
+        let mut rises = false;
+        if self.describe(resource).is_some() {
+            self.each_step(resource, span, |_, _, is| {
+                rises = to.read_per_sec() > is.read_per_sec()
+                    || to.write_per_sec() > is.write_per_sec();
+                rises
+            });
+        }
+        rises
+    }
+
     fn each_step(
         &self,
         resource: ResourceId,

@@ -39,6 +39,7 @@ impl Calendar {
         }
         let span = self.rest_of(span);
         let reservable = capacity.without(self.settings.best_effort);
+        let rises = self.resources.rises(resource, span, reservable);
         self.resources.set_capacity(resource, span, reservable)?;
         let ahead = [span.from, span.until].into_iter().filter(|at| *at > self.now);
         self.capacity_changes.extend(ahead.filter(|at| *at < Time::MAX));
@@ -52,8 +53,10 @@ impl Calendar {
         if self.resources.overload(resource, span).is_some() {
             self.remove_overload(resource, span);
         }
-        self.compression.note_resource(resource, self.now);
-        self.freed = true;
+        if rises {
+            self.compression.note_resource(resource, span.from);
+            self.freed = true;
+        }
         self.settle();
         Ok(())
     }

@@ -20,35 +20,49 @@ use crate::reservation::{EndReason, ReservationId, Stage};
 use crate::resources::Span;
 
 /// Which scheduled reservations may start earlier, and how far they were tried.
+///
+/// What is freed during a pass waits for the next one: a pass that began again with each end would
+/// never finish while there are many, and the queue waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Compression {
+    running: Option<CompressionPass>,
+    next: Option<CompressionPass>,
+}
+
+/// One pass over the scheduled reservations that start after something was freed.
+#[derive(Debug)]
+struct CompressionPass {
     freed: BTreeSet<ResourceId>,
-    next: Option<(Time, ReservationId)>,
+    at: (Time, ReservationId),
 }
 
 impl Compression {
-    /// Notes that something of a demand was freed from a time on.
-    pub(super) fn note(&mut self, demand: &Demand, from: Time) {
-        self.freed.extend(demand.loads().map(|(resource, _)| resource));
-        self.note_time(from);
+    /// Notes that a demand was freed in a span. A span that is over frees nothing.
+    pub(super) fn note(&mut self, demand: &Demand, span: Span) {
+        if span.from < span.until {
+            self.note_from(demand.loads().map(|(resource, _)| resource), span.from);
+        }
     }
 
     /// Notes that something of one resource was freed from a time on.
     pub(super) fn note_resource(&mut self, resource: ResourceId, from: Time) {
-        self.freed.insert(resource);
-        self.note_time(from);
+        self.note_from(std::iter::once(resource), from);
     }
 
     /// Whether some are left to be tried.
     pub(super) fn is_pending(&self) -> bool {
-        self.next.is_some()
+        self.running.is_some() || self.next.is_some()
     }
 
-    fn note_time(&mut self, from: Time) {
-        let from = (from, ReservationId(0));
-        self.next = Some(self.next.map_or(from, |next| next.min(from)));
+    fn note_from(&mut self, freed: impl Iterator<Item = ResourceId>, from: Time) {
+        let at = (from, ReservationId(0));
+        let next = self.next.get_or_insert(CompressionPass { freed: BTreeSet::new(), at });
+        next.freed.extend(freed);
+        next.at = next.at.min(at);
     }
+}
 
+impl CompressionPass {
     fn concerns(&self, demand: &Demand) -> bool {
         demand.loads().any(|(resource, _)| self.freed.contains(&resource))
     }
@@ -63,8 +77,8 @@ impl Calendar {
                 // what is active has less than was guaranteed: it is first
                 self.restore_scaled();
             }
-            self.compress();
-            if !self.freed || self.compression.is_pending() {
+            let has_passed = self.compress();
+            if self.compression.running.is_some() || !(self.freed || has_passed) {
                 break;
             }
             self.freed = false;
@@ -87,9 +101,11 @@ impl Calendar {
     }
 
     /// Starts a waiting reservation if its earliest fit is now, and makes it the head if there is
-    /// none; otherwise it waits.
+    /// none; otherwise it waits. Without a head, those before it in the queue are first.
     pub(super) fn start_or_lead(&mut self, id: ReservationId, start: Time) {
-        if start <= self.now {
+        if self.head.is_none() && self.table.queue().next() != Some(id) {
+            self.freed = true;
+        } else if start <= self.now {
             self.place(id, start, false);
         } else if self.head.is_none() {
             self.head = Some(id);
@@ -109,7 +125,7 @@ impl Calendar {
         let reservation = self.table.get(id).expect("has not ended");
         let rest = self.rest_of(reservation.place);
         reservation.release_within(rest, &mut self.resources);
-        self.compression.note(&reservation.demand, rest.from);
+        self.compression.note(&reservation.demand, rest);
         self.freed = true;
     }
 
@@ -147,43 +163,48 @@ impl Calendar {
     }
 
     /// Tries to start scheduled reservations earlier, in order of their starts, up to a bound.
-    fn compress(&mut self) {
-        let Some(mut next) = self.compression.next else { return };
+    /// Returns whether that ends a pass.
+    fn compress(&mut self) -> bool {
+        let waiting = || self.compression.next.take();
+        let Some(mut pass) = self.compression.running.take().or_else(waiting) else { return false };
         let (mut tried, mut read) = (0, 0);
         while tried < TRIED_MAX && read < READ_MAX {
-            let Some((start, id)) = self.table.next_start(next) else {
-                self.compression = Compression::default();
-                return;
-            };
-            next = (start, ReservationId(id.0 + 1));
+            let Some((start, id)) = self.table.next_start(pass.at) else { return true };
+            pass.at = (start, ReservationId(id.0 + 1));
             read += 1;
             let reservation = self.table.get(id).expect("has not ended");
             let is_first = start <= reservation.release.max(self.now);
-            if !is_first && self.compression.concerns(&reservation.demand) {
+            if !is_first && pass.concerns(&reservation.demand) {
                 tried += 1;
-                self.start_earlier(id);
+                if self.start_earlier(id) {
+                    // its old place is free for those after it
+                    let demand = &self.table.get(id).expect("has not ended").demand;
+                    pass.freed.extend(demand.loads().map(|(resource, _)| resource));
+                }
             }
         }
-        self.compression.next = Some(next);
+        self.compression.running = Some(pass);
+        false
     }
 
     /// Takes a scheduled reservation out and puts it back at its earliest fit. Its old place is
-    /// free then, so it does not start later (Mu'alem and Feitelson 2001).
-    fn start_earlier(&mut self, id: ReservationId) {
+    /// free then, so it does not start later (Mu'alem and Feitelson 2001). Returns whether it moves.
+    fn start_earlier(&mut self, id: ReservationId) -> bool {
         let reservation = self.table.get(id).expect("has not ended");
         let (place, demand) = (reservation.place, reservation.demand.clone());
         reservation.release_within(place, &mut self.resources);
         let mut window = self.window(reservation.release, None, reservation.length());
         window.until = place.until;
         let to = self.resources.earliest_fit(&demand, window).expect("its old place is free");
-        if to < place.from {
+        let is_earlier = to < place.from;
+        if is_earlier {
             let to = Span::new(to, place.length());
             self.table.change(id, |reservation| reservation.place = to);
-            self.compression.freed.extend(demand.loads().map(|(resource, _)| resource));
             self.freed = true;
             self.report(id, CalendarChange::Moved { from: place.from, to: to.from });
         }
         self.book(id);
+        is_earlier
     }
 
     /// Gives the first of the queue a place, and starts those behind it that fit now.

@@ -27,7 +27,7 @@ impl Calendar {
         let until = reservation.place.until.min(self.now + reservation.duration);
         let freed = Span { from: until, until: reservation.place.until };
         reservation.release_within(freed, &mut self.resources);
-        self.compression.note(&reservation.demand, until);
+        self.compression.note(&reservation.demand, freed);
         self.freed = true;
         let since = self.now;
         self.table.change(id, |reservation| {

@@ -8,4 +8,5 @@ mod life;
 mod loss;
 mod oracle;
 mod props;
+mod queue;
 mod stages;
