@@ -120,18 +120,18 @@ impl Calendar {
         self.resources.earliest_fit(&reservation.demand, window).ok()
     }
 
-    /// Releases the place of a reservation, which is then put back or ended as waiting.
+    /// Releases the place of a reservation, which is then booked again or put back elsewhere.
     pub(super) fn take_out(&mut self, id: ReservationId) {
         let reservation = self.table.get(id).expect("has not ended");
-        let rest = self.rest_of(reservation.place);
-        reservation.release_within(rest, &mut self.resources);
-        self.compression.note(&reservation.demand, rest);
-        self.freed = true;
+        reservation.release_within(self.rest_of(reservation.place), &mut self.resources);
     }
 
     /// Plans a reservation again that was taken out, and reports where it is now. Without a place
     /// before its deadline it ends, for the reason that it was taken out.
     pub(super) fn put_back(&mut self, id: ReservationId, reason: EndReason) {
+        let reservation = self.table.get(id).expect("has not ended");
+        self.compression.note(&reservation.demand, self.rest_of(reservation.place));
+        self.freed = true;
         let Some(to) = self.next_fit(id) else {
             // not booked: the end must not release it again
             self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
