@@ -17,18 +17,19 @@ use crate::Scenario;
 use crate::baselines::Fifo;
 use crate::scheduler::{Policy, Scheduler, SimArrival, SimDispatch};
 
-/// Two jobs at a device of 100 requests a second over ten slots, under these rules.
-fn text(rules: &str) -> String {
+/// Two jobs at proxies of a device of 100 requests a second over ten slots; `keys` are further ones of
+/// the scenario and `tables` its last tables.
+pub(super) fn two_jobs(keys: &str, proxies: u32, tables: &str) -> String {
     format!(
         r#"
 from = "a test"
 description = ""
 duration = "60s"
-rules = '''
-{rules}'''
+{keys}
 
 [[target]]
 name = "disk"
+count = {proxies}
 slots = 10
 parallelism = 10
 read = [["4KiB", "100ms"]]
@@ -40,8 +41,14 @@ steps = [{{ do = "read 4KiB", depth = 20 }}]
 [[job]]
 name = "b"
 steps = [{{ do = "read 4KiB", depth = 20 }}]
-"#
+
+{tables}"#
     )
+}
+
+/// The same at one proxy under these rules.
+fn text(rules: &str) -> String {
+    two_jobs(&format!("rules = '''\n{rules}'''"), 1, "")
 }
 
 /// The first violation when a scheduler with the rules `kept` replaces ours.

@@ -16,6 +16,7 @@ use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Gra
 use sched::Dispatcher;
 
 use super::World;
+use super::known_bad::two_jobs;
 use super::rows::RowBug;
 use crate::Scenario;
 use crate::row_changes::RowChange;
@@ -23,33 +24,9 @@ use crate::scheduler::{
     EntitlementChanges, Policy, Scheduler, SimAccounts, SimArrival, SimDispatch,
 };
 
-/// Two jobs in one class at a device of 100 requests a second over ten slots; `more` are keys of the
-/// scenario and `faults` its tables.
-fn scenario(more: &str, count: u32, faults: &str, rows: Vec<RowChange>) -> Scenario {
-    let text = format!(
-        r#"
-from = "a test"
-description = ""
-duration = "60s"
-{more}
-
-[[target]]
-name = "disk"
-count = {count}
-slots = 10
-parallelism = 10
-read = [["4KiB", "100ms"]]
-
-[[job]]
-name = "a"
-steps = [{{ do = "read 4KiB", depth = 20 }}]
-
-[[job]]
-name = "b"
-steps = [{{ do = "read 4KiB", depth = 20 }}]
-
-{faults}"#
-    );
+/// Two jobs in one class, with these rows.
+fn scenario(keys: &str, proxies: u32, faults: &str, rows: Vec<RowChange>) -> Scenario {
+    let text = two_jobs(keys, proxies, faults);
     let scenario = Scenario::parse(&text, "broken").unwrap_or_else(|error| panic!("{error}"));
     Scenario { rows, ..scenario }
 }
