@@ -69,8 +69,6 @@ pub struct ControllerSession {
     proxies: u32,
     unlisted: Share,
     fallback: Option<Share>,
-    /// How many proxies there are, as was last said; one if nothing was.
-    heard: u32,
     listed: BTreeMap<Scope, Share>,
     rows: SessionRows,
     scopes: ScopeReport,
@@ -153,7 +151,6 @@ impl ControllerSession {
             proxies: 1,
             unlisted: Share::ZERO,
             fallback: None,
-            heard: 1,
             listed: BTreeMap::new(),
             rows: SessionRows::default(),
             scopes: ScopeReport::default(),
@@ -250,7 +247,11 @@ impl ControllerSession {
         if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
             return false;
         }
-        self.heard = order.proxies.max(1);
+        if self.fallback.is_none() {
+            // The first share is to come; how many proxies there are is said before.
+            self.due_all |= self.proxies != order.proxies.max(1);
+            self.proxies = order.proxies.max(1);
+        }
         let joins = order.term > self.term;
         if joins {
             // The proxy keeps what it holds, and names it in its next report.
@@ -462,7 +463,7 @@ impl ControllerSession {
     }
 
     fn fallback(&self) -> Share {
-        let equal = Share::equal(self.heard);
+        let equal = Share::equal(self.proxies);
         self.fallback.unwrap_or(self.settings.share_without_controller.min(equal))
     }
 
