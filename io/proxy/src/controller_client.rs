@@ -234,17 +234,18 @@ impl ReportLoop {
         let exports = exports.iter().map(|export| ScopeName::Export(export.name.clone()));
         let configured: Vec<_> = targets.chain(exports).collect();
         let changes = self.server.gate.with_dispatcher(|d, _| d.identity_changes()).unwrap_or(0);
-        if self.scopes_of != (changes, configured.clone()) {
+        let of = (changes, configured);
+        if self.scopes_of != of {
             let all = self.server.gate.with_dispatcher(|d, _| {
                 let jobs = d.jobs().cloned().map(ScopeName::Job);
                 let users = d.users().map(ScopeName::User);
-                ProxyScopes::named(configured.iter().cloned().chain(jobs).chain(users))
+                ProxyScopes::named(of.1.iter().cloned().chain(jobs).chain(users))
             });
             let next = self.scopes.followed_by(all.unwrap_or_default());
             if *self.scopes != next {
                 self.scopes = next.into();
             }
-            self.scopes_of = (changes, configured);
+            self.scopes_of = of;
         }
         self.sessions.iter_mut().for_each(|of| of.session.set_scopes(&self.scopes));
     }
