@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_path_to_error::Error as PathError;
 use utoipa::ToSchema;
 
+use crate::reservations::WireRefusal;
+
 /// Defines the codes: documentation, which is also the meaning, variant, name and HTTP status.
 macro_rules! error_codes {
     ($($(#[doc = $means:literal])+ $code:ident = $name:literal, $status:literal;)*) => {
@@ -89,7 +91,9 @@ error_codes! {
     AlreadyExists = "already_exists", 409;
     /// The change would leave the controller without a token that can create others.
     LastAdminToken = "last_admin_token", 409;
-    /// The controller stores the maximum number of tokens.
+    /// The reservation does not fit; `refusal` names the bottleneck, the next start and what fits.
+    DoesNotFit = "does_not_fit", 409;
+    /// The controller stores the maximum number of tokens, or a ceiling of reservations is reached.
     LimitReached = "limit_reached", 409;
     /// Another process reports as this proxy and started later.
     DuplicateName = "duplicate_name", 409;
@@ -171,12 +175,15 @@ pub struct ErrorReport {
     /// The endpoint of the controller to call instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
+    /// Why a reservation does not fit, and what would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Box<WireRefusal>>,
 }
 
 impl ErrorReport {
     /// Makes a report without a place.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ErrorReport {
-        ErrorReport { code, message: message.into(), at: None, leader: None }
+        ErrorReport { code, message: message.into(), at: None, leader: None, refusal: None }
     }
 
     /// Makes the report of an error in rules, with its line and column.

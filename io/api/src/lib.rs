@@ -27,6 +27,7 @@ mod page;
 mod process;
 mod proxy_wire;
 mod report;
+mod reservations;
 mod rules;
 mod schema;
 mod scope;
@@ -66,6 +67,11 @@ pub use proxy_wire::{
 };
 pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
+};
+pub use reservations::{
+    CalendarResource, CalendarStep, NewReservation, ReducedReservation, ReservationExtension,
+    WireCalendar, WireCredit, WireRefusal, WireReservation, WireReservationState,
+    WireReservations,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
@@ -109,6 +115,28 @@ pub mod path {
     pub const DECAYS: &str = "/v1/decays";
     /// [`ControllerEvents`](crate::ControllerEvents), or a stream of them with `Accept: text/event-stream`.
     pub const EVENTS: &str = "/v1/events";
+
+    /// [`WireReservations`](crate::WireReservations) by GET; POST a
+    /// [`NewReservation`](crate::NewReservation), get a [`WireReservation`](crate::WireReservation).
+    pub const RESERVATIONS: &str = "/v1/reservations";
+    /// One reservation: [`WireReservation`](crate::WireReservation) by GET, with `?until=active&wait=30s`
+    /// once it is; DELETE removes it.
+    pub const RESERVATION: &str = "/v1/reservations/{id}";
+    /// POST tests a reservation for its owner: the first test that finds it active claims it.
+    pub const RESERVATION_CLAIM: &str = "/v1/reservations/{id}/claim";
+    /// POST a [`ReservationExtension`](crate::ReservationExtension).
+    pub const RESERVATION_EXTEND: &str = "/v1/reservations/{id}/extend";
+    /// POST ends a reservation early, for a credit.
+    pub const RESERVATION_FINISH: &str = "/v1/reservations/{id}/finish";
+    /// GET what is promised of each resource: [`WireCalendar`](crate::WireCalendar).
+    pub const CALENDAR: &str = "/v1/calendar";
+    /// GET the credit of a user or account: [`WireCredit`](crate::WireCredit).
+    pub const CREDIT: &str = "/v1/credit";
+
+    /// One of the paths of a reservation.
+    pub fn reservation(path: &str, id: u64) -> String {
+        path.replace("{id}", &id.to_string())
+    }
 
     /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) ensures.
     pub fn proxy(name: &str) -> String {
