@@ -70,8 +70,7 @@ pub use report::{
 };
 pub use reservations::{
     CalendarResource, CalendarStep, NewReservation, ReducedReservation, ReservationExtension,
-    WireCalendar, WireCredit, WireRefusal, WireReservation, WireReservationState,
-    WireReservations,
+    WireCalendar, WireCredit, WireRefusal, WireReservation, WireReservationState, WireReservations,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
