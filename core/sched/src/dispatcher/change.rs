@@ -34,6 +34,7 @@ impl Dispatcher {
             Some(sections) => ChangeExtent::Values(sections),
             None => {
                 self.registry.forget_shared();
+                self.unshares = true;
                 ChangeExtent::Structure
             }
         };

@@ -75,6 +75,8 @@ pub struct Dispatcher {
     lanes: Lanes,
     observation: Observation,
     change: Option<SpreadingChange>,
+    /// Whether those that share a class are to be classified once more.
+    unshares: bool,
     /// Units of work that a call spends on `change`.
     change_slice: usize,
     #[cfg(debug_assertions)]
@@ -92,6 +94,7 @@ impl Dispatcher {
             lanes: Lanes::default(),
             observation: Observation::default(),
             change: None,
+            unshares: false,
             change_slice: SLICE,
             #[cfg(debug_assertions)]
             calls: 0,
@@ -133,7 +136,7 @@ impl Dispatcher {
     /// Then [`Dispatcher::next_deadline`] is now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
-        if self.change.is_some() {
+        if self.change.is_some() || self.unshares {
             self.spread_change();
         }
         self.admit_ready();

@@ -5,6 +5,7 @@
 //!   new rules ─► subjects: classifications dropped ─► classes, meters, class meters: new terms
 //!                                                                         │
 //!   everywhere ◄── visited in order of arrival: to its class and chain ◄── waiting requests
+//!       └─ once nothing is left of the classes before: those that share one ─► classified once more
 //! ```
 //!
 //! What is classified after the change is classified by the new rules. Until its subject's
@@ -19,6 +20,10 @@
 //! has moved, and an arrival may go to the new class before those that have yet to move. A change of
 //! rows visits only what it concerns: requests whose row ended go behind the rest of their class.
 //!
+//! While requests of the rules before wait and run, their classes count for `max_classes`, so others
+//! share one for which there is room later. When no such class is left, those that share are
+//! classified once more.
+//!
 //! Places of a table are visited in order, and each has a bound on its work. A change that comes
 //! while one is spreading starts again at the first place.
 
@@ -28,7 +33,7 @@ use std::collections::BinaryHeap;
 use model::SectionKind;
 
 use super::Dispatcher;
-use crate::index::{ClassIndex, RequestIndex};
+use crate::index::{ClassIndex, RequestIndex, SubjectIndex, TableIndex as _};
 use crate::lanes::QueuedRequest;
 use crate::registry::Classification;
 
@@ -39,6 +44,8 @@ pub(super) struct SpreadingChange {
     phase: ChangePhase,
     /// The place of the phase's table that is visited next.
     place: usize,
+    /// The subjects that shared a class and are still to be classified once more.
+    sharing: Vec<SubjectIndex>,
     /// The waiting requests that are still to be visited, by number of arrival.
     waiting: BinaryHeap<Reverse<(u64, RequestIndex)>>,
 }
@@ -60,6 +67,7 @@ enum ChangePhase {
     Classes,
     Meters,
     ClassMeters,
+    Sharing,
     Requests,
     Moves,
 }
@@ -85,13 +93,21 @@ impl SpreadingChange {
             ChangeExtent::Values(_) => ChangePhase::Classes,
             ChangeExtent::Structure => ChangePhase::Subjects,
         };
-        SpreadingChange { extent, phase, place: 0, waiting }
+        SpreadingChange { extent, phase, place: 0, sharing: Vec::new(), waiting }
+    }
+
+    /// A change for subjects that shared a class. A change of values that comes meanwhile makes it
+    /// one of everything.
+    fn of_sharing(sharing: Vec<SubjectIndex>) -> SpreadingChange {
+        let (extent, phase) = (ChangeExtent::Structure, ChangePhase::Sharing);
+        SpreadingChange { extent, phase, place: 0, sharing, waiting: BinaryHeap::new() }
     }
 
     /// A change that concerns single requests, which are still to be named.
     fn of_requests() -> SpreadingChange {
-        let (extent, waiting) = (ChangeExtent::Values(Vec::new()), BinaryHeap::new());
-        SpreadingChange { extent, phase: ChangePhase::Moves, place: 0, waiting }
+        let (extent, phase) = (ChangeExtent::Values(Vec::new()), ChangePhase::Moves);
+        let (sharing, waiting) = (Vec::new(), BinaryHeap::new());
+        SpreadingChange { extent, phase, place: 0, sharing, waiting }
     }
 
     /// Goes on to the next table; false if there is none.
@@ -102,7 +118,7 @@ impl SpreadingChange {
             ChangePhase::Classes => ChangePhase::Meters,
             ChangePhase::Meters if is_structure => ChangePhase::ClassMeters,
             ChangePhase::Meters if !self.waiting.is_empty() => ChangePhase::Moves,
-            ChangePhase::ClassMeters => ChangePhase::Requests,
+            ChangePhase::ClassMeters | ChangePhase::Sharing => ChangePhase::Requests,
             ChangePhase::Requests => ChangePhase::Moves,
             ChangePhase::Meters | ChangePhase::Moves => return false,
         };
@@ -134,7 +150,7 @@ impl ChangeExtent {
 impl Dispatcher {
     /// Does the next slice of a change of rules.
     pub(super) fn spread_change(&mut self) {
-        let Some(mut change) = self.change.take() else { return };
+        let Some(mut change) = self.change.take().or_else(|| self.unshare()) else { return };
         let mut left = self.change_slice;
         while left > 0 {
             match self.spread_step(&mut change) {
@@ -148,6 +164,17 @@ impl Dispatcher {
             }
         }
         self.change = Some(change);
+    }
+
+    /// The change for those that share a class since the last change of structure, once no class is
+    /// left that was there for requests of the rules before.
+    fn unshare(&mut self) -> Option<SpreadingChange> {
+        if !self.unshares || self.registry.has_unreferenced() {
+            return None;
+        }
+        self.unshares = false;
+        let sharing = self.registry.forget_shared();
+        (!sharing.is_empty()).then(|| SpreadingChange::of_sharing(sharing))
     }
 
     /// Visits waiting requests, by number of arrival, whose classifications were dropped: at once, or
@@ -189,6 +216,12 @@ impl Dispatcher {
                 })
             }
             ChangePhase::ClassMeters => self.meters.forgive_deferred_at(place),
+            ChangePhase::Sharing => {
+                let subject = change.sharing.pop()?;
+                // Another one may be at its place by now, which costs that one a classification.
+                let known = self.registry.subject_at(subject.raw() as usize);
+                Some(known.map_or(1, |subject| 1 + 2 * self.drop_classifications(subject)))
+            }
             ChangePhase::Requests => {
                 let found = self.lanes.waiting_at(place)?;
                 change.waiting.extend(found.map(Reverse));

@@ -44,6 +44,8 @@ pub(crate) struct Registry {
     idle_classes: IdleList<DormantIndex>,
     /// How many classes there ever were.
     classes_made: u64,
+    /// How many active classes have no references.
+    unreferenced: usize,
     /// By rule: its combinations of `per` that have classes, active or dormant, at any target.
     keyed: BTreeMap<Arc<str>, u32>,
     /// Combinations that share the class of their rule, by how many subjects. They do so at every
@@ -300,7 +302,7 @@ impl Registry {
         chain: OptionalIndex<ChainIndex>,
     ) -> Classification {
         self.subjects[index].ways[kind as usize] = CachedWay { class: class.into(), chain };
-        self.classes[class].refs += 1;
+        self.retain_class(class);
         Classification { class, chain }
     }
 
@@ -310,9 +312,7 @@ impl Registry {
         let ways = &mut self.subjects[index].ways;
         let taken = ways.iter_mut().map(|way| std::mem::replace(way, CachedWay::UNKNOWN));
         let taken: Vec<Classification> = taken.filter_map(CachedWay::get).collect();
-        for way in &taken {
-            self.classes[way.class].refs -= 1;
-        }
+        taken.iter().for_each(|way| self.release_class(way.class));
         for combination in self.shared_by.remove(&index).into_iter().flatten() {
             count_out(&mut self.sharing, combination);
         }
@@ -471,10 +471,11 @@ impl Registry {
         }
     }
 
-    /// Lets combinations that share a class have their own again, since all are to be classified.
-    pub(crate) fn forget_shared(&mut self) {
+    /// Lets combinations that share a class have their own again. Returns the subjects that are to be
+    /// classified for that.
+    pub(crate) fn forget_shared(&mut self) -> Vec<SubjectIndex> {
         self.sharing.clear();
-        self.shared_by.clear();
+        std::mem::take(&mut self.shared_by).into_keys().collect()
     }
 
     /// Makes a class active that is not: a dormant one or a new one, or a branch of `parent`.
@@ -502,8 +503,9 @@ impl Registry {
         parent: Option<ClassIndex>,
     ) -> ClassIndex {
         if let Some(parent) = parent {
-            self.classes[parent].refs += 1;
+            self.retain_class(parent);
         }
+        self.unreferenced += 1;
         let parent = parent.map_or(OptionalIndex::NONE, OptionalIndex::from);
         let row = key.branch;
         let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0, parent });
@@ -512,6 +514,24 @@ impl Registry {
         }
         self.by_key.insert(key, index);
         index
+    }
+
+    fn retain_class(&mut self, index: ClassIndex) {
+        let refs = &mut self.classes[index].refs;
+        self.unreferenced -= usize::from(*refs == 0);
+        *refs += 1;
+    }
+
+    fn release_class(&mut self, index: ClassIndex) {
+        let refs = &mut self.classes[index].refs;
+        *refs -= 1;
+        self.unreferenced += usize::from(*refs == 0);
+    }
+
+    /// Whether an active class is there for its requests alone: no subject's next one leads there.
+    #[inline]
+    pub(crate) fn has_unreferenced(&self) -> bool {
+        self.unreferenced > 0
     }
 
     /// Whether an active class has no references.
@@ -525,7 +545,7 @@ impl Registry {
         let RegisteredClass { key, id, parent, .. } = &self.classes[index];
         let (key, id, parent) = (key.clone(), *id, parent.get());
         if let Some(parent) = parent {
-            self.classes[parent].refs -= 1;
+            self.release_class(parent);
         }
         if let Some(Entry::Occupied(mut of)) = key.branch.map(|row| self.branches.entry(row)) {
             of.get_mut().retain(|branch| *branch != index);
@@ -535,6 +555,7 @@ impl Registry {
         }
         self.by_key.remove(&key);
         self.classes.remove(index);
+        self.unreferenced -= 1;
         let dormant = self.dormant.insert(DormantClass { key: key.clone(), id, idle: 0 });
         self.dormant[dormant].idle = self.idle_classes.enter(dormant);
         self.dormant_by_key.insert(key, dormant);
@@ -633,6 +654,8 @@ impl Registry {
             assert_eq!(class.refs, classes[index.raw() as usize], "references on class {index:?}");
             assert!(class.refs > 0 || has_requests(index), "class {index:?} is active and unused");
         }
+        let unreferenced = self.classes.iter().filter(|(_, class)| class.refs == 0).count();
+        assert_eq!(self.unreferenced, unreferenced, "classes without references");
         assert!(self.sharing.keys().all(|key| !self.is_known(key)), "{:?}", self.sharing);
         assert_eq!(self.idle_classes.len(), self.dormant.iter().count());
         let at_rest = self.dormant_by_key.values().all(|index| self.dormant.lives(*index));

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::OpKind;
-use rules::{Limit, Rule, RuleSet};
+use model::{KeyValue, OpKind};
+use rules::{KeyField, Limit, Rule, RuleSet};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -108,4 +108,29 @@ fn a_new_weight_holds_from_the_next_decision_on() {
     let got = w.served(ms(10_100 + 1_000));
     // The round that runs was halved, the ten after it are 4 : 1.
     assert!(got[0].abs_diff(5 + 80) <= 2 && got[0] + got[1] == 110, "{got:?}");
+}
+
+#[test]
+fn a_job_that_shared_a_class_while_those_before_ran_has_its_own_once_they_are_gone() {
+    let one_class = |jobs: &str| {
+        let matcher = format!("jobid={{{jobs}}}").parse().expect("a condition");
+        let (per, max_classes) = (vec![KeyField::Jobid], Some(1));
+        set(vec![Rule { per, max_classes, ..Rule::new("jobs", matcher) }])
+    };
+    for slice in [1, 1_000_000] {
+        let mut w = World::new(target(10, UNIT_NS), one_class("a"));
+        w.sched.set_change_slice(slice);
+        w.client("a", OpKind::Read, 1, 40);
+        w.client("b", OpKind::Read, 1, 40);
+        w.run(ms(10_000));
+        w.sched.set_rules(one_class("b"), w.now);
+        // The class of a still has requests that run.
+        w.run(ms(11_000));
+        w.sched.check_invariants();
+        let busy = w.sched.classes().filter(|class| class.queued + class.running > 0);
+        let busy: Vec<_> = busy.map(|class| (class.rule, class.key)).collect();
+        let own = ("jobs".to_owned(), vec![KeyValue::Jobid(who("b").job)]);
+        assert_eq!(busy.len(), 2, "{busy:?}");
+        assert!(busy.contains(&own), "{busy:?}");
+    }
 }
