@@ -29,6 +29,18 @@ impl Directory {
         valid.then(|| Directory(text.into()))
     }
 
+    /// The text of a file at `path` below an export, by which the directories that hold it are found
+    /// ([`Directory::ancestors`]). No more than [`Directory::DEPTH_MAX`] names of it are compared.
+    pub fn text(export: &str, path: &[u8]) -> Vec<u8> {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut text = export.as_bytes().to_vec();
+        for name in names.take(Directory::DEPTH_MAX) {
+            text.push(b'/');
+            text.extend_from_slice(name);
+        }
+        text
+    }
+
     /// The name of its export.
     pub fn export(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == b'/').unwrap_or(self.0.len());
@@ -103,5 +115,10 @@ mod tests {
         assert!(!of("x/a").holds(&of("x/ab")) && !of("x").holds(&of("xy")));
         let above: Vec<_> = Directory::ancestors(b"x/a/b").collect();
         assert_eq!(above, [&b"x/a/b"[..], b"x/a", b"x"]);
+        assert_eq!(
+            [Directory::text("x", b"/"), Directory::text("x", b"/a//b")],
+            [&b"x"[..], b"x/a/b"]
+        );
+        assert_eq!(Directory::text("x", &b"/a".repeat(100)).len(), 1 + 2 * Directory::DEPTH_MAX);
     }
 }

@@ -78,7 +78,7 @@ struct ReportLoop {
     sessions: Vec<PoolSession>,
     settings: SessionSettings,
     /// What this proxy has of that which rows of entitlements name, and what that was made of: how
-    /// often identities came or went, and the configuration's names.
+    /// often jobs and users came or went, and the configuration's names.
     scopes: Arc<ProxyScopes>,
     scopes_of: (u64, Vec<ScopeName>),
     usage: UsageReporter,

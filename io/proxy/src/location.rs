@@ -102,7 +102,8 @@ impl Export {
         if !gate.wanted().marks {
             return None;
         }
-        gate.with_dispatcher(|d, _| d.mark_of(&self.name, name)).flatten()
+        let path = Directory::text(&self.name, name);
+        gate.with_dispatcher(|d, _| d.mark_of(&path)).flatten()
     }
 
     /// A file's path as the kernel has it: one of several.

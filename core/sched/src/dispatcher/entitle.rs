@@ -7,9 +7,9 @@
 //!                    order of arrival; a reservation: its branch comes or goes
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Directory, JobId, SectionKind, TargetId, Time};
+use model::{Directory, JobId, SectionKind, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope};
 
 use super::Dispatcher;
@@ -36,30 +36,21 @@ impl Dispatcher {
         refused
     }
 
-    /// The mark of a file at `path` below an export, which begins with `/`: the deepest directory
-    /// that a row names and that holds it. O(depth), and no more than [`Directory::DEPTH_MAX`] names
-    /// are compared.
-    pub fn mark_of(&self, export: &str, path: &[u8]) -> Option<Directory> {
-        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        let mut text = export.as_bytes().to_vec();
-        for name in names.take(Directory::DEPTH_MAX) {
-            text.push(b'/');
-            text.extend_from_slice(name);
-        }
-        self.terms.entitlements().mark_of(&text)
+    /// The mark of a file at `path`, an export and the names below it ([`Directory::text`]): the
+    /// deepest directory that a row names and that holds it. O(depth).
+    pub fn mark_of(&self, path: &[u8]) -> Option<Directory> {
+        self.terms.entitlements().mark_of(path)
     }
 
-    /// How often an identity came or went: while it is the same, so are the [`Dispatcher::jobs`] and
-    /// [`Dispatcher::users`].
+    /// How often a job or a user came or went: while it is the same, so are the [`Dispatcher::jobs`]
+    /// and [`Dispatcher::users`].
     pub fn identity_changes(&self) -> u64 {
         self.registry.identity_changes()
     }
 
-    /// The jobs of all subjects, also of some that were released lately, in their order. O(subjects).
+    /// The jobs of all subjects, also of some that were released lately, in their order.
     pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        let mut last = None;
-        let jobs = self.registry.subjects_from(None).map(|(who, _)| &who.job);
-        jobs.filter(move |job| last.replace(*job) != Some(*job))
+        self.registry.jobs()
     }
 
     /// The users of all subjects, also of some that were released lately, in their order.
@@ -86,11 +77,7 @@ impl Dispatcher {
         let RowChanges { moved, valued, weights, decays } = concerned;
         decays.iter().for_each(|key| self.grant_meters_of(key));
         valued.into_iter().for_each(|id| self.set_row_value(id));
-        for class in
-            weights.iter().flat_map(|scope| self.classes_of(scope)).collect::<BTreeSet<_>>()
-        {
-            self.set_terms(class);
-        }
+        self.classes_of(&weights).into_iter().for_each(|class| self.set_terms(class));
         if !moved.is_empty() {
             self.classify_again(&moved);
         }
@@ -108,43 +95,63 @@ impl Dispatcher {
         self.registry.branches(id).into_iter().for_each(|branch| self.set_terms(branch));
     }
 
-    /// The active classes that may have their weight from a row of that scope.
-    fn classes_of(&self, scope: &EntitlementScope) -> Vec<ClassIndex> {
-        if let Some(class) = &scope.class {
-            let targets = self.lanes.targets();
-            let is_rule = class.section == SectionKind::Rule;
-            let find =
-                |target: TargetId| self.registry.find_class(&ClassKey::of_scope(target, class));
-            return targets.filter(|_| is_rule).filter_map(find).collect();
+    /// The active classes that may have their weights from rows of these scopes.
+    fn classes_of(&self, scopes: &[EntitlementScope]) -> BTreeSet<ClassIndex> {
+        if scopes.iter().any(|scope| scope.class.is_none() && scope.job.is_none()) {
+            return self.registry.classes().collect();
         }
-        if scope.job.is_none() {
-            return self.active_classes();
-        }
-        let subjects = self.subjects_of(scope);
-        let ways = subjects.into_iter().flat_map(|subject| self.registry.ways_of(subject));
-        ways.map(|way| self.lanes.owner_of(way.class)).collect()
+        let (of_class, of_job): (Vec<_>, Vec<_>) =
+            scopes.iter().partition(|scope| scope.class.is_some());
+        let rules = of_class.into_iter().filter_map(|scope| scope.class.as_ref());
+        let rules = rules.filter(|class| class.section == SectionKind::Rule);
+        let keys = rules.flat_map(|class| {
+            self.lanes.targets().map(move |target| ClassKey::of_scope(target, class))
+        });
+        let found = keys.filter_map(|key| self.registry.find_class(&key));
+        let subjects = self.subjects_of(of_job).into_iter();
+        let ways = subjects.flat_map(|subject| self.registry.ways_of(subject));
+        found.chain(ways.map(|way| self.lanes.owner_of(way.class))).collect()
     }
 
-    /// The subjects that a row of that scope may concern.
-    fn subjects_of(&self, scope: &EntitlementScope) -> Vec<SubjectIndex> {
-        let known = match (&scope.job, scope.uid) {
-            (Some(job), _) => self.registry.subjects_of_job(job),
-            (None, Some(uid)) => self.registry.subjects_of_user(uid),
-            (None, None) => self.registry.subjects().collect(),
-        };
-        let concerns = |subject: &SubjectIndex| {
-            let (who, mark) = (self.registry.identity(*subject), self.registry.mark(*subject));
-            let target = &self.lanes.params(self.registry.target(*subject)).name;
-            self.terms.entitlements().may_concern(scope, who, mark, target)
-        };
-        known.into_iter().filter(concerns).collect()
+    /// The subjects that rows of any of these scopes may concern: those of each job and user that they
+    /// name are visited once, all if one names neither.
+    fn subjects_of<'a>(
+        &self,
+        scopes: impl IntoIterator<Item = &'a EntitlementScope>,
+    ) -> BTreeSet<SubjectIndex> {
+        let mut places: BTreeMap<_, BTreeSet<(Option<&[u8]>, Option<&str>)>> = BTreeMap::new();
+        for EntitlementScope { job, uid, directory, target, class: _ } in scopes {
+            let of_identity = places.entry((job.as_ref(), *uid)).or_default();
+            of_identity.insert((directory.as_ref().map(Directory::as_bytes), target.as_deref()));
+        }
+        let mut found = BTreeSet::new();
+        for ((job, uid), places) in places {
+            let concerns = |subject: &SubjectIndex| {
+                let target = &*self.lanes.params(self.registry.target(*subject)).name;
+                let mark = self.registry.mark(*subject).into_iter();
+                let above = mark.flat_map(|mark| Directory::ancestors(mark.as_bytes())).map(Some);
+                std::iter::once(None).chain(above).any(|directory| {
+                    places.contains(&(directory, None))
+                        || places.contains(&(directory, Some(target)))
+                })
+            };
+            match (job, uid) {
+                (None, Some(uid)) => {
+                    found.extend(self.registry.subjects_of_user(uid).filter(concerns))
+                }
+                _ => {
+                    let known = self.registry.subjects_by_identity(job, uid);
+                    found.extend(known.map(|(_, subject)| subject).filter(concerns));
+                }
+            }
+        }
+        found
     }
 
     /// Classifies the subjects of some scopes again, with what waits of them.
     fn classify_again(&mut self, scopes: &[EntitlementScope]) {
-        let subjects = scopes.iter().flat_map(|scope| self.subjects_of(scope));
-        let known = |subject: &SubjectIndex| self.registry.ways_of(*subject).next().is_some();
-        let subjects: BTreeSet<SubjectIndex> = subjects.filter(known).collect();
+        let mut subjects = self.subjects_of(scopes);
+        subjects.retain(|subject| self.registry.ways_of(*subject).next().is_some());
         let are_busy = subjects.iter().any(|subject| self.registry.is_busy(*subject));
         for subject in &subjects {
             self.drop_classifications(*subject);

@@ -232,10 +232,9 @@ impl Dispatcher {
     /// given, else O(subjects).
     pub fn subject_details(&self, now: Time, payers: MeterPayers<'_>) -> Vec<SubjectDetail> {
         let now = self.now.max(now);
-        let known = self.registry.subjects_from(payers.job);
-        let of_job = known.take_while(|(who, _)| payers.job.is_none_or(|job| *job == who.job));
-        let of = of_job.filter(|(who, _)| payers.has(who)).flat_map(|(_, places)| places);
-        of.map(|(_, index)| self.detail_of(*index, now)).collect()
+        let known = self.registry.subjects_by_identity(payers.job, None);
+        let of = known.filter(|(who, _)| payers.has(who));
+        of.map(|(_, index)| self.detail_of(index, now)).collect()
     }
 
     /// The limits that requests of `who` in these directories pay, of any kind and at any target,

@@ -12,8 +12,8 @@
 //! up to [`IDLE_MAX`] classes ([`IDLE_SUBJECTS_MAX`] subjects, which have nothing but sums to be
 //! found again). It gives out the indices at which the other owners keep their parts.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -32,9 +32,11 @@ use crate::slab::Slab;
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     subjects: Slab<SubjectIndex, Subject>,
-    by_identity: BTreeMap<Arc<Identity>, Vec<(PathSet, SubjectIndex)>>,
-    by_uid: BTreeMap<u32, Vec<SubjectIndex>>,
-    /// How often an identity came or went.
+    by_identity: BTreeMap<Arc<Identity>, BTreeMap<SubjectPlace, SubjectIndex>>,
+    /// How many identities each job has.
+    by_job: BTreeMap<JobId, u32>,
+    by_uid: BTreeMap<u32, BTreeSet<SubjectIndex>>,
+    /// How often a job or a user came or went.
     identity_changes: u64,
     idle_subjects: IdleList<SubjectIndex>,
     classes: Slab<ClassIndex, RegisteredClass>,
@@ -56,6 +58,9 @@ pub(crate) struct Registry {
     /// Active branches, by the row that reserves for them.
     branches: BTreeMap<EntitlementId, Vec<ClassIndex>>,
 }
+
+/// What tells the subjects of one identity apart: target, files and export.
+pub(crate) type SubjectPlace = (TargetId, FilePlace, Arc<str>);
 
 /// An identity at work in certain directories.
 ///
@@ -157,19 +162,13 @@ impl Registry {
         place: &FilePlace,
         export: &Arc<str>,
     ) -> Option<SubjectIndex> {
-        let of = self.by_identity.get(who).into_iter().flatten();
-        let mut known = of.filter(|(paths, _)| *paths == place.paths).map(|(_, index)| *index);
-        known.find(|index| {
-            let subject = &self.subjects[*index];
-            let same_mark = subject.mark == place.mark;
-            subject.target == target && same_mark && subject.export == *export
-        })
+        let of_identity = self.by_identity.get(who)?;
+        of_identity.get(&(target, place.clone(), export.clone())).copied()
     }
 
     /// Another subject of a job.
     pub(crate) fn subject_of_job(&self, job: &JobId) -> Option<SubjectIndex> {
-        let (who, at) = self.subjects_from(Some(job)).next()?;
-        at.first().filter(|_| who.job == *job).map(|(_, index)| *index)
+        self.subjects_by_identity(Some(job), None).next().map(|(_, index)| index)
     }
 
     /// A new subject without references.
@@ -180,8 +179,8 @@ impl Registry {
         place: FilePlace,
         export: &Arc<str>,
     ) -> SubjectIndex {
-        let FilePlace { paths, mark } = place;
         let who = Arc::new(who.clone());
+        let FilePlace { paths, mark } = place.clone();
         let index = self.subjects.insert(Subject {
             target,
             identity: who.clone(),
@@ -193,10 +192,16 @@ impl Registry {
             ways: [CachedWay::UNKNOWN; OpKind::COUNT],
             idle: 0,
         });
-        self.by_uid.entry(who.uid).or_default().push(index);
-        let of_identity = self.by_identity.entry(who).or_default();
-        self.identity_changes += u64::from(of_identity.is_empty());
-        of_identity.push((paths, index));
+        let of_user = self.by_uid.entry(who.uid).or_default();
+        self.identity_changes += u64::from(of_user.is_empty());
+        of_user.insert(index);
+        let of_identity = self.by_identity.entry(who.clone()).or_default();
+        if of_identity.is_empty() {
+            let identities = self.by_job.entry(who.job.clone()).or_default();
+            self.identity_changes += u64::from(*identities == 0);
+            *identities += 1;
+        }
+        of_identity.insert((target, place, export.clone()), index);
         index
     }
 
@@ -271,20 +276,23 @@ impl Registry {
     pub(crate) fn drop_subject(&mut self, index: SubjectIndex) {
         let subject = &mut self.subjects[index];
         self.idle_subjects.remove(&mut subject.idle);
-        if let Some(of) = self.by_identity.get_mut(&subject.identity) {
-            of.retain(|(_, i)| *i != index);
-            if of.is_empty() {
-                self.identity_changes += 1;
-                self.by_identity.remove(&subject.identity);
-            }
-        }
-        if let Some(of) = self.by_uid.get_mut(&subject.identity.uid) {
-            of.retain(|i| *i != index);
-            if of.is_empty() {
-                self.by_uid.remove(&subject.identity.uid);
-            }
-        }
+        let (who, mark) = (subject.identity.clone(), subject.mark.clone());
+        let files = FilePlace { paths: subject.paths, mark };
+        let place = (subject.target, files, subject.export.clone());
         self.subjects.remove(index);
+        let of_user = self.by_uid.get_mut(&who.uid).expect("it has this subject");
+        of_user.remove(&index);
+        if of_user.is_empty() {
+            self.by_uid.remove(&who.uid);
+            self.identity_changes += 1;
+        }
+        let of_identity = self.by_identity.get_mut(&who).expect("it has this subject");
+        of_identity.remove(&place);
+        if of_identity.is_empty() {
+            self.by_identity.remove(&who);
+            count_out(&mut self.by_job, who.job.clone());
+            self.identity_changes += u64::from(!self.by_job.contains_key(&who.job));
+        }
     }
 
     /// Class and meters of a subject's requests of one kind, if the rules were matched.
@@ -352,12 +360,17 @@ impl Registry {
         self.subjects[index].target
     }
 
+    /// The jobs of all subjects.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
+        self.by_job.keys()
+    }
+
     /// The users of all subjects.
     pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         self.by_uid.keys().copied()
     }
 
-    /// How often an identity came or went.
+    /// How often a job or a user came or went.
     pub(crate) fn identity_changes(&self) -> u64 {
         self.identity_changes
     }
@@ -388,33 +401,33 @@ impl Registry {
         self.subjects.span()
     }
 
-    /// The subjects in the order of identities, from the first of a job on: identities begin with
-    /// their job.
-    pub(crate) fn subjects_from(
+    /// The subjects in the order of identities, which begin with job and user: all, or those of a job,
+    /// or of one user of it.
+    pub(crate) fn subjects_by_identity(
         &self,
         job: Option<&JobId>,
-    ) -> impl Iterator<Item = (&Identity, &[(PathSet, SubjectIndex)])> {
+        uid: Option<u32>,
+    ) -> impl Iterator<Item = (&Identity, SubjectIndex)> {
         let first = job.map(|job| Identity {
             job: job.clone(),
-            uid: 0,
+            uid: uid.unwrap_or(0),
             gid: 0,
             projid: None,
             nid: Nid::least(),
         });
         let from = first.as_ref().map_or(Bound::Unbounded, Bound::Included);
         let known = self.by_identity.range::<Identity, _>((from, Bound::Unbounded));
-        known.map(|(who, places)| (&**who, &**places))
-    }
-
-    /// The subjects of a job.
-    pub(crate) fn subjects_of_job(&self, job: &JobId) -> Vec<SubjectIndex> {
-        let of_job = self.subjects_from(Some(job)).take_while(|(who, _)| who.job == *job);
-        of_job.flat_map(|(_, places)| places).map(|(_, index)| *index).collect()
+        let known = known.take_while(move |(who, _)| {
+            first
+                .as_ref()
+                .is_none_or(|first| who.job == first.job && (uid.is_none() || who.uid == first.uid))
+        });
+        known.flat_map(|(who, places)| places.values().map(|index| (&**who, *index)))
     }
 
     /// The subjects of a user.
-    pub(crate) fn subjects_of_user(&self, uid: u32) -> Vec<SubjectIndex> {
-        self.by_uid.get(&uid).cloned().unwrap_or_default()
+    pub(crate) fn subjects_of_user(&self, uid: u32) -> impl Iterator<Item = SubjectIndex> {
+        self.by_uid.get(&uid).into_iter().flatten().copied()
     }
 
     // ---- classes ----

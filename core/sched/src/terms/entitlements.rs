@@ -282,20 +282,6 @@ impl Entitlements {
         !self.directories.is_empty()
     }
 
-    /// Whether requests of a subject may be concerned by rows of a scope.
-    pub(crate) fn may_concern(
-        &self,
-        scope: &EntitlementScope,
-        who: &Identity,
-        mark: Option<&Directory>,
-        target: &str,
-    ) -> bool {
-        scope.job.as_ref().is_none_or(|job| *job == who.job)
-            && scope.uid.is_none_or(|uid| uid == who.uid)
-            && scope.target.as_deref().is_none_or(|of| of == target)
-            && is_in(mark, scope)
-    }
-
     // ---- the index ----
 
     fn index_of(&mut self, scope: &EntitlementScope) -> &mut Vec<EntitlementId> {

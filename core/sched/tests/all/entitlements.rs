@@ -198,8 +198,12 @@ fn a_row_of_a_directory_is_for_what_is_below_it() {
     put(&mut world, 1, limited_to(in_directory(outer), 40));
     put(&mut world, 2, limited_to(in_directory(inner), 10));
     for (client, job, path) in [(0, "a", "/a/b/f"), (1, "b", "/a/bc"), (2, "c", "/ab")] {
-        let mark = world.sched.mark_of("x", path.as_bytes());
-        assert_eq!(world.sched.mark_of("y", path.as_bytes()), None, "another export");
+        let mark = world.sched.mark_of(&Directory::text("x", path.as_bytes()));
+        assert_eq!(
+            world.sched.mark_of(&Directory::text("y", path.as_bytes())),
+            None,
+            "another export"
+        );
         let place = FilePlace { paths: PathSet::default(), mark };
         world.clients[client].subject = world.sched.subject(T, &who(job), place);
     }
@@ -211,7 +215,7 @@ fn a_row_of_a_directory_is_for_what_is_below_it() {
     // A file that was marked with a directory is still below those above it when that is not named
     // any more.
     take_away(&mut world, 2);
-    assert_eq!(world.sched.mark_of("x", b"/a/b/f"), Directory::new(b"x/a"));
+    assert_eq!(world.sched.mark_of(b"x/a/b/f"), Directory::new(b"x/a"));
     let served = world.served(ms(21_000));
     assert!(served[0] > 100 && near(served[0] + served[1], 400), "{served:?}");
     take_away(&mut world, 1);
@@ -342,12 +346,76 @@ fn jobs_and_users_are_named_once_and_counted_when_they_come_and_go() {
     for (job, uid) in [("b", 5), ("a", 5), ("b", 6)] {
         sched.subject(T, &model::Identity { uid, ..who(job) }, PathSet::default());
     }
-    let known = (vec!["a".into(), "b".into()], vec![5, 6], before + 3);
+    let known = (vec!["a".into(), "b".into()], vec![5, 6], before + 4);
     assert_eq!(names(&sched), known);
-    // In other directories it is a subject of its own, but nobody who was not there.
-    let subject = sched.subject(T, &model::Identity { uid: 5, ..who("a") }, PathSet(1));
-    sched.release_subject(subject);
+    // In other directories, or with both known, it is a subject of its own, but nobody who was not
+    // there.
+    for (uid, paths) in [(5, 1), (6, 0)] {
+        let who = model::Identity { uid, ..who("a") };
+        let subject = sched.subject(T, &who, PathSet(paths));
+        sched.release_subject(subject);
+    }
     assert_eq!(names(&sched), known, "and it is kept while it is idle");
+    let last = sched.subject(T, &model::Identity { uid: 6, ..who("c") }, PathSet::default());
+    sched.release_subject(last);
+    let changes = sched.identity_changes();
+    // As many idle ones as are kept, of a job and a user that are there.
+    for paths in 0..1_024 {
+        let subject = sched.subject(T, &model::Identity { uid: 6, ..who("b") }, PathSet(paths + 1));
+        sched.release_subject(subject);
+    }
+    assert_eq!(names(&sched), (known.0, known.1, changes + 1), "one job is forgotten");
+}
+
+#[test]
+fn rows_of_one_message_concern_each_what_it_names() {
+    let targets = ["t", "u"].map(model_target);
+    let mut sched = Dispatcher::new(targets, rules(vec![], vec![]));
+    let any = EntitlementScope::default;
+    let at = |target: &str, scope| EntitlementScope { target: Some(target.into()), ..scope };
+    let of = |uid, scope| EntitlementScope { uid: Some(uid), ..scope };
+    let scopes = [
+        in_directory("x/a/b"),
+        at("t", in_directory("x/a")),
+        at("u", any()),
+        of(5, any()),
+        of(6, of_job("a")),
+        of(6, in_directory("x/a/b")),
+        in_directory("x/c"),
+        of_job("b"),
+    ];
+    let subjects = [
+        (0, "a", 5, "x/a/b", vec![0, 1, 3]),
+        (1, "a", 6, "x/a/b", vec![0, 2, 4, 5]),
+        (0, "a", 7, "x/a", vec![1]),
+        (1, "b", 7, "x/ab", vec![2, 7]),
+        (0, "c", 6, "x", vec![]),
+    ];
+    let ids = subjects.clone().map(|(target, job, uid, mark, _)| {
+        let place = FilePlace { mark: Directory::new(mark.as_bytes()), ..FilePlace::default() };
+        let subject =
+            sched.subject(TargetId::new(target), &model::Identity { uid, ..who(job) }, place);
+        queue(&mut sched, subject, 0, ms(0));
+        subject
+    });
+    let mut check = |rows: Vec<_>, wanted: &dyn Fn(usize) -> Vec<u64>| {
+        sched.set_entitlements(rows, ms(0), ms(0));
+        // Those that it concerns have classes again.
+        ids.iter().for_each(|subject| queue(&mut sched, *subject, 0, ms(0)));
+        sched.check_invariants();
+        for detail in sched.subject_details(ms(0), Default::default()) {
+            let nth = ids.iter().position(|id| *id == detail.id).expect("one of these");
+            let mut of: Vec<u64> =
+                detail.meters.iter().map(|meter| meter.scope.name.parse().unwrap()).collect();
+            of.sort_unstable();
+            assert_eq!(of, wanted(nth), "subject {nth}");
+        }
+    };
+    let row = |nth: usize| limited_to(scopes[nth].clone(), 1_000_000);
+    let rows = (0..scopes.len()).map(|nth| (EntitlementId(nth as u64), Some(row(nth))));
+    check(rows.collect(), &|nth| subjects[nth].4.clone());
+    let none = (0..scopes.len()).map(|nth| (EntitlementId(nth as u64), None));
+    check(none.collect(), &|_| vec![]);
 }
 
 /// The sequence of dispatches of a class that is reserved for, by its rule or by a row for all of
