@@ -4,6 +4,7 @@
 //! request that is in flight keeps the one it began with.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -89,15 +90,31 @@ pub(crate) struct ProxyUser {
     pub(crate) identity: Identity,
     /// The name that the client gave; empty if it gave none.
     pub(crate) uname: Box<str>,
-    /// Interned subjects, one for each location met; held until the last fid goes.
-    subjects: Mutex<BTreeMap<Location, SubjectId>>,
+    /// Held until the last fid goes.
+    subjects: Mutex<UserSubjects>,
     /// Its number in the trace that is being recorded; 0 before its first request.
     pub(crate) traced: AtomicU32,
 }
 
-/// The most subjects of one user that are kept apart by project.
+/// The interned subjects of one user, one for each location met.
+#[derive(Default)]
+struct UserSubjects {
+    known: BTreeMap<Location, SubjectId>,
+    /// How many have a project and no mark, and how many have a mark.
+    projects: usize,
+    marks: usize,
+}
+
+/// A bound that is reached with a subject.
+#[derive(Debug, PartialEq, Eq)]
+enum FullSubjects {
+    Projects,
+    Marks,
+}
+
+/// The most subjects of one user that are kept apart by project and have no mark.
 const PROJECTS_MAX: usize = 4096;
-/// The most subjects of one user that are kept apart by mark. Those of directories that no
+/// The most subjects of one user that have a mark, in whatever project. Those of directories that no
 /// entitlement names any more count, too, as long as the user is attached.
 const MARKS_MAX: usize = 8192;
 /// The most bytes of a user's name that are kept, to be shown.
@@ -208,24 +225,21 @@ impl ProxyUser {
         Holder { peer: self.identity.nid.clone(), uid: Some(self.identity.uid) }
     }
 
-    /// Returns the subject of this user's requests on a file at `location`. For a user with more
-    /// than [`PROJECTS_MAX`] projects or [`MARKS_MAX`] marks, further ones are not known.
-    pub(crate) fn subject(&self, mut location: Location) -> SubjectId {
+    /// Returns the subject of this user's requests on a file at `location`. For a user with
+    /// [`MARKS_MAX`] subjects that have a mark, further marks are not known; nor are further projects
+    /// beyond [`PROJECTS_MAX`].
+    pub(crate) fn subject(&self, location: Location) -> SubjectId {
         let mut subjects = self.subjects.lock().expect("not poisoned");
-        if let Some(subject) = subjects.get(&location) {
-            return *subject;
-        }
-        if subjects.len() >= PROJECTS_MAX {
-            location.project = None;
-        }
-        if subjects.len() >= MARKS_MAX {
-            location.place.mark = None;
-        }
-        *subjects.entry(location).or_insert_with_key(|location| {
+        let (subject, full) = subjects.find(location, |location| {
             let who = Identity { projid: location.project, ..self.identity.clone() };
             let (target, place) = (&self.export.target, location.place.clone());
             target.gate.intern(target.id, &who, place, &self.export.name)
-        })
+        });
+        if let Some(full) = full {
+            let (uid, export) = (self.identity.uid, &*self.export.name);
+            tracing::warn!(uid, export, ?full, "further places of a user are not told apart");
+        }
+        subject
     }
 
     /// The subject for a file that was just walked to or opened, by `name` if that is known; asks
@@ -241,9 +255,90 @@ impl ProxyUser {
     }
 }
 
+impl UserSubjects {
+    /// The subject of a location, or of as much of it as there is room for; and the bound that is
+    /// reached with it, if one is.
+    fn find(
+        &mut self,
+        mut location: Location,
+        intern: impl FnOnce(&Location) -> SubjectId,
+    ) -> (SubjectId, Option<FullSubjects>) {
+        if let Some(subject) = self.known.get(&location) {
+            return (*subject, None);
+        }
+        if self.marks >= MARKS_MAX {
+            location.place.mark = None;
+        }
+        if self.projects >= PROJECTS_MAX && location.place.mark.is_none() {
+            location.project = None;
+        }
+        let (count, most, full) = match (&location.place.mark, location.project) {
+            (Some(_), _) => (&mut self.marks, MARKS_MAX, FullSubjects::Marks),
+            (None, Some(_)) => (&mut self.projects, PROJECTS_MAX, FullSubjects::Projects),
+            (None, None) => (&mut 0, usize::MAX, FullSubjects::Projects),
+        };
+        match self.known.entry(location) {
+            Entry::Occupied(known) => (*known.get(), None),
+            Entry::Vacant(new) => {
+                *count += 1;
+                let full = (*count == most).then_some(full);
+                let subject = intern(new.key());
+                (*new.insert(subject), full)
+            }
+        }
+    }
+}
+
 impl Drop for ProxyUser {
     fn drop(&mut self) {
         let subjects = std::mem::take(self.subjects.get_mut().expect("not poisoned"));
-        self.export.target.gate.release(subjects.into_values());
+        self.export.target.gate.release(subjects.known.into_values());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Directory, FilePlace};
+
+    use super::*;
+
+    /// Finds subjects whose numbers are those of their locations; returns the full bounds.
+    fn find_all(
+        subjects: &mut UserSubjects,
+        locations: impl Iterator<Item = Location>,
+    ) -> Vec<FullSubjects> {
+        let mut last = subjects.known.len() as u64;
+        let full = locations.filter_map(|location| {
+            let intern = |_: &Location| {
+                last += 1;
+                SubjectId::from_bits(last)
+            };
+            subjects.find(location, intern).1
+        });
+        full.collect()
+    }
+
+    fn marked(nth: usize) -> Location {
+        let mark = Directory::new(format!("x/{nth}").as_bytes());
+        Location { place: FilePlace { mark, ..FilePlace::default() }, project: None }
+    }
+
+    fn in_project(nth: usize) -> Location {
+        Location { project: Some(nth as u32), ..Location::default() }
+    }
+
+    #[test]
+    fn marks_take_no_room_of_projects_and_each_full_bound_is_noted_once() {
+        let mut subjects = UserSubjects::default();
+        let marks = (0..2 * MARKS_MAX).map(marked);
+        assert_eq!(find_all(&mut subjects, marks), [FullSubjects::Marks]);
+        let projects = (0..2 * PROJECTS_MAX).map(in_project);
+        assert_eq!(find_all(&mut subjects, projects), [FullSubjects::Projects]);
+        assert!(subjects.known.contains_key(&in_project(PROJECTS_MAX - 1)));
+        assert!(!subjects.known.contains_key(&in_project(PROJECTS_MAX)));
+        // And the one of those without a place of their own.
+        assert_eq!(subjects.known.len(), MARKS_MAX + PROJECTS_MAX + 1);
+        let again = (0..MARKS_MAX).map(marked).chain((0..PROJECTS_MAX).map(in_project));
+        assert_eq!(find_all(&mut subjects, again), []);
     }
 }

@@ -42,6 +42,9 @@ const LARGE: Bytes = Bytes::kib(64);
 /// have gone first: they are done before the leader checks the sockets again.
 const AT_ONCE: usize = 16;
 
+/// How many subjects are given back under one lock. Each may drop what is known of an idle one.
+const RELEASED_AT_ONCE: usize = 64;
+
 /// Time in which no client fails over to another proxy. The leader checks the sockets more often.
 const PROMPT: Nanos = Nanos::from_secs(1);
 
@@ -448,10 +451,17 @@ impl Gate {
         subject.unwrap_or(SubjectId::from_bits(0))
     }
 
+    /// Gives subjects back, a few at a time: requests of others go between.
     pub(crate) fn release(&self, subjects: impl Iterator<Item = SubjectId>) {
-        self.with_dispatcher(|dispatcher, _| {
-            subjects.for_each(|subject| dispatcher.release_subject(subject));
-        });
+        let mut rest = subjects.peekable();
+        while rest.peek().is_some() {
+            let portion = rest.by_ref().take(RELEASED_AT_ONCE);
+            let released =
+                self.with_dispatcher(|d, _| portion.for_each(|subject| d.release_subject(subject)));
+            if released.is_none() {
+                return;
+            }
+        }
     }
 
     /// Enqueues operations, in their order; `each` gets the number of each one.
