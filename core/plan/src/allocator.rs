@@ -12,14 +12,15 @@
 //! What is unknown is assumed to be in use. A proxy that registers first reports what it holds.
 //! While an expected proxy has not reported that, no share is raised.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Nanos, Rate, Scope, ScopeUsage, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
 use rules::{Entitlement, EntitlementId, RuleSet};
 
 use crate::activity::ParentActivity;
 use crate::messages::{Assignment, Holdings, ShareReport};
-use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
+use crate::proxies::{Liveness, ProxyEntry, ProxySnapshot, ProxyTable};
 use crate::rows::{ChangedRow, RowTable};
 use crate::shares::{ShareBounds, ShareTable};
 use crate::total_service::TotalService;
@@ -44,6 +45,18 @@ pub struct AllocatorSettings {
     pub scopes_max: usize,
 }
 
+/// How far rows of entitlements have come to the proxies, and what others may still give out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowsState {
+    /// How many reachable proxies have such a row to get, or to lose, and have not acknowledged it.
+    /// A proxy that has not yet reported what it has counts.
+    pub unacknowledged: u32,
+    /// The names of unreachable proxies, which count with what they may still give out.
+    pub unreachable: Vec<Arc<str>>,
+    /// The part of the target's slots that unreachable proxies may still be using in sum.
+    pub given_out: Share,
+}
+
 /// Divides limits, reservations and weights over the proxies of one target.
 #[derive(Debug)]
 pub struct ShareAllocator {
@@ -54,6 +67,8 @@ pub struct ShareAllocator {
     proxies: ProxyTable,
     shares: ShareTable,
     rows: RowTable,
+    /// Rows that were used since they were taken last: some of `rows`.
+    used_rows: BTreeSet<EntitlementId>,
     metadata: TotalService,
     parents: ParentActivity,
     /// When shares may be divided next.
@@ -104,6 +119,7 @@ impl ShareAllocator {
             proxies,
             shares: ShareTable::default(),
             rows: RowTable::default(),
+            used_rows: BTreeSet::new(),
             metadata: TotalService::default(),
             parents,
             next_division: now,
@@ -204,6 +220,13 @@ impl ShareAllocator {
         self.divide();
     }
 
+    /// Takes the rows that a proxy reported as used since the last call, in order. Rows that are over
+    /// by then are left out.
+    pub fn take_used_rows(&mut self) -> Vec<EntitlementId> {
+        let used = std::mem::take(&mut self.used_rows);
+        used.into_iter().filter(|id| self.rows.contains(*id)).collect()
+    }
+
     /// The next assignment to be sent; poll until there is none.
     pub fn poll_assignment(&mut self, now: Time) -> Option<Assignment> {
         self.advance(now);
@@ -255,6 +278,22 @@ impl ShareAllocator {
     /// The proxies, in the order of their numbers.
     pub fn proxies(&self) -> impl Iterator<Item = ProxySnapshot> {
         self.proxies.reports()
+    }
+
+    /// How far these rows have come to the proxies, as of the last call. O(rows × proxies).
+    pub fn rows_state(&self, rows: &[EntitlementId]) -> RowsState {
+        let mut state = RowsState::default();
+        for (id, member) in self.proxies.iter() {
+            if member.liveness == Liveness::Unreachable {
+                state.unreachable.push(member.name.clone());
+                state.given_out = state.given_out.plus(self.slots_in_use(id));
+            } else if member.must_report()
+                || self.rows.are_unacknowledged(rows, &member.rows, &member.scopes)
+            {
+                state.unacknowledged += 1;
+            }
+        }
+        state
     }
 
     /// How many scopes are listed: those in use, and some that were.
@@ -326,7 +365,15 @@ impl ShareAllocator {
         self.shares.raise_waiting(&freed, &mut self.proxies, may_raise);
     }
 
+    /// The most of the target's slots that a proxy may be using.
+    fn slots_in_use(&self, _id: u32) -> Share {
+        Share::WHOLE
+    }
+
     fn record_usage(&mut self, id: u32, uses: &[(Scope, ScopeUsage)]) {
+        let of_rows = uses.iter().filter(|(scope, _)| scope.section == SectionKind::Entitlement);
+        let rows = of_rows.filter_map(|(scope, _)| scope.name.parse().ok().map(EntitlementId));
+        self.used_rows.extend(rows.filter(|row| self.rows.contains(*row)));
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let idle = self.settings.idle;
         self.shares.record_usage(id, uses, &mut self.proxies, bounds, idle, self.now);

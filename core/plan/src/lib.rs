@@ -34,7 +34,7 @@ mod split;
 mod total_service;
 mod unreported;
 
-pub use allocator::{AllocatorSettings, ShareAllocator};
+pub use allocator::{AllocatorSettings, RowsState, ShareAllocator};
 pub use controller_session::{ControllerSession, LeaseExpiry, SessionSettings};
 pub use decay::{DecayAccounts, DecayEvent, DecayLevel, DecayStatus, UsageMinute};
 pub use epochs::{EpochCheck, ProxyEpochs};

@@ -144,6 +144,23 @@ impl RowTable {
         changed.before.as_ref().into_iter().chain(after).any(|scope| scopes.has(scope))
     }
 
+    /// Whether there is a row of that number.
+    pub(crate) fn contains(&self, id: EntitlementId) -> bool {
+        self.rows.contains_key(&id)
+    }
+
+    /// Whether a proxy of these scopes has not acknowledged what it is to get of some rows: that they
+    /// are in force, or that they are over.
+    pub(crate) fn are_unacknowledged(
+        &self,
+        ids: &[EntitlementId],
+        of: &UnacknowledgedRows,
+        scopes: &ProxyScopes,
+    ) -> bool {
+        let is_own = |id| self.rows.get(id).is_none_or(|planned| scopes.has(planned.row.scope()));
+        ids.iter().any(|id| of.changed.contains_key(id) || (of.all.is_some() && is_own(id)))
+    }
+
     /// The rows that a proxy may get or lose by a change of its scopes; `None`: any.
     pub(crate) fn between(
         &self,

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::fleet::{Chance, Fleet};
 use crate::props::{calm, seeds, trouble};
-use model::{Directory, JobId, KeyValue, KindSet, Nanos, Rate, Scope, Time};
+use model::{Directory, JobId, KeyValue, KindSet, Nanos, Rate, Scope, Share, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
-use sluice_plan::{ProxyScopes, ScopeName};
+use sluice_plan::{ProxyScopes, RowsState, ScopeName};
 
 fn job(chance: &mut Chance) -> JobId {
     JobId::new(&format!("dd.{}", chance.below(5))).unwrap()
@@ -249,6 +249,46 @@ fn a_row_is_sent_to_no_proxy_without_its_job() {
     fleet.set_rows(vec![(EntitlementId(1), None)]);
     fleet.run(20, |_| {});
     assert_eq!(revisions(&fleet), [before[0] + 6, before[1]]);
+}
+
+#[test]
+fn the_state_of_a_row_says_how_many_proxies_have_yet_to_acknowledge_it() {
+    let mut fleet = Fleet::new(3, 5);
+    fleet.nodes[0].scopes = with_jobs(&["dd.1"]).into();
+    fleet.nodes[1].scopes = with_jobs(&["dd.2"]).into();
+    fleet.nodes[2].scopes = with_jobs(&["dd.1", "dd.2"]).into();
+    fleet.secs(20);
+    let state = |fleet: &Fleet| fleet.controller.as_ref().unwrap().rows_state(&[EntitlementId(1)]);
+    assert_eq!(state(&fleet), RowsState::default());
+    let row = Some(lasting("dd.1", 1));
+    fleet.set_rows(vec![(EntitlementId(1), row)]);
+    assert_eq!(state(&fleet), RowsState { unacknowledged: 2, ..RowsState::default() });
+    fleet.run(20, |_| {});
+    assert_eq!(state(&fleet), RowsState::default());
+    fleet.nodes[2].deaf = true;
+    fleet.set_rows(vec![(EntitlementId(1), None)]);
+    fleet.run(20, |_| {});
+    assert_eq!(state(&fleet), RowsState { unacknowledged: 1, ..RowsState::default() });
+    fleet.secs(7);
+    let unreachable = vec!["proxy2".into()];
+    assert_eq!(
+        state(&fleet),
+        RowsState { unacknowledged: 0, unreachable, given_out: Share::WHOLE }
+    );
+}
+
+#[test]
+fn rows_that_a_proxy_reports_as_used_are_taken_once() {
+    let mut fleet = Fleet::new(2, 5);
+    fleet.secs(20);
+    fleet.set_rows(vec![(EntitlementId(7), Some(lasting("dd.1", 1)))]);
+    for row in [7, 8] {
+        fleet.nodes[0].demand.insert(Scope::entitlement(row), Share::ratio(1, 4));
+    }
+    fleet.secs(1);
+    let mut used = || fleet.controller.as_mut().unwrap().take_used_rows();
+    assert_eq!(used(), [EntitlementId(7)], "there is no row 8");
+    assert_eq!(used(), []);
 }
 
 /// How long a report may travel here: 5 s by the weather, and a second.
