@@ -9,9 +9,12 @@ use model::{
     Time,
 };
 
+use rules::EntitlementId;
+
 use super::Dispatcher;
 use crate::index::{ClassIndex, DormantIndex, MeterIndex};
 use crate::keys::ClassKey;
+use crate::lanes::ReservationUse;
 
 impl Dispatcher {
     /// Applies what a controller grants this proxy of a pool: at once, also for waiting requests and
@@ -66,13 +69,23 @@ impl Dispatcher {
         self.finish_call();
     }
 
-    /// Takes the classes of a target that were served since the last call, or have requests.
-    /// O(classes). Poll afterwards.
+    /// Takes the classes of a target that were served since the last call, or have requests, and
+    /// the rows that reserve for some of these. O(classes). Poll afterwards.
     pub fn take_class_usage(&mut self, target: TargetId, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
-        let mut uses = Vec::new();
+        let span = self.lanes.begin_taking_usage(target, self.now);
+        let (mut uses, mut rows) = (Vec::new(), BTreeMap::new());
         for class in self.active_classes() {
-            if self.lanes.target_of(class) != target || self.registry.parent(class).is_some() {
+            if self.lanes.target_of(class) != target {
+                continue;
+            }
+            if let Some(row) = self.registry.key(class).branch {
+                let used = self.lanes.take_reservation_use(class);
+                let (queued, running, _) = self.lanes.own_load_of(class);
+                if used != ReservationUse::default() || queued > 0 || running > 0 {
+                    let (units, waiting) = rows.entry(row).or_insert((0, false));
+                    (*units, *waiting) = (*units + used.units, *waiting || queued > 0);
+                }
                 continue;
             }
             let was_served = self.observation.take_class_usage(class);
@@ -81,6 +94,11 @@ impl Dispatcher {
                 let usage = ScopeUsage { used: None, waiting: queued > 0 };
                 uses.push((self.registry.key(class).scope(), usage));
             }
+        }
+        for (row, (units, waiting)) in rows {
+            let rate = self.terms.reserved_rate_of(row);
+            let used = rate.map(|rate| part_used(units, rate, span));
+            uses.push((Scope::entitlement(row.0), ScopeUsage { used, waiting }));
         }
         self.finish_call();
         uses.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -124,6 +142,9 @@ impl Dispatcher {
     }
 
     fn grant_class_of(&mut self, target: TargetId, scope: &Scope) {
+        if scope.section == SectionKind::Entitlement {
+            return self.grant_branches_of(target, scope);
+        }
         if scope.section != SectionKind::Rule {
             return;
         }
@@ -135,9 +156,21 @@ impl Dispatcher {
         }
     }
 
+    /// Gives the branches of a row their share of what it reserves. Dormant ones have it when they
+    /// become active.
+    fn grant_branches_of(&mut self, target: TargetId, scope: &Scope) {
+        let Ok(row) = scope.name.parse().map(EntitlementId) else { return };
+        for branch in self.registry.branches(row) {
+            if self.lanes.target_of(branch) == target {
+                let part = self.terms.part_of_reservation(self.registry.key(branch));
+                self.lanes.set_reserved_part(branch, part, self.now);
+            }
+        }
+    }
+
     fn grant_dormant(&mut self, index: DormantIndex) {
         let key = self.registry.dormant_key(index);
-        let (part, _) = self.terms.part_of_class(key);
+        let part = self.terms.part_of_reservation(key);
         self.lanes.set_part_of_dormant(index, key.target, part, self.now);
     }
 
@@ -156,8 +189,10 @@ impl Dispatcher {
     }
 
     fn grant_class(&mut self, class: ClassIndex) {
-        let (part, proxies) = self.terms.part_of_class(self.registry.key(class));
-        self.lanes.set_part(class, part, proxies, self.now);
+        let key = self.registry.key(class);
+        let (part, proxies) = self.terms.part_of_class(key);
+        let reserved_part = self.terms.part_of_reservation(key);
+        self.lanes.set_part(class, part, proxies, reserved_part, self.now);
     }
 }
 

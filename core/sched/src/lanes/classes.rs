@@ -71,16 +71,27 @@ impl Lanes {
         }
     }
 
-    /// Changes the share of the weight and the reservation of a class.
-    pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
-        let clock = self.of_class(class).reservation_clock.at(now);
-        let is_branch = self.owner_of(class) != class;
+    /// Changes the shares of the weight and of the reservation of a class or a branch.
+    pub(crate) fn set_part(
+        &mut self,
+        class: ClassIndex,
+        part: Share,
+        proxies: u32,
+        reserved_part: Share,
+        now: Time,
+    ) {
         let own = &mut self.classes[class];
         own.set_weight(own.weight, part, proxies);
-        if let Some(reservation) = own.reservation.as_mut().filter(|_| !is_branch) {
+        self.bound_lag(class);
+        self.set_reserved_part(class, reserved_part, now);
+    }
+
+    /// Changes the share of the reservation of a class or a branch, if it has one.
+    pub(crate) fn set_reserved_part(&mut self, class: ClassIndex, part: Share, now: Time) {
+        let clock = self.of_class(class).reservation_clock.at(now);
+        if let Some(reservation) = &mut self.classes[class].reservation {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
-        self.bound_lag(class);
         self.refresh_reserves(class, now);
     }
 

@@ -178,6 +178,16 @@ impl Costs {
         }
     }
 
+    /// The device's time for a charge of the device lane, in ns: where bytes are charged, that of the
+    /// largest measured read.
+    pub(crate) fn device_time(&self, charge: u64) -> u64 {
+        let (bytes, time) = self.device.read.points[self.device.read.points.len() - 1];
+        match self.mode {
+            CostMode::Calibrated => charge,
+            CostMode::Bytes => slope(charge, time, bytes.max(1)),
+        }
+    }
+
     /// How much longer a request takes from the device alone than the smallest read, in ns.
     pub(crate) fn beyond_smallest(&self, kind: OpKind, amount: Amount) -> u64 {
         let smallest = self.device.read.points[0].1;

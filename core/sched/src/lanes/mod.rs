@@ -45,7 +45,7 @@ pub(crate) use class::ClassTerms;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub(crate) use lane::{DEVICE, LANES};
 pub(crate) use request::{NewHead, NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
-pub(crate) use reservation::ReservationTerms;
+pub(crate) use reservation::{ReservationTerms, ReservationUse};
 pub use slots::slots_needed;
 
 use class::{ClassQueue, DormantLanes, LaneClass, NO_SIZE, Requests};
@@ -116,6 +116,8 @@ struct TargetLanes {
     single_request: OptionalIndex<RequestIndex>,
     slot_controller: Option<SlotController>,
     observed: Observed,
+    /// When the usage of its classes was taken last.
+    usage_taken: Time,
     params: TargetParams,
 }
 
@@ -129,6 +131,7 @@ impl TargetLanes {
             single_request: OptionalIndex::NONE,
             slot_controller: SlotController::of(&params),
             observed: Observed::default(),
+            usage_taken: Time::ZERO,
             params,
         };
         new.set_unit();
@@ -346,6 +349,12 @@ impl Lanes {
         known.slot_controller = SlotController::of(&params);
         known.observed = Observed::default();
         known.params = params;
+    }
+
+    /// The time since the usage of a target's classes was taken last; now it is.
+    pub(crate) fn begin_taking_usage(&mut self, target: TargetId, now: Time) -> Nanos {
+        let taken = &mut self.targets[target].usage_taken;
+        now.since(std::mem::replace(taken, now))
     }
 
     /// Sets the number of device slots of each target that are reserved for reservations.

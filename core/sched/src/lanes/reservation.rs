@@ -21,7 +21,7 @@
 use model::{Amount, Nanos, Rate, Share, TargetId, Time};
 
 use super::class::NO_SIZE;
-use super::lane::LANES;
+use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest};
 use super::{Lanes, TargetLanes};
 use crate::index::{ClassIndex, RequestIndex, TableIndex as _};
@@ -37,6 +37,16 @@ pub(super) struct Reservation {
     /// weight.
     account: Option<Pacer>,
     account_part: Share,
+    used: ReservationUse,
+}
+
+/// What went by a reservation since it was taken last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReservationUse {
+    /// Units of its rate.
+    pub(crate) units: u64,
+    /// What that cost the device, in its time; with what went by the account.
+    pub(crate) device_ns: u64,
 }
 
 /// The terms of a reservation, from the rules and a controller.
@@ -61,7 +71,8 @@ impl Reservation {
     /// A reservation with nothing owed.
     pub(super) fn new(terms: ReservationTerms) -> Reservation {
         let rate = Pacer::new(terms.rate, terms.part);
-        Reservation { rate, account: terms.account(), account_part: terms.account }
+        let used = ReservationUse::default();
+        Reservation { rate, account: terms.account(), account_part: terms.account, used }
     }
 
     /// Changes the terms to a rate of the same unit: what is owed stays owed and what is saved
@@ -87,6 +98,11 @@ impl Reservation {
         self.rate.rate()
     }
 
+    /// Takes what went by it since the last call.
+    pub(super) fn take_use(&mut self) -> ReservationUse {
+        std::mem::take(&mut self.used)
+    }
+
     /// Whether a request counts towards the rate.
     fn counts(&self, amount: Amount) -> bool {
         self.rate().units_of(amount) > 0
@@ -110,6 +126,7 @@ impl Reservation {
 
     /// Charges a request.
     fn charge(&mut self, charge: ReservationCharge, now: Time) {
+        self.used.units += self.rate().units_of(charge.amount);
         match (self.rate().units_of(charge.amount), &mut self.account) {
             (0, Some(account)) => account.charge(charge.as_bytes, Some(CATCH_UP_NS), now),
             (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
@@ -119,6 +136,7 @@ impl Reservation {
     /// Moves the charge for what a request asked for to what it was served.
     fn correct(&mut self, asked: ReservationCharge, served: ReservationCharge, now: Time) {
         let (old, new) = (self.rate().units_of(asked.amount), self.rate().units_of(served.amount));
+        self.used.units = (self.used.units + new).saturating_sub(old);
         if new > old {
             self.rate.charge_late(new - old, CATCH_UP_NS, now);
         } else {
@@ -281,6 +299,10 @@ impl Lanes {
         let own = &mut self.classes[class];
         let target = &mut self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
+        if lane == DEVICE {
+            let cost = self.requests[index].cost;
+            reservation.used.device_ns += target.params.costs.device_time(cost);
+        }
         self.requests[index].set_reserved(reservation.rate().is_bytes());
         if let Some(late) = reservation.late_since(amount) {
             target.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
@@ -292,6 +314,12 @@ impl Lanes {
         let clock = target.reservation_clock.at(now);
         reservation.charge(ReservationCharge { amount, as_bytes }, clock);
         self.refresh_reserve(class, 1 - lane, now);
+    }
+
+    /// Takes what went by the reservation of a class or a branch since the last call.
+    pub(crate) fn take_reservation_use(&mut self, class: ClassIndex) -> ReservationUse {
+        let reservation = self.classes[class].reservation.as_mut();
+        reservation.map_or(ReservationUse::default(), Reservation::take_use)
     }
 
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.

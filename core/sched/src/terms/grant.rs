@@ -4,6 +4,7 @@
 //! ```text
 //!   grants of limits ────► meters: rate · share                      what is owed and saved stays,
 //!   grants of a target ─┬► class: φ · share · proxies, reservation · share     in units
+//!                       ├► branch: reservation of its row · share of the row
 //!                       └► dormant class: reservation · share
 //! ```
 //!
@@ -13,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use model::{Grants, Scope, Share, SharePool, TargetId};
+use rules::EntitlementId;
 
 use crate::keys::{ClassKey, MeterKey};
 
@@ -50,6 +52,11 @@ impl GrantTable {
 
     pub(super) fn part_of_class(&self, key: &ClassKey) -> Share {
         self.targets[key.target.index()].part_of(|| key.scope())
+    }
+
+    /// The share of what a row reserves at a target.
+    pub(super) fn part_of_row(&self, row: EntitlementId, target: TargetId) -> Share {
+        self.targets[target.index()].part_of(|| Scope::entitlement(row.0))
     }
 
     pub(super) fn part_of_meter(&self, key: &MeterKey) -> Share {

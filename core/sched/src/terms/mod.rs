@@ -207,20 +207,20 @@ impl Terms {
         }
         let reservation = match key.branch {
             None => terms.reservation,
-            Some(row) => self.reserved_by(row),
+            Some(row) => self.reserved_by(row, key.target),
         };
         ClassTerms { weight: self.weight_of(key, target), reservation, ..terms }
     }
 
     /// What a row reserves here.
-    fn reserved_by(&self, row: EntitlementId) -> Option<ReservationTerms> {
+    fn reserved_by(&self, row: EntitlementId, target: TargetId) -> Option<ReservationTerms> {
         let rate = self.entitlements.row(row)?.reservation()?;
         // As of a rule that says nothing else.
         let account = match rate.is_bytes() {
             true => Share::ratio(Rule::RESERVATION_METADATA_PPM.into(), 1_000_000),
             false => Share::ZERO,
         };
-        Some(ReservationTerms { rate, part: Share::WHOLE, account })
+        Some(ReservationTerms { rate, part: self.grants.part_of_row(row, target), account })
     }
 
     /// What the rules and a controller give a class now.
@@ -262,6 +262,19 @@ impl Terms {
     /// The share of a class, and the number of proxies.
     pub(crate) fn part_of_class(&self, key: &ClassKey) -> (Share, u32) {
         (self.grants.part_of_class(key), self.grants.proxies(key.target))
+    }
+
+    /// The share of the reservation of a class or a branch.
+    pub(crate) fn part_of_reservation(&self, key: &ClassKey) -> Share {
+        match key.branch {
+            None => self.grants.part_of_class(key),
+            Some(row) => self.grants.part_of_row(row, key.target),
+        }
+    }
+
+    /// The rate of a row that reserves, while it applies.
+    pub(crate) fn reserved_rate_of(&self, row: EntitlementId) -> Option<Rate> {
+        self.entitlements.row(row)?.reservation()
     }
 
     /// Whether the limit of a rule is a reservation, too.

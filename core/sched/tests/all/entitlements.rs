@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use crate::server::*;
 use model::{
-    Amount, Directory, FilePlace, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, TargetId,
-    Time, Weight,
+    Amount, Directory, FilePlace, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope,
+    Share, TargetId, Time, Weight,
 };
 use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Match,
@@ -103,6 +103,31 @@ fn a_reservation_beyond_the_share_of_the_class_holds() {
     let served = world.served(ms(38_000));
     assert!(near(served[0] + served[1], 1_000), "a tenth is left: {served:?}");
     assert!(near(served[0], 500), "both in order of arrival: {served:?}");
+}
+
+#[test]
+fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
+    let mut world = world(vec![one_class("both", "a b", 1), rule("c", 9)]);
+    clients(&mut world, &["a", "b", "c"], 16);
+    put(&mut world, 1, reserved(of_job("a"), 600));
+    world.run(ms(1_000));
+    let of_row = |part| (Scope::entitlement(1), Some(part));
+    let unlisted = Share::ratio(1, 2);
+    let grants = Grants { proxies: 2, unlisted, listed: vec![of_row(Share::ratio(3, 4))] };
+    grant(&mut world.sched, &grants, world.now);
+    world.sched.take_class_usage(T, world.now);
+    assert!(near(world.served(ms(11_000))[0], 4_500));
+    let uses = world.sched.take_class_usage(T, world.now);
+    let (_, used) = uses.iter().find(|(scope, _)| *scope == Scope::entitlement(1)).unwrap();
+    let of_rate = used.used.map(|part| part.of(10 * 600)).unwrap();
+    assert!(near(of_rate, 4_500) && used.waiting, "{used:?}");
+    // Only the row's share changes; then it is like what is not listed.
+    let listed = vec![of_row(Share::ratio(1, 4))];
+    grant(&mut world.sched, &Grants { proxies: 2, unlisted, listed }, world.now);
+    assert!(near(world.served(ms(21_000))[0], 1_500));
+    let listed = vec![(Scope::entitlement(1), None)];
+    grant(&mut world.sched, &Grants { proxies: 2, unlisted, listed }, world.now);
+    assert!(near(world.served(ms(31_000))[0], 3_000));
 }
 
 #[test]
