@@ -17,6 +17,7 @@ mod capacity;
 mod groups;
 mod phases;
 mod replan;
+mod restore;
 mod stages;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -30,14 +31,15 @@ use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::events::{CalendarChange, CalendarEvent};
 use crate::load::{Capacity, Load};
 use crate::request::{
-    Refusal, ReservationClass, ReservationError, ReservationOwner, ReservationRequest,
+    ACCOUNT_MAX, Refusal, ReservationClass, ReservationError, ReservationOwner, ReservationRequest,
 };
 use crate::reservation::{
     EndReason, Reservation, ReservationId, ReservationState, ReservationStatus, Stage,
 };
-use crate::resources::{FitWindow, ResourceError, ResourceTable, Span};
+use crate::resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved};
 use crate::table::ReservationTable;
 
+pub use capacity::RulesError;
 pub use phases::PhaseRequest;
 
 /// What a calendar runs with.
@@ -77,8 +79,8 @@ pub struct Calendar {
     compression: replan::Compression,
     /// Whether the queue may have something that fits now.
     freed: bool,
-    /// When capacities change.
-    capacity_changes: BTreeSet<Time>,
+    /// When the whole capacities of resources change.
+    capacity_changes: BTreeSet<(Time, ResourceId)>,
     now: Time,
 }
 
@@ -136,7 +138,7 @@ impl Calendar {
         now: Time,
     ) -> Result<ResourceId, ResourceError> {
         self.advance(now);
-        self.resources.add(name, kind, capacity.without(self.settings.best_effort), self.now)
+        self.add_now(name, kind, capacity)
     }
 
     /// Requests a reservation. A fixed one is planned at its earliest fit; a spontaneous one starts
@@ -254,7 +256,7 @@ impl Calendar {
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.resources.forget_before(self.now);
-        while self.capacity_changes.first().is_some_and(|at| *at <= self.now) {
+        while self.capacity_changes.first().is_some_and(|(at, _)| *at <= self.now) {
             self.capacity_changes.pop_first();
             self.freed = true;
         }
@@ -272,7 +274,8 @@ impl Calendar {
             return Some(self.now);
         }
         let due = self.table.next_due().map(|(at, _)| at);
-        due.into_iter().chain(self.capacity_changes.first().copied()).min()
+        let change = self.capacity_changes.first().map(|(at, _)| *at);
+        due.into_iter().chain(change).min()
     }
 
     /// Sets or removes the ceiling of one subject; false if too many have one.
@@ -330,13 +333,26 @@ impl Calendar {
         self.table.len()
     }
 
+    fn add_now(
+        &mut self,
+        name: Arc<str>,
+        kind: ResourceKind,
+        capacity: Capacity,
+    ) -> Result<ResourceId, ResourceError> {
+        let id = self.resources.add(name, kind, capacity, self.now)?;
+        let best_effort = self.settings.best_effort;
+        let unreserved = Unreserved { best_effort, ..Unreserved::default() };
+        self.resources.set_unreserved(id, unreserved, self.now)?;
+        Ok(id)
+    }
+
     /// Checks what does not depend on the plan, and returns the reserved bytes.
     fn check(&self, request: &ReservationRequest) -> Result<Bytes, ReservationError> {
         if self.table.len() >= self.settings.reservations_max {
             return Err(ReservationError::Full(self.table.len()));
         }
         self.check_duration(request.duration, request.claim_window)?;
-        if let Some(name) = request.owner.account.as_ref().filter(|name| name.len() > 128) {
+        if let Some(name) = request.owner.account.as_ref().filter(|name| name.len() > ACCOUNT_MAX) {
             return Err(ReservationError::AccountName(name.len()));
         }
         self.resources.check_room(&request.demand, 1)?;

@@ -13,18 +13,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use model::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::request::{ReservationError, ReservationOwner};
 
 /// A user, group, account or project: the subject of a ceiling or a credit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CeilingSubject {
     /// A user by number.
     User(u32),
     /// A group by number.
     Group(u32),
     /// An account of the batch system.
-    Account(Arc<str>),
+    Account(#[serde(with = "crate::record::text")] Arc<str>),
     /// A project by number.
     Project(u32),
 }

@@ -11,11 +11,12 @@
 //! be first the next time. Just after the claim hardly anything had to be used, so a credit is never
 //! for more than was used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Bytes, Nanos, Share, Time};
 
 use crate::ceilings::CeilingSubject;
+use crate::record::{ChangedSet, CreditRecord};
 
 /// What credits are given, and how long they last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ impl Default for CreditSettings {
 pub(crate) struct CreditAccounts {
     settings: CreditSettings,
     balances: BTreeMap<CeilingSubject, Balance>,
+    changed: ChangedSet<CeilingSubject>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +58,31 @@ struct Balance {
 
 impl CreditAccounts {
     pub(crate) fn new(settings: CreditSettings) -> CreditAccounts {
-        CreditAccounts { settings, balances: BTreeMap::new() }
+        CreditAccounts { settings, balances: BTreeMap::new(), changed: ChangedSet::default() }
+    }
+
+    /// Sets a balance as it was recorded.
+    pub(crate) fn restore(&mut self, record: CreditRecord) {
+        let CreditRecord { subject, bytes, at } = record;
+        self.set(subject, bytes, at);
+    }
+
+    /// The record of a balance; of zero bytes if there is none.
+    pub(crate) fn record(&self, subject: &CeilingSubject) -> CreditRecord {
+        let balance = self.balances.get(subject);
+        let (bytes, at) = balance.map_or((0, Time::ZERO), |balance| (balance.bytes, balance.at));
+        CreditRecord { subject: subject.clone(), bytes: Bytes::new(bytes), at }
+    }
+
+    /// Who has a balance.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &CeilingSubject> {
+        self.balances.keys()
+    }
+
+    /// The subjects whose balances were given or spent since the last call. Nothing is noted before
+    /// the first one.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<CeilingSubject> {
+        self.changed.take()
     }
 
     /// Gives credit for an early end. `reserved` is what was reserved until now, `used` what was
@@ -83,9 +109,7 @@ impl CreditAccounts {
             self.forget_smallest(now);
         }
         let bytes = (has + more).min(self.settings.balance_max).max(has);
-        if bytes > Bytes::ZERO {
-            self.balances.insert(subject, Balance { bytes: bytes.get(), at: now });
-        }
+        self.set(subject, bytes, now);
         bytes - has
     }
 
@@ -103,11 +127,7 @@ impl CreditAccounts {
         if has < cost {
             return Err(has);
         }
-        let left = Balance { bytes: (has - cost).get(), at: now };
-        self.balances.insert(subject.clone(), left);
-        if left.bytes == 0 {
-            self.balances.remove(subject);
-        }
+        self.set(subject.clone(), has - cost, now);
         Ok(())
     }
 
@@ -120,7 +140,17 @@ impl CreditAccounts {
 
     fn forget_smallest(&mut self, now: Time) {
         let least = self.balances.keys().min_by_key(|subject| self.balance(subject, now)).cloned();
-        least.map(|subject| self.balances.remove(&subject));
+        if let Some(subject) = least {
+            self.set(subject, Bytes::ZERO, now);
+        }
+    }
+
+    fn set(&mut self, subject: CeilingSubject, bytes: Bytes, at: Time) {
+        self.changed.note(subject.clone());
+        match bytes.get() {
+            0 => self.balances.remove(&subject),
+            bytes => self.balances.insert(subject, Balance { bytes, at }),
+        };
     }
 }
 

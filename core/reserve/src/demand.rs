@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::load::Load;
 
 /// The place of a resource in its table, from 0.
@@ -10,7 +12,8 @@ use crate::load::Load;
 pub struct ResourceId(u32);
 
 /// What a resource is, and so the unit of its loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ResourceKind {
     /// A target, in bytes per second read and written.
     Target,

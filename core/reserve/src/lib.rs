@@ -19,20 +19,22 @@ mod credits;
 mod demand;
 mod events;
 mod load;
+mod record;
 mod request;
 mod reservation;
 mod resources;
 mod steps;
 mod table;
 
-pub use calendar::{Calendar, CalendarSettings, PhaseRequest};
+pub use calendar::{Calendar, CalendarSettings, PhaseRequest, RulesError};
 pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings};
 pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
 pub use events::{CalendarChange, CalendarEvent};
 pub use load::{Capacity, Load};
+pub use record::{CalendarRecords, CreditRecord, ReservationRecord, ResourceRecord, RestoreError};
 pub use request::{
     Refusal, ReservationClass, ReservationError, ReservationOwner, ReservationRequest,
 };
 pub use reservation::{EndReason, ReservationId, ReservationState, ReservationStatus};
-pub use resources::{FitWindow, ResourceError, ResourceTable, Span};
+pub use resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved};

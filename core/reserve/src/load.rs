@@ -11,16 +11,21 @@
 //! amounts fit into 128 bits, so the bound is exact.
 
 use model::{Rate, Share};
+use serde::{Deserialize, Serialize};
+
+use crate::record::AmountsRecord;
 
 /// What is taken of one resource per second, in the resource's unit: bytes or operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "AmountsRecord", into = "AmountsRecord")]
 pub struct Load {
     read: u64,
     write: u64,
 }
 
 /// What one resource gives per second, if only one direction is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "AmountsRecord", into = "AmountsRecord")]
 pub struct Capacity {
     read: u64,
     write: u64,
@@ -121,6 +126,17 @@ impl Capacity {
         }
     }
 
+    /// What is left beside a load that is always there, rounded down; nothing if it does not fit.
+    pub fn less(self, load: Load) -> Capacity {
+        let kept = |amount: u64, other: u64| match u128::from(other) {
+            0 => 0,
+            // its share cost / (R·W) of this amount, without a product of three
+            other => u128::from(amount).saturating_sub(self.cost(load).div_ceil(other)) as u64,
+        };
+        let (read, write) = (kept(self.read, self.write), kept(self.write, self.read));
+        Capacity::per_sec(read, write).expect("less than a capacity")
+    }
+
     /// The amount read per second, if nothing is written.
     pub const fn read_per_sec(self) -> u64 {
         self.read
@@ -129,6 +145,11 @@ impl Capacity {
     /// The amount written per second, if nothing is read.
     pub const fn write_per_sec(self) -> u64 {
         self.write
+    }
+
+    /// Whether it is at least another one in both directions.
+    pub const fn contains(self, other: Capacity) -> bool {
+        self.read >= other.read && self.write >= other.write
     }
 
     /// Whether a load fits.
@@ -219,6 +240,19 @@ mod tests {
         assert!(capacity.fits(used.plus(more.scaled(share))));
         assert_eq!(share.to_string(), "27.2727272%");
         assert_eq!(Capacity::CLOSED.share_that_fits(Load::NONE, more), Share::ZERO);
+    }
+
+    #[test]
+    fn load_of_others_leaves_what_it_does_not_cost() {
+        let capacity = Capacity::per_sec(1_000, 500).unwrap();
+        // 300 reads and 50 writes cost 40 %
+        let left = capacity.less(load(300, 50));
+        assert_eq!((left.read_per_sec(), left.write_per_sec()), (600, 300));
+        assert_eq!(capacity.less(load(1, 0)), Capacity::per_sec(999, 499).unwrap());
+        assert_eq!(capacity.less(load(900, 50)), Capacity::CLOSED);
+        assert_eq!(capacity.less(load(2_000, 0)), Capacity::CLOSED);
+        let most = Capacity::per_sec(1 << 60, 1 << 60).unwrap();
+        assert_eq!(most.less(load(1 << 60, 1 << 60)), Capacity::CLOSED);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use model::{Bytes, JobId, Nanos, Share, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::ceilings::CeilingSubject;
 use crate::demand::{Demand, DemandError, ResourceKind};
 use crate::resources::ResourceError;
 
 /// The owner of a reservation: who may test and remove it, and whose ceilings it counts for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationOwner {
     /// The batch job; empty without one.
     pub job: JobId,
@@ -18,13 +19,15 @@ pub struct ReservationOwner {
     /// The group of the user.
     pub gid: u32,
     /// The account of the batch system, at most 128 bytes.
+    #[serde(default, with = "crate::record::optional_text")]
     pub account: Option<Arc<str>>,
     /// The number of the project.
     pub project: Option<u32>,
 }
 
 /// How a reservation gets its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ReservationClass {
     /// Planned at the request, with a guaranteed start: conservative backfilling.
     Fixed,
@@ -195,3 +198,6 @@ impl std::fmt::Display for Refusal {
         }
     }
 }
+
+/// The longest name of an account in bytes.
+pub(crate) const ACCOUNT_MAX: usize = 128;

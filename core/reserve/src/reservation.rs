@@ -9,6 +9,7 @@
 //! What is booked is always what [`Reservation::pieces`] says.
 
 use model::{Bytes, Nanos, Share, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::demand::{Demand, ResourceId};
 use crate::load::Load;
@@ -16,7 +17,10 @@ use crate::request::{ReservationClass, ReservationOwner, ReservationRequest};
 use crate::resources::{ResourceTable, Span};
 
 /// The number of a reservation, which no other one gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct ReservationId(pub u64);
 
 /// The state of a reservation as clients see it.
@@ -64,7 +68,8 @@ pub struct ReservationStatus {
     pub ended: Option<EndReason>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     /// In the queue, with whether its release has come.
     Waiting { released: bool },

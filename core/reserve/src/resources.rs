@@ -8,32 +8,54 @@
 //!
 //! Nothing is booked beyond a capacity: callers book what fits. Only a capacity that falls leaves an
 //! overload, which the calendar removes before its call returns. What is over is forgotten.
+//!
+//! A resource has whole capacities by time. Its step function has what of them may be reserved: less
+//! what no proxy sees, the share for best effort, and the load that rules reserve.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{Nanos, Share, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::load::{Capacity, Load};
+use crate::record::{ChangedSet, ResourceRecord};
 use crate::steps::{FitCursor, StepFunction};
 
 /// The resources of a calendar, by their places.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ResourceTable {
     resources: Vec<Resource>,
+    by_name: BTreeMap<ResourceKind, BTreeMap<Arc<str>, ResourceId>>,
+    changed: ChangedSet<ResourceId>,
     /// The next resource of which the past is forgotten.
     next_forgotten: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Resource {
     name: Arc<str>,
     kind: ResourceKind,
+    unreserved: Unreserved,
+    /// The whole capacity from each time on; neighbours differ.
+    whole: BTreeMap<Time, Capacity>,
     steps: StepFunction,
 }
 
+/// What of the whole capacity of a resource is not for reservations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreserved {
+    /// The share that is used by what no proxy sees.
+    pub unseen: Share,
+    /// The share of the rest that is left for requests without a reservation.
+    pub best_effort: Share,
+    /// What rules reserve of the rest.
+    pub rules: Load,
+}
+
 /// A half-open span of time: from a point until before another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The first point of it.
     pub from: Time,
@@ -59,7 +81,7 @@ pub enum ResourceError {
     #[error("{0:?} is not added: the calendar has {max} resources", max = ResourceTable::MAX_COUNT)]
     Full(Arc<str>),
     /// The name is in use or not a name.
-    #[error("{0:?} is not a new resource's name: 1 to 128 bytes that no other resource has")]
+    #[error("{0:?} is not a new resource's name: 1 to 128 bytes that no other one of its kind has")]
     Name(Arc<str>),
     /// The resource does not exist.
     #[error("resource {0} does not exist")]
@@ -99,6 +121,13 @@ impl Span {
     }
 }
 
+impl Unreserved {
+    /// What of a whole capacity may be reserved, rounded down.
+    pub fn of(self, whole: Capacity) -> Capacity {
+        whole.without(self.unseen).without(self.best_effort).less(self.rules)
+    }
+}
+
 impl ResourceTable {
     /// The most resources of a table.
     pub const MAX_COUNT: usize = 16_384;
@@ -107,7 +136,7 @@ impl ResourceTable {
     /// The longest name of a resource in bytes.
     pub const NAME_MAX: usize = 128;
 
-    /// Adds a resource with a capacity from `now` on.
+    /// Adds a resource with a capacity from `now` on, all of it for reservations.
     ///
     /// # Errors
     /// If the table is full, or the name is empty, too long or in use.
@@ -121,15 +150,20 @@ impl ResourceTable {
         if self.resources.len() >= ResourceTable::MAX_COUNT {
             return Err(ResourceError::Full(name));
         }
-        if !(1..=ResourceTable::NAME_MAX).contains(&name.len()) || self.find(&name).is_some() {
+        if !(1..=ResourceTable::NAME_MAX).contains(&name.len()) || self.find(kind, &name).is_some()
+        {
             return Err(ResourceError::Name(name));
         }
+        let id = ResourceId::new(self.resources.len() as u32);
         let steps = StepFunction::new(capacity, now.as_nanos());
-        self.resources.push(Resource { name, kind, steps });
-        Ok(ResourceId::new((self.resources.len() - 1) as u32))
+        self.by_name.entry(kind).or_default().insert(name.clone(), id);
+        let (unreserved, whole) = (Unreserved::default(), BTreeMap::from([(now, capacity)]));
+        self.resources.push(Resource { name, kind, unreserved, whole, steps });
+        self.changed.note(id);
+        Ok(id)
     }
 
-    /// Sets the capacity of a resource during a span. Loads above it stay booked.
+    /// Sets the whole capacity of a resource during a span. Loads above it stay booked.
     ///
     /// # Errors
     /// If the resource is unknown, has too many steps, or the span is empty.
@@ -147,7 +181,33 @@ impl ResourceTable {
         if found.steps.len() + 2 > ResourceTable::STEPS_MAX {
             return Err(ResourceError::Steps(found.name.clone()));
         }
-        found.steps.set_capacity(span.from.as_nanos(), span.until.as_nanos(), capacity);
+        set_level(&mut found.whole, span, capacity);
+        let usable = found.unreserved.of(capacity);
+        found.steps.set_capacity(span.from.as_nanos(), span.until.as_nanos(), usable);
+        self.changed.note(resource);
+        Ok(())
+    }
+
+    /// Sets what of a resource is not for reservations, in the step function from a time on piece by
+    /// piece. Loads above what is left stay booked.
+    ///
+    /// # Errors
+    /// If the resource is unknown.
+    pub(crate) fn set_unreserved(
+        &mut self,
+        resource: ResourceId,
+        unreserved: Unreserved,
+        from: Time,
+    ) -> Result<(), ResourceError> {
+        let pieces = self.whole_pieces(resource, from);
+        let found = self.resources.get_mut(resource.index());
+        let found = found.ok_or(ResourceError::Unknown(resource))?;
+        found.unreserved = unreserved;
+        for (span, whole) in pieces {
+            let (from, until) = (span.from.as_nanos(), span.until.as_nanos());
+            found.steps.set_capacity(from, until, unreserved.of(whole));
+        }
+        self.changed.note(resource);
         Ok(())
     }
 
@@ -175,7 +235,11 @@ impl ResourceTable {
     pub fn forget_before(&mut self, now: Time) {
         for _ in 0..FORGOTTEN_AT_ONCE.min(self.resources.len()) {
             self.next_forgotten = (self.next_forgotten + 1) % self.resources.len();
-            self.resources[self.next_forgotten].steps.forget_before(now.as_nanos());
+            let resource = &mut self.resources[self.next_forgotten];
+            resource.steps.forget_before(now.as_nanos());
+            while resource.whole.keys().nth(1).is_some_and(|next| *next <= now) {
+                resource.whole.pop_first();
+            }
         }
     }
 
@@ -257,10 +321,21 @@ impl ResourceTable {
         found
     }
 
-    /// The place of a resource by its name. O(resources).
-    pub fn find(&self, name: &str) -> Option<ResourceId> {
-        let at = self.resources.iter().position(|resource| &*resource.name == name)?;
-        Some(ResourceId::new(at as u32))
+    /// The whole capacity of a resource at a time, with what is not for reservations.
+    pub fn whole(&self, resource: ResourceId, time: Time) -> Capacity {
+        let found = self.resources.get(resource.index());
+        let level = found.and_then(|found| found.whole.range(..=time).next_back());
+        level.map_or(Capacity::CLOSED, |(_, capacity)| *capacity)
+    }
+
+    /// What of the capacity of a resource is not for reservations: nothing of one that is unknown.
+    pub fn unreserved(&self, resource: ResourceId) -> Unreserved {
+        self.resources.get(resource.index()).map(|found| found.unreserved).unwrap_or_default()
+    }
+
+    /// The place of a resource by its kind and name.
+    pub fn find(&self, kind: ResourceKind, name: &str) -> Option<ResourceId> {
+        self.by_name.get(&kind)?.get(name).copied()
     }
 
     /// The name and kind of a resource.
@@ -276,6 +351,68 @@ impl ResourceTable {
     /// How many steps a resource has.
     pub fn steps_of(&self, resource: ResourceId) -> usize {
         self.resources.get(resource.index()).map_or(0, |found| found.steps.len())
+    }
+
+    /// The record of a resource from a time on.
+    pub(crate) fn record(&self, resource: ResourceId, from: Time) -> Option<ResourceRecord> {
+        let Resource { name, kind, unreserved, .. } = self.resources.get(resource.index())?;
+        let pieces = self.whole_pieces(resource, from).into_iter();
+        Some(ResourceRecord {
+            kind: *kind,
+            name: name.clone(),
+            capacities: pieces.map(|(span, whole)| (span.from, whole)).collect(),
+            unseen: unreserved.unseen,
+            rules: unreserved.rules,
+        })
+    }
+
+    /// The resources that were added or set since the last call. Nothing is noted before the first
+    /// one.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<ResourceId> {
+        self.changed.take()
+    }
+
+    /// The spans with one whole capacity from a time on; none of a resource that is unknown.
+    pub(crate) fn whole_pieces(&self, resource: ResourceId, from: Time) -> Vec<(Span, Capacity)> {
+        let Some(found) = self.resources.get(resource.index()) else { return Vec::new() };
+        let later = found.whole.range(from..).map(|(at, _)| *at).filter(|at| *at > from);
+        let begins: Vec<Time> = std::iter::once(from).chain(later).collect();
+        let ends = begins.iter().skip(1).copied().chain([Time::MAX]);
+        let spans = begins.iter().zip(ends).map(|(from, until)| Span { from: *from, until });
+        spans.map(|span| (span, self.whole(resource, span.from))).collect()
+    }
+
+    /// The times after one at which the whole capacity of a resource changes.
+    pub(crate) fn whole_changes(&self, resource: ResourceId, after: Time) -> Vec<Time> {
+        let pieces = self.whole_pieces(resource, after);
+        pieces.iter().skip(1).map(|(span, _)| span.from).collect()
+    }
+
+    /// The first time in a span at which what is booked exceeds a capacity.
+    pub(crate) fn first_beyond(
+        &self,
+        resource: ResourceId,
+        span: Span,
+        capacity: Capacity,
+    ) -> Option<Time> {
+        let mut found = None;
+        self.each_step(resource, span, |at, used, _| {
+            found = (!capacity.fits(used)).then(|| Time::from_nanos(at));
+            found.is_some()
+        });
+        found
+    }
+
+    /// Whether the sum of loads stays within what one load may be, if one is added in a span.
+    pub(crate) fn has_room_for(&self, resource: ResourceId, load: Load, span: Span) -> bool {
+        let mut has_room = true;
+        self.each_step(resource, span, |_, used, _| {
+            let sum = |used: u64, more: u64| used.saturating_add(more) <= Load::PER_SEC_MAX;
+            has_room = sum(used.read_per_sec(), load.read_per_sec())
+                && sum(used.write_per_sec(), load.write_per_sec());
+            !has_room
+        });
+        has_room
     }
 
     /// The error of a demand on a resource that does not exist, or has too many steps for some
@@ -316,13 +453,12 @@ impl ResourceTable {
         found
     }
 
-    /// Whether a capacity is more than that of a resource at a time of a span, in a direction.
+    /// Whether a capacity is more than what may be reserved of a resource at a time of a span.
     pub(crate) fn rises(&self, resource: ResourceId, span: Span, to: Capacity) -> bool {
         let mut rises = false;
         if self.describe(resource).is_some() {
             self.each_step(resource, span, |_, _, is| {
-                rises = to.read_per_sec() > is.read_per_sec()
-                    || to.write_per_sec() > is.write_per_sec();
+                rises = !is.contains(to);
                 rises
             });
         }
@@ -337,6 +473,21 @@ impl ResourceTable {
     ) {
         let steps = &self.resources[resource.index()].steps;
         steps.each_step(span.from.as_nanos(), span.until.as_nanos(), visit);
+    }
+}
+
+/// Sets the level of a function in a span; equal neighbours are one.
+fn set_level(levels: &mut BTreeMap<Time, Capacity>, span: Span, capacity: Capacity) {
+    let after = levels.range(..=span.until).next_back().map(|(_, level)| *level);
+    let inside: Vec<Time> = levels.range(span.from..span.until).map(|(at, _)| *at).collect();
+    inside.iter().for_each(|at| _ = levels.remove(at));
+    let before = levels.range(..span.from).next_back().map(|(_, level)| *level);
+    if before != Some(capacity) {
+        levels.insert(span.from, capacity);
+    }
+    match after.filter(|_| span.until < Time::MAX) {
+        Some(after) if after != capacity => _ = levels.insert(span.until, after),
+        _ => _ = levels.remove(&span.until),
     }
 }
 

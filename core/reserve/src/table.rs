@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Nanos, Time};
 
+use crate::record::ChangedSet;
 use crate::reservation::{EndReason, Reservation, ReservationId, Stage};
 
 #[derive(Debug)]
@@ -25,9 +26,10 @@ pub(crate) struct ReservationTable {
     scaled: BTreeSet<ReservationId>,
     ended: BTreeMap<ReservationId, EndReason>,
     ended_order: VecDeque<ReservationId>,
+    changed: ChangedSet<ReservationId>,
     install_lead: Nanos,
     wait_max: Nanos,
-    last: u64,
+    last: ReservationId,
 }
 
 /// The order of the queue: paid first, then by the begin of the wait.
@@ -43,19 +45,36 @@ impl ReservationTable {
             scaled: BTreeSet::new(),
             ended: BTreeMap::new(),
             ended_order: VecDeque::new(),
+            changed: ChangedSet::default(),
             install_lead,
             wait_max,
-            last: 0,
+            last: ReservationId(0),
         }
     }
 
     /// Adds a reservation under the next number.
     pub(crate) fn insert(&mut self, reservation: Reservation) -> ReservationId {
-        self.last += 1;
-        let id = ReservationId(self.last);
+        let id = ReservationId(self.last.0 + 1);
+        self.insert_as(id, reservation);
+        id
+    }
+
+    /// Adds a reservation under a number that no other one has; the next one is above it.
+    pub(crate) fn insert_as(&mut self, id: ReservationId, reservation: Reservation) {
+        self.last = self.last.max(id);
         self.index(id, &reservation);
         self.by_id.insert(id, reservation);
-        id
+    }
+
+    /// Leaves out all numbers up to one.
+    pub(crate) fn skip_to(&mut self, last: ReservationId) {
+        self.last = self.last.max(last);
+    }
+
+    /// The reservations that have changed or ended since the last call. Nothing is noted before the
+    /// first one.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<ReservationId> {
+        self.changed.take()
     }
 
     /// Changes a reservation and its keys.
@@ -89,6 +108,11 @@ impl ReservationTable {
 
     pub(crate) fn get(&self, id: ReservationId) -> Option<&Reservation> {
         self.by_id.get(&id)
+    }
+
+    /// The greatest number that was given.
+    pub(crate) fn last(&self) -> ReservationId {
+        self.last
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -135,10 +159,12 @@ impl ReservationTable {
         self.starts.remove(&(reservation.place.from, id));
         self.queue.remove(&queue_key(id, &reservation));
         self.scaled.remove(&id);
+        self.changed.note(id);
         reservation
     }
 
     fn index(&mut self, id: ReservationId, reservation: &Reservation) {
+        self.changed.note(id);
         self.due.insert((reservation.due(self.install_lead, self.wait_max), id));
         match reservation.stage {
             Stage::Scheduled => _ = self.starts.insert((reservation.place.from, id)),

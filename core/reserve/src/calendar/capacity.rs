@@ -5,20 +5,45 @@
 //!                                                  └─► put back where they were, if they fit;
 //!                                                      then the others, by guaranteed starts
 //!   more ─► scaled loads that fit are whole again, then compression
+//!   rules reserve more ─► refused, if what is promised no longer fits at some time
 //! ```
 //!
 //! A load is scaled until the end of the loss. After it the whole load stays booked, which fitted
 //! before: so nobody else gets its place, and it is whole when capacity is back.
 
-use model::Time;
+use std::sync::Arc;
+
+use model::{Share, Time};
 
 use super::Calendar;
-use crate::demand::{Demand, ResourceId};
+use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::events::CalendarChange;
-use crate::load::Capacity;
+use crate::load::{Capacity, Load};
 use crate::request::ReservationError;
 use crate::reservation::{EndReason, Reservation, ReservationId, ScaledLoad};
-use crate::resources::Span;
+use crate::resources::{ResourceError, Span, Unreserved};
+
+/// Why rules cannot reserve so much of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// The resource does not exist.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// What is promised to reservations would not fit beside it.
+    #[error("{kind} {name:?} is promised to reservations: beside {first}{more} at {at} ns the rules do not fit",
+        kind = .kind.name(), first = .reservations[0], at = .at.as_nanos(),
+        more = if .reservations.len() > 1 { " and others" } else { "" })]
+    Promised {
+        /// The kind of the resource.
+        kind: ResourceKind,
+        /// The name of the resource.
+        name: Arc<str>,
+        /// The first time at which it does not fit.
+        at: Time,
+        /// The first of the reservations that have some of it then, at least one and at most 8.
+        reservations: Vec<ReservationId>,
+    },
+}
 
 impl Calendar {
     /// Sets the whole capacity of a resource during a span: maintenance, a loss, a repair.
@@ -38,11 +63,10 @@ impl Calendar {
             return Err(ReservationError::CapacityChanges(self.capacity_changes.len()));
         }
         let span = self.rest_of(span);
-        let reservable = capacity.without(self.settings.best_effort);
-        let rises = self.resources.rises(resource, span, reservable);
-        self.resources.set_capacity(resource, span, reservable)?;
-        let ahead = [span.from, span.until].into_iter().filter(|at| *at > self.now);
-        self.capacity_changes.extend(ahead.filter(|at| *at < Time::MAX));
+        let usable = self.resources.unreserved(resource).of(capacity);
+        let rises = self.resources.rises(resource, span, usable);
+        self.resources.set_capacity(resource, span, capacity)?;
+        self.note_changes_ahead(resource);
         for id in self.table.scaled() {
             // each part is whole again as soon as it fits
             self.table.change(id, |reservation| {
@@ -50,18 +74,118 @@ impl Calendar {
                 reservation.split_scaled(resource, span.until);
             });
         }
-        if self.resources.overload(resource, span).is_some() {
-            self.remove_overload(resource, span);
-        }
+        self.remove_overload(resource, span);
         if rises {
-            self.compression.note_resource(resource, span.from);
-            self.freed = true;
+            self.note_gain(resource, span.from);
         }
         self.settle();
         Ok(())
     }
 
+    /// Sets the share of a resource that is used by what no proxy sees. Less capacity is a loss.
+    ///
+    /// # Errors
+    /// If the resource is unknown.
+    pub fn set_unseen(
+        &mut self,
+        resource: ResourceId,
+        unseen: Share,
+        now: Time,
+    ) -> Result<(), ResourceError> {
+        self.advance(now);
+        let unreserved = Unreserved { unseen, ..self.resources.unreserved(resource) };
+        self.set_unreserved(resource, unreserved)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Sets what rules reserve of some resources: of all, or if one is refused, of none.
+    ///
+    /// # Errors
+    /// If a resource is unknown, or rules would reserve more of one and what is promised to
+    /// reservations would no longer fit beside it.
+    pub fn set_rules(&mut self, rules: &[(ResourceId, Load)], now: Time) -> Result<(), RulesError> {
+        self.advance(now);
+        for (resource, load) in rules {
+            self.check_rules(*resource, *load)?;
+        }
+        for (resource, load) in rules {
+            let unreserved = Unreserved { rules: *load, ..self.resources.unreserved(*resource) };
+            self.set_unreserved(*resource, unreserved)?;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Whether rules may reserve that much of a resource, beside what is promised since the last
+    /// call with a time.
+    ///
+    /// # Errors
+    /// As of [`Calendar::set_rules`].
+    pub fn check_rules(&self, resource: ResourceId, rules: Load) -> Result<(), RulesError> {
+        let known = self.resources.describe(resource).ok_or(ResourceError::Unknown(resource))?;
+        let is = self.resources.unreserved(resource);
+        let wanted = Unreserved { rules, ..is };
+        let first = self.resources.whole_pieces(resource, self.now).into_iter().find_map(
+            |(span, whole)| {
+                // what rules have already is theirs, also in a loss
+                let usable = wanted.of(whole);
+                let is_less = !usable.contains(is.of(whole));
+                is_less.then(|| self.resources.first_beyond(resource, span, usable)).flatten()
+            },
+        );
+        let Some(at) = first else { return Ok(()) };
+        let has_some = |(id, of, load, span): (ReservationId, ResourceId, Load, Span)| {
+            let counts = of == resource && !load.is_none() && span.from <= at && at < span.until;
+            counts.then_some(id)
+        };
+        let reservations = self.booked().filter_map(has_some).take(NAMED_MAX).collect();
+        let (name, kind) = (known.0.clone(), known.1);
+        Err(RulesError::Promised { kind, name, at, reservations })
+    }
+
+    /// Changes what of a resource is not for reservations, as losses and gains of all times ahead.
+    pub(super) fn set_unreserved(
+        &mut self,
+        resource: ResourceId,
+        unreserved: Unreserved,
+    ) -> Result<(), ResourceError> {
+        let pieces = self.resources.whole_pieces(resource, self.now);
+        let usable = |(span, whole): &(Span, Capacity)| (*span, unreserved.of(*whole));
+        let mut pieces = pieces.iter().map(usable);
+        let gain = pieces.find(|(span, usable)| self.resources.rises(resource, *span, *usable));
+        self.resources.set_unreserved(resource, unreserved, self.now)?;
+        self.remove_overloads(resource);
+        if let Some((span, _)) = gain {
+            self.note_gain(resource, span.from);
+        }
+        Ok(())
+    }
+
+    /// Scales and moves what exceeds the capacity of a resource at any time ahead.
+    pub(super) fn remove_overloads(&mut self, resource: ResourceId) {
+        for (span, _) in self.resources.whole_pieces(resource, self.now) {
+            self.remove_overload(resource, span);
+        }
+    }
+
+    /// Keeps the times ahead at which the capacity of a resource changes.
+    pub(super) fn note_changes_ahead(&mut self, resource: ResourceId) {
+        self.capacity_changes.retain(|(_, of)| *of != resource);
+        let ahead = self.resources.whole_changes(resource, self.now);
+        self.capacity_changes.extend(ahead.into_iter().map(|at| (at, resource)));
+    }
+
+    fn note_gain(&mut self, resource: ResourceId, from: Time) {
+        self.compression.note_resource(resource, from);
+        self.freed = true;
+    }
+
+    /// Scales and moves what exceeds the capacity in a span, in all of which it is the same.
     fn remove_overload(&mut self, resource: ResourceId, span: Span) {
+        if self.resources.overload(resource, span).is_none() {
+            return;
+        }
         let concerned = |id: &ReservationId| {
             self.table.get(*id).is_some_and(|reservation| {
                 reservation.place.overlaps(span) && !reservation.demand.load(resource).is_none()
@@ -151,5 +275,7 @@ impl Calendar {
     }
 }
 
+/// How many reservations a refusal of rules names.
+const NAMED_MAX: usize = 8;
 /// How many changes of capacities may lie ahead.
 const CAPACITY_CHANGES_MAX: usize = 16_384;

@@ -9,4 +9,6 @@ mod loss;
 mod oracle;
 mod props;
 mod queue;
+mod restore;
+mod rules;
 mod stages;

@@ -8,6 +8,8 @@ use sluice_reserve::{Capacity, Demand, FitWindow, Load, ResourceId, Span};
 pub(crate) struct Oracle {
     pub(crate) booked: Vec<(Demand, Span)>,
     pub(crate) capacities: Vec<(ResourceId, Span, Capacity)>,
+    /// What rules reserve; the last one of a resource counts.
+    pub(crate) rules: Vec<(ResourceId, Load)>,
 }
 
 impl Oracle {
@@ -25,6 +27,8 @@ impl Oracle {
             .iter()
             .filter(|(of, span, _)| *of == resource && span.from <= time && time < span.until);
         let (_, _, capacity) = at.next_back().expect("each resource has a capacity at all times");
+        let rules = self.rules.iter().rev().find(|(of, _)| *of == resource);
+        let capacity = capacity.less(rules.map_or(Load::NONE, |(_, load)| *load));
         (capacity.read_per_sec(), capacity.write_per_sec())
     }
 

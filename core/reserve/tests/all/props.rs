@@ -6,34 +6,72 @@ use std::collections::BTreeMap;
 use model::{Bytes, Nanos, Share, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
-    Calendar, CalendarChange, CalendarSettings, Capacity, Demand, EndReason, FitWindow, Load,
-    PhaseRequest, ReservationClass, ReservationError, ReservationId, ReservationRequest,
-    ReservationState, ResourceId, ResourceKind, Span,
+    Calendar, CalendarChange, CalendarEvent, CalendarSettings, Capacity, Demand, EndReason,
+    FitWindow, Load, PhaseRequest, ReservationClass, ReservationError, ReservationId,
+    ReservationRequest, ReservationState, ResourceId, ResourceKind, RulesError, Span,
 };
 
 use crate::life::{at, owner, secs, settings};
 use crate::oracle::Oracle;
+use crate::restore::Stored;
 
 const RESOURCES: u32 = 3;
 const CAPACITIES: [(u64, u64); 3] = [(100, 50), (80, 80), (60, 120)];
 
 /// One call; numbers are reduced to what exists.
 #[derive(Clone, Debug)]
-enum Call {
-    Request { wanted: Wanted, class: ReservationClass },
-    Group { wanted: Vec<Wanted> },
-    Phase { of: usize, wanted: Wanted },
-    Wait { secs: u64 },
-    Installed { fails: bool },
-    Test { which: usize },
-    Finish { which: usize, used: u64 },
-    Remove { which: usize },
-    Extend { which: usize, secs: u64 },
-    Capacity { of: u32, from: u64, length: u64, read: u64, write: u64 },
+pub(crate) enum Call {
+    Request {
+        wanted: Wanted,
+        class: ReservationClass,
+    },
+    Group {
+        wanted: Vec<Wanted>,
+    },
+    Phase {
+        of: usize,
+        wanted: Wanted,
+    },
+    Wait {
+        secs: u64,
+    },
+    Installed {
+        fails: bool,
+    },
+    Test {
+        which: usize,
+    },
+    Finish {
+        which: usize,
+        used: u64,
+    },
+    Remove {
+        which: usize,
+    },
+    Extend {
+        which: usize,
+        secs: u64,
+    },
+    Capacity {
+        of: u32,
+        from: u64,
+        length: u64,
+        read: u64,
+        write: u64,
+    },
+    Rules {
+        of: u32,
+        read: u64,
+        write: u64,
+    },
+    /// Time passes; one that restarts is built again from its records then.
+    Restart {
+        secs: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
-struct Wanted {
+pub(crate) struct Wanted {
     loads: Vec<(u32, u64, u64)>,
     release: u64,
     duration: u64,
@@ -56,7 +94,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
     )
 }
 
-fn call() -> impl Strategy<Value = Call> {
+pub(crate) fn call() -> impl Strategy<Value = Call> {
     let class = prop_oneof![Just(ReservationClass::Fixed), Just(ReservationClass::Spontaneous)];
     prop_oneof![
         10 => (wanted(), class).prop_map(|(wanted, class)| Call::Request { wanted, class }),
@@ -72,12 +110,16 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (0..RESOURCES, 0..50u64, 1..80u64, 0..150u64, 0..150u64).prop_map(
             |(of, from, length, read, write)| Call::Capacity { of, from, length, read, write }
         ),
+        1 => (0..RESOURCES, 0..30u64, 0..30u64).prop_map(
+            |(of, read, write)| Call::Rules { of, read, write }
+        ),
+        2 => (0..30u64).prop_map(|secs| Call::Restart { secs }),
     ]
 }
 
 /// A calendar with what its events have said.
-struct Watched {
-    calendar: Calendar,
+pub(crate) struct Watched {
+    pub(crate) calendar: Calendar,
     oracle: Oracle,
     now: u64,
     known: Vec<ReservationId>,
@@ -86,10 +128,13 @@ struct Watched {
     planned: BTreeMap<ReservationId, Time>,
     guaranteed: BTreeMap<ReservationId, Time>,
     with_losses: bool,
+    /// What is stored, of one that restarts.
+    pub(crate) stored: Option<Stored>,
+    pub(crate) seen: Vec<CalendarEvent>,
 }
 
 impl Watched {
-    fn new(with_losses: bool) -> Watched {
+    pub(crate) fn new(with_losses: bool) -> Watched {
         let settings = CalendarSettings { best_effort: Share::ZERO, ..settings() };
         let mut calendar = Calendar::new(settings);
         let mut oracle = Oracle::default();
@@ -108,10 +153,12 @@ impl Watched {
             planned: BTreeMap::new(),
             guaranteed: BTreeMap::new(),
             with_losses,
+            stored: None,
+            seen: Vec::new(),
         }
     }
 
-    fn apply(&mut self, call: &Call) {
+    pub(crate) fn apply(&mut self, call: &Call) {
         let now = at(self.now);
         match call {
             Call::Installed { fails: true } | Call::Capacity { .. } if !self.with_losses => return,
@@ -187,9 +234,26 @@ impl Watched {
                 self.calendar.set_capacity(resource, span, capacity, now).unwrap();
                 self.oracle.capacities.push((resource, span, capacity));
             }
+            Call::Rules { of, read, write } => {
+                self.set_rules(ResourceId::new(*of), Load::per_sec(*read, *write).unwrap());
+            }
+            Call::Restart { secs } => {
+                self.now += secs;
+                match &self.stored {
+                    Some(stored) => self.calendar = stored.restored(settings(), at(self.now)),
+                    None => self.calendar.advance(at(self.now)),
+                }
+            }
+        }
+        if let Some(stored) = &mut self.stored {
+            stored.keep(self.calendar.take_changed());
         }
         self.read_events();
         self.check();
+    }
+
+    pub(crate) fn known(&self) -> &[ReservationId] {
+        &self.known
     }
 
     fn pick(&self, which: usize) -> Option<ReservationId> {
@@ -246,6 +310,7 @@ impl Watched {
 
     fn read_events(&mut self) {
         while let Some(event) = self.calendar.poll_event() {
+            self.seen.push(event.clone());
             let id = event.id;
             match event.change {
                 CalendarChange::Scheduled { span, is_guaranteed } => {
@@ -287,6 +352,35 @@ impl Watched {
         }
     }
 
+    /// Rules are refused if and only if at some time they leave less than is booked.
+    fn set_rules(&mut self, resource: ResourceId, load: Load) {
+        self.calendar.advance(at(self.now));
+        self.list_booked();
+        let mut with_rules = self.oracle.clone();
+        with_rules.rules.push((resource, load));
+        let is_less = |time: &Time| {
+            let (is, was) = (&with_rules, &self.oracle);
+            let ((read, write), (reads, writes)) =
+                (is.capacity(resource, *time), was.capacity(resource, *time));
+            read < reads || write < writes
+        };
+        let times = self.oracle.times().into_iter().chain([at(self.now)]);
+        let ahead = times.filter(|time| *time >= at(self.now) && *time < Time::MAX);
+        let beyond = |time: &Time| !with_rules.fits_at(resource, Load::NONE, *time);
+        let first = ahead.filter(|time| is_less(time) && beyond(time)).min();
+        match self.calendar.set_rules(&[(resource, load)], at(self.now)) {
+            Ok(()) => {
+                assert_eq!(first, None);
+                self.oracle = with_rules;
+            }
+            Err(RulesError::Promised { at, reservations, .. }) => {
+                assert_eq!(first, Some(at));
+                assert!((1..=8).contains(&reservations.len()), "{reservations:?}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     fn list_booked(&mut self) {
         let demand = |at, load| Demand::new(&[(at, load)]);
         let booked = self.calendar.booked().filter_map(|(_, resource, load, span)| {
@@ -315,7 +409,7 @@ impl Watched {
     }
 
     /// Time alone ends everything.
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for _ in 0..10_000 {
             let Some(next) = self.calendar.next_deadline() else { break };
             assert!(next > at(self.now) || self.now == 0);

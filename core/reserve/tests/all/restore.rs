@@ -1,0 +1,220 @@
+//! A calendar that is built again from its records goes on as if nothing had happened.
+
+use std::collections::BTreeMap;
+
+use model::{Share, Time};
+use proptest::prelude::*;
+use sluice_reserve::{
+    Calendar, CalendarChange, CalendarRecords, CalendarSettings, Capacity, CeilingSubject,
+    CreditRecord, EndReason, ReservationId, ReservationRecord, ReservationRequest,
+    ReservationState, ResourceKind, RestoreError,
+};
+
+use crate::life::{active, at, calendar, events, fixed, owner, reads, secs, settings, start};
+use crate::props::{Call, Watched, call};
+
+/// What a caller stores: the last record of each, merged from what has changed, as JSON.
+#[derive(Default)]
+pub(crate) struct Stored {
+    header: CalendarRecords,
+    reservations: BTreeMap<ReservationId, ReservationRecord>,
+    credits: BTreeMap<CeilingSubject, CreditRecord>,
+}
+
+impl Stored {
+    pub(crate) fn keep(&mut self, changed: CalendarRecords) {
+        let text = serde_json::to_string(&changed).unwrap();
+        let changed: CalendarRecords = serde_json::from_str(&text).unwrap();
+        for record in changed.resources {
+            let known = &mut self.header.resources;
+            let is_same = |one: &sluice_reserve::ResourceRecord| {
+                one.kind() == record.kind() && one.name() == record.name()
+            };
+            match known.iter().position(is_same) {
+                Some(place) => known[place] = record,
+                None => known.push(record),
+            }
+        }
+        for record in changed.reservations {
+            self.reservations.insert(record.id(), record);
+        }
+        for id in changed.ended {
+            self.reservations.remove(&id);
+        }
+        for record in changed.credits {
+            match record.is_empty() {
+                true => self.credits.remove(record.subject()),
+                false => self.credits.insert(record.subject().clone(), record),
+            };
+        }
+        let resources = std::mem::take(&mut self.header.resources);
+        let CalendarRecords { at, last, is_settled, .. } = changed;
+        self.header = CalendarRecords { at, last, is_settled, resources, ..Default::default() };
+    }
+
+    pub(crate) fn records(&self) -> CalendarRecords {
+        CalendarRecords {
+            reservations: self.reservations.values().cloned().collect(),
+            credits: self.credits.values().cloned().collect(),
+            ..self.header.clone()
+        }
+    }
+
+    pub(crate) fn restored(&self, settings: CalendarSettings, now: Time) -> Calendar {
+        Calendar::restore(settings, self.records(), now).unwrap()
+    }
+}
+
+fn restored(calendar: &mut Calendar, settings: CalendarSettings, now: u64) -> Calendar {
+    let text = serde_json::to_string(&calendar.records()).unwrap();
+    let records = serde_json::from_str(&text).unwrap();
+    Calendar::restore(settings, records, at(now)).unwrap()
+}
+
+/// Whether both have the same reservations, loads, credits and ceilings.
+fn assert_same(one: &Watched, other: &Watched, number: usize) {
+    let booked = |of: &Watched| of.calendar.booked().collect::<Vec<_>>();
+    assert_eq!(booked(one), booked(other), "after call {number}");
+    let user = CeilingSubject::User(1);
+    let accounts = |of: &Watched| (of.calendar.credit(&user), of.calendar.outstanding(&user));
+    assert_eq!(accounts(one), accounts(other), "after call {number}");
+    for id in one.known() {
+        let status = |of: &Watched| of.calendar.status(*id);
+        let (one, other) = (status(one), status(other));
+        let same = (one.state, one.span, one.guaranteed);
+        assert_eq!(same, (other.state, other.span, other.guaranteed), "{id} after call {number}");
+    }
+}
+
+fn run(calls: &[Call], with_losses: bool) {
+    let (mut one, mut other) = (Watched::new(with_losses), Watched::new(with_losses));
+    let mut stored = Stored::default();
+    stored.keep(other.calendar.records());
+    other.stored = Some(stored);
+    for (number, call) in calls.iter().enumerate() {
+        let seen = one.seen.len();
+        one.apply(call);
+        other.apply(call);
+        assert_eq!(one.seen[seen..], other.seen[seen..], "events of call {number}");
+        assert_same(&one, &other, number);
+        let (all, stored) = (other.calendar.records(), other.stored.as_ref().unwrap().records());
+        let recorded = (all.reservations, all.credits, all.last);
+        let merged = (stored.reservations, stored.credits, stored.last);
+        assert_eq!(recorded, merged, "what has changed was recorded with call {number}");
+    }
+    one.finish();
+    other.finish();
+    assert_eq!(one.seen, other.seen);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn restored_calendar_answers_and_reports_as_the_one_that_was_recorded(
+        calls in prop::collection::vec(call(), 1..100)
+    ) {
+        run(&calls, false);
+    }
+
+    #[test]
+    fn restored_calendar_goes_on_in_losses(calls in prop::collection::vec(call(), 1..100)) {
+        run(&calls, true);
+    }
+}
+
+#[test]
+fn all_stages_are_where_they_were_and_what_is_due_happens() {
+    let mut first = calendar(2, settings());
+    let claimed = active(&mut first, fixed(40, 50), 0);
+    let waits = active(&mut first, fixed(20, 10).claimed_within(secs(30)), 0);
+    let later = first.request(fixed(80, 10).starting_from(at(20)), at(0)).unwrap();
+    let second = ReservationRequest::new(owner(2), reads(&[(1, 100)]), secs(30)).spontaneous();
+    let running = first.request(second.clone(), at(0)).unwrap();
+    let head = first.request(second.clone(), at(0)).unwrap();
+    let queued = first.request(second, at(1)).unwrap();
+    let mut again = restored(&mut first, settings(), 1);
+    assert_eq!(events(&mut again), []);
+    for id in [claimed, waits, later, running, head, queued] {
+        assert_eq!(again.status(id), first.status(id));
+    }
+    let mut late = restored(&mut first, settings(), 40);
+    first.advance(at(40));
+    events(&mut first);
+    assert!(
+        events(&mut late).contains(&(waits.0, CalendarChange::Ended { reason: EndReason::Lapsed }))
+    );
+    assert_eq!(late.booked().collect::<Vec<_>>(), first.booked().collect::<Vec<_>>());
+    assert_eq!(late.request(fixed(1, 1), at(40)), first.request(fixed(1, 1), at(40)));
+    assert_eq!(late.status(ReservationId(7)).state, ReservationState::Scheduled);
+}
+
+#[test]
+fn numbers_go_on_above_the_greatest_one_that_has_ended() {
+    let mut first = calendar(1, settings());
+    let id = first.request(fixed(10, 10), at(0)).unwrap();
+    first.remove(id, at(0));
+    let mut again = restored(&mut first, settings(), 0);
+    assert_eq!(again.request(fixed(10, 10), at(0)), Ok(ReservationId(id.0 + 1)));
+    assert_eq!(again.status(id).ended, None, "reasons are not recorded");
+}
+
+#[test]
+fn resource_that_is_recorded_no_more_is_a_loss_of_all_its_capacity() {
+    let mut first = calendar(2, settings());
+    let begun = active(&mut first, fixed(40, 50), 0);
+    let later = first.request(fixed(80, 10).starting_from(at(20)), at(0)).unwrap();
+    let other = ReservationRequest::new(owner(2), reads(&[(1, 100)]), secs(30));
+    let other = first.request(other, at(0)).unwrap();
+    let mut records = first.records();
+    records.resources.remove(0);
+    let mut again = Calendar::restore(settings(), records, at(5)).unwrap();
+    assert_eq!(again.status(later).ended, Some(EndReason::CapacityLost));
+    assert_eq!(again.status(begun).state, ReservationState::Active);
+    let scaled = again.resources().find(ResourceKind::Target, "ost0").unwrap();
+    assert!(again.resources().used(scaled, at(5)).0.is_none());
+    assert_eq!(start(&again, other), at(0));
+    let changed: Vec<u64> =
+        again.take_changed().reservations.iter().map(|one| one.id().0).collect();
+    assert_eq!(changed, [begun.0], "to be recorded, as {later} that has ended");
+}
+
+#[test]
+fn greater_share_of_best_effort_is_a_loss_and_bad_records_are_refused() {
+    let mut first = calendar(1, settings());
+    let ids =
+        [0, 0].map(|now| first.request(fixed(50, 10).starting_from(at(10)), at(now)).unwrap());
+    let settings = CalendarSettings { best_effort: Share::ratio(1, 2), ..settings() };
+    let again = restored(&mut first, settings, 0);
+    assert_eq!(ids.map(|id| start(&again, id)), [at(10), at(20)]);
+    let records = first.records();
+    let mut twice = records.clone();
+    twice.reservations.push(twice.reservations[0].clone());
+    let error = Calendar::restore(settings, twice, at(0)).unwrap_err();
+    assert_eq!(error, RestoreError::Duplicate(ids[0]));
+    let text = serde_json::to_string(&records).unwrap();
+    let bad = text.replace("\"duration\":\"10s\"", "\"duration\":\"0s\"");
+    let error =
+        Calendar::restore(settings, serde_json::from_str(&bad).unwrap(), at(0)).unwrap_err();
+    assert!(matches!(error, RestoreError::Value(id, _) if id == ids[0]), "{error}");
+    let bad = text.replace("\"read\":50", "\"read\":2000000000000000000");
+    assert!(serde_json::from_str::<CalendarRecords>(&bad).is_err(), "more than a load may be");
+}
+
+#[test]
+fn capacities_ahead_and_what_rules_reserve_are_recorded() {
+    let mut first = calendar(1, settings());
+    let resource = first.resources().find(ResourceKind::Target, "ost0").unwrap();
+    let less = Capacity::per_sec(60, 60).unwrap();
+    let span = sluice_reserve::Span { from: at(10), until: at(20) };
+    first.set_capacity(resource, span, less, at(0)).unwrap();
+    first.set_rules(&[(resource, sluice_reserve::Load::per_sec(10, 0).unwrap())], at(0)).unwrap();
+    first.set_unseen(resource, Share::ratio(1, 10), at(0)).unwrap();
+    let again = restored(&mut first, settings(), 5);
+    for time in [5, 10, 19, 20] {
+        let used = |of: &Calendar| of.resources().used(resource, at(time));
+        assert_eq!(used(&again), used(&first));
+    }
+    assert_eq!(again.resources().used(resource, at(10)).1, Capacity::per_sec(44, 44).unwrap());
+    assert_eq!(again.next_deadline(), Some(at(10)));
+}
