@@ -193,17 +193,23 @@ impl Calendar {
         };
         let mut moved: Vec<ReservationId> =
             self.table.starting_before(span.until).filter(concerned).collect();
+        // wherever it is, the head has no place before one with a guarantee
+        moved.extend(self.head.filter(|head| !moved.contains(head)));
         moved.sort_by_key(|id| {
-            let reservation = self.table.get(*id);
-            let start = reservation.map(|one| one.guaranteed.unwrap_or(one.place.from));
-            (reservation.is_some_and(|one| one.guaranteed.is_none()), start, *id)
+            let reservation = self.table.get(*id).expect("has a place");
+            (reservation.guaranteed.unwrap_or(reservation.place.from), *id)
         });
         moved.iter().for_each(|id| self.take_out(*id));
         self.scale(resource, span);
-        // first those whose places still fit, so that none of those that move takes one of these
-        moved.retain(|id| !self.book_if_it_fits(*id));
-        for id in moved {
-            self.put_back(id, EndReason::CapacityLost);
+        let is_guaranteed =
+            |id: &ReservationId| self.table.get(*id).is_some_and(|one| one.guaranteed.is_some());
+        let (guaranteed, others): (Vec<_>, Vec<_>) = moved.into_iter().partition(is_guaranteed);
+        for mut moved in [guaranteed, others] {
+            // first those whose places still fit, so that none of those that move takes one of these
+            moved.retain(|id| !self.book_if_it_fits(*id));
+            for id in moved {
+                self.put_back(id, EndReason::CapacityLost);
+            }
         }
     }
 

@@ -84,6 +84,27 @@ fn place_before_a_guaranteed_one_is_not_taken_by_one_that_moves() {
 }
 
 #[test]
+fn head_of_the_queue_has_no_place_before_one_with_a_guarantee() {
+    let mut calendar = calendar(2, settings());
+    active(&mut calendar, fixed(100, 10), 0);
+    let promised = calendar.request(fixed(60, 10).starting_from(at(10)), at(0)).unwrap();
+    let head = calendar.request(fixed(60, 10).spontaneous(), at(0)).unwrap();
+    assert_eq!([promised, head].map(|id| start(&calendar, id)), [at(10), at(20)]);
+    // the head does not overlap the loss, and the other one needs its place
+    lose(&mut calendar, 10, 20, 50, 1);
+    assert_eq!([promised, head].map(|id| start(&calendar, id)), [at(20), at(30)]);
+    // nor does one that overlaps it keep what fits
+    let mut calendar = crate::life::calendar(2, settings());
+    active(&mut calendar, fixed(100, 10), 0);
+    let promised = calendar.request(fixed(60, 30).starting_from(at(10)), at(0)).unwrap();
+    let head = calendar.request(fixed(50, 10).spontaneous(), at(0)).unwrap();
+    lose(&mut calendar, 40, 50, 50, 1);
+    assert_eq!(start(&calendar, head), at(40), "it fits beside nothing else");
+    lose(&mut calendar, 10, 20, 50, 1);
+    assert_eq!([promised, head].map(|id| start(&calendar, id)), [at(50), at(10)]);
+}
+
+#[test]
 fn failed_installing_without_another_place_ends_as_not_installed() {
     let mut calendar = calendar(1, settings());
     let id = calendar.request(fixed(60, 10).ending_by(at(12)), at(0)).unwrap();
