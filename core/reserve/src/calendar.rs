@@ -23,9 +23,9 @@ mod stages;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Bytes, Nanos, Share, Time};
+use model::{Amount, Bytes, Nanos, Share, Time};
 
-use crate::ceilings::{Ceiling, CeilingSubject, Ceilings, DefaultCeilings};
+use crate::ceilings::{Ceiling, CeilingSubject, Ceilings, DefaultCeilings, Outstanding};
 use crate::credits::{CreditAccounts, CreditSettings};
 use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::events::{CalendarChange, CalendarEvent};
@@ -87,7 +87,7 @@ pub struct Calendar {
 /// What a request gets if it is accepted.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
-    bytes: Bytes,
+    reserved: Amount,
     start: Time,
 }
 
@@ -152,10 +152,11 @@ impl Calendar {
         now: Time,
     ) -> Result<ReservationId, ReservationError> {
         self.advance(now);
-        let bytes = self.check(&request)?;
-        self.ceilings.check(&request.owner, bytes, 1)?;
+        let reserved = self.check(&request)?;
+        self.ceilings.check(&request.owner, reserved, 1)?;
         let start = self.first_start(&request)?;
         if request.spends_credit && request.class == ReservationClass::Spontaneous {
+            let bytes = reserved.bytes;
             if bytes == Bytes::ZERO {
                 return Err(ReservationError::NothingToPay);
             }
@@ -163,8 +164,8 @@ impl Calendar {
             let spent = self.credits.spend(&subject, bytes, self.now);
             spent.map_err(|has| ReservationError::Credit { subject, has, needs: bytes })?;
         }
-        self.ceilings.charge(&request.owner, bytes, 1);
-        let id = self.enter(request, Admission { bytes, start });
+        self.ceilings.charge(&request.owner, reserved, 1);
+        let id = self.enter(request, Admission { reserved, start });
         self.settle();
         Ok(id)
     }
@@ -197,8 +198,8 @@ impl Calendar {
             let rate = self.byte_rate(&reservation.demand);
             // what was added later earns nothing, or each owner would extend just before the end
             let until = reservation.place.until.before(reservation.extended);
-            let reserved = bytes_in(rate, self.now.since(since));
-            let unused = bytes_in(rate, until.since(self.now));
+            let reserved = Bytes::new(in_span(rate, self.now.since(since)));
+            let unused = Bytes::new(in_span(rate, until.since(self.now)));
             let subject = credit_subject(&reservation.owner);
             credit = self.credits.grant(subject, reserved, used, unused, self.now);
             reason = EndReason::Completed;
@@ -233,17 +234,19 @@ impl Calendar {
         let demand = reservation.demand.clone();
         self.resources.check_room(&demand, 1)?;
         // as much as the sum grows, so that the end releases what was charged
-        let bytes = reservation.bytes + bytes_in(self.byte_rate(&demand), more) - reservation.bytes;
-        self.ceilings.check(&reservation.owner, bytes, 0)?;
+        let (has, adds) = (reservation.reserved, self.amount(&demand, more));
+        let reserved = Amount { bytes: has.bytes + adds.bytes, ops: has.ops + adds.ops };
+        let adds = Amount { bytes: reserved.bytes - has.bytes, ops: reserved.ops - has.ops };
+        self.ceilings.check(&reservation.owner, adds, 0)?;
         let is_near = added.until <= self.now + self.settings.horizon;
         if !is_near || self.resources.check_fit(&demand, added).is_err() {
             return Err(self.refusal(&demand, added.from, more));
         }
-        self.ceilings.charge(&reservation.owner, bytes, 0);
+        self.ceilings.charge(&reservation.owner, adds, 0);
         self.table.change(id, |reservation| {
             reservation.place.until = added.until;
             reservation.extended += more;
-            reservation.bytes += bytes;
+            reservation.reserved = reserved;
         });
         let reservation = self.table.get(id).expect("has not ended");
         reservation.book_within(added, &mut self.resources);
@@ -263,7 +266,9 @@ impl Calendar {
         self.settle();
     }
 
-    /// The next event; to be called until there is none after each other call.
+    /// The next event; to be called until there is none after each other call. One call makes of each
+    /// reservation at most one event of each kind, two moves, and one for each load that is scaled or
+    /// restored: unread, they add up.
     pub fn poll_event(&mut self) -> Option<CalendarEvent> {
         self.events.pop_front()
     }
@@ -314,7 +319,7 @@ impl Calendar {
     }
 
     /// What a subject has reserved and not used up.
-    pub fn outstanding(&self, subject: &CeilingSubject) -> Ceiling {
+    pub fn outstanding(&self, subject: &CeilingSubject) -> Outstanding {
         self.ceilings.outstanding(subject)
     }
 
@@ -346,8 +351,8 @@ impl Calendar {
         Ok(id)
     }
 
-    /// Checks what does not depend on the plan, and returns the reserved bytes.
-    fn check(&self, request: &ReservationRequest) -> Result<Bytes, ReservationError> {
+    /// Checks what does not depend on the plan, and returns what is reserved.
+    fn check(&self, request: &ReservationRequest) -> Result<Amount, ReservationError> {
         if self.table.len() >= self.settings.reservations_max {
             return Err(ReservationError::Full(self.table.len()));
         }
@@ -356,7 +361,7 @@ impl Calendar {
             return Err(ReservationError::AccountName(name.len()));
         }
         self.resources.check_room(&request.demand, 1)?;
-        Ok(bytes_in(self.byte_rate(&request.demand), request.length()))
+        Ok(self.amount(&request.demand, request.length()))
     }
 
     fn check_duration(&self, duration: Nanos, claim: Nanos) -> Result<(), ReservationError> {
@@ -393,7 +398,7 @@ impl Calendar {
     /// Puts an admitted request, charged to its ceilings, into the calendar or the queue.
     fn enter(&mut self, request: ReservationRequest, admitted: Admission) -> ReservationId {
         let (class, place) = (request.class, Span::new(admitted.start, request.length()));
-        let reservation = Reservation::new(request, admitted.bytes, place, self.now);
+        let reservation = Reservation::new(request, admitted.reserved, place, self.now);
         let is_released = reservation.stage == Stage::Waiting { released: true };
         let id = self.table.insert(reservation);
         match class {
@@ -417,9 +422,9 @@ impl Calendar {
         if self.head == Some(id) {
             self.head = None;
         }
-        self.ceilings.release(&owner, reservation.bytes);
+        self.ceilings.release(&owner, reservation.reserved);
         if reservation.has_paid && reason.is_of_calendar() {
-            self.credits.add(credit_subject(&owner), reservation.bytes, self.now);
+            self.credits.add(credit_subject(&owner), reservation.reserved.bytes, self.now);
         }
         if let Some(parent) = reservation.parent.filter(|parent| self.table.get(*parent).is_some())
         {
@@ -438,6 +443,18 @@ impl Calendar {
     /// The part of a span from now on. Only this part is ever changed: the past stays as it was.
     fn rest_of(&self, span: Span) -> Span {
         Span { from: span.from.max(self.now), until: span.until }
+    }
+
+    /// What a demand reserves in a span: bytes, and the operations of all metadata resources.
+    fn amount(&self, demand: &Demand, span: Nanos) -> Amount {
+        let loads = demand.loads().filter(|(resource, _)| {
+            let described = self.resources.describe(*resource);
+            described.is_some_and(|(_, kind)| kind == ResourceKind::Metadata)
+        });
+        let ops = loads.fold(0u64, |sum, (_, load)| {
+            sum.saturating_add(load.read_per_sec()).saturating_add(load.write_per_sec())
+        });
+        Amount::new(in_span(self.byte_rate(demand), span), in_span(ops, span))
     }
 
     /// Bytes per second of a demand: the sum over its targets, or its greatest load if that is more.
@@ -463,7 +480,7 @@ fn credit_subject(owner: &ReservationOwner) -> CeilingSubject {
     }
 }
 
-fn bytes_in(per_sec: u64, span: Nanos) -> Bytes {
-    let bytes = u128::from(per_sec) * u128::from(span.get()) / 1_000_000_000;
-    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+fn in_span(per_sec: u64, span: Nanos) -> u64 {
+    let amount = u128::from(per_sec) * u128::from(span.get()) / 1_000_000_000;
+    u64::try_from(amount).unwrap_or(u64::MAX)
 }

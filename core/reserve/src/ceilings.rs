@@ -4,15 +4,15 @@
 //!   request of owner (uid, gid, account, project) ─► below each of four ceilings? ─► charged until it ends
 //! ```
 //!
-//! A ceiling is of bytes (rate × duration with the claim window, which is occupied, too) and of a
-//! number of reservations. Without a bound on the product, one owner could book all bandwidth for a
-//! month.
+//! A ceiling is of bytes and operations (rate × duration with the claim window, which is occupied,
+//! too) and of a number of reservations. Without a bound on the product, one owner could book all
+//! bandwidth for a month.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use model::Bytes;
+use model::{Amount, Bytes, Ops};
 use serde::{Deserialize, Serialize};
 
 use crate::request::{ReservationError, ReservationOwner};
@@ -31,39 +31,63 @@ pub enum CeilingSubject {
     Project(u32),
 }
 
-/// What may be outstanding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What may be outstanding; `None` without a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ceiling {
     /// Reserved bytes of reservations that have not ended.
-    pub bytes: Bytes,
+    pub bytes: Option<Bytes>,
+    /// Reserved operations of reservations that have not ended.
+    pub ops: Option<Ops>,
     /// Reservations that have not ended.
+    pub count: Option<u32>,
+}
+
+/// What reservations that have not ended count for their ceilings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// The bytes that they reserve.
+    pub bytes: Bytes,
+    /// The operations that they reserve.
+    pub ops: Ops,
+    /// How many they are.
     pub count: u32,
 }
 
 /// The ceilings that hold for subjects without one of their own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultCeilings {
     /// The ceiling of each user.
-    pub user: Option<Ceiling>,
+    pub user: Ceiling,
     /// The ceiling of each group.
-    pub group: Option<Ceiling>,
+    pub group: Ceiling,
     /// The ceiling of each account.
-    pub account: Option<Ceiling>,
+    pub account: Ceiling,
     /// The ceiling of each project.
-    pub project: Option<Ceiling>,
+    pub project: Ceiling,
+}
+
+impl Default for DefaultCeilings {
+    /// A user has at most 4,096 reservations, so that no single one fills a calendar of 131,072. What
+    /// of the capacity may be reserved depends on the site.
+    fn default() -> DefaultCeilings {
+        let user = Ceiling { count: Some(4_096), ..Ceiling::default() };
+        let [group, account, project] = [Ceiling::default(); 3];
+        DefaultCeilings { user, group, account, project }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Ceilings {
     defaults: DefaultCeilings,
     own: BTreeMap<CeilingSubject, Ceiling>,
-    outstanding: BTreeMap<CeilingSubject, Outstanding>,
+    outstanding: BTreeMap<CeilingSubject, Sums>,
 }
 
-/// What a subject has. The bytes are exact: each reservation's fit 64 bits, their sum may not.
+/// What a subject has. The sums are exact: each reservation's amounts fit 64 bits, their sum may not.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outstanding {
+struct Sums {
     bytes: u128,
+    ops: u128,
     count: u32,
 }
 
@@ -85,39 +109,46 @@ impl Ceilings {
         has_room
     }
 
-    /// Checks a request of some bytes and a number of reservations.
+    /// Checks a request of some amounts and a number of reservations.
     pub(crate) fn check(
         &self,
         owner: &ReservationOwner,
-        more: Bytes,
+        more: Amount,
         count: u32,
     ) -> Result<(), ReservationError> {
         for subject in subjects(owner) {
-            let Some(ceiling) = self.ceiling(&subject) else { continue };
-            let has = self.outstanding(&subject);
-            if has.bytes + more > ceiling.bytes || has.count.saturating_add(count) > ceiling.count {
-                let (bytes_max, count_max) = (ceiling.bytes, ceiling.count);
-                let (bytes, count) = (has.bytes, has.count);
-                let error =
-                    ReservationError::Ceiling { subject, bytes, count, more, bytes_max, count_max };
-                return Err(error);
+            let (has, most) = (self.sums(&subject), self.ceiling(&subject));
+            let of = |has, more: u64, most: Option<u64>, unit| (has, more, most, unit);
+            let sums = [
+                of(has.bytes, more.bytes.get(), most.bytes.map(Bytes::get), "bytes"),
+                of(has.ops, more.ops.get(), most.ops.map(Ops::get), "operations"),
+                of(has.count.into(), count.into(), most.count.map(u64::from), "reservations"),
+            ];
+            for (has, more, most, unit) in sums {
+                if let Some(most) = most.filter(|most| has + u128::from(more) > u128::from(*most)) {
+                    let has = u64::try_from(has).unwrap_or(u64::MAX);
+                    return Err(ReservationError::Ceiling { subject, unit, has, more, most });
+                }
             }
         }
         Ok(())
     }
 
-    pub(crate) fn charge(&mut self, owner: &ReservationOwner, bytes: Bytes, count: u32) {
+    pub(crate) fn charge(&mut self, owner: &ReservationOwner, more: Amount, count: u32) {
         for subject in subjects(owner) {
             let has = self.outstanding.entry(subject).or_default();
-            has.bytes += u128::from(bytes.get());
+            has.bytes += u128::from(more.bytes.get());
+            has.ops += u128::from(more.ops.get());
             has.count += count;
         }
     }
 
-    pub(crate) fn release(&mut self, owner: &ReservationOwner, bytes: Bytes) {
+    /// Releases what one reservation was charged.
+    pub(crate) fn release(&mut self, owner: &ReservationOwner, reserved: Amount) {
         for subject in subjects(owner) {
             let has = self.outstanding.get_mut(&subject).expect("charged at the request");
-            has.bytes -= u128::from(bytes.get());
+            has.bytes -= u128::from(reserved.bytes.get());
+            has.ops -= u128::from(reserved.ops.get());
             has.count -= 1;
             if has.count == 0 {
                 self.outstanding.remove(&subject);
@@ -125,21 +156,25 @@ impl Ceilings {
         }
     }
 
-    /// What a subject has, with at most 2^64 - 1 bytes of it.
-    pub(crate) fn outstanding(&self, subject: &CeilingSubject) -> Ceiling {
-        let has = self.outstanding.get(subject).copied().unwrap_or_default();
-        let bytes = u64::try_from(has.bytes).unwrap_or(u64::MAX);
-        Ceiling { bytes: Bytes::new(bytes), count: has.count }
+    /// What a subject has, with at most 2^64 - 1 of each.
+    pub(crate) fn outstanding(&self, subject: &CeilingSubject) -> Outstanding {
+        let Sums { bytes, ops, count } = self.sums(subject);
+        let [bytes, ops] = [bytes, ops].map(|sum| u64::try_from(sum).unwrap_or(u64::MAX));
+        Outstanding { bytes: Bytes::new(bytes), ops: Ops::new(ops), count }
     }
 
-    fn ceiling(&self, subject: &CeilingSubject) -> Option<Ceiling> {
+    fn sums(&self, subject: &CeilingSubject) -> Sums {
+        self.outstanding.get(subject).copied().unwrap_or_default()
+    }
+
+    fn ceiling(&self, subject: &CeilingSubject) -> Ceiling {
         let default = match subject {
             CeilingSubject::User(_) => self.defaults.user,
             CeilingSubject::Group(_) => self.defaults.group,
             CeilingSubject::Account(_) => self.defaults.account,
             CeilingSubject::Project(_) => self.defaults.project,
         };
-        self.own.get(subject).copied().or(default)
+        self.own.get(subject).copied().unwrap_or(default)
     }
 }
 

@@ -27,7 +27,7 @@ mod steps;
 mod table;
 
 pub use calendar::{Calendar, CalendarSettings, PhaseRequest, RulesError};
-pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings};
+pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings, Outstanding};
 pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
 pub use events::{CalendarChange, CalendarEvent};

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Bytes, Nanos, Share, Time};
+use model::{Bytes, Nanos, Ops, Share, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::ceilings::CeilingSubject;
@@ -74,6 +74,7 @@ pub struct ReservationRecord {
     pub(crate) scaled: Vec<ScaledRecord>,
     pub(crate) extended: Nanos,
     pub(crate) bytes: Bytes,
+    pub(crate) ops: Ops,
     pub(crate) parent: Option<ReservationId>,
 }
 

@@ -85,21 +85,20 @@ pub enum ReservationError {
     #[error(transparent)]
     Resource(#[from] ResourceError),
     /// A ceiling of the owner is reached.
-    #[error("{subject} has {bytes} B and {count} reservations outstanding: with {more} B more it exceeds its ceiling of {bytes_max} B and {count_max} reservations",
-        bytes = .bytes.get(), more = .more.get(), bytes_max = .bytes_max.get())]
+    #[error(
+        "{subject} has {has} {unit} outstanding: with {more} more it exceeds its ceiling of {most}"
+    )]
     Ceiling {
         /// The user, group, account or project.
         subject: CeilingSubject,
-        /// Reserved bytes of what has not ended.
-        bytes: Bytes,
-        /// Reservations that have not ended.
-        count: u32,
-        /// The bytes of the request.
-        more: Bytes,
-        /// The ceiling of bytes.
-        bytes_max: Bytes,
-        /// The ceiling of reservations.
-        count_max: u32,
+        /// What the ceiling is of: `bytes`, `operations` or `reservations`.
+        unit: &'static str,
+        /// What is reserved by what has not ended.
+        has: u64,
+        /// What the request adds.
+        more: u64,
+        /// The ceiling.
+        most: u64,
     },
     /// The credit does not pay for it.
     #[error("{subject} has a credit of {has} B, and the request costs {needs} B",

@@ -8,7 +8,7 @@
 //! A scaled load holds for the span of a loss: before and after it the load is that of the demand.
 //! What is booked is always what [`Reservation::pieces`] says.
 
-use model::{Bytes, Nanos, Share, Time};
+use model::{Amount, Nanos, Share, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::demand::{Demand, ResourceId};
@@ -114,14 +114,19 @@ pub(crate) struct Reservation {
     pub(crate) scaled: Vec<ScaledLoad>,
     /// How much of the place was added by extensions.
     pub(crate) extended: Nanos,
-    /// The reserved bytes, for ceilings and credits.
-    pub(crate) bytes: Bytes,
+    /// The reserved bytes, for ceilings and credits, and operations, for ceilings.
+    pub(crate) reserved: Amount,
     pub(crate) parent: Option<ReservationId>,
     pub(crate) phases: Vec<ReservationId>,
 }
 
 impl Reservation {
-    pub(crate) fn new(request: ReservationRequest, bytes: Bytes, place: Span, now: Time) -> Self {
+    pub(crate) fn new(
+        request: ReservationRequest,
+        reserved: Amount,
+        place: Span,
+        now: Time,
+    ) -> Self {
         Reservation {
             owner: request.owner,
             class: request.class,
@@ -137,7 +142,7 @@ impl Reservation {
             guaranteed: None,
             scaled: Vec::new(),
             extended: Nanos::ZERO,
-            bytes,
+            reserved,
             parent: None,
             phases: Vec::new(),
         }

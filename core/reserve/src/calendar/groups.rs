@@ -5,7 +5,7 @@
 //!           └─► order 2: most bytes ──┴─► the order that ends first ─► all placed, or none
 //! ```
 
-use model::{Bytes, Time};
+use model::{Amount, Time};
 
 use super::{Admission, Calendar};
 use crate::demand::ResourceId;
@@ -34,22 +34,22 @@ impl Calendar {
         if self.table.len() + requests.len() > self.settings.reservations_max {
             return Err(ReservationError::Full(self.table.len()));
         }
-        let bytes: Vec<Bytes> =
+        let reserved: Vec<Amount> =
             requests.iter().map(|request| self.check(request)).collect::<Result<_, _>>()?;
         for request in &requests {
             self.resources.check_room(&request.demand, requests.len())?;
         }
         let given: Vec<usize> = (0..requests.len()).collect();
         let mut by_bytes = given.clone();
-        by_bytes.sort_by_key(|at| (std::cmp::Reverse(bytes[*at]), *at));
+        by_bytes.sort_by_key(|at| (std::cmp::Reverse(reserved[*at].bytes), *at));
         let plans = [self.plan_group(&requests, &given), self.plan_group(&requests, &by_bytes)];
         let plan = best_plan(&requests, plans)?;
-        self.charge_group(&requests, &bytes)?;
+        self.charge_group(&requests, &reserved)?;
         let mut ids = vec![ReservationId(0); requests.len()];
         for (at, start) in plan {
             let mut request = requests[at].clone();
             request.class = ReservationClass::Fixed;
-            ids[at] = self.enter(request, Admission { bytes: bytes[at], start });
+            ids[at] = self.enter(request, Admission { reserved: reserved[at], start });
         }
         self.settle();
         Ok(ids)
@@ -101,16 +101,16 @@ impl Calendar {
     fn charge_group(
         &mut self,
         requests: &[ReservationRequest],
-        bytes: &[Bytes],
+        reserved: &[Amount],
     ) -> Result<(), ReservationError> {
         for (at, request) in requests.iter().enumerate() {
-            if let Err(error) = self.ceilings.check(&request.owner, bytes[at], 1) {
-                for (request, bytes) in requests[..at].iter().zip(bytes) {
-                    self.ceilings.release(&request.owner, *bytes);
+            if let Err(error) = self.ceilings.check(&request.owner, reserved[at], 1) {
+                for (request, reserved) in requests[..at].iter().zip(reserved) {
+                    self.ceilings.release(&request.owner, *reserved);
                 }
                 return Err(error);
             }
-            self.ceilings.charge(&request.owner, bytes[at], 1);
+            self.ceilings.charge(&request.owner, reserved[at], 1);
         }
         Ok(())
     }

@@ -64,11 +64,11 @@ impl Calendar {
             .starting_from(start)
             .ending_by(deadline);
         debug_assert_eq!(request.class, ReservationClass::Fixed);
-        let bytes = self.check(&request)?;
-        self.ceilings.check(&request.owner, bytes, 1)?;
+        let reserved = self.check(&request)?;
+        self.ceilings.check(&request.owner, reserved, 1)?;
         let start = self.first_start(&request)?;
-        self.ceilings.charge(&request.owner, bytes, 1);
-        let id = self.enter(request, Admission { bytes, start });
+        self.ceilings.charge(&request.owner, reserved, 1);
+        let id = self.enter(request, Admission { reserved, start });
         self.table.change(id, |phase| phase.parent = Some(parent));
         self.table.change(parent, |parent| parent.phases.push(id));
         self.settle();

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Time};
+use model::{Amount, Nanos, Time};
 
 use super::{Calendar, CalendarSettings};
 use crate::demand::{Demand, ResourceId, ResourceKind};
@@ -83,7 +83,8 @@ impl Calendar {
             guaranteed: reservation.guaranteed,
             scaled: scaled.collect(),
             extended: reservation.extended,
-            bytes: reservation.bytes,
+            bytes: reservation.reserved.bytes,
+            ops: reservation.reserved.ops,
             parent: reservation.parent,
         })
     }
@@ -201,7 +202,7 @@ impl Calendar {
             guaranteed: record.guaranteed,
             scaled,
             extended: record.extended,
-            bytes: record.bytes,
+            reserved: Amount { bytes: record.bytes, ops: record.ops },
             parent: record.parent,
             phases: Vec::new(),
         };
@@ -224,7 +225,7 @@ impl Calendar {
             }
             self.head = Some(id);
         }
-        self.ceilings.charge(&reservation.owner, reservation.bytes, 1);
+        self.ceilings.charge(&reservation.owner, reservation.reserved, 1);
         self.table.insert_as(id, reservation);
         Ok(())
     }

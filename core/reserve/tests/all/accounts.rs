@@ -1,9 +1,9 @@
 //! Ceilings and credits: what an owner cannot get around.
 
-use model::Bytes;
+use model::{Bytes, Ops};
 use sluice_reserve::{
-    Capacity, Ceiling, CeilingSubject, ReservationError, ReservationId, ReservationRequest,
-    ResourceKind,
+    CalendarSettings, Capacity, Ceiling, CeilingSubject, Outstanding, ReservationError,
+    ReservationId, ReservationRequest, ResourceKind,
 };
 
 use crate::life::{active, at, calendar, fixed, owner, reads, secs, settings};
@@ -11,12 +11,51 @@ use crate::life::{active, at, calendar, fixed, owner, reads, secs, settings};
 #[test]
 fn claim_window_counts_for_the_ceiling() {
     let mut calendar = calendar(1, settings());
-    let ceiling = Ceiling { bytes: Bytes::new(1_000), count: 9 };
+    let ceiling = Ceiling { bytes: Some(Bytes::new(1_000)), ..Ceiling::default() };
     calendar.set_ceiling(CeilingSubject::User(1), Some(ceiling));
     let error = calendar.request(fixed(10, 1).claimed_within(secs(1_000)), at(0));
     assert!(matches!(error, Err(ReservationError::Ceiling { .. })), "{error:?}");
     calendar.request(fixed(10, 60).claimed_within(secs(40)), at(0)).unwrap();
     assert_eq!(calendar.outstanding(&CeilingSubject::User(1)).bytes, Bytes::new(1_000));
+}
+
+#[test]
+fn operations_have_a_ceiling_beside_bytes_and_extensions_count() {
+    let mut calendar = calendar(0, settings());
+    let capacity = Capacity::per_sec(100, 100).unwrap();
+    calendar.add_resource("mdt".into(), ResourceKind::Metadata, capacity, at(0)).unwrap();
+    let user = CeilingSubject::User(1);
+    let ceiling = Ceiling { ops: Some(Ops::new(1_000)), ..Ceiling::default() };
+    calendar.set_ceiling(user.clone(), Some(ceiling));
+    let error = calendar.request(fixed(50, 21), at(0)).unwrap_err();
+    let unit = "operations";
+    let subject = user.clone();
+    assert_eq!(
+        error,
+        ReservationError::Ceiling { subject, unit, has: 0, more: 1_050, most: 1_000 }
+    );
+    let id = active(&mut calendar, fixed(50, 10), 0);
+    let has = calendar.outstanding(&user);
+    assert_eq!((has.bytes, has.ops, has.count), (Bytes::ZERO, Ops::new(500), 1));
+    assert!(calendar.extend(id, secs(11), at(1)).is_err());
+    assert_eq!(calendar.extend(id, secs(10), at(1)), Ok(at(20)));
+    assert!(calendar.request(fixed(1, 1), at(1)).is_err());
+    calendar.remove(id, at(2));
+    assert_eq!(calendar.outstanding(&user), Outstanding::default());
+}
+
+#[test]
+fn no_user_fills_the_calendar_unless_a_site_allows_it() {
+    let count = CalendarSettings::default().ceilings.user.count.unwrap() as usize;
+    assert!(count * 8 < CalendarSettings::default().reservations_max);
+    let mut calendar = calendar(1, settings());
+    for _ in 0..count {
+        calendar.request(fixed(1, 1), at(0)).unwrap();
+    }
+    let error = calendar.request(fixed(1, 1), at(0));
+    assert!(matches!(error, Err(ReservationError::Ceiling { .. })), "{error:?}");
+    calendar.set_ceiling(CeilingSubject::User(1), Some(Ceiling::default()));
+    assert!(calendar.request(fixed(1, 1), at(0)).is_ok(), "none of its own");
 }
 
 #[test]

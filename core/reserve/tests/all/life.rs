@@ -353,11 +353,13 @@ fn extension_earns_no_credit() {
 #[test]
 fn ceilings_bound_what_is_outstanding_and_name_who_has_it() {
     let mut calendar = calendar(1, settings());
-    let ceiling = Ceiling { bytes: Bytes::new(1_000), count: 2 };
+    let ceiling = Ceiling { bytes: Some(Bytes::new(1_000)), count: Some(2), ..Ceiling::default() };
     calendar.set_ceiling(CeilingSubject::Group(100), Some(ceiling));
     let first = calendar.request(fixed(50, 10), at(0)).unwrap();
-    let error = calendar.request(fixed(51, 10), at(0)).unwrap_err().to_string();
-    assert!(error.starts_with("group 100 has 500 B and 1 reservations outstanding"), "{error}");
+    let error = calendar.request(fixed(51, 10), at(0)).unwrap_err();
+    let (subject, unit) = (CeilingSubject::Group(100), "bytes");
+    let ceiling = ReservationError::Ceiling { subject, unit, has: 500, more: 510, most: 1_000 };
+    assert_eq!(error, ceiling);
     calendar.request(fixed(10, 10), at(0)).unwrap();
     assert!(calendar.request(fixed(1, 10), at(0)).is_err(), "two are the most");
     calendar.remove(first, at(0));

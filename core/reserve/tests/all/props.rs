@@ -202,6 +202,7 @@ impl Watched {
                         true => self.calendar.install_failed(id, now),
                         false => self.calendar.installed(id, now),
                     };
+                    self.read_events();
                 }
             }
             Call::Test { which } => {
@@ -308,10 +309,32 @@ impl Watched {
         }
     }
 
+    /// Reads the events of one call: of a reservation one of each kind, but for two moves at most, and
+    /// one of each load that is scaled or restored.
     fn read_events(&mut self) {
+        let first = self.seen.len();
+        let mut kinds: BTreeMap<(ReservationId, &str), usize> = BTreeMap::new();
         while let Some(event) = self.calendar.poll_event() {
             self.seen.push(event.clone());
             let id = event.id;
+            let kind = match event.change {
+                CalendarChange::Moved { .. } | CalendarChange::Slipped { .. } => "moved",
+                CalendarChange::Scaled { .. } | CalendarChange::Restored { .. } => "scaled",
+                CalendarChange::Scheduled { .. } => "scheduled",
+                CalendarChange::Aged { .. } => "aged",
+                CalendarChange::Install { .. } => "install",
+                CalendarChange::Active { .. } => "active",
+                CalendarChange::Ends { .. } => "ends",
+                CalendarChange::Ended { .. } => "ended",
+            };
+            let count = kinds.entry((id, kind)).or_default();
+            *count += 1;
+            let most = match kind {
+                "scaled" => usize::MAX,
+                "moved" => 2,
+                _ => 1,
+            };
+            assert!(*count <= most, "{kind} again: {:?}", &self.seen[first..]);
             match event.change {
                 CalendarChange::Scheduled { span, is_guaranteed } => {
                     self.planned.insert(id, span.from);
