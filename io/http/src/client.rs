@@ -27,9 +27,10 @@ use std::time::Duration;
 
 use api::{
     AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, DelayTable,
-    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE, Tokens,
-    UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
-    WireSubjects, path,
+    LiveUsage, MadeToken, NewReservation, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE,
+    ReservationExtension, Tokens, UsageTable, Why, WhyQuery, WireCalendar, WireClasses, WireCredit,
+    WireDecayAccounts, WireJobReport, WireReservation, WireReservations, WireRules, WireSubjects,
+    path,
 };
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -249,6 +250,61 @@ impl ApiClient {
         self.get(&format!("{}?{query}", path::EVENTS))
     }
 
+    /// Requests a reservation; a refusal says what would fit ([`ClientError::refusal`]).
+    pub fn reserve(&self, new: &NewReservation) -> Result<WireReservation, ClientError> {
+        let body = serde_json::to_string(new).expect("a request is plain data");
+        self.call(Method::POST, path::RESERVATIONS, body, None)
+    }
+
+    /// Reads the reservations; `query` as in `user=1000&ended=true`, or empty.
+    pub fn reservations(&self, query: &str) -> Result<WireReservations, ClientError> {
+        self.get(&with_query(path::RESERVATIONS, query))
+    }
+
+    /// Reads one reservation; `query` as in `until=active&wait=30s`, or empty. With `wait`, set a
+    /// longer time limit than that.
+    pub fn reservation(&self, id: u64, query: &str) -> Result<WireReservation, ClientError> {
+        self.get(&with_query(&path::reservation(path::RESERVATION, id), query))
+    }
+
+    /// Tests a reservation: the first test that finds it active begins its time.
+    pub fn claim_reservation(&self, id: u64) -> Result<WireReservation, ClientError> {
+        let path = path::reservation(path::RESERVATION_CLAIM, id);
+        self.call(Method::POST, &path, String::new(), None)
+    }
+
+    /// Extends an active reservation.
+    pub fn extend_reservation(
+        &self,
+        id: u64,
+        by: &ReservationExtension,
+    ) -> Result<WireReservation, ClientError> {
+        let body = serde_json::to_string(by).expect("an extension is plain data");
+        self.call(Method::POST, &path::reservation(path::RESERVATION_EXTEND, id), body, None)
+    }
+
+    /// Ends a reservation early, for a credit.
+    pub fn finish_reservation(&self, id: u64) -> Result<WireReservation, ClientError> {
+        let path = path::reservation(path::RESERVATION_FINISH, id);
+        self.call(Method::POST, &path, String::new(), None)
+    }
+
+    /// Removes a reservation, without a credit.
+    pub fn remove_reservation(&self, id: u64) -> Result<WireReservation, ClientError> {
+        let path = path::reservation(path::RESERVATION, id);
+        self.call(Method::DELETE, &path, String::new(), None)
+    }
+
+    /// Reads the calendar; `query` as in `from=…&to=…&target=NAME`.
+    pub fn calendar(&self, query: &str) -> Result<WireCalendar, ClientError> {
+        self.get(&with_query(path::CALENDAR, query))
+    }
+
+    /// Reads a credit; `query` as in `account=NAME`, or empty for the caller's.
+    pub fn credit(&self, query: &str) -> Result<WireCredit, ClientError> {
+        self.get(&with_query(path::CREDIT, query))
+    }
+
     /// Reads the changes of the ledger after the cursor of `query`, for a standby controller;
     /// 410 if the cursor is too old and the whole ledger must be copied.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
@@ -429,6 +485,10 @@ impl<'a> HttpCall<'a> {
         let request = request.body(Full::new(self.body.clone()));
         request.map_err(|error| exchange::exchange_error(at, &error))
     }
+}
+
+fn with_query(path: &str, query: &str) -> String {
+    if query.is_empty() { path.into() } else { format!("{path}?{query}") }
 }
 
 /// The content type of a body, unless the call sets another.

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io;
+use std::process::ExitCode;
 
 use api::{ErrorCode, ErrorReport};
 use clap::ArgMatches;
@@ -14,7 +15,7 @@ use controller::TokenFailed;
 use http::{ClientError, CredentialsError, ParseEndpointError};
 use rules::{RuleEditError, RuleFileError};
 
-use crate::log;
+use crate::{log, reserve};
 
 /// An error of a command that has a code of its own.
 #[derive(Debug)]
@@ -24,6 +25,11 @@ impl CommandError {
     /// Makes the error of a flag or variable.
     pub(crate) fn argument(at: &str, message: impl Into<String>) -> CommandError {
         CommandError(ErrorReport::new(ErrorCode::InvalidArgument, message).at(at))
+    }
+
+    /// Makes the error of a report.
+    pub(crate) fn of_report(report: ErrorReport) -> CommandError {
+        CommandError(report)
     }
 
     /// Makes the error of rules in a file; the message shows file and line.
@@ -68,6 +74,15 @@ pub(crate) fn say(error: &anyhow::Error, json: bool) {
     }
 }
 
+/// Returns the exit status of a failure: 1, or what a refusal of a reservation says of later.
+pub(crate) fn status(error: &anyhow::Error) -> ExitCode {
+    match report(error).refusal {
+        Some(refusal) if refusal.next_start_ns.is_some() => ExitCode::from(reserve::LATER),
+        Some(_) => ExitCode::from(reserve::NEVER),
+        None => ExitCode::FAILURE,
+    }
+}
+
 /// Makes the report of an error: the outermost cause with a code decides.
 fn report(error: &anyhow::Error) -> ErrorReport {
     let found = error.chain().find_map(|cause| {
@@ -102,13 +117,15 @@ fn report(error: &anyhow::Error) -> ErrorReport {
     ErrorReport { message: format!("{error:#}"), ..report }
 }
 
-fn of_client(error: &ClientError) -> ErrorReport {
+/// Makes the report of a failed call, without its message.
+pub(crate) fn of_client(error: &ClientError) -> ErrorReport {
     let leader = match error {
         ClientError::Governed { controller, .. } => Some(controller.clone()),
         _ => None,
     };
     let at = error.at().map(str::to_owned);
-    ErrorReport { at, leader, ..ErrorReport::new(error.code(), "") }
+    let refusal = error.refusal().cloned().map(Box::new);
+    ErrorReport { at, leader, refusal, ..ErrorReport::new(error.code(), "") }
 }
 
 #[cfg(test)]

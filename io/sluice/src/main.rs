@@ -1,7 +1,8 @@
 //! The `sluice` binary: parses the command line and runs the module of the subcommand.
 //!
 //! Errors go to stderr as `sluice: what: why`, or with `--json` as a line of JSON with a code, with
-//! exit status 1 (`sluice sim`: 2 for wrong input); a reader that closes stdout early (`| head`) is
+//! exit status 1 (`sluice sim`: 2 for wrong input; `sluice reserve`: 3 and 4 for what does not fit);
+//! a reader that closes stdout early (`| head`) is
 //! not an error.
 
 // They panic if the stream cannot be written.
@@ -21,6 +22,7 @@ mod metrics;
 mod mount;
 mod proxy;
 mod report;
+mod reserve;
 mod rule;
 mod server_args;
 mod sim;
@@ -33,9 +35,10 @@ mod when;
 mod why;
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// I/O quality of service for shared storage: weights, limits and reservations per job
 #[derive(Debug, Parser)]
@@ -64,6 +67,7 @@ enum SluiceCommand {
     Cert(cert::Args),
     Audit(audit::Args),
     Decay(decay::Args),
+    Reserve(reserve::Args),
     Events(events::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
@@ -77,20 +81,34 @@ fn main() -> ExitCode {
         log::start();
         return mount::run_for_mount8();
     }
+    if reserve::qosp::is_called() {
+        return reserve::qosp::main();
+    }
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches);
     let cli = cli.unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log::start();
-    let status = match run(cli.command) {
+    let status = status(run(cli.command), &matches);
+    log::finish();
+    status
+}
+
+/// Returns the exit status of a command, and writes its failure to stderr.
+fn status(outcome: anyhow::Result<ExitCode>, matches: &ArgMatches) -> ExitCode {
+    match outcome {
         Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            failure::say(&error, failure::wants_json(&matches));
-            ExitCode::FAILURE
+            failure::say(&error, failure::wants_json(matches));
+            failure::status(&error)
         }
-    };
-    log::finish();
-    status
+    }
+}
+
+/// Returns whether the program was called by this name.
+fn is_called(name: &str) -> bool {
+    let called = std::env::args_os().next();
+    called.is_some_and(|called| Path::new(&called).file_name() == Some(name.as_ref()))
 }
 
 fn run(command: SluiceCommand) -> anyhow::Result<ExitCode> {
@@ -110,6 +128,7 @@ fn run(command: SluiceCommand) -> anyhow::Result<ExitCode> {
         SluiceCommand::Cert(args) => cert::run(args),
         SluiceCommand::Audit(args) => audit::run(args),
         SluiceCommand::Decay(args) => decay::run(args),
+        SluiceCommand::Reserve(args) => return reserve::run(args),
         SluiceCommand::Events(args) => events::run(args),
         SluiceCommand::Calibrate(args) => calibrate::run(args),
         SluiceCommand::Trace(args) => trace::run(args),

@@ -172,7 +172,7 @@ fn left(seconds: u64) -> String {
 }
 
 /// Parses a user's number, or a user's name on this machine.
-fn user(text: &str) -> Result<u32, String> {
+pub(crate) fn user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
     }

@@ -1,4 +1,4 @@
-//! Points of time on the command line: `--since`, `--until`, `--expires`.
+//! Points of time on the command line: `--since`, `--until`, `--expires`, `--at`.
 //!
 //! ```text
 //!   text ─► model::Moment ─ now, the zone of this machine ─► Time ─┬─► a time: tokens, certificates
@@ -47,6 +47,32 @@ pub(crate) fn expiry(text: &str) -> Result<MomentArg, String> {
     if point.at > latest { Err("later than 36500d from now".into()) } else { Ok(point) }
 }
 
+/// Parses `--at`: a point ahead; a span counts from now, and a time of day is the next such one.
+pub(crate) fn ahead(text: &str) -> Result<MomentArg, String> {
+    let zone = LocalZone::of_this_machine();
+    if let Some(clock) = clock(text) {
+        let at = zone.next(clock, now()).ok_or("no day has this time of day")?;
+        return Ok(MomentArg { moment: Moment::Unix(at), at, text: text.into() });
+    }
+    read(text, |moment, now| moment.resolve_future(&zone, now)).map_err(|error| match error {
+        MomentError::NotAMoment => {
+            "not a time such as 14:00, 90s, 2026-11-28T14:00 or 1767225600".into()
+        }
+        error => error.to_string(),
+    })
+}
+
+/// Reads `14:00` or `14:00:30`.
+fn clock(text: &str) -> Option<[u16; 3]> {
+    let parts: Vec<_> = text.split(':').collect();
+    let is_pair = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !(2..=3).contains(&parts.len()) || !parts.iter().all(is_pair) {
+        return None;
+    }
+    let number = |nth: usize| parts.get(nth).map_or(Some(0), |part| part.parse().ok());
+    Some([number(0)?, number(1)?, number(2)?])
+}
+
 fn read(
     text: &str,
     resolve: impl Fn(Moment, Time) -> Result<Time, MomentError>,
@@ -69,6 +95,11 @@ impl MomentArg {
     /// Returns whole seconds since 1970.
     pub(crate) fn seconds(&self) -> u64 {
         self.at.as_nanos() / 1_000_000_000
+    }
+
+    /// Returns nanoseconds since 1970.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.at.as_nanos()
     }
 
     /// Converts to the type of the system's clock.
@@ -99,6 +130,16 @@ struct LocalZone(TimeZone);
 impl LocalZone {
     fn of_this_machine() -> LocalZone {
         LocalZone(TimeZone::system())
+    }
+
+    /// Returns the next point at which clocks show this time of day; `None` if they never do.
+    fn next(&self, clock: [u16; 3], now: Time) -> Option<Time> {
+        let today = self.civil_time_at(now);
+        let noon = self.time_of(CivilTime::new(today.date(), [12, 0, 0])?)?;
+        let tomorrow = self.civil_time_at(noon + Nanos::from_secs(86_400));
+        let days = [today, tomorrow].into_iter();
+        let mut points = days.filter_map(|day| self.time_of(CivilTime::new(day.date(), clock)?));
+        points.find(|at| *at > now)
     }
 }
 
@@ -150,6 +191,17 @@ TIME is a span before now (90s, 15m, 1h, 7d, 1w), now, today, yesterday, a date 
 }
 pub(crate) use forms_of_time;
 
+/// Describes points of time ahead for --help.
+macro_rules! forms_of_time_ahead {
+    () => {
+        "\
+TIME is a span from now (90s, 2h), a time of day (14:00, the next one), a date (2026-11-28,
+2026-11-28T14:00), or seconds since 1970. A time of day or date is in this machine's time zone (TZ,
+or /etc/localtime), unless Z or an offset follows a date: 2026-11-28T14:00Z."
+    };
+}
+pub(crate) use forms_of_time_ahead;
+
 /// Describes points of time of an expiry for --help.
 macro_rules! forms_of_expiry {
     () => {
@@ -194,6 +246,29 @@ mod tests {
         ] {
             assert_eq!(in_berlin(text), at, "{text}");
         }
+    }
+
+    #[test]
+    fn a_time_of_day_is_the_next_one() {
+        // 2026-11-24T03:30 in Berlin.
+        let now = Time::from_nanos(1_795_487_400_000_000_000);
+        let next = |text: &str| {
+            clock(text)
+                .and_then(|clock| Some(utc(berlin().next(clock, now)?.as_nanos() / 1_000_000_000)))
+        };
+        for (text, at) in [
+            ("14:00", Some("2026-11-24T13:00:00Z")),
+            ("03:30:01", Some("2026-11-24T02:30:01Z")),
+            ("03:30", Some("2026-11-25T02:30:00Z")),
+            ("00:00", Some("2026-11-24T23:00:00Z")),
+            ("24:00", None),
+            ("4:00", None),
+            ("14", None),
+            ("14:00:00:00", None),
+        ] {
+            assert_eq!(next(text).as_deref(), at, "{text}");
+        }
+        assert!(ahead("2h").unwrap().nanos() > now.as_nanos() && ahead("1990-01-01").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use api::{ErrorCode, ErrorReport, WrongMessage};
+use api::{ErrorCode, ErrorReport, WireRefusal, WrongMessage};
 use hyper::StatusCode;
 
 use crate::{CredentialsError, Endpoint, ListenerError, ServerAddress};
@@ -54,6 +54,8 @@ pub enum ClientError {
         message: String,
         /// The parameter, field or position at fault, if the server named it.
         at: Option<String>,
+        /// Why a reservation does not fit, and what would.
+        refusal: Option<Box<WireRefusal>>,
     },
     /// Rules that cannot be changed at the proxy, because they come from its controller.
     #[error("{message}")]
@@ -128,6 +130,14 @@ impl ClientError {
             _ => None,
         }
     }
+
+    /// Returns why a reservation does not fit, if that is the error, and what would.
+    pub fn refusal(&self) -> Option<&WireRefusal> {
+        match self {
+            ClientError::Refused { refusal, .. } => refusal.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// Makes the error of a refusal from its body, if it has one.
@@ -140,8 +150,8 @@ pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
         ErrorReport {
             code: ErrorCode::RulesManaged, message, leader: Some(controller), ..
         } => ClientError::Governed { controller, message },
-        ErrorReport { code, message, at, .. } => {
-            ClientError::Refused { status: status.as_u16(), code, message, at }
+        ErrorReport { code, message, at, refusal, .. } => {
+            ClientError::Refused { status: status.as_u16(), code, message, at, refusal }
         }
     }
 }

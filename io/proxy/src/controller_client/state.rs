@@ -120,7 +120,13 @@ mod tests {
     use super::*;
 
     fn refused(code: ErrorCode, message: &str) -> ClientError {
-        ClientError::Refused { status: code.status(), code, message: message.into(), at: None }
+        ClientError::Refused {
+            status: code.status(),
+            code,
+            message: message.into(),
+            at: None,
+            refusal: None,
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!   mount.sluice SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::mount::MountSettings;
@@ -44,8 +44,7 @@ struct Args {
 
 /// Returns whether the program was called by the name that mount(8) uses.
 pub(crate) fn is_called_by_mount8() -> bool {
-    let name = std::env::args_os().next();
-    name.is_some_and(|name| Path::new(&name).file_name() == Some(NAME.as_ref()))
+    crate::is_called(NAME)
 }
 
 /// Mounts and returns an exit status of mount(8).

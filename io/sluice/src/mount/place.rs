@@ -24,6 +24,8 @@ pub(crate) struct MountEntry {
     /// The device's number, as `0:98`: the same for every copy of the mount. Once the mount's
     /// process has ended, it too is given to a new mount.
     device: String,
+    /// The directory of the file system that is mounted, `/` for all of it.
+    root: PathBuf,
     kind: String,
     at: PathBuf,
 }
@@ -86,6 +88,21 @@ impl MountEntry {
         &self.at
     }
 
+    /// Returns the directory of the export that is at the mount point: `/`, or that of a bind mount.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the export that the source names, of a mount of sluice.
+    pub(crate) fn export(&self) -> Option<&str> {
+        let first = self.source.split(',').next()?;
+        let (_, export) = match first.strip_prefix("tcp://") {
+            Some(rest) => rest.split_once('/')?,
+            None => first.strip_prefix("unix://")?.split_once("//")?,
+        };
+        Some(export)
+    }
+
     /// Returns whether it is a mount of sluice.
     pub(crate) fn is_sluice(&self) -> bool {
         self.kind == "fuse.sluice"
@@ -110,11 +127,11 @@ impl MountEntry {
     }
 
     /// Parses a line of /proc/self/mountinfo, proc_pid_mountinfo(5).
-    fn parse(line: &[u8]) -> Option<MountEntry> {
+    pub(crate) fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = String::from_utf8_lossy(fields.nth(1)?).into_owned();
-        let at = unescaped(fields.nth(1)?);
+        let (root, at) = (unescaped(fields.next()?), unescaped(fields.next()?));
         // Optional fields end with a field "-".
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
@@ -123,6 +140,7 @@ impl MountEntry {
             device,
             source: source.to_string_lossy().into(),
             kind: kind.to_string_lossy().into(),
+            root: root.into(),
             at: at.into(),
         })
     }
@@ -212,6 +230,7 @@ mod tests {
         assert_eq!(mounted.id, 36);
         assert_eq!(mounted.source, "unix:///s//x");
         assert!(mounted.is_sluice());
+        assert_eq!((mounted.export(), mounted.root()), (Some("x"), Path::new("/")));
         let plain = MountEntry::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();
         assert!(!plain.is_sluice() && plain.at == Path::new("/proc"));
         assert_eq!(MountEntry::parse(b""), None);

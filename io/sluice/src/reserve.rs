@@ -1,0 +1,338 @@
+//! `sluice reserve`: reservations of bandwidth, the calendar and credits of a controller.
+//!
+//! ```text
+//!   add ─► request.rs: flags ─► NewReservation ─► POST ─┬─► scheduled or active
+//!                                                       └─► refused: fits later (3) or never (4)
+//!   wait ─► long poll until ACTIVE ─► claim
+//!   calendar ─► calendar.rs: blocks on the terminal, picture.rs: an SVG file
+//!   qosp ─► qosp.rs: the command line of QoSPlanner ─► the same calls
+//! ```
+
+mod calendar;
+mod path;
+mod picture;
+pub(crate) mod qosp;
+mod request;
+mod show;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use api::{NewReservation, ReservationExtension, WireReservationState};
+use clap::Subcommand;
+use http::{ApiClient, ClientError};
+use model::Nanos;
+use serde::Serialize;
+
+use crate::credentials::ControllerArgs;
+use crate::failure::{self, CommandError};
+use crate::token;
+use crate::when::{self, MomentArg, forms_of_time_ahead};
+use request::RequestArgs;
+
+/// Reserve bandwidth for a span of time, and show the calendar
+///
+/// A reservation gives a user, or one job, a rate on a target for a span of time.
+/// docs/RESERVATIONS.md introduces it in ten minutes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: ReserveAction,
+}
+
+const AFTER_HELP: &str = "\
+Exit status of every action:
+  0  done
+  3  not now, but later: the message has the next start, and the part that fits now
+  4  never: the request does not fit within the horizon, or the reservation has ended
+  2  the command line is invalid
+  1  another error
+
+Examples:
+  sluice reserve add --bandwidth 500MB/s --direction write --for 10min --job 4711
+  sluice reserve add --bandwidth 2GB/s --direction read --for 100s --at 14:00 --export scratch
+  sluice reserve wait 7 --timeout 5min && ./checkpoint; sluice reserve finish 7
+  sluice reserve calendar --svg calendar.svg
+
+The same program with the name qosp takes the command line of QoSPlanner (qosp --help).";
+
+#[derive(Debug, Subcommand)]
+enum ReserveAction {
+    /// Reserve a rate, and print when it starts
+    #[command(after_help = forms_of_time_ahead!())]
+    Add {
+        #[command(flatten)]
+        request: Box<RequestArgs>,
+        /// Waiting until it is active, as `sluice reserve wait` does.
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// List reservations by start
+    List {
+        /// User, by name or number [default: all that the caller may see]
+        #[arg(long, value_name = "USER", value_parser = token::user)]
+        user: Option<u32>,
+        /// Name of the job.
+        #[arg(long)]
+        job: Option<String>,
+        /// Also reservations that have ended recently.
+        #[arg(long)]
+        ended: bool,
+        /// Every row instead of the first 100.
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Show a reservation
+    Show {
+        /// Number of the reservation.
+        id: u64,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Wait until a reservation is active, and claim it
+    ///
+    /// The status is 3 if the time is over first, and 4 if the reservation has ended.
+    Wait {
+        /// Number of the reservation.
+        id: u64,
+        /// Time limit [default: none]
+        #[arg(long, value_name = "SPAN")]
+        timeout: Option<Nanos>,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Extend an active reservation, if that fits
+    Extend {
+        /// Number of the reservation.
+        id: u64,
+        /// Additional time.
+        #[arg(long, value_name = "SPAN", value_parser = request::duration)]
+        by: Nanos,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// End a reservation early, for a credit
+    Finish {
+        /// Number of the reservation.
+        id: u64,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Remove a reservation, without a credit
+    Remove {
+        /// Number of the reservation.
+        id: u64,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Show what is promised of each resource over time
+    ///
+    /// Each column of a line shows the greatest part of the capacity that is promised in its time,
+    /// from a space for nothing to a full block.
+    #[command(after_help = forms_of_time_ahead!())]
+    Calendar {
+        /// Target to show [default: every resource]
+        #[arg(long, value_name = "NAME")]
+        target: Option<String>,
+        /// Start of the time span; a span such as 1h counts back [default: now]
+        #[arg(long, value_name = "TIME", value_parser = when::until, allow_hyphen_values = true)]
+        from: Option<MomentArg>,
+        /// End of the time span [default: the end of the last reservation, at most 24 h ahead]
+        #[arg(long, value_name = "TIME", value_parser = when::ahead)]
+        to: Option<MomentArg>,
+        /// SVG file for a picture instead of text.
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
+        svg: Option<PathBuf>,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Show the credit of a user or an account
+    Credit {
+        /// User, by name or number [default: the caller]
+        #[arg(long, value_name = "USER", value_parser = token::user)]
+        user: Option<u32>,
+        /// Account of the batch system.
+        #[arg(long, value_name = "NAME", conflicts_with = "user")]
+        account: Option<String>,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+}
+
+/// The controller to call, and the form of the output.
+#[derive(Clone, Debug, clap::Args)]
+struct CallArgs {
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// JSON output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `sluice reserve`; the exit status is that of [`AFTER_HELP`].
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.action {
+        ReserveAction::Add { request, wait, call } => call.add(&request.request()?, wait),
+        ReserveAction::List { user, job, ended, all, call } => {
+            let ended = ended.then(|| "true".to_owned());
+            call.list(
+                &[("user", user.map(|uid| uid.to_string())), ("job", job), ("ended", ended)],
+                all,
+            )
+        }
+        ReserveAction::Show { id, call } => {
+            let held = call.controller.client()?.reservation(id, "")?;
+            call.print(&held, show::lines)
+        }
+        ReserveAction::Wait { id, timeout, call } => {
+            let deadline = timeout.map(|timeout| Instant::now() + timeout.to_duration());
+            call.wait(id, deadline)
+        }
+        ReserveAction::Extend { id, by, call } => {
+            let extension = ReservationExtension { more_ns: by.get() };
+            let held = call.controller.client()?.extend_reservation(id, &extension);
+            call.print(&held.map_err(explained)?, show::sentence)
+        }
+        ReserveAction::Finish { id, call } => {
+            let held = call.controller.client()?.finish_reservation(id)?;
+            call.print(&held, show::sentence)
+        }
+        ReserveAction::Remove { id, call } => {
+            let held = call.controller.client()?.remove_reservation(id)?;
+            call.print(&held, show::sentence)
+        }
+        ReserveAction::Calendar { target, from, to, svg, call } => {
+            call.calendar(target, from.as_ref(), to.as_ref(), svg)
+        }
+        ReserveAction::Credit { user, account, call } => {
+            let query = query(&[("user", user.map(|uid| uid.to_string())), ("account", account)]);
+            call.print(&call.controller.client()?.credit(&query)?, show::credit)
+        }
+    }
+}
+
+impl CallArgs {
+    fn add(&self, new: &NewReservation, wait: bool) -> anyhow::Result<ExitCode> {
+        let held = self.controller.client()?.reserve(new).map_err(explained)?;
+        match wait {
+            true => self.wait(held.id, None),
+            false => self.print(&held, show::sentence),
+        }
+    }
+
+    fn list(&self, parameters: &[(&str, Option<String>)], all: bool) -> anyhow::Result<ExitCode> {
+        let found = self.controller.client()?.reservations(&query(parameters))?;
+        let rows = if all { usize::MAX } else { ROWS_SHOWN };
+        self.print(&found, |found| show::list(found, rows))
+    }
+
+    /// Waits until a reservation is active and claims it, also when the leader changes.
+    fn wait(&self, id: u64, deadline: Option<Instant>) -> anyhow::Result<ExitCode> {
+        let client = self.controller.client()?.with_time_limit(WAIT + ApiClient::TIME_LIMIT);
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let wait =
+                Nanos::from_millis(left.map_or(WAIT, |left| left.min(WAIT)).as_millis() as u64);
+            let is_over = left.is_some_and(|left| left.is_zero());
+            let held = match client.reservation(id, &format!("until=active&wait={wait}")) {
+                Ok(held) => held,
+                Err(error @ ClientError::Refused { .. }) if !error.is_standby() => {
+                    return Err(error.into());
+                }
+                Err(error) if is_over => return Err(error.into()),
+                // A standby may become the leader soon.
+                Err(_) => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let status = match held.state {
+                WireReservationState::Active => {
+                    return self.print(&client.claim_reservation(id)?, show::sentence);
+                }
+                WireReservationState::Undefined => NEVER,
+                WireReservationState::Scheduled if is_over => LATER,
+                WireReservationState::Scheduled => continue,
+            };
+            self.print(&held, show::sentence)?;
+            return Ok(ExitCode::from(status));
+        }
+    }
+
+    fn calendar(
+        &self,
+        target: Option<String>,
+        from: Option<&MomentArg>,
+        to: Option<&MomentArg>,
+        svg: Option<PathBuf>,
+    ) -> anyhow::Result<ExitCode> {
+        if let (Some(from), Some(to)) = (from, to)
+            && !from.is_before(to)
+        {
+            let message = format!("--to {:?} is not after --from {:?}", to.text(), from.text());
+            return Err(CommandError::argument("--to", message).into());
+        }
+        let at = |moment: &MomentArg| moment.seconds().to_string();
+        let parameters = [("target", target), ("from", from.map(at)), ("to", to.map(at))];
+        let mut found = self.controller.client()?.calendar(&query(&parameters))?;
+        if to.is_none() {
+            calendar::trim(&mut found);
+        }
+        match svg {
+            Some(file) => {
+                picture::draw(&file, &found)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            None => self.print(&found, calendar::text),
+        }
+    }
+
+    /// Prints a reply as JSON or as the text that `text` makes of it.
+    fn print<T: Serialize>(
+        &self,
+        reply: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        let text = match self.json {
+            true => serde_json::to_string_pretty(reply).context("cannot write JSON")? + "\n",
+            false => text(reply),
+        };
+        std::io::stdout().write_all(text.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Makes the error of a refused call; of a reservation that does not fit it says what would.
+fn explained(error: ClientError) -> anyhow::Error {
+    let Some(refusal) = error.refusal() else { return error.into() };
+    let message = show::refusal(refusal, token::now_s());
+    CommandError::of_report(api::ErrorReport { message, ..failure::of_client(&error) }).into()
+}
+
+/// Formats the parameters that are given.
+fn query(parameters: &[(&str, Option<String>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| {
+        let value = value.as_ref()?;
+        Some(format!("{name}={}", api::escaped(value)))
+    });
+    given.collect::<Vec<_>>().join("&")
+}
+
+/// Exit status if a reservation fits, or becomes active, later.
+pub(crate) const LATER: u8 = 3;
+/// Exit status if it never does.
+pub(crate) const NEVER: u8 = 4;
+/// Rows of a list without --all.
+const ROWS_SHOWN: usize = 100;
+/// Time that one call waits for the state ACTIVE.
+const WAIT: Duration = Duration::from_secs(30);
+/// Pause after a call that failed.
+const PAUSE: Duration = Duration::from_secs(1);

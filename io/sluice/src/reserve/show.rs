@@ -1,0 +1,234 @@
+//! Reservations, refusals and credits as text.
+
+use std::fmt::Write as _;
+
+use api::{WireCredit, WireRefusal, WireReservation, WireReservationState, WireReservations};
+use explain::{amount, percent, span};
+
+use crate::decay::rate;
+use crate::token::now_s;
+use crate::top::table;
+use crate::when::utc;
+
+/// Formats a reservation as one line: number, state and times.
+pub(super) fn sentence(held: &WireReservation) -> String {
+    sentence_at(held, now_s())
+}
+
+fn sentence_at(held: &WireReservation, now_s: u64) -> String {
+    let mut text = format!("reservation {} is {}: ", held.id, state(held));
+    text += &match (&held.ended, held.start_ns, held.end_ns) {
+        (Some(reason), ..) => format!("it has ended ({reason})"),
+        (None, Some(start), Some(end)) => {
+            format!("from {} to {}", at(start, now_s), at(end, now_s))
+        }
+        (None, Some(start), None) => format!("from {}", at(start, now_s)),
+        (None, None, _) => "it is in the queue and starts when it fits".into(),
+    };
+    if let Some(claim) = held.claim_by_ns {
+        let _ = write!(text, "; claim it by {}", at(claim, now_s));
+    }
+    if let Some(bytes) = held.credit {
+        let _ = write!(text, "; credit {}", amount(bytes));
+    }
+    text + "\n"
+}
+
+/// Formats all that is known of a reservation, one line each.
+pub(super) fn lines(held: &WireReservation) -> String {
+    let now_s = now_s();
+    let time = |at_ns: Option<u64>| at_ns.map(|at_ns| at(at_ns, now_s));
+    let reduced = held.reduced.as_ref();
+    let rows = [
+        ("Reservation", Some(held.id.to_string())),
+        ("State", Some(state(held))),
+        ("Ended", held.ended.clone()),
+        ("Reduced", reduced.map(|less| format!("{} ({})", part(less.ppm), less.because))),
+        ("User", Some(held.user.to_string())),
+        ("Job", held.job.clone()),
+        ("Account", held.account.clone()),
+        ("Project", held.project.map(|project| project.to_string())),
+        ("Target", Some(held.target.clone())),
+        ("Directory", held.directory.clone()),
+        ("Read", held.read.map(rate)),
+        ("Write", held.write.map(rate)),
+        ("Metadata", held.metadata.map(rate)),
+        ("Start", time(held.start_ns).or_else(|| Some("when it fits".into()))),
+        ("Guaranteed", time(held.guaranteed_ns)),
+        ("Claim by", time(held.claim_by_ns)),
+        ("End", time(held.end_ns)),
+        ("Spontaneous", held.spontaneous.then(|| "yes".into())),
+        ("Credit", held.credit.map(amount)),
+    ];
+    let given =
+        rows.into_iter().filter_map(|(name, value)| Some(format!("{name:<12} {}\n", value?)));
+    given.collect()
+}
+
+/// Formats reservations as a table by start, the first `rows` of them.
+pub(super) fn list(found: &WireReservations, rows: usize) -> String {
+    if found.reservations.is_empty() {
+        return "no reservations\n".into();
+    }
+    let mut sorted: Vec<_> = found.reservations.iter().collect();
+    sorted.sort_by_key(|held| (held.start_ns.unwrap_or(u64::MAX), held.id));
+    let head =
+        ["ID", "STATE", "START", "END", "USER", "JOB", "TARGET", "READ", "WRITE", "METADATA"];
+    let time = |at_ns: Option<u64>| at_ns.map_or_else(|| "-".into(), |ns| utc(ns / SECOND_NS));
+    let shown = sorted.iter().take(rows).map(|held| {
+        let rate = |form: Option<_>| form.map_or_else(|| "-".into(), rate);
+        vec![
+            held.id.to_string(),
+            state(held),
+            time(held.start_ns),
+            time(held.end_ns),
+            held.user.to_string(),
+            held.job.clone().unwrap_or_else(|| "-".into()),
+            held.target.clone(),
+            rate(held.read),
+            rate(held.write),
+            rate(held.metadata),
+        ]
+    });
+    let mut text = table::aligned(&head, &[0, 7, 8, 9], shown);
+    let more = found.omitted + sorted.len().saturating_sub(rows) as u64;
+    if more > 0 {
+        let _ = writeln!(text, "({more} more rows omitted)");
+    }
+    text
+}
+
+/// Formats a credit.
+pub(super) fn credit(found: &WireCredit) -> String {
+    let WireCredit { subject, bytes, outstanding_bytes, outstanding } = found;
+    let (has, left) = (amount(*bytes), amount(*outstanding_bytes));
+    format!("{subject}: credit {has}; {outstanding} reservations of {left} have not ended\n")
+}
+
+/// Explains why a reservation does not fit, and what would.
+pub(super) fn refusal(refusal: &WireRefusal, now_s: u64) -> String {
+    let WireRefusal { kind, bottleneck, taken_by, next_start_ns, fits_now_ppm } = refusal;
+    let taken = match taken_by[..] {
+        [] => String::new(),
+        _ => format!(" (taken by {})", taken_by.join(", ")),
+    };
+    let now = match fits_now_ppm {
+        0 => "nothing of it fits".into(),
+        ppm => format!("{} of it fits", part(*ppm)),
+    };
+    let later = match next_start_ns {
+        Some(start) => {
+            let exact = utc(start.div_ceil(SECOND_NS));
+            format!("all of it fits from {}: use --at {exact}", at(*start, now_s))
+        }
+        None => "there is no later start; request less, or a shorter time".into(),
+    };
+    format!(
+        "the reservation does not fit: the bottleneck is {kind} {bottleneck}{taken}; {now} at the earliest start; {later}"
+    )
+}
+
+fn state(held: &WireReservation) -> String {
+    let name = match held.state {
+        WireReservationState::Undefined => "UNDEFINED",
+        WireReservationState::Scheduled => "SCHEDULED",
+        WireReservationState::Active => "ACTIVE",
+    };
+    match &held.reduced {
+        Some(less) => format!("{name} {}", part(less.ppm)),
+        None => name.into(),
+    }
+}
+
+fn part(ppm: u32) -> String {
+    percent(u64::from(ppm), 1_000_000)
+}
+
+/// Formats a time, and how far ahead it is.
+fn at(at_ns: u64, now_s: u64) -> String {
+    let at_s = at_ns / SECOND_NS;
+    match at_s.checked_sub(now_s) {
+        Some(ahead) if ahead > 0 => format!("{} (in {})", utc(at_s), span(ahead * SECOND_NS)),
+        _ => utc(at_s),
+    }
+}
+
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use api::{ReducedReservation, WireRate};
+
+    use super::*;
+
+    fn held() -> WireReservation {
+        WireReservation {
+            id: 7,
+            state: WireReservationState::Scheduled,
+            start_ns: Some(100 * SECOND_NS),
+            end_ns: Some(200 * SECOND_NS),
+            user: 5,
+            target: "fs".into(),
+            write: Some(WireRate::Bytes(500_000_000)),
+            ..WireReservation::default()
+        }
+    }
+
+    #[test]
+    fn a_reservation_is_a_line() {
+        assert_eq!(
+            sentence_at(&held(), 90),
+            "reservation 7 is SCHEDULED: from 1970-01-01T00:01:40Z (in 10.0 s) to \
+             1970-01-01T00:03:20Z (in 1 min 50 s)\n"
+        );
+        let reduced = Some(ReducedReservation { ppm: 600_000, because: "b".into() });
+        let active = WireReservation {
+            state: WireReservationState::Active,
+            claim_by_ns: Some(130 * SECOND_NS),
+            reduced,
+            ..held()
+        };
+        assert!(sentence_at(&active, 300).starts_with("reservation 7 is ACTIVE 60 %: from "));
+        assert!(sentence_at(&active, 300).ends_with("; claim it by 1970-01-01T00:02:10Z\n"));
+        let waiting = WireReservation { start_ns: None, end_ns: None, ..held() };
+        assert!(sentence_at(&waiting, 0).contains("queue"));
+        let ended = WireReservation { ended: Some("removed".into()), ..held() };
+        assert!(sentence_at(&ended, 0).contains("(removed)"));
+    }
+
+    #[test]
+    fn a_list_is_by_start_and_counts_what_it_omits() {
+        let earlier = WireReservation { id: 9, start_ns: Some(50 * SECOND_NS), ..held() };
+        let found = WireReservations { at_ns: 0, reservations: vec![held(), earlier], omitted: 3 };
+        assert_eq!(
+            list(&found, 1),
+            "ID  STATE      START                 END                   USER  JOB  TARGET  READ    WRITE  METADATA\n \
+             9  SCHEDULED  1970-01-01T00:00:50Z  1970-01-01T00:03:20Z  5     -    fs         -  500MB/s         -\n\
+             (4 more rows omitted)\n"
+        );
+        assert_eq!(list(&WireReservations::default(), 1), "no reservations\n");
+    }
+
+    #[test]
+    fn a_refusal_has_the_next_start_what_fits_and_the_bottleneck() {
+        let mut refused = WireRefusal {
+            kind: "target".into(),
+            bottleneck: "fs".into(),
+            taken_by: vec!["rule jobs: 100MB/s".into(), "best effort: 15 %".into()],
+            next_start_ns: Some(100 * SECOND_NS + 1),
+            fits_now_ppm: 620_000,
+        };
+        let text = refusal(&refused, 40);
+        for part in [
+            "target fs",
+            "rule jobs: 100MB/s",
+            "62 % of it fits",
+            "in 1 min 00 s",
+            "--at 1970-01-01T00:01:41Z",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        refused.next_start_ns = None;
+        assert!(refusal(&refused, 40).contains("no later start"));
+    }
+}
