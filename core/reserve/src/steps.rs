@@ -1,14 +1,17 @@
 //! The step function of one resource: what is taken of it at each time, and what it can give.
 //!
 //! ```text
-//!   blocks   ├────── capacity A ──────┤├── capacity B ──┤├─ …      each at most 64 steps
+//!   begins   |                        |                 |          in one array
+//!   blocks   ├────── capacity A ──────┤├── capacity B ──┤├─ …      each at most 32 steps
 //!   steps    0    2 ───┐
-//!            └────┘    └──── 1 ──────── …                          (time, load from then on)
+//!            └────┘    └──── 1 ──────── …                          times, and loads from then on
 //!   costs    least and most of the block's steps
 //! ```
 //!
-//! A search does not read the steps of a block whose `most` cost leaves room, or whose `least` cost
-//! leaves none. Invariants: the first step of the first block is at the begin of what is kept; steps
+//! A search does not read the loads of a block whose `most` cost leaves room, or whose `least` cost
+//! leaves none. Most of its time is waiting for memory while it looks for the step at a time: so the
+//! begins of blocks are in one array, and the times of a block in another one than its loads.
+//! Invariants: the first step of the first block is at the begin of what is kept; steps
 //! are in order of time; neighbours within a block differ; a block has one capacity; `least` and
 //! `most` are those of its steps.
 
@@ -17,25 +20,21 @@ use crate::load::{Capacity, Load};
 /// A step function; times are nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct StepFunction {
+    /// The time of the first step of each block.
+    begins: Vec<u64>,
     blocks: Vec<StepBlock>,
     steps: usize,
 }
 
 #[derive(Clone, Debug)]
 struct StepBlock {
-    /// The time of the first step.
-    begin: u64,
     capacity: Capacity,
     least: u128,
     most: u128,
-    steps: Vec<Step>,
-}
-
-/// A load from a time on, until the next step.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    at: u64,
-    used: Load,
+    /// When each step begins.
+    times: Vec<u64>,
+    /// The load from then on, until the next step.
+    loads: Vec<Load>,
 }
 
 /// Where a search is: [from, until) is known to be clear, and `next` is the first step that is not
@@ -56,9 +55,9 @@ struct StepPlace {
 
 impl StepFunction {
     pub(crate) fn new(capacity: Capacity, from: u64) -> StepFunction {
-        let steps = vec![Step { at: from, used: Load::NONE }];
-        let block = StepBlock { begin: from, capacity, least: 0, most: 0, steps };
-        StepFunction { blocks: vec![block], steps: 1 }
+        let (times, loads) = (vec![from], vec![Load::NONE]);
+        let block = StepBlock { capacity, least: 0, most: 0, times, loads };
+        StepFunction { begins: vec![from], blocks: vec![block], steps: 1 }
     }
 
     /// Adds a load on [from, until). O(log steps + steps in the span).
@@ -84,7 +83,7 @@ impl StepFunction {
             block.capacity = capacity;
             block.recount();
         }
-        let begins: Vec<u64> = self.blocks[first..end].iter().map(|block| block.begin).collect();
+        let begins = self.begins[first..end].to_vec();
         begins.into_iter().chain([until]).for_each(|at| self.join(at));
     }
 
@@ -94,12 +93,15 @@ impl StepFunction {
             return;
         }
         let first = self.block_at(time);
-        self.steps -= self.blocks.drain(..first).map(|block| block.steps.len()).sum::<usize>();
+        self.begins.drain(..first);
+        self.steps -= self.blocks.drain(..first).map(|block| block.times.len()).sum::<usize>();
         let block = &mut self.blocks[0];
         let step = block.step_at(time);
-        self.steps -= block.steps.drain(..step).count();
-        block.steps[0].at = time;
+        self.steps -= block.times.drain(..step).count();
+        block.loads.drain(..step);
+        block.times[0] = time;
         block.recount();
+        self.begins[0] = time;
     }
 
     /// The first start, from `start` to `latest`, of a span in which `load` fits beside what is
@@ -147,8 +149,8 @@ impl StepFunction {
         let first = self.block_at(from);
         for block in &self.blocks[first..] {
             let begin = block.step_at(from);
-            for step in &block.steps[begin..] {
-                if step.at >= until || visit(step.at.max(from), step.used, block.capacity) {
+            for (at, used) in block.times[begin..].iter().zip(&block.loads[begin..]) {
+                if *at >= until || visit(from.max(*at), *used, block.capacity) {
                     return;
                 }
             }
@@ -162,7 +164,7 @@ impl StepFunction {
 
     /// The time before which nothing is kept.
     pub(crate) fn begin(&self) -> u64 {
-        self.blocks[0].begin
+        self.begins[0]
     }
 
     fn change(&mut self, from: u64, until: u64, with: impl Fn(Load) -> Load) {
@@ -172,10 +174,10 @@ impl StepFunction {
         self.cut(from);
         self.cut(until);
         let mut at = self.block_at(from);
-        while let Some(block) = self.blocks.get_mut(at).filter(|block| block.begin < until) {
-            let begin = block.steps.partition_point(|step| step.at < from);
-            let end = block.steps.partition_point(|step| step.at < until);
-            block.steps[begin..end].iter_mut().for_each(|step| step.used = with(step.used));
+        while self.begins.get(at).is_some_and(|begin| *begin < until) {
+            let block = &mut self.blocks[at];
+            let (begin, end) = (block.steps_before(from), block.steps_before(until));
+            block.loads[begin..end].iter_mut().for_each(|used| *used = with(*used));
             block.recount();
             at += 1;
         }
@@ -191,13 +193,13 @@ impl StepFunction {
         let number = self.block_at(at);
         let block = &mut self.blocks[number];
         let step = block.step_at(at);
-        if block.steps[step].at == at {
+        if block.times[step] == at {
             return;
         }
-        let used = block.steps[step].used;
-        block.steps.insert(step + 1, Step { at, used });
+        block.times.insert(step + 1, at);
+        block.loads.insert(step + 1, block.loads[step]);
         self.steps += 1;
-        if self.blocks[number].steps.len() > STEPS_OF_BLOCK {
+        if block.times.len() > STEPS_OF_BLOCK {
             self.split(number, STEPS_OF_BLOCK / 2);
         }
     }
@@ -214,12 +216,15 @@ impl StepFunction {
 
     fn split(&mut self, number: usize, at: usize) {
         let block = &mut self.blocks[number];
-        let mut steps = Vec::with_capacity(STEPS_OF_BLOCK + 1);
-        steps.extend(block.steps.drain(at..));
+        let mut times = Vec::with_capacity(STEPS_OF_BLOCK + 1);
+        let mut loads = Vec::with_capacity(STEPS_OF_BLOCK + 1);
+        times.extend(block.times.drain(at..));
+        loads.extend(block.loads.drain(at..));
         block.recount();
         let capacity = block.capacity;
-        let mut second = StepBlock { begin: 0, capacity, least: 0, most: 0, steps };
+        let mut second = StepBlock { capacity, least: 0, most: 0, times, loads };
         second.recount();
+        self.begins.insert(number + 1, second.times[0]);
         self.blocks.insert(number + 1, second);
     }
 
@@ -231,23 +236,26 @@ impl StepFunction {
         let number = self.block_at(at);
         let block = &self.blocks[number];
         let step = block.step_at(at);
-        if block.steps[step].at != at {
+        if block.times[step] != at {
             return;
         }
         let before = match step {
             0 if self.blocks[number - 1].capacity != block.capacity => return,
             0 => self.blocks[number - 1].last(),
-            step => block.steps[step - 1].used,
+            step => block.loads[step - 1],
         };
-        if before == block.steps[step].used {
+        if before == block.loads[step] {
             let block = &mut self.blocks[number];
-            block.steps.remove(step);
+            block.times.remove(step);
+            block.loads.remove(step);
             self.steps -= 1;
-            if block.steps.is_empty() {
+            if block.times.is_empty() {
                 self.blocks.remove(number);
+                self.begins.remove(number);
                 return;
             }
             block.recount();
+            self.begins[number] = block.times[0];
         }
         self.join_blocks(number);
         if number > 0 {
@@ -260,18 +268,20 @@ impl StepFunction {
         let Some([block, next]) = self.blocks.get_mut(number..number + 2) else {
             return;
         };
-        let is_small = block.steps.len() + next.steps.len() <= STEPS_OF_BLOCK / 2;
+        let is_small = block.times.len() + next.times.len() <= STEPS_OF_BLOCK / 2;
         if !is_small || block.capacity != next.capacity {
             return;
         }
-        block.steps.append(&mut next.steps);
+        block.times.append(&mut next.times);
+        block.loads.append(&mut next.loads);
         block.recount();
         self.blocks.remove(number + 1);
+        self.begins.remove(number + 1);
     }
 
     /// The block that has a time; the first one for times before all.
     fn block_at(&self, time: u64) -> usize {
-        self.blocks.partition_point(|block| block.begin <= time).saturating_sub(1)
+        self.begins.partition_point(|begin| *begin <= time).saturating_sub(1)
     }
 
     /// The first block that begins at a time or later.
@@ -279,23 +289,19 @@ impl StepFunction {
         if time == u64::MAX {
             return self.blocks.len();
         }
-        self.blocks.partition_point(|block| block.begin < time)
+        self.begins.partition_point(|begin| *begin < time)
     }
 
     /// The last step that begins before a time, from a step on.
     fn last_before(&self, from: StepPlace, time: u64) -> StepPlace {
-        let ahead = &self.blocks[from.block + 1..];
-        // steps that double: the block is mostly near, and each one that is read is a cache miss
-        let mut bound = 1;
-        while ahead.get(bound - 1).is_some_and(|block| block.begin < time) {
-            bound *= 2;
-        }
-        let near = &ahead[bound / 2..bound.min(ahead.len()).max(bound / 2)];
-        let block = from.block + bound / 2 + near.partition_point(|block| block.begin < time);
+        let ahead = &self.begins[from.block + 1..];
+        // the block is mostly one of the next ones
+        let near = ahead.iter().take(NEAR).take_while(|begin| **begin < time).count();
+        let far = || ahead.partition_point(|begin| *begin < time);
+        let block = from.block + if near < NEAR { near } else { far() };
         let first = if block == from.block { from.step } else { 0 };
-        let ahead = &self.blocks[block].steps[first..];
-        let count = ahead.partition_point(|step| step.at < time);
-        StepPlace { block, step: (first + count).saturating_sub(1).max(first) }
+        let count = self.blocks[block].steps_before(time);
+        StepPlace { block, step: count.saturating_sub(1).max(first) }
     }
 
     /// The last step from `first` to `last`, both included, at which a load does not fit.
@@ -303,7 +309,7 @@ impl StepFunction {
         for number in (first.block..=last.block).rev() {
             let block = &self.blocks[number];
             let begin = if number == first.block { first.step } else { 0 };
-            let end = if number == last.block { last.step + 1 } else { block.steps.len() };
+            let end = if number == last.block { last.step + 1 } else { block.times.len() };
             if let Some(step) = block.last_blocked(begin, end, load) {
                 return Some(StepPlace { block: number, step });
             }
@@ -313,7 +319,7 @@ impl StepFunction {
 
     fn after(&self, place: StepPlace) -> StepPlace {
         let StepPlace { block, step } = place;
-        if step + 1 < self.blocks[block].steps.len() {
+        if step + 1 < self.blocks[block].times.len() {
             StepPlace { block, step: step + 1 }
         } else {
             StepPlace { block: block + 1, step: 0 }
@@ -322,18 +328,24 @@ impl StepFunction {
 
     fn end_of(&self, place: StepPlace) -> u64 {
         let next = self.after(place);
-        self.blocks.get(next.block).map_or(u64::MAX, |block| block.steps[next.step].at)
+        self.blocks.get(next.block).map_or(u64::MAX, |block| block.times[next.step])
     }
 }
 
 impl StepBlock {
     fn last(&self) -> Load {
-        self.steps[self.steps.len() - 1].used
+        self.loads[self.loads.len() - 1]
     }
 
     /// The step that has a time; the first one for times before all.
     fn step_at(&self, time: u64) -> usize {
-        self.steps.partition_point(|step| step.at <= time).saturating_sub(1)
+        self.times.partition_point(|at| *at <= time).saturating_sub(1)
+    }
+
+    /// How many steps begin before a time. All are compared: a search that halves them waits for each
+    /// answer before it knows what to read next.
+    fn steps_before(&self, time: u64) -> usize {
+        self.times.iter().map(|at| usize::from(*at < time)).sum()
     }
 
     /// The last of some steps at which a load does not fit.
@@ -342,8 +354,8 @@ impl StepBlock {
         match room {
             Some(room) if self.most <= room => None,
             Some(room) if self.least <= room => {
-                let steps = &self.steps[begin..end];
-                let last = steps.iter().rposition(|step| self.capacity.cost(step.used) > room);
+                let loads = &self.loads[begin..end];
+                let last = loads.iter().rposition(|used| self.capacity.cost(*used) > room);
                 last.map(|last| begin + last)
             }
             _ => end.checked_sub(1).filter(|last| *last >= begin),
@@ -352,12 +364,13 @@ impl StepBlock {
 
     fn recount(&mut self) {
         let capacity = self.capacity;
-        self.begin = self.steps[0].at;
-        let costs = self.steps.iter().map(|step| capacity.cost(step.used));
+        let costs = self.loads.iter().map(|used| capacity.cost(*used));
         (self.least, self.most) =
             costs.fold((u128::MAX, 0), |(least, most), cost| (least.min(cost), most.max(cost)));
     }
 }
 
 /// The most steps of a block.
-const STEPS_OF_BLOCK: usize = 64;
+const STEPS_OF_BLOCK: usize = 32;
+/// How many begins of blocks are read in turn before the others are searched by halves.
+const NEAR: usize = 16;
