@@ -62,8 +62,9 @@ pub use mounts::{MountLink, MountStatus};
 pub use page::{MetricFamily, MetricsPage};
 pub use process::write_process_metrics;
 pub use proxy_wire::{
-    ALL_TARGETS, ControllerReply, ControllerStatus, Proxies, ProxyReport, REPLY_TYPE, REPORT_TYPE,
-    ReportDecoder, RulesText, UsageRow, UsageTable, WireProxyStatus,
+    ALL_TARGETS, ControllerReply, ControllerStatus, DescribedCapacity, ExportDescription, Proxies,
+    ProxyDescription, ProxyReport, REPLY_TYPE, REPORT_TYPE, ReportDecoder, RulesText,
+    TargetDescription, UsageRow, UsageTable, WireProxyStatus,
 };
 pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,

@@ -10,6 +10,7 @@
 //! the path, its epoch in the report.
 
 mod codec;
+mod description;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::schema::ServiceSchema;
 use crate::why::{ProxyQuery, ProxyReply};
 
 pub use codec::{REPLY_TYPE, REPORT_TYPE, ReportDecoder};
+pub use description::{DescribedCapacity, ExportDescription, ProxyDescription, TargetDescription};
 
 /// The name under which a proxy reports its limits, which are one over all its targets. No target
 /// has it.
@@ -44,6 +46,8 @@ pub struct ProxyReport {
     pub contended: bool,
     /// Replies to queries, 8 at most.
     pub replies: Vec<ProxyReply>,
+    /// What it has: when that has changed until it is answered, and each minute.
+    pub description: Option<Arc<ProxyDescription>>,
 }
 
 /// The reply of the controller to a report.

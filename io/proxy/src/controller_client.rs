@@ -13,6 +13,7 @@
 //! later report repeats its content. `plan::ControllerSession` decides what is in force when the
 //! controller is unreachable and the lease expires.
 
+mod description;
 mod state;
 
 use std::io;
@@ -23,14 +24,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use api::{ALL_TARGETS, ControllerReply, ErrorCode, ProxyReply, ProxyReport, RulesText, is_name};
+use api::{
+    ALL_TARGETS, ControllerReply, ErrorCode, ProxyDescription, ProxyReply, ProxyReport, RulesText,
+    is_name,
+};
 use http::{ApiClient, ClientError, Credentials, Endpoints};
 use model::{SharePool, Time};
 use plan::{ControllerSession, LeaseExpiry, ProxyScopes, ScopeName, SessionSettings};
 use sched::AccountReport;
 use usage::{AccountTotals, UsageReport, UsageReporter};
 
-use crate::config::ControllerUnreachable;
+use crate::config::{ControllerUnreachable, ProxyConfig};
 use crate::server::Server;
 use state::refusal;
 
@@ -64,7 +68,8 @@ pub enum ControllerClientError {
 
 /// Events that the thread waits for.
 enum LoopEvent {
-    Order(ControllerReply),
+    /// A reply, and the description that it acknowledges.
+    Order(ControllerReply, Option<Arc<ProxyDescription>>),
     Failed(ClientError),
     Stop,
 }
@@ -81,6 +86,10 @@ struct ReportLoop {
     /// often jobs and users came or went, and the configuration's names.
     scopes: Arc<ProxyScopes>,
     scopes_of: (u64, Vec<ScopeName>),
+    /// What this proxy has, the configuration that it was made of, and when it is sent next.
+    description: Arc<ProxyDescription>,
+    described: Option<Arc<ProxyConfig>>,
+    description_due: Instant,
     usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
     /// Replies to the controller's queries that are not sent yet.
@@ -154,6 +163,9 @@ impl ControllerClient {
             },
             scopes: Arc::default(),
             scopes_of: (0, Vec::new()),
+            description: Arc::default(),
+            described: None,
+            description_due: Instant::now(),
             usage: UsageReporter::default(),
             posts,
             answers: Vec::new(),
@@ -184,8 +196,11 @@ impl ReportLoop {
         let mut tick = Instant::now();
         loop {
             match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
-                Ok(LoopEvent::Order(order)) => {
+                Ok(LoopEvent::Order(order, described)) => {
                     self.in_flight -= 1;
+                    if described.is_some_and(|of| Arc::ptr_eq(&of, &self.description)) {
+                        self.description_due = Instant::now() + DESCRIBED_AGAIN;
+                    }
                     self.server.link.answered(&order, self.server.clock.now());
                     if self.receive(&order) {
                         self.report(false);
@@ -203,6 +218,7 @@ impl ReportLoop {
                 tick = Instant::now() + TICK;
                 self.register_targets();
                 self.set_scopes();
+                self.describe();
                 if self.paused.is_none_or(|until| tick > until) {
                     self.paused = None;
                     self.report(true);
@@ -250,6 +266,18 @@ impl ReportLoop {
         self.sessions.iter_mut().for_each(|of| of.session.set_scopes(&self.scopes));
     }
 
+    /// Describes this proxy again if its configuration, targets or exports are others.
+    fn describe(&mut self) {
+        let settings = self.server.settings();
+        if self.described.as_ref().is_some_and(|of| Arc::ptr_eq(of, &settings)) {
+            return;
+        }
+        let (targets, exports) = (self.server.targets(), self.server.exports());
+        self.description = description::describe(&settings, &targets, &exports).into();
+        self.described = Some(settings);
+        self.description_due = Instant::now();
+    }
+
     /// Sends what is to be reported, with the usage if a tick has passed.
     fn report(&mut self, with_uses: bool) {
         let now = self.server.clock.now();
@@ -278,7 +306,11 @@ impl ReportLoop {
             report.usage = self.usage_report(now);
             report.contended = report.usage.is_some() && self.is_contended();
         }
-        if !report.targets.is_empty() || report.usage.is_some() {
+        if with_uses && Instant::now() >= self.description_due {
+            report.description = Some(self.description.clone());
+        }
+        let has_more = report.usage.is_some() || report.description.is_some();
+        if !report.targets.is_empty() || has_more {
             self.post(report);
         }
     }
@@ -357,6 +389,7 @@ impl ReportLoop {
         }
         if order.term > self.term {
             self.term = order.term;
+            self.description_due = Instant::now();
             self.usage.reset();
         }
         let mut asks = false;
@@ -452,7 +485,7 @@ impl ReportSender {
             let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(report) = next else { return };
             let event = match self.client.report(&self.name, &report) {
-                Ok(order) => LoopEvent::Order(order),
+                Ok(order) => LoopEvent::Order(order, report.description),
                 Err(error) => {
                     self.reload_credentials();
                     LoopEvent::Failed(error)
@@ -505,6 +538,8 @@ fn machine() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
+/// Interval at which the description is repeated, in case the controller has forgotten it.
+const DESCRIBED_AGAIN: Duration = Duration::from_secs(60);
 /// Interval of reports while usage changes.
 const TICK: Duration = Duration::from_millis(100);
 /// Time that a refused proxy waits until it reports again: an administrator has to act first.

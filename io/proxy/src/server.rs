@@ -266,9 +266,10 @@ impl Server {
         self.shared.set(&limits);
         *self.limits.write().expect("not poisoned") = limits;
         *self.bounds.write().expect("not poisoned") = setup::bounds(&config);
-        *self.settings.write().expect("not poisoned") = Arc::new(config);
         *self.exports.write().expect("not poisoned") = exports;
         *self.targets.write().expect("not poisoned") = targets;
+        // The last of the three: who sees it has the exports and targets that it names.
+        *self.settings.write().expect("not poisoned") = Arc::new(config);
         self.put_in_force(rules);
         Ok(())
     }

@@ -27,13 +27,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use usage::{UsageLine, UsageReport};
 
-use super::{ControllerReply, ProxyReport, RulesText};
+use super::{ControllerReply, ProxyDescription, ProxyReport, RulesText};
 use crate::scope::{WireScope, WrongMessage};
 use rows::{row_bytes, rows_of};
 use scopes::ScopesForm;
 
 /// The content type of a report.
-pub const REPORT_TYPE: &str = "application/vnd.sluice.report-6+postcard";
+pub const REPORT_TYPE: &str = "application/vnd.sluice.report-7+postcard";
 /// The content type of a reply.
 pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-7+postcard";
 
@@ -77,6 +77,7 @@ struct ReportForm<'a> {
     /// As JSON.
     #[serde(borrow)]
     replies: Vec<Apart<'a>>,
+    description: Option<Cow<'a, ProxyDescription>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -175,6 +176,7 @@ impl ProxyReport {
             usage: self.usage.as_ref().map(usage_form),
             contended: self.contended,
             replies: self.replies.iter().map(json_bytes).collect(),
+            description: self.description.as_deref().map(Cow::Borrowed),
         };
         postcard::to_stdvec(&form).expect("memory takes all of it")
     }
@@ -193,6 +195,9 @@ impl ReportDecoder {
         }
         let replies = form.replies.iter().map(|reply| json(reply, "a reply to a query"));
         let replies = replies.collect::<Result<_, _>>()?;
+        if let Some(description) = &form.description {
+            description.check()?;
+        }
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = form.epoch;
         let mut targets = Vec::with_capacity(form.targets.len());
@@ -209,6 +214,7 @@ impl ReportDecoder {
             usage,
             contended: form.contended,
             replies,
+            description: form.description.map(|of| of.into_owned().into()),
         })
     }
 }
@@ -557,6 +563,7 @@ mod tests {
     use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
     use super::*;
+    use crate::proxy_wire::{DescribedCapacity, ExportDescription, TargetDescription};
     use crate::why::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
 
     fn scope() -> Scope {
@@ -607,6 +614,40 @@ mod tests {
             usage: Some(usage),
             contended: true,
             replies: vec![ProxyReply { number: 1, what: QueryReply::Why(Box::default()) }],
+            description: Some(Arc::new(description())),
+        }
+    }
+
+    fn description() -> ProxyDescription {
+        let of = |per_sec| DescribedCapacity {
+            read_per_sec: per_sec,
+            write_per_sec: 1,
+            is_configured: true,
+        };
+        let (bytes, metadata) = (Some(of(1 << 60)), None);
+        let name = "fs".to_owned();
+        let target = TargetDescription { name, bytes, metadata, unseen_ppm: 200_000 };
+        let export = ExportDescription { name: "home".into(), target: "fs".into() };
+        ProxyDescription { targets: vec![target], exports: vec![export] }
+    }
+
+    #[test]
+    fn description_that_is_not_valid_is_refused() {
+        type Change = fn(&mut ProxyDescription);
+        let cases: [Change; 6] = [
+            |of| of.targets[0].name.clear(),
+            |of| of.targets[0].unseen_ppm = 1_000_001,
+            |of| of.targets[0].bytes.as_mut().unwrap().read_per_sec = 0,
+            |of| of.targets[0].bytes.as_mut().unwrap().write_per_sec = (1 << 60) + 1,
+            |of| of.exports[0].name = "a/b".into(),
+            |of| of.exports = vec![of.exports[0].clone(); 1_025],
+        ];
+        for change in cases {
+            let mut of = description();
+            change(&mut of);
+            let report = ProxyReport { description: Some(Arc::new(of)), ..ProxyReport::default() };
+            let bytes = report.encode();
+            assert!(ReportDecoder::default().decode(&"a".into(), &bytes).is_err());
         }
     }
 
@@ -744,6 +785,7 @@ mod tests {
                 usage: None,
                 contended: false,
                 replies: replies.to_vec(),
+                description: None,
             };
             decoder.decode(&from, &postcard::to_stdvec(&form).unwrap()).unwrap_err().to_string()
         };
@@ -773,8 +815,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-6+postcard", "application/vnd.sluice.reply-7+postcard",)
+            ("application/vnd.sluice.report-7+postcard", "application/vnd.sluice.reply-7+postcard",)
         );
-        assert_eq!(sums, (6_566_766_284_815_579_900, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (18_141_134_309_147_212_561, 15_175_160_224_154_071_925));
     }
 }

@@ -9,7 +9,7 @@ use model::Bytes;
 use rules::Excerpt;
 use toml::de::{DeTable, DeValue};
 
-use super::{ConfigError, ConfigLocation, ProxyConfig, Squash};
+use super::{ConfigError, ConfigLocation, ProxyConfig, Squash, TargetConfig};
 
 /// A key with a value that is not valid.
 #[derive(Debug, PartialEq, Eq)]
@@ -199,7 +199,33 @@ impl ProxyConfig {
                 let message = format!("{} is less than 64KiB", target.dirty_budget);
                 return fault("dirty_budget", message);
             }
+            check_capacity(target).or_else(|(key, message)| fault(key, message))?;
         }
         Ok(())
+    }
+}
+
+/// Checks what a target gives: the unit of each rate, its bound, and that both directions are there.
+fn check_capacity(target: &TargetConfig) -> Result<(), (&'static str, String)> {
+    let rates = [
+        ("capacity_read", target.capacity_read, true),
+        ("capacity_write", target.capacity_write, true),
+        ("capacity_metadata", target.capacity_metadata, false),
+    ];
+    for (key, rate, is_bytes) in rates {
+        let Some(rate) = rate else { continue };
+        if rate.is_bytes() != is_bytes {
+            let want =
+                if is_bytes { "bytes, such as 2GB/s" } else { "operations, such as 50kops/s" };
+            return Err((key, format!("{rate} is not a rate of {want}")));
+        }
+        if rate.per_sec() > 1 << 60 {
+            return Err((key, format!("{rate} is more than 2^60 per second")));
+        }
+    }
+    match (target.capacity_read, target.capacity_write) {
+        (Some(_), None) => Err(("capacity_read", "capacity_write is missing".into())),
+        (None, Some(_)) => Err(("capacity_write", "capacity_read is missing".into())),
+        _ => Ok(()),
     }
 }

@@ -19,7 +19,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use http::{Credentials, Endpoints, MetricsAddress, ServerAddress};
-use model::{Bytes, Nanos};
+use model::{Bytes, Nanos, Rate};
 use rules::{Excerpt, WriteMode};
 
 use crate::writes::DIRTY_BUDGET;
@@ -30,7 +30,7 @@ pub use error::{ConfigError, ConfigLocation};
 pub use layout::{Layout, ServedExport};
 pub use values::{
     ApiSocket, ConfiguredCosts, ControllerUnreachable, GroupsSource, Network, ParseApiSocketError,
-    ParseChoiceError, ParseNetworkError, Squash,
+    ParseChoiceError, ParseNetworkError, ParsePercentageError, Percentage, Squash,
 };
 
 settings! {
@@ -251,6 +251,17 @@ settings! {
         /// Whether the proxy corrects its costs by requests that happen to run alone. The corrected
         /// costs are in memory only.
         pub recalibrate: bool = false, "`true` or `false`";
+        /// What the target reads if it only reads, for reservations (docs/CONTROLLER.md). It and
+        /// `capacity_write` go before what `costs` has. The controller takes the least that proxies
+        /// of the target have configured. Without both, and without `costs`, bytes of the target
+        /// cannot be reserved.
+        pub capacity_read: Option<Rate> = None, "rate such as `2GB/s`, with `capacity_write`";
+        /// What the target writes if it only writes, for reservations.
+        pub capacity_write: Option<Rate> = None, "rate such as `1GB/s`, with `capacity_read`";
+        /// Metadata operations of the target, for reservations; goes before what `costs` has.
+        pub capacity_metadata: Option<Rate> = None, "rate such as `50kops/s`";
+        /// Part of the target that is used by what no proxy sees. It is not reserved.
+        pub unseen: Percentage = Percentage::default(), "percentage, `0%` to `99%`";
     }
 }
 
@@ -280,6 +291,10 @@ impl TargetConfig {
             costs: None,
             latency_target: None,
             recalibrate: false,
+            capacity_read: None,
+            capacity_write: None,
+            capacity_metadata: None,
+            unseen: Percentage::default(),
         }
     }
 }

@@ -80,6 +80,10 @@ fn every_kind_of_value_is_read() {
             costs: Some("costs.toml".into()),
             latency_target: Some(Nanos::from_millis(5)),
             recalibrate: true,
+            capacity_read: Some("2GB/s".parse().unwrap()),
+            capacity_write: Some("1GB/s".parse().unwrap()),
+            capacity_metadata: Some("50kops/s".parse().unwrap()),
+            unseen: "20%".parse().unwrap(),
         }],
         ..ProxyConfig::default()
     };

@@ -204,6 +204,41 @@ impl FromStr for Network {
 
 text_form!(Network);
 
+/// A whole percentage below 100, such as `20%`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Percentage(u8);
+
+/// Text that is not a percentage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a percentage from 0% to 99%")]
+pub struct ParsePercentageError {
+    text: String,
+}
+
+impl Percentage {
+    /// Returns it in millionths.
+    pub const fn ppm(self) -> u32 {
+        self.0 as u32 * 10_000
+    }
+}
+
+impl fmt::Display for Percentage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl FromStr for Percentage {
+    type Err = ParsePercentageError;
+    fn from_str(text: &str) -> Result<Percentage, ParsePercentageError> {
+        let count = text.strip_suffix('%').and_then(|count| count.parse().ok());
+        let count = count.filter(|count| *count < 100);
+        count.map(Percentage).ok_or_else(|| ParsePercentageError { text: text.into() })
+    }
+}
+
+text_form!(Percentage);
+
 /// Every address of both families.
 pub(super) fn everybody() -> Vec<Network> {
     let all = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -224,6 +259,16 @@ mod tests {
         }
         let error = "yes".parse::<GroupsSource>().unwrap_err().to_string();
         assert_eq!(error, "\"yes\" is not one of server, client");
+    }
+
+    #[test]
+    fn percentages_parse_and_print_both_ways() {
+        for text in ["0%", "20%", "99%"] {
+            assert_eq!(text.parse::<Percentage>().unwrap().to_string(), text);
+        }
+        for text in ["20", "100%", "-1%", "%", ""] {
+            assert_eq!(text.parse::<Percentage>(), Err(ParsePercentageError { text: text.into() }));
+        }
     }
 
     #[test]
