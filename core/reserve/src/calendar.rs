@@ -16,6 +16,7 @@
 mod capacity;
 mod groups;
 mod phases;
+mod progress;
 mod replan;
 mod restore;
 mod stages;
@@ -41,6 +42,7 @@ use crate::table::ReservationTable;
 
 pub use capacity::RulesError;
 pub use phases::PhaseRequest;
+pub use progress::{ReservationProgress, RowLoads};
 
 /// What a calendar runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,9 @@ mod resources;
 mod steps;
 mod table;
 
-pub use calendar::{Calendar, CalendarSettings, PhaseRequest, RulesError};
+pub use calendar::{
+    Calendar, CalendarSettings, PhaseRequest, ReservationProgress, RowLoads, RulesError,
+};
 pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings, Outstanding};
 pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
