@@ -36,6 +36,9 @@ pub enum EventKind {
     Leader,
     /// The rules in force have changed.
     Rules,
+    /// A reservation was scheduled, has another start, is active, has less than its rate, or has
+    /// ended.
+    Reservation,
 }
 
 /// One event that a controller has published.
@@ -148,6 +151,7 @@ impl EventKind {
             EventKind::Duplicate => "duplicate",
             EventKind::Leader => "leader",
             EventKind::Rules => "rules",
+            EventKind::Reservation => "reservation",
         }
     }
 }

@@ -268,6 +268,16 @@ metrics! {
         CONTROLLER_LEDGER_BYTES = "sluice_controller_ledger_bytes", Gauge, Bytes, [];
         /// Decay accounts with usage: `all`, and those whose key is `throttled`.
         CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["level"];
+        /// Reservations that have not ended: `active`, and `scheduled` with those that wait.
+        CONTROLLER_RESERVATIONS = "sluice_controller_reservations", Gauge, Count, ["state"];
+        /// The part of what can be reserved of a target that is promised now, by kind (`target` for
+        /// bytes, `metadata` for operations) and name.
+        CONTROLLER_PROMISED = "sluice_controller_promised_ratio", Gauge, Ratio, ["kind", "name"];
+        /// What can be reserved of a target now, in bytes or operations per second, by `direction`.
+        CONTROLLER_RESERVABLE =
+            "sluice_controller_reservable_per_second", Gauge, Count, ["kind", "name", "direction"];
+        /// Reservations that ended since nobody claimed them in their window.
+        CONTROLLER_LAPSED = "sluice_controller_reservations_lapsed_total", Counter, Count, [];
         /// Events: `published`; `unpersisted`, published but not written to disk; `dropped` because
         /// the queue was full.
         CONTROLLER_EVENTS = "sluice_controller_events_total", Counter, Count, ["outcome"];

@@ -18,6 +18,7 @@
 mod access;
 mod accounts;
 mod bounds;
+mod calendar;
 mod counts;
 mod events;
 mod fan_out;
@@ -55,6 +56,7 @@ use crate::sqlite::SqliteError;
 use crate::store::StoreError;
 use access::AccessControl;
 use accounts::DecayAccounting;
+use calendar::{CalendarActor, CalendarOutputs};
 use counts::Counts;
 use events::{EventDelivery, EventPublisher, RecentEvents};
 use queue::{MsgQueue, queue};
@@ -172,6 +174,9 @@ pub enum ControllerStartError {
     /// No endpoint was given.
     #[error("no address to listen at; add --listen http://127.0.0.1:PORT or unix:///path")]
     Nowhere,
+    /// The stored calendar of reservations: perhaps of a later version of this program.
+    #[error("cannot read the stored calendar: {0}")]
+    Calendar(#[from] reserve::RestoreError),
     /// A thread or its means.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
@@ -181,6 +186,7 @@ pub enum ControllerStartError {
 pub(crate) struct ApiState {
     plan: MsgQueue<plan_actor::PlanMsg>,
     store: MsgQueue<records::StoreMsg>,
+    calendar: MsgQueue<calendar::CalendarMsg>,
     usage: MsgQueue<usage::UsageMsg>,
     events: MsgQueue<events::EventMsg>,
     recent: Arc<RecentEvents>,
@@ -214,6 +220,7 @@ impl Controller {
         let (plan, plan_asked) = queue(PLAN_QUEUE);
         let (store, store_asked) = queue(STORE_QUEUE);
         let (usage, usage_asked) = queue(USAGE_QUEUE);
+        let (calendar, calendar_asked) = queue(CALENDAR_QUEUE);
         let (events, events_asked) = queue(EVENTS_QUEUE);
         let recent = Arc::new(RecentEvents::of(&with.events)?);
         let counts = Arc::new(Counts::default());
@@ -226,6 +233,7 @@ impl Controller {
             reports: api::ReportDecoder::default(),
             plan,
             store,
+            calendar,
             usage,
             events,
             recent: recent.clone(),
@@ -252,6 +260,15 @@ impl Controller {
         let now = clock.now();
         let accounts =
             DecayAccounting::begin(&mut ledger, rules.clone(), standings, known, links, now)?;
+        let outputs = CalendarOutputs {
+            store: shared.store.clone(),
+            plan: shared.plan.clone(),
+            publisher: teller.clone(),
+            access: access.clone(),
+            counts: shared.counts.clone(),
+            clock: clock.clone(),
+        };
+        let reservations = CalendarActor::new(records.calendar(), &rules.set, outputs)?;
         let desk = plan_actor::PlanActor::new(
             term,
             rules,
@@ -259,6 +276,7 @@ impl Controller {
             shared.store.clone(),
             teller.clone(),
             shared.counts.clone(),
+            shared.calendar.clone(),
         );
         let (plan, usage) = (shared.plan.clone(), shared.usage.clone());
         let (to, in_force) = (
@@ -277,6 +295,7 @@ impl Controller {
         controller.spawn("store", move || {
             records::run(records, &store_asked, &to, &in_force, &access);
         })?;
+        controller.spawn("calendar", move || reservations.run(&calendar_asked))?;
         controller.spawn("usage", move || {
             usage::run(ledger, accounts, &clock, &usage_asked, &taken, &counts);
         })?;
@@ -319,6 +338,7 @@ impl Drop for Controller {
         // First the calls, then whom they ask; what was used is written last.
         drop(self.serving.take());
         // A thread that has ended already needs no telling.
+        let _ = self.shared.calendar.send(calendar::CalendarMsg::Stop);
         let _ = self.shared.store.send(records::StoreMsg::Stop);
         let _ = self.shared.plan.send(plan_actor::PlanMsg::Stop);
         let _ = self.shared.usage.send(usage::UsageMsg::Stop);
@@ -334,6 +354,8 @@ impl Drop for Controller {
 
 /// The most reports that wait for the plan: some milliseconds of a thousand proxies.
 const PLAN_QUEUE: usize = 1_024;
+/// The most calls about reservations that wait while a record is written.
+const CALENDAR_QUEUE: usize = 1_024;
 /// The most changes that wait for the disk.
 const STORE_QUEUE: usize = 64;
 /// The most events that wait for the disk: one of each of some thousand proxies and users.

@@ -39,6 +39,8 @@ pub(crate) struct Counts {
     pub(crate) ledger_proxies: Count,
     pub(crate) ledger_lines: Count,
     pub(crate) ledger_subjects: Count,
+    /// Reservations that were not claimed in their window.
+    pub(crate) lapsed: Count,
     /// Events published since the process started.
     pub(crate) events: Count,
     /// Events dropped at a full queue.

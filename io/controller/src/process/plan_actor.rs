@@ -13,6 +13,8 @@
 //! An assignment that relies on an epoch or a fallback of its proxy is sent only when the store has
 //! that: the next leader counts with what is on record.
 
+mod reservations;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
@@ -26,11 +28,15 @@ use plan::{
 };
 use tokio::sync::oneshot;
 
+use super::calendar::CalendarMsg;
 use super::counts::Counts;
 use super::events::EventPublisher;
 use super::fan_out::{FanOut, QueryReplies};
 use super::queue::{MsgInbox, MsgQueue};
 use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
+use reservations::TargetReservations;
+
+pub(crate) use reservations::{ReservationRows, TimedRow};
 
 /// A message to this thread.
 pub(crate) enum PlanMsg {
@@ -43,6 +49,8 @@ pub(crate) enum PlanMsg {
     Rules(Arc<PublishedRules>),
     /// The limits of keys by decays; `None`: no longer limited.
     Rates(BTreeMap<Scope, Option<Rate>>),
+    /// The rows of a reservation.
+    Rows(Box<ReservationRows>),
     Stored(Vec<ProxyRecord>),
     Stop,
 }
@@ -99,6 +107,8 @@ pub(crate) struct PlanActor {
     /// Proxies that were published as unreachable.
     unreachable: BTreeSet<Arc<str>>,
     lives: ProxyEpochs,
+    calendar: MsgQueue<CalendarMsg>,
+    reservations: BTreeMap<Arc<str>, TargetReservations>,
 }
 
 /// A pending call of a proxy.
@@ -122,6 +132,7 @@ impl PlanActor {
         store: MsgQueue<records::StoreMsg>,
         teller: EventPublisher,
         counts: Arc<Counts>,
+        calendar: MsgQueue<CalendarMsg>,
     ) -> PlanActor {
         let began = Instant::now();
         let mut by_target: BTreeMap<Arc<str>, Vec<ProxySnapshot>> = BTreeMap::new();
@@ -160,6 +171,8 @@ impl PlanActor {
             publisher: teller,
             unreachable: BTreeSet::new(),
             lives: ProxyEpochs::new(MEMBERS_MAX),
+            calendar,
+            reservations: BTreeMap::new(),
         }
     }
 
@@ -212,6 +225,7 @@ impl PlanActor {
                 self.ready.extend(self.waiting.keys().cloned());
             }
             PlanMsg::Rates(rates) => self.set_rates(rates),
+            PlanMsg::Rows(rows) => self.set_rows(*rows),
             PlanMsg::Stored(members) => self.note_stored(members),
             PlanMsg::Stop => {}
         }
@@ -265,6 +279,9 @@ impl PlanActor {
                 // Decays limit, and limits are one over all targets.
                 let rates = self.rates.iter().filter(|_| *target == *ALL_TARGETS);
                 rates.for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
+                if let Some(reservations) = self.reservations.get(&target) {
+                    new.set_rows(reservations.from(now), now);
+                }
                 self.targets.insert(target.clone(), new);
             }
             targets.insert(target.clone(), (report.term, report.revision));
@@ -329,6 +346,8 @@ impl PlanActor {
         self.withheld.retain(|(_, of), _| &**of != name);
         self.lives.forget(name);
         self.stored = self.began;
+        // If the queue is full, what it described stays until it is removed again.
+        let _ = self.calendar.try_send(CalendarMsg::Forget(name.into()));
         found
     }
 
@@ -383,6 +402,7 @@ impl PlanActor {
             self.store_proxies();
         }
         self.publish_unreachable();
+        self.follow_rows();
     }
 
     /// Publishes which proxies are unreachable, and which have recovered.
@@ -553,7 +573,9 @@ mod tests {
             };
             let teller =
                 EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
-            let desk = PlanActor::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
+            let (rules, counts) = (Arc::new(rules), Arc::default());
+            let calendar = queue(4).0;
+            let desk = PlanActor::new(1, rules, known, to_store, teller, counts, calendar);
             QueueRoom { desk, store }
         }
 

@@ -15,12 +15,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use api::{ErrorCode, ErrorReport, EventKind, MadeToken, NewToken, WireRules};
 use model::Share;
+use reserve::RulesError;
 use rules::{RuleFileError, RuleSet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::access::{AccessControl, ApiCaller, now_s};
 use super::accounts::ThrottledKeys;
+use super::calendar::{CalendarDecision, CalendarState};
 use super::events::EventPublisher;
 use super::queue::{MsgInbox, MsgQueue};
 use super::{plan_actor, usage};
@@ -49,6 +51,11 @@ pub(crate) enum StoreMsg {
     Proxies(Vec<ProxyRecord>),
     /// The keys that decays throttle.
     ThrottledKeys(ThrottledKeys),
+    /// What has changed of the calendar of reservations. With the error comes what is on record.
+    Calendar {
+        decision: Box<CalendarDecision>,
+        answer: oneshot::Sender<Result<(), (StoreError, Box<CalendarState>)>>,
+    },
     Stop,
 }
 
@@ -88,6 +95,10 @@ pub(crate) enum RulePublishError {
     Stale { over: String },
     #[error(transparent)]
     Store(StoreError),
+    #[error(transparent)]
+    Promised(RulesError),
+    #[error("the controller is shutting down")]
+    ShuttingDown,
 }
 
 /// The reason why a token is not created or revoked. Nothing has changed then.
@@ -146,6 +157,7 @@ enum Decision {
     /// The tokens by name.
     Revoked(String),
     Decays(ThrottledKeys),
+    Calendar(Box<CalendarDecision>),
 }
 
 /// All records together, and the text of a snapshot.
@@ -158,6 +170,8 @@ struct RecordsState {
     tokens: Vec<TokenRecord>,
     #[serde(default)]
     decays: ThrottledKeys,
+    #[serde(default)]
+    calendar: CalendarState,
 }
 
 /// The records of one store.
@@ -242,6 +256,10 @@ impl Records {
         self.state.decays.clone()
     }
 
+    pub(crate) fn calendar(&self) -> CalendarState {
+        self.state.calendar.clone()
+    }
+
     fn decide(&mut self, decision: Decision) -> Result<(), StoreError> {
         let body = serde_json::to_vec(&decision).expect("a decision is plain data");
         match self.store.append(self.at, &body) {
@@ -299,6 +317,7 @@ impl RecordsState {
             Decision::Token(token) => self.tokens.push(token),
             Decision::Revoked(name) => self.tokens.retain(|token| token.name != name),
             Decision::Decays(standings) => self.decays = standings,
+            Decision::Calendar(decision) => self.calendar.apply(*decision),
             Decision::Proxies(changed) => {
                 for new in changed {
                     self.proxies.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
@@ -346,6 +365,12 @@ pub(crate) fn run(
                 if let Err(error) = records.decide(Decision::Decays(standings)) {
                     tracing::error!(%error, "cannot store the keys that decays throttle");
                 }
+            }
+            StoreMsg::Calendar { decision, answer } => {
+                let outcome = records.decide(Decision::Calendar(decision));
+                let outcome = outcome.map_err(|error| (error, Box::new(records.calendar())));
+                // The calendar's thread may have ended.
+                let _ = answer.send(outcome);
             }
             StoreMsg::SetRules { text, over, by, answer } => {
                 let before = records.state.rules.clone();

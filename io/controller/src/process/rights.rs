@@ -43,6 +43,15 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::DECAYS, Role::User, false, "the decay accounts; role `user`: that user's"),
     row("GET", path::WHY, Role::User, false, "what delays jobs; role `user`: that user's jobs"),
     row("GET", path::JOB_REPORT, Role::User, false, "reports of jobs; role `user`: that user's"),
+    row("GET", path::RESERVATIONS, Role::User, false, "reservations; role `user`: that user's"),
+    row("POST", path::RESERVATIONS, Role::User, false, OWN_RESERVATIONS),
+    row("GET", path::RESERVATION, Role::User, false, "a reservation; role `user`: that user's"),
+    row("DELETE", path::RESERVATION, Role::User, false, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_CLAIM, Role::User, false, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_EXTEND, Role::User, false, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_FINISH, Role::User, false, OWN_RESERVATIONS),
+    row("GET", path::CALENDAR, Role::User, false, "what is promised of each target"),
+    row("GET", path::CREDIT, Role::User, false, "credits; role `user`: that user's"),
     row("GET", path::WHY_TOP, Role::Read, false, "past delays, the longest first"),
     row("GET", path::LIVE, Role::Read, false, "live figures of every proxy"),
     row("GET", path::EVENTS, Role::Read, false, "events of decays, proxies, leaders, rules"),
@@ -60,6 +69,9 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("DELETE", path::TOKEN, Role::Admin, false, "revokes a token"),
     row("GET", path::AUDIT, Role::Admin, false, "the changes and their authors"),
 ];
+
+/// What changes reservations: role `read` sees all of them and changes none.
+const OWN_RESERVATIONS: &str = "changes reservations; role `user`: that user's, role `read`: none";
 
 const fn row(
     method: &'static str,

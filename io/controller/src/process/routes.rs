@@ -14,6 +14,7 @@ mod metrics;
 mod page;
 mod proxies;
 mod report;
+mod reservations;
 mod why;
 
 use std::collections::BTreeMap;
@@ -36,11 +37,12 @@ use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
 use super::access::ApiCaller;
+use super::calendar::CalendarMsg;
 use super::queue::MsgQueue;
 use super::records::{PublishedRules, RulePublishError};
 use super::rights::{self, Routes};
 use super::usage;
-use super::{ApiState, plan_actor, records};
+use super::{ApiState, plan_actor};
 use crate::ledger::SubjectKind;
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
@@ -70,6 +72,13 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
         .route(path::TOKEN, delete(access::revoke_token))
         .route(path::AUDIT, get(access::audit))
         .route(path::DECAYS, get(events::decays))
+        .route(path::RESERVATIONS, get(reservations::list).post(reservations::request))
+        .route(path::RESERVATION, get(reservations::reservation).delete(reservations::remove))
+        .route(path::RESERVATION_CLAIM, post(reservations::claim))
+        .route(path::RESERVATION_EXTEND, post(reservations::extend))
+        .route(path::RESERVATION_FINISH, post(reservations::finish))
+        .route(path::CALENDAR, get(reservations::calendar))
+        .route(path::CREDIT, get(reservations::credit))
         .route(path::EVENTS, get(events::events))
         .route(path::OPENAPI, get(|| async { Json(described::description()) }))
         .into_router()
@@ -113,6 +122,15 @@ pub fn openapi() -> String {
         ledger::changes,
         ledger::file,
         metrics::page,
+        reservations::list,
+        reservations::request,
+        reservations::reservation,
+        reservations::remove,
+        reservations::claim,
+        reservations::extend,
+        reservations::finish,
+        reservations::calendar,
+        reservations::credit,
         access::tokens,
         access::make_token,
         access::revoke_token,
@@ -193,7 +211,7 @@ async fn put_in_force(
     by: ApiCaller,
 ) -> Result<Result<(), RulePublishError>, RouteError> {
     let (answer, outcome) = oneshot::channel();
-    submit(&shared.store, records::StoreMsg::SetRules { text, over, by, answer })?;
+    submit(&shared.calendar, CalendarMsg::SetRules { text, over, by, answer })?;
     outcome.await.map_err(|_| shutting_down())
 }
 
@@ -203,6 +221,8 @@ fn refusal_of(why: &RulePublishError) -> RouteError {
         RulePublishError::Stale { .. } => {
             return RouteError::new(ErrorCode::VersionConflict, why.to_string()).at("If-Match");
         }
+        RulePublishError::Promised(_) => ErrorCode::DoesNotFit,
+        RulePublishError::ShuttingDown => return shutting_down(),
         RulePublishError::Store(StoreError::TooLarge { .. }) => ErrorCode::TooLarge,
         RulePublishError::Store(_) => ErrorCode::StoreFailed,
     };
@@ -370,7 +390,9 @@ fn shutting_down() -> RouteError {
 
 /// Ends an exchange that takes too long, such as one whose body does not arrive.
 async fn with_time_limit(request: Request, next: Next) -> Result<Response, RouteError> {
-    if request.uri().path() == path::EVENTS {
+    let path = request.uri().path();
+    let waits = path == path::EVENTS || path.starts_with(path::RESERVATIONS);
+    if waits && request.method() == axum::http::Method::GET {
         // It waits for the time that the caller chose, and takes no body.
         return Ok(next.run(request).await);
     }

@@ -18,12 +18,14 @@ use api::{MetricsPage, write_process_metrics};
 use axum::extract::State;
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
+use tokio::sync::oneshot;
 
 use super::super::bounds::Bounded;
+use super::super::calendar::{CalendarFigures, CalendarMsg};
 use super::super::plan_actor::PlanView;
 use super::super::standby::ledger_path;
 use super::super::{ApiState, Counts};
-use super::{RouteQuery, in_force, plan_view};
+use super::{RouteQuery, in_force, plan_view, submit};
 
 /// The proxies of one target.
 #[derive(Default)]
@@ -42,6 +44,9 @@ struct TargetProxyCounts {
 pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static str); 1], String) {
     let began = Instant::now();
     let view = plan_view(&shared).await.ok();
+    let (answer, figures) = oneshot::channel();
+    let asked = submit(&shared.calendar, CalendarMsg::Figures(answer)).is_ok();
+    let figures = if asked { figures.await.ok() } else { None };
     let mut page = MetricsPage::new();
     page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
     write_process_metrics(&mut page);
@@ -53,6 +58,9 @@ pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static s
     }
     write_reports(&mut page, &shared.counts);
     write_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
+    if let Some(figures) = figures {
+        write_reservations(&mut page, &figures, shared.counts.lapsed.get());
+    }
     write_events(&mut page, &shared.counts);
     write_queues(&mut page, &shared);
     write_bounds(&mut page, &shared);
@@ -84,6 +92,22 @@ fn write_proxies(page: &mut MetricsPage, view: &PlanView) {
     tell(&names::CONTROLLER_UNREACHABLE, |standing| standing.unreachable);
     tell(&names::CONTROLLER_UNACKED, |standing| standing.unacked);
     page.single(&names::CONTROLLER_SCOPES, view.scopes as u64);
+}
+
+fn write_reservations(page: &mut MetricsPage, figures: &CalendarFigures, lapsed: u64) {
+    let mut states = page.family(&names::CONTROLLER_RESERVATIONS);
+    states.line(&["scheduled"], figures.scheduled);
+    states.line(&["active"], figures.active);
+    let mut promised = page.family(&names::CONTROLLER_PROMISED);
+    for of in &figures.resources {
+        promised.line(&[of.kind, &of.name], of.promised_ppm);
+    }
+    let mut reservable = page.family(&names::CONTROLLER_RESERVABLE);
+    for of in &figures.resources {
+        reservable.line(&[of.kind, &of.name, "read"], of.read_per_sec);
+        reservable.line(&[of.kind, &of.name, "write"], of.write_per_sec);
+    }
+    page.single(&names::CONTROLLER_LAPSED, lapsed);
 }
 
 fn write_reports(page: &mut MetricsPage, counts: &Counts) {
@@ -132,6 +156,7 @@ fn write_queues(page: &mut MetricsPage, shared: &ApiState) {
         ("store", shared.store.waiting()),
         ("usage", shared.usage.waiting()),
         ("events", shared.events.waiting()),
+        ("calendar", shared.calendar.waiting()),
     ];
     let mut waiting = page.family(&names::CONTROLLER_QUEUED);
     queues.iter().for_each(|(queue, (now, _))| waiting.line(&[queue], *now as u64));

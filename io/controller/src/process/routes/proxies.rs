@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::super::ApiState;
 use super::super::access::ApiCaller;
+use super::super::calendar::CalendarMsg;
 use super::super::plan_actor;
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
@@ -71,7 +72,7 @@ pub(super) async fn forget(
     params(("name" = String, Path, description = "the proxy")),
     request_body(
         description = "postcard of a message between processes of one version, which the number is of",
-        content((Vec<u8> = "application/vnd.sluice.report-6+postcard")),
+        content((Vec<u8> = "application/vnd.sluice.report-7+postcard")),
     ),
     responses(
         (status = 200, description = "postcard of the reply", body = Vec<u8>,
@@ -123,6 +124,10 @@ pub(super) async fn report(
         if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);
         }
+    }
+    if let Some(description) = &body.description {
+        // Without room here the whole report is repeated.
+        submit(&shared.calendar, CalendarMsg::Describe(name.clone(), description.clone()))?;
     }
     let (answer, order) = oneshot::channel();
     let ProxyReport { epoch, rules, targets: reports, replies: answers, .. } = body;

@@ -1,0 +1,732 @@
+//! The thread that keeps the calendar of reservations, and has the proxies honour it.
+//!
+//! ```text
+//!   requests, claims, … ─► all that wait ─► reserve::Calendar ─► one record ─► store
+//!   proxies' descriptions, rows in force, the clock ─┘                           │ durable
+//!                            answers, events, rows for the plan ◄────────────────┘
+//! ```
+//!
+//! Requests that wait together are one record (group commit): while a record is written, others
+//! wait. What is not on record has not happened: if the store fails, the calendar is built again from
+//! the records, and the callers get the error. Reads are answered after the record.
+//!
+//! This thread waits for the store and for room at the plan, and neither ever waits for it.
+
+mod fleet;
+mod requests;
+mod rows;
+mod rules;
+mod shown;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use ::rules::RuleSet;
+use api::{
+    AuditLine, ErrorCode, ErrorReport, EventKind, NewReservation, ProxyDescription, Role,
+    WireCalendar, WireCredit, WireReservation, WireReservationState, WireReservations,
+};
+use model::{Bytes, Nanos, Time};
+use reserve::{
+    Calendar, CalendarChange, CalendarEvent, CalendarSettings, CeilingSubject, EndReason,
+    ReservationId, ReservationState, RestoreError, RulesError,
+};
+use tokio::sync::oneshot;
+
+use super::access::{AccessControl, ApiCaller};
+use super::counts::Counts;
+use super::events::EventPublisher;
+use super::plan_actor::PlanMsg;
+use super::queue::{MsgInbox, MsgQueue};
+use super::records::{RulePublishError, StoreMsg};
+use crate::clock::WallClock;
+use fleet::Fleet;
+use requests::{Refused, RequestContext, may_act, report_of, user_of};
+use rows::SentRows;
+use rules::RuleReservations;
+use shown::KnownReservation;
+
+pub(crate) use shown::UnreachableProxies;
+pub(crate) use state::{CalendarDecision, CalendarState};
+
+/// The answer to a call.
+pub(crate) type CalendarReply<T> = oneshot::Sender<Result<T, Box<ErrorReport>>>;
+
+/// A message to this thread.
+pub(crate) enum CalendarMsg {
+    Request {
+        new: Box<NewReservation>,
+        by: ApiCaller,
+        /// The user at the other end of a Unix socket.
+        peer: Option<u32>,
+        answer: CalendarReply<WireReservation>,
+    },
+    Change {
+        id: u64,
+        change: ReservationChange,
+        by: ApiCaller,
+        answer: CalendarReply<WireReservation>,
+    },
+    Get {
+        id: u64,
+        by: ApiCaller,
+        answer: CalendarReply<WireReservation>,
+    },
+    /// Answered as soon as the reservation is active or has ended.
+    Watch {
+        id: u64,
+        by: ApiCaller,
+        answer: CalendarReply<WireReservation>,
+    },
+    List {
+        /// Of one user only.
+        user: Option<u32>,
+        /// Of one job only.
+        job: Option<String>,
+        with_ended: bool,
+        answer: oneshot::Sender<WireReservations>,
+    },
+    Promised {
+        span: (Time, Time),
+        answer: oneshot::Sender<WireCalendar>,
+    },
+    Credit(CeilingSubject, oneshot::Sender<WireCredit>),
+    Figures(oneshot::Sender<CalendarFigures>),
+    Describe(Arc<str>, Arc<ProxyDescription>),
+    /// A proxy was removed.
+    Forget(String),
+    /// The rows of a reservation are in force at all proxies that answer.
+    InForce(u64),
+    /// Rows of reservations that were used.
+    Used(Vec<u64>),
+    Unreachable(Arc<str>, UnreachableProxies),
+    /// New rules: put in force by the store if what they reserve fits.
+    SetRules {
+        text: String,
+        over: Option<String>,
+        by: ApiCaller,
+        answer: oneshot::Sender<Result<(), RulePublishError>>,
+    },
+    Stop,
+}
+
+/// What an owner does with a reservation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReservationChange {
+    Claim,
+    Extend(Nanos),
+    /// With the bytes that its owner has moved since the claim.
+    Finish(Bytes),
+    Remove,
+}
+
+/// Figures for metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CalendarFigures {
+    pub(crate) scheduled: u64,
+    pub(crate) active: u64,
+    pub(crate) resources: Vec<ResourceFigures>,
+}
+
+/// Figures of a resource for metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct ResourceFigures {
+    pub(crate) kind: &'static str,
+    pub(crate) name: Arc<str>,
+    /// The part of what can be reserved that is promised now.
+    pub(crate) promised_ppm: u64,
+    /// What can be reserved now if only that direction is.
+    pub(crate) read_per_sec: u64,
+    pub(crate) write_per_sec: u64,
+}
+
+/// The receivers of what this thread decides.
+pub(crate) struct CalendarOutputs {
+    pub(crate) store: MsgQueue<StoreMsg>,
+    pub(crate) plan: MsgQueue<PlanMsg>,
+    pub(crate) publisher: EventPublisher,
+    pub(crate) access: Arc<AccessControl>,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) clock: WallClock,
+}
+
+/// The state of the thread.
+pub(crate) struct CalendarActor {
+    to: CalendarOutputs,
+    calendar: Calendar,
+    known: BTreeMap<ReservationId, KnownReservation>,
+    /// The last ones that have ended.
+    ended: BTreeMap<u64, WireReservation>,
+    fleet: Fleet,
+    rules: RuleReservations,
+    rows: SentRows,
+    unreachable: BTreeMap<Arc<str>, UnreachableProxies>,
+    /// What is not on record yet: details and descriptions.
+    unstored: CalendarDecision,
+    /// What follows once it is: answers, events, reservations that have changed.
+    replies: Vec<PendingReply>,
+    events: Vec<CalendarEvent>,
+    changed: BTreeSet<ReservationId>,
+    waiting: BTreeMap<u64, Vec<CalendarReply<WireReservation>>>,
+}
+
+/// An answer that waits for the store.
+struct PendingReply {
+    answer: CalendarReply<WireReservation>,
+    value: WireReservation,
+    audit: Option<AuditLine>,
+}
+
+impl CalendarActor {
+    /// Builds the calendar from its records.
+    pub(crate) fn new(
+        state: CalendarState,
+        rules: &RuleSet,
+        to: CalendarOutputs,
+    ) -> Result<CalendarActor, RestoreError> {
+        let mut actor = CalendarActor {
+            calendar: Calendar::new(settings()),
+            known: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            fleet: Fleet::default(),
+            rules: RuleReservations::of(rules),
+            rows: SentRows::default(),
+            unreachable: BTreeMap::new(),
+            unstored: CalendarDecision::default(),
+            replies: Vec::new(),
+            events: Vec::new(),
+            changed: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            to,
+        };
+        actor.restore(state)?;
+        Ok(actor)
+    }
+
+    /// Runs the thread until it is stopped.
+    pub(crate) fn run(mut self, asked: &MsgInbox<CalendarMsg>) {
+        loop {
+            let mut reads = Vec::new();
+            match asked.recv_timeout(self.patience()) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(first) => {
+                    for msg in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
+                        if matches!(msg, CalendarMsg::Stop) {
+                            return;
+                        }
+                        reads.extend(self.handle(msg));
+                    }
+                }
+            }
+            let now = self.now();
+            self.calendar.advance(now);
+            self.drain_events();
+            self.changed.extend(self.rows.take_due(now));
+            self.commit();
+            reads.into_iter().for_each(|read| self.answer(read));
+        }
+    }
+
+    /// How long to wait for messages. The clock may be moved, so it is looked at often.
+    fn patience(&self) -> Duration {
+        let due = self.calendar.next_deadline().map(|at| at.since(self.now()).to_duration());
+        due.map_or(TICK, |due| due.min(TICK))
+    }
+
+    fn now(&self) -> Time {
+        self.to.clock.now()
+    }
+
+    /// Does what a message says, or returns it if it only reads.
+    fn handle(&mut self, msg: CalendarMsg) -> Option<CalendarMsg> {
+        let now = self.now();
+        match msg {
+            CalendarMsg::Request { new, by, peer, answer } => {
+                let outcome = self.request(&new, &by, peer, now);
+                self.reply(outcome, answer, &by, "requested");
+            }
+            CalendarMsg::Change { id, change, by, answer } => {
+                let outcome = self.change(ReservationId(id), change, &by, now);
+                let word = match change {
+                    ReservationChange::Claim => "claimed",
+                    ReservationChange::Extend(_) => "extended",
+                    ReservationChange::Finish(_) => "finished",
+                    ReservationChange::Remove => "removed",
+                };
+                self.reply(outcome, answer, &by, word);
+            }
+            CalendarMsg::Describe(proxy, description) => {
+                if self.fleet.describe(&proxy, &description) {
+                    let stored = (proxy.to_string(), Some((*description).clone()));
+                    self.unstored.proxies.push(stored);
+                    self.apply_fleet(now);
+                }
+            }
+            CalendarMsg::Forget(proxy) => {
+                if self.fleet.forget(&proxy) {
+                    self.unstored.proxies.push((proxy, None));
+                    self.apply_fleet(now);
+                }
+            }
+            CalendarMsg::InForce(id) => {
+                self.calendar.installed(ReservationId(id), now);
+                self.changed.insert(ReservationId(id));
+            }
+            CalendarMsg::Used(ids) => {
+                for id in ids {
+                    self.calendar.claim(ReservationId(id), now);
+                }
+            }
+            CalendarMsg::Unreachable(target, proxies) => {
+                match proxies.names.is_empty() {
+                    true => drop(self.unreachable.remove(&target)),
+                    false => drop(self.unreachable.insert(target, proxies)),
+                };
+            }
+            CalendarMsg::SetRules { text, over, by, answer } => {
+                // The caller may have gone.
+                let _ = answer.send(self.set_rules(text, over, by, now));
+            }
+            read => return Some(read),
+        }
+        self.drain_events();
+        None
+    }
+
+    fn request(
+        &mut self,
+        new: &NewReservation,
+        by: &ApiCaller,
+        peer: Option<u32>,
+        now: Time,
+    ) -> Result<WireReservation, Refused> {
+        let user = user_of(by, peer, new.user)?;
+        self.calendar.advance(now);
+        let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
+        let context = RequestContext { calendar: &self.calendar, fleet: &self.fleet, now };
+        let (request, known) = context.request(new, user, after)?;
+        let id = self.calendar.request(request, now);
+        let id = id.map_err(|error| report_of(&error, &self.calendar, &self.rules))?;
+        self.unstored.details.push((id, known.details.clone()));
+        self.known.insert(id, known);
+        self.changed.insert(id);
+        self.drain_events();
+        Ok(self.show(id).expect("it was just made"))
+    }
+
+    /// The end of the reservation after which another one may begin.
+    fn end_of(&self, id: u64, by: &ApiCaller, now: Time) -> Result<Time, Refused> {
+        if self.ended.get(&id).is_some_and(|ended| by.may_see(Some(ended.user))) {
+            return Ok(now);
+        }
+        let id = ReservationId(id);
+        self.find(id, by).map_err(|mut report| {
+            report.at = Some("after".into());
+            report
+        })?;
+        let is_placed = self.calendar.progress(id).is_some_and(|progress| !progress.is_waiting);
+        let span = self.calendar.status(id).span.filter(|_| is_placed);
+        let message = format!("reservation {id} waits in the queue and has no end yet");
+        span.map(|span| span.until).ok_or_else(|| requests::at("after", message))
+    }
+
+    fn change(
+        &mut self,
+        id: ReservationId,
+        change: ReservationChange,
+        by: &ApiCaller,
+        now: Time,
+    ) -> Result<WireReservation, Refused> {
+        let owner = self.find(id, by)?.owner.clone();
+        may_act(by, Some(owner.uid))?;
+        let mut credit = None;
+        match change {
+            ReservationChange::Claim => drop(self.calendar.test(id, now)),
+            ReservationChange::Remove => drop(self.calendar.remove(id, now)),
+            ReservationChange::Finish(used) => credit = self.calendar.finish(id, used, now),
+            ReservationChange::Extend(more) => {
+                let outcome = self.calendar.extend(id, more, now);
+                outcome.map_err(|error| {
+                    let mut report = report_of(&error, &self.calendar, &self.rules);
+                    if report.at.as_deref() == Some("duration_ns") {
+                        report.at = Some("more_ns".into());
+                    }
+                    report
+                })?;
+            }
+        }
+        self.changed.insert(id);
+        self.drain_events();
+        if let Some(ended) = self.ended.get_mut(&id.0) {
+            ended.credit = credit.map(Bytes::get);
+        }
+        Ok(self.show(id).expect("it was found"))
+    }
+
+    /// The reservation of that number, if it has not ended and the caller may see it.
+    fn find(&self, id: ReservationId, by: &ApiCaller) -> Result<&KnownReservation, Refused> {
+        let known = self.known.get(&id);
+        let known = known.ok_or_else(|| not_found(id.0))?;
+        match by.may_see(Some(known.owner.uid)) {
+            true => Ok(known),
+            false => Err(not_visible(id.0, by)),
+        }
+    }
+
+    fn reply(
+        &mut self,
+        outcome: Result<WireReservation, Refused>,
+        answer: CalendarReply<WireReservation>,
+        by: &ApiCaller,
+        word: &str,
+    ) {
+        match outcome {
+            Ok(value) => {
+                let what = format!("reservation {}", value.id);
+                let after = format!("{word} for user {} at {}", value.user, value.target);
+                let audit = Some(by.audit_line(what, None, Some(after)));
+                self.replies.push(PendingReply { answer, value, audit });
+            }
+            // The caller may have gone.
+            Err(refused) => drop(answer.send(Err(refused))),
+        }
+    }
+
+    fn set_rules(
+        &mut self,
+        text: String,
+        over: Option<String>,
+        by: ApiCaller,
+        now: Time,
+    ) -> Result<(), RulePublishError> {
+        // Text that is wrong is refused by the store, which knows what else is.
+        let new = RuleSet::parse(&text).ok().map(|set| RuleReservations::of(&set));
+        let new = new.unwrap_or_else(|| self.rules.clone());
+        let before = std::mem::replace(&mut self.rules, new);
+        if let Err(error) = self.apply_rules(now) {
+            self.rules = before;
+            return Err(RulePublishError::Promised(error));
+        }
+        let (answer, outcome) = oneshot::channel();
+        let sent = self.to.store.send(StoreMsg::SetRules { text, over, by, answer });
+        let outcome = sent.ok().and_then(|()| outcome.blocking_recv().ok());
+        let outcome = outcome.unwrap_or_else(|| Err(RulePublishError::ShuttingDown));
+        if outcome.is_err() {
+            self.rules = before;
+            self.apply_rules(now).expect("these were in force a moment ago");
+        }
+        outcome
+    }
+
+    fn apply_rules(&mut self, now: Time) -> Result<(), RulesError> {
+        let loads = self.rules.loads(&self.calendar, now);
+        self.calendar.set_rules(&loads, now)
+    }
+
+    /// Takes the capacities from what proxies describe, and what the rules reserve of new targets.
+    fn apply_fleet(&mut self, now: Time) {
+        self.fleet.apply(&mut self.calendar, now);
+        if let Err(error) = self.apply_rules(now) {
+            tracing::error!(%error, "the rules reserve what is promised to reservations");
+        }
+    }
+
+    /// Takes the events of the calendar, and moves what has ended to the ended ones.
+    fn drain_events(&mut self) {
+        while let Some(event) = self.calendar.poll_event() {
+            self.changed.insert(event.id);
+            if let CalendarChange::Ended { reason } = event.change {
+                if reason == EndReason::Lapsed {
+                    self.to.counts.lapsed.add(1);
+                }
+                if let Some(known) = self.known.remove(&event.id) {
+                    let ended = Some(shown::end_name(reason).to_owned());
+                    let shown = WireReservation { ended, ..known.shown(event.id) };
+                    self.ended.insert(event.id.0, shown);
+                }
+                if self.ended.len() > ENDED_MAX {
+                    self.ended.pop_first();
+                }
+            }
+            self.events.push(event);
+        }
+    }
+
+    /// Stores what has changed; then come rows, answers and events.
+    fn commit(&mut self) {
+        let mut decision = std::mem::take(&mut self.unstored);
+        decision.records = self.calendar.take_changed();
+        if !decision.is_empty()
+            && let Err((error, state)) = self.store(decision)
+        {
+            tracing::error!(%error, "cannot store the calendar; it is as it was before");
+            let report = ErrorReport::new(ErrorCode::StoreFailed, error);
+            for reply in self.replies.drain(..) {
+                let _ = reply.answer.send(Err(Box::new(report.clone())));
+            }
+            if let Some(state) = state {
+                self.restore(*state).expect("these are records that this program has made");
+            }
+            return;
+        }
+        let changed = std::mem::take(&mut self.changed);
+        changed.iter().for_each(|id| self.send_rows(*id));
+        for PendingReply { answer, value, audit } in std::mem::take(&mut self.replies) {
+            audit.iter().for_each(|line| self.to.access.audit.write(line));
+            let _ = answer.send(Ok(value));
+        }
+        let events = std::mem::take(&mut self.events);
+        events.iter().take(EVENTS_MAX).for_each(|event| self.publish(event));
+        changed.iter().for_each(|id| self.answer_waiting(*id));
+    }
+
+    /// Stores a decision, or returns the error and what is on record instead.
+    fn store(
+        &mut self,
+        decision: CalendarDecision,
+    ) -> Result<(), (String, Option<Box<CalendarState>>)> {
+        for part in decision.into_parts() {
+            let (answer, outcome) = oneshot::channel();
+            let msg = StoreMsg::Calendar { decision: Box::new(part), answer };
+            let sent = self.to.store.send(msg).is_ok();
+            match outcome.blocking_recv() {
+                Ok(Ok(())) if sent => {}
+                Ok(Err((error, state))) => return Err((error.to_string(), Some(state))),
+                _ => return Err(("the controller is shutting down".into(), None)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces everything by what is on record.
+    fn restore(&mut self, state: CalendarState) -> Result<(), RestoreError> {
+        let now = self.now();
+        let records = state.records();
+        let owners = records.reservations.iter().map(|of| (of.id(), of.owner().clone()));
+        let known = owners.map(|(id, owner)| {
+            let details = state.details.get(&id).cloned().unwrap_or_default();
+            (id, KnownReservation { owner, details })
+        });
+        self.known = known.collect();
+        self.calendar = Calendar::restore(settings(), records, now)?;
+        self.fleet = Fleet::new(state.proxies);
+        self.unstored = CalendarDecision::default();
+        self.events.clear();
+        self.changed = self.known.keys().copied().chain(self.rows.ids()).collect();
+        self.rows.resend();
+        if let Err(error) = self.apply_rules(now) {
+            tracing::error!(%error, "the rules reserve what is promised to reservations");
+        }
+        self.drain_events();
+        Ok(())
+    }
+
+    fn send_rows(&mut self, id: ReservationId) {
+        let now = self.now();
+        let progress = self.calendar.progress(id).and_then(|progress| progress.rows);
+        let known = self.known.get(&id);
+        let wanted = progress.as_ref().zip(known);
+        let wanted = wanted.map(|(rows, known)| (rows, &known.owner, &known.details));
+        let change = self.rows.update(id, wanted, self.calendar.resources(), now);
+        if let Some(change) = change {
+            // It fails only if the plan's thread has ended.
+            let _ = self.to.plan.send(PlanMsg::Rows(Box::new(change)));
+        }
+    }
+
+    // ---- reads ----
+
+    fn answer(&mut self, read: CalendarMsg) {
+        let now = self.now();
+        match read {
+            CalendarMsg::Get { id, by, answer } => drop(answer.send(self.get(id, &by))),
+            CalendarMsg::Watch { id, by, answer } => self.watch(id, &by, answer),
+            CalendarMsg::List { user, job, with_ended, answer } => {
+                let _ = answer.send(self.list(user, job.as_deref(), with_ended, now));
+            }
+            CalendarMsg::Promised { span, answer } => {
+                let _ = answer.send(shown::calendar(&self.calendar, &self.rules, span, now));
+            }
+            CalendarMsg::Credit(subject, answer) => {
+                let _ = answer.send(shown::credit(&self.calendar, &subject));
+            }
+            CalendarMsg::Figures(answer) => drop(answer.send(self.figures(now))),
+            _ => {}
+        }
+    }
+
+    fn get(&self, id: u64, by: &ApiCaller) -> Result<WireReservation, Refused> {
+        let shown = self.show(ReservationId(id)).ok_or_else(|| not_found(id))?;
+        match by.may_see(Some(shown.user)) {
+            true => Ok(shown),
+            false => Err(not_visible(id, by)),
+        }
+    }
+
+    fn watch(&mut self, id: u64, by: &ApiCaller, answer: CalendarReply<WireReservation>) {
+        let shown = self.get(id, by);
+        let waits = shown.as_ref().is_ok_and(|one| one.state == WireReservationState::Scheduled);
+        if !waits {
+            return drop(answer.send(shown));
+        }
+        let count = |waiting: &BTreeMap<u64, Vec<CalendarReply<WireReservation>>>| {
+            waiting.values().map(Vec::len).sum::<usize>()
+        };
+        if count(&self.waiting) >= WAITING_MAX {
+            self.waiting.values_mut().for_each(|of| of.retain(|answer| !answer.is_closed()));
+            self.waiting.retain(|_, of| !of.is_empty());
+        }
+        if count(&self.waiting) >= WAITING_MAX {
+            let message = "too many calls wait for reservations; retry in 1 s";
+            let report = ErrorReport::new(ErrorCode::Overloaded, message);
+            return drop(answer.send(Err(Box::new(report))));
+        }
+        self.waiting.entry(id).or_default().push(answer);
+    }
+
+    fn answer_waiting(&mut self, id: ReservationId) {
+        if !self.waiting.contains_key(&id.0) {
+            return;
+        }
+        let shown = self.show(id);
+        if shown.as_ref().is_some_and(|one| one.state == WireReservationState::Scheduled) {
+            return;
+        }
+        for answer in self.waiting.remove(&id.0).unwrap_or_default() {
+            let _ = answer.send(shown.clone().ok_or_else(|| not_found(id.0)));
+        }
+    }
+
+    fn show(&self, id: ReservationId) -> Option<WireReservation> {
+        match self.known.get(&id) {
+            Some(known) => Some(known.shown_now(id, &self.calendar, &self.unreachable, self.now())),
+            None => self.ended.get(&id.0).cloned(),
+        }
+    }
+
+    fn list(
+        &self,
+        user: Option<u32>,
+        job: Option<&str>,
+        with_ended: bool,
+        now: Time,
+    ) -> WireReservations {
+        let of = |uid: u32, name: &str| {
+            user.is_none_or(|user| user == uid) && job.is_none_or(|job| job == name)
+        };
+        let live = self.known.iter();
+        let live = live.filter(|(_, known)| of(known.owner.uid, known.owner.job.as_str()));
+        let of_ended =
+            |ended: &WireReservation| of(ended.user, ended.job.as_deref().unwrap_or_default());
+        let ended = self.ended.values().filter(|ended| with_ended && of_ended(ended));
+        let (live_count, ended_count) = (live.clone().count(), ended.clone().count());
+        let shown = live.take(LISTED_MAX).filter_map(|(id, _)| self.show(*id));
+        let mut reservations: Vec<_> = shown.collect();
+        let room = LISTED_MAX - reservations.len();
+        reservations.extend(ended.rev().take(room).cloned());
+        reservations.sort_by_key(|one| one.id);
+        let omitted = (live_count + ended_count - reservations.len()) as u64;
+        WireReservations { at_ns: now.as_nanos(), reservations, omitted }
+    }
+
+    fn figures(&self, now: Time) -> CalendarFigures {
+        let is_active =
+            |id: &&ReservationId| self.calendar.status(**id).state == ReservationState::Active;
+        let active = self.known.keys().filter(is_active).count() as u64;
+        let resources = self.calendar.resources();
+        let all = (0..resources.count() as u32).map(reserve::ResourceId::new);
+        let of = |resource| {
+            let (name, kind) = resources.describe(resource)?;
+            let at = reserve::Span::new(now, Nanos::new(1));
+            let promised = resources.peak(resource, at).billionths() / 1_000;
+            let (_, reservable) = resources.used(resource, now);
+            Some(ResourceFigures {
+                kind: kind.name(),
+                name: name.clone(),
+                promised_ppm: promised.into(),
+                read_per_sec: reservable.read_per_sec(),
+                write_per_sec: reservable.write_per_sec(),
+            })
+        };
+        CalendarFigures {
+            scheduled: self.known.len() as u64 - active,
+            active,
+            resources: all.filter_map(of).collect(),
+        }
+    }
+
+    // ---- events ----
+
+    /// Publishes what people want to know of a change.
+    fn publish(&self, event: &CalendarEvent) {
+        let now = self.now();
+        let until = |at: Time| format!("{} s", at.since(now).get() / 1_000_000_000);
+        let what = match event.change {
+            CalendarChange::Scheduled { span, is_guaranteed: true } => {
+                format!("is scheduled to start in {}", until(span.from))
+            }
+            CalendarChange::Moved { from, to } if from.since(to) >= MOVED_MIN => {
+                format!("starts earlier, in {}", until(to))
+            }
+            CalendarChange::Slipped { to, .. } => {
+                format!("starts later than guaranteed, in {}", until(to))
+            }
+            CalendarChange::Active { claim_by: Some(at) } => {
+                format!("is active, to be claimed within {}", until(at))
+            }
+            CalendarChange::Active { claim_by: None } => "is active".into(),
+            CalendarChange::Scaled { load, .. } => format!(
+                "has {} B/s of reads and {} B/s of writes, as its target has lost capacity",
+                load.read_per_sec(),
+                load.write_per_sec()
+            ),
+            CalendarChange::Restored { .. } => "has its whole rate again".into(),
+            CalendarChange::Ended { reason } => format!("has ended: {}", shown::end_name(reason)),
+            CalendarChange::Scheduled { .. }
+            | CalendarChange::Moved { .. }
+            | CalendarChange::Aged { .. }
+            | CalendarChange::Install { .. }
+            | CalendarChange::Ends { .. } => return,
+        };
+        let (id, user) = (event.id, event.owner.uid);
+        let text = format!("reservation {id} of user {user} {what}");
+        self.to.publisher.publish_now(EventKind::Reservation, format!("reservation={id}"), text);
+    }
+}
+
+fn settings() -> CalendarSettings {
+    CalendarSettings { reservations_max: RESERVATIONS_MAX, ..CalendarSettings::default() }
+}
+
+fn not_found(id: u64) -> Refused {
+    let message = format!("reservation {id} does not exist, or has ended long ago");
+    Box::new(ErrorReport::new(ErrorCode::NotFound, message).at("id"))
+}
+
+fn not_visible(id: u64, by: &ApiCaller) -> Refused {
+    let role: Role = by.role;
+    let message = format!("{} has role {role} and may not see reservation {id}", by.name);
+    Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("id"))
+}
+
+/// The most messages that are one record.
+const BATCH: usize = 256;
+/// How often the clock is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// The most reservations that have not ended: the snapshot of the store takes 64 MiB, and each of
+/// them about 1 KB.
+const RESERVATIONS_MAX: usize = 32_768;
+/// The most ended ones that can be read.
+const ENDED_MAX: usize = 4_096;
+/// The most calls that wait for a reservation.
+const WAITING_MAX: usize = 4_096;
+/// The most reservations of one list.
+const LISTED_MAX: usize = 10_000;
+/// The most events of one record: a loss may change thousands of reservations.
+const EVENTS_MAX: usize = 256;
+/// A start that is less earlier than that is not published.
+const MOVED_MIN: Nanos = Nanos::from_secs(60);

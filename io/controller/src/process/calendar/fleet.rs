@@ -1,0 +1,273 @@
+//! The targets that can be reserved, by what proxies describe.
+//!
+//! ```text
+//!   ProxyDescription of each proxy ─► of each target: configured? the least of these
+//!                                                     else the least calibrated ─► capacity
+//! ```
+//!
+//! What a proxy described stays until the proxy is removed or describes itself again: a proxy that is
+//! not there for an hour does not make its target another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::{DescribedCapacity, ProxyDescription, TargetDescription};
+use model::Share;
+use reserve::{Calendar, Capacity, ResourceId, ResourceKind, Span};
+
+/// The descriptions of proxies.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    proxies: BTreeMap<String, Arc<ProxyDescription>>,
+    /// Targets whose proxies have configured different capacities, which was logged.
+    differ: BTreeSet<String>,
+}
+
+/// Why an export has no one target.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExportError {
+    #[error("no proxy has described its exports: reservations need a proxy of this version")]
+    NoExports,
+    #[error("{name:?} is not an export of a proxy; the exports are {exports}")]
+    Unknown { name: String, exports: String },
+    #[error("the exports have several targets: name one of {exports}")]
+    SeveralTargets { exports: String },
+    #[error("export {name:?} has several targets, {targets}: rename it at one of their proxies")]
+    Ambiguous { name: String, targets: String },
+}
+
+/// What a target is by all of its proxies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct TargetFigures {
+    bytes: Option<DescribedCapacity>,
+    metadata: Option<DescribedCapacity>,
+    unseen_ppm: u32,
+}
+
+impl Fleet {
+    pub(super) fn new(proxies: BTreeMap<String, ProxyDescription>) -> Fleet {
+        let proxies = proxies.into_iter().map(|(name, of)| (name, Arc::new(of)));
+        Fleet { proxies: proxies.collect(), differ: BTreeSet::new() }
+    }
+
+    /// Takes a description; true if it is another one. Beyond the most proxies it is ignored.
+    pub(super) fn describe(&mut self, proxy: &str, description: &Arc<ProxyDescription>) -> bool {
+        let known = self.proxies.get(proxy);
+        let is_full = known.is_none() && self.proxies.len() >= PROXIES_MAX;
+        if is_full || known.is_some_and(|known| known == description) {
+            return false;
+        }
+        self.proxies.insert(proxy.into(), description.clone());
+        true
+    }
+
+    /// Removes a proxy; false if there is none of that name.
+    pub(super) fn forget(&mut self, proxy: &str) -> bool {
+        self.proxies.remove(proxy).is_some()
+    }
+
+    /// Sets the capacities of the calendar to what the proxies describe.
+    pub(super) fn apply(&mut self, calendar: &mut Calendar, now: model::Time) {
+        let names: BTreeSet<&str> = self.targets().map(|(_, target)| &*target.name).collect();
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        for name in names {
+            let figures = self.figures(&name);
+            let kinds =
+                [(ResourceKind::Target, figures.bytes), (ResourceKind::Metadata, figures.metadata)];
+            for (kind, capacity) in kinds {
+                let Some(capacity) = capacity else { continue };
+                let unseen = Share::ratio(u64::from(figures.unseen_ppm), 1_000_000);
+                if let Err(error) = set(calendar, &name, kind, capacity, unseen, now) {
+                    tracing::error!(target = name, %error, "cannot set the capacity of a target");
+                }
+            }
+        }
+    }
+
+    /// The target of an export, or the only one.
+    pub(super) fn target_of(&self, export: Option<&str>) -> Result<String, ExportError> {
+        let exports = self.proxies.values().flat_map(|of| &of.exports);
+        let all: BTreeSet<(&str, &str)> =
+            exports.map(|export| (&*export.name, &*export.target)).collect();
+        let of = |name: &str| export.is_none_or(|export| export == name);
+        let targets: BTreeSet<&str> =
+            all.iter().filter(|(name, _)| of(name)).map(|(_, target)| *target).collect();
+        if let (1, Some(target)) = (targets.len(), targets.first()) {
+            return Ok((*target).to_owned());
+        }
+        let names: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
+        let exports = listed(names.into_iter());
+        Err(match (export, targets.is_empty()) {
+            _ if all.is_empty() => ExportError::NoExports,
+            (Some(name), true) => ExportError::Unknown { name: name.into(), exports },
+            (Some(name), false) => {
+                let targets = listed(targets.into_iter());
+                ExportError::Ambiguous { name: name.into(), targets }
+            }
+            (None, _) => ExportError::SeveralTargets { exports },
+        })
+    }
+
+    /// The only export, if there is one.
+    pub(super) fn only_export(&self) -> Option<String> {
+        let mut names = self.proxies.values().flat_map(|of| &of.exports).map(|export| &export.name);
+        let first = names.next()?;
+        names.all(|name| name == first).then(|| first.clone())
+    }
+
+    fn targets(&self) -> impl Iterator<Item = (&String, &TargetDescription)> {
+        let of = |(proxy, of)| {
+            let of: &Arc<ProxyDescription> = of;
+            of.targets.iter().map(move |target| (proxy, target))
+        };
+        self.proxies.iter().flat_map(of)
+    }
+
+    fn figures(&mut self, name: &str) -> TargetFigures {
+        let (mut figures, mut configured_by) = (TargetFigures::default(), None);
+        let mut differs = None;
+        for (proxy, target) in self.targets().filter(|(_, target)| target.name == name) {
+            if let Some(bytes) = target.bytes.filter(|bytes| bytes.is_configured) {
+                let (first, of) = *configured_by.get_or_insert((proxy, bytes));
+                if of != bytes {
+                    differs = Some((first.clone(), proxy.clone()));
+                }
+            }
+            figures.bytes = least(figures.bytes, target.bytes);
+            figures.metadata = least(figures.metadata, target.metadata);
+            figures.unseen_ppm = figures.unseen_ppm.max(target.unseen_ppm);
+        }
+        match differs {
+            None => drop(self.differ.remove(name)),
+            Some((first, other)) => {
+                if self.differ.insert(name.into()) {
+                    tracing::warn!(
+                        target = name,
+                        proxies = format!("{first}, {other}"),
+                        "proxies configure different capacities; the least is taken"
+                    );
+                }
+            }
+        }
+        figures
+    }
+}
+
+fn set(
+    calendar: &mut Calendar,
+    name: &str,
+    kind: ResourceKind,
+    capacity: DescribedCapacity,
+    unseen: Share,
+    now: model::Time,
+) -> Result<(), reserve::ReservationError> {
+    let DescribedCapacity { read_per_sec, write_per_sec, .. } = capacity;
+    let capacity = Capacity::per_sec(read_per_sec, write_per_sec).expect("checked on receipt");
+    let resource: ResourceId = match calendar.resources().find(kind, name) {
+        None => calendar.add_resource(name.into(), kind, capacity, now)?,
+        Some(known) => {
+            if calendar.resources().whole(known, now) != capacity {
+                let span = Span { from: now, until: model::Time::MAX };
+                calendar.set_capacity(known, span, capacity, now)?;
+            }
+            known
+        }
+    };
+    if calendar.resources().unreserved(resource).unseen != unseen {
+        calendar.set_unseen(resource, unseen, now)?;
+    }
+    Ok(())
+}
+
+/// The least of both in each direction; one that is configured goes before one that is not.
+fn least(
+    one: Option<DescribedCapacity>,
+    other: Option<DescribedCapacity>,
+) -> Option<DescribedCapacity> {
+    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+    match (one.is_configured, other.is_configured) {
+        (true, false) => Some(one),
+        (false, true) => Some(other),
+        _ => Some(DescribedCapacity {
+            read_per_sec: one.read_per_sec.min(other.read_per_sec),
+            write_per_sec: one.write_per_sec.min(other.write_per_sec),
+            is_configured: one.is_configured,
+        }),
+    }
+}
+
+/// The first of some names, for a message.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.take(LISTED_MAX).collect::<Vec<_>>().join(", ")
+}
+
+/// The most proxies whose descriptions are kept.
+const PROXIES_MAX: usize = 16_384;
+/// The most names in a message.
+const LISTED_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use api::ExportDescription;
+    use model::Time;
+    use reserve::CalendarSettings;
+
+    use super::*;
+
+    fn proxy(read: u64, is_configured: bool, exports: &[(&str, &str)]) -> Arc<ProxyDescription> {
+        let of = DescribedCapacity { read_per_sec: read, write_per_sec: 7, is_configured };
+        let target = TargetDescription {
+            name: "fs".into(),
+            bytes: Some(of),
+            metadata: None,
+            unseen_ppm: 200_000,
+        };
+        let export = |(name, target): &(&str, &str)| ExportDescription {
+            name: (*name).into(),
+            target: (*target).into(),
+        };
+        let exports = exports.iter().map(export).collect();
+        Arc::new(ProxyDescription { targets: vec![target], exports })
+    }
+
+    #[test]
+    fn configured_capacity_goes_before_calibrated_ones_and_the_least_is_taken() {
+        let mut fleet = Fleet::default();
+        let mut calendar = Calendar::new(CalendarSettings::default());
+        let now = Time::from_nanos(5);
+        let mut read = |fleet: &mut Fleet| {
+            fleet.apply(&mut calendar, now);
+            let id = calendar.resources().find(ResourceKind::Target, "fs").unwrap();
+            assert_eq!(calendar.resources().unreserved(id).unseen, Share::ratio(1, 5));
+            calendar.resources().whole(id, now).read_per_sec()
+        };
+        assert!(fleet.describe("a", &proxy(50, false, &[])));
+        assert_eq!(read(&mut fleet), 50);
+        assert!(fleet.describe("b", &proxy(40, false, &[])));
+        assert!(!fleet.describe("b", &proxy(40, false, &[])));
+        assert_eq!(read(&mut fleet), 40);
+        fleet.describe("c", &proxy(90, true, &[]));
+        assert_eq!(read(&mut fleet), 90);
+        fleet.describe("d", &proxy(80, true, &[]));
+        assert_eq!(read(&mut fleet), 80);
+        assert!(fleet.forget("d") && !fleet.forget("d"));
+        assert_eq!(read(&mut fleet), 90);
+    }
+
+    #[test]
+    fn export_has_a_target_or_the_message_names_the_exports() {
+        let mut fleet = Fleet::default();
+        assert!(matches!(fleet.target_of(None), Err(ExportError::NoExports)));
+        fleet.describe("a", &proxy(1, true, &[("home", "fs")]));
+        assert_eq!(fleet.target_of(None).unwrap(), "fs");
+        assert_eq!(fleet.only_export().as_deref(), Some("home"));
+        let error = fleet.target_of(Some("hom")).unwrap_err().to_string();
+        assert!(error.contains("\"hom\"") && error.contains("home"), "{error}");
+        fleet.describe("b", &proxy(1, true, &[("work", "fs2"), ("both", "fs2")]));
+        assert!(matches!(fleet.target_of(None), Err(ExportError::SeveralTargets { .. })));
+        assert_eq!(fleet.target_of(Some("work")).unwrap(), "fs2");
+        assert_eq!(fleet.only_export(), None);
+        fleet.describe("c", &proxy(1, true, &[("both", "fs")]));
+        assert!(matches!(fleet.target_of(Some("both")), Err(ExportError::Ambiguous { .. })));
+    }
+}

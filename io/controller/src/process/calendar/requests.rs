@@ -1,0 +1,247 @@
+//! From what a caller requests to a request of the calendar, and its errors.
+//!
+//! ```text
+//!   NewReservation, caller ─► checked: 400 names the field ─► ReservationRequest, ReservationDetails
+//!   ReservationError ─► 400 | 404 | 409 with what would fit
+//! ```
+
+use api::{ErrorCode, ErrorReport, NewReservation, Role, WireRate, WireRefusal};
+use model::{Directory, JobId, Nanos, Time};
+use reserve::{
+    Calendar, Demand, Load, Refusal, ReservationError, ReservationOwner, ReservationRequest,
+    ResourceId, ResourceKind,
+};
+
+use super::fleet::Fleet;
+use super::rules::RuleReservations;
+use super::shown::KnownReservation;
+use super::state::ReservationDetails;
+use crate::process::access::ApiCaller;
+
+/// Why a call is refused.
+pub(super) type Refused = Box<ErrorReport>;
+
+/// What the calendar knows at a request.
+pub(super) struct RequestContext<'a> {
+    pub(super) calendar: &'a Calendar,
+    pub(super) fleet: &'a Fleet,
+    pub(super) now: Time,
+}
+
+/// Returns the user for whom a caller requests: role `user` for itself only.
+pub(super) fn user_of(
+    by: &ApiCaller,
+    peer: Option<u32>,
+    named: Option<u32>,
+) -> Result<u32, Refused> {
+    if !by.role.includes(Role::Operate) {
+        may_act(by, named.or(by.user).or(peer))?;
+    }
+    let user = named.or(by.user).or(peer);
+    user.ok_or_else(|| at("user", "user is missing: name the user whose requests are reserved for"))
+}
+
+/// Whether a caller may request and change reservations of that user.
+pub(super) fn may_act(by: &ApiCaller, user: Option<u32>) -> Result<(), Refused> {
+    let is_own = by.role == Role::User && user.is_some() && by.user == user;
+    if is_own || by.role.includes(Role::Operate) {
+        return Ok(());
+    }
+    let own = match by.user {
+        Some(own) => format!("role user may act for user {own} only"),
+        None => format!("needs role operate, and has role {}", by.role),
+    };
+    let message = format!("{} {own}", by.name);
+    Err(Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("user")))
+}
+
+impl RequestContext<'_> {
+    /// Checks a request of a user; the calendar decides whether it fits.
+    pub(super) fn request(
+        &self,
+        new: &NewReservation,
+        user: u32,
+        after_end: Option<Time>,
+    ) -> Result<(ReservationRequest, KnownReservation), Refused> {
+        let target = self.fleet.target_of(new.export.as_deref());
+        let target = target.map_err(|why| at("export", why.to_string()))?;
+        let read = rate("read", new.read, true)?;
+        let write = rate("write", new.write, true)?;
+        let metadata = rate("metadata", new.metadata, false)?;
+        let mut loads = Vec::new();
+        let load = |read: Option<u64>, write: Option<u64>| {
+            Load::per_sec(read.unwrap_or(0), write.unwrap_or(0)).expect("each rate was checked")
+        };
+        if read.is_some() || write.is_some() {
+            loads.push((self.resource(ResourceKind::Target, &target)?, load(read, write)));
+        }
+        if metadata.is_some() {
+            loads.push((self.resource(ResourceKind::Metadata, &target)?, load(metadata, None)));
+        }
+        let demand = Demand::new(&loads).map_err(|_| {
+            at("read", "nothing is reserved: name a rate of read, write or metadata")
+        })?;
+        let owner = owner(new, user)?;
+        let duration = Nanos::new(new.duration_ns);
+        let request = ReservationRequest::new(owner.clone(), demand, duration);
+        let request = self.timed(new, request, after_end)?;
+        let details = ReservationDetails {
+            target,
+            directory: self.directory(new)?,
+            read,
+            write,
+            metadata,
+            is_spontaneous: new.spontaneous,
+        };
+        Ok((request, KnownReservation { owner, details }))
+    }
+
+    fn timed(
+        &self,
+        new: &NewReservation,
+        request: ReservationRequest,
+        after_end: Option<Time>,
+    ) -> Result<ReservationRequest, Refused> {
+        let not_before = new.not_before_ns.map_or(self.now, Time::from_nanos).max(self.now);
+        let release = after_end.map_or(not_before, |end| end.max(not_before));
+        let window = Nanos::new(new.claim_window_ns);
+        let mut request = request.starting_from(release).claimed_within(window);
+        if new.exact && (new.spontaneous || new.after.is_some()) {
+            return Err(at("exact", "exact excludes spontaneous and after"));
+        }
+        let exact = release + Nanos::new(new.duration_ns) + window;
+        let by = new.by_ns.map(Time::from_nanos);
+        if by.is_some_and(|by| by < exact) {
+            let earliest = exact.as_nanos();
+            return Err(at("by_ns", format!("by_ns is before its earliest end, {earliest}")));
+        }
+        let deadline = if new.exact { Some(exact) } else { by };
+        if let Some(deadline) = deadline {
+            request = request.ending_by(deadline);
+        }
+        match (new.spontaneous, new.spend_credit) {
+            (false, true) => Err(at("spend_credit", "spend_credit is for spontaneous ones only")),
+            (false, false) => Ok(request),
+            (true, false) => Ok(request.spontaneous()),
+            (true, true) => Ok(request.spontaneous().spending_credit()),
+        }
+    }
+
+    fn directory(&self, new: &NewReservation) -> Result<Option<String>, Refused> {
+        let Some(below) = &new.directory else { return Ok(None) };
+        let export = new.export.clone().or_else(|| self.fleet.only_export());
+        let export =
+            export.ok_or_else(|| at("export", "export is missing: the directory is below one"))?;
+        let path = match below.trim_matches('/') {
+            "" => export,
+            below => format!("{export}/{below}"),
+        };
+        match Directory::new(path.as_bytes()) {
+            Some(_) => Ok(Some(path)),
+            None => {
+                let want = "a path below the export without . and .., at most 64 names";
+                Err(at("directory", format!("{:?} is not {want}", cut(below))))
+            }
+        }
+    }
+
+    fn resource(&self, kind: ResourceKind, target: &str) -> Result<ResourceId, Refused> {
+        self.calendar.resources().find(kind, target).ok_or_else(|| {
+            let keys = match kind {
+                ResourceKind::Metadata => "capacity_metadata",
+                _ => "capacity_read and capacity_write",
+            };
+            let message = format!(
+                "the capacity of target {target:?} is not known ({}); set {keys} of its [[target]] \
+                 or give it the costs of sluice calibrate",
+                kind.name()
+            );
+            let (kind, bottleneck) = (kind.name().into(), target.into());
+            let refusal = WireRefusal { kind, bottleneck, ..WireRefusal::default() };
+            let report = ErrorReport::new(ErrorCode::DoesNotFit, message);
+            Box::new(ErrorReport { refusal: Some(Box::new(refusal)), ..report })
+        })
+    }
+}
+
+fn owner(new: &NewReservation, user: u32) -> Result<ReservationOwner, Refused> {
+    let job = new.job.as_deref().unwrap_or_default();
+    let parsed = JobId::new(job).ok_or_else(|| {
+        at("job", format!("{:?} is not a job: at most 128 bytes, no control characters", cut(job)))
+    })?;
+    Ok(ReservationOwner {
+        job: parsed,
+        uid: user,
+        // without a group, no ceiling of groups
+        gid: new.group.unwrap_or(u32::MAX),
+        account: new.account.as_deref().filter(|name| !name.is_empty()).map(Into::into),
+        project: new.project,
+    })
+}
+
+fn rate(key: &str, rate: Option<WireRate>, in_bytes: bool) -> Result<Option<u64>, Refused> {
+    let Some(rate) = rate else { return Ok(None) };
+    let (per_sec, fits) = match rate {
+        WireRate::Bytes(count) => (count, in_bytes),
+        WireRate::Ops(count) => (count, !in_bytes),
+    };
+    let unit = if in_bytes { "bytes" } else { "ops" };
+    if !fits || !(1..=Load::PER_SEC_MAX).contains(&per_sec) {
+        return Err(at(key, format!("{per_sec} is not a rate in {unit}, 1 to 2^60 per second")));
+    }
+    Ok(Some(per_sec))
+}
+
+/// The report of an error of the calendar.
+pub(super) fn report_of(
+    error: &ReservationError,
+    calendar: &Calendar,
+    rules: &RuleReservations,
+) -> Refused {
+    let report = |code| ErrorReport::new(code, error.to_string());
+    Box::new(match error {
+        ReservationError::NoFit(refusal) => {
+            let refusal = Some(Box::new(wire_refusal(refusal, calendar, rules)));
+            ErrorReport { refusal, ..report(ErrorCode::DoesNotFit) }
+        }
+        ReservationError::Duration(..) => report(ErrorCode::InvalidArgument).at("duration_ns"),
+        ReservationError::AccountName(_) => report(ErrorCode::InvalidArgument).at("account"),
+        ReservationError::Demand(_) => report(ErrorCode::InvalidArgument).at("read"),
+        ReservationError::Credit { .. } | ReservationError::NothingToPay => {
+            report(ErrorCode::LimitReached).at("spend_credit")
+        }
+        ReservationError::Unknown => report(ErrorCode::NotFound).at("id"),
+        ReservationError::NotActive | ReservationError::BeyondParent(_) => {
+            report(ErrorCode::InvalidArgument).at("id")
+        }
+        _ => report(ErrorCode::LimitReached),
+    })
+}
+
+fn wire_refusal(refusal: &Refusal, calendar: &Calendar, rules: &RuleReservations) -> WireRefusal {
+    let mut taken_by = rules.named(refusal.kind);
+    let resources = calendar.resources();
+    if let Some(found) = resources.find(refusal.kind, &refusal.bottleneck) {
+        let unreserved = resources.unreserved(found);
+        let shares = [("best effort", unreserved.best_effort), ("unseen", unreserved.unseen)];
+        let some = shares.iter().filter(|(_, share)| share.billionths() > 0);
+        taken_by.extend(some.map(|(what, share)| format!("{what}: {share}")));
+    }
+    WireRefusal {
+        kind: refusal.kind.name().into(),
+        bottleneck: refusal.bottleneck.to_string(),
+        taken_by,
+        next_start_ns: refusal.next_start.map(Time::as_nanos),
+        fits_now_ppm: refusal.fits_now.billionths() / 1_000,
+    }
+}
+
+/// The refusal of one field.
+pub(super) fn at(field: &str, message: impl Into<String>) -> Refused {
+    Box::new(ErrorReport::new(ErrorCode::InvalidArgument, message).at(field))
+}
+
+/// Cuts a wrong value to the length that a message repeats.
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(80).map_or(text, |(at, _)| &text[..at])
+}
