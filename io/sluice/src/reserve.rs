@@ -280,8 +280,13 @@ impl CallArgs {
             let message = format!("--to {:?} is not after --from {:?}", to.text(), from.text());
             return Err(CommandError::argument("--to", message).into());
         }
-        let at = |moment: &MomentArg| moment.seconds().to_string();
-        let parameters = [("target", target), ("from", from.map(at)), ("to", to.map(at))];
+        let from = from.map(MomentArg::seconds);
+        let end = match to {
+            Some(to) => to.seconds(),
+            None => from.unwrap_or(0).max(token::now_s()) + SHOWN_MAX_S,
+        };
+        let from = from.map(|from| from.to_string());
+        let parameters = [("target", target), ("from", from), ("to", Some(end.to_string()))];
         let mut found = self.controller.client()?.calendar(&query(&parameters))?;
         if to.is_none() {
             calendar::trim(&mut found);
@@ -332,6 +337,8 @@ pub(crate) const LATER: u8 = 3;
 pub(crate) const NEVER: u8 = 4;
 /// Rows of a list without --all.
 const ROWS_SHOWN: usize = 100;
+/// Span of the calendar without --to.
+const SHOWN_MAX_S: u64 = 86_400;
 /// Time that one call waits for the state ACTIVE.
 const WAIT: Duration = Duration::from_secs(30);
 /// Pause after a call that failed.

@@ -52,6 +52,7 @@ mod prometheus;
 mod proxy_command;
 mod proxy_rights;
 mod report;
+mod reserve_command;
 mod rule_command;
 mod security;
 mod semantics;
