@@ -21,10 +21,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::{NewReservation, ReservationExtension, WireReservationState};
+use api::{ErrorCode, ErrorReport, NewReservation, ReservationExtension, WireReservationState};
 use clap::Subcommand;
 use http::{ApiClient, ClientError};
 use model::Nanos;
+use rustix::process::getuid;
 use serde::Serialize;
 
 use crate::credentials::ControllerArgs;
@@ -213,15 +214,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             call.calendar(target, from.as_ref(), to.as_ref(), svg)
         }
         ReserveAction::Credit { user, account, call } => {
-            let query = query(&[("user", user.map(|uid| uid.to_string())), ("account", account)]);
-            call.print(&call.controller.client()?.credit(&query)?, show::credit)
+            let client = call.controller.client()?;
+            let credit = |user: Option<u32>| {
+                let user = user.map(|uid| uid.to_string());
+                client.credit(&query(&[("user", user), ("account", account.clone())]))
+            };
+            call.print(&for_caller(user, credit)?, show::credit)
         }
     }
 }
 
 impl CallArgs {
     fn add(&self, new: &NewReservation, wait: bool) -> anyhow::Result<ExitCode> {
-        let held = self.controller.client()?.reserve(new).map_err(explained)?;
+        let client = self.controller.client()?;
+        let reserve = |user| client.reserve(&NewReservation { user, ..new.clone() });
+        let held = for_caller(new.user, reserve).map_err(explained)?;
         match wait {
             true => self.wait(held.id, None),
             false => self.print(&held, show::sentence),
@@ -315,11 +322,28 @@ impl CallArgs {
     }
 }
 
+/// Makes a call for the caller, or, if the controller does not know who calls, as without tokens,
+/// for the user of this process.
+fn for_caller<T>(
+    user: Option<u32>,
+    call: impl Fn(Option<u32>) -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
+    match call(user) {
+        Err(error)
+            if user.is_none()
+                && (error.code(), error.at()) == (ErrorCode::InvalidArgument, Some("user")) =>
+        {
+            call(Some(getuid().as_raw()))
+        }
+        reply => reply,
+    }
+}
+
 /// Makes the error of a refused call; of a reservation that does not fit it says what would.
 fn explained(error: ClientError) -> anyhow::Error {
     let Some(refusal) = error.refusal() else { return error.into() };
-    let message = show::refusal(refusal, token::now_s());
-    CommandError::of_report(api::ErrorReport { message, ..failure::of_client(&error) }).into()
+    let message = show::refusal(&error.to_string(), refusal, token::now_s());
+    CommandError::of_report(ErrorReport { message, ..failure::of_client(&error) }).into()
 }
 
 /// Formats the parameters that are given.

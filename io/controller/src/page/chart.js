@@ -5,10 +5,10 @@ const SHOWN = 8;
 /** The names that are kept per sample; all others are summed up. */
 const KEPT = 40;
 /** Below the picture, for the times. */
-const FOOT = 16;
+export const FOOT = 16;
 const HUES = [211, 28, 145, 340, 265, 55, 180, 5];
 
-const hue = (at) => `hsl(${HUES[at % HUES.length]} 65% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
+export const hue = (at) => `hsl(${HUES[at % HUES.length]} 65% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
 
 /** The service of the last five minutes, the greatest by name and the others together. */
 export class Stack {
@@ -171,13 +171,13 @@ export function curve(canvas, points, entitlement, until) {
 }
 
 /** Labels the left and the right end. */
-function ends(pen, width, height, left, right) {
+export function ends(pen, width, height, left, right) {
   pen.fillText(left, 2, height - 3);
   pen.fillText(right, width - pen.measureText(right).width - 2, height - 3);
 }
 
 /** A cleared pen in CSS pixels, sharp on any screen. */
-function fitted(canvas) {
+export function fitted(canvas) {
   const { width, height } = canvas.getBoundingClientRect();
   const scale = devicePixelRatio || 1;
   canvas.width = Math.max(1, Math.round(width * scale));

@@ -3,6 +3,7 @@
 import { Heat, Stack, curve } from "/page/chart.js";
 import { Rates, amount } from "/page/rates.js";
 import * as report from "/page/report.js";
+import * as reservations from "/page/reservations.js";
 import * as rules from "/page/rules.js";
 import { age, every, listen } from "/page/source.js";
 import { Table } from "/page/table.js";
@@ -135,6 +136,11 @@ every("/v1/why", SLOW_MS, (why) => {
 // ---- rules ----
 
 part(["rules"], "/v1/rules", SLOW_MS, rules.take);
+
+// ---- reservations ----
+
+part(["reservations"], reservations.path, SLOW_MS, reservations.takeCalendar);
+every("/v1/reservations?ended=true", SLOW_MS, reservations.take);
 
 // ---- proxies and targets ----
 

@@ -1,5 +1,6 @@
 // The table of rules with their usage, and the dialogs to start, change and stop rules.
 
+import { sends } from "/page/dialog.js";
 import { call } from "/page/source.js";
 import { Table } from "/page/table.js";
 import { count, perSecond, rate } from "/page/text.js";
@@ -143,29 +144,7 @@ function change() {
   return { action: "start", name: fields.name.value, keys, position: before_ ? { before: before_ } : "last" };
 }
 
-/** Applies the change of a dialog; if it is refused, the dialog stays open with its input. */
-function sends(dialog, error, value, change, after) {
-  let busy = false;
-  dialog.querySelector("form").addEventListener("submit", async (event) => {
-    if (event.submitter?.value !== value) return;
-    event.preventDefault();
-    // Once, however often the button is pressed; a disabled button would lose the focus.
-    if (busy) return;
-    busy = true;
-    error.textContent = "";
-    try {
-      await edit(change());
-      dialog.close();
-      after();
-    } catch (refusal) {
-      error.textContent = refusal.message;
-    } finally {
-      busy = false;
-    }
-  });
-}
-
-sends(dialog, error, "save", change, () => {});
+sends(dialog, error, "save", () => edit(change()), () => {});
 // The button that had the focus was removed with its rule.
-sends(stopping, stopError, "stop", () => ({ action: "stop", name: editing.name }), () => start.focus());
+sends(stopping, stopError, "stop", () => edit({ action: "stop", name: editing.name }), () => start.focus());
 start.addEventListener("click", () => open(null));

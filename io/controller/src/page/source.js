@@ -18,11 +18,14 @@ const TROUBLES = [
   "shutting_down",
 ];
 
-/** A refusal or a failed call; `code` is unreachable if there was no reply. */
+/**
+ * A refusal or a failed call; `code` is unreachable if there was no reply. `refusal` says what would fit if it is a
+ * reservation's.
+ */
 export class Refused extends Error {
-  constructor(code, message) {
+  constructor(code, message, refusal = null) {
     super(message);
-    this.code = code;
+    Object.assign(this, { code, refusal });
   }
 }
 
@@ -52,7 +55,8 @@ export async function call(method, path, body, limit = TIME_LIMIT_MS) {
       trouble = "";
       return answer;
     }
-    const refusal = new Refused(answer.code || "unknown", answer.message || `status ${response.status}`);
+    const message = answer.message || `status ${response.status}`;
+    const refusal = new Refused(answer.code || "unknown", message, answer.refusal);
     if (refusal.code !== "unauthenticated") throw failed(refusal);
     // Another call may have got a new token in the meantime.
     if (token === shown) await askForToken(shown ? refusal.message : "");
@@ -64,13 +68,16 @@ function failed(refusal) {
   return refusal;
 }
 
-/** Calls repeatedly, `ms` after the last reply; `use` gets the reply and the time of its call. Pauses while the page is hidden. */
+/**
+ * Calls repeatedly, `ms` after the last reply; `use` gets the reply and the time of its call. Pauses while the page is
+ * hidden. `path` is a function if it changes.
+ */
 export async function every(path, ms, use, fail = () => {}) {
   for (;;) {
     if (!document.hidden) {
       const asked = performance.now();
       try {
-        use(await call("GET", path), asked);
+        use(await call("GET", typeof path === "function" ? path() : path), asked);
       } catch (refusal) {
         fail(refusal);
         // The rights of a caller rarely change: wait longer.

@@ -47,4 +47,13 @@ export function perSecond(text) {
   return { value: Number(number) * (prefix.endsWith("i") ? 1024 : 1000) ** power, bytes: unit === "B" };
 }
 
+const SPANS = { ms: 1e6, s: 1e9, m: 60e9, min: 60e9, h: 3600e9, d: 86400e9, w: 604800e9 };
+
+/** Nanoseconds of a span's text such as `10min`, or null. */
+export function nanos(text) {
+  const found = /^([0-9]+(?:\.[0-9]+)?)([a-z]+)$/.exec(text.replaceAll(" ", ""));
+  const unit = found && SPANS[found[2]];
+  return unit ? Math.round(Number(found[1]) * unit) : null;
+}
+
 export const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString();

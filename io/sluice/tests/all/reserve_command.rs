@@ -7,69 +7,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use axum::Router;
-use axum::http::{Method, StatusCode, Uri};
-use http::{ConnectionLimits, Endpoint, HttpListener, HttpServer};
 use serde_json::{Value, json};
 use testkit::TestFolder;
 
-use crate::common::SLUICE;
-
-/// A server whose answers a test makes.
-struct StubController {
-    _server: HttpServer,
-    url: String,
-    calls: Arc<Mutex<Vec<(String, Value)>>>,
-}
-
-impl StubController {
-    /// Answers each call, as `GET /path?query`, with a status and JSON.
-    fn start(
-        answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'static,
-    ) -> StubController {
-        let calls = Arc::new(Mutex::new(Vec::new()));
-        let seen = calls.clone();
-        let router = Router::new().fallback(move |method: Method, uri: Uri, body: String| {
-            let call = format!("{method} {uri}");
-            let (status, reply) = answer(&call);
-            let body = serde_json::from_str(&body).unwrap_or_default();
-            seen.lock().unwrap().push((call, body));
-            async move { (StatusCode::from_u16(status).unwrap(), reply.to_string()) }
-        });
-        let at: Endpoint = "http://127.0.0.1:0".parse().unwrap();
-        let listener = HttpListener::bind(&at, None).unwrap();
-        let url = format!("http://{}", listener.endpoint().name());
-        let limits = ConnectionLimits::one_exchange(4);
-        let server = HttpServer::start("stub", [listener], limits, router).unwrap();
-        StubController { _server: server, url, calls }
-    }
-
-    fn run_as(&self, name: &str, words: &str) -> Output {
-        let mut command = Command::new(SLUICE);
-        command.arg0(name).args(words.split(' ')).env("SLUICE_CONTROLLER", &self.url);
-        command.env_remove("SLUICE_TOKEN").output().unwrap()
-    }
-
-    /// Runs `sluice reserve`; its status, its stdout and its stderr.
-    fn reserve(&self, words: &str) -> (i32, String, String) {
-        let output = self.run_as("sluice", &format!("reserve {words}"));
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
-    }
-
-    /// The calls since the last time, with their bodies.
-    fn calls(&self) -> Vec<(String, Value)> {
-        std::mem::take(&mut self.calls.lock().unwrap())
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.calls().into_iter().map(|(line, _)| line).collect()
-    }
-}
+use crate::stub::StubController;
 
 fn held(id: u64, state: &str) -> Value {
     json!({"id": id, "state": state, "user": 5, "target": "fs", "start_ns": 4_000_000_000_000_000_000u64,
@@ -82,7 +26,7 @@ fn refused(next_start_ns: Option<u64>) -> Value {
     if let Some(at) = next_start_ns {
         refusal["next_start_ns"] = json!(at);
     }
-    json!({"code": "does_not_fit", "message": "no", "refusal": refusal})
+    json!({"code": "does_not_fit", "message": "31% fits at scratch-0", "refusal": refusal})
 }
 
 #[test]
@@ -122,7 +66,7 @@ fn a_refusal_has_a_status_of_its_own_and_names_the_bottleneck() {
         let words = "add --bandwidth 100MB/s --direction both --for 100s";
         let (status, text, error) = stub.reserve(words);
         assert_eq!((status, text.as_str()), (expected, ""));
-        for part in ["scratch-0", "rule jobs: 100MB/s", "31 %"] {
+        for part in ["31% fits at scratch-0", "rule jobs: 100MB/s"] {
             assert!(error.contains(part), "{part}: {error}");
         }
         assert_eq!(error.contains("2096-10-02T07:06:40Z"), next.is_some(), "{error}");
@@ -142,6 +86,19 @@ fn a_refusal_has_a_status_of_its_own_and_names_the_bottleneck() {
     for words in ["add --metadata 1ops/s --for 0s", "add --for 1s", "extend 7", "show x"] {
         assert_eq!(stub.reserve(words).0, 2, "{words}");
     }
+}
+
+#[test]
+fn who_is_not_known_to_the_controller_reserves_as_the_user_of_the_process() {
+    let missing = json!({"code": "invalid_argument", "message": "no", "at": "user"});
+    let is_first = Arc::new(AtomicBool::new(true));
+    let stub = StubController::start(move |_| match is_first.swap(false, Ordering::Relaxed) {
+        true => (400, missing.clone()),
+        false => (200, held(7, "SCHEDULED")),
+    });
+    assert_eq!(stub.reserve("add --metadata 1ops/s --for 1s").0, 0);
+    let users: Vec<_> = stub.calls().iter().map(|(_, body)| body["user"].clone()).collect();
+    assert_eq!(users, [Value::Null, json!(rustix::process::getuid().as_raw())]);
 }
 
 #[test]

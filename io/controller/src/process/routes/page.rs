@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   GET /            ─► index.html ─► page.css, main.js ─► source, rates, chart, table, rules,
-//!                                                     report, text
+//!                                                     dialog, reservations, calendar, report, text
 //!   what they show   ◄─ the API, called as the user: with a token, or as anybody
 //! ```
 
@@ -56,7 +56,7 @@ const JS: &str = "text/javascript; charset=utf-8";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 12] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../../page/page.css")),
     ("main.js", JS, include_str!("../../page/main.js")),
     ("source.js", JS, include_str!("../../page/source.js")),
@@ -65,5 +65,8 @@ const FILES: [(&str, &str, &str); 9] = [
     ("table.js", JS, include_str!("../../page/table.js")),
     ("report.js", JS, include_str!("../../page/report.js")),
     ("rules.js", JS, include_str!("../../page/rules.js")),
+    ("dialog.js", JS, include_str!("../../page/dialog.js")),
+    ("reservations.js", JS, include_str!("../../page/reservations.js")),
+    ("calendar.js", JS, include_str!("../../page/calendar.js")),
     ("text.js", JS, include_str!("../../page/text.js")),
 ];
