@@ -124,7 +124,7 @@ pub mod path {
     pub const RESERVATION: &str = "/v1/reservations/{id}";
     /// POST tests a reservation for its owner: the first test that finds it active claims it.
     pub const RESERVATION_CLAIM: &str = "/v1/reservations/{id}/claim";
-    /// POST a [`ReservationExtension`](crate::ReservationExtension).
+    /// POST a [`ReservationExtension`](crate::ReservationExtension) to end it later.
     pub const RESERVATION_EXTEND: &str = "/v1/reservations/{id}/extend";
     /// POST ends a reservation early, for a credit.
     pub const RESERVATION_FINISH: &str = "/v1/reservations/{id}/finish";

@@ -88,12 +88,12 @@ pub enum WireReservationState {
     Active,
 }
 
-/// A reservation.
+/// A reservation, as the controller keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireReservation {
-    /// Its number.
+    /// The number of the reservation.
     pub id: u64,
-    /// Its state.
+    /// The state of the reservation.
     pub state: WireReservationState,
     /// What it has of its demand now, if it is active and that is less than all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,7 +121,7 @@ pub struct WireReservation {
     /// The account of the batch system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// The project.
+    /// The project of its owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<u32>,
     /// The target on which it is.
@@ -155,7 +155,7 @@ pub struct ReducedReservation {
     pub because: String,
 }
 
-/// Reservations by number.
+/// A list of reservations by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireReservations {
     /// The time of the answer.
@@ -209,7 +209,7 @@ pub struct WireCalendar {
 pub struct CalendarResource {
     /// `target`, `metadata`, `network`, `node` or `pool`.
     pub kind: String,
-    /// Its name.
+    /// The name of the resource.
     pub name: String,
     /// Bytes a second; of `metadata` operations a second: what the whole resource gives if only
     /// reads are served.
@@ -231,7 +231,7 @@ pub struct CalendarResource {
 /// A level from a time on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CalendarStep {
-    /// From when on.
+    /// The time from which it counts.
     pub from_ns: u64,
     /// The level of reads, in the resource's unit per second.
     pub read_per_sec: u64,
