@@ -17,7 +17,7 @@ use super::show::SECOND_NS;
 use crate::top::table;
 use crate::when::utc;
 
-/// Formats a calendar.
+/// Formats a calendar as lines of blocks.
 pub(super) fn text(found: &WireCalendar) -> String {
     if found.resources.is_empty() {
         return "no resources: no proxy has reported a target with a known capacity\n".into();

@@ -43,19 +43,19 @@ impl ExportPath {
     ///
     /// # Errors
     /// As of [`ExportPath::find`], or if the exports differ.
-    pub(super) fn common(paths: &[String]) -> anyhow::Result<ExportPath> {
+    pub(super) fn of_all(paths: &[String]) -> anyhow::Result<ExportPath> {
         let mut common: Option<ExportPath> = None;
         for path in paths {
             let found = ExportPath::find(path)?;
             common = Some(match common {
                 None => found,
-                Some(before) => before.common_with(&found, path)?,
+                Some(before) => before.narrowed_to(&found, path)?,
             });
         }
         Ok(common.unwrap_or_default())
     }
 
-    fn common_with(self, other: &ExportPath, path: &str) -> anyhow::Result<ExportPath> {
+    fn narrowed_to(self, other: &ExportPath, path: &str) -> anyhow::Result<ExportPath> {
         if self.export != other.export {
             let [one, two] =
                 [&self.export, &other.export].map(|name| name.clone().unwrap_or_default());
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn several_paths_have_their_directory_in_common() {
         let common = |paths: &[&str]| {
-            ExportPath::common(&paths.iter().map(|path| (*path).into()).collect::<Vec<_>>())
+            ExportPath::of_all(&paths.iter().map(|path| (*path).into()).collect::<Vec<_>>())
         };
         let found = common(&["s/run/a/x", "s/run/a/y", "s/run/ab"]).unwrap();
         assert_eq!(found, place("s", Some("run")));

@@ -96,7 +96,7 @@ pub(crate) fn main() -> ExitCode {
 fn run(action: QospAction) -> anyhow::Result<ExitCode> {
     match action {
         QospAction::Reserve { throughput, duration, filenames, id, direction, call } => {
-            let place = ExportPath::common(&filenames)?;
+            let place = ExportPath::of_all(&filenames)?;
             let [read, write] = rates(Some(direction), Some(throughput));
             let new = NewReservation {
                 read,

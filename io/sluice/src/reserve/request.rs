@@ -62,9 +62,9 @@ pub(super) struct RequestArgs {
 /// The directions of a bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReservedDirection {
-    /// Reads
+    /// Requests that read data
     Read,
-    /// Writes
+    /// Requests that write data
     Write,
     /// Reads and writes, the whole rate for each
     Both,

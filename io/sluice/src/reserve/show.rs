@@ -98,7 +98,7 @@ pub(super) fn list(found: &WireReservations, rows: usize) -> String {
     text
 }
 
-/// Formats a credit.
+/// Formats the credit of a subject.
 pub(super) fn credit(found: &WireCredit) -> String {
     let WireCredit { subject, bytes, outstanding_bytes, outstanding } = found;
     let (has, left) = (amount(*bytes), amount(*outstanding_bytes));
