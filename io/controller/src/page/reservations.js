@@ -82,7 +82,8 @@ function legend(left) {
 // ---- table ----
 
 const time = (ns) => (ns === undefined ? "" : new Date(ns / 1e6).toLocaleString());
-const start = (row) => row.start_ns ?? Number.MAX_SAFE_INTEGER;
+/** A start as a text that is sorted as the number is; what waits in the queue is last. */
+const start = (row) => String(row.start_ns ?? 9e18).padStart(20, "0");
 
 function state({ state, reduced, ended }) {
   if (ended) return `ended: ${ended}`;
@@ -99,7 +100,7 @@ const table = new Table(at("reservation-rows"), [
   { key: "job", title: "Job", class: "name", value: (row) => row.job ?? "", cell: (row) => row.job ?? "all" },
   { key: "place", title: "Place", class: "name", value: place, cell: place },
   { key: "rate", title: "Rate", cell: rates },
-  { key: "start", title: "Start", value: (row) => -start(row), number: true, cell: (row) => time(row.start_ns) || "in the queue" },
+  { key: "start", title: "Start", value: start, cell: (row) => time(row.start_ns) || "in the queue" },
   { key: "end", title: "End", cell: (row) => time(row.end_ns) },
 ], { sort: "start", most: 200 });
 
