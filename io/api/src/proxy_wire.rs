@@ -38,7 +38,8 @@ pub struct ProxyReport {
     /// The version of the rules from the controller; absent if it has none.
     pub rules: Option<String>,
     /// The reports of its targets, for each target with changes; that of its limits under
-    /// [`ALL_TARGETS`].
+    /// [`ALL_TARGETS`]. What the proxy has (`scopes`) is one of all: it travels once, from the first
+    /// that names it.
     pub targets: Vec<(Arc<str>, ShareReport)>,
     /// The usage, about once per second.
     pub usage: Option<UsageReport>,

@@ -69,6 +69,9 @@ struct Apart<'a>(Cow<'a, [u8]>);
 struct ReportForm<'a> {
     epoch: u64,
     rules: Option<&'a str>,
+    /// Of all targets that report any.
+    #[serde(borrow)]
+    scopes: Option<ScopesForm<'a>>,
     #[serde(borrow)]
     targets: Vec<ShareReportForm<'a>>,
     #[serde(borrow)]
@@ -97,8 +100,7 @@ struct ShareReportForm<'a> {
     served: Vec<(Apart<'a>, (u64, u64))>,
     #[serde(borrow)]
     parents: Vec<ParentForm<'a>>,
-    #[serde(borrow)]
-    scopes: Option<ScopesForm<'a>>,
+    has_scopes: bool,
 }
 
 /// A rule, its operations and bytes per second, and for how long it has been idle, in nanoseconds.
@@ -172,6 +174,11 @@ impl ProxyReport {
         let form = ReportForm {
             epoch: self.epoch,
             rules: self.rules.as_deref(),
+            scopes: self
+                .targets
+                .iter()
+                .find_map(|(_, of)| of.scopes.as_deref())
+                .map(ScopesForm::of),
             targets: self.targets.iter().map(|(name, of)| share_report_form(name, of)).collect(),
             usage: self.usage.as_ref().map(usage_form),
             contended: self.contended,
@@ -200,11 +207,13 @@ impl ReportDecoder {
         }
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = form.epoch;
+        let scopes = form.scopes.as_ref().map(ScopesForm::scopes).transpose()?;
         let mut targets = Vec::with_capacity(form.targets.len());
         for target in form.targets {
             let name = target.target;
             let report = names.share_report(from, epoch, &target).map_err(|why| why.at(name))?;
-            targets.push((name.into(), report));
+            let scopes = scopes.clone().filter(|_| target.has_scopes);
+            targets.push((name.into(), ShareReport { scopes, ..report }));
         }
         let usage = form.usage.map(|usage| names.usage(usage)).transpose()?;
         Ok(ProxyReport {
@@ -256,7 +265,7 @@ impl KnownNames {
             uses,
             served,
             parents: parents(&form.parents)?,
-            scopes: form.scopes.as_ref().map(ScopesForm::scopes).transpose()?,
+            scopes: None,
         })
     }
 
@@ -411,7 +420,7 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
         uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
         served: report.served.iter().map(served).collect(),
         parents: parent_forms(&report.parents),
-        scopes: report.scopes.as_deref().map(ScopesForm::of),
+        has_scopes: report.scopes.is_some(),
     }
 }
 
@@ -698,6 +707,25 @@ mod tests {
     }
 
     #[test]
+    fn the_scopes_of_all_targets_travel_once_and_are_one_in_memory() {
+        let mut many = report();
+        let (_, first) = many.targets[0].clone();
+        let users = (0..1_000).map(ScopeName::User);
+        let scopes = Some(Arc::new(ProxyScopes::named(users)));
+        let of = |scopes: &Option<_>| ShareReport { scopes: scopes.clone(), ..first.clone() };
+        let reports = [("a", of(&None)), ("b", of(&scopes)), ("c", of(&scopes))];
+        many.targets = reports.map(|(target, report)| (target.into(), report)).into();
+        let more = many.encode().len();
+        many.targets[2].1.scopes = None;
+        assert_eq!(many.encode().len(), more);
+        many.targets[2].1.scopes = scopes;
+        let decoded = ReportDecoder::default().decode(&"a".into(), &many.encode()).unwrap();
+        assert_eq!(decoded, many);
+        let [_, b, c] = [0, 1, 2].map(|nth| decoded.targets[nth].1.scopes.clone());
+        assert!(Arc::ptr_eq(&b.unwrap(), &c.unwrap()));
+    }
+
+    #[test]
     fn bytes_that_are_no_message_are_refused() {
         let (from, decoder) = ("a".into(), ReportDecoder::default());
         let (bytes, of_reply) = (report().encode(), reply().encode());
@@ -712,7 +740,7 @@ mod tests {
         assert!(error.contains("1 bytes after the end"), "{error}");
         // Lengths that nothing follows.
         assert!(decoder.decode(&from, &[0xff; 64]).is_err());
-        assert!(decoder.decode(&from, &[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        assert!(decoder.decode(&from, &[0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
     }
 
     #[test]
@@ -781,6 +809,7 @@ mod tests {
             let form = ReportForm {
                 epoch: 1,
                 rules: None,
+                scopes: None,
                 targets: vec![],
                 usage: None,
                 contended: false,
@@ -817,6 +846,6 @@ mod tests {
             (REPORT_TYPE, REPLY_TYPE),
             ("application/vnd.sluice.report-7+postcard", "application/vnd.sluice.reply-7+postcard",)
         );
-        assert_eq!(sums, (18_141_134_309_147_212_561, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (14_060_600_711_602_273_287, 15_175_160_224_154_071_925));
     }
 }
