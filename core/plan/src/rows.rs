@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{KindSet, Nanos, Rate, Scope, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable};
 
-use crate::scopes::{ProxyScopes, RowsByName};
+use crate::scopes::{ProxyScopes, RowsByName, ScopeName};
 
 /// All rows by their numbers.
 #[derive(Debug, Default)]
@@ -35,16 +35,18 @@ pub(crate) struct RowTable {
 #[derive(Debug, PartialEq, Eq)]
 struct PlannedRow {
     row: Entitlement,
+    /// What its scope names: a thousand proxies are compared with it.
+    names: Box<[ScopeName]>,
     /// The origin if it applied from the start.
     begins: Time,
     ends: Option<Time>,
 }
 
-/// A row that was put, replaced or removed, and the scope that it had before.
+/// A row that was put, replaced or removed, and what its scope named before.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ChangedRow {
     pub(crate) id: EntitlementId,
-    before: Option<EntitlementScope>,
+    before: Option<Box<[ScopeName]>>,
 }
 
 /// What a proxy has not acknowledged of the rows.
@@ -128,7 +130,7 @@ impl RowTable {
         origin: Time,
     ) -> (bool, Vec<(EntitlementId, Option<Entitlement>)>) {
         let own = |(id, planned): (&EntitlementId, &PlannedRow)| {
-            scopes.has(planned.row.scope()).then(|| (*id, planned.from(origin)))
+            scopes.has_all(&planned.names).then(|| (*id, planned.from(origin)))
         };
         let sent =
             |id: &EntitlementId| self.rows.get_key_value(id).and_then(own).unwrap_or((*id, None));
@@ -140,8 +142,8 @@ impl RowTable {
 
     /// Whether a change concerns a proxy of these scopes.
     pub(crate) fn concerns(&self, changed: &ChangedRow, scopes: &ProxyScopes) -> bool {
-        let after = self.rows.get(&changed.id).map(|planned| planned.row.scope());
-        changed.before.as_ref().into_iter().chain(after).any(|scope| scopes.has(scope))
+        let after = self.rows.get(&changed.id).map(|planned| &planned.names);
+        changed.before.as_ref().into_iter().chain(after).any(|names| scopes.has_all(names))
     }
 
     /// Whether there is a row of that number.
@@ -184,18 +186,19 @@ impl RowTable {
         let new = row.map(|row| {
             let begins = if row.from() == Nanos::ZERO { Time::ZERO } else { now + row.from() };
             let ends = row.until().map(|until| now + until);
-            PlannedRow { row, begins, ends }
+            let names = ScopeName::of(row.scope()).collect();
+            PlannedRow { row, names, begins, ends }
         });
         if self.rows.get(&id) == new.as_ref() {
             return None;
         }
         let before = self.rows.remove(&id).map(|old| {
             old.ends.map(|ends| self.ends.remove(&(ends, id)));
-            self.by_name.remove(id, old.row.scope());
-            old.row.scope().clone()
+            self.by_name.remove(id, &old.names);
+            old.names
         });
         if let Some(new) = new {
-            self.by_name.insert(id, new.row.scope());
+            self.by_name.insert(id, &new.names);
             self.ends.extend(new.ends.map(|ends| (ends, id)));
             self.rows.insert(id, new);
         }

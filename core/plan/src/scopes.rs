@@ -71,7 +71,7 @@ impl ScopeName {
     }
 
     /// All that a scope names of these.
-    fn of(scope: &EntitlementScope) -> impl Iterator<Item = ScopeName> {
+    pub(crate) fn of(scope: &EntitlementScope) -> impl Iterator<Item = ScopeName> {
         let EntitlementScope { job, uid, class: _, directory, target } = scope;
         let names = [
             job.clone().map(ScopeName::Job),
@@ -120,26 +120,31 @@ impl ProxyScopes {
 
     /// Whether a proxy has all that a scope names.
     pub fn has(&self, scope: &EntitlementScope) -> bool {
+        self.has_all(&ScopeName::of(scope).collect::<Vec<_>>())
+    }
+
+    /// Whether a proxy has all of these.
+    pub(crate) fn has_all(&self, wanted: &[ScopeName]) -> bool {
         match self {
             ProxyScopes::All => true,
-            ProxyScopes::Named(names) => ScopeName::of(scope).all(|name| names.contains(&name)),
+            ProxyScopes::Named(names) => wanted.iter().all(|name| names.contains(name)),
         }
     }
 }
 
 impl RowsByName {
-    pub(crate) fn insert(&mut self, id: EntitlementId, scope: &EntitlementScope) {
-        ScopeName::of(scope).for_each(|name| {
-            self.0.entry(name).or_default().insert(id);
-        });
+    pub(crate) fn insert(&mut self, id: EntitlementId, names: &[ScopeName]) {
+        for name in names {
+            self.0.entry(name.clone()).or_default().insert(id);
+        }
     }
 
-    pub(crate) fn remove(&mut self, id: EntitlementId, scope: &EntitlementScope) {
-        for name in ScopeName::of(scope) {
-            let rows = self.0.get_mut(&name).expect("it was inserted by each name");
+    pub(crate) fn remove(&mut self, id: EntitlementId, names: &[ScopeName]) {
+        for name in names {
+            let rows = self.0.get_mut(name).expect("it was inserted by each name");
             rows.remove(&id);
             if rows.is_empty() {
-                self.0.remove(&name);
+                self.0.remove(name);
             }
         }
     }
