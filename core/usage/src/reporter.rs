@@ -463,7 +463,13 @@ mod tests {
         }
     }
 
-    /// Accounts that all grow in every interval, with one report of a round too many lost.
+    #[test]
+    fn fifty_thousand_lines_that_all_change_are_each_reported_within_three_reports() {
+        report_in_rounds(50_000, 0);
+    }
+
+    /// Accounts that all grow in every interval, with as many reports as their lines take and one
+    /// more if one is lost.
     fn report_in_rounds(accounts: usize, lost: usize) {
         let mut all = AccountRounds {
             accounts,
@@ -472,13 +478,14 @@ mod tests {
             counted: vec![0; accounts],
             intervals: 0,
         };
-        let rounds = accounts.div_ceil(REPORT_LINES_MAX) as u64;
-        (0..=rounds).for_each(|nth| all.interval(nth + 1, nth + 1 == lost as u64));
+        let rounds = accounts.div_ceil(REPORT_LINES_MAX);
+        let reports = rounds + usize::from((1..=rounds).contains(&lost));
+        (1..=reports).for_each(|nth| all.interval(nth as u64, nth == lost));
         let missed = all.counted.iter().filter(|bytes| **bytes == 0).count();
-        assert_eq!(missed, 0, "after {} reports", rounds + 1);
+        assert_eq!(missed, 0, "after {reports} reports");
         // The load ends: everything is counted, and once.
-        (0..=rounds).for_each(|_| all.interval(rounds + 1, false));
-        assert!(all.counted.iter().all(|bytes| *bytes == rounds + 1));
+        (0..=rounds).for_each(|_| all.interval(reports as u64, false));
+        assert!(all.counted.iter().all(|bytes| *bytes == reports as u64));
     }
 
     /// More accounts than one report has lines, with their controller.
