@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod accounts;
+mod day;
 mod fit;
 mod life;
 mod loss;
