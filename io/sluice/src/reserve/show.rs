@@ -39,6 +39,7 @@ pub(super) fn lines(held: &WireReservation) -> String {
     let now_s = now_s();
     let time = |at_ns: Option<u64>| at_ns.map(|at_ns| at(at_ns, now_s));
     let reduced = held.reduced.as_ref();
+    let is_queued = held.state == WireReservationState::Scheduled;
     let rows = [
         ("Reservation", Some(held.id.to_string())),
         ("State", Some(state(held))),
@@ -53,7 +54,7 @@ pub(super) fn lines(held: &WireReservation) -> String {
         ("Read", held.read.map(rate)),
         ("Write", held.write.map(rate)),
         ("Metadata", held.metadata.map(rate)),
-        ("Start", time(held.start_ns).or_else(|| Some("when it fits".into()))),
+        ("Start", time(held.start_ns).or_else(|| is_queued.then(|| "when it fits".into()))),
         ("Guaranteed", time(held.guaranteed_ns)),
         ("Claim by", time(held.claim_by_ns)),
         ("End", time(held.end_ns)),
@@ -79,7 +80,7 @@ pub(super) fn list(found: &WireReservations, rows: usize) -> String {
         let rate = |form: Option<_>| form.map_or_else(|| "-".into(), rate);
         vec![
             held.id.to_string(),
-            state(held),
+            held.ended.as_ref().map_or_else(|| state(held), |reason| format!("ended: {reason}")),
             time(held.start_ns),
             time(held.end_ns),
             held.user.to_string(),
@@ -197,6 +198,9 @@ mod tests {
              9  SCHEDULED  1970-01-01T00:00:50Z  1970-01-01T00:03:20Z  5     -    fs         -  500MB/s         -\n\
              (4 more rows omitted)\n"
         );
+        let ended = WireReservation { ended: Some("lapsed".into()), ..held() };
+        let found = WireReservations { at_ns: 0, reservations: vec![ended], omitted: 0 };
+        assert!(list(&found, 1).contains("ended: lapsed"));
         assert_eq!(list(&WireReservations::default(), 1), "no reservations\n");
     }
 
