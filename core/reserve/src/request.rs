@@ -189,10 +189,19 @@ impl ReservationRequest {
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (kind, name, fits) = (self.kind.name(), &self.bottleneck, self.fits_now);
-        write!(f, "{kind} {name:?} is the bottleneck, {fits} of the demand fits at its release, ")?;
+        let (kind, name) = (self.kind.name(), &self.bottleneck);
+        // Rounded so that the message promises no more than there is.
+        let percent = self.fits_now.billionths() / 10_000_000;
+        write!(
+            f,
+            "{kind} {name:?} is the bottleneck, {percent} % of the demand fits at its earliest \
+             start, "
+        )?;
         match self.next_start {
-            Some(start) => write!(f, "the next start is {} after it", start.since(self.release)),
+            Some(start) => {
+                let seconds = start.since(self.release).get().div_ceil(1_000_000_000);
+                write!(f, "all of it fits {} later", Nanos::from_secs(seconds))
+            }
             None => f.write_str("and all of it at no time within the horizon"),
         }
     }
