@@ -1,4 +1,4 @@
-//! The README, docs/CONTROLLER.md, docs/MOUNT.md and docs/RULES.md are typed as they stand, and what
+//! The README, docs/CONTROLLER.md, docs/MOUNT.md, docs/RESERVATIONS.md and docs/RULES.md are typed as they stand, and what
 //! they say is seen comes true.
 //!
 //! ```text
@@ -207,6 +207,50 @@ fn other_machines_reach_a_controller_over_tls_with_tokens() {
     assert!(!shell.ask(ask).0, "without a token nobody is answered");
     let ask = format!("{ask} --token-file root.token --json");
     shell.until("with one there is an answer", &ask, |text| !text.is_empty());
+}
+
+const RESERVATIONS: (&str, &[&str], Untyped) =
+    ("docs/RESERVATIONS.md", &["sluice reserve add ─►", "RESOURCE   14:00:00"], &[]);
+
+#[test]
+fn bandwidth_is_reserved_in_ten_minutes() {
+    let Some(shell) = Shell::start() else { return };
+    let sections =
+        ["Start", "Reserve and use", "Later, or never", "In a batch script", "The page", "qosp"];
+    let document = typed_blocks(RESERVATIONS.0, RESERVATIONS.1, RESERVATIONS.2);
+    assert!(document.iter().all(|block| sections.contains(&block.section.as_str())));
+    let reservations = |query: &str| {
+        let (_, list) = shell.ask(&format!("sluice reserve list --json {query}"));
+        json(&list)["reservations"].as_array().cloned().unwrap_or_default()
+    };
+    let before = |block: &Block| {
+        if block.text.contains("--job 4711 --wait") {
+            // The proxy reports what its target gives some moments after its start.
+            let calendar = "sluice reserve calendar --json";
+            shell.until("the calendar has the target", calendar, |text| {
+                json(text)["resources"].as_array().is_some_and(|all| !all.is_empty())
+            });
+        }
+    };
+    play(&shell, RESERVATIONS, &sections, before, |block| {
+        let has = |text: &str| block.text.contains(text);
+        if has("--job 4711 --wait") {
+            let held = reservations("--job 4711");
+            assert_eq!((held.len(), &held[0]["state"]), (1, &Value::from("ACTIVE")), "{held:?}");
+        } else if has("# refused") {
+            let status = |rate: &str| {
+                let add = format!("sluice reserve add --bandwidth {rate} --direction write");
+                shell.ask(&format!("{add} --for 10min --at 1h; echo $?")).1
+            };
+            assert_eq!((status("60MB/s").trim(), status("90MB/s").trim()), ("3", "4"));
+        } else if has("reserve finish") {
+            assert_eq!(reservations("--job 4712"), [] as [Value; 0]);
+        } else if has("calendar.svg") {
+            assert!(shell.ask("test -s calendar.svg").0);
+        } else if has("qosp delete") {
+            assert_eq!(reservations("--job 4713"), [] as [Value; 0]);
+        }
+    });
 }
 
 const MOUNT: (&str, &[&str], Untyped) = (

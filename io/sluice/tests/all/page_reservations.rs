@@ -2,7 +2,8 @@
 //! refusal.
 //!
 //! ```text
-//!   Chromium ─► the page ─► StubController: a calendar, reservations, a refusal with a next start
+//!   Chromium ─► the page ─┬─► StubController: a calendar, reservations, a refusal with a next start
+//!                         └─► a controller with a proxy
 //! ```
 
 #![allow(clippy::unwrap_used)]
@@ -13,7 +14,9 @@ use serde_json::{Value, json};
 
 use crate::browser::looks::{CROWDED, FAINT, WIDER};
 use crate::browser::{Browser, DARK, PHONE, WIDE};
+use crate::common::{Controller, Setup};
 use crate::stub::StubController;
+use testkit::TestFolder;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -138,4 +141,46 @@ fn a_reservation_is_requested_and_a_refusal_offers_the_next_start() {
     request["not_before_ns"] = json!((now + 601) * SECOND_NS);
     request["exact"] = json!(true);
     assert_eq!(posted(), [request]);
+}
+
+#[test]
+fn what_is_reserved_on_the_page_becomes_active_and_what_is_refused_starts_after_it() {
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+    let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
+                  [[target]]\nname = \"fs\"\ncapacity_read = \"200MB/s\"\n\
+                  capacity_write = \"100MB/s\"\n";
+    let top = format!("controller = \"{}\"\nproxy_name = \"a\"", controller.url);
+    let _proxy = Setup::new("page-reserve").top(&top).tables(tables).start();
+    let Some(browser) = Browser::open(WIDE, &controller.url) else { return };
+    browser.until_says("#calendar", "target fs");
+    let request = |rate: &str| {
+        browser.click("#reservation-new");
+        for (name, text) in [("rate", rate), ("duration", "1h"), ("user", "1000")] {
+            browser.fill(&format!("#reservation-form [name={name}]"), text);
+        }
+    };
+    let until_state = |id: &str, state: &str| {
+        browser.until_told(&format!("{id} is {state}"), || {
+            browser.row("#reservation-rows", id).is_some_and(|row| row[1] == state)
+        });
+        browser.until("the dialog is closed", "return !document.querySelector('dialog[open]')");
+    };
+    request("40MB/s");
+    browser.click("#reservation-form button.main");
+    until_state("1", "ACTIVE");
+    browser.until_says("#calendar", "target fs: 40 % promised now");
+    // 15 % are never reserved: not beside the first one, whose hour has begun, but after it.
+    request("60MB/s");
+    browser.run(
+        "const at = Date.now() + 60_000 - new Date().getTimezoneOffset() * 60_000; \
+         document.querySelector('#reservation-form [name=start]').value \
+             = new Date(at).toISOString().slice(0, 19)",
+    );
+    browser.click("#reservation-form button.main");
+    browser.until_says("#reservation-error", "fs");
+    browser.click("#reservation-later");
+    until_state("2", "SCHEDULED");
+    browser.until_says("#calendar", "60 % at most");
+    browser.shot("reservations-real");
 }
