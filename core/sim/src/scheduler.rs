@@ -184,6 +184,10 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn scopes(&self) -> Vec<ScopeName> {
         Vec::new()
     }
+    /// While it is the same, so are the scopes.
+    fn scope_changes(&self) -> u64 {
+        0
+    }
     /// Puts, replaces or (`None`) removes rows of entitlements, whose spans count from `since`.
     fn set_entitlements(&mut self, _rows: EntitlementChanges, _since: Time, _now: Time) {}
     fn charge_remote_service(
@@ -280,6 +284,10 @@ impl Scheduler for Dispatcher {
     fn scopes(&self) -> Vec<ScopeName> {
         let jobs = self.jobs().cloned().map(ScopeName::Job);
         jobs.chain(self.users().map(ScopeName::User)).collect()
+    }
+
+    fn scope_changes(&self) -> u64 {
+        self.identity_changes()
     }
 
     fn charge_remote_service(

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plan::{
-    AllocatorSettings, Assignment, ControllerSession, SessionSettings, ShareAllocator, ShareReport,
+    AllocatorSettings, Assignment, ControllerSession, ProxyScopes, SessionSettings, ShareAllocator,
+    ShareReport,
 };
 
 use model::{Nanos, Share, SharePool, TargetId, Time};
@@ -42,6 +43,8 @@ pub(super) struct SimController {
 pub(super) struct SimProxyControl {
     /// In the order of [`SimPool::ALL`].
     sessions: [ControllerSession; 2],
+    /// The proxy's scopes, with the changes that they are made of.
+    scopes: Option<(u64, Arc<ProxyScopes>)>,
     pub(super) usage: SimReporter,
     pub(super) epoch: u64,
 }
@@ -121,6 +124,7 @@ impl World {
             let sessions = SimPool::ALL.map(|_| self.new_session(proxy, 1));
             self.proxy_controls.push(SimProxyControl {
                 sessions,
+                scopes: None,
                 usage: SimReporter::default(),
                 epoch: 1,
             });
@@ -138,14 +142,17 @@ impl World {
         }
         let clock = own.clock(self.now);
         let control = &mut self.proxy_controls[proxy as usize];
-        let scopes = Arc::new(own.scopes());
+        let changes = own.sched.scope_changes();
+        let known = control.scopes.take().filter(|(of, _)| *of == changes);
+        let (_, scopes) =
+            control.scopes.insert(known.unwrap_or_else(|| (changes, own.scopes().into())));
         let mut reports = Vec::new();
         for (pool, session) in SimPool::ALL.into_iter().zip(&mut control.sessions) {
             let uses = own.sched.take_usage(pool.pool(), clock);
             if pool == SimPool::Limits {
                 session.set_parents(own.sched.parent_activity(clock));
             }
-            session.set_scopes(&scopes);
+            session.set_scopes(scopes);
             let report = session.report(Some(uses), clock);
             reports.extend(report.map(|report| ControlMsg::Report(pool, Box::new(report))));
         }
@@ -230,6 +237,7 @@ impl World {
     pub(super) fn restart_session(&mut self, proxy: u32) {
         let Some(member) = self.proxy_controls.get_mut(proxy as usize) else { return };
         member.epoch += 1;
+        member.scopes = None;
         member.usage.restart();
         let epoch = member.epoch;
         let sessions = SimPool::ALL.map(|_| self.new_session(proxy, epoch));

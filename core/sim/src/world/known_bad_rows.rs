@@ -79,6 +79,10 @@ impl Scheduler for OtherRows {
         Scheduler::scopes(&self.inner)
     }
 
+    fn scope_changes(&self) -> u64 {
+        Scheduler::scope_changes(&self.inner)
+    }
+
     fn accounts(&mut self, now: Time) -> SimAccounts {
         Scheduler::accounts(&mut self.inner, now)
     }
