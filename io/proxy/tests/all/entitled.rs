@@ -5,20 +5,24 @@
 //!   test ── rows ─► RowController: a ShareAllocator behind HTTP ─ the wire ─► Server ◄─ 9P ── test
 //! ```
 //!
-//! Nothing public puts rows yet, so the controller is the allocator that a controller runs, behind as
-//! much HTTP as a proxy needs. A limit is a byte a second: what has read a block of it is held for an
+//! Nothing public puts rows yet, so the controller is the allocator that a controller runs, behind its
+//! own route. A limit is a byte a second: what has read a block of it is held for an
 //! hour, so nothing here depends on how fast anything is.
 
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use api::{ALL_TARGETS, ControllerReply, REPLY_TYPE, ReportDecoder};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::post;
+use http::{ConnectionLimits, Endpoint, HttpListener, HttpServer};
 use model::{Direction, Directory, JobId, KindSet, Nanos, Rate, Time};
 use ninep::dialect::{HandleList, handle_fid};
 use ninep::{Fid, NameList, Request, Tag, getattr, open};
@@ -30,10 +34,11 @@ use crate::peer::{P9Client, Served, Setup, USER, everybodys, until, write_as_use
 
 const BLOCK: u32 = 4_096;
 
-/// A controller that has rows and nothing else. Its threads end with the proxy's connections.
+/// A controller that has rows and nothing else.
 struct RowController {
-    address: String,
+    address: Endpoint,
     shared: Arc<Shared>,
+    _server: HttpServer,
 }
 
 struct Shared {
@@ -54,18 +59,20 @@ struct State {
 
 impl RowController {
     fn start() -> RowController {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let listener = HttpListener::bind(&"http://127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let address = listener.endpoint().clone();
         let (state, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { since: Instant::now(), state, changed });
         let serving = shared.clone();
-        std::thread::spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                let shared = serving.clone();
-                std::thread::spawn(move || shared.serve(stream));
-            }
+        let report = post(async move |Path(name): Path<String>, body: Bytes| {
+            let reply = move || serving.reply(&name.into(), &body).encode();
+            let reply = tokio::task::spawn_blocking(reply).await.unwrap();
+            ([(CONTENT_TYPE, REPLY_TYPE)], reply)
         });
-        RowController { address, shared }
+        let router = Router::new().route("/v1/proxies/{name}/report", report);
+        let limits = ConnectionLimits::admitted(|_| Some(Box::new(())));
+        let server = HttpServer::start("rows", [listener], limits, router).unwrap();
+        RowController { address, shared, _server: server }
     }
 
     /// Puts or removes a row, and waits until it is in force.
@@ -105,48 +112,9 @@ impl Shared {
         Time::ZERO + Nanos::new(self.since.elapsed().as_nanos() as u64)
     }
 
-    /// Answers the calls of one connection until it ends.
-    fn serve(&self, stream: TcpStream) {
-        let decoder = ReportDecoder::default();
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let mut stream = stream;
-        loop {
-            let (mut name, mut length) = (String::new(), 0);
-            loop {
-                let mut line = String::new();
-                if reader.read_line(&mut line).unwrap_or(0) == 0 {
-                    return;
-                }
-                if let Some(path) = line.strip_prefix("POST /v1/proxies/") {
-                    name = path.split('/').next().unwrap().to_owned();
-                }
-                if let Some((_, value)) = line.split_once(':')
-                    && line.to_ascii_lowercase().starts_with("content-length:")
-                {
-                    length = value.trim().parse().unwrap();
-                }
-                if line == "\r\n" {
-                    break;
-                }
-            }
-            let mut body = vec![0; length];
-            if reader.read_exact(&mut body).is_err() {
-                return;
-            }
-            let report = decoder.decode(&name.as_str().into(), &body).unwrap();
-            let reply = self.reply(report).encode();
-            let head = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: {REPLY_TYPE}\r\ncontent-length: {}\r\n\r\n",
-                reply.len()
-            );
-            if stream.write_all(&[head.as_bytes(), &reply].concat()).is_err() {
-                return;
-            }
-        }
-    }
-
     /// Receives a report, and replies when there is something to say or after a while.
-    fn reply(&self, report: api::ProxyReport) -> ControllerReply {
+    fn reply(&self, from: &Arc<str>, report: &[u8]) -> ControllerReply {
+        let report = ReportDecoder::default().decode(from, report).unwrap();
         let mut state = self.state.lock().unwrap();
         for (target, report) in &report.targets {
             let now = self.now();
@@ -188,7 +156,7 @@ impl State {
 /// controller.
 fn start(name: &str) -> (RowController, ControllerClient, Served) {
     let controller = RowController::start();
-    let top = format!("controller = \"http://{}\"\nproxy_name = \"p\"", controller.address);
+    let top = format!("controller = \"{}\"\nproxy_name = \"p\"", controller.address);
     // Each job is a class: within one, what is held holds those behind it.
     let rules = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n";
     let served = Setup::new(name).top(&top).rules(rules).start();
