@@ -41,6 +41,8 @@ pub enum SectionKind {
     Decay,
     /// A row of the entitlements, by its number.
     Entitlement,
+    /// The slots of a target.
+    Slots,
 }
 
 /// One section of a rule file and one key of it.
@@ -75,12 +77,23 @@ impl Scope {
         let name = number.to_string().into();
         Scope { section: SectionKind::Entitlement, name, key: Arc::default() }
     }
+
+    /// The scope of a target's slots, which is in the pool of that target.
+    pub fn slots() -> Scope {
+        let section = SectionKind::Slots;
+        Scope { section, name: section.name().into(), key: Arc::default() }
+    }
 }
 
 impl SectionKind {
     /// Every kind of section.
-    pub const ALL: [SectionKind; 4] =
-        [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay, SectionKind::Entitlement];
+    pub const ALL: [SectionKind; 5] = [
+        SectionKind::Rule,
+        SectionKind::Meter,
+        SectionKind::Decay,
+        SectionKind::Entitlement,
+        SectionKind::Slots,
+    ];
 
     /// The word for it in tables and messages.
     pub const fn name(self) -> &'static str {
@@ -89,6 +102,7 @@ impl SectionKind {
             SectionKind::Meter => "meter",
             SectionKind::Decay => "decay",
             SectionKind::Entitlement => "entitlement",
+            SectionKind::Slots => "slots",
         }
     }
 }

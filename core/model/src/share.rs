@@ -47,6 +47,21 @@ pub struct ScopeUsage {
     pub waiting: bool,
 }
 
+/// A proxy's need of the slots of a target. Its classes are those with requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotsClaim {
+    /// The part of the device's time that its reservations need.
+    pub reserved: Share,
+    /// The weights of its classes with a reservation, in sum, as its dispatcher divides by them.
+    pub reserved_weight: u64,
+    /// The weights of its other classes, in sum.
+    pub weight: u64,
+    /// The part of the device's time that was used.
+    pub used: Share,
+    /// Whether requests wait for slots.
+    pub waiting: bool,
+}
+
 impl Share {
     /// The share of nothing.
     pub const ZERO: Share = Share(0);
@@ -101,6 +116,11 @@ impl Share {
     /// One of `count` equal parts of the share, rounded down; all of it for none or one.
     pub const fn shared_by(self, count: u32) -> Share {
         Share(self.0 / if count == 0 { 1 } else { count })
+    }
+
+    /// This share of an amount, rounded up.
+    pub const fn of_rounded_up(self, amount: u64) -> u64 {
+        (amount as u128 * self.0 as u128).div_ceil(Share::WHOLE.0 as u128) as u64
     }
 
     /// This share of an amount, rounded down.

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
 use rules::{Entitlement, EntitlementId, RuleSet};
 
 use crate::activity::ParentActivity;
@@ -167,7 +167,7 @@ impl ShareAllocator {
         }
         if self.proxies.get(id).is_present() {
             if let Some(uses) = &report.uses {
-                self.record_usage(id, uses);
+                self.record_usage(id, uses, report.slots);
             }
             self.metadata.receive(id, &report.served, self.now);
             self.parents.receive(id, &report.parents, self.now);
@@ -286,7 +286,7 @@ impl ShareAllocator {
         for (id, member) in self.proxies.iter() {
             if member.liveness == Liveness::Unreachable {
                 state.unreachable.push(member.name.clone());
-                state.given_out = state.given_out.plus(self.slots_in_use(id));
+                state.given_out = state.given_out.plus(self.shares.slots_in_use(id, member));
             } else if member.must_report()
                 || self.rows.are_unacknowledged(rows, &member.rows, &member.scopes)
             {
@@ -365,17 +365,13 @@ impl ShareAllocator {
         self.shares.raise_waiting(&freed, &mut self.proxies, may_raise);
     }
 
-    /// The most of the target's slots that a proxy may be using.
-    fn slots_in_use(&self, _id: u32) -> Share {
-        Share::WHOLE
-    }
-
-    fn record_usage(&mut self, id: u32, uses: &[(Scope, ScopeUsage)]) {
+    fn record_usage(&mut self, id: u32, uses: &[(Scope, ScopeUsage)], slots: Option<SlotsClaim>) {
         let of_rows = uses.iter().filter(|(scope, _)| scope.section == SectionKind::Entitlement);
         let rows = of_rows.filter_map(|(scope, _)| scope.name.parse().ok().map(EntitlementId));
         self.used_rows.extend(rows.filter(|row| self.rows.contains(*row)));
         let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let idle = self.settings.idle;
+        self.shares.record_claim(id, slots, &mut self.proxies, bounds, idle, self.now);
         self.shares.record_usage(id, uses, &mut self.proxies, bounds, idle, self.now);
     }
 

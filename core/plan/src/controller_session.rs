@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Grants, Nanos, RuleActivity, Scope, ScopeUsage, Share, Time};
+use model::{Grants, Nanos, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
 use rules::{Entitlement, EntitlementId, EntitlementSource};
 
 use crate::messages::{Assignment, Holdings, Membership, ShareReport};
@@ -180,6 +180,12 @@ impl ControllerSession {
         self.parents = parents;
     }
 
+    /// Sets what the proxy needs of the target's slots in this tick; `None`: no class has requests. To
+    /// be called before [`ControllerSession::report`] with the usage of the tick.
+    pub fn set_slots_claim(&mut self, claim: Option<SlotsClaim>) {
+        self.uses.claim(claim);
+    }
+
     /// Sets what the proxy has of that which rows name: the next report says so. Until it is set it
     /// gets all rows.
     pub fn set_scopes(&mut self, scopes: &Arc<ProxyScopes>) {
@@ -233,6 +239,7 @@ impl ControllerSession {
             revision: self.revision,
             lease_expired: self.lease_expired,
             holdings: (self.revision == 0 && !self.lease_expired).then(|| self.holdings()),
+            slots: self.uses.report_claim(),
             uses: self.uses.report(),
             served,
             parents: self.parents.clone(),
@@ -350,6 +357,11 @@ impl ControllerSession {
         self.mode == SessionMode::Assigned && self.revision > 0
     }
 
+    /// The share of the target's slots that the proxy gives now; `None`: they are not divided.
+    pub fn slots_part(&self) -> Option<Share> {
+        self.listed.get(&Scope::slots()).map(|part| self.effective_part(*part))
+    }
+
     /// The share of a scope that the proxy gives now.
     pub fn part_of(&self, scope: &Scope) -> Share {
         self.effective_part(self.listed.get(scope).copied().unwrap_or(self.unlisted))
@@ -430,7 +442,12 @@ impl ControllerSession {
         }
         self.due.extend(self.listed.keys().cloned());
         match self.mode {
-            SessionMode::Fallback => self.listed.clear(),
+            SessionMode::Fallback => {
+                // Slots that are not listed are not divided.
+                let fallback = self.fallback();
+                self.listed.retain(|scope, _| scope.section == SectionKind::Slots);
+                self.listed.values_mut().for_each(|part| *part = fallback);
+            }
             _ => {
                 let fallback = self.fallback();
                 self.listed.values_mut().for_each(|part| *part = (*part).min(fallback));

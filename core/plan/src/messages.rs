@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share};
+use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share, SlotsClaim};
 use rules::{Entitlement, EntitlementId};
 
 use crate::scopes::ProxyScopes;
@@ -52,6 +52,9 @@ pub struct ShareReport {
     /// The usage since the last report. Scopes without usage are left out. `None`: usage was not
     /// read since then.
     pub uses: Option<Vec<(Scope, ScopeUsage)>>,
+    /// What the proxy needs of the target's slots. `None`: no class has requests, or usage was not
+    /// read.
+    pub slots: Option<SlotsClaim>,
     /// Metadata service for clients that are not mounts: the total of each class.
     pub served: Vec<(Scope, ServiceTotal)>,
     /// The activity of each rule on which others depend.

@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use model::{Nanos, Scope, Share, Time};
+use model::{Nanos, Scope, Share, SlotsClaim, Time};
 use rules::EntitlementId;
 
 use crate::in_use::InUseBound;
@@ -84,6 +84,10 @@ pub(crate) struct ProxyProgress {
     pub(crate) scopes: Arc<ProxyScopes>,
     pub(crate) unlisted: InUseBound,
     pub(crate) fallback: InUseBound,
+    /// What it claimed of the slots last, rounded.
+    pub(crate) slots: SlotsClaim,
+    /// What it may be using of the slots until it acknowledges that they are not divided any more.
+    pub(crate) former_slots: InUseBound,
     /// Scopes that it uses, in the order of its last report.
     pub(crate) active: Vec<ScopeIndex>,
     /// Whether an assignment is to be sent.
@@ -227,6 +231,15 @@ impl ProxyProgress {
         again
     }
 
+    /// What it may be using of the slots when they begin to be divided: nothing counts but a share
+    /// that it has not yet acknowledged to be over.
+    pub(crate) fn begin_slots(&self) -> InUseBound {
+        match self.unacknowledged.contains_key(&Scope::slots()) {
+            true => self.former_slots.clone(),
+            false => InUseBound::new(Share::ZERO),
+        }
+    }
+
     /// Whether a report with what it holds is expected.
     pub(crate) fn must_report(&self) -> bool {
         !self.has_reported
@@ -276,6 +289,8 @@ impl ProxyProgress {
             scopes: Arc::default(),
             unlisted: InUseBound::new(Share::ZERO),
             fallback: InUseBound::new(Share::ZERO),
+            slots: SlotsClaim::default(),
+            former_slots: InUseBound::new(Share::ZERO),
             active: Vec::new(),
             due: false,
         }

@@ -10,15 +10,19 @@
 //! The exception is what a proxy brings along that was away; then no share is raised until the sum
 //! is below the whole. The share of unlisted scopes moves by the same steps, and so does the
 //! fallback.
+//!
+//! The slots of the target are a scope that is listed while a proxy claims a reservation, and for
+//! [`SLOTS_KEPT`] after. Unlisted, each proxy has all of them: its share counts from nothing when
+//! they begin to be divided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
 use rules::RuleSet;
 
 use crate::in_use::InUseBound;
 use crate::proxies::{ProxyProgress, ProxyTable};
-use crate::split::{Want, split};
+use crate::split::{Want, round_up, split, split_slots};
 
 /// The table of all listed scopes.
 #[derive(Debug, Default)]
@@ -104,6 +108,9 @@ impl ShareTable {
         let mut active = Vec::with_capacity(uses.len());
         let mut expected = 0;
         for (scope, what) in uses {
+            if scope.section == SectionKind::Slots {
+                continue;
+            }
             // Reports name scopes in the same order as before.
             let near = before.iter().skip(expected).take(NEAR);
             let same = |place: &ScopeIndex| self.get(*place).is_some_and(|of| of.scope == *scope);
@@ -127,6 +134,53 @@ impl ShareTable {
             }
         }
         members.get_mut(id).active = active;
+    }
+
+    /// Handles a proxy's claim of the target's slots; `None`: it has no requests. To be called before
+    /// its usage is recorded.
+    pub(crate) fn record_claim(
+        &mut self,
+        id: u32,
+        claim: Option<SlotsClaim>,
+        members: &mut ProxyTable,
+        bounds: ShareBounds<'_>,
+        idle: Nanos,
+        now: Time,
+    ) {
+        let member = members.get_mut(id);
+        let report = member.sequence;
+        let rounded = claim.map_or(member.slots, rounded_claim);
+        let has_changed = std::mem::replace(&mut member.slots, rounded) != rounded;
+        let is_reserved = claim.is_some_and(|claim| claim.reserved > Share::ZERO);
+        let is_needed = is_reserved && members.count() > 1;
+        let place = match is_needed {
+            true => self.list(&Scope::slots(), members, bounds, now),
+            false => self.indices.get(&Scope::slots()).copied(),
+        };
+        let Some(place) = place else { return };
+        if has_changed {
+            self.stale.insert(place);
+        }
+        let before = self.get(place).map(|listed| listed.used);
+        match claim {
+            Some(SlotsClaim { used, waiting, .. }) => {
+                self.used(id, place, &ScopeUsage { used: Some(used), waiting }, report, now);
+            }
+            None => {
+                self.is_idle(id, place, report, idle, now);
+                self.note_named(id, place, report);
+            }
+        }
+        // Requests without a reservation do not keep them divided.
+        if let (false, Some(before), Some(listed)) = (is_needed, before, self.get_mut(place)) {
+            listed.used = before;
+        }
+    }
+
+    /// Notes that a report said of a scope what there is to say.
+    fn note_named(&mut self, id: u32, place: ScopeIndex, report: u64) {
+        let share = self.get_mut(place).and_then(|listed| listed.shares.get_mut(id));
+        share.into_iter().for_each(|share| share.sequence = report);
     }
 
     /// Notes that a proxy used a scope: true if the report had not named it already.
@@ -266,7 +320,11 @@ impl ShareTable {
     ) {
         let unlisted = members.get(id).unlisted.clone();
         for listed in self.listed.iter_mut().flatten() {
-            listed.shares.insert(id, ProxyShare::new(unlisted.clone(), false, now));
+            let held = match listed.is_of_slots() {
+                true => InUseBound::new(Share::ZERO),
+                false => unlisted.clone(),
+            };
+            listed.shares.insert(id, ProxyShare::new(held, false, now));
         }
         let mut active = Vec::new();
         for (scope, part) in held {
@@ -323,7 +381,10 @@ impl ShareTable {
     pub(crate) fn drop_unused(&mut self, members: &mut ProxyTable, keep: Nanos, now: Time) {
         let unused = |place: &&ScopeIndex| {
             let listed = self.get(**place);
-            listed.is_some_and(|of| now.since(of.used) >= keep && of.is_as_unlisted(members))
+            listed.is_some_and(|of| match of.is_of_slots() {
+                true => now.since(of.used) >= SLOTS_KEPT && of.is_settled(members),
+                false => now.since(of.used) >= keep && of.is_as_unlisted(members),
+            })
         };
         let unused: Vec<ScopeIndex> = self.indices.values().filter(unused).copied().collect();
         for place in unused {
@@ -332,10 +393,22 @@ impl ShareTable {
             self.stale.remove(&place);
             self.moving.remove(&place);
             self.free.push(place);
-            for (_, member) in members.iter_mut() {
+            for (id, member) in members.iter_mut() {
+                if let Some(share) = listed.shares.get(id).filter(|_| listed.is_of_slots()) {
+                    member.former_slots = share.in_use.clone();
+                }
                 member.change_scope(&listed.scope);
             }
         }
+    }
+
+    /// The most of the target's slots that a proxy may be using: all, where they are not divided or
+    /// it has no share of them.
+    pub(crate) fn slots_in_use(&self, id: u32, member: &ProxyProgress) -> Share {
+        let place = self.indices.get(&Scope::slots());
+        let listed = place.and_then(|place| self.get(*place));
+        let share = listed.and_then(|listed| listed.shares.get(id)).filter(|share| share.explicit);
+        share.map_or(Share::WHOLE, |share| share.in_use.most().max(member.floor()))
     }
 
     /// What a proxy is granted of a scope.
@@ -374,12 +447,17 @@ impl ShareTable {
         if let Some(place) = self.indices.get(scope) {
             return Some(*place);
         }
-        if self.indices.len() >= bounds.scopes_max {
+        let is_of_slots = scope.section == SectionKind::Slots;
+        if self.indices.len() >= bounds.scopes_max && !is_of_slots {
             return None;
         }
         let mut shares = ProxyShares::default();
         for (id, member) in members.iter() {
-            shares.insert(id, ProxyShare::new(member.unlisted.clone(), false, now));
+            let held = match is_of_slots {
+                true => member.begin_slots(),
+                false => member.unlisted.clone(),
+            };
+            shares.insert(id, ProxyShare::new(held, false, now));
         }
         let least = least_part(bounds.rules, scope);
         let listed = ListedScope { scope: scope.clone(), shares, least, is_kept: false, used: now };
@@ -469,15 +547,20 @@ pub(crate) struct ShareBounds<'b> {
 impl ListedScope {
     /// Sets the target of each proxy.
     fn set_targets(&mut self, members: &ProxyTable) {
-        let (mut pool, mut wants) = (Share::WHOLE, Vec::new());
+        let (mut pool, mut wants, mut claims) = (Share::WHOLE, Vec::new(), Vec::new());
         for (id, share) in self.shares.iter() {
             let member = members.get(id);
             match member.is_present() {
+                true if self.is_of_slots() => claims.push((share.want, member.slots)),
                 true => wants.push(share.want),
                 false => pool = pool.less(share.in_use.most().max(member.floor())),
             }
         }
-        let mut parts = split(pool, self.least, &wants).into_iter();
+        let parts = match self.is_of_slots() {
+            true => split_slots(pool, &claims),
+            false => split(pool, self.least, &wants),
+        };
+        let mut parts = parts.into_iter();
         for (id, share) in self.shares.iter_mut() {
             if members.get(id).is_present() {
                 share.target = parts.next().expect("each present proxy has a share");
@@ -488,11 +571,26 @@ impl ListedScope {
     /// Makes a proxy list the scope with the share that it holds. Otherwise a change of the share
     /// of unlisted scopes would change this one too.
     fn list_explicitly(&mut self, id: u32, member: &mut ProxyProgress) {
+        let is_of_slots = self.is_of_slots();
         let share = self.shares.get_mut(id).expect("each proxy has a share of each listed scope");
-        if !share.explicit {
+        let has_all = is_of_slots && share.in_use.sent() == Share::ZERO;
+        if !share.explicit && !has_all {
             share.explicit = true;
             member.change_scope(&self.scope);
         }
+    }
+
+    /// Whether it is of the target's slots.
+    fn is_of_slots(&self) -> bool {
+        self.scope.section == SectionKind::Slots
+    }
+
+    /// Whether every proxy can be reached and has the share that it was sent last.
+    fn is_settled(&self, members: &ProxyTable) -> bool {
+        let settled = |(id, share): (u32, &ProxyShare)| {
+            members.get(id).is_present() && share.in_use.is_settled()
+        };
+        self.shares.iter().all(settled)
     }
 
     /// Whether no share changes if the scope leaves the list.
@@ -591,6 +689,21 @@ fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
     Want::AtMost(Share::ratio(need, 64 * STEP))
 }
 
+/// A claim as the shares are computed from it. More weight than 2^40 is no other.
+fn rounded_claim(claim: SlotsClaim) -> SlotsClaim {
+    let weight = |weight: u64| round_up(weight.min(1 << 40));
+    let reserved = round_up(claim.reserved.billionths().into());
+    SlotsClaim {
+        reserved: Share::ratio(reserved, Share::WHOLE.billionths().into()),
+        reserved_weight: weight(claim.reserved_weight),
+        weight: weight(claim.weight),
+        used: Share::ZERO,
+        waiting: false,
+    }
+}
+
+/// How long slots stay divided after the last claim of a reservation: a job may pause that long.
+const SLOTS_KEPT: Nanos = Nanos::from_secs(10);
 /// Shares that are divided in a tick: a tenth of its time. Of more, as when a proxy joins a
 /// thousand others with a thousand scopes, a part waits for the next tick.
 const SHARES_MAX: usize = 100_000;
@@ -616,7 +729,7 @@ fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
             let meter = rules.meters.iter().find(|meter| named(&meter.name));
             meter.map(|meter| meter.limit.rate).into_iter().collect()
         }
-        SectionKind::Decay | SectionKind::Entitlement => Vec::new(),
+        SectionKind::Decay | SectionKind::Entitlement | SectionKind::Slots => Vec::new(),
     };
     let least = rates.iter().filter(|rate| !rate.is_bytes()).map(|rate| rate.per_sec()).min();
     least.map_or(Share::ZERO, |rate| Share::ratio(1, rate))

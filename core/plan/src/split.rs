@@ -12,7 +12,7 @@
 //! rate limit gives each active one (R − σ)/K and each idle one σ/(N − K). Two cases are missing
 //! where it was printed: K = 0, where each has R/N, and K = N, where σ is 0.
 
-use model::Share;
+use model::{Share, SlotsClaim};
 
 /// A proxy's need of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,76 @@ pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
         }
     }
     parts
+}
+
+/// Computes the share of each proxy of a target's slots, in the order of `needs`: together at most
+/// `pool`. Each has the least share, and what its reservations need; if that is more than there is,
+/// all are cut in the same proportion. The rest goes by the weights of classes, as it does within a
+/// dispatcher: at a common level of service for each unit of weight a proxy has that level for its
+/// classes without a reservation, and for the others that level or their reservation, whichever is
+/// more. No proxy has more than it wants until all have that.
+pub(crate) fn split_slots(pool: Share, needs: &[(Want, SlotsClaim)]) -> Vec<Share> {
+    let members = needs.len() as u32;
+    let is_active = |(want, _): &&(Want, SlotsClaim)| *want != Want::Idle;
+    let active = needs.iter().filter(is_active).count() as u32;
+    if active == 0 {
+        return vec![pool.shared_by(members); needs.len()];
+    }
+    let least = SIGMA.min(pool).shared_by(members);
+    let rest = u128::from(pool.less(least.times(members)).billionths());
+    let reserved: u128 = needs.iter().filter(is_active).map(|(_, of)| fixed_of(of)).sum();
+    let sum_at =
+        |level: u64| -> u128 { needs.iter().map(|need| served_at(need, rest, level)).sum() };
+    let level = (0..u64::BITS).rev().fold(0, |level, bit| {
+        let higher = level | 1 << bit;
+        if sum_at(higher) <= rest { higher } else { level }
+    });
+    let extra = rest.saturating_sub(sum_at(u64::MAX)) / u128::from(active);
+    let part = |need: &(Want, SlotsClaim)| {
+        let (want, claim) = need;
+        let more = match *want {
+            Want::Idle => 0,
+            _ if reserved > rest => fixed_of(claim) * rest / reserved,
+            _ => {
+                let beyond = served_at(need, rest, level) - fixed_of(claim) + extra;
+                fixed_of(claim) + u128::from(round_down(beyond as u64))
+            }
+        };
+        least.plus(Share::ratio(more as u64, WHOLE))
+    };
+    needs.iter().map(part).collect()
+}
+
+/// What a proxy is served at a level of service for each 2^32 units of weight, of `most` in all.
+fn served_at((want, claim): &(Want, SlotsClaim), most: u128, level: u64) -> u128 {
+    let fixed = fixed_of(claim);
+    let most = match want {
+        Want::Idle => return 0,
+        Want::AtMost(part) => fixed.max(part.billionths().into()),
+        Want::Unbounded => fixed.max(most),
+    };
+    let of = |weight: u64| (u128::from(weight) * u128::from(level)) >> 32;
+    let served = of(claim.weight).saturating_add(fixed.max(of(claim.reserved_weight)));
+    served.clamp(fixed, most)
+}
+
+fn fixed_of(claim: &SlotsClaim) -> u128 {
+    claim.reserved.billionths().into()
+}
+
+/// A number to seven significant bits, rounded up: small changes of what proxies claim move no shares.
+pub(crate) fn round_up(amount: u64) -> u64 {
+    let down = round_down(amount);
+    if down == amount { amount } else { down.saturating_add(1 << magnitude(amount)) }
+}
+
+fn round_down(amount: u64) -> u64 {
+    amount >> magnitude(amount) << magnitude(amount)
+}
+
+/// The bits of a number behind its seven most significant ones.
+fn magnitude(amount: u64) -> u32 {
+    (u64::BITS - amount.leading_zeros()).saturating_sub(7)
 }
 
 /// Divides by max-min: the least need first. What remains in the end is divided equally.
@@ -78,6 +148,7 @@ fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     parts
 }
 
+const WHOLE: u64 = Share::WHOLE.billionths() as u64;
 /// What idle proxies keep together: 0.5 %.
 const SIGMA: Share = Share::ratio(5, 1000);
 
@@ -145,6 +216,43 @@ mod tests {
         assert_eq!(rates(1000, &[of(50), of(40), Unbounded]), [333, 333, 333]);
         assert_eq!(rates(1000, &[of(10), Unbounded, Idle]), [100, 895, 5]);
         assert_eq!(rates(1000, &[of(10), of(30)]), [400, 600], "what no proxy needs is divided");
+    }
+
+    /// The percentages of the slots where each proxy needs what is given: reserved, weight with a
+    /// reservation, weight without.
+    fn slots(needs: &[(Want, u64, u64, u64)]) -> Vec<u64> {
+        let claim = |&(want, reserved, reserved_weight, weight): &(Want, u64, u64, u64)| {
+            let reserved = Share::ratio(reserved, 100);
+            (want, SlotsClaim { reserved, reserved_weight, weight, ..SlotsClaim::default() })
+        };
+        let needs: Vec<_> = needs.iter().map(claim).collect();
+        let parts = split_slots(Share::WHOLE, &needs);
+        let sum: u64 = parts.iter().map(|part| u64::from(part.billionths())).sum();
+        assert!(sum <= 1_000_000_000, "{parts:?}");
+        parts.iter().map(|part| part.of_rounded_up(100)).collect()
+    }
+
+    #[test]
+    fn slots_are_what_is_reserved_and_then_by_weight_as_within_a_dispatcher() {
+        use Want::{Idle, Unbounded};
+        assert_eq!(slots(&[(Idle, 0, 0, 0), (Idle, 0, 0, 0)]), [50, 50]);
+        let rest = [(Unbounded, 60, 1, 0), (Unbounded, 0, 0, 1), (Unbounded, 0, 0, 3)];
+        assert_eq!(slots(&rest), [61, 11, 30]);
+        // By its weight the first has more than what is reserved for it.
+        assert_eq!(slots(&[(Unbounded, 10, 3, 0), (Unbounded, 0, 0, 1)]), [75, 25]);
+        // A class with a reservation and one without at the same proxy.
+        assert_eq!(slots(&[(Unbounded, 50, 1, 1), (Unbounded, 0, 0, 1)]), [75, 25]);
+        assert_eq!(
+            slots(&[(Unbounded, 20, 1, 0), (of(10), 0, 0, 1), (Idle, 0, 0, 0)]),
+            [89, 11, 1]
+        );
+    }
+
+    #[test]
+    fn reservations_beyond_the_slots_are_cut_in_proportion_and_nobody_has_nothing() {
+        use Want::Unbounded;
+        let parts = slots(&[(Unbounded, 90, 1, 0), (Unbounded, 45, 1, 0), (Unbounded, 0, 0, 1)]);
+        assert_eq!(parts, [67, 34, 1]);
     }
 
     #[test]

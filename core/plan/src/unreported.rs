@@ -5,12 +5,14 @@
 //!                                      └─ changed ─► reported each tick for a second
 //! ```
 //!
+//! The claim of the target's slots goes along: the last one, with the mean of what was used.
+//!
 //! So a limit that moves follows within a tick. A thousand proxies with steady usage cost their
 //! controller one report a second each.
 
 use std::collections::BTreeMap;
 
-use model::{Nanos, Scope, ScopeUsage, Share, Time};
+use model::{Nanos, Scope, ScopeUsage, Share, SlotsClaim, Time};
 
 /// Usage since the last report, by scope.
 #[derive(Debug, Default)]
@@ -19,6 +21,11 @@ pub(crate) struct UnreportedUsage {
     ticks: u32,
     /// Scopes of the last tick, and whether requests waited there.
     last: Vec<(Scope, bool)>,
+    /// The claim of the last tick; the sum of what claims say was used, and whether any waited.
+    claim: Option<SlotsClaim>,
+    is_claim_new: bool,
+    slots_used: u64,
+    waited: bool,
     /// The first tick that equalled the last one.
     since: Time,
 }
@@ -34,7 +41,8 @@ struct UsageSum {
 impl UnreportedUsage {
     /// Adds what was used in a tick.
     pub(crate) fn add(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
-        let same = uses.len() == self.last.len()
+        let same = !self.is_claim_new
+            && uses.len() == self.last.len()
             && uses.iter().zip(&self.last).all(|((scope, what), (before, waiting))| {
                 what.waiting == *waiting && scope == before
             });
@@ -50,6 +58,26 @@ impl UnreportedUsage {
             sum.used = used.map(|used| sum.used.unwrap_or(0) + used).or(sum.used);
             sum.waiting = what.waiting;
         }
+    }
+
+    /// Sets the claim of a tick, before its usage is added.
+    pub(crate) fn claim(&mut self, claim: Option<SlotsClaim>) {
+        let kind = |claim: SlotsClaim| {
+            let SlotsClaim { reserved, reserved_weight, weight, .. } = claim;
+            (reserved.billionths().checked_ilog2(), reserved_weight, weight)
+        };
+        self.is_claim_new = self.claim.map(kind) != claim.map(kind);
+        self.claim = claim;
+        let SlotsClaim { used, waiting, .. } = claim.unwrap_or_default();
+        self.slots_used += u64::from(used.billionths());
+        self.waited |= waiting;
+    }
+
+    /// The claim for the next report. To be taken before its usage.
+    pub(crate) fn report_claim(&mut self) -> Option<SlotsClaim> {
+        let mean = std::mem::take(&mut self.slots_used) / u64::from(self.ticks.max(1));
+        let (used, waiting) = (Share::ratio(mean, 1_000_000_000), std::mem::take(&mut self.waited));
+        self.claim.filter(|_| self.ticks > 0).map(|claim| SlotsClaim { used, waiting, ..claim })
     }
 
     /// Whether nothing was used in the last tick.

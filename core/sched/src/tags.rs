@@ -37,6 +37,11 @@ impl EffectiveWeight {
         let granted = granted / u128::from(Share::WHOLE.billionths());
         EffectiveWeight((granted as u64).max(PHI_MIN))
     }
+
+    /// The weight in 1024ths.
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
 }
 
 /// How far a class's finish tag may run ahead of v, times its weight. Service beyond its weight

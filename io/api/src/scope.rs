@@ -77,7 +77,7 @@ impl WireScope {
     /// Returns the scope; an error names the invalid value.
     pub fn to_scope(&self) -> Result<Scope, WrongMessage> {
         let section = SectionKind::ALL.into_iter().find(|section| section.name() == self.section);
-        let one_of = "one of rule, meter, decay, entitlement";
+        let one_of = "one of rule, meter, decay, entitlement, slots";
         let section = section.ok_or_else(|| WrongMessage::new(&self.section, one_of))?;
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Err(WrongMessage::new(&self.name, "a section's name: 1 to 255 bytes"));

@@ -289,6 +289,10 @@ impl ReportLoop {
                 SharePool::Target(id) => gate.with_dispatcher(|d, now| d.take_class_usage(id, now)),
             };
             let uses = with_uses.then(|| used().unwrap_or_default());
+            if let (SharePool::Target(id), true) = (*pool, with_uses) {
+                let claim = gate.with_dispatcher(|d, _| d.slots_claim(id));
+                session.set_slots_claim(claim.flatten());
+            }
             if *pool == SharePool::Limits {
                 let parents = gate.with_dispatcher(|d, now| d.parent_activity(now));
                 session.set_parents(parents.unwrap_or_default());

@@ -4,7 +4,7 @@
 //! `SLUICE_SEEDS` says how many seeds are run; a failure names its seed.
 
 use crate::fleet::{Chance, Fleet, Weather};
-use model::Share;
+use model::{Share, SlotsClaim};
 
 /// How many seeds are run.
 pub(crate) fn seeds() -> u64 {
@@ -41,12 +41,27 @@ pub(crate) fn trouble(fleet: &mut Fleet, chance: &mut Chance) {
         15 => fleet.begin_controller(),
         16 => fleet.controller = None,
         17..=22 if fleet.controller.is_none() => fleet.begin_controller(),
+        23..=27 => fleet.nodes[node].claim = claim(chance),
         _ => {
             let name = if chance.percent(70) { "jobs" } else { "more" };
             let percent = [0, 1, 10, 50, 100][chance.below(5) as usize];
             fleet.ask(node, name, percent);
         }
     }
+}
+
+/// What a member may need of the slots: nothing, or reservations of a part, and weights.
+fn claim(chance: &mut Chance) -> Option<SlotsClaim> {
+    let reserved = Share::ratio([0, 0, 5, 30, 70][chance.below(5) as usize], 100);
+    let reserved_weight = if reserved == Share::ZERO { 0 } else { 1 + chance.below(4) };
+    let claim = SlotsClaim {
+        reserved,
+        reserved_weight: reserved_weight << 10,
+        weight: chance.below(4) << 10,
+        used: Share::ratio(chance.below(100), 100),
+        waiting: chance.percent(50),
+    };
+    (claim.weight + claim.reserved_weight > 0).then_some(claim)
 }
 
 /// Ends all trouble.
@@ -56,6 +71,7 @@ pub(crate) fn calm(fleet: &mut Fleet) {
         fleet.begin_controller();
     }
     for node in 0..fleet.nodes.len() {
+        fleet.nodes[node].claim = None;
         (fleet.nodes[node].mute, fleet.nodes[node].deaf) = (false, false);
         if !fleet.nodes[node].up {
             fleet.restart(node);
@@ -98,7 +114,27 @@ fn nobody_gives_more_than_there_is_whatever_happens_and_all_converges_when_it_is
         let idle = members as u64 - 1;
         let active = Share::WHOLE.less(Share::ratio(idle, 200));
         assert_eq!(fleet.part(0, "jobs"), active, "seed {seed}");
+        assert_eq!(fleet.slots(), vec![None; members], "seed {seed}: nothing is reserved");
+        slots_converge(&mut fleet, seed);
     }
+}
+
+/// Half of the slots is reserved at the first member, and the others wait.
+fn slots_converge(fleet: &mut Fleet, seed: u64) {
+    let members = fleet.nodes.len();
+    let waits = SlotsClaim { weight: 1 << 10, waiting: true, ..SlotsClaim::default() };
+    fleet.nodes.iter_mut().for_each(|node| node.claim = Some(waits));
+    let (reserved, reserved_weight) = (Share::ratio(1, 2), 1 << 10);
+    fleet.nodes[0].claim = Some(SlotsClaim { reserved, reserved_weight, weight: 0, ..waits });
+    fleet.run(60, Fleet::check);
+    if members == 1 {
+        return assert_eq!(fleet.slots(), [None], "seed {seed}: there is nothing to divide");
+    }
+    let slots: Vec<Share> = fleet.slots().into_iter().map(|part| part.expect("divided")).collect();
+    assert!(slots[0] >= reserved, "seed {seed}: {slots:?}");
+    let others = slots[1..].iter().map(|part| part.times(members as u32 - 1));
+    let fair = [Share::ratio(45, 100), Share::ratio(1, 2)];
+    others.for_each(|sum| assert!(fair[0] <= sum && sum <= fair[1], "seed {seed}: {slots:?}"));
 }
 
 #[test]

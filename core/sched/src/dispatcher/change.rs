@@ -82,7 +82,7 @@ impl Dispatcher {
             return;
         }
         self.advance(now);
-        self.lanes.set_target(target, params);
+        self.lanes.set_target(target, params, self.now, &mut self.observation);
         self.weigh_again();
         self.finish_call();
     }

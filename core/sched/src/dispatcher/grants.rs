@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SharePool, TargetId,
-    Time,
+    Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SharePool,
+    SlotsClaim, TargetId, Time,
 };
 
 use rules::EntitlementId;
@@ -35,6 +35,10 @@ impl Dispatcher {
             (SharePool::Target(target), false) => {
                 grants.listed.iter().for_each(|(scope, _)| self.grant_class_of(target, scope));
             }
+        }
+        if let SharePool::Target(target) = pool {
+            let part = self.terms.part_of_slots(target);
+            self.lanes.set_slots_part(target, part, self.now, &mut self.observation);
         }
         self.finish_call();
     }
@@ -70,11 +74,15 @@ impl Dispatcher {
     }
 
     /// Takes the classes of a target that were served since the last call, or have requests, and
-    /// the rows that reserve for some of these. O(classes). Poll afterwards.
+    /// the rows that reserve for some of these. What they need of the slots can be read afterwards
+    /// ([`Dispatcher::slots_claim`]). O(classes). Poll afterwards.
     pub fn take_class_usage(&mut self, target: TargetId, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
         let span = self.lanes.begin_taking_usage(target, self.now);
         let (mut uses, mut rows) = (Vec::new(), BTreeMap::new());
+        // What is reserved for each class, by any branch.
+        let mut reserved: BTreeMap<ClassIndex, Share> = BTreeMap::new();
+        let mut active = Vec::new();
         for class in self.active_classes() {
             if self.lanes.target_of(class) != target {
                 continue;
@@ -83,6 +91,8 @@ impl Dispatcher {
                 let used = self.lanes.take_reservation_use(class);
                 let (queued, running, _) = self.lanes.own_load_of(class);
                 if used != ReservationUse::default() || queued > 0 || running > 0 {
+                    let sum = reserved.entry(self.lanes.owner_of(class)).or_default();
+                    *sum = sum.plus(self.lanes.reserved_time(class, used, span));
                     let (units, waiting) = rows.entry(row).or_insert((0, false));
                     (*units, *waiting) = (*units + used.units, *waiting || queued > 0);
                 }
@@ -91,10 +101,17 @@ impl Dispatcher {
             let was_served = self.observation.take_class_usage(class);
             let (queued, running, _) = self.lanes.load_of(class);
             if was_served || queued > 0 || running > 0 {
+                if self.lanes.has_reservation(class) {
+                    let used = self.lanes.take_reservation_use(class);
+                    let sum = reserved.entry(class).or_default();
+                    *sum = sum.plus(self.lanes.reserved_time(class, used, span));
+                }
+                active.push(class);
                 let usage = ScopeUsage { used: None, waiting: queued > 0 };
                 uses.push((self.registry.key(class).scope(), usage));
             }
         }
+        self.claim_slots(target, &active, &reserved, span);
         for (row, (units, waiting)) in rows {
             let rate = self.terms.reserved_rate_of(row);
             let used = rate.map(|rate| part_used(units, rate, span));
@@ -103,6 +120,41 @@ impl Dispatcher {
         self.finish_call();
         uses.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         uses
+    }
+
+    /// What this proxy needed of a target's slots when the usage of its classes was taken last; `None`:
+    /// no class had requests.
+    pub fn slots_claim(&self, target: TargetId) -> Option<SlotsClaim> {
+        self.lanes.slots_claim(target)
+    }
+
+    /// Whether this proxy has only a share of a target's slots.
+    pub fn are_slots_divided(&self, target: TargetId) -> bool {
+        !self.terms.part_of_slots(target).is_whole()
+    }
+
+    /// Claims slots for classes with requests, and what is reserved for some of them.
+    fn claim_slots(
+        &mut self,
+        target: TargetId,
+        active: &[ClassIndex],
+        reserved: &BTreeMap<ClassIndex, Share>,
+        span: Nanos,
+    ) {
+        let (mut sum, mut reserved_weight, mut weight) = (Share::ZERO, 0u64, 0u64);
+        for class in active {
+            let phi = self.lanes.phi(*class).get();
+            match reserved.get(class) {
+                Some(part) => {
+                    sum = sum.plus(*part);
+                    reserved_weight = reserved_weight.saturating_add(phi);
+                }
+                None => weight = weight.saturating_add(phi),
+            }
+        }
+        let claim = (!active.is_empty()).then_some((sum, reserved_weight, weight));
+        let seen = &mut self.observation;
+        self.lanes.set_slots_claim(target, claim, span, self.now, seen);
     }
 
     /// Takes what [`Dispatcher::count_unreported`] counted since the last call, by class of a target.

@@ -291,8 +291,8 @@ impl Dispatcher {
     }
 
     /// When to poll again even though nothing arrives or completes. That is now while there is
-    /// work or a change of rules is not everywhere yet, when a meter lets a head go, or when a
-    /// reservation falls due behind a head that does not fit. `None`: no such time.
+    /// work or a change of rules is not everywhere yet, when a meter or the share of the slots lets a
+    /// head go, or when a reservation falls due behind a head that does not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.change.is_some() || self.has_work() {
             return Some(self.now);
@@ -305,6 +305,7 @@ impl Dispatcher {
                 if self.lanes.has_free_slot(target, lane) {
                     least.bring_forward(self.meters.deadline(LanePlace { target, lane }));
                     least.bring_forward(self.lanes.reservation_deadline(target, lane, self.now));
+                    least.bring_forward(self.lanes.share_deadline(target, lane, self.now));
                 }
             }
         }
@@ -344,7 +345,8 @@ impl Dispatcher {
         self.terms.dependent_limits()
     }
 
-    /// The current D: the target's `slots_max`, or less to meet its latency.
+    /// The current D: the target's `slots_max`, or less to meet its latency; of that the part that
+    /// this proxy has.
     pub fn slots_max(&self, target: TargetId) -> u32 {
         self.lanes.slots_max(target)
     }

@@ -125,14 +125,21 @@ impl Lanes {
             return fits.then_some(Choice::Reservation { class });
         }
         let free = state.free_for_weights();
+        let lets = |size| {
+            let slots = state.slots_by_weight() + state.slots(size);
+            lane != DEVICE || target.division.lets(slots, now)
+        };
+        if !lets(size) {
+            return None;
+        }
         if state.slots(size) <= free {
             return Some(Choice::Weight { class: head });
         }
         if free == 0 || self.classes[head].lanes[lane].overtaken >= state.slots_max {
             return None;
         }
-        let (_, class) = state.ready.first_up_to(free.ilog2() as u8)?;
-        let may = self.may_overtake(target, class, head, lane);
+        let (size, class) = state.ready.first_up_to(free.ilog2() as u8)?;
+        let may = self.may_overtake(target, class, head, lane) && lets(size);
         may.then_some(Choice::Backfill { class, over: head })
     }
 
@@ -283,6 +290,9 @@ impl Lanes {
         standing.moved_for_remote = false;
         if lane == DEVICE {
             own.slots_in_use += slots;
+            let device_ns = target.params.costs.device_time(request.cost);
+            let by_weight = (!request.is_reserved()).then_some(state.slots_by_weight());
+            target.division.charge(request.cost, device_ns, by_weight, now);
             standing.delay.carry_over();
             let is_single = state.slots_in_use == slots;
             target.single_request = if is_single { index.into() } else { OptionalIndex::NONE };
@@ -305,6 +315,7 @@ impl Lanes {
         self.classes[class].queued -= 1;
         if place.lane == DEVICE {
             target.single_request = OptionalIndex::NONE;
+            target.division.charge(cost, target.params.costs.device_time(cost), Some(0), now);
         }
         self.charge_tags(index, 0, cost, now, seen);
         index

@@ -181,17 +181,26 @@ impl Costs {
     /// The device's time for a charge of the device lane, in ns: where bytes are charged, that of the
     /// largest measured read.
     pub(crate) fn device_time(&self, charge: u64) -> u64 {
-        let (bytes, time) = self.device.read.points[self.device.read.points.len() - 1];
+        let (bytes, time) = self.largest_read();
         match self.mode {
             CostMode::Calibrated => charge,
             CostMode::Bytes => slope(charge, time, bytes.max(1)),
         }
     }
 
+    /// The bytes of the largest measured read, and its time on the device in ns.
+    pub(crate) fn largest_read(&self) -> (u64, u64) {
+        self.device.read.points[self.device.read.points.len() - 1]
+    }
+
+    /// The device's time of the smallest read, in ns.
+    pub(crate) fn smallest_time(&self) -> u64 {
+        self.device.read.points[0].1
+    }
+
     /// How much longer a request takes from the device alone than the smallest read, in ns.
     pub(crate) fn beyond_smallest(&self, kind: OpKind, amount: Amount) -> u64 {
-        let smallest = self.device.read.points[0].1;
-        self.time(Lane::Device, kind, amount).get().saturating_sub(smallest)
+        self.time(Lane::Device, kind, amount).get().saturating_sub(self.smallest_time())
     }
 
     fn time(&self, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {

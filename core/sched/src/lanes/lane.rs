@@ -82,12 +82,18 @@ impl LaneState {
     /// slots that are not reserved runs when no other such request does; otherwise it could never
     /// run.
     pub(super) fn free_for_weights(&self) -> u32 {
-        let by_share = self.slots_in_use.saturating_sub(self.reservation_slots_in_use);
+        let by_share = self.slots_by_weight();
         if by_share == 0 {
             return self.free();
         }
         let kept = self.reserved_slots.min(self.slots_max.saturating_sub(1));
         self.free().min((self.slots_max - kept).saturating_sub(by_share))
+    }
+
+    /// Slots in use by requests that went by weight.
+    #[inline]
+    pub(super) fn slots_by_weight(&self) -> u32 {
+        self.slots_in_use.saturating_sub(self.reservation_slots_in_use)
     }
 
     /// Sets the cost of the smallest request. On a slow device with many slots the requests in

@@ -14,6 +14,7 @@ mod choose;
 mod class;
 mod classes;
 mod cost;
+mod division;
 mod heads;
 mod invariants;
 mod lane;
@@ -49,6 +50,7 @@ pub(crate) use reservation::{ReservationTerms, ReservationUse};
 pub use slots::slots_needed;
 
 use class::{ClassQueue, DormantLanes, LaneClass, NO_SIZE, Requests};
+use division::SlotDivision;
 use lane::LaneState;
 use recalibrate::Observed;
 use request::RETURNED;
@@ -116,8 +118,7 @@ struct TargetLanes {
     single_request: OptionalIndex<RequestIndex>,
     slot_controller: Option<SlotController>,
     observed: Observed,
-    /// When the usage of its classes was taken last.
-    usage_taken: Time,
+    division: SlotDivision,
     params: TargetParams,
 }
 
@@ -131,7 +132,7 @@ impl TargetLanes {
             single_request: OptionalIndex::NONE,
             slot_controller: SlotController::of(&params),
             observed: Observed::default(),
-            usage_taken: Time::ZERO,
+            division: SlotDivision::new(),
             params,
         };
         new.set_unit();
@@ -342,19 +343,19 @@ impl Lanes {
     // ---- rules and the target change ----
 
     /// Replaces slots and costs; [`Lanes::weigh_again`] is to follow.
-    pub(crate) fn set_target(&mut self, target: TargetId, params: TargetParams) {
+    pub(crate) fn set_target(
+        &mut self,
+        target: TargetId,
+        params: TargetParams,
+        now: Time,
+        seen: &mut Observation,
+    ) {
         let known = &mut self.targets[target];
         known.states[0].slots_max = params.threads.max(1);
-        known.states[DEVICE].slots_max = params.slots_max.max(1);
         known.slot_controller = SlotController::of(&params);
         known.observed = Observed::default();
         known.params = params;
-    }
-
-    /// The time since the usage of a target's classes was taken last; now it is.
-    pub(crate) fn begin_taking_usage(&mut self, target: TargetId, now: Time) -> Nanos {
-        let taken = &mut self.targets[target].usage_taken;
-        now.since(std::mem::replace(taken, now))
+        self.apply_division(target, now, seen);
     }
 
     /// Sets the number of device slots of each target that are reserved for reservations.
@@ -482,7 +483,7 @@ impl Lanes {
         &self.targets[target].params
     }
 
-    /// D: the target's `slots_max`, or less to meet its latency.
+    /// D: the target's `slots_max`, or less to meet its latency; of that the part that this proxy has.
     pub(crate) fn slots_max(&self, target: TargetId) -> u32 {
         self.targets[target].states[DEVICE].slots_max
     }

@@ -21,6 +21,7 @@
 use model::{Amount, Nanos, Rate, Share, TargetId, Time};
 
 use super::class::NO_SIZE;
+use super::cost::Costs;
 use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest};
 use super::{Lanes, TargetLanes};
@@ -38,6 +39,8 @@ pub(super) struct Reservation {
     account: Option<Pacer>,
     account_part: Share,
     used: ReservationUse,
+    /// The last use that was taken with units in it: what they cost.
+    typical: ReservationUse,
 }
 
 /// What went by a reservation since it was taken last.
@@ -71,8 +74,13 @@ impl Reservation {
     /// A reservation with nothing owed.
     pub(super) fn new(terms: ReservationTerms) -> Reservation {
         let rate = Pacer::new(terms.rate, terms.part);
-        let used = ReservationUse::default();
-        Reservation { rate, account: terms.account(), account_part: terms.account, used }
+        Reservation {
+            rate,
+            account: terms.account(),
+            account_part: terms.account,
+            used: ReservationUse::default(),
+            typical: ReservationUse::default(),
+        }
     }
 
     /// Changes the terms to a rate of the same unit: what is owed stays owed and what is saved
@@ -100,7 +108,23 @@ impl Reservation {
 
     /// Takes what went by it since the last call.
     pub(super) fn take_use(&mut self) -> ReservationUse {
+        if self.used.units > 0 {
+            self.typical = self.used;
+        }
         std::mem::take(&mut self.used)
+    }
+
+    /// The part of the device's time that the rate needs. Before anything went by it, units cost what
+    /// those of the largest measured read do, and operations what the smallest one does.
+    pub(super) fn device_part(&self, costs: &Costs) -> Share {
+        let rate = self.rate.part().of(self.rate.rate().per_sec());
+        let (units, device_ns) = match (self.typical.units, self.rate().is_bytes()) {
+            (0, true) => costs.largest_read(),
+            (0, false) => (1, costs.smallest_time()),
+            (units, _) => (units, self.typical.device_ns),
+        };
+        let needed = u128::from(rate) * u128::from(device_ns) / u128::from(units.max(1));
+        Share::ratio(u64::try_from(needed).unwrap_or(u64::MAX), 1_000_000_000)
     }
 
     /// Whether a request counts towards the rate.
@@ -177,6 +201,11 @@ impl Lanes {
         let (due, class) = state.first_reserved()?;
         let fits = self.slots_of_reservation(class, lane) <= state.free();
         (due > clock.at(now) && fits).then_some(clock.when(due))
+    }
+
+    /// When the share of a target's slots lets a head go by weight that waits for that.
+    pub(crate) fn share_deadline(&self, target: TargetId, lane: usize, now: Time) -> Option<Time> {
+        self.targets[target].metered_until(now).filter(|_| lane == DEVICE)
     }
 
     /// The shortfall of a target's reservations in the last second, in parts per million.
@@ -314,12 +343,6 @@ impl Lanes {
         let clock = target.reservation_clock.at(now);
         reservation.charge(ReservationCharge { amount, as_bytes }, clock);
         self.refresh_reserve(class, 1 - lane, now);
-    }
-
-    /// Takes what went by the reservation of a class or a branch since the last call.
-    pub(crate) fn take_reservation_use(&mut self, class: ClassIndex) -> ReservationUse {
-        let reservation = self.classes[class].reservation.as_mut();
-        reservation.map_or(ReservationUse::default(), Reservation::take_use)
     }
 
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.

@@ -94,7 +94,8 @@ impl SlotController {
         (u128::from(self.depth) * u128::from(error) / u128::from(self.target_ns)) as u64
     }
 
-    fn slots(&self) -> u32 {
+    /// D now.
+    pub(super) fn slots(&self) -> u32 {
         (self.depth / MILLI) as u32
     }
 }
@@ -117,12 +118,12 @@ impl Lanes {
         if alone {
             lanes.single_request = OptionalIndex::NONE;
         }
-        let mut changed_slots = None;
+        let mut are_slots_changed = false;
         if let Some(control) = &mut lanes.slot_controller {
             let beyond = lanes.params.costs.beyond_smallest(kind, served);
             let waits = lanes.states[DEVICE].ready.first().is_some();
             control.completed(service.get(), beyond, waits);
-            changed_slots = control.update(now);
+            are_slots_changed = control.update(now).is_some();
         }
         let mut are_costs_changed = false;
         if alone && lanes.params.recalibrate {
@@ -132,14 +133,20 @@ impl Lanes {
                 lanes.params.costs.device = device;
             }
         }
-        if let Some(slots) = changed_slots {
-            self.set_slots(target, slots, now, seen);
+        if are_slots_changed {
+            self.apply_division(target, now, seen);
         }
         are_costs_changed
     }
 
-    /// Changes D; classes with a cap on slots may fit now, or no longer.
-    fn set_slots(&mut self, target: TargetId, slots: u32, now: Time, seen: &mut Observation) {
+    /// Changes the slots here; classes with a cap on slots may fit now, or no longer.
+    pub(super) fn set_slots(
+        &mut self,
+        target: TargetId,
+        slots: u32,
+        now: Time,
+        seen: &mut Observation,
+    ) {
         self.targets[target].states[DEVICE].slots_max = slots;
         for class in self.capped_classes(target) {
             self.refresh(class, DEVICE, now, seen);

@@ -5,7 +5,8 @@
 //!   grants of limits ────► meters: rate · share                      what is owed and saved stays,
 //!   grants of a target ─┬► class: φ · share · proxies, reservation · share     in units
 //!                       ├► branch: reservation of its row · share of the row
-//!                       └► dormant class: reservation · share
+//!                       ├► dormant class: reservation · share
+//!                       └► slots of the device lane: D · share, if they are divided
 //! ```
 //!
 //! Without a controller every share is the whole and there is one proxy. Each rule is then granted
@@ -52,6 +53,12 @@ impl GrantTable {
 
     pub(super) fn part_of_class(&self, key: &ClassKey) -> Share {
         self.targets[key.target.index()].part_of(|| key.scope())
+    }
+
+    /// The share of a target's slots: all, where they are not divided.
+    pub(super) fn part_of_slots(&self, target: TargetId) -> Share {
+        let listed = &self.targets[target.index()].listed;
+        listed.get(&Scope::slots()).copied().unwrap_or(Share::WHOLE)
     }
 
     /// The share of what a row reserves at a target.

@@ -272,6 +272,11 @@ impl Terms {
         }
     }
 
+    /// The share of a target's slots.
+    pub(crate) fn part_of_slots(&self, target: TargetId) -> Share {
+        self.grants.part_of_slots(target)
+    }
+
     /// The rate of a row that reserves, while it applies.
     pub(crate) fn reserved_rate_of(&self, row: EntitlementId) -> Option<Rate> {
         self.entitlements.row(row)?.reservation()
@@ -374,6 +379,7 @@ impl Terms {
                 let row = id.and_then(|id| Some((id, self.entitlements.row(id)?.limit()?)));
                 row.map(|(id, limit)| MeterKey::of_row(id, limit.rate)).into_iter().collect()
             }
+            SectionKind::Slots => Vec::new(),
         }
     }
 

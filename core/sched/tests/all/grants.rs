@@ -5,7 +5,8 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grants, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage, Share,
+    Amount, Grants, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage,
+    Share, SharePool, SlotsClaim,
 };
 use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Rule,
@@ -293,6 +294,74 @@ fn what_plain_clients_were_served_is_told_once_by_class() {
     (0..3).for_each(|_| ask(&mut sched));
     assert_eq!(sched.take_unreported(T), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
     assert_eq!(sched.take_unreported(T), []);
+}
+
+fn reserved(job: &str, rate: u64, weight: u32) -> Rule {
+    Rule { reservation: Some(ops(rate)), ..rule(job, weight) }
+}
+
+/// A share of the slots; each class has all of its weight and reservation.
+fn of_slots(part: Option<Share>) -> Grants {
+    Grants { proxies: 1, unlisted: Share::WHOLE, listed: vec![(Scope::slots(), part)] }
+}
+
+/// Grants the target a share of its slots, and takes what its classes claim of them.
+fn divide(w: &mut World, part: Option<Share>) -> Option<SlotsClaim> {
+    w.sched.set_grants(SharePool::Target(T), &of_slots(part), w.now);
+    w.sched.take_class_usage(T, w.now);
+    w.sched.slots_claim(T)
+}
+
+#[test]
+fn a_claim_says_what_reservations_need_of_the_device_and_the_weights_beside_them() {
+    let mut w = world(vec![reserved("a", 20, 3), rule("b", 2), rule("c", 1)]);
+    assert_eq!(divide(&mut w, None), None, "there are no requests");
+    w.client("a", OpKind::Read, 2, 20);
+    w.client("b", OpKind::Read, 1, 20);
+    w.run(ms(11_000));
+    divide(&mut w, None);
+    w.run(ms(12_000));
+    // 20 requests a second, each of two units of a hundredth of a second.
+    let claim = divide(&mut w, None).unwrap();
+    assert_eq!((claim.reserved_weight, claim.weight), (3 << 10, 2 << 10));
+    assert!(claim.waiting && claim.used >= percent(90), "{claim:?}");
+    assert!(percent(39) <= claim.reserved && claim.reserved <= percent(41), "{claim:?}");
+}
+
+#[test]
+fn a_share_of_the_slots_is_theirs_who_go_by_weight_and_one_more_for_reservations() {
+    let mut w = world(vec![rule("a", 1)]);
+    w.client("a", OpKind::Read, 1, 20);
+    divide(&mut w, Some(percent(42)));
+    assert_eq!(w.sched.slots_max(T), 5, "4.2 rounded up");
+    assert_near(&w.served(ms(20_000)), &[420], 6);
+    divide(&mut w, None);
+    assert_eq!(w.sched.slots_max(T), 10);
+    assert_near(&w.served(ms(30_000)), &[1_000], 12);
+    let mut w = world(vec![reserved("a", 40, 1), rule("b", 1)]);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
+    w.run(ms(10_010));
+    divide(&mut w, Some(percent(60)));
+    assert_eq!(w.sched.slots_max(T), 7);
+    // 40 a second are reserved; a fifth is for both.
+    assert_near(&w.served(ms(20_000)), &[400, 200], 12);
+}
+
+#[test]
+fn less_than_a_slot_is_a_part_of_the_devices_time() {
+    let mut w = world(vec![rule("a", 1)]);
+    w.client("a", OpKind::Read, 1, 20);
+    divide(&mut w, Some(percent(2)));
+    assert_eq!(w.sched.slots_max(T), 1);
+    w.run(ms(11_000));
+    assert_near(&w.served(ms(31_000)), &[40], 1);
+    // A request of four slots beside a share of two: one at a time, and no more than the share.
+    let mut w = world(vec![rule("a", 1)]);
+    w.client("a", OpKind::Read, 4, 20);
+    divide(&mut w, Some(percent(20)));
+    w.run(ms(11_000));
+    assert_near(&w.served(ms(31_000)), &[100], 4);
 }
 
 #[test]

@@ -20,7 +20,7 @@ mod scopes;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use model::{AccountSubject, Nanos, RuleActivity, Scope, ScopeUsage, Service, Share};
+use model::{AccountSubject, Nanos, RuleActivity, Scope, ScopeUsage, Service, Share, SlotsClaim};
 use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 use rustc_hash::FxHashMap;
 use serde::de::DeserializeOwned;
@@ -35,7 +35,7 @@ use scopes::ScopesForm;
 /// The content type of a report.
 pub const REPORT_TYPE: &str = "application/vnd.sluice.report-7+postcard";
 /// The content type of a reply.
-pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-7+postcard";
+pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-8+postcard";
 
 /// Decodes reports. It keeps the scopes and subjects of recent ones by their bytes: a thousand
 /// proxies name the same ones each second. Only these names are locked, and not while a message is
@@ -95,6 +95,7 @@ struct ShareReportForm<'a> {
     holdings: Option<HoldingsForm<'a>>,
     #[serde(borrow)]
     uses: Option<Vec<UseForm<'a>>>,
+    slots: Option<SlotsForm>,
     /// Classes with a generation and the cost in it.
     #[serde(borrow)]
     served: Vec<(Apart<'a>, (u64, u64))>,
@@ -108,6 +109,10 @@ type ParentForm<'a> = (&'a str, u64, u64, Option<u64>);
 
 /// A scope, its usage, and whether requests wait.
 type UseForm<'a> = (Apart<'a>, Option<u32>, bool);
+
+/// What is reserved, the weights of classes with a reservation and of others, what was used, and
+/// whether requests wait.
+type SlotsForm = (u32, u64, u64, u32, bool);
 
 #[derive(Serialize, Deserialize)]
 struct HoldingsForm<'a> {
@@ -263,6 +268,7 @@ impl KnownNames {
             lease_expired: form.lease_expired,
             holdings,
             uses,
+            slots: form.slots.map(slots_claim).transpose()?,
             served,
             parents: parents(&form.parents)?,
             scopes: None,
@@ -418,10 +424,20 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
         lease_expired: report.lease_expired,
         holdings,
         uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
+        slots: report.slots.map(|of| {
+            let SlotsClaim { reserved, reserved_weight, weight, used, waiting } = of;
+            (reserved.billionths(), reserved_weight, weight, used.billionths(), waiting)
+        }),
         served: report.served.iter().map(served).collect(),
         parents: parent_forms(&report.parents),
         has_scopes: report.scopes.is_some(),
     }
+}
+
+fn slots_claim(form: SlotsForm) -> Result<SlotsClaim, WrongMessage> {
+    let (reserved, reserved_weight, weight, used, waiting) = form;
+    let (reserved, used) = (part(reserved)?, part(used)?);
+    Ok(SlotsClaim { reserved, reserved_weight, weight, used, waiting })
 }
 
 fn parent_forms(parents: &[(Arc<str>, RuleActivity)]) -> Vec<ParentForm<'_>> {
@@ -599,6 +615,13 @@ mod tests {
                 (scope(), ScopeUsage { used: Some(third), waiting: true }),
                 (Scope::meter("m", &[]), ScopeUsage { used: None, waiting: false }),
             ]),
+            slots: Some(SlotsClaim {
+                reserved: third,
+                reserved_weight: 1 << 40,
+                weight: u64::MAX,
+                used: Share::WHOLE,
+                waiting: true,
+            }),
             served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
             parents: vec![("a".into(), RuleActivity { idle: None, ..RuleActivity::NONE })],
             scopes: Some(Arc::new(ProxyScopes::named([ScopeName::Target("fs".into())]))),
@@ -844,8 +867,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-7+postcard", "application/vnd.sluice.reply-7+postcard",)
+            ("application/vnd.sluice.report-7+postcard", "application/vnd.sluice.reply-8+postcard",)
         );
-        assert_eq!(sums, (14_060_600_711_602_273_287, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (4_824_263_844_673_689_247, 15_175_160_224_154_071_925));
     }
 }

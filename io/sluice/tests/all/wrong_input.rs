@@ -166,6 +166,7 @@ fn report(targets: &[&str], scopes: &[Scope]) -> String {
             lease_expired: false,
             holdings: None,
             uses: Some(uses.clone()),
+            slots: None,
             served: vec![],
             parents: vec![],
             scopes: None,

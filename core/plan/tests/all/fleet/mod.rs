@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Rate, Scope, ScopeUsage, Share, Time};
+use model::{Nanos, Rate, Scope, ScopeUsage, Share, SlotsClaim, Time};
 use rules::{Entitlement, EntitlementId, Grantable, RuleSet};
 use sluice_plan::{
     AllocatorSettings, Assignment, ControllerSession, ProxyScopes, ProxySnapshot, SessionSettings,
@@ -70,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) scopes: Arc<ProxyScopes>,
     /// What its dispatcher has of rows, with spans from the origin of its clock.
     pub(crate) rows: BTreeMap<EntitlementId, Entitlement>,
+    /// What it needs of the target's slots.
+    pub(crate) claim: Option<SlotsClaim>,
     /// The most of it that was asked for since its last report.
     asked: BTreeMap<Scope, bool>,
 }
@@ -146,6 +148,7 @@ impl Fleet {
             demand: BTreeMap::new(),
             scopes: Arc::default(),
             rows: BTreeMap::new(),
+            claim: None,
             asked: BTreeMap::new(),
         });
     }
@@ -289,6 +292,9 @@ impl Fleet {
             (scope, ScopeUsage { used, waiting })
         };
         let uses = asked.map(|asked| asked.into_iter().map(used).collect());
+        if with_uses {
+            own.standing.set_slots_claim(own.claim);
+        }
         if let Some(report) = own.standing.report(uses, now) {
             self.send(node, Message::Report(report));
         }
@@ -369,8 +375,17 @@ impl Fleet {
         up.map(|node| u64::from(node.standing.part_of(&scope(name)).billionths())).sum()
     }
 
+    /// The share of the slots that each member gives that has one.
+    pub(crate) fn slots(&self) -> Vec<Option<Share>> {
+        let part = |node: &Node| node.standing.slots_part().filter(|_| node.up);
+        self.nodes.iter().map(part).collect()
+    }
+
     /// Panics if members may give more than the whole of anything.
     pub(crate) fn check(&self) {
+        let slots = self.slots();
+        let sum: u64 = slots.iter().flatten().map(|part| u64::from(part.billionths())).sum();
+        assert!(sum <= 1_000_000_000, "slots at {}: {slots:?} is more than all", self.at);
         for name in ["jobs", "more", "never used"] {
             let sum = self.sum(name);
             let parts: Vec<String> =

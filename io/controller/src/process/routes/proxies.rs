@@ -76,7 +76,7 @@ pub(super) async fn forget(
     ),
     responses(
         (status = 200, description = "postcard of the reply", body = Vec<u8>,
-         content_type = "application/vnd.sluice.reply-7+postcard"),
+         content_type = "application/vnd.sluice.reply-8+postcard"),
     ),
     extensions(("x-error-codes" = json!(["duplicate_name", "epoch_superseded"]))),
 )]
