@@ -88,6 +88,7 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
     let slots = (u64::from(parallelism) * prng.between(1, 3)) as u32;
     TargetSpec {
         name: format!("t{number}"),
+        one_device: false,
         count: prng.between(1, 3) as u32,
         slots,
         threads: prng.between(1, 16) as u32,

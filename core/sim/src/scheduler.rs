@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleActivity, Scope, ScopeUsage,
-    Service, SharePool, TargetId, Time,
+    Service, SharePool, SlotsClaim, TargetId, Time,
 };
 use plan::ScopeName;
 use rules::{Entitlement, EntitlementId, RuleSet};
@@ -210,6 +210,14 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn take_usage(&mut self, _pool: SharePool, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
+    /// What is needed of the target's slots, as of the last usage of the target.
+    fn slots_claim(&self) -> Option<SlotsClaim> {
+        None
+    }
+    /// Whether a controller divides the target's slots.
+    fn are_slots_divided(&self) -> bool {
+        false
+    }
     /// The service of each account, for a controller, and that of accounts that were closed.
     fn accounts(&mut self, _now: Time) -> SimAccounts {
         SimAccounts::default()
@@ -327,6 +335,14 @@ impl Scheduler for Dispatcher {
             SharePool::Limits => self.take_limit_usage(now),
             SharePool::Target(target) => self.take_class_usage(target, now),
         }
+    }
+
+    fn slots_claim(&self) -> Option<SlotsClaim> {
+        Dispatcher::slots_claim(self, TargetId::FIRST)
+    }
+
+    fn are_slots_divided(&self) -> bool {
+        Dispatcher::are_slots_divided(self, TargetId::FIRST)
     }
 
     fn accounts(&mut self, now: Time) -> SimAccounts {

@@ -32,6 +32,8 @@ pub(crate) struct TargetSpec {
     pub(crate) name: String,
     /// The number of proxies.
     pub(crate) count: u32,
+    /// Whether they are all in front of one device; otherwise each has its own.
+    pub(crate) one_device: bool,
     /// D: the most slots that the scheduler may have in use.
     pub(crate) slots: u32,
     /// Slots of the cached lane.
@@ -392,6 +394,7 @@ mod tests {
         let spec = TargetSpec {
             name: "t".into(),
             count: 1,
+            one_device: false,
             slots: 10,
             threads: 10,
             parallelism,

@@ -77,6 +77,8 @@ struct ProxyChecks {
     windows: Windows,
     fairness: Fairness,
     quiets: u64,
+    /// Whether a controller divides the slots of its target.
+    divided: bool,
 }
 
 /// How many polls there are between two full checks.
@@ -188,6 +190,7 @@ impl InvariantChecks {
             return None;
         }
         let watch = &mut self.proxies[proxy as usize];
+        watch.divided = sched.are_slots_divided();
         watch.quiets += 1;
         if watch.quiets.is_power_of_two() || watch.quiets.is_multiple_of(CHECK_EVERY) {
             sched.check();
@@ -252,6 +255,7 @@ impl InvariantChecks {
 
 impl ProxyChecks {
     fn new(spec: Arc<TargetSpec>, divides: bool) -> ProxyChecks {
+        let alone = spec.count == 1;
         let target = spec.scheduled();
         ProxyChecks {
             fairness: Fairness::new(!spec.is_settled()),
@@ -267,8 +271,9 @@ impl ProxyChecks {
             arrived: 0,
             before_spread: 0,
             before_rows: 0,
-            windows: Windows::of_proxy(divides),
+            windows: Windows::of_proxy(divides, alone),
             quiets: 0,
+            divided: false,
         }
     }
 
@@ -378,7 +383,7 @@ impl ProxyChecks {
     fn free_lanes(&self, known: &RuleView) -> [bool; 2] {
         let mut free = [false; 2];
         free[Lane::Cached as usize] = self.threads_in_use < self.target.threads;
-        let settled = !known.reserves_slots && self.spec.is_settled();
+        let settled = !known.reserves_slots && !self.divided && self.spec.is_settled();
         free[Lane::Device as usize] = settled && self.all_fit();
         free
     }
@@ -391,7 +396,7 @@ impl ProxyChecks {
     /// Checks that no slots are free while a request waits that nothing else delays.
     fn check_free_slots(&self, known: &RuleView) -> Option<String> {
         let plain = self.waiting.plain();
-        if plain == 0 || known.reserves_slots || !self.spec.is_settled() {
+        if plain == 0 || known.reserves_slots || self.divided || !self.spec.is_settled() {
             return None;
         }
         let free = self.target.slots_max.saturating_sub(self.slots_in_use);

@@ -50,6 +50,8 @@ pub(super) struct Windows {
     others: u64,
     /// Whether the rates here are shares of limits.
     divided: bool,
+    /// Whether the target has no other proxy, so that all of a row is here.
+    alone: bool,
     /// Before this time the clock of the proxy stands still.
     stands_until: Time,
     /// Whether meters may begin with a debt of earlier rules.
@@ -181,16 +183,17 @@ impl Windows {
         Windows { others: proxies.saturating_sub(1), divided: true, ..Windows::default() }
     }
 
-    /// Creates the windows of one proxy; whether its limits are shares of those of the rules.
-    pub(super) fn of_proxy(divided: bool) -> Windows {
-        Windows { divided, ..Windows::default() }
+    /// Creates the windows of one proxy; whether its limits are shares of those of the rules, and
+    /// whether it has its target alone.
+    pub(super) fn of_proxy(divided: bool, alone: bool) -> Windows {
+        Windows { divided, alone, ..Windows::default() }
     }
 
     /// Begins again, with meters that may have a debt of earlier rules.
     pub(super) fn restart(&mut self, inherits_debt: bool) {
-        let Windows { last, others, divided, stands_until, .. } = *self;
-        *self =
-            Windows { last, others, divided, stands_until, inherits_debt, ..Windows::default() };
+        let Windows { last, others, divided, alone, stands_until, .. } = *self;
+        let new = Windows { last, others, divided, alone, stands_until, ..Windows::default() };
+        *self = Windows { inherits_debt, ..new };
     }
 
     /// Begins to measure again after the clock jumped: until a time it stands still.
@@ -242,7 +245,7 @@ impl Windows {
         }
         let Some((rate, _)) = reserved(belongs, r) else { return };
         own.rate = Some(rate);
-        own.is_divided = self.divided && belongs.class == belongs.owner;
+        own.is_divided = self.divided && (belongs.class == belongs.owner || !self.alone);
         if joins && own.waiting == 0 {
             own.restart(now.max(self.stands_until));
         }

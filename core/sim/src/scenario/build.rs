@@ -153,6 +153,7 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, WrongValue> {
     Ok(TargetSpec {
         name: raw.name.into_inner(),
         count: raw.count.clamp(1, MANY) as u32,
+        one_device: raw.one_device,
         slots,
         threads: optional(&raw.threads, 1, u32::MAX.into(), slots)?,
         parallelism: number(&raw.parallelism, 1, MANY)?,
@@ -363,6 +364,12 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, Wro
     let first: u32 = targets[..target].iter().map(|target| target.count).sum();
     let last = u64::from(targets[target].count) - 1;
     let proxy = raw.number.as_ref().map(|one| number(one, 0, last)).transpose()?;
+    let concerned = if proxy.is_some() { &targets[target..=target] } else { targets };
+    let one_device = concerned.iter().any(|target| target.one_device && target.count > 1);
+    if *raw.what.get_ref() == RawTrouble::Crash && one_device {
+        let problem = "a proxy cannot crash where one_device is true: others are at its device";
+        return Err(WrongValue::new(raw.what.span(), problem.into()));
+    }
     let percent = |low, high| match &raw.percent {
         Some(percent) => number(percent, low, high).map(u64::from),
         None => Err(WrongValue::new(raw.what.span(), "this fault needs percent".into())),

@@ -111,6 +111,7 @@ impl Scenario {
         let target = TargetSpec {
             name: target.name,
             count: 1,
+            one_device: false,
             slots: target.slots,
             threads: target.threads,
             parallelism: target.parallelism,

@@ -57,6 +57,8 @@ pub(super) struct RawTarget {
     pub(super) name: Spanned<String>,
     #[serde(default = "one")]
     pub(super) count: u64,
+    #[serde(default)]
+    pub(super) one_device: bool,
     pub(super) slots: Spanned<u64>,
     /// As many as there are slots, so that the cached lane is not the narrower one.
     pub(super) threads: Option<Spanned<u64>>,

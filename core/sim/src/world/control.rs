@@ -19,7 +19,7 @@ use plan::{
     ShareReport,
 };
 
-use model::{Nanos, Share, SharePool, TargetId, Time};
+use model::{Nanos, SectionKind, Share, SharePool, TargetId, Time};
 
 use super::World;
 use super::accounting::{SimAccounting, SimReporter, SimUsageReport};
@@ -152,6 +152,9 @@ impl World {
             if pool == SimPool::Limits {
                 session.set_parents(own.sched.parent_activity(clock));
             }
+            if pool == SimPool::Target {
+                session.set_slots_claim(own.sched.slots_claim());
+            }
             session.set_scopes(scopes);
             let report = session.report(Some(uses), clock);
             reports.extend(report.map(|report| ControlMsg::Report(pool, Box::new(report))));
@@ -278,7 +281,12 @@ impl World {
                 self.control_of(*of as u32, pool) == at && self.proxies[*of].up
             };
             let members = self.proxy_controls.iter().enumerate().filter(is_divided);
-            let part = |member: &SimProxyControl| member.sessions[pool as usize].part_of(scope);
+            let part = |member: &SimProxyControl| match scope.section {
+                SectionKind::Slots => {
+                    member.sessions[pool as usize].slots_part().unwrap_or_default()
+                }
+                _ => member.sessions[pool as usize].part_of(scope),
+            };
             let sum: u64 = members.map(|(_, member)| u64::from(part(member).billionths())).sum();
             if sum > u64::from(Share::WHOLE.billionths()) {
                 return self.violate(format!("the shares of {scope} add up to {sum} ppb"));

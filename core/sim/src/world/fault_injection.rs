@@ -50,7 +50,7 @@ impl World {
                     }
                 }
                 FaultKind::Slow { thousandths } => {
-                    self.proxies[proxy].device.set_slowness(thousandths);
+                    self.device_of(proxy).0.set_slowness(thousandths);
                 }
                 FaultKind::Clock { ahead, by } => {
                     let by = i64::try_from(by.get()).unwrap_or(i64::MAX);
@@ -94,7 +94,7 @@ impl World {
                         self.restore_rows(proxy as u32);
                     }
                 }
-                FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
+                FaultKind::Slow { .. } => self.device_of(proxy).0.set_slowness(1000),
                 _ => {}
             }
         }
@@ -107,8 +107,8 @@ impl World {
         own.crashes += 1;
         own.sched = self.policy.scheduler(own.spec.scheduled(), self.rules.clone());
         own.subjects.clear();
-        own.device.crash();
         own.armed = model::Time::MAX;
+        self.device_of(proxy).0.crash();
         for request in 0..self.requests.len() as u32 {
             let r = &mut self.requests[request as usize];
             if r.proxy as usize != proxy {

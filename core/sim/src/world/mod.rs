@@ -283,8 +283,9 @@ impl World {
             SimEvent::Reply { .. } | SimEvent::Resend { .. } => {}
             SimEvent::Tick { proxy, epoch } => self.tick(proxy, epoch),
             SimEvent::Flushed { proxy, life } => {
-                let device = &mut self.proxies[proxy as usize].device;
-                device.flushed(life, self.now, &mut self.events);
+                let now = self.now;
+                let (device, events) = self.device_of(proxy as usize);
+                device.flushed(life, now, events);
             }
             SimEvent::Poll { proxy } => {
                 self.proxies[proxy as usize].armed = Time::MAX;

@@ -16,7 +16,7 @@ use plan::{ProxyScopes, ScopeName};
 
 use super::{AdvertisedService, SimOwner, World, WorldState};
 use crate::checks::ProxyEpoch;
-use crate::events::SimEvent;
+use crate::events::{SimEvent, SimEvents};
 use crate::network::{Nic, NicDirection};
 use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
 use crate::targets::{FLUSH, ServiceId, SimDevice, TargetSpec};
@@ -25,7 +25,9 @@ use crate::targets::{FLUSH, ServiceId, SimDevice, TargetSpec};
 #[derive(Debug)]
 pub(super) struct SimProxy {
     pub(super) sched: Box<dyn Scheduler>,
-    pub(super) device: SimDevice,
+    /// Where several proxies are in front of one device, it is the first one's.
+    device: SimDevice,
+    backend: usize,
     pub(super) spec: Arc<TargetSpec>,
     /// Its target's index in the scenario.
     pub(super) target: usize,
@@ -69,11 +71,14 @@ impl World {
         for (target, spec) in scenario.targets.iter().enumerate() {
             self.first_proxy.push(self.proxies.len() as u32);
             let spec = Arc::new(spec.clone());
+            let first = self.proxies.len();
             for _ in 0..spec.count {
                 let number = self.proxies.len() as u32;
+                let backend = if spec.one_device { first } else { number as usize };
                 self.proxies.push(SimProxy {
                     sched: self.policy.scheduler(spec.scheduled(), self.rules.clone()),
                     device: SimDevice::new(spec.clone(), number, self.seed),
+                    backend,
                     nic: Nic::new(spec.nic),
                     spec: spec.clone(),
                     target,
@@ -87,6 +92,12 @@ impl World {
                 });
             }
         }
+    }
+
+    /// The device behind a proxy, and the events that it makes.
+    pub(super) fn device_of(&mut self, proxy: usize) -> (&mut SimDevice, &mut SimEvents) {
+        let backend = self.proxies[proxy].backend;
+        (&mut self.proxies[backend].device, &mut self.events)
     }
 
     /// The identification of a request at a proxy.
@@ -197,16 +208,16 @@ impl World {
             self.usage_checks.dispatched(&self.rules, owner, r.kind, r.amount, self.now);
         }
         debug_assert_eq!(chosen.lane, r.lane);
-        let own = &mut self.proxies[proxy as usize];
+        let now = self.now;
         let ticket = ServiceId { request, stamp: r.stamp };
         if r.lane == Lane::Cached {
-            if r.recorded || own.device.hits() {
-                let (kind, amount) = (r.kind, r.amount);
-                return own.device.serve_cached(ticket, kind, amount, self.now, &mut self.events);
+            let (device, events) = self.device_of(proxy as usize);
+            if r.recorded || device.hits() {
+                return device.serve_cached(ticket, r.kind, r.amount, now, events);
             }
             let r = &mut self.requests[request as usize];
             r.lane = Lane::Device;
-            if own.sched.miss(chosen.id, clock) {
+            if self.proxies[proxy as usize].sched.miss(chosen.id, clock) {
                 (r.state, r.returned) = (WorldState::Queued, true);
                 if let Some(checks) = &mut self.checks {
                     let owner = &self.identities[identity as usize];
@@ -215,8 +226,8 @@ impl World {
                 return;
             }
         }
-        let occupies =
-            own.device.serve(ticket, r.kind, r.amount, client, self.now, &mut self.events);
+        let (device, events) = self.device_of(proxy as usize);
+        let occupies = device.serve(ticket, r.kind, r.amount, client, now, events);
         self.requests[request as usize].occupies = occupies;
     }
 
@@ -244,10 +255,12 @@ impl World {
         if r.state != WorldState::Running {
             return self.violate(format!("request {} was served twice", r.number));
         }
-        let own = &mut self.proxies[r.proxy as usize];
         if r.occupies {
-            own.device.ended(self.now, &mut self.events);
+            let now = self.now;
+            let (device, events) = self.device_of(r.proxy as usize);
+            device.ended(now, events);
         }
+        let own = &mut self.proxies[r.proxy as usize];
         let clock = own.clock(self.now);
         own.sched.complete(r.id, r.amount, clock);
         self.requests[request as usize].state = WorldState::Answered;

@@ -55,6 +55,15 @@ fn the_scenario_that_the_others_are_made_from_is_right() {
 }
 
 #[test]
+fn a_proxy_with_others_at_its_device_cannot_crash() {
+    let text = RIGHT.replace("slots = 4", "slots = 4\ncount = 2\none_device = true");
+    assert!(Scenario::parse(&text, "t.toml").is_ok(), "the device may be slow");
+    let text = text.replace("\"slow\"", "\"crash\"");
+    let error = Scenario::parse(&text, "t.toml").map(|_| ()).unwrap_err().to_string();
+    assert!(error.starts_with("t.toml:26:8: a proxy cannot crash where one_device"), "{error}");
+}
+
+#[test]
 fn each_fault_is_told_by_its_place() {
     let table = [
         ("duration = \"10s\"", "duration = \"10\"", "t.toml:3:12: \"10\" is not a span of time"),
