@@ -53,6 +53,7 @@ mod prometheus;
 mod proxy_command;
 mod proxy_rights;
 mod report;
+mod reservations;
 mod reserve_command;
 mod rule_command;
 mod security;
