@@ -344,8 +344,9 @@ fn a_share_of_the_slots_is_theirs_who_go_by_weight_and_one_more_for_reservations
     w.run(ms(10_010));
     divide(&mut w, Some(percent(60)));
     assert_eq!(w.sched.slots_max(T), 7);
+    w.run(ms(11_000));
     // 40 a second are reserved; a fifth is for both.
-    assert_near(&w.served(ms(20_000)), &[400, 200], 12);
+    assert_near(&w.served(ms(21_000)), &[400, 200], 12);
 }
 
 #[test]
