@@ -17,6 +17,9 @@ use crate::index::{ClassIndex, SubjectIndex};
 use crate::keys::{ClassKey, MeterKey};
 use crate::terms::RowChanges;
 
+/// The directory and the target of a scope, where it names them.
+type ScopePlace<'a> = (Option<&'a [u8]>, Option<&'a str>);
+
 impl Dispatcher {
     /// Puts, replaces or (`None`) removes rows of entitlements; their spans count from `since`.
     /// Returns how many new ones were refused, since 65,536 are kept. O(what they concern) for
@@ -119,7 +122,7 @@ impl Dispatcher {
         &self,
         scopes: impl IntoIterator<Item = &'a EntitlementScope>,
     ) -> BTreeSet<SubjectIndex> {
-        let mut places: BTreeMap<_, BTreeSet<(Option<&[u8]>, Option<&str>)>> = BTreeMap::new();
+        let mut places = BTreeMap::<_, BTreeSet<ScopePlace<'_>>>::new();
         for EntitlementScope { job, uid, directory, target, class: _ } in scopes {
             let of_identity = places.entry((job.as_ref(), *uid)).or_default();
             of_identity.insert((directory.as_ref().map(Directory::as_bytes), target.as_deref()));
