@@ -237,7 +237,7 @@ impl ProxyUser {
         });
         if let Some(full) = full {
             let (uid, export) = (self.identity.uid, &*self.export.name);
-            tracing::warn!(uid, export, ?full, "further places of a user are not told apart");
+            tracing::warn!(uid, export, ?full, "further places of a user are not distinguished");
         }
         subject
     }
