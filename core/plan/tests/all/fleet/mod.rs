@@ -48,7 +48,7 @@ pub(crate) struct Weather {
 }
 
 enum Message {
-    Report(ShareReport),
+    Report(Box<ShareReport>),
     Order(Box<Assignment>),
 }
 
@@ -296,7 +296,7 @@ impl Fleet {
             own.standing.set_slots_claim(own.claim);
         }
         if let Some(report) = own.standing.report(uses, now) {
-            self.send(node, Message::Report(report));
+            self.send(node, Message::Report(Box::new(report)));
         }
     }
 
