@@ -689,7 +689,7 @@ fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
     Want::AtMost(Share::ratio(need, 64 * STEP))
 }
 
-/// A claim as the shares are computed from it. More weight than 2^40 is no other.
+/// A claim as the shares are computed from it. Weights above 2^40 count as 2^40.
 fn rounded_claim(claim: SlotsClaim) -> SlotsClaim {
     let weight = |weight: u64| round_up(weight.min(1 << 40));
     let reserved = round_up(claim.reserved.billionths().into());

@@ -85,7 +85,8 @@ pub(crate) fn split_slots(pool: Share, needs: &[(Want, SlotsClaim)]) -> Vec<Shar
 }
 
 /// What a proxy is served at a level of service for each 2^32 units of weight, of `most` in all.
-fn served_at((want, claim): &(Want, SlotsClaim), most: u128, level: u64) -> u128 {
+fn served_at(need: &(Want, SlotsClaim), most: u128, level: u64) -> u128 {
+    let (want, claim) = need;
     let fixed = fixed_of(claim);
     let most = match want {
         Want::Idle => return 0,

@@ -7,10 +7,11 @@
 //!                               the device's time, in order
 //! ```
 //!
-//! What is reserved here is worth nothing if other proxies fill the target meanwhile. A share is no
-//! whole number of slots, and may be less than one, or than a request needs. So a request that goes
-//! by weight and is beyond the whole slots of the share waits until the requests before it have used
-//! less of the device's time than the share of that. A meter keeps count: its rate is the share.
+//! What is reserved here is worth nothing if other proxies fill the target meanwhile. A share is
+//! rarely a whole number of slots, and may be less than one, or than a request needs. So a request
+//! that goes by weight and is beyond the whole slots of the share waits until the requests before it
+//! have used less of the device's time than the share of that. A meter keeps count: its rate is the
+//! share.
 
 use model::{Nanos, Rate, Share, SlotsClaim, TargetId, Time};
 

@@ -94,7 +94,7 @@ impl SlotController {
         (u128::from(self.depth) * u128::from(error) / u128::from(self.target_ns)) as u64
     }
 
-    /// D now.
+    /// D of the target now.
     pub(super) fn slots(&self) -> u32 {
         (self.depth / MILLI) as u32
     }
