@@ -12,7 +12,9 @@
 //!
 //! This thread waits for the store and for room at the plan, and neither ever waits for it.
 
+mod answers;
 mod fleet;
+mod published;
 mod requests;
 mod rows;
 mod rules;
@@ -26,13 +28,13 @@ use std::time::Duration;
 
 use ::rules::RuleSet;
 use api::{
-    AuditLine, ErrorCode, ErrorReport, EventKind, NewReservation, ProxyDescription, Role,
-    WireCalendar, WireCredit, WireReservation, WireReservationState, WireReservations,
+    AuditLine, ErrorCode, ErrorReport, NewReservation, ProxyDescription, WireCalendar, WireCredit,
+    WireReservation, WireReservations,
 };
 use model::{Bytes, Nanos, Time};
 use reserve::{
     Calendar, CalendarChange, CalendarEvent, CalendarSettings, CeilingSubject, EndReason,
-    ReservationId, ReservationState, RestoreError, RulesError,
+    ReservationId, RestoreError,
 };
 use tokio::sync::oneshot;
 
@@ -43,8 +45,9 @@ use super::plan_actor::PlanMsg;
 use super::queue::{MsgInbox, MsgQueue};
 use super::records::{RulePublishError, StoreMsg};
 use crate::clock::WallClock;
+use answers::{not_found, not_visible};
 use fleet::Fleet;
-use requests::{Refused, RequestContext, may_act, report_of, user_of};
+use requests::{Refused, RequestContext, may_act, may_spend, report_of, user_of};
 use rows::SentRows;
 use rules::RuleReservations;
 use shown::KnownReservation;
@@ -208,6 +211,8 @@ impl CalendarActor {
 
     /// Runs the thread until it is stopped.
     pub(crate) fn run(mut self, asked: &MsgInbox<CalendarMsg>) {
+        // First the rows of what was restored: proxies that report meanwhile keep theirs.
+        self.commit();
         loop {
             let mut reads = Vec::new();
             match asked.recv_timeout(self.patience()) {
@@ -305,6 +310,7 @@ impl CalendarActor {
         now: Time,
     ) -> Result<WireReservation, Refused> {
         let user = user_of(by, peer, new.user)?;
+        may_spend(by, new)?;
         self.calendar.advance(now);
         let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
         let context = RequestContext { calendar: &self.calendar, fleet: &self.fleet, now };
@@ -406,33 +412,32 @@ impl CalendarActor {
         // Text that is wrong is refused by the store, which knows what else is.
         let new = RuleSet::parse(&text).ok().map(|set| RuleReservations::of(&set));
         let new = new.unwrap_or_else(|| self.rules.clone());
-        let before = std::mem::replace(&mut self.rules, new);
-        if let Err(error) = self.apply_rules(now) {
-            self.rules = before;
-            return Err(RulePublishError::Promised(error));
+        self.calendar.advance(now);
+        for (resource, load) in new.loads(&self.calendar, now) {
+            let fits = self.calendar.check_rules(resource, load);
+            fits.map_err(RulePublishError::Promised)?;
         }
         let (answer, outcome) = oneshot::channel();
         let sent = self.to.store.send(StoreMsg::SetRules { text, over, by, answer });
         let outcome = sent.ok().and_then(|()| outcome.blocking_recv().ok());
-        let outcome = outcome.unwrap_or_else(|| Err(RulePublishError::ShuttingDown));
-        if outcome.is_err() {
-            self.rules = before;
-            self.apply_rules(now).expect("these were in force a moment ago");
-        }
-        outcome
+        outcome.unwrap_or(Err(RulePublishError::ShuttingDown))?;
+        self.rules = new;
+        self.apply_rules(now);
+        Ok(())
     }
 
-    fn apply_rules(&mut self, now: Time) -> Result<(), RulesError> {
+    /// Takes what the rules in force reserve out of what can be reserved.
+    fn apply_rules(&mut self, now: Time) {
         let loads = self.rules.loads(&self.calendar, now);
-        self.calendar.set_rules(&loads, now)
+        if let Err(error) = self.calendar.set_rules(&loads, now) {
+            tracing::error!(%error, "the rules reserve what is promised to reservations");
+        }
     }
 
     /// Takes the capacities from what proxies describe, and what the rules reserve of new targets.
     fn apply_fleet(&mut self, now: Time) {
         self.fleet.apply(&mut self.calendar, now);
-        if let Err(error) = self.apply_rules(now) {
-            tracing::error!(%error, "the rules reserve what is promised to reservations");
-        }
+        self.apply_rules(now);
     }
 
     /// Takes the events of the calendar, and moves what has ended to the ended ones.
@@ -518,9 +523,7 @@ impl CalendarActor {
         self.events.clear();
         self.changed = self.known.keys().copied().chain(self.rows.ids()).collect();
         self.rows.resend();
-        if let Err(error) = self.apply_rules(now) {
-            tracing::error!(%error, "the rules reserve what is promised to reservations");
-        }
+        self.apply_rules(now);
         self.drain_events();
         Ok(())
     }
@@ -537,180 +540,10 @@ impl CalendarActor {
             let _ = self.to.plan.send(PlanMsg::Rows(Box::new(change)));
         }
     }
-
-    // ---- reads ----
-
-    fn answer(&mut self, read: CalendarMsg) {
-        let now = self.now();
-        match read {
-            CalendarMsg::Get { id, by, answer } => drop(answer.send(self.get(id, &by))),
-            CalendarMsg::Watch { id, by, answer } => self.watch(id, &by, answer),
-            CalendarMsg::List { user, job, with_ended, answer } => {
-                let _ = answer.send(self.list(user, job.as_deref(), with_ended, now));
-            }
-            CalendarMsg::Promised { span, answer } => {
-                let _ = answer.send(shown::calendar(&self.calendar, &self.rules, span, now));
-            }
-            CalendarMsg::Credit(subject, answer) => {
-                let _ = answer.send(shown::credit(&self.calendar, &subject));
-            }
-            CalendarMsg::Figures(answer) => drop(answer.send(self.figures(now))),
-            _ => {}
-        }
-    }
-
-    fn get(&self, id: u64, by: &ApiCaller) -> Result<WireReservation, Refused> {
-        let shown = self.show(ReservationId(id)).ok_or_else(|| not_found(id))?;
-        match by.may_see(Some(shown.user)) {
-            true => Ok(shown),
-            false => Err(not_visible(id, by)),
-        }
-    }
-
-    fn watch(&mut self, id: u64, by: &ApiCaller, answer: CalendarReply<WireReservation>) {
-        let shown = self.get(id, by);
-        let waits = shown.as_ref().is_ok_and(|one| one.state == WireReservationState::Scheduled);
-        if !waits {
-            return drop(answer.send(shown));
-        }
-        let count = |waiting: &BTreeMap<u64, Vec<CalendarReply<WireReservation>>>| {
-            waiting.values().map(Vec::len).sum::<usize>()
-        };
-        if count(&self.waiting) >= WAITING_MAX {
-            self.waiting.values_mut().for_each(|of| of.retain(|answer| !answer.is_closed()));
-            self.waiting.retain(|_, of| !of.is_empty());
-        }
-        if count(&self.waiting) >= WAITING_MAX {
-            let message = "too many calls wait for reservations; retry in 1 s";
-            let report = ErrorReport::new(ErrorCode::Overloaded, message);
-            return drop(answer.send(Err(Box::new(report))));
-        }
-        self.waiting.entry(id).or_default().push(answer);
-    }
-
-    fn answer_waiting(&mut self, id: ReservationId) {
-        if !self.waiting.contains_key(&id.0) {
-            return;
-        }
-        let shown = self.show(id);
-        if shown.as_ref().is_some_and(|one| one.state == WireReservationState::Scheduled) {
-            return;
-        }
-        for answer in self.waiting.remove(&id.0).unwrap_or_default() {
-            let _ = answer.send(shown.clone().ok_or_else(|| not_found(id.0)));
-        }
-    }
-
-    fn show(&self, id: ReservationId) -> Option<WireReservation> {
-        match self.known.get(&id) {
-            Some(known) => Some(known.shown_now(id, &self.calendar, &self.unreachable, self.now())),
-            None => self.ended.get(&id.0).cloned(),
-        }
-    }
-
-    fn list(
-        &self,
-        user: Option<u32>,
-        job: Option<&str>,
-        with_ended: bool,
-        now: Time,
-    ) -> WireReservations {
-        let of = |uid: u32, name: &str| {
-            user.is_none_or(|user| user == uid) && job.is_none_or(|job| job == name)
-        };
-        let live = self.known.iter();
-        let live = live.filter(|(_, known)| of(known.owner.uid, known.owner.job.as_str()));
-        let of_ended =
-            |ended: &WireReservation| of(ended.user, ended.job.as_deref().unwrap_or_default());
-        let ended = self.ended.values().filter(|ended| with_ended && of_ended(ended));
-        let (live_count, ended_count) = (live.clone().count(), ended.clone().count());
-        let shown = live.take(LISTED_MAX).filter_map(|(id, _)| self.show(*id));
-        let mut reservations: Vec<_> = shown.collect();
-        let room = LISTED_MAX - reservations.len();
-        reservations.extend(ended.rev().take(room).cloned());
-        reservations.sort_by_key(|one| one.id);
-        let omitted = (live_count + ended_count - reservations.len()) as u64;
-        WireReservations { at_ns: now.as_nanos(), reservations, omitted }
-    }
-
-    fn figures(&self, now: Time) -> CalendarFigures {
-        let is_active =
-            |id: &&ReservationId| self.calendar.status(**id).state == ReservationState::Active;
-        let active = self.known.keys().filter(is_active).count() as u64;
-        let resources = self.calendar.resources();
-        let all = (0..resources.count() as u32).map(reserve::ResourceId::new);
-        let of = |resource| {
-            let (name, kind) = resources.describe(resource)?;
-            let at = reserve::Span::new(now, Nanos::new(1));
-            let promised = resources.peak(resource, at).billionths() / 1_000;
-            let (_, reservable) = resources.used(resource, now);
-            Some(ResourceFigures {
-                kind: kind.name(),
-                name: name.clone(),
-                promised_ppm: promised.into(),
-                read_per_sec: reservable.read_per_sec(),
-                write_per_sec: reservable.write_per_sec(),
-            })
-        };
-        CalendarFigures {
-            scheduled: self.known.len() as u64 - active,
-            active,
-            resources: all.filter_map(of).collect(),
-        }
-    }
-
-    // ---- events ----
-
-    /// Publishes what people want to know of a change.
-    fn publish(&self, event: &CalendarEvent) {
-        let now = self.now();
-        let until = |at: Time| format!("{} s", at.since(now).get() / 1_000_000_000);
-        let what = match event.change {
-            CalendarChange::Scheduled { span, is_guaranteed: true } => {
-                format!("is scheduled to start in {}", until(span.from))
-            }
-            CalendarChange::Moved { from, to } if from.since(to) >= MOVED_MIN => {
-                format!("starts earlier, in {}", until(to))
-            }
-            CalendarChange::Slipped { to, .. } => {
-                format!("starts later than guaranteed, in {}", until(to))
-            }
-            CalendarChange::Active { claim_by: Some(at) } => {
-                format!("is active, to be claimed within {}", until(at))
-            }
-            CalendarChange::Active { claim_by: None } => "is active".into(),
-            CalendarChange::Scaled { load, .. } => format!(
-                "has {} B/s of reads and {} B/s of writes, as its target has lost capacity",
-                load.read_per_sec(),
-                load.write_per_sec()
-            ),
-            CalendarChange::Restored { .. } => "has its whole rate again".into(),
-            CalendarChange::Ended { reason } => format!("has ended: {}", shown::end_name(reason)),
-            CalendarChange::Scheduled { .. }
-            | CalendarChange::Moved { .. }
-            | CalendarChange::Aged { .. }
-            | CalendarChange::Install { .. }
-            | CalendarChange::Ends { .. } => return,
-        };
-        let (id, user) = (event.id, event.owner.uid);
-        let text = format!("reservation {id} of user {user} {what}");
-        self.to.publisher.publish_now(EventKind::Reservation, format!("reservation={id}"), text);
-    }
 }
 
 fn settings() -> CalendarSettings {
     CalendarSettings { reservations_max: RESERVATIONS_MAX, ..CalendarSettings::default() }
-}
-
-fn not_found(id: u64) -> Refused {
-    let message = format!("reservation {id} does not exist, or has ended long ago");
-    Box::new(ErrorReport::new(ErrorCode::NotFound, message).at("id"))
-}
-
-fn not_visible(id: u64, by: &ApiCaller) -> Refused {
-    let role: Role = by.role;
-    let message = format!("{} has role {role} and may not see reservation {id}", by.name);
-    Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("id"))
 }
 
 /// The most messages that are one record.
@@ -722,11 +555,8 @@ const TICK: Duration = Duration::from_millis(100);
 const RESERVATIONS_MAX: usize = 32_768;
 /// The most ended ones that can be read.
 const ENDED_MAX: usize = 4_096;
-/// The most calls that wait for a reservation.
-const WAITING_MAX: usize = 4_096;
-/// The most reservations of one list.
-const LISTED_MAX: usize = 10_000;
 /// The most events of one record: a loss may change thousands of reservations.
 const EVENTS_MAX: usize = 256;
-/// A start that is less earlier than that is not published.
-const MOVED_MIN: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests;

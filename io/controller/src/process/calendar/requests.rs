@@ -41,6 +41,17 @@ pub(super) fn user_of(
     user.ok_or_else(|| at("user", "user is missing: name the user whose requests are reserved for"))
 }
 
+/// Whether a caller may spend the credit that it names: role `user` its own only, as the controller
+/// does not know the users of an account.
+pub(super) fn may_spend(by: &ApiCaller, new: &NewReservation) -> Result<(), Refused> {
+    if by.role.includes(Role::Operate) || !new.spend_credit || new.account.is_none() {
+        return Ok(());
+    }
+    let message =
+        format!("{} has role {} and may not spend the credit of an account", by.name, by.role);
+    Err(Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("account")))
+}
+
 /// Whether a caller may request and change reservations of that user.
 pub(super) fn may_act(by: &ApiCaller, user: Option<u32>) -> Result<(), Refused> {
     let is_own = by.role == Role::User && user.is_some() && by.user == user;

@@ -24,7 +24,7 @@ pub(super) struct SentRows {
     changes: BTreeSet<(Time, ReservationId)>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct SentReservation {
     target: Arc<str>,
     span: Option<Span>,
@@ -54,30 +54,28 @@ impl SentRows {
             },
         };
         let before = self.sent.remove(&id).unwrap_or_default();
-        let is_same = before == new;
         let target = if new.span.is_some() { &new.target } else { &before.target };
         let target = target.clone();
-        let awaited = new.is_installing;
+        let awaited = new.is_installing.then_some(id.0);
         let mut changes = Vec::new();
-        if !is_same {
-            let grants = new.rates.iter().zip(before.rates).zip(DIRECTIONS).enumerate();
-            for (nth, ((rate, before), direction)) in grants {
-                let row = rate.zip(new.span).zip(wanted);
-                let row = row.map(|((rate, span), (_, owner, details))| TimedRow {
-                    row: entitlement(rate, direction, owner, details),
-                    from: span.from,
-                    until: span.until,
-                });
-                if row.is_some() || before.is_some() {
-                    changes.push((EntitlementId(id.0 * 4 + nth as u64), row));
-                }
+        let grants = new.rates.iter().zip(before.rates).zip(DIRECTIONS).enumerate();
+        for (nth, ((rate, before_rate), direction)) in grants {
+            let row = rate.zip(new.span).zip(wanted);
+            let row = row.map(|((rate, span), (_, owner, details))| TimedRow {
+                row: entitlement(rate, direction, owner, details),
+                from: span.from,
+                until: span.until,
+            });
+            let is_same = (*rate, new.span) == (before_rate, before.span);
+            if !is_same && (row.is_some() || before_rate.is_some()) {
+                changes.push((EntitlementId(id.0 * 4 + nth as u64), row));
             }
         }
+        let is_news = !changes.is_empty() || (awaited.is_some() && !before.is_installing);
         if new.span.is_some() {
             self.sent.insert(id, new);
         }
-        let awaited = awaited.then_some(id.0);
-        (!is_same).then_some(ReservationRows { target, at: now, changes, awaited })
+        is_news.then_some(ReservationRows { target, at: now, changes, awaited })
     }
 
     /// The reservations whose loads have changed by themselves until now.
@@ -97,7 +95,9 @@ impl SentRows {
 
     /// Forgets what was sent, without a change at the proxies, so that it is sent again.
     pub(super) fn resend(&mut self) {
-        self.sent.values_mut().for_each(|sent| sent.span = None);
+        for sent in self.sent.values_mut() {
+            (sent.span, sent.is_installing) = (None, false);
+        }
         self.changes.clear();
     }
 }

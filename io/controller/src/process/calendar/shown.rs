@@ -115,16 +115,18 @@ impl KnownReservation {
                 (u128::from(whole.read_per_sec()), u128::from(whole.write_per_sec()));
             let cost = u128::from(booked.read_per_sec()) * write
                 + u128::from(booked.write_per_sec()) * read;
-            let left = Share::WHOLE.less(of.given_out).billionths();
-            // in two steps, as a product of three would not fit 128 bits
-            let available = read * write / 1_000_000_000 * u128::from(left);
+            let left = Share::WHOLE.less(of.given_out).of(whole.read_per_sec());
+            let available = u128::from(left) * write;
             if cost > available {
                 let names = of.names.iter().take(8).map(|name| &**name).collect::<Vec<_>>();
                 let because = || {
                     let names = names.join(", ");
                     format!("unreachable: {names}; may still use {} of {name}", of.given_out)
                 };
-                note(available / 1_000_000, cost / 1_000_000, &because);
+                // A million times the greatest product would not fit 128 bits.
+                let scale = (cost >> 100) as u32;
+                let shift = u32::BITS - scale.leading_zeros();
+                note(available >> shift, cost >> shift, &because);
             }
         }
         (least.ppm < 1_000_000).then_some(least)

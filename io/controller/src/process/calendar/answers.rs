@@ -1,0 +1,148 @@
+//! What the calendar's thread answers without a change, and calls that wait for a reservation.
+
+use std::collections::BTreeMap;
+
+use api::{ErrorCode, ErrorReport, WireReservation, WireReservationState, WireReservations};
+use model::{Nanos, Time};
+use reserve::{ReservationId, ReservationState};
+
+use super::requests::Refused;
+use super::{CalendarActor, CalendarFigures, CalendarMsg, CalendarReply, ResourceFigures, shown};
+use crate::process::access::ApiCaller;
+
+impl CalendarActor {
+    pub(super) fn answer(&mut self, read: CalendarMsg) {
+        let now = self.now();
+        match read {
+            CalendarMsg::Get { id, by, answer } => drop(answer.send(self.get(id, &by))),
+            CalendarMsg::Watch { id, by, answer } => self.watch(id, &by, answer),
+            CalendarMsg::List { user, job, with_ended, answer } => {
+                let _ = answer.send(self.list(user, job.as_deref(), with_ended, now));
+            }
+            CalendarMsg::Promised { span, answer } => {
+                let _ = answer.send(shown::calendar(&self.calendar, &self.rules, span, now));
+            }
+            CalendarMsg::Credit(subject, answer) => {
+                let _ = answer.send(shown::credit(&self.calendar, &subject));
+            }
+            CalendarMsg::Figures(answer) => drop(answer.send(self.figures(now))),
+            _ => {}
+        }
+    }
+
+    fn get(&self, id: u64, by: &ApiCaller) -> Result<WireReservation, Refused> {
+        let shown = self.show(ReservationId(id)).ok_or_else(|| not_found(id))?;
+        match by.may_see(Some(shown.user)) {
+            true => Ok(shown),
+            false => Err(not_visible(id, by)),
+        }
+    }
+
+    fn watch(&mut self, id: u64, by: &ApiCaller, answer: CalendarReply<WireReservation>) {
+        let shown = self.get(id, by);
+        let waits = shown.as_ref().is_ok_and(|one| one.state == WireReservationState::Scheduled);
+        if !waits {
+            return drop(answer.send(shown));
+        }
+        let count = |waiting: &BTreeMap<u64, Vec<CalendarReply<WireReservation>>>| {
+            waiting.values().map(Vec::len).sum::<usize>()
+        };
+        if count(&self.waiting) >= WAITING_MAX {
+            self.waiting.values_mut().for_each(|of| of.retain(|answer| !answer.is_closed()));
+            self.waiting.retain(|_, of| !of.is_empty());
+        }
+        if count(&self.waiting) >= WAITING_MAX {
+            let message = "too many calls wait for reservations; retry in 1 s";
+            let report = ErrorReport::new(ErrorCode::Overloaded, message);
+            return drop(answer.send(Err(Box::new(report))));
+        }
+        self.waiting.entry(id).or_default().push(answer);
+    }
+
+    pub(super) fn answer_waiting(&mut self, id: ReservationId) {
+        if !self.waiting.contains_key(&id.0) {
+            return;
+        }
+        let shown = self.show(id);
+        if shown.as_ref().is_some_and(|one| one.state == WireReservationState::Scheduled) {
+            return;
+        }
+        for answer in self.waiting.remove(&id.0).unwrap_or_default() {
+            let _ = answer.send(shown.clone().ok_or_else(|| not_found(id.0)));
+        }
+    }
+
+    pub(super) fn show(&self, id: ReservationId) -> Option<WireReservation> {
+        match self.known.get(&id) {
+            Some(known) => Some(known.shown_now(id, &self.calendar, &self.unreachable, self.now())),
+            None => self.ended.get(&id.0).cloned(),
+        }
+    }
+
+    fn list(
+        &self,
+        user: Option<u32>,
+        job: Option<&str>,
+        with_ended: bool,
+        now: Time,
+    ) -> WireReservations {
+        let of = |uid: u32, name: &str| {
+            user.is_none_or(|user| user == uid) && job.is_none_or(|job| job == name)
+        };
+        let live = self.known.iter();
+        let live = live.filter(|(_, known)| of(known.owner.uid, known.owner.job.as_str()));
+        let of_ended =
+            |ended: &WireReservation| of(ended.user, ended.job.as_deref().unwrap_or_default());
+        let ended = self.ended.values().filter(|ended| with_ended && of_ended(ended));
+        let (live_count, ended_count) = (live.clone().count(), ended.clone().count());
+        let shown = live.take(LISTED_MAX).filter_map(|(id, _)| self.show(*id));
+        let mut reservations: Vec<_> = shown.collect();
+        let room = LISTED_MAX - reservations.len();
+        reservations.extend(ended.rev().take(room).cloned());
+        reservations.sort_by_key(|one| one.id);
+        let omitted = (live_count + ended_count - reservations.len()) as u64;
+        WireReservations { at_ns: now.as_nanos(), reservations, omitted }
+    }
+
+    fn figures(&self, now: Time) -> CalendarFigures {
+        let is_active =
+            |id: &&ReservationId| self.calendar.status(**id).state == ReservationState::Active;
+        let active = self.known.keys().filter(is_active).count() as u64;
+        let resources = self.calendar.resources();
+        let all = (0..resources.count() as u32).map(reserve::ResourceId::new);
+        let of = |resource| {
+            let (name, kind) = resources.describe(resource)?;
+            let at = reserve::Span::new(now, Nanos::new(1));
+            let promised = resources.peak(resource, at).billionths() / 1_000;
+            let (_, reservable) = resources.used(resource, now);
+            Some(ResourceFigures {
+                kind: kind.name(),
+                name: name.clone(),
+                promised_ppm: promised.into(),
+                read_per_sec: reservable.read_per_sec(),
+                write_per_sec: reservable.write_per_sec(),
+            })
+        };
+        CalendarFigures {
+            scheduled: self.known.len() as u64 - active,
+            active,
+            resources: all.filter_map(of).collect(),
+        }
+    }
+}
+
+pub(super) fn not_found(id: u64) -> Refused {
+    let message = format!("reservation {id} does not exist, or has ended long ago");
+    Box::new(ErrorReport::new(ErrorCode::NotFound, message).at("id"))
+}
+
+pub(super) fn not_visible(id: u64, by: &ApiCaller) -> Refused {
+    let role = by.role;
+    let message = format!("{} has role {role} and may not see reservation {id}", by.name);
+    Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("id"))
+}
+
+/// The most calls that wait for a reservation.
+const WAITING_MAX: usize = 4_096;
+/// The most reservations of one list.
+const LISTED_MAX: usize = 10_000;
