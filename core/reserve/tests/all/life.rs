@@ -244,8 +244,8 @@ fn refusal_names_the_bottleneck_the_next_start_and_what_fits_now() {
     let error = calendar.request(wide.clone().ending_by(at(50)), at(0)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the reservation does not fit in time: target \"ost1\" is the bottleneck, 50% of the \
-         demand fits at its release, the next start is 90s after it"
+        "the reservation does not fit in time: target \"ost1\" is the bottleneck, 50 % of the \
+         demand fits at its earliest start, all of it fits 90s later"
     );
     let error = calendar.request(wide.ending_by(at(9)), at(0)).unwrap_err();
     assert!(matches!(error, ReservationError::NoFit(_)), "a deadline before its length");
@@ -381,7 +381,7 @@ fn phase_books_the_difference_within_its_tolerance_and_ends_with_its_reservation
     let planned = calendar.request_phase(job, phase(50, 0), at(1)).unwrap();
     assert_eq!(start(&calendar, planned), at(35), "30 more beside 20 and 50");
     let late = calendar.request_phase(job, phase(60, 4), at(1)).unwrap_err().to_string();
-    assert!(late.contains("the next start is 5s after"), "{late}");
+    assert!(late.contains("fits 5s later"), "{late}");
     let slid = calendar.request_phase(job, phase(60, 5), at(1)).unwrap();
     assert_eq!(start(&calendar, slid), at(40));
     assert_eq!(calendar.request_phase(job, phase(20, 9), at(1)), Err(ReservationError::Needless));
