@@ -12,16 +12,16 @@ use crate::scope::WrongMessage;
 /// The targets and exports of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyDescription {
-    /// Its targets.
+    /// The targets of the proxy.
     pub targets: Vec<TargetDescription>,
-    /// Its exports.
+    /// The exports of the proxy.
     pub exports: Vec<ExportDescription>,
 }
 
 /// A target of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetDescription {
-    /// Its name.
+    /// The name of the target.
     pub name: String,
     /// What it reads and writes; none if that is neither configured nor calibrated.
     pub bytes: Option<DescribedCapacity>,

@@ -14,7 +14,7 @@
 
 mod answers;
 mod fleet;
-mod published;
+mod publish;
 mod requests;
 mod rows;
 mod rules;
@@ -126,7 +126,7 @@ pub(crate) enum ReservationChange {
     Remove,
 }
 
-/// Figures for metrics.
+/// Figures of the calendar for metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CalendarFigures {
     pub(crate) scheduled: u64,
@@ -236,7 +236,7 @@ impl CalendarActor {
         }
     }
 
-    /// How long to wait for messages. The clock may be moved, so it is looked at often.
+    /// How long to wait for messages. The clock may be moved, so it is read often.
     fn patience(&self) -> Duration {
         let due = self.calendar.next_deadline().map(|at| at.since(self.now()).to_duration());
         due.map_or(TICK, |due| due.min(TICK))
@@ -548,7 +548,7 @@ fn settings() -> CalendarSettings {
 
 /// The most messages that are one record.
 const BATCH: usize = 256;
-/// How often the clock is looked at.
+/// How often the clock is read.
 const TICK: Duration = Duration::from_millis(100);
 /// The most reservations that have not ended: the snapshot of the store takes 64 MiB, and each of
 /// them about 1 KB.

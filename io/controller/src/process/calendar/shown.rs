@@ -162,9 +162,10 @@ pub(super) fn end_name(reason: EndReason) -> &'static str {
 pub(super) fn calendar(
     calendar: &Calendar,
     rules: &RuleReservations,
-    (from, until): (Time, Time),
+    span: (Time, Time),
     now: Time,
 ) -> WireCalendar {
+    let (from, until) = span;
     let mut changes: BTreeMap<ResourceId, BTreeMap<Time, (i128, i128)>> = BTreeMap::new();
     for (_, resource, load, span) in calendar.booked() {
         let (begin, end) = (span.from.max(from), span.until.min(until));

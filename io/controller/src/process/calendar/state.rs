@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReservationDetails {
     pub(crate) target: String,
-    /// As `EXPORT/PATH`.
+    /// The directory as `EXPORT/PATH`.
     pub(crate) directory: Option<String>,
-    /// Bytes per second.
+    /// The rates in bytes per second.
     pub(crate) read: Option<u64>,
     pub(crate) write: Option<u64>,
-    /// Operations per second.
+    /// The rate in operations per second.
     pub(crate) metadata: Option<u64>,
     pub(crate) is_spontaneous: bool,
 }
@@ -82,7 +82,7 @@ impl CalendarDecision {
 }
 
 impl CalendarState {
-    /// Applies a record.
+    /// Applies one record to all.
     pub(crate) fn apply(&mut self, decision: CalendarDecision) {
         let CalendarDecision { records, details, proxies } = decision;
         (self.at, self.last, self.is_settled) = (records.at, records.last, records.is_settled);

@@ -136,5 +136,5 @@ impl PlanActor {
 
 /// The numbers of rows of one reservation: one for each direction, and one to spare.
 const ROWS_EACH: u64 = 4;
-/// The most reservations of a target that are looked at in one tick.
+/// The most reservations of a target that are checked in one tick.
 const CHECKS_MAX: usize = 256;
