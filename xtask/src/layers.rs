@@ -59,9 +59,10 @@ const CORE_TAKES: &[&str] = &["thiserror", "tracing"];
 /// What one core crate may take besides.
 const ONE_TAKES: &[(&str, &str)] = &[
     ("core/model", "serde"),
-    ("core/rules", "serde"), // conditions and words in configuration files
-    ("core/rules", "toml"),  // rule text, which the simulator parses too
-    ("core/sim", "serde"),   // scenarios and reports
+    ("core/reserve", "serde"), // the records that a controller stores
+    ("core/rules", "serde"),   // conditions and words in configuration files
+    ("core/rules", "toml"),    // rule text, which the simulator parses too
+    ("core/sim", "serde"),     // scenarios and reports
     ("core/sim", "toml"),
 ];
 

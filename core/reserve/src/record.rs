@@ -40,7 +40,7 @@ pub struct CalendarRecords {
     pub credits: Vec<CreditRecord>,
 }
 
-/// A resource.
+/// A resource with its capacities ahead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceRecord {
     pub(crate) kind: ResourceKind,
@@ -163,7 +163,7 @@ impl CreditRecord {
 }
 
 impl<K: Ord> ChangedSet<K> {
-    /// Notes a change.
+    /// Notes that something has changed.
     pub(crate) fn note(&mut self, key: K) {
         if let Some(changed) = &mut self.0 {
             changed.insert(key);

@@ -97,7 +97,7 @@ pub enum ReservationError {
         has: u64,
         /// What the request adds.
         more: u64,
-        /// The ceiling.
+        /// What may be outstanding.
         most: u64,
     },
     /// The credit does not pay for it.

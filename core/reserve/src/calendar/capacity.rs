@@ -23,7 +23,7 @@ use crate::request::ReservationError;
 use crate::reservation::{EndReason, Reservation, ReservationId, ScaledLoad};
 use crate::resources::{ResourceError, Span, Unreserved};
 
-/// Why rules cannot reserve so much of a resource.
+/// Why rules cannot reserve that amount of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// The resource does not exist.
