@@ -83,6 +83,7 @@ pub(crate) const GROUPS: &[FigureGroup] = &[
     crate::qos::node::GROUP,
     crate::qos::controlled::GROUP,
     crate::qos::decayed::GROUP,
+    crate::qos::reserved::GROUP,
     crate::qos::costs::GROUP,
     crate::scheduler_costs::GROUP,
 ];

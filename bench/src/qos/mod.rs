@@ -27,6 +27,7 @@ pub(crate) mod node;
 pub(crate) mod patterns;
 pub(crate) mod promises;
 mod quantile;
+pub(crate) mod reserved;
 pub(crate) mod returns;
 mod scrape;
 mod shares;
