@@ -49,6 +49,10 @@ fn every_kind_of_value_is_read() {
         costs = "costs.toml"
         latency_target = "5ms"
         recalibrate = true
+        capacity_read = "2GB/s"
+        capacity_write = "1GB/s"
+        capacity_metadata = "50kops/s"
+        unseen = "20%"
         "#,
     );
     let expected = ProxyConfig {

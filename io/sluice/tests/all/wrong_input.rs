@@ -46,10 +46,11 @@ use ErrorCode::{
 use Wrong::{Foreign, Kind, Large, Missing, Unknown, Value as Bad};
 
 /// A call, by whom, what it sends, and the code of the reply and what that names.
+#[derive(Clone)]
 struct Case {
     wrong: Wrong,
     call: &'static str,
-    /// What stands behind the path, or in place of `{name}`.
+    /// What stands behind the path, or in place of `{name}` or `{id}`.
     path: String,
     by: Role,
     head: &'static str,
@@ -104,6 +105,15 @@ const REVOKE: &str = "DELETE /v1/tokens/{name}";
 const AUDIT: &str = "GET /v1/audit";
 const DECAYS: &str = "GET /v1/decays";
 const EVENTS: &str = "GET /v1/events";
+const RESERVATIONS: &str = "GET /v1/reservations";
+const RESERVE: &str = "POST /v1/reservations";
+const RESERVATION: &str = "GET /v1/reservations/{id}";
+const REMOVE: &str = "DELETE /v1/reservations/{id}";
+const CLAIM: &str = "POST /v1/reservations/{id}/claim";
+const EXTEND: &str = "POST /v1/reservations/{id}/extend";
+const FINISH: &str = "POST /v1/reservations/{id}/finish";
+const CALENDAR: &str = "GET /v1/calendar";
+const CREDIT: &str = "GET /v1/credit";
 
 /// Calls without body, parameter and name: nothing but what all are asked can be wrong with them.
 const PLAIN: [&str; 8] = [STATUS, OPENAPI, METRICS, RULES, PROXIES, LIVE, FILE, TOKENS];
@@ -294,6 +304,46 @@ fn of_tokens() -> Vec<Case> {
     ]
 }
 
+fn of_reservations() -> Vec<Case> {
+    let reserve = |wrong, code, at, body: &str| case(wrong, RESERVE, "", code, at).json(body);
+    let extend = |wrong, code, at, body: &str| case(wrong, EXTEND, "77", code, at).json(body);
+    let foreign = r#"{"duration_ns": 1, "user": 1002, "read": {"bytes": 1}}"#;
+    let large = " ".repeat(4 << 20);
+    let mut cases = vec![
+        case(Bad, RESERVATIONS, "?user=all", InvalidArgument, "user"),
+        case(Foreign, RESERVATIONS, "?user=1002", PermissionDenied, "user").by(Role::User),
+        case(Large, RESERVATIONS, "?user=4294967296", InvalidArgument, "user"),
+        reserve(Missing, InvalidMessage, "duration_ns", "{}"),
+        reserve(Bad, InvalidMessage, "duration_ns", r#"{"duration_ns": "long"}"#),
+        reserve(Unknown, InvalidMessage, "colour", r#"{"duration_ns": 1, "colour": 1}"#),
+        reserve(Foreign, PermissionDenied, "user", foreign).by(Role::User),
+        reserve(Large, TooLarge, "", &large),
+        case(Kind, RESERVE, "", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
+        case(Bad, RESERVATION, "1?until=active&wait=long", InvalidArgument, "wait"),
+        case(Bad, RESERVATION, "1?until=then", InvalidArgument, "until"),
+        extend(Missing, InvalidMessage, "more_ns", "{}"),
+        extend(Bad, InvalidMessage, "more_ns", r#"{"more_ns": "long"}"#),
+        extend(Unknown, InvalidMessage, "colour", r#"{"more_ns": 1, "colour": 1}"#),
+        extend(Foreign, NotFound, "id", r#"{"more_ns": 1}"#),
+        extend(Large, TooLarge, "", &large),
+        case(Kind, EXTEND, "77", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
+        case(Bad, CALENDAR, "?from=then", InvalidArgument, "from"),
+        case(Bad, CALENDAR, "?from=now&to=-1h", InvalidArgument, "to"),
+        case(Large, CALENDAR, &format!("?from={}", "1".repeat(5000)), InvalidArgument, "from"),
+        case(Foreign, CALENDAR, "", PermissionDenied, "").by(Role::Proxy),
+        case(Bad, CREDIT, "?user=all", InvalidArgument, "user"),
+        case(Foreign, CREDIT, "?user=1002", PermissionDenied, "user").by(Role::User),
+        case(Foreign, CREDIT, "?account=a", PermissionDenied, "account").by(Role::User),
+        case(Large, CREDIT, "?user=4294967296", InvalidArgument, "user"),
+    ];
+    for call in [RESERVATION, REMOVE, CLAIM, FINISH] {
+        cases.push(case(Bad, call, "one", InvalidArgument, "id"));
+        cases.push(case(Foreign, call, "77", NotFound, "id"));
+        cases.push(case(Large, call, &"7".repeat(5000), InvalidArgument, "id"));
+    }
+    cases
+}
+
 /// The calls of the description, and what of each must be tried.
 fn described(all: &Value) -> Vec<(String, BTreeSet<Wrong>)> {
     let mut calls = vec![(OPENAPI.to_owned(), BTreeSet::new())];
@@ -308,7 +358,7 @@ fn described(all: &Value) -> Vec<(String, BTreeSet<Wrong>)> {
             if !call["requestBody"].is_null() && is_named {
                 wrong.insert(Unknown);
             }
-            if !api::query_names(call).is_empty() || path.contains("{name}") {
+            if !api::query_names(call).is_empty() || path.contains('{') {
                 wrong.extend([Bad, Foreign, Large]);
             }
             let json = &call["requestBody"]["content"]["application/json"];
@@ -340,6 +390,7 @@ fn state(admin: &ApiClient) -> String {
         get(path::TOKENS),
         get(path::AUDIT),
         serde_json::to_string(&admin.decays(None).unwrap().decays).unwrap(),
+        format!("{:?}", admin.reservations("ended=true").unwrap().reservations),
     ]
     .join("\n")
 }
@@ -371,7 +422,7 @@ fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
     let tokens = furnish(url, &admin);
     let before = state(&admin);
     let cases: Vec<_> =
-        [of_rules(), of_proxies(), of_looks(), of_tokens()].into_iter().flatten().collect();
+        [of_rules(), of_proxies(), of_looks(), of_tokens(), of_reservations()].concat();
 
     let calls = described(&admin.get::<Value>(path::OPENAPI).unwrap());
     for (call, wrong) in &calls {
@@ -392,7 +443,7 @@ fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
 /// What is wrong with any call: another method, an unknown parameter, no token.
 fn refused_whoever_asks(url: &str, root: &str, call: &str) {
     let (method, path) = call.split_once(' ').unwrap();
-    let path = path.replace("{name}", "user");
+    let path = path.replace("{name}", "user").replace("{id}", "1");
     let head = format!("authorization: Bearer {root}\r\n");
     let asked = [
         (format!("PATCH {path}"), head.as_str(), MethodNotAllowed, ""),
@@ -424,8 +475,8 @@ fn is_refusal(reply: &str, code: ErrorCode, at: &str) -> bool {
 fn not_refused(url: &str, tokens: &[(Role, String)], case: &Case) -> Option<String> {
     let token = &tokens.iter().find(|(role, _)| *role == case.by).unwrap().1;
     let head = format!("authorization: Bearer {token}\r\n{}", case.head);
-    let call = if case.call.contains("{name}") {
-        case.call.replace("{name}", &case.path)
+    let call = if case.call.contains('{') {
+        case.call.replace("{name}", &case.path).replace("{id}", &case.path)
     } else {
         format!("{}{}", case.call, case.path)
     };
