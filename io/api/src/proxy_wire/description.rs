@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ALL_TARGETS;
 use crate::scope::WrongMessage;
 
 /// The targets and exports of a proxy.
@@ -63,10 +64,11 @@ impl ProxyDescription {
     /// Names the value that is not valid.
     pub(crate) fn check(&self) -> Result<(), WrongMessage> {
         let is_target = |name: &str| {
-            !name.is_empty() && name.len() <= 255 && !name.chars().any(char::is_control)
+            let is_length = !name.is_empty() && name.len() <= 255;
+            is_length && name != ALL_TARGETS && !name.chars().any(char::is_control)
         };
         let wrong_target =
-            |name| WrongMessage::new(name, "a target: 1 to 255 printable characters");
+            |name| WrongMessage::new(name, "a target: 1 to 255 printable characters, not *");
         if self.targets.len() > ProxyDescription::TARGETS_MAX {
             return Err(WrongMessage::new(self.targets.len(), "a number of targets: at most 64"));
         }

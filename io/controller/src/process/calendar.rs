@@ -21,7 +21,7 @@ mod rules;
 mod shown;
 mod state;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -163,6 +163,8 @@ pub(crate) struct CalendarActor {
     known: BTreeMap<ReservationId, KnownReservation>,
     /// The last ones that have ended.
     ended: BTreeMap<u64, WireReservation>,
+    /// Their numbers, in the order in which they ended.
+    ended_order: VecDeque<u64>,
     fleet: Fleet,
     rules: RuleReservations,
     rows: SentRows,
@@ -194,6 +196,7 @@ impl CalendarActor {
             calendar: Calendar::new(settings()),
             known: BTreeMap::new(),
             ended: BTreeMap::new(),
+            ended_order: VecDeque::new(),
             fleet: Fleet::default(),
             rules: RuleReservations::of(rules),
             rows: SentRows::default(),
@@ -370,7 +373,7 @@ impl CalendarActor {
         if let Some(ended) = self.ended.get_mut(&id.0) {
             ended.credit = credit.map(Bytes::get);
         }
-        Ok(self.show(id).expect("it was found"))
+        self.show(id).ok_or_else(|| not_found(id.0))
     }
 
     /// The reservation of that number, if it has not ended and the caller may see it.
@@ -452,9 +455,10 @@ impl CalendarActor {
                     let ended = Some(shown::end_name(reason).to_owned());
                     let shown = WireReservation { ended, ..known.shown(event.id) };
                     self.ended.insert(event.id.0, shown);
+                    self.ended_order.push_back(event.id.0);
                 }
-                if self.ended.len() > ENDED_MAX {
-                    self.ended.pop_first();
+                if self.ended_order.len() > ENDED_MAX {
+                    self.ended_order.pop_front().map(|oldest| self.ended.remove(&oldest));
                 }
             }
             self.events.push(event);

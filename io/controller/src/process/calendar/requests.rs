@@ -147,10 +147,13 @@ impl RequestContext<'_> {
             "" => export,
             below => format!("{export}/{below}"),
         };
-        match Directory::new(path.as_bytes()) {
+        // As text in records and messages, so a name is text, too.
+        let fits = path.len() <= DIRECTORY_BYTES_MAX && !path.chars().any(char::is_control);
+        match Directory::new(path.as_bytes()).filter(|_| fits) {
             Some(_) => Ok(Some(path)),
             None => {
-                let want = "a path below the export without . and .., at most 64 names";
+                let want = "a path below the export of at most 1024 printable bytes and 64 names, \
+                            without . and ..";
                 Err(at("directory", format!("{:?} is not {want}", cut(below))))
             }
         }
@@ -251,6 +254,9 @@ fn wire_refusal(refusal: &Refusal, calendar: &Calendar, rules: &RuleReservations
 pub(super) fn at(field: &str, message: impl Into<String>) -> Refused {
     Box::new(ErrorReport::new(ErrorCode::InvalidArgument, message).at(field))
 }
+
+/// The longest directory with its export: a batch of 256 requests is one record of 1 MiB at most.
+const DIRECTORY_BYTES_MAX: usize = 1_024;
 
 /// Cuts a wrong value to the length that a message repeats.
 fn cut(text: &str) -> &str {

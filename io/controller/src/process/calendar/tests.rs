@@ -201,3 +201,37 @@ fn rules_that_the_store_refuses_reserve_nothing() {
     room.request(NewReservation { exact: true, ..reads(85) }).unwrap();
     assert!(matches!(set(&mut room, "1MB/s"), RulePublishError::Promised(_)));
 }
+
+#[test]
+fn an_old_reservation_that_ends_last_is_read_when_many_newer_ones_have_ended() {
+    let mut room = Room::new();
+    let old = room.request(reads(1)).unwrap().id;
+    let remove = |room: &mut Room, id| {
+        let (answer, mut outcome) = oneshot::channel();
+        let change = ReservationChange::Remove;
+        room.say(CalendarMsg::Change { id, change, by: by(), answer });
+        outcome.try_recv().unwrap().unwrap()
+    };
+    for _ in 0..ENDED_MAX {
+        let id = room.request(reads(1)).unwrap().id;
+        room.rows();
+        remove(&mut room, id);
+        room.rows();
+    }
+    assert_eq!(remove(&mut room, old).ended.as_deref(), Some("removed"));
+    assert_eq!(room.get(old).unwrap().ended.as_deref(), Some("removed"));
+    assert_eq!(room.get(old + 1).unwrap_err().code, ErrorCode::NotFound);
+}
+
+#[test]
+fn directories_that_make_large_records_are_refused() {
+    let mut room = Room::new();
+    for directory in ["a".repeat(2_000), "a\u{7}".into()] {
+        let asked = NewReservation { directory: Some(directory), ..reads(1) };
+        let error = room.request(asked).unwrap_err();
+        assert_eq!(
+            (error.code, error.at.as_deref()),
+            (ErrorCode::InvalidArgument, Some("directory"))
+        );
+    }
+}

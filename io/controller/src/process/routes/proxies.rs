@@ -126,8 +126,12 @@ pub(super) async fn report(
         }
     }
     if let Some(description) = &body.description {
-        // Without room here the whole report is repeated.
-        submit(&shared.calendar, CalendarMsg::Describe(name.clone(), description.clone()))?;
+        // Without room it is taken when the proxy describes itself again, within a minute: its shares
+        // are not to wait for the calendar.
+        let describe = CalendarMsg::Describe(name.clone(), description.clone());
+        if shared.calendar.try_send(describe).is_err() {
+            tracing::warn!(proxy = &*name, "the calendar is overloaded: a description is left out");
+        }
     }
     let (answer, order) = oneshot::channel();
     let ProxyReport { epoch, rules, targets: reports, replies: answers, .. } = body;
