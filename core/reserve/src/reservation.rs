@@ -278,9 +278,9 @@ impl EndReason {
             EndReason::Expired => "expired",
             EndReason::Lapsed => "lapsed",
             EndReason::Rejected => "rejected",
-            EndReason::CapacityLost => "capacity lost",
-            EndReason::NotInstalled => "not installed",
-            EndReason::ParentEnded => "parent ended",
+            EndReason::CapacityLost => "capacity_lost",
+            EndReason::NotInstalled => "not_installed",
+            EndReason::ParentEnded => "parent_ended",
         }
     }
 }

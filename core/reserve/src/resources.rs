@@ -343,6 +343,11 @@ impl ResourceTable {
         self.resources.get(resource.index()).map(|found| (&found.name, found.kind))
     }
 
+    /// Every resource, in the order in which they were added.
+    pub fn ids(&self) -> impl Iterator<Item = ResourceId> + use<> {
+        (0..self.resources.len() as u32).map(ResourceId::new)
+    }
+
     /// How many resources there are.
     pub fn count(&self) -> usize {
         self.resources.len()

@@ -28,11 +28,11 @@ impl Calendar {
     /// All records. From now on changes are noted for [`Calendar::take_changed`].
     pub fn records(&mut self) -> CalendarRecords {
         self.take_changed();
-        let (reservations, resources) = (self.table.iter(), 0..self.resources.count() as u32);
+        let reservations = self.table.iter();
         let credits = self.credits.subjects().map(|subject| self.credits.record(subject));
         CalendarRecords {
             reservations: reservations.filter_map(|(id, _)| self.record(id)).collect(),
-            resources: resources.filter_map(|at| self.record_of(ResourceId::new(at))).collect(),
+            resources: self.resources.ids().filter_map(|at| self.record_of(at)).collect(),
             credits: credits.collect(),
             ..self.header()
         }
@@ -117,14 +117,14 @@ impl Calendar {
         credits.into_iter().for_each(|record| calendar.credits.restore(record));
         if !is_settled {
             calendar.freed = true;
-            for resource in calendar.resource_ids() {
+            for resource in calendar.resources.ids() {
                 calendar.compression.note_resource(resource, calendar.now);
             }
         }
         // what is changed from here on is to be recorded
         calendar.take_changed();
         calendar.link_phases(phases);
-        for resource in calendar.resource_ids() {
+        for resource in calendar.resources.ids() {
             calendar.remove_overloads(resource);
         }
         calendar.settle();
@@ -143,10 +143,6 @@ impl Calendar {
 
     fn record_of(&self, resource: ResourceId) -> Option<ResourceRecord> {
         self.resources.record(resource, self.now)
-    }
-
-    fn resource_ids(&self) -> impl Iterator<Item = ResourceId> + use<> {
-        (0..self.resources.count() as u32).map(ResourceId::new)
     }
 
     fn restore_resource(&mut self, record: ResourceRecord, at: Time) -> Result<(), RestoreError> {

@@ -452,7 +452,7 @@ impl CalendarActor {
                     self.to.counts.lapsed.add(1);
                 }
                 if let Some(known) = self.known.remove(&event.id) {
-                    let ended = Some(shown::end_name(reason).to_owned());
+                    let ended = Some(reason.name().to_owned());
                     let shown = WireReservation { ended, ..known.shown(event.id) };
                     self.ended.insert(event.id.0, shown);
                     self.ended_order.push_back(event.id.0);

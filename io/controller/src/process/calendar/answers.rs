@@ -109,7 +109,6 @@ impl CalendarActor {
             |id: &&ReservationId| self.calendar.status(**id).state == ReservationState::Active;
         let active = self.known.keys().filter(is_active).count() as u64;
         let resources = self.calendar.resources();
-        let all = (0..resources.count() as u32).map(reserve::ResourceId::new);
         let of = |resource| {
             let (name, kind) = resources.describe(resource)?;
             let at = reserve::Span::new(now, Nanos::new(1));
@@ -126,7 +125,7 @@ impl CalendarActor {
         CalendarFigures {
             scheduled: self.known.len() as u64 - active,
             active,
-            resources: all.filter_map(of).collect(),
+            resources: resources.ids().filter_map(of).collect(),
         }
     }
 }

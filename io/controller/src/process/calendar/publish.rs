@@ -4,7 +4,7 @@ use api::EventKind;
 use model::{Nanos, Time};
 use reserve::{CalendarChange, CalendarEvent};
 
-use super::{CalendarActor, shown};
+use super::CalendarActor;
 
 impl CalendarActor {
     /// Publishes what people want to know of a change.
@@ -31,7 +31,7 @@ impl CalendarActor {
                 load.write_per_sec()
             ),
             CalendarChange::Restored { .. } => "has its whole rate again".into(),
-            CalendarChange::Ended { reason } => format!("has ended: {}", shown::end_name(reason)),
+            CalendarChange::Ended { reason } => format!("has ended: {}", reason.name()),
             CalendarChange::Scheduled { .. }
             | CalendarChange::Moved { .. }
             | CalendarChange::Aged { .. }

@@ -21,7 +21,6 @@ impl RuleReservations {
 
     /// What they reserve of every resource of the calendar.
     pub(super) fn loads(&self, calendar: &Calendar, now: model::Time) -> Vec<(ResourceId, Load)> {
-        let all = (0..calendar.resources().count() as u32).map(ResourceId::new);
         let load = |resource| {
             let (_, kind) = calendar.resources().describe(resource)?;
             let sum = self.rates(kind).map(|(_, rate)| u128::from(rate.per_sec())).sum::<u128>();
@@ -31,7 +30,7 @@ impl RuleReservations {
             let (read, write) = if is_write { (0, sum) } else { (sum, 0) };
             Some((resource, Load::per_sec(read, write)?))
         };
-        all.filter_map(load).collect()
+        calendar.resources().ids().filter_map(load).collect()
     }
 
     /// Those of one kind of resource, as `rule NAME: RATE`.

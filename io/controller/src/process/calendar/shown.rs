@@ -9,8 +9,8 @@ use api::{
 };
 use model::{Share, Time};
 use reserve::{
-    Calendar, CeilingSubject, EndReason, Load, ReservationId, ReservationOwner,
-    ReservationProgress, ReservationState, ResourceId, ResourceKind,
+    Calendar, CeilingSubject, Load, ReservationId, ReservationOwner, ReservationProgress,
+    ReservationState, ResourceId, ResourceKind,
 };
 
 use super::rules::RuleReservations;
@@ -75,7 +75,7 @@ impl KnownReservation {
         WireReservation {
             state,
             reduced,
-            ended: status.ended.map(|reason| end_name(reason).to_owned()),
+            ended: status.ended.map(|reason| reason.name().to_owned()),
             start_ns: span.map(|span| span.from.as_nanos()),
             end_ns: span.map(|span| span.until.as_nanos()),
             guaranteed_ns: status.guaranteed.map(Time::as_nanos),
@@ -144,20 +144,6 @@ impl KnownReservation {
     }
 }
 
-/// The word for the reason of an end.
-pub(super) fn end_name(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Completed => "completed",
-        EndReason::Removed => "removed",
-        EndReason::Expired => "expired",
-        EndReason::Lapsed => "lapsed",
-        EndReason::Rejected => "rejected",
-        EndReason::CapacityLost => "capacity_lost",
-        EndReason::NotInstalled => "not_installed",
-        EndReason::ParentEnded => "parent_ended",
-    }
-}
-
 /// The calendar in a span.
 pub(super) fn calendar(
     calendar: &Calendar,
@@ -180,8 +166,7 @@ pub(super) fn calendar(
         }
     }
     let resources = calendar.resources();
-    let all = (0..resources.count() as u32).map(ResourceId::new);
-    let shown = all.filter_map(|resource| {
+    let shown = resources.ids().filter_map(|resource| {
         let (name, kind) = resources.describe(resource)?;
         let (whole, unreserved) = (resources.whole(resource, now), resources.unreserved(resource));
         Some(CalendarResource {

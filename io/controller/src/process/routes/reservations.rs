@@ -272,9 +272,8 @@ pub(super) async fn credit(
         (Some(_), Some(_)) => {
             return Err(invalid("account", "name a user or an account, not both".into()));
         }
-        (None, Some(account)) if by.role == Role::User => {
+        (None, Some(_)) if by.role == Role::User => {
             let message = format!("{} has role user and sees its own credit only", by.name);
-            let _ = account;
             return Err(RouteError::new(api::ErrorCode::PermissionDenied, message).at("account"));
         }
         (None, Some(account)) => CeilingSubject::Account(account.into()),
