@@ -31,6 +31,7 @@ mod scopes;
 mod session_rows;
 mod shares;
 mod split;
+mod target_rows;
 mod total_service;
 mod unreported;
 
@@ -41,3 +42,4 @@ pub use epochs::{EpochCheck, ProxyEpochs};
 pub use messages::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 pub use proxies::ProxySnapshot;
 pub use scopes::{ProxyScopes, ScopeName};
+pub use target_rows::TargetRows;

@@ -5,6 +5,7 @@
 //!                 │             │                           events for owners and for the installer
 //!                 │             └─ ResourceTable: a step function of each target, network, pool …
 //!                 ├─ ReservationTable: stages, what is due, the queue
+//!                 ├─ SentRows: the rows of each reservation, and what of them has changed
 //!                 └─ ceilings, credits
 //! ```
 //!
@@ -23,6 +24,7 @@ mod record;
 mod request;
 mod reservation;
 mod resources;
+mod rows;
 mod steps;
 mod table;
 
@@ -40,3 +42,4 @@ pub use request::{
 };
 pub use reservation::{EndReason, ReservationId, ReservationState, ReservationStatus};
 pub use resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved};
+pub use rows::{ReservationRows, SentRows, WantedRows};

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use model::{Directory, JobId, KindSet, Nanos, Rate, Scope, Weight};
+use model::{Directory, JobId, KindSet, Nanos, Rate, Scope, Time, Weight};
 
 use crate::Limit;
 
@@ -68,6 +68,17 @@ pub struct Entitlement {
     source: EntitlementSource,
     from: Nanos,
     until: Option<Nanos>,
+}
+
+/// A row with the times of its begin and end by one clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedEntitlement {
+    /// The row; its own span says nothing.
+    pub row: Entitlement,
+    /// The first point at which it applies.
+    pub from: Time,
+    /// The first point after it.
+    pub until: Time,
 }
 
 /// Why something is not a row.
@@ -192,6 +203,38 @@ impl Entitlement {
         };
         let rest = |row: &Entitlement| (row.kinds, row.from, row.until);
         same_kind && self.scope == other.scope && rest(self) == rest(other)
+    }
+}
+
+impl EntitlementId {
+    /// How many numbers the rows of one reservation have: one for each direction, and one to spare.
+    pub const OF_RESERVATION: u64 = 4;
+
+    /// A row of a reservation, by their numbers.
+    pub const fn of_reservation(reservation: u64, row: u64) -> EntitlementId {
+        EntitlementId(reservation * EntitlementId::OF_RESERVATION + row)
+    }
+
+    /// The number of the reservation of a row that is of one.
+    pub const fn reservation(self) -> u64 {
+        self.0 / EntitlementId::OF_RESERVATION
+    }
+}
+
+impl TimedEntitlement {
+    /// The row with its span from a time on; `None` if it has ended by then.
+    pub fn since(&self, now: Time) -> Option<Entitlement> {
+        let (from, until) = (self.from.since(now), self.until.since(now));
+        self.row.clone().during(from, Some(until)).ok()
+    }
+
+    /// The row by another clock, which shows `there` when this one shows `here`.
+    pub fn moved(self, here: Time, there: Time) -> TimedEntitlement {
+        let moved = |time: Time| match time >= here {
+            true => there + time.since(here),
+            false => there.before(here.since(time)),
+        };
+        TimedEntitlement { from: moved(self.from), until: moved(self.until), row: self.row }
     }
 }
 

@@ -38,6 +38,7 @@ pub use decay::{DecayMode, DecayRule};
 pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePosition};
 pub use entitlement::{
     Entitlement, EntitlementError, EntitlementId, EntitlementScope, EntitlementSource, Grantable,
+    TimedEntitlement,
 };
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 use index::RuleIndex;

@@ -12,4 +12,5 @@ mod props;
 mod queue;
 mod restore;
 mod rules;
+mod sent;
 mod stages;

@@ -16,7 +16,6 @@ mod answers;
 mod fleet;
 mod publish;
 mod requests;
-mod rows;
 mod rules;
 mod shown;
 mod state;
@@ -31,10 +30,10 @@ use api::{
     AuditLine, ErrorCode, ErrorReport, NewReservation, ProxyDescription, WireCalendar, WireCredit,
     WireReservation, WireReservations,
 };
-use model::{Bytes, Nanos, Time};
+use model::{Bytes, Directory, Nanos, Time};
 use reserve::{
     Calendar, CalendarChange, CalendarEvent, CalendarSettings, CeilingSubject, EndReason,
-    ReservationId, RestoreError,
+    ReservationId, RestoreError, SentRows, WantedRows,
 };
 use tokio::sync::oneshot;
 
@@ -48,7 +47,6 @@ use crate::clock::WallClock;
 use answers::{not_found, not_visible};
 use fleet::Fleet;
 use requests::{Refused, RequestContext, may_act, may_spend, report_of, user_of};
-use rows::SentRows;
 use rules::RuleReservations;
 use shown::KnownReservation;
 
@@ -102,7 +100,11 @@ pub(crate) enum CalendarMsg {
     /// A proxy was removed.
     Forget(String),
     /// The rows of a reservation are in force at all proxies that answer.
-    InForce(u64),
+    InForce {
+        id: u64,
+        /// The version of the rows.
+        version: u64,
+    },
     /// Rows of reservations that were used.
     Used(Vec<u64>),
     Unreachable(Arc<str>, UnreachableProxies),
@@ -280,9 +282,13 @@ impl CalendarActor {
                     self.apply_fleet(now);
                 }
             }
-            CalendarMsg::InForce(id) => {
-                self.calendar.installed(ReservationId(id), now);
-                self.changed.insert(ReservationId(id));
+            CalendarMsg::InForce { id, version } => {
+                let id = ReservationId(id);
+                // Other rows may have been sent since.
+                if self.rows.is_latest(id, version) {
+                    self.calendar.installed(id, now);
+                    self.changed.insert(id);
+                }
             }
             CalendarMsg::Used(ids) => {
                 for id in ids {
@@ -536,8 +542,15 @@ impl CalendarActor {
         let now = self.now();
         let progress = self.calendar.progress(id).and_then(|progress| progress.rows);
         let known = self.known.get(&id);
-        let wanted = progress.as_ref().zip(known);
-        let wanted = wanted.map(|(rows, known)| (rows, &known.owner, &known.details));
+        let path = known.and_then(|known| known.details.directory.as_ref());
+        let directory =
+            path.map(|path| Directory::new(path.as_bytes()).expect("checked at the request"));
+        let wanted = progress.as_ref().zip(known).map(|(loads, known)| WantedRows {
+            loads,
+            owner: &known.owner,
+            target: &known.details.target,
+            directory: directory.as_ref(),
+        });
         let change = self.rows.update(id, wanted, self.calendar.resources(), now);
         if let Some(change) = change {
             // It fails only if the plan's thread has ended.

@@ -26,6 +26,7 @@ use plan::{
     AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
     ShareReport,
 };
+use reserve::ReservationRows;
 use tokio::sync::oneshot;
 
 use super::calendar::CalendarMsg;
@@ -35,8 +36,6 @@ use super::fan_out::{FanOut, QueryReplies};
 use super::queue::{MsgInbox, MsgQueue};
 use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
 use reservations::TargetReservations;
-
-pub(crate) use reservations::{ReservationRows, TimedRow};
 
 /// A message to this thread.
 pub(crate) enum PlanMsg {
@@ -280,7 +279,7 @@ impl PlanActor {
                 let rates = self.rates.iter().filter(|_| *target == *ALL_TARGETS);
                 rates.for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
                 if let Some(reservations) = self.reservations.get(&target) {
-                    new.set_rows(reservations.from(now), now);
+                    new.set_rows(reservations.rows.all(now), now);
                 }
                 self.targets.insert(target.clone(), new);
             }

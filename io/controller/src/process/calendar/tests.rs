@@ -17,6 +17,8 @@ use crate::token::TokenSet;
 struct Room {
     actor: CalendarActor,
     plan: MsgInbox<PlanMsg>,
+    /// The versions of the rows that are awaited to be in force.
+    awaited: BTreeMap<ReservationId, u64>,
     fails: Arc<AtomicBool>,
     clock: Arc<AtomicU64>,
     _folder: TestFolder,
@@ -74,21 +76,9 @@ impl Room {
             clock: wall,
         };
         let actor = CalendarActor::new(CalendarState::default(), &RuleSet::default(), to).unwrap();
-        let mut room = Room { actor, plan, fails, clock, _folder: folder };
-        let capacity = |per_sec| DescribedCapacity {
-            read_per_sec: per_sec,
-            write_per_sec: per_sec,
-            is_configured: true,
-        };
-        let target = TargetDescription {
-            name: "fs".into(),
-            bytes: Some(capacity(100_000_000)),
-            metadata: Some(capacity(1_000)),
-            unseen_ppm: 0,
-        };
-        let export = ExportDescription { name: "x".into(), target: "fs".into() };
-        let description = ProxyDescription { targets: vec![target], exports: vec![export] };
-        room.say(CalendarMsg::Describe("a".into(), Arc::new(description)));
+        let awaited = BTreeMap::new();
+        let mut room = Room { actor, plan, awaited, fails, clock, _folder: folder };
+        room.describe(100_000_000);
         room
     }
 
@@ -112,12 +102,44 @@ impl Room {
     }
 
     /// The numbers of the rows that the plan was sent, and whether each is put or removed.
-    fn rows(&self) -> Vec<(u64, bool)> {
-        let rows = self.plan.try_iter().filter_map(|msg| match msg {
-            PlanMsg::Rows(rows) => Some(rows.changes),
-            _ => None,
-        });
-        rows.flatten().map(|(id, row)| (id.0, row.is_some())).collect()
+    fn rows(&mut self) -> Vec<(u64, bool)> {
+        let mut changes = Vec::new();
+        for msg in self.plan.try_iter() {
+            let PlanMsg::Rows(rows) = msg else { continue };
+            self.awaited.extend(rows.awaited);
+            changes.extend(rows.changes.into_iter().map(|(id, row)| (id.0, row.is_some())));
+        }
+        changes
+    }
+
+    /// The version of the rows of a reservation that are awaited.
+    fn awaited(&mut self, id: u64) -> u64 {
+        self.rows();
+        self.awaited[&ReservationId(id)]
+    }
+
+    /// The plan reports that the last rows of a reservation are in force.
+    fn in_force(&mut self, id: u64) {
+        let version = self.awaited(id);
+        self.say(CalendarMsg::InForce { id, version });
+    }
+
+    /// A proxy describes a target of this capacity, in bytes of reads or writes per second.
+    fn describe(&mut self, per_sec: u64) {
+        let capacity = |per_sec| DescribedCapacity {
+            read_per_sec: per_sec,
+            write_per_sec: per_sec,
+            is_configured: true,
+        };
+        let target = TargetDescription {
+            name: "fs".into(),
+            bytes: Some(capacity(per_sec)),
+            metadata: Some(capacity(1_000)),
+            unseen_ppm: 0,
+        };
+        let export = ExportDescription { name: "x".into(), target: "fs".into() };
+        let description = ProxyDescription { targets: vec![target], exports: vec![export] };
+        self.say(CalendarMsg::Describe("a".into(), Arc::new(description)));
     }
 }
 
@@ -159,7 +181,7 @@ fn a_waiting_call_is_answered_when_the_rows_are_in_force_and_the_end_removes_the
     let (answer, mut outcome) = oneshot::channel();
     room.say(CalendarMsg::Watch { id, by: by(), answer });
     assert!(outcome.try_recv().is_err());
-    room.say(CalendarMsg::InForce(id));
+    room.in_force(id);
     assert_eq!(outcome.try_recv().unwrap().unwrap().state, WireReservationState::Active);
     room.clock.fetch_add(1_001_000_000_000, Ordering::Relaxed);
     let now = room.actor.now();
@@ -171,11 +193,25 @@ fn a_waiting_call_is_answered_when_the_rows_are_in_force_and_the_end_removes_the
 }
 
 #[test]
+fn rows_in_force_that_were_changed_since_are_not_those_of_the_reservation() {
+    let mut room = Room::new();
+    let id = room.request(reads(40)).unwrap().id;
+    let version = room.awaited(id);
+    // Its target loses capacity, so it has a lower rate.
+    room.describe(30_000_000);
+    assert_eq!(room.rows(), [(id * 4, true)]);
+    room.say(CalendarMsg::InForce { id, version });
+    assert_eq!(room.get(id).unwrap().state, WireReservationState::Scheduled);
+    room.in_force(id);
+    assert_eq!(room.get(id).unwrap().state, WireReservationState::Active);
+}
+
+#[test]
 fn a_reservation_is_reduced_by_what_unreachable_proxies_may_use() {
     let mut room = Room::new();
     let asked = NewReservation { metadata: Some(WireRate::Ops(10)), ..reads(80) };
     let id = room.request(asked).unwrap().id;
-    room.say(CalendarMsg::InForce(id));
+    room.in_force(id);
     assert_eq!(room.get(id).unwrap().reduced, None);
     let target = || Arc::from("fs");
     let names = vec!["b".into()];

@@ -1,0 +1,86 @@
+//! The rows of reservations at one target: kept for its allocator, and followed until they are in
+//! force.
+//!
+//! ```text
+//!   calendar ─ rows, version ─► TargetRows ─► set_rows of the target's allocator, also a later one
+//!            ◄─ in force, version: no reachable proxy has them unacknowledged
+//!            ◄─ used
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::Time;
+use rules::{Entitlement, EntitlementId, TimedEntitlement};
+
+use crate::ShareAllocator;
+
+/// The rows of the reservations at one target, and which of these are awaited to be in force.
+#[derive(Debug, Default)]
+pub struct TargetRows {
+    rows: BTreeMap<EntitlementId, TimedEntitlement>,
+    /// The version of the rows of each reservation that is awaited.
+    awaited: BTreeMap<u64, u64>,
+}
+
+impl TargetRows {
+    /// Keeps changed rows, by the clock here, and puts them to the proxies of the target, if there are
+    /// some. `awaited` is a reservation and the version of its rows, to be reported when they are in
+    /// force; what was awaited of a reservation whose rows change is so no more. Returns how many rows
+    /// were refused.
+    pub fn change(
+        &mut self,
+        changes: Vec<(EntitlementId, Option<TimedEntitlement>)>,
+        awaited: Option<(u64, u64)>,
+        allocator: Option<&mut ShareAllocator>,
+        now: Time,
+    ) -> usize {
+        let mut of_here = Vec::with_capacity(changes.len());
+        for (id, timed) in changes {
+            of_here.push((id, timed.as_ref().and_then(|timed| timed.since(now))));
+            self.awaited.remove(&id.reservation());
+            match timed {
+                Some(timed) => self.rows.insert(id, timed),
+                None => self.rows.remove(&id),
+            };
+        }
+        self.awaited.extend(awaited);
+        allocator.map_or(0, |allocator| allocator.set_rows(of_here, now))
+    }
+
+    /// All rows with their spans from `now` on, for an allocator that is new.
+    pub fn all(&self, now: Time) -> Vec<(EntitlementId, Option<Entitlement>)> {
+        self.rows.iter().map(|(id, timed)| (*id, timed.since(now))).collect()
+    }
+
+    /// Reports the awaited reservations whose rows are in force at all proxies of the target that can
+    /// be reached, each with the version of its rows; those that `report` does not take are reported
+    /// again. At most 256 are looked at. Without any proxy there is none that could do otherwise.
+    pub fn report_in_force(
+        &mut self,
+        allocator: Option<&ShareAllocator>,
+        mut report: impl FnMut(u64, u64) -> bool,
+    ) {
+        let (rows, mut checks) = (&self.rows, 0);
+        self.awaited.retain(|reservation, version| {
+            checks += 1;
+            let all = (0..EntitlementId::OF_RESERVATION)
+                .map(|row| EntitlementId::of_reservation(*reservation, row));
+            let own: Vec<_> = all.filter(|id| rows.contains_key(id)).collect();
+            let is_in_force =
+                |allocator: &ShareAllocator| allocator.rows_state(&own).unacknowledged == 0;
+            let is_reported = checks <= CHECKS_MAX
+                && allocator.is_none_or(is_in_force)
+                && report(*reservation, *version);
+            !is_reported
+        });
+    }
+
+    /// Takes the reservations whose rows proxies have used since the last call.
+    pub fn take_used(&self, allocator: &mut ShareAllocator) -> BTreeSet<u64> {
+        let used = allocator.take_used_rows().into_iter();
+        used.filter(|id| self.rows.contains_key(id)).map(EntitlementId::reservation).collect()
+    }
+}
+
+/// The most reservations that are looked at in one call.
+const CHECKS_MAX: usize = 256;
