@@ -110,6 +110,13 @@ impl Default for CalendarSettings {
     }
 }
 
+impl CalendarSettings {
+    /// The share of a resource that is left to requests without a reservation.
+    fn best_effort_of(&self, kind: ResourceKind) -> Share {
+        if kind.has_best_effort() { self.best_effort } else { Share::ZERO }
+    }
+}
+
 impl Calendar {
     /// A calendar without resources.
     pub fn new(settings: CalendarSettings) -> Calendar {
@@ -128,7 +135,7 @@ impl Calendar {
         }
     }
 
-    /// Adds a resource with its whole capacity; `best_effort` of it is never reserved.
+    /// Adds a resource with its whole capacity. `best_effort` of a target is never reserved.
     ///
     /// # Errors
     /// If the table of resources is full, or the name is not a new one.
@@ -347,7 +354,7 @@ impl Calendar {
         capacity: Capacity,
     ) -> Result<ResourceId, ResourceError> {
         let id = self.resources.add(name, kind, capacity, self.now)?;
-        let best_effort = self.settings.best_effort;
+        let best_effort = self.settings.best_effort_of(kind);
         let unreserved = Unreserved { best_effort, ..Unreserved::default() };
         self.resources.set_unreserved(id, unreserved, self.now)?;
         Ok(id)

@@ -23,7 +23,7 @@ pub enum ResourceKind {
     ProxyNetwork,
     /// The bandwidth of a compute node, in bytes per second.
     Node,
-    /// A pool of all reservations, in bytes per second.
+    /// A pool of all reservations, in bytes per second: what a site lets be reserved at all.
     Pool,
 }
 
@@ -73,6 +73,11 @@ impl ResourceKind {
             ResourceKind::Node => "node",
             ResourceKind::Pool => "pool",
         }
+    }
+
+    /// Whether requests without a reservation use it, so that a part is left to them.
+    pub const fn has_best_effort(self) -> bool {
+        matches!(self, ResourceKind::Target | ResourceKind::Metadata)
     }
 
     /// Whether its loads are bytes.

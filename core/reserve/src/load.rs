@@ -100,6 +100,9 @@ impl Capacity {
     /// A resource that gives nothing.
     pub const CLOSED: Capacity = Capacity { read: 0, write: 0 };
 
+    /// A resource that bounds no load that can be requested.
+    pub const BOUNDLESS: Capacity = Capacity { read: Load::PER_SEC_MAX, write: Load::PER_SEC_MAX };
+
     /// A capacity of two directions, per second. A zero closes the resource for both. `None` if one
     /// is above [`Load::PER_SEC_MAX`].
     pub const fn per_sec(read: u64, write: u64) -> Option<Capacity> {

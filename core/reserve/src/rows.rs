@@ -149,21 +149,24 @@ impl SentRows {
     }
 }
 
-/// The rates of reads, writes and metadata; of zero there is no row.
+/// The rates of reads, writes and metadata: the least that a resource gives, as one of them may have
+/// lost capacity. Of zero there is no row.
 fn rates(rows: &RowLoads, resources: &ResourceTable) -> [Option<u64>; 3] {
     let mut rates = [None; 3];
+    let mut note = |at: usize, per_sec: u64| {
+        rates[at] = Some(rates[at].map_or(per_sec, |least: u64| least.min(per_sec)));
+    };
     for (resource, load) in &rows.loads {
         let Some((_, kind)) = resources.describe(*resource) else { continue };
         match kind {
-            ResourceKind::Target => {
-                rates[0] = Some(load.read_per_sec());
-                rates[1] = Some(load.write_per_sec());
+            ResourceKind::Metadata => note(2, load.read_per_sec()),
+            _ => {
+                note(0, load.read_per_sec());
+                note(1, load.write_per_sec());
             }
-            ResourceKind::Metadata => rates[2] = Some(load.read_per_sec()),
-            _ => {}
         }
     }
-    rates.map(|rate| rate.filter(|per_sec| *per_sec > 0))
+    rates.map(|rate: Option<u64>| rate.filter(|per_sec| *per_sec > 0))
 }
 
 fn entitlement(per_sec: u64, direction: Direction, wanted: WantedRows<'_>) -> Entitlement {

@@ -41,7 +41,7 @@ pub use directory::{DataDirectory, DirectoryError};
 pub use etcd::{EtcdClient, EtcdError};
 pub use process::{
     Controller, ControllerSettings, ControllerStartError, Offline, OfflineError, ParseWebhookError,
-    StandbyController, StorePlace, TokenFailed, Webhook, markdown, openapi,
+    ReservationSettings, StandbyController, StorePlace, TokenFailed, Webhook, markdown, openapi,
 };
 pub use sqlite::SqliteError;
 pub use token::TokenRefused;

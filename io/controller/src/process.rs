@@ -62,6 +62,7 @@ use events::{EventDelivery, EventPublisher, RecentEvents};
 use queue::{MsgQueue, queue};
 use records::{PublishedRules, Records};
 
+pub use calendar::ReservationSettings;
 pub use events::{ParseWebhookError, Webhook};
 pub use offline::{Offline, OfflineError};
 pub use records::TokenFailed;
@@ -94,6 +95,8 @@ pub struct ControllerSettings {
     pub on_event: Option<String>,
     /// The URL to which each event is posted as JSON.
     pub webhook: Option<Webhook>,
+    /// What may be reserved, and by whom.
+    pub reservations: ReservationSettings,
     /// The clock of minutes, periods and events.
     pub clock: WallClock,
 }
@@ -268,7 +271,12 @@ impl Controller {
             counts: shared.counts.clone(),
             clock: clock.clone(),
         };
-        let reservations = CalendarActor::new(records.calendar(), &rules.set, outputs)?;
+        let reservations = CalendarActor::new(
+            records.calendar(),
+            &rules.set,
+            with.settings.reservations,
+            outputs,
+        )?;
         let desk = plan_actor::PlanActor::new(
             term,
             rules,

@@ -6,6 +6,7 @@
 //! ```
 
 mod config;
+mod reservations;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,8 +35,8 @@ use crate::log;
                         connects to its leader with --ca, --token-file, --cert and --key."
 )]
 pub(crate) struct Args {
-    /// TOML file with a key for each flag, such as `on_event` for --on-event, and `allowed_hosts`;
-    /// flags take precedence.
+    /// TOML file with a key for each flag, such as `on_event` for --on-event, `allowed_hosts`, and
+    /// `[reservations]`; flags take precedence.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// State directory, one per controller; required here or in --config.

@@ -162,7 +162,8 @@ impl Calendar {
             let span = Span { from: *from, until };
             self.resources.set_capacity(id, span, *capacity)?;
         }
-        let unreserved = Unreserved { unseen, rules, best_effort: self.settings.best_effort };
+        let best_effort = self.settings.best_effort_of(kind);
+        let unreserved = Unreserved { unseen, rules, best_effort };
         self.resources.set_unreserved(id, unreserved, self.now)?;
         self.note_changes_ahead(id);
         Ok(())

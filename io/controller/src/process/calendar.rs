@@ -17,6 +17,7 @@ mod fleet;
 mod publish;
 mod requests;
 mod rules;
+mod settings;
 mod shown;
 mod state;
 
@@ -32,8 +33,8 @@ use api::{
 };
 use model::{Bytes, Directory, Nanos, Time};
 use reserve::{
-    Calendar, CalendarChange, CalendarEvent, CalendarSettings, CeilingSubject, EndReason,
-    ReservationId, RestoreError, SentRows, WantedRows,
+    Calendar, CalendarChange, CalendarEvent, CeilingSubject, EndReason, ReservationId,
+    RestoreError, SentRows, WantedRows,
 };
 use tokio::sync::oneshot;
 
@@ -50,6 +51,7 @@ use requests::{Refused, RequestContext, may_act, may_spend, report_of, user_of};
 use rules::RuleReservations;
 use shown::KnownReservation;
 
+pub use settings::ReservationSettings;
 pub(crate) use shown::UnreachableProxies;
 pub(crate) use state::{CalendarDecision, CalendarState};
 
@@ -161,6 +163,7 @@ pub(crate) struct CalendarOutputs {
 /// The state of the thread.
 pub(crate) struct CalendarActor {
     to: CalendarOutputs,
+    settings: ReservationSettings,
     calendar: Calendar,
     known: BTreeMap<ReservationId, KnownReservation>,
     /// The last ones that have ended.
@@ -192,10 +195,12 @@ impl CalendarActor {
     pub(crate) fn new(
         state: CalendarState,
         rules: &RuleSet,
+        settings: ReservationSettings,
         to: CalendarOutputs,
     ) -> Result<CalendarActor, RestoreError> {
         let mut actor = CalendarActor {
-            calendar: Calendar::new(settings()),
+            calendar: Calendar::new(settings.calendar()),
+            settings,
             known: BTreeMap::new(),
             ended: BTreeMap::new(),
             ended_order: VecDeque::new(),
@@ -527,7 +532,8 @@ impl CalendarActor {
             (id, KnownReservation { owner, details })
         });
         self.known = known.collect();
-        self.calendar = Calendar::restore(settings(), records, now)?;
+        self.calendar = Calendar::restore(self.settings.calendar(), records, now)?;
+        self.settings.apply(&mut self.calendar, now);
         self.fleet = Fleet::new(state.proxies);
         self.unstored = CalendarDecision::default();
         self.events.clear();
@@ -559,17 +565,10 @@ impl CalendarActor {
     }
 }
 
-fn settings() -> CalendarSettings {
-    CalendarSettings { reservations_max: RESERVATIONS_MAX, ..CalendarSettings::default() }
-}
-
 /// The most messages that are one record.
 const BATCH: usize = 256;
 /// How often the clock is read.
 const TICK: Duration = Duration::from_millis(100);
-/// The most reservations that have not ended: the snapshot of the store takes 64 MiB, and each of
-/// them about 1 KB.
-const RESERVATIONS_MAX: usize = 32_768;
 /// The most ended ones that can be read.
 const ENDED_MAX: usize = 4_096;
 /// The most events of one record: a loss may change thousands of reservations.

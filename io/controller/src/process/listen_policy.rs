@@ -134,6 +134,7 @@ mod tests {
             advertise: None,
             on_event: None,
             webhook: None,
+            reservations: crate::ReservationSettings::default(),
             clock: crate::WallClock::System,
         }
     }

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::etcd::{self, etcd};
 use api::{ALL_TARGETS, ControllerEvent, EventKind, ProxyReport};
 use controller::store::{Revision, Store};
-use controller::{ControllerSettings, EtcdClient, StandbyController, StorePlace, WallClock};
+use controller::{
+    ControllerSettings, EtcdClient, ReservationSettings, StandbyController, StorePlace, WallClock,
+};
 use http::{ApiClient, Endpoints};
 use model::{KeyValue, Nanos, OpKind, Rate, Scope, Service, Time};
 use plan::SessionSettings;
@@ -52,6 +54,7 @@ fn controller() {
         credentials: http::Credentials::default(),
         on_event: None,
         webhook: None,
+        reservations: ReservationSettings::default(),
         clock: WallClock::System,
     };
     loop {

@@ -15,6 +15,7 @@ use anyhow::{Context as _, anyhow, bail};
 use http::{Credentials, Endpoint, HostName, TlsFiles};
 use serde::Deserialize;
 
+use super::reservations::ReservationConfig;
 use super::{Args, DEFAULT_LISTEN, store};
 
 /// The keys of the file.
@@ -46,6 +47,9 @@ struct ControllerConfig {
     token_file: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+    /// What may be reserved, and by whom.
+    #[serde(default)]
+    reservations: ReservationConfig,
 }
 
 /// Merges the file and the flags, which take precedence.
@@ -87,6 +91,8 @@ pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
         }
         (flag, _) => flag,
     };
+    let reservations = config.reservations.settings();
+    let reservations = reservations.map_err(|why| wrong("reservations", why.to_string()))?;
     let data = data.or(config.data);
     let data = data.context("no state directory; give --data DIR, or data in --config")?;
     let on_event = on_event.or(config.on_event);
@@ -101,6 +107,7 @@ pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
         advertise,
         on_event,
         webhook,
+        reservations,
         clock,
     })
 }

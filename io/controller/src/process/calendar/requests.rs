@@ -14,6 +14,7 @@ use reserve::{
 
 use super::fleet::Fleet;
 use super::rules::RuleReservations;
+use super::settings::POOL;
 use super::shown::KnownReservation;
 use super::state::ReservationDetails;
 use crate::process::access::ApiCaller;
@@ -85,6 +86,8 @@ impl RequestContext<'_> {
         };
         if read.is_some() || write.is_some() {
             loads.push((self.resource(ResourceKind::Target, &target)?, load(read, write)));
+            let pool = self.calendar.resources().find(ResourceKind::Pool, POOL);
+            loads.extend(pool.map(|pool| (pool, load(read, write))));
         }
         if metadata.is_some() {
             loads.push((self.resource(ResourceKind::Metadata, &target)?, load(metadata, None)));

@@ -2,28 +2,43 @@
 //!
 //! A rule's reservation may be of reads or writes, so it counts as the costlier of both. It holds at
 //! every target to which its requests go, so it counts at each. A rule with `per` has a reservation
-//! for each of its classes that exists, which the calendar does not know: it does not count.
+//! for each of its classes: it counts as many times as it may have classes.
+
+use std::fmt;
 
 use model::Rate;
 use reserve::{Calendar, Load, ResourceId, ResourceKind};
-use rules::RuleSet;
+use rules::{Rule, RuleSet};
 
 /// The reservations of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RuleReservations(Vec<(String, Rate)>);
+pub(super) struct RuleReservations(Vec<RuleReservation>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RuleReservation {
+    name: String,
+    /// Of each class.
+    rate: Rate,
+    /// The most classes.
+    classes: u32,
+}
 
 impl RuleReservations {
     pub(super) fn of(rules: &RuleSet) -> RuleReservations {
-        let counted = rules.rules.iter().filter(|rule| rule.per.is_empty());
-        let reserved = counted.filter_map(|rule| Some((rule.name.clone(), rule.reserved_rate()?)));
-        RuleReservations(reserved.collect())
+        let reserved = |rule: &Rule| {
+            let rate = rule.reserved_rate()?;
+            // `per` with a reservation requires it.
+            let classes = if rule.per.is_empty() { 1 } else { rule.max_classes? };
+            Some(RuleReservation { name: rule.name.clone(), rate, classes })
+        };
+        RuleReservations(rules.rules.iter().filter_map(reserved).collect())
     }
 
     /// What they reserve of every resource of the calendar.
     pub(super) fn loads(&self, calendar: &Calendar, now: model::Time) -> Vec<(ResourceId, Load)> {
         let load = |resource| {
             let (_, kind) = calendar.resources().describe(resource)?;
-            let sum = self.rates(kind).map(|(_, rate)| u128::from(rate.per_sec())).sum::<u128>();
+            let sum = self.of_kind(kind).map(RuleReservation::per_sec).sum::<u128>();
             let sum = u64::try_from(sum).unwrap_or(u64::MAX).min(Load::PER_SEC_MAX);
             let capacity = calendar.resources().whole(resource, now);
             let is_write = capacity.write_per_sec() < capacity.read_per_sec();
@@ -35,18 +50,30 @@ impl RuleReservations {
 
     /// Those of one kind of resource, as `rule NAME: RATE`.
     pub(super) fn named(&self, kind: ResourceKind) -> Vec<String> {
-        self.rates(kind)
-            .take(NAMED_MAX)
-            .map(|(name, rate)| format!("rule {name}: {rate}"))
-            .collect()
+        self.of_kind(kind).take(NAMED_MAX).map(RuleReservation::to_string).collect()
     }
 
-    fn rates(&self, kind: ResourceKind) -> impl Iterator<Item = &(String, Rate)> {
-        self.0.iter().filter(move |(_, rate)| match kind {
-            ResourceKind::Target => rate.is_bytes(),
-            ResourceKind::Metadata => !rate.is_bytes(),
-            _ => false,
-        })
+    fn of_kind(&self, kind: ResourceKind) -> impl Iterator<Item = &RuleReservation> {
+        self.0
+            .iter()
+            .filter(move |of| kind.has_best_effort() && kind.is_bytes() == of.rate.is_bytes())
+    }
+}
+
+impl RuleReservation {
+    /// What all its classes reserve.
+    fn per_sec(&self) -> u128 {
+        u128::from(self.rate.per_sec()) * u128::from(self.classes)
+    }
+}
+
+impl fmt::Display for RuleReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {}: ", self.name)?;
+        match self.classes {
+            1 => self.rate.fmt(f),
+            classes => write!(f, "{classes} classes of {}", self.rate),
+        }
     }
 }
 
@@ -61,11 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_count_as_the_costlier_direction_and_those_with_per_do_not() {
+    fn rules_count_as_the_costlier_direction_and_those_with_per_as_often_as_they_have_classes() {
         let text = "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\nreservation = \"30MB/s\"\n\
                     [[rule]]\nname = \"b\"\nmatch = \"uid={2}\"\nlimit = \"20MB/s\"\nrealtime = true\n\
                     [[rule]]\nname = \"c\"\nmatch = \"uid={3}\"\nreservation = \"500ops/s\"\n\
-                    [[rule]]\nname = \"d\"\nper = [\"jobid\"]\nreservation = \"1GB/s\"\nmax_classes = 9\n";
+                    [[rule]]\nname = \"d\"\nper = [\"jobid\"]\nreservation = \"10MB/s\"\nmax_classes = 9\n";
         let rules = RuleReservations::of(&RuleSet::parse(text).unwrap());
         let mut calendar = Calendar::new(CalendarSettings::default());
         let capacity = |read, write| Capacity::per_sec(read, write).unwrap();
@@ -76,8 +103,9 @@ mod tests {
         let metadata = add(ResourceKind::Metadata, capacity(9_000, 9_000));
         let loads = rules.loads(&calendar, Time::ZERO);
         let of = |read, write| Load::per_sec(read, write).unwrap();
-        assert_eq!(loads, [(bytes, of(0, 50_000_000)), (metadata, of(500, 0))]);
+        assert_eq!(loads, [(bytes, of(0, 140_000_000)), (metadata, of(500, 0))]);
         assert_eq!(rules.named(ResourceKind::Metadata), ["rule c: 500ops/s"]);
-        assert_eq!(rules.named(ResourceKind::Target).len(), 2);
+        assert_eq!(rules.named(ResourceKind::Target)[2], "rule d: 9 classes of 10MB/s");
+        assert!(rules.named(ResourceKind::Pool).is_empty());
     }
 }

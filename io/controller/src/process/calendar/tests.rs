@@ -6,6 +6,7 @@ use api::{
     DescribedCapacity, ExportDescription, Role, TargetDescription, WireRate, WireReservationState,
 };
 use model::Share;
+use reserve::Capacity;
 use testkit::TestFolder;
 
 use super::*;
@@ -36,6 +37,10 @@ fn by() -> ApiCaller {
 
 impl Room {
     fn new() -> Room {
+        Room::of(ReservationSettings::default())
+    }
+
+    fn of(settings: ReservationSettings) -> Room {
         let folder = TestFolder::new();
         let (store, to_store) = queue(4);
         let fails = Arc::new(AtomicBool::new(false));
@@ -75,7 +80,8 @@ impl Room {
             counts,
             clock: wall,
         };
-        let actor = CalendarActor::new(CalendarState::default(), &RuleSet::default(), to).unwrap();
+        let actor = CalendarActor::new(CalendarState::default(), &RuleSet::default(), settings, to);
+        let actor = actor.unwrap();
         let awaited = BTreeMap::new();
         let mut room = Room { actor, plan, awaited, fails, clock, _folder: folder };
         room.describe(100_000_000);
@@ -146,6 +152,27 @@ impl Room {
 fn reads(megabytes: u64) -> NewReservation {
     let read = Some(WireRate::Bytes(megabytes * 1_000_000));
     NewReservation { read, ..NewReservation::default() }
+}
+
+#[test]
+fn pool_bounds_reservations_of_bytes_and_its_loss_scales_their_rows() {
+    let pool = |per_sec| Capacity::per_sec(per_sec, per_sec);
+    let settings = |pool| ReservationSettings { pool, ..ReservationSettings::default() };
+    let mut room = Room::of(settings(pool(50_000_000)));
+    let refused = room.request(NewReservation { exact: true, ..reads(60) }).unwrap_err();
+    assert_eq!(refused.refusal.unwrap().kind, "pool");
+    let id = room.request(reads(40)).unwrap().id;
+    room.in_force(id);
+    // The calendar is built again from its records, with other settings.
+    let mut reduced = |settings| {
+        room.actor.settings = settings;
+        room.fails.store(true, Ordering::Relaxed);
+        assert!(room.request(reads(1)).is_err());
+        room.fails.store(false, Ordering::Relaxed);
+        room.get(id).unwrap().reduced.map(|reduced| reduced.ppm)
+    };
+    assert_eq!(reduced(settings(pool(20_000_000))), Some(500_000));
+    assert_eq!(reduced(settings(None)), None);
 }
 
 #[test]
