@@ -41,7 +41,7 @@ use crate::resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved
 use crate::table::ReservationTable;
 
 pub use capacity::RulesError;
-pub use phases::PhaseRequest;
+pub use phases::{PhaseRequest, PlannedPhase};
 pub use progress::{ReservationProgress, RowLoads};
 
 /// What a calendar runs with.
@@ -81,6 +81,8 @@ pub struct Calendar {
     compression: replan::Compression,
     /// Whether the queue may have something that fits now.
     freed: bool,
+    /// Phases to be planned again, as their reservations have moved.
+    misplaced: Vec<ReservationId>,
     /// When the whole capacities of resources change.
     capacity_changes: BTreeSet<(Time, ResourceId)>,
     now: Time,
@@ -130,6 +132,7 @@ impl Calendar {
             head: None,
             compression: replan::Compression::default(),
             freed: false,
+            misplaced: Vec::new(),
             capacity_changes: BTreeSet::new(),
             now: Time::ZERO,
         }
@@ -347,6 +350,11 @@ impl Calendar {
         self.table.len()
     }
 
+    /// How many reservations are active.
+    pub fn active_count(&self) -> usize {
+        self.table.active()
+    }
+
     fn add_now(
         &mut self,
         name: Arc<str>,
@@ -397,8 +405,17 @@ impl Calendar {
 
     fn refusal(&self, demand: &Demand, release: Time, length: Nanos) -> ReservationError {
         let window = self.window(release, None, length);
-        let (fits_now, at) = self.resources.share_that_fits(demand, Span::new(release, length));
+        let least = self.resources.share_that_fits(demand, Span::new(release, length));
         let next_start = self.resources.earliest_fit(demand, window).ok();
+        self.no_fit(least, release, next_start)
+    }
+
+    fn no_fit(
+        &self,
+        (fits_now, at): (Share, ResourceId),
+        release: Time,
+        next_start: Option<Time>,
+    ) -> ReservationError {
         let (bottleneck, kind) = self.resources.describe(at).expect("a resource of the demand");
         let bottleneck = bottleneck.clone();
         ReservationError::NoFit(Refusal { kind, bottleneck, release, next_start, fits_now })

@@ -29,7 +29,8 @@ mod steps;
 mod table;
 
 pub use calendar::{
-    Calendar, CalendarSettings, PhaseRequest, ReservationProgress, RowLoads, RulesError,
+    Calendar, CalendarSettings, PhaseRequest, PlannedPhase, ReservationProgress, RowLoads,
+    RulesError,
 };
 pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings, Outstanding};
 pub use credits::CreditSettings;

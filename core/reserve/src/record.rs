@@ -148,6 +148,11 @@ impl ReservationRecord {
     pub fn owner(&self) -> &ReservationOwner {
         &self.owner
     }
+
+    /// The reservation of which it is a phase.
+    pub fn parent(&self) -> Option<ReservationId> {
+        self.parent
+    }
 }
 
 impl CreditRecord {

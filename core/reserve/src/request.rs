@@ -130,8 +130,22 @@ pub enum ReservationError {
     #[error("the phase ends {0} after its reservation")]
     BeyondParent(Nanos),
     /// A reservation has too many phases.
-    #[error("the reservation has {0} phases that have not ended: that is the bound")]
+    #[error("{0} phases: a reservation has at most {max} that have not ended", max = crate::Calendar::PHASES_MAX)]
     Phases(usize),
+    /// A phase starts before the one before it is over.
+    #[error("the phase starts before the one before it is over, {0} after the start at the latest")]
+    PhaseOverlap(Nanos),
+    /// A phase takes no time.
+    #[error("the phase has a duration of zero")]
+    NoDuration,
+    /// The phases have no known times.
+    #[error(
+        "phases are of reservations with a guaranteed start: not spontaneous, without a claim window"
+    )]
+    PhasesNeedStart,
+    /// One of the phases is refused, counted from 1.
+    #[error("phase {0}: {1}")]
+    Phase(usize, #[source] Box<ReservationError>),
     /// A group is empty or too large.
     #[error("a group of {0} reservations: 1 to {1} are accepted")]
     GroupSize(usize, usize),

@@ -47,8 +47,6 @@ pub enum EndReason {
     Lapsed,
     /// Its deadline can no longer be met.
     Rejected,
-    /// Capacity was lost and it has no place before its deadline.
-    CapacityLost,
     /// Its rows were not in force until its end, or could not be in time for its deadline.
     NotInstalled,
     /// The reservation of which it was a phase has ended.
@@ -185,6 +183,12 @@ impl Reservation {
         }
     }
 
+    /// Whether it is within its release and its deadline.
+    pub(crate) fn is_in_window(&self) -> bool {
+        self.release <= self.place.from
+            && self.deadline.is_none_or(|deadline| self.place.until <= deadline)
+    }
+
     /// The last start that meets the deadline.
     pub(crate) fn last_start(&self) -> Option<Time> {
         self.deadline.map(|deadline| deadline.before(self.length()))
@@ -267,7 +271,7 @@ impl std::fmt::Display for ReservationId {
 impl EndReason {
     /// Whether the calendar ended it before its begin, so that it had nothing for its credit.
     pub(crate) const fn is_of_calendar(self) -> bool {
-        matches!(self, EndReason::Rejected | EndReason::CapacityLost | EndReason::NotInstalled)
+        matches!(self, EndReason::Rejected | EndReason::NotInstalled)
     }
 
     /// The word for it in messages and events.
@@ -278,7 +282,6 @@ impl EndReason {
             EndReason::Expired => "expired",
             EndReason::Lapsed => "lapsed",
             EndReason::Rejected => "rejected",
-            EndReason::CapacityLost => "capacity_lost",
             EndReason::NotInstalled => "not_installed",
             EndReason::ParentEnded => "parent_ended",
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Nothing is booked beyond a capacity: callers book what fits. Only a capacity that falls leaves an
-//! overload, which the calendar removes before its call returns. What is over is forgotten.
+//! overload, which the calendar removes before its call returns. What is over stays as it was for some
+//! days, to be shown, and is then forgotten.
 //!
 //! A resource has whole capacities by time. Its step function has what of them may be reserved: less
 //! what no proxy sees, the share for best effort, and the load that rules reserve.
@@ -231,12 +232,15 @@ impl ResourceTable {
         }
     }
 
-    /// Forgets the past of a few resources, in turn. O(blocks of these).
+    /// Forgets the past of a few resources, in turn, except the last days of what is booked if that
+    /// is not many steps. O(blocks of these).
     pub fn forget_before(&mut self, now: Time) {
         for _ in 0..FORGOTTEN_AT_ONCE.min(self.resources.len()) {
             self.next_forgotten = (self.next_forgotten + 1) % self.resources.len();
             let resource = &mut self.resources[self.next_forgotten];
-            resource.steps.forget_before(now.as_nanos());
+            let is_long = resource.steps.len() > STEPS_WITH_PAST_MAX;
+            let kept = if is_long { now } else { now.before(PAST_KEPT) };
+            resource.steps.forget_before(kept.as_nanos());
             while resource.whole.keys().nth(1).is_some_and(|next| *next <= now) {
                 resource.whole.pop_first();
             }
@@ -319,6 +323,19 @@ impl ResourceTable {
             true
         });
         found
+    }
+
+    /// What is booked of a resource in a span, from each time on, at most `most` steps: of the past
+    /// as far back as it is kept. O(steps in the span).
+    pub fn levels(&self, resource: ResourceId, span: Span, most: usize) -> Vec<(Time, Load)> {
+        let mut levels: Vec<(Time, Load)> = Vec::new();
+        self.each_step(resource, span, |at, used, _| {
+            if levels.last().is_none_or(|(_, last)| *last != used) {
+                levels.push((Time::from_nanos(at), used));
+            }
+            levels.len() >= most
+        });
+        levels
     }
 
     /// The whole capacity of a resource at a time, with what is not for reservations.
@@ -458,6 +475,32 @@ impl ResourceTable {
         found
     }
 
+    /// Where a load does not fit during a span: from the first such time until after the last, and
+    /// the least share of it that fits there.
+    pub(crate) fn shortfall(
+        &self,
+        resource: ResourceId,
+        load: Load,
+        span: Span,
+    ) -> Option<(Span, Share)> {
+        let mut found: Option<(Span, Share)> = None;
+        let mut is_short = false;
+        self.each_step(resource, span, |at, used, capacity| {
+            let at = Time::from_nanos(at);
+            if let Some((short, _)) = found.as_mut().filter(|_| is_short) {
+                short.until = at;
+            }
+            let share = capacity.share_that_fits(used, load);
+            is_short = !share.is_whole();
+            if is_short {
+                let (from, least) = found.map_or((at, share), |(short, least)| (short.from, least));
+                found = Some((Span { from, until: span.until }, least.min(share)));
+            }
+            false
+        });
+        found
+    }
+
     /// Whether a capacity is more than what may be reserved of a resource at a time of a span.
     pub(crate) fn rises(&self, resource: ResourceId, span: Span, to: Capacity) -> bool {
         let mut rises = false;
@@ -496,6 +539,10 @@ fn set_level(levels: &mut BTreeMap<Time, Capacity>, span: Span, capacity: Capaci
     }
 }
 
+/// How much of the past is kept of what is booked, to be shown.
+const PAST_KEPT: Nanos = Nanos::from_secs(7 * 86_400);
+/// The steps of a resource above which nothing of its past is kept.
+const STEPS_WITH_PAST_MAX: usize = 8_192;
 /// Of how many resources the past is forgotten in one call.
 const FORGOTTEN_AT_ONCE: usize = 16;
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use model::{Nanos, Time};
 
 use crate::record::ChangedSet;
-use crate::reservation::{EndReason, Reservation, ReservationId, Stage};
+use crate::reservation::{EndReason, Reservation, ReservationId, ReservationState, Stage};
 
 #[derive(Debug)]
 pub(crate) struct ReservationTable {
@@ -24,6 +24,8 @@ pub(crate) struct ReservationTable {
     queue: BTreeSet<QueueKey>,
     /// Those with a load that is scaled.
     scaled: BTreeSet<ReservationId>,
+    /// How many are active.
+    active: usize,
     ended: BTreeMap<ReservationId, EndReason>,
     ended_order: VecDeque<ReservationId>,
     changed: ChangedSet<ReservationId>,
@@ -43,6 +45,7 @@ impl ReservationTable {
             starts: BTreeSet::new(),
             queue: BTreeSet::new(),
             scaled: BTreeSet::new(),
+            active: 0,
             ended: BTreeMap::new(),
             ended_order: VecDeque::new(),
             changed: ChangedSet::default(),
@@ -119,6 +122,10 @@ impl ReservationTable {
         self.by_id.len()
     }
 
+    pub(crate) fn active(&self) -> usize {
+        self.active
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ReservationId, &Reservation)> {
         self.by_id.iter().map(|(id, reservation)| (*id, reservation))
     }
@@ -159,12 +166,14 @@ impl ReservationTable {
         self.starts.remove(&(reservation.place.from, id));
         self.queue.remove(&queue_key(id, &reservation));
         self.scaled.remove(&id);
+        self.active -= usize::from(reservation.state() == ReservationState::Active);
         self.changed.note(id);
         reservation
     }
 
     fn index(&mut self, id: ReservationId, reservation: &Reservation) {
         self.changed.note(id);
+        self.active += usize::from(reservation.state() == ReservationState::Active);
         self.due.insert((reservation.due(self.install_lead, self.wait_max), id));
         match reservation.stage {
             Stage::Scheduled => _ = self.starts.insert((reservation.place.from, id)),

@@ -3,10 +3,15 @@
 //! ```text
 //!   less ─► scheduled ones in the span are taken out ─► still too much? active ones are scaled
 //!                                                  └─► put back where they were, if they fit;
-//!                                                      then the others, by guaranteed starts
+//!                                                      then the others, by guaranteed starts;
+//!                                                      those without a place: scaled where they were
 //!   more ─► scaled loads that fit are whole again, then compression
 //!   rules reserve more ─► refused, if what is promised no longer fits at some time
 //! ```
+//!
+//! No promise ends with a loss: a capacity may be mistyped, and is corrected. A guaranteed
+//! reservation without another place keeps its own, with what is left there, and one without a
+//! guarantee waits in the queue.
 //!
 //! A load is scaled until the end of the loss. After it the whole load stays booked, which fitted
 //! before: so nobody else gets its place, and it is whole when capacity is back.
@@ -20,7 +25,7 @@ use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::events::CalendarChange;
 use crate::load::{Capacity, Load};
 use crate::request::ReservationError;
-use crate::reservation::{EndReason, Reservation, ReservationId, ScaledLoad};
+use crate::reservation::{Reservation, ReservationId, ScaledLoad};
 use crate::resources::{ResourceError, Span, Unreserved};
 
 /// Why rules cannot reserve that amount of a resource.
@@ -199,6 +204,10 @@ impl Calendar {
             let reservation = self.table.get(*id).expect("has a place");
             (reservation.guaranteed.unwrap_or(reservation.place.from), *id)
         });
+        let is_scaled = |id: &ReservationId| {
+            self.table.get(*id).is_some_and(|reservation| !reservation.scaled.is_empty())
+        };
+        let scaled_before: Vec<ReservationId> = moved.iter().copied().filter(is_scaled).collect();
         moved.iter().for_each(|id| self.take_out(*id));
         self.scale(resource, span);
         let is_guaranteed =
@@ -208,7 +217,13 @@ impl Calendar {
             // first those whose places still fit, so that none of those that move takes one of these
             moved.retain(|id| !self.book_if_it_fits(*id));
             for id in moved {
-                self.put_back(id, EndReason::CapacityLost);
+                self.put_back(id);
+            }
+        }
+        for id in scaled_before {
+            let whole = self.table.get(id).filter(|one| one.is_booked() && one.scaled.is_empty());
+            if let Some(span) = whole.map(|one| one.place) {
+                self.report(id, CalendarChange::Restored { resource, span });
             }
         }
     }

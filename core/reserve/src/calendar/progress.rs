@@ -1,5 +1,7 @@
 //! What is to be in force of a reservation now, for the caller that installs it and for its owner.
 
+use std::collections::BTreeMap;
+
 use model::Time;
 
 use super::Calendar;
@@ -19,6 +21,12 @@ pub struct ReservationProgress {
     pub since: Option<Time>,
     /// The rows to be in force; `None` if it has not begun to be installed.
     pub rows: Option<RowLoads>,
+    /// Its last start that meets its deadline, which for a phase is the end of its tolerance.
+    pub last_start: Option<Time>,
+    /// The reservation of which it is a phase.
+    pub parent: Option<ReservationId>,
+    /// Its phases that have not ended.
+    pub phases: Vec<ReservationId>,
 }
 
 /// The loads that the rows of a reservation grant.
@@ -28,7 +36,8 @@ pub struct RowLoads {
     pub span: Span,
     /// Whether `installed` or `install_failed` is awaited.
     pub is_installing: bool,
-    /// What it has of each resource of its demand, less than that in a loss.
+    /// What it has of each resource of its demand, less than that in a loss; of a phase with what
+    /// its reservation has.
     pub loads: Vec<(ResourceId, Load)>,
     /// When the loads change, if a loss begins or ends before the end of the span.
     pub next_change: Option<Time>,
@@ -45,25 +54,37 @@ impl Calendar {
         };
         let is_waiting = matches!(reservation.stage, Stage::Waiting { .. });
         let rows = reservation.has_begun().then(|| self.row_loads(id));
-        Some(ReservationProgress { is_waiting, claim_by, since, rows: rows.flatten() })
+        Some(ReservationProgress {
+            is_waiting,
+            claim_by,
+            since,
+            rows: rows.flatten(),
+            last_start: reservation.last_start(),
+            parent: reservation.parent,
+            phases: reservation.phases.clone(),
+        })
     }
 
     fn row_loads(&self, id: ReservationId) -> Option<RowLoads> {
         let reservation = self.table.get(id)?;
         let span = reservation.place;
         let at = self.now.max(span.from);
-        let (mut loads, mut next_change) = (Vec::new(), span.until);
-        reservation.pieces(Span { from: at, until: span.until }, |resource, load, piece| {
-            if piece.from <= at {
-                loads.push((resource, load));
-            }
-            let change = if piece.from > at { piece.from } else { piece.until };
-            next_change = next_change.min(change);
-        });
+        let (mut loads, mut next_change) = (BTreeMap::new(), span.until);
+        let parent = reservation.parent.and_then(|parent| self.table.get(parent));
+        for one in std::iter::once(reservation).chain(parent) {
+            one.pieces(Span { from: at, until: span.until }, |resource, load, piece| {
+                if piece.from <= at && !reservation.demand.load(resource).is_none() {
+                    let sum = loads.entry(resource).or_insert(Load::NONE);
+                    *sum = sum.plus(load);
+                }
+                let change = if piece.from > at { piece.from } else { piece.until };
+                next_change = next_change.min(change);
+            });
+        }
         Some(RowLoads {
             span,
             is_installing: reservation.stage == Stage::Installing,
-            loads,
+            loads: loads.into_iter().collect(),
             next_change: (next_change < span.until).then_some(next_change),
         })
     }

@@ -16,7 +16,7 @@ use model::{Nanos, Time};
 use super::Calendar;
 use crate::demand::{Demand, ResourceId};
 use crate::events::CalendarChange;
-use crate::reservation::{EndReason, ReservationId, Stage};
+use crate::reservation::{ReservationId, Stage};
 use crate::resources::Span;
 
 /// Which scheduled reservations may start earlier, and how far they were tried.
@@ -71,6 +71,7 @@ impl CompressionPass {
 impl Calendar {
     /// Uses what was freed, until nothing more is due. Compression may leave some for the next call.
     pub(super) fn settle(&mut self) {
+        self.replace_phases();
         loop {
             self.run_due();
             if self.freed {
@@ -124,18 +125,23 @@ impl Calendar {
     pub(super) fn take_out(&mut self, id: ReservationId) {
         let reservation = self.table.get(id).expect("has not ended");
         reservation.release_within(self.rest_of(reservation.place), &mut self.resources);
+        if !reservation.scaled.is_empty() {
+            self.table.change(id, |reservation| reservation.scaled.clear());
+        }
     }
 
-    /// Plans a reservation again that was taken out, and reports where it is now. Without a place
-    /// before its deadline it ends, for the reason that it was taken out.
-    pub(super) fn put_back(&mut self, id: ReservationId, reason: EndReason) {
+    /// Plans a reservation again that was taken out, and reports where it is now. If it has no place
+    /// before its deadline, a guaranteed one has what is left where it was, and another one waits in
+    /// the queue again.
+    pub(super) fn put_back(&mut self, id: ReservationId) {
         let reservation = self.table.get(id).expect("has not ended");
         self.compression.note(&reservation.demand, self.rest_of(reservation.place));
         self.freed = true;
         let Some(to) = self.next_fit(id) else {
-            // not booked: the end must not release it again
-            self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
-            return self.end(id, reason);
+            return match reservation.guaranteed {
+                Some(_) => self.keep_in_place(id),
+                None => self.wait_again(id),
+            };
         };
         let (from, guaranteed) = self.table.change(id, |reservation| {
             let from = reservation.place.from;
@@ -143,6 +149,7 @@ impl Calendar {
             (from, reservation.guaranteed)
         });
         self.book(id);
+        self.move_phases(id, from, to);
         match guaranteed {
             _ if to == from => {}
             Some(guaranteed) if to > guaranteed => {
@@ -162,6 +169,50 @@ impl Calendar {
         fits
     }
 
+    /// Returns a reservation that is not booked to the queue.
+    pub(super) fn wait_again(&mut self, id: ReservationId) {
+        self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
+        if self.head == Some(id) {
+            self.head = None;
+        }
+    }
+
+    /// Books a reservation that was taken out where it was, with what is left there: the capacity
+    /// may come back before it begins. A phase that is no longer where its reservation has it begins
+    /// as early as it may.
+    fn keep_in_place(&mut self, id: ReservationId) {
+        let (from, place) = self.table.change(id, |one| {
+            let from = one.place.from;
+            if !one.is_in_window() {
+                one.place = Span::new(one.release, one.length());
+            }
+            (from, one.place)
+        });
+        if place.from != from {
+            self.report(id, CalendarChange::Moved { from, to: place.from });
+        }
+        let reservation = self.table.get(id).expect("has not ended");
+        let (demand, span) = (reservation.demand.clone(), self.rest_of(place));
+        for (resource, load) in demand.loads() {
+            if let Some((span, share)) = self.resources.shortfall(resource, load, span) {
+                let scaled = self.table.change(id, |one| one.scale(resource, span, share));
+                self.report(id, CalendarChange::Scaled { resource, load: scaled.load, span });
+            }
+        }
+        self.book(id);
+    }
+
+    /// Gives a scheduled reservation that is scaled a place at which all of it fits. Where it is, all
+    /// of it is restored as soon as it fits.
+    fn replace_scaled(&mut self, id: ReservationId) -> bool {
+        let has_place = self.next_fit(id).is_some();
+        if has_place {
+            self.take_out(id);
+            self.put_back(id);
+        }
+        has_place
+    }
+
     /// Tries to start scheduled reservations earlier, in order of their starts, up to a bound.
     /// Returns whether that ends a pass.
     fn compress(&mut self) -> bool {
@@ -173,10 +224,13 @@ impl Calendar {
             pass.at = (start, ReservationId(id.0 + 1));
             read += 1;
             let reservation = self.table.get(id).expect("has not ended");
-            let is_first = start <= reservation.release.max(self.now);
-            if !is_first && pass.concerns(&reservation.demand) {
+            // one that has phases keeps its start, as they are planned by it
+            let is_first =
+                start <= reservation.release.max(self.now) || !reservation.phases.is_empty();
+            let is_scaled = !reservation.scaled.is_empty();
+            if (is_scaled || !is_first) && pass.concerns(&reservation.demand) {
                 tried += 1;
-                if self.start_earlier(id) {
+                if if is_scaled { self.replace_scaled(id) } else { self.start_earlier(id) } {
                     // its old place is free for those after it
                     let demand = &self.table.get(id).expect("has not ended").demand;
                     pass.freed.extend(demand.loads().map(|(resource, _)| resource));
@@ -216,13 +270,18 @@ impl Calendar {
         is_earlier
     }
 
-    /// Gives the first of the queue a place, and starts those behind it that fit now.
+    /// Gives the first of the queue that has one a place, and starts those behind it that fit now.
+    /// What has no place waits on: capacity that was lost may come back.
     fn backfill(&mut self) {
-        while self.head.is_none() {
-            let Some(id) = self.table.queue().next() else { return };
+        let mut without_place = 0;
+        while self.head.is_none() && without_place < WITHOUT_PLACE_MAX {
+            let Some(id) = self.table.queue().nth(without_place) else { break };
             match self.next_fit(id) {
-                Some(start) => self.start_or_lead(id, start),
-                None => self.end(id, EndReason::Rejected),
+                Some(start) => {
+                    self.head = (start > self.now).then_some(id);
+                    self.place(id, start, false);
+                }
+                None => without_place += 1,
             }
         }
         let waiting: Vec<ReservationId> = self.table.queue().take(BACKFILL_MAX).collect();
@@ -246,5 +305,7 @@ impl Calendar {
 const TRIED_MAX: usize = 256;
 /// How many are read in one call to find those.
 const READ_MAX: usize = 8_192;
+/// How many of the queue may have no place before one gets it; each search reads the whole horizon.
+const WITHOUT_PLACE_MAX: usize = 16;
 /// How many of the queue are tried in one call: Slurm's bf_max_job_test is 500.
 const BACKFILL_MAX: usize = 512;

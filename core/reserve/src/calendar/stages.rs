@@ -70,7 +70,14 @@ impl Calendar {
             reservation.release = reservation.release.max(release);
             reservation.scaled.clear();
         });
-        self.put_back(id, EndReason::NotInstalled);
+        match self.next_fit(id) {
+            Some(_) => self.put_back(id),
+            None => {
+                // not booked: the end must not release it again
+                self.wait_again(id);
+                self.end(id, EndReason::NotInstalled);
+            }
+        }
         self.settle();
         true
     }
@@ -93,9 +100,9 @@ impl Calendar {
 
     fn release_waiting(&mut self, id: ReservationId) {
         self.table.change(id, |one| one.stage = Stage::Waiting { released: true });
-        match self.next_fit(id) {
-            Some(start) => self.start_or_lead(id, start),
-            None => self.end(id, EndReason::Rejected),
+        // without a place it waits: capacity that was lost may come back
+        if let Some(start) = self.next_fit(id) {
+            self.start_or_lead(id, start);
         }
     }
 
@@ -145,7 +152,7 @@ impl Calendar {
         self.report(id, CalendarChange::Active { claim_by: None });
     }
 
-    fn stage(&self, id: ReservationId) -> Option<Stage> {
+    pub(super) fn stage(&self, id: ReservationId) -> Option<Stage> {
         self.table.get(id).map(|reservation| reservation.stage)
     }
 }

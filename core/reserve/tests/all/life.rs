@@ -295,12 +295,15 @@ fn lost_capacity_scales_active_ones_plans_others_again_and_is_restored() {
 }
 
 #[test]
-fn capacity_lost_for_good_ends_what_has_no_place() {
+fn capacity_lost_for_good_leaves_what_has_no_place_where_it_is() {
     let mut calendar = calendar(1, settings());
     let id = calendar.request(fixed(60, 10).starting_from(at(20)), at(0)).unwrap();
     let forever = Span { from: at(1), until: Time::MAX };
     calendar.set_capacity(ResourceId::new(0), forever, Capacity::CLOSED, at(1)).unwrap();
-    assert_eq!(calendar.status(id).ended, Some(EndReason::CapacityLost));
+    assert_eq!((calendar.status(id).ended, start(&calendar, id)), (None, at(20)));
+    calendar.advance(at(20));
+    assert!(calendar.installed(id, at(20)));
+    assert!(calendar.progress(id).unwrap().rows.unwrap().loads[0].1.is_none());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Capacity is lost and comes back: what is scaled, until when, and what keeps its place.
 
+use model::Time;
 use sluice_reserve::{
     Calendar, CalendarChange, Capacity, EndReason, ReservationId, ReservationRequest, ResourceId,
     Span,
@@ -9,6 +10,12 @@ use crate::life::{active, at, calendar, events, fixed, owner, reads, secs, setti
 
 fn lose(calendar: &mut Calendar, from: u64, until: u64, left: u64, now: u64) {
     let span = Span { from: at(from), until: at(until) };
+    let left = Capacity::per_sec(left, left).unwrap();
+    calendar.set_capacity(ResourceId::new(0), span, left, at(now)).unwrap();
+}
+
+fn lose_for_good(calendar: &mut Calendar, left: u64, now: u64) {
+    let span = Span { from: at(now), until: Time::MAX };
     let left = Capacity::per_sec(left, left).unwrap();
     calendar.set_capacity(ResourceId::new(0), span, left, at(now)).unwrap();
 }
@@ -131,4 +138,57 @@ fn installing_is_tried_again_after_its_retry_and_a_place_that_stays_is_not_repor
     calendar.install_failed(late, at(10));
     let slipped = CalendarChange::Slipped { guaranteed: at(30), to: at(80) };
     assert_eq!(events(&mut calendar)[1..], [(late.0, slipped)]);
+}
+
+#[test]
+fn no_promise_is_lost_by_a_capacity_that_is_corrected() {
+    let mut calendar = calendar(1, settings());
+    let running = active(&mut calendar, fixed(60, 1_000), 0);
+    let exact = calendar.request(fixed(40, 10).starting_from(at(50)).ending_by(at(60)), at(0));
+    let long = calendar.request(fixed(40, 100).starting_from(at(200)), at(0)).unwrap();
+    let waiting = calendar.request(fixed(40, 4_000).spontaneous(), at(0)).unwrap();
+    let queued = calendar.request(fixed(90, 10).spontaneous(), at(0)).unwrap();
+    let exact = exact.unwrap();
+    let before: Vec<_> = [exact, long].map(|id| start(&calendar, id)).into();
+    events(&mut calendar);
+    // one byte a second instead of a hundred
+    lose_for_good(&mut calendar, 1, 5);
+    assert_eq!(calendar.count(), 5);
+    assert_eq!([exact, long].map(|id| start(&calendar, id))[..], before);
+    let told: Vec<u64> = events(&mut calendar)
+        .into_iter()
+        .filter(|(_, change)| matches!(change, CalendarChange::Scaled { .. }))
+        .map(|(id, _)| id)
+        .collect();
+    for id in [running, exact, long] {
+        assert!(told.contains(&id.0), "{id}: {told:?}");
+    }
+    assert!(calendar.resources().used(ResourceId::new(0), at(55)).0.read_per_sec() <= 1);
+    // what is new counts with what there is
+    assert!(calendar.request(fixed(2, 1), at(6)).is_err());
+    lose_for_good(&mut calendar, 100, 10);
+    let restored: Vec<u64> = events(&mut calendar)
+        .into_iter()
+        .filter(|(_, change)| matches!(change, CalendarChange::Restored { .. }))
+        .map(|(id, _)| id)
+        .collect();
+    for id in [running, exact, long] {
+        assert!(restored.contains(&id.0), "{id}: {restored:?}");
+    }
+    assert_eq!([49, 55, 250].map(|at| used(&calendar, at)), [60, 100, 100]);
+    assert_eq!([exact, long].map(|id| start(&calendar, id))[..], before);
+    assert!([waiting, queued].iter().all(|id| calendar.status(*id).ended.is_none()));
+}
+
+#[test]
+fn what_was_kept_in_a_loss_moves_where_all_of_it_fits_when_some_capacity_is_back() {
+    let mut calendar = calendar(1, settings());
+    let [first, second] =
+        [1, 2].map(|_| calendar.request(fixed(50, 10).starting_from(at(20)), at(0)).unwrap());
+    lose_for_good(&mut calendar, 10, 1);
+    assert_eq!([first, second].map(|id| start(&calendar, id)), [at(20), at(20)]);
+    assert_eq!([used(&calendar, 20), used(&calendar, 30)], [10, 0]);
+    lose_for_good(&mut calendar, 60, 2);
+    assert_eq!([first, second].map(|id| start(&calendar, id)), [at(20), at(30)]);
+    assert_eq!([20, 30, 40].map(|at| used(&calendar, at)), [50, 50, 0]);
 }

@@ -8,6 +8,7 @@ mod fit;
 mod life;
 mod loss;
 mod oracle;
+mod phases;
 mod props;
 mod queue;
 mod restore;

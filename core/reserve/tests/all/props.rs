@@ -365,7 +365,6 @@ impl Watched {
                     assert!(self.with_losses);
                 }
                 CalendarChange::Ended { reason } => {
-                    assert!(self.with_losses || reason != EndReason::CapacityLost);
                     assert_eq!(self.calendar.status(id).ended, Some(reason));
                     self.planned.remove(&id);
                     self.to_install.retain(|other| *other != id);

@@ -3,7 +3,7 @@
 use model::Share;
 use sluice_reserve::{
     CalendarSettings, Capacity, Load, ReservationId, ReservationRequest, ResourceId, ResourceKind,
-    RulesError, Unreserved,
+    RulesError, Span, Unreserved,
 };
 
 use crate::life::{active, at, calendar, events, fixed, owner, reads, secs, settings, start};
@@ -74,5 +74,6 @@ fn what_no_proxy_sees_is_taken_before_best_effort_and_rules_and_each_is_told_apa
     let id = ReservationRequest::new(owner(1), reads(&[(0, 620)]), secs(10)).starting_from(at(10));
     let id = calendar.request(id, at(0)).unwrap();
     calendar.set_unseen(target, Share::ratio(1, 2), at(0)).unwrap();
-    assert_eq!(calendar.status(id).span, None, "no place for 620 of 350");
+    let place = Span { from: at(10), until: at(20) };
+    assert_eq!(calendar.status(id).span, Some(place), "with 350 of its 620");
 }
