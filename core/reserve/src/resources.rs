@@ -82,7 +82,7 @@ pub enum ResourceError {
     #[error("{0:?} is not added: the calendar has {max} resources", max = ResourceTable::MAX_COUNT)]
     Full(Arc<str>),
     /// The name is in use or not a name.
-    #[error("{0:?} is not a new resource's name: 1 to 128 bytes that no other one of its kind has")]
+    #[error("{0:?} is not a new resource's name: 1 to {max} bytes that no other one of its kind has", max = ResourceTable::NAME_MAX)]
     Name(Arc<str>),
     /// The resource does not exist.
     #[error("resource {0} does not exist")]
@@ -134,8 +134,8 @@ impl ResourceTable {
     pub const MAX_COUNT: usize = 16_384;
     /// The steps of one resource above which nothing is accepted for it.
     pub const STEPS_MAX: usize = 65_536;
-    /// The longest name of a resource in bytes.
-    pub const NAME_MAX: usize = 128;
+    /// The longest name of a resource in bytes, which is that of a target.
+    pub const NAME_MAX: usize = 255;
 
     /// Adds a resource with a capacity from `now` on, all of it for reservations.
     ///
@@ -549,6 +549,16 @@ const FORGOTTEN_AT_ONCE: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_as_long_as_those_of_targets() {
+        let mut table = ResourceTable::default();
+        let mut add = |length: usize| {
+            table.add("n".repeat(length).into(), ResourceKind::Target, Capacity::CLOSED, Time::ZERO)
+        };
+        assert!(add(255).is_ok());
+        assert!(matches!(add(256), Err(ResourceError::Name(_))));
+    }
 
     #[test]
     fn bound_on_steps_counts_all_reservations_of_a_group() {

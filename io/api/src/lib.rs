@@ -70,8 +70,9 @@ pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
 };
 pub use reservations::{
-    CalendarResource, CalendarStep, NewReservation, ReducedReservation, ReservationExtension,
-    WireCalendar, WireCredit, WireRefusal, WireReservation, WireReservationState, WireReservations,
+    CalendarResource, CalendarStep, NewPhase, NewReservation, ReducedReservation,
+    ReservationExtension, WireCalendar, WireCredit, WirePhase, WireRefusal, WireReservation,
+    WireReservationState, WireReservations,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{

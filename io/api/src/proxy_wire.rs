@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use usage::UsageReport;
 use utoipa::ToSchema;
 
+use crate::access::Role;
 use crate::schema::ServiceSchema;
 use crate::why::{ProxyQuery, ProxyReply};
 
@@ -90,6 +91,9 @@ pub struct ControllerStatus {
     pub term: u64,
     /// Whether it is the leader. A standby serves nothing else.
     pub is_leader: bool,
+    /// The role of the caller. A standby does not ask who calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
     /// The leader, if this one is a standby and the leader is known.
     pub leader: Option<String>,
     /// How old a standby's copy of the leader's usage is.

@@ -71,6 +71,32 @@ pub struct NewReservation {
     /// The directory below that export to whose files it is limited, such as `run7/out`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
+    /// The parts of its time in which it has higher rates, in their order, at most 64. A reservation
+    /// with phases is not spontaneous and has no claim window.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<NewPhase>,
+}
+
+/// A phase of a requested reservation: a part of its time with higher rates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewPhase {
+    /// How long after the start of the reservation it is to start.
+    pub start_ns: u64,
+    /// How much later it may start. With it a phase is over before the next one starts.
+    #[serde(default)]
+    pub tolerance_ns: u64,
+    /// How long it lasts.
+    pub duration_ns: u64,
+    /// The whole rate of reads in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<WireRate>,
+    /// The whole rate of writes in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<WireRate>,
+    /// The whole rate of metadata operations in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<WireRate>,
 }
 
 /// The state of a reservation, as its owner sees it.
@@ -113,6 +139,9 @@ pub struct WireReservation {
     /// Until when it must be claimed; absent if its time runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_by_ns: Option<u64>,
+    /// When its time began to run: at its claim, or at its start without a claim window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_ns: Option<u64>,
     /// The job, if it is limited to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
@@ -141,9 +170,43 @@ pub struct WireReservation {
     /// Whether it was spontaneous.
     #[serde(default)]
     pub spontaneous: bool,
+    /// Its phases that have not ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<WirePhase>,
+    /// The reservation of which it is a phase. Its rates are those of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_of: Option<u64>,
+    /// What its job or user has moved since `claimed_ns`, in bytes, as the ledger counts it by the
+    /// minute; only in the answer for one reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
     /// The credit that its early end gave, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credit: Option<u64>,
+}
+
+/// A phase of a reservation. It is a reservation with a number of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WirePhase {
+    /// Its number.
+    pub id: u64,
+    /// Its state.
+    pub state: WireReservationState,
+    /// When it starts or started.
+    pub start_ns: u64,
+    /// The last start within its tolerance.
+    pub last_start_ns: u64,
+    /// When it ends.
+    pub end_ns: u64,
+    /// The whole rate of reads in the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<WireRate>,
+    /// The whole rate of writes in the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<WireRate>,
+    /// The whole rate of metadata operations in the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<WireRate>,
 }
 
 /// An active reservation that has less than its demand.
@@ -160,10 +223,14 @@ pub struct ReducedReservation {
 pub struct WireReservations {
     /// The time of the answer.
     pub at_ns: u64,
-    /// Those that have not ended, or with `ended` also those that ended lately.
+    /// Those that have not ended, or with `ended` also those that ended lately, which are in the last
+    /// page.
     pub reservations: Vec<WireReservation>,
-    /// How many more there are than are listed.
+    /// How many more there are after this page, and of those that have ended than are listed.
     pub omitted: u64,
+    /// The number after which the next page begins; absent in the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 /// Why a reservation does not fit, and what would.
@@ -173,7 +240,8 @@ pub struct WireRefusal {
     pub kind: String,
     /// The name of that resource.
     pub bottleneck: String,
-    /// What else has it: rules with their rates, the part for best effort, what no proxy sees.
+    /// What else has it: rules with their rates (for role user their sum), the part for best effort,
+    /// what no proxy sees.
     pub taken_by: Vec<String>,
     /// The first start at which all of it fits; absent: none within the horizon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,6 +270,9 @@ pub struct WireCalendar {
     pub until_ns: u64,
     /// The resources by kind and name.
     pub resources: Vec<CalendarResource>,
+    /// How many more resources there are: ask for them by their targets.
+    #[serde(default)]
+    pub omitted: u64,
 }
 
 /// One resource of the calendar.
@@ -220,11 +291,13 @@ pub struct CalendarResource {
     pub best_effort_ppm: u32,
     /// The part that no proxy sees, in millionths.
     pub unseen_ppm: u32,
-    /// What rules reserve, each as `rule NAME: RATE`.
+    /// What rules reserve, each as `rule NAME: RATE`; for role user their sum.
     pub rules: Vec<String>,
-    /// What is promised from each time on, until that of the next one.
+    /// What is promised from each time on, until that of the next one; of the past as far as it is
+    /// kept, at most 7 days and since the controller started.
     pub steps: Vec<CalendarStep>,
-    /// What was served to reservations, in spans of equal length, where that is known.
+    /// What proxies have served of it until now, with and without a reservation: means of minutes or
+    /// longer, from each time on until that of the next one.
     pub used: Vec<CalendarStep>,
 }
 

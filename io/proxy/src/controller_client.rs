@@ -273,7 +273,9 @@ impl ReportLoop {
             return;
         }
         let (targets, exports) = (self.server.targets(), self.server.exports());
-        self.description = description::describe(&settings, &targets, &exports).into();
+        let described = description::describe(&settings, &targets, &exports);
+        description::warn_of_less(&described, &self.description);
+        self.description = described.into();
         self.described = Some(settings);
         self.description_due = Instant::now();
     }

@@ -10,6 +10,7 @@
 
 mod calendar;
 mod path;
+mod phases;
 mod picture;
 pub(crate) mod qosp;
 mod request;
@@ -21,7 +22,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::{ErrorCode, ErrorReport, NewReservation, ReservationExtension, WireReservationState};
+use api::{
+    ErrorCode, ErrorReport, NewReservation, ReservationExtension, WireReservationState,
+    WireReservations,
+};
 use clap::Subcommand;
 use http::{ApiClient, ClientError};
 use model::Nanos;
@@ -56,6 +60,7 @@ Exit status of every action:
 Examples:
   sluice reserve add --bandwidth 500MB/s --direction write --for 10min --job 4711
   sluice reserve add --bandwidth 2GB/s --direction read --for 100s --at 14:00 --export scratch
+  sluice reserve add --bandwidth 50MB/s --direction write --for 1h --job 4711 --phases phases.toml
   sluice reserve wait 7 --timeout 5min && ./checkpoint; sluice reserve finish 7
   sluice reserve calendar --svg calendar.svg
 
@@ -137,7 +142,7 @@ enum ReserveAction {
     /// Show what is promised of each resource over time
     ///
     /// Each column of a line shows the greatest part of the capacity that is promised in its time,
-    /// from a space for nothing to a full block.
+    /// from a space for nothing to a full block. A second line shows what was used until now.
     #[command(after_help = forms_of_time_ahead!())]
     Calendar {
         /// Target to show [default: every resource]
@@ -236,7 +241,7 @@ impl CallArgs {
     }
 
     fn list(&self, parameters: &[(&str, Option<String>)], all: bool) -> anyhow::Result<ExitCode> {
-        let found = self.controller.client()?.reservations(&query(parameters))?;
+        let found = all_reservations(&self.controller.client()?, parameters)?;
         let rows = if all { usize::MAX } else { ROWS_SHOWN };
         self.print(&found, |found| show::list(found, rows))
     }
@@ -320,6 +325,22 @@ impl CallArgs {
         std::io::stdout().write_all(text.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Reads the reservations of all pages.
+fn all_reservations(
+    client: &ApiClient,
+    parameters: &[(&str, Option<String>)],
+) -> Result<WireReservations, ClientError> {
+    let mut found = client.reservations(&query(parameters))?;
+    while let Some(next) = found.next.take() {
+        let parameters: Vec<_> =
+            parameters.iter().cloned().chain([("after", Some(next.to_string()))]).collect();
+        let page = client.reservations(&query(&parameters))?;
+        found.reservations.extend(page.reservations);
+        (found.omitted, found.next) = (page.omitted, page.next.filter(|of| *of > next));
+    }
+    Ok(found)
 }
 
 /// Makes a call for the caller, or, if the controller does not know who calls, as without tokens,

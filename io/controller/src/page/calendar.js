@@ -78,7 +78,9 @@ function moment(ns, span) {
 
 /** What the picture shows, in words. */
 export function describe(resource, { at_ns: now, from_ns: from, until_ns: until }) {
+  const last = resource.used.at(-1);
+  const used = last ? `, ${percent(parts(resource, last).reduce((sum, part) => sum + part))} used lately` : "";
   const starts = resource.steps.map((step) => step.from_ns).filter((at) => at > now && at < until);
   const most = Math.max(...[Math.max(now, from), ...starts].map((at) => promised(resource, at)));
-  return `${percent(promised(resource, now))} promised now, ${percent(most)} at most`;
+  return `${percent(promised(resource, now))} promised now, ${percent(most)} at most${used}`;
 }

@@ -251,6 +251,7 @@ listen((events) => {
 // ---- age of the figures ----
 
 every("/v1/status", SLOW_MS, (status) => {
+  reservations.allow(status.role);
   const who = status.is_leader ? `leader, term ${status.term}` : "standby";
   at("standing").dataset.text = `${location.host} ${who}; ${status.proxies} proxies`;
 });

@@ -44,7 +44,7 @@ export function takeCalendar(answer) {
     caption.textContent = `${key}: ${describe(resource, answer)}; capacity ${capacity(resource)}${taken(resource)}`;
     draw(canvas, resource, answer);
   }
-  legend(answer.resources.length - shown.length);
+  legend(answer.resources.length - shown.length + (answer.omitted ?? 0));
 }
 
 const name = (resource) => `${resource.kind} ${resource.name}`;
@@ -94,7 +94,7 @@ const amount = (wire) => ("bytes" in wire ? rate(wire.bytes, "bytes") : rate(wir
 const rates = (row) => ["read", "write", "metadata"].filter((key) => row[key]).map((key) => `${amount(row[key])} ${key}`).join(", ");
 
 const table = new Table(at("reservation-rows"), [
-  { key: "id", title: "Number", number: true, value: (row) => row.id, cell: (row) => String(row.id) },
+  { key: "id", title: "Number", number: true, value: (row) => row.id, cell: number },
   { key: "state", title: "State", class: "why", value: state, cell: state },
   { key: "user", title: "Owner", number: true, value: (row) => row.user, cell: (row) => String(row.user) },
   { key: "job", title: "Job", class: "name", value: (row) => row.job ?? "", cell: (row) => row.job ?? "all" },
@@ -103,6 +103,10 @@ const table = new Table(at("reservation-rows"), [
   { key: "start", title: "Start", value: start, cell: (row) => time(row.start_ns) || "in the queue" },
   { key: "end", title: "End", cell: (row) => time(row.end_ns) },
 ], { sort: "start", most: 200 });
+
+function number({ id, phase_of: parent }) {
+  return parent === undefined ? String(id) : `${id}, phase of ${parent}`;
+}
 
 function place({ target, directory }) {
   return directory ?? `target ${target}`;
@@ -115,6 +119,11 @@ export function take(answer) {
 }
 
 // ---- request ----
+
+/** Shows the form's button to callers that may reserve. */
+export function allow(role) {
+  at("reservation-new").hidden = !["user", "operate", "admin"].includes(role);
+}
 
 /** The request of the form; an error names the field's text. */
 function request() {

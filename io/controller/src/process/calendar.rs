@@ -13,7 +13,9 @@
 //! This thread waits for the store and for room at the plan, and neither ever waits for it.
 
 mod answers;
+mod ended;
 mod fleet;
+mod phases;
 mod publish;
 mod requests;
 mod rules;
@@ -21,14 +23,14 @@ mod settings;
 mod shown;
 mod state;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use ::rules::RuleSet;
 use api::{
-    AuditLine, ErrorCode, ErrorReport, NewReservation, ProxyDescription, WireCalendar, WireCredit,
+    AuditLine, ErrorCode, ErrorReport, NewReservation, ProxyDescription, WireCredit,
     WireReservation, WireReservations,
 };
 use model::{Bytes, Directory, Nanos, Time};
@@ -46,13 +48,14 @@ use super::queue::{MsgInbox, MsgQueue};
 use super::records::{RulePublishError, StoreMsg};
 use crate::clock::WallClock;
 use answers::{not_found, not_visible};
+use ended::EndedReservations;
 use fleet::Fleet;
-use requests::{Refused, RequestContext, may_act, may_spend, report_of, user_of};
+use requests::{Refused, RequestContext, may_act, may_charge, report_of, user_of};
 use rules::RuleReservations;
-use shown::KnownReservation;
+use shown::{KnownReservation, KnownReservations};
 
 pub use settings::ReservationSettings;
-pub(crate) use shown::UnreachableProxies;
+pub(crate) use shown::{PromisedCalendar, UnreachableProxies};
 pub(crate) use state::{CalendarDecision, CalendarState};
 
 /// The answer to a call.
@@ -85,16 +88,15 @@ pub(crate) enum CalendarMsg {
         answer: CalendarReply<WireReservation>,
     },
     List {
-        /// Of one user only.
-        user: Option<u32>,
-        /// Of one job only.
-        job: Option<String>,
-        with_ended: bool,
+        wanted: WantedReservations,
         answer: oneshot::Sender<WireReservations>,
     },
     Promised {
         span: (Time, Time),
-        answer: oneshot::Sender<WireCalendar>,
+        /// Of one target only.
+        target: Option<String>,
+        by: ApiCaller,
+        answer: oneshot::Sender<PromisedCalendar>,
     },
     Credit(CeilingSubject, oneshot::Sender<WireCredit>),
     Figures(oneshot::Sender<CalendarFigures>),
@@ -118,6 +120,18 @@ pub(crate) enum CalendarMsg {
         answer: oneshot::Sender<Result<(), RulePublishError>>,
     },
     Stop,
+}
+
+/// Which reservations are listed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WantedReservations {
+    /// Of one user only.
+    pub(crate) user: Option<u32>,
+    /// Of one job only.
+    pub(crate) job: Option<String>,
+    /// Above this number.
+    pub(crate) after: u64,
+    pub(crate) with_ended: bool,
 }
 
 /// What an owner does with a reservation.
@@ -165,11 +179,8 @@ pub(crate) struct CalendarActor {
     to: CalendarOutputs,
     settings: ReservationSettings,
     calendar: Calendar,
-    known: BTreeMap<ReservationId, KnownReservation>,
-    /// The last ones that have ended.
-    ended: BTreeMap<u64, WireReservation>,
-    /// Their numbers, in the order in which they ended.
-    ended_order: VecDeque<u64>,
+    known: KnownReservations,
+    ended: EndedReservations,
     fleet: Fleet,
     rules: RuleReservations,
     rows: SentRows,
@@ -201,9 +212,8 @@ impl CalendarActor {
         let mut actor = CalendarActor {
             calendar: Calendar::new(settings.calendar()),
             settings,
-            known: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            ended_order: VecDeque::new(),
+            known: KnownReservations::default(),
+            ended: EndedReservations::default(),
             fleet: Fleet::default(),
             rules: RuleReservations::of(rules),
             rows: SentRows::default(),
@@ -262,16 +272,18 @@ impl CalendarActor {
         match msg {
             CalendarMsg::Request { new, by, peer, answer } => {
                 let outcome = self.request(&new, &by, peer, now);
-                self.reply(outcome, answer, &by, "requested");
+                self.reply(outcome, answer, &by, Some("requested"));
             }
             CalendarMsg::Change { id, change, by, answer } => {
-                let outcome = self.change(ReservationId(id), change, &by, now);
+                let id = ReservationId(id);
                 let word = match change {
-                    ReservationChange::Claim => "claimed",
-                    ReservationChange::Extend(_) => "extended",
-                    ReservationChange::Finish(_) => "finished",
-                    ReservationChange::Remove => "removed",
+                    // A test that finds nothing to claim changes nothing.
+                    ReservationChange::Claim => self.is_claimable(id).then_some("claimed"),
+                    ReservationChange::Extend(_) => Some("extended"),
+                    ReservationChange::Finish(_) => Some("finished"),
+                    ReservationChange::Remove => Some("removed"),
                 };
+                let outcome = self.change(id, change, &by, now);
                 self.reply(outcome, answer, &by, word);
             }
             CalendarMsg::Describe(proxy, description) => {
@@ -324,23 +336,40 @@ impl CalendarActor {
         now: Time,
     ) -> Result<WireReservation, Refused> {
         let user = user_of(by, peer, new.user)?;
-        may_spend(by, new)?;
+        may_charge(by, new)?;
         self.calendar.advance(now);
         let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
         let context = RequestContext { calendar: &self.calendar, fleet: &self.fleet, now };
         let (request, known) = context.request(new, user, after)?;
-        let id = self.calendar.request(request, now);
-        let id = id.map_err(|error| report_of(&error, &self.calendar, &self.rules))?;
-        self.unstored.details.push((id, known.details.clone()));
-        self.known.insert(id, known);
-        self.changed.insert(id);
+        let phases = context.phases(new, &known.details)?;
+        let (planned, of_phases): (Vec<_>, Vec<_>) = phases.into_iter().unzip();
+        let id = self.calendar.request_with_phases(request, &planned, now);
+        let id =
+            id.map_err(|error| report_of(&error, &self.calendar, &self.rules.visible_to(by)))?;
+        let made = self.calendar.progress(id).map(|progress| progress.phases).unwrap_or_default();
+        for (phase, details) in made.into_iter().zip(of_phases) {
+            let owner = known.owner.clone();
+            self.keep(phase, KnownReservation { owner, details, phase_of: Some(id) });
+        }
+        self.keep(id, known);
         self.drain_events();
         Ok(self.show(id).expect("it was just made"))
     }
 
+    /// Keeps what the calendar does not know of a new reservation.
+    fn keep(&mut self, id: ReservationId, known: KnownReservation) {
+        self.unstored.details.push((id, known.details.clone()));
+        self.known.insert(id, known);
+        self.changed.insert(id);
+    }
+
+    fn is_claimable(&self, id: ReservationId) -> bool {
+        self.calendar.progress(id).is_some_and(|progress| progress.claim_by.is_some())
+    }
+
     /// The end of the reservation after which another one may begin.
     fn end_of(&self, id: u64, by: &ApiCaller, now: Time) -> Result<Time, Refused> {
-        if self.ended.get(&id).is_some_and(|ended| by.may_see(Some(ended.user))) {
+        if self.ended.get(id).is_some_and(|ended| by.may_see(Some(ended.user))) {
             return Ok(now);
         }
         let id = ReservationId(id);
@@ -371,7 +400,8 @@ impl CalendarActor {
             ReservationChange::Extend(more) => {
                 let outcome = self.calendar.extend(id, more, now);
                 outcome.map_err(|error| {
-                    let mut report = report_of(&error, &self.calendar, &self.rules);
+                    let rules = self.rules.visible_to(by);
+                    let mut report = report_of(&error, &self.calendar, &rules);
                     if report.at.as_deref() == Some("duration_ns") {
                         report.at = Some("more_ns".into());
                     }
@@ -381,7 +411,7 @@ impl CalendarActor {
         }
         self.changed.insert(id);
         self.drain_events();
-        if let Some(ended) = self.ended.get_mut(&id.0) {
+        if let Some(ended) = self.ended.get_mut(id.0) {
             ended.credit = credit.map(Bytes::get);
         }
         self.show(id).ok_or_else(|| not_found(id.0))
@@ -389,7 +419,7 @@ impl CalendarActor {
 
     /// The reservation of that number, if it has not ended and the caller may see it.
     fn find(&self, id: ReservationId, by: &ApiCaller) -> Result<&KnownReservation, Refused> {
-        let known = self.known.get(&id);
+        let known = self.known.get(id);
         let known = known.ok_or_else(|| not_found(id.0))?;
         match by.may_see(Some(known.owner.uid)) {
             true => Ok(known),
@@ -402,13 +432,15 @@ impl CalendarActor {
         outcome: Result<WireReservation, Refused>,
         answer: CalendarReply<WireReservation>,
         by: &ApiCaller,
-        word: &str,
+        word: Option<&str>,
     ) {
         match outcome {
             Ok(value) => {
                 let what = format!("reservation {}", value.id);
-                let after = format!("{word} for user {} at {}", value.user, value.target);
-                let audit = Some(by.audit_line(what, None, Some(after)));
+                let audit = word.map(|word| {
+                    let after = format!("{word} for user {} at {}", value.user, value.target);
+                    by.audit_line(what, None, Some(after))
+                });
                 self.replies.push(PendingReply { answer, value, audit });
             }
             // The caller may have gone.
@@ -462,15 +494,13 @@ impl CalendarActor {
                 if reason == EndReason::Lapsed {
                     self.to.counts.lapsed.add(1);
                 }
-                if let Some(known) = self.known.remove(&event.id) {
+                if let Some(known) = self.known.remove(event.id) {
                     let ended = Some(reason.name().to_owned());
-                    let shown = WireReservation { ended, ..known.shown(event.id) };
-                    self.ended.insert(event.id.0, shown);
-                    self.ended_order.push_back(event.id.0);
+                    self.ended.note(WireReservation { ended, ..known.shown(event.id) });
                 }
-                if self.ended_order.len() > ENDED_MAX {
-                    self.ended_order.pop_front().map(|oldest| self.ended.remove(&oldest));
-                }
+            } else if let Some(progress) = self.calendar.progress(event.id) {
+                // The rows of a phase have what its reservation has.
+                self.changed.extend(progress.phases);
             }
             self.events.push(event);
         }
@@ -488,13 +518,15 @@ impl CalendarActor {
             for reply in self.replies.drain(..) {
                 let _ = reply.answer.send(Err(Box::new(report.clone())));
             }
+            self.ended.roll_back();
             if let Some(state) = state {
                 self.restore(*state).expect("these are records that this program has made");
             }
             return;
         }
+        self.ended.keep();
         let changed = std::mem::take(&mut self.changed);
-        changed.iter().for_each(|id| self.send_rows(*id));
+        self.send_rows(&changed);
         for PendingReply { answer, value, audit } in std::mem::take(&mut self.replies) {
             audit.iter().for_each(|line| self.to.access.audit.write(line));
             let _ = answer.send(Ok(value));
@@ -526,10 +558,10 @@ impl CalendarActor {
     fn restore(&mut self, state: CalendarState) -> Result<(), RestoreError> {
         let now = self.now();
         let records = state.records();
-        let owners = records.reservations.iter().map(|of| (of.id(), of.owner().clone()));
-        let known = owners.map(|(id, owner)| {
-            let details = state.details.get(&id).cloned().unwrap_or_default();
-            (id, KnownReservation { owner, details })
+        let known = records.reservations.iter().map(|of| {
+            let details = state.details.get(&of.id()).cloned().unwrap_or_default();
+            let (owner, phase_of) = (of.owner().clone(), of.parent());
+            (of.id(), KnownReservation { owner, details, phase_of })
         });
         self.known = known.collect();
         self.calendar = Calendar::restore(self.settings.calendar(), records, now)?;
@@ -537,30 +569,34 @@ impl CalendarActor {
         self.fleet = Fleet::new(state.proxies);
         self.unstored = CalendarDecision::default();
         self.events.clear();
-        self.changed = self.known.keys().copied().chain(self.rows.ids()).collect();
+        self.changed = self.known.ids().chain(self.rows.ids()).collect();
         self.rows.resend();
         self.apply_rules(now);
         self.drain_events();
         Ok(())
     }
 
-    fn send_rows(&mut self, id: ReservationId) {
+    /// Sends the rows of some reservations to the plan, as one message.
+    fn send_rows(&mut self, ids: &BTreeSet<ReservationId>) {
         let now = self.now();
-        let progress = self.calendar.progress(id).and_then(|progress| progress.rows);
-        let known = self.known.get(&id);
-        let path = known.and_then(|known| known.details.directory.as_ref());
-        let directory =
-            path.map(|path| Directory::new(path.as_bytes()).expect("checked at the request"));
-        let wanted = progress.as_ref().zip(known).map(|(loads, known)| WantedRows {
-            loads,
-            owner: &known.owner,
-            target: &known.details.target,
-            directory: directory.as_ref(),
-        });
-        let change = self.rows.update(id, wanted, self.calendar.resources(), now);
-        if let Some(change) = change {
+        let mut changes = Vec::new();
+        for id in ids {
+            let progress = self.calendar.progress(*id).and_then(|progress| progress.rows);
+            let known = self.known.get(*id);
+            let path = known.and_then(|known| known.details.directory.as_ref());
+            let directory =
+                path.map(|path| Directory::new(path.as_bytes()).expect("checked at the request"));
+            let wanted = progress.as_ref().zip(known).map(|(loads, known)| WantedRows {
+                loads,
+                owner: &known.owner,
+                target: &known.details.target,
+                directory: directory.as_ref(),
+            });
+            changes.extend(self.rows.update(*id, wanted, self.calendar.resources(), now));
+        }
+        if !changes.is_empty() {
             // It fails only if the plan's thread has ended.
-            let _ = self.to.plan.send(PlanMsg::Rows(Box::new(change)));
+            let _ = self.to.plan.send(PlanMsg::Rows(changes));
         }
     }
 }
@@ -569,8 +605,6 @@ impl CalendarActor {
 const BATCH: usize = 256;
 /// How often the clock is read.
 const TICK: Duration = Duration::from_millis(100);
-/// The most ended ones that can be read.
-const ENDED_MAX: usize = 4_096;
 /// The most events of one record: a loss may change thousands of reservations.
 const EVENTS_MAX: usize = 256;
 

@@ -49,7 +49,7 @@ pub(crate) enum PlanMsg {
     /// The limits of keys by decays; `None`: no longer limited.
     Rates(BTreeMap<Scope, Option<Rate>>),
     /// The rows of a reservation.
-    Rows(Box<ReservationRows>),
+    Rows(Vec<ReservationRows>),
     Stored(Vec<ProxyRecord>),
     Stop,
 }
@@ -224,7 +224,7 @@ impl PlanActor {
                 self.ready.extend(self.waiting.keys().cloned());
             }
             PlanMsg::Rates(rates) => self.set_rates(rates),
-            PlanMsg::Rows(rows) => self.set_rows(*rows),
+            PlanMsg::Rows(all) => all.into_iter().for_each(|rows| self.set_rows(rows)),
             PlanMsg::Stored(members) => self.note_stored(members),
             PlanMsg::Stop => {}
         }

@@ -50,7 +50,7 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("POST", path::RESERVATION_CLAIM, Role::User, false, OWN_RESERVATIONS),
     row("POST", path::RESERVATION_EXTEND, Role::User, false, OWN_RESERVATIONS),
     row("POST", path::RESERVATION_FINISH, Role::User, false, OWN_RESERVATIONS),
-    row("GET", path::CALENDAR, Role::User, false, "what is promised of each target"),
+    row("GET", path::CALENDAR, Role::User, false, CALENDAR),
     row("GET", path::CREDIT, Role::User, false, "credits; role `user`: that user's"),
     row("GET", path::WHY_TOP, Role::Read, false, "past delays, the longest first"),
     row("GET", path::LIVE, Role::Read, false, "live figures of every proxy"),
@@ -70,8 +70,12 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::AUDIT, Role::Admin, false, "the changes and their authors"),
 ];
 
-/// What changes reservations: role `read` sees all of them and changes none.
-const OWN_RESERVATIONS: &str = "changes reservations; role `user`: that user's, role `read`: none";
+/// What changes reservations.
+const OWN_RESERVATIONS: &str = "changes reservations; role `user`: that user's";
+
+/// What of the calendar is for whom: sums are for everybody, names are not.
+const CALENDAR: &str =
+    "what is promised and used of each target; role `user`: without names of rules";
 
 const fn row(
     method: &'static str,
@@ -142,12 +146,18 @@ pub(super) async fn check(
 }
 
 impl Right {
+    /// Whether a role may. Role `read` only reads, whatever those before it may change.
     fn allows(&self, role: Role) -> bool {
-        role.includes(self.least) || self.proxies && role == Role::Proxy
+        let may_change = self.method == "GET" || role != Role::Read;
+        role.includes(self.least) && may_change || self.proxies && role == Role::Proxy
     }
 
     fn refuse(&self, path: &str, caller: &ApiCaller) -> String {
-        let or = if self.proxies { " or proxy" } else { "" };
+        let or = match self.least {
+            Role::User if self.method != "GET" => " or operate",
+            _ if self.proxies => " or proxy",
+            _ => "",
+        };
         let path: String = path.chars().take(80).collect();
         format!(
             "{} {path} needs role {}{or}, and {} has role {}",

@@ -15,6 +15,7 @@ mod page;
 mod proxies;
 mod report;
 mod reservations;
+mod used;
 mod why;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::{ControllerStatus, ErrorCode, ErrorReport, UsageRow, UsageTable, WireRules, path};
+use api::{ControllerStatus, ErrorCode, ErrorReport, Role, UsageRow, UsageTable, WireRules, path};
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
 use axum::http::header::ETAG;
@@ -141,7 +142,10 @@ struct Description;
 
 /// The status of the controller.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ControllerStatus)))]
-async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, RouteError> {
+async fn status(
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
+) -> Result<Json<ControllerStatus>, RouteError> {
     let view = plan_view(&shared).await?;
     let mut names: Vec<_> = view.proxies.iter().map(|(_, member)| &member.name).collect();
     names.sort();
@@ -152,6 +156,7 @@ async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, Rou
         t_ns: view.now.as_nanos(),
         term: shared.term,
         is_leader: true,
+        role: Some(by.role),
         leader: None,
         replication_lag_ns: None,
         store: shared.store_location.clone(),
@@ -263,7 +268,17 @@ async fn used(
     let now = shared.clock.now();
     let by = span.by.as_deref().unwrap_or("job");
     let kind = kind_of(by)?;
-    let user = requested_user(&span, kind, &caller)?;
+    if span.user.is_some() && kind != SubjectKind::User {
+        return Err(invalid("user", format!("user is valid with by=user only, not with by={by}")));
+    }
+    let user = match kind {
+        SubjectKind::User => visible_user(&caller, span.user)?.map(|user| user.to_string()),
+        _ if caller.may_see(None) => None,
+        _ => {
+            let message = format!("{} has role user and sees by=user only; add it", caller.name);
+            return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
+        }
+    };
     let from = time_of("from", span.from.as_deref().unwrap_or("-1h"), now)?;
     let to = time_of("to", span.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
@@ -298,30 +313,19 @@ struct UsageQuery {
     user: Option<u32>,
 }
 
-/// Returns the one user whose usage is requested and may be seen; `None` is everybody.
-fn requested_user(
-    span: &UsageQuery,
-    by: SubjectKind,
-    caller: &ApiCaller,
-) -> Result<Option<String>, RouteError> {
-    if span.user.is_some() && by != SubjectKind::User {
-        let message = format!("user is valid with by=user only, not with by={}", by.name());
-        return Err(invalid("user", message));
-    }
-    let own = caller.user.filter(|_| by == SubjectKind::User);
-    let user = span.user.or(own);
-    if !caller.may_see(user) {
-        let message = format!(
-            "{} has role user and sees the usage of user {} only; add by=user",
-            caller.name,
-            caller.user.map_or("?".into(), |user| user.to_string())
-        );
-        return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
-    }
-    Ok(user.map(|user| user.to_string()))
-}
-
 // ---- what the handlers share ----
+
+/// Returns the one user of whom is asked and may be seen: the caller's own, or if none is named
+/// `None`, which is everybody.
+fn visible_user(by: &ApiCaller, user: Option<u32>) -> Result<Option<u32>, RouteError> {
+    let user = user.or(by.user.filter(|_| by.role == Role::User));
+    if by.may_see(user) {
+        return Ok(user);
+    }
+    let whom = user.map_or("everybody".into(), |user| format!("user {user}"));
+    let message = format!("{} has role {} and may not see {whom}", by.name, by.role);
+    Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"))
+}
 
 fn kind_of(by: &str) -> Result<SubjectKind, RouteError> {
     BY.iter().find(|kind| kind.name() == by).copied().ok_or_else(|| {

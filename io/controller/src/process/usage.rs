@@ -28,7 +28,7 @@ use super::records::PublishedRules;
 use super::report::{self, FoundOwners, JobOwners};
 use crate::clock::WallClock;
 use crate::ledger::{
-    Ledger, LedgerError, Minute, ReplicationBatch, ReplicationCursor, SubjectKind,
+    Ledger, LedgerError, LedgerPoint, Minute, ReplicationBatch, ReplicationCursor, SubjectKind,
 };
 
 /// A message to this thread.
@@ -39,6 +39,14 @@ pub(crate) enum UsageMsg {
         from: Time,
         to: Time,
         answer: oneshot::Sender<Result<BTreeMap<String, Service>, LedgerError>>,
+    },
+    /// Reads the points of some subjects in a span, together and in no order.
+    Series {
+        kind: SubjectKind,
+        names: Vec<String>,
+        from: Time,
+        to: Time,
+        answer: oneshot::Sender<Result<Vec<LedgerPoint>, LedgerError>>,
     },
     /// Reads the usage of one job in a span.
     Job {
@@ -156,6 +164,11 @@ pub(crate) fn run(
             }
             Ok(UsageMsg::Table { by, from, to, answer }) => {
                 drop(answer.send(ledger.sums_by(by, from, to)))
+            }
+            Ok(UsageMsg::Series { kind, names, from, to, answer }) => {
+                let of = |name: &String| ledger.series(kind, name, from, to);
+                let points = names.iter().map(of).collect::<Result<Vec<_>, _>>();
+                drop(answer.send(points.map(|points| points.concat())));
             }
             Ok(UsageMsg::Job { job, from, to, answer }) => {
                 drop(answer.send(report::read(&mut ledger, &job, from, to)));

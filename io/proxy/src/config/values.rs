@@ -231,8 +231,8 @@ impl fmt::Display for Percentage {
 impl FromStr for Percentage {
     type Err = ParsePercentageError;
     fn from_str(text: &str) -> Result<Percentage, ParsePercentageError> {
-        let count = text.strip_suffix('%').and_then(|count| count.parse().ok());
-        let count = count.filter(|count| *count < 100);
+        let digits = text.strip_suffix('%').filter(|of| of.bytes().all(|one| one.is_ascii_digit()));
+        let count = digits.and_then(|of| of.parse().ok()).filter(|count| *count < 100);
         count.map(Percentage).ok_or_else(|| ParsePercentageError { text: text.into() })
     }
 }
@@ -266,7 +266,7 @@ mod tests {
         for text in ["0%", "20%", "99%"] {
             assert_eq!(text.parse::<Percentage>().unwrap().to_string(), text);
         }
-        for text in ["20", "100%", "-1%", "%", ""] {
+        for text in ["20", "100%", "-1%", "+5%", "%", ""] {
             assert_eq!(text.parse::<Percentage>(), Err(ParsePercentageError { text: text.into() }));
         }
     }

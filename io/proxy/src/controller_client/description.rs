@@ -33,6 +33,39 @@ pub(super) fn describe(
     ProxyDescription { targets: targets.collect(), exports: exports.collect() }
 }
 
+/// Logs capacities that may be mistyped: those of targets that had more than twice as much in an
+/// earlier description. They count all the same: the controller reduces what is reserved, and
+/// restores it when they are corrected.
+pub(super) fn warn_of_less(now: &ProxyDescription, before: &ProxyDescription) {
+    for (target, what) in lost_by_half(now, before) {
+        tracing::warn!(target, what, "less than half of the capacity before; is its unit right?");
+    }
+}
+
+/// The targets with less than half of what they had, and of what.
+fn lost_by_half<'a>(
+    now: &'a ProxyDescription,
+    before: &ProxyDescription,
+) -> Vec<(&'a str, &'static str)> {
+    let is_half = |now: Option<DescribedCapacity>, before: Option<DescribedCapacity>| {
+        now.zip(before).is_some_and(|(now, before)| {
+            now.read_per_sec < before.read_per_sec / 2
+                || now.write_per_sec < before.write_per_sec / 2
+        })
+    };
+    let mut lost = Vec::new();
+    for target in &now.targets {
+        let Some(old) = before.targets.iter().find(|old| old.name == target.name) else { continue };
+        if is_half(target.bytes, old.bytes) {
+            lost.push((&*target.name, "bytes"));
+        }
+        if is_half(target.metadata, old.metadata) {
+            lost.push((&*target.name, "metadata"));
+        }
+    }
+    lost
+}
+
 fn describe_target(config: &TargetConfig) -> TargetDescription {
     // A file that cannot be read was an error when the configuration was put in force.
     let costs = config.costs.as_ref().and_then(|path| CostsFile::load(path).ok());
@@ -45,9 +78,17 @@ fn describe_target(config: &TargetConfig) -> TargetDescription {
     let bytes = config.capacity_read.zip(config.capacity_write);
     let bytes = bytes.map(|(read, write)| configured(read, write));
     let metadata = config.capacity_metadata.map(|rate| configured(rate, rate));
+    let calibrated = device.and_then(calibrated_bytes);
+    if let Some((configured, measured)) = bytes.zip(calibrated)
+        && (configured.read_per_sec < measured.read_per_sec / 10
+            || configured.write_per_sec < measured.write_per_sec / 10)
+    {
+        let target = &*config.name;
+        tracing::warn!(target, "the capacity is less than a tenth of what was calibrated");
+    }
     TargetDescription {
         name: config.name.clone(),
-        bytes: bytes.or_else(|| device.and_then(calibrated_bytes)),
+        bytes: bytes.or(calibrated),
         metadata: metadata.or_else(|| device.and_then(calibrated_metadata)),
         unseen_ppm: config.unseen.ppm(),
     }
@@ -82,6 +123,23 @@ const METADATA: [OpKind; 5] =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn less_than_half_of_a_capacity_is_noted() {
+        let described = |read_per_sec, ops| {
+            let of = |read_per_sec| {
+                let write_per_sec = 1_000;
+                Some(DescribedCapacity { read_per_sec, write_per_sec, is_configured: true })
+            };
+            let (bytes, metadata) = (of(read_per_sec), of(ops));
+            let target = TargetDescription { name: "fs".into(), bytes, metadata, unseen_ppm: 0 };
+            ProxyDescription { targets: vec![target], exports: Vec::new() }
+        };
+        let before = described(1_000, 50);
+        assert_eq!(lost_by_half(&described(1, 50), &before), [("fs", "bytes")]);
+        assert_eq!(lost_by_half(&described(500, 24), &before), [("fs", "metadata")]);
+        assert_eq!(lost_by_half(&described(1, 1), &ProxyDescription::default()), []);
+    }
 
     #[test]
     fn capacity_is_the_largest_request_by_its_time() {

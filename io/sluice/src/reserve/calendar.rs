@@ -3,6 +3,7 @@
 //! ```text
 //!   RESOURCE    14:00     14:30         MOST  READ        WRITE
 //!   target fs  │▃▃▃▃▃████▃▃           │  98 %  2.00 GB/s  1.00 GB/s
+//!     used     │▂▂▁▃                  │  37 %
 //! ```
 //!
 //! A column shows the greatest part of the capacity that is promised within its time, so that a
@@ -24,18 +25,23 @@ pub(super) fn text(found: &WireCalendar) -> String {
     }
     let axis = axis(found);
     let head = ["RESOURCE", &axis, "MOST", "READ", "WRITE"];
-    let rows = found.resources.iter().map(|resource| {
-        let parts = columns(resource, found);
-        let most = parts.iter().max().copied().unwrap_or(0);
-        let bars: String = parts.into_iter().map(block).collect();
+    let rows = found.resources.iter().flat_map(|resource| {
         let in_bytes = resource.kind != "metadata";
-        vec![
-            name(resource),
-            format!("│{bars}│"),
-            format!("{} %", most / 10_000),
-            per_second(resource.read_per_sec, in_bytes),
-            per_second(resource.write_per_sec, in_bytes),
-        ]
+        let bars = |steps, until_ns| {
+            let parts = columns(resource, steps, until_ns, found);
+            let most = parts.iter().max().copied().unwrap_or(0);
+            let bars: String = parts.into_iter().map(block).collect();
+            (format!("│{bars}│"), format!("{} %", most / 10_000))
+        };
+        let (promised, most) = bars(&resource.steps, found.until_ns);
+        let capacity = [resource.read_per_sec, resource.write_per_sec];
+        let [read, write] = capacity.map(|rate| per_second(rate, in_bytes));
+        let mut rows = vec![vec![name(resource), promised, most, read, write]];
+        if !resource.used.is_empty() {
+            let (used, most) = bars(&resource.used, found.at_ns);
+            rows.push(vec!["  used".into(), used, most, String::new(), String::new()]);
+        }
+        rows
     });
     let mut text = table::aligned(&head, &[2, 3, 4], rows);
     let column = found.until_ns.saturating_sub(found.from_ns) / COLUMNS;
@@ -48,6 +54,9 @@ pub(super) fn text(found: &WireCalendar) -> String {
     );
     for resource in &found.resources {
         let _ = writeln!(text, "{}: {}", name(resource), not_reserved(resource));
+    }
+    if found.omitted > 0 {
+        let _ = writeln!(text, "({} more resources omitted; choose with --target)", found.omitted);
     }
     text
 }
@@ -77,12 +86,18 @@ fn part(resource: &CalendarResource, level: &CalendarStep) -> u64 {
     read.saturating_add(of(level.write_per_sec, resource.write_per_sec))
 }
 
-/// Returns the greatest part that is promised in each column, in millionths.
-fn columns(resource: &CalendarResource, found: &WireCalendar) -> Vec<u64> {
+/// Returns the greatest part that steps take in each column, in millionths. The last one ends at
+/// `until_ns`.
+fn columns(
+    resource: &CalendarResource,
+    steps: &[CalendarStep],
+    until_ns: u64,
+    found: &WireCalendar,
+) -> Vec<u64> {
     let width = u128::from(found.until_ns.saturating_sub(found.from_ns));
     let mut parts = vec![0; COLUMNS as usize];
-    for (nth, step) in resource.steps.iter().enumerate() {
-        let end = resource.steps.get(nth + 1).map_or(found.until_ns, |next| next.from_ns);
+    for (nth, step) in steps.iter().enumerate() {
+        let end = steps.get(nth + 1).map_or(until_ns, |next| next.from_ns);
         let from = step.from_ns.max(found.from_ns) - found.from_ns;
         let end = end.min(found.until_ns).saturating_sub(found.from_ns);
         if width == 0 || from >= end {
@@ -166,7 +181,13 @@ mod tests {
             from_ns: 64 * SECOND_NS,
             until_ns: 128 * SECOND_NS,
             resources: vec![resource],
+            omitted: 0,
         }
+    }
+
+    /// What of the first resource is promised in each column.
+    fn promised(found: &WireCalendar) -> Vec<u64> {
+        columns(&found.resources[0], &found.resources[0].steps, found.until_ns, found)
     }
 
     #[test]
@@ -174,18 +195,18 @@ mod tests {
         // Half of the reads and a quarter of the writes; then a moment of everything.
         let steps = vec![step(0, 0, 0), step(66, 1_000, 250), step(70, 0, 0)];
         let mut found = calendar(steps);
-        let parts = columns(&found.resources[0], &found);
+        let parts = promised(&found);
         assert_eq!(parts[..7], [0, 0, 750_000, 750_000, 750_000, 750_000, 0]);
         let moment = CalendarStep { from_ns: 100 * SECOND_NS + 5, ..step(0, 2_000, 0) };
         let over = CalendarStep { from_ns: 100 * SECOND_NS + 6, ..step(0, 0, 0) };
         found.resources[0].steps.extend([moment, over]);
-        let parts = columns(&found.resources[0], &found);
+        let parts = promised(&found);
         assert_eq!(parts[35..38], [0, 1_000_000, 0]);
         let all: String = parts.into_iter().map(block).collect();
         assert_eq!(all.trim_end(), format!("  ▆▆▆▆{}█", " ".repeat(30)));
         // What is before and behind the span is left out.
         let early = calendar(vec![step(0, 2_000, 0), step(60, 0, 0), step(500, 2_000, 0)]);
-        assert_eq!(columns(&early.resources[0], &early), vec![0; 64]);
+        assert_eq!(promised(&early), vec![0; 64]);
     }
 
     #[test]
@@ -202,6 +223,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn what_was_used_is_a_line_that_ends_now() {
+        let mut found = calendar(vec![step(64, 500, 0)]);
+        found.at_ns = 96 * SECOND_NS;
+        found.resources[0].used = vec![step(64, 2_000, 0), step(80, 0, 500)];
+        let text = text(&found);
+        let line = text.lines().find(|line| line.contains("  used")).unwrap();
+        let bars: String = line.chars().filter(|one| "█▄".contains(*one)).collect();
+        assert_eq!(bars, format!("{}{}", "█".repeat(16), "▄".repeat(16)));
+        assert!(line.contains("100 %"), "{line}");
     }
 
     #[test]

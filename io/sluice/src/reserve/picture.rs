@@ -25,9 +25,16 @@ fn chart(found: &WireCalendar) -> LineChart {
     LineChart {
         title: "Reservations".into(),
         subtitle: format!("from {from}, in seconds since then{left}"),
-        series: ["promised reads", "promised writes", "capacity of reads", "capacity of writes"]
-            .map(String::from)
-            .into(),
+        series: [
+            "promised reads",
+            "promised writes",
+            "capacity of reads",
+            "capacity of writes",
+            "used by reads",
+            "used by writes",
+        ]
+        .map(String::from)
+        .into(),
         panels: found.resources[..shown].iter().map(|one| panel(one, found)).collect(),
         marks: now.into_iter().map(|at| (seconds(at), "now".into())).collect(),
     }
@@ -41,7 +48,13 @@ fn panel(resource: &CalendarResource, found: &WireCalendar) -> ChartPanel {
     let end = seconds(found.until_ns.saturating_sub(found.from_ns));
     let line = |series, points| ChartLine { series, points };
     let level = |per_sec: u64| vec![(0.0, per_sec as f64 / size), (end, per_sec as f64 / size)];
-    let promised = |value: fn(&CalendarStep) -> u64| points(resource, found, size, value);
+    let shown = |steps: &[CalendarStep], until_ns: u64, value: fn(&CalendarStep) -> u64| match steps
+    {
+        [] => Vec::new(),
+        steps => points(steps, until_ns.min(found.until_ns), found, size, value),
+    };
+    let promised = |value| shown(&resource.steps, found.until_ns, value);
+    let used = |value| shown(&resource.used, found.at_ns, value);
     ChartPanel {
         title: format!("{}, {unit}", name(resource)),
         logarithmic: false,
@@ -50,28 +63,31 @@ fn panel(resource: &CalendarResource, found: &WireCalendar) -> ChartPanel {
             line(1, promised(|step| step.write_per_sec)),
             line(2, level(resource.read_per_sec)),
             line(3, level(resource.write_per_sec)),
+            line(4, used(|step| step.read_per_sec)),
+            line(5, used(|step| step.write_per_sec)),
         ],
     }
 }
 
-/// Returns the corners of the steps within the time that is shown.
+/// Returns the corners of steps within the time that is shown; the last one ends at `until_ns`.
 fn points(
-    resource: &CalendarResource,
+    steps: &[CalendarStep],
+    until_ns: u64,
     found: &WireCalendar,
     size: f64,
     value: fn(&CalendarStep) -> u64,
 ) -> Vec<(f64, f64)> {
     let at = |ns: u64| seconds(ns.clamp(found.from_ns, found.until_ns) - found.from_ns);
     let (mut points, mut level) = (vec![(0.0, 0.0)], 0.0);
-    for step in &resource.steps {
-        if step.from_ns >= found.until_ns {
+    for step in steps {
+        if step.from_ns >= until_ns {
             break;
         }
         points.push((at(step.from_ns), level));
         level = value(step) as f64 / size;
         points.push((at(step.from_ns), level));
     }
-    points.push((at(found.until_ns), level));
+    points.push((at(until_ns), level));
     points
 }
 
@@ -96,6 +112,7 @@ mod tests {
         let resource = CalendarResource {
             kind: "target".into(),
             steps: vec![step(5, 1), step(20, 3), step(30, 0), step(99, 7)],
+            used: vec![step(5, 2)],
             ..CalendarResource::default()
         };
         let found = WireCalendar {
@@ -103,6 +120,7 @@ mod tests {
             from_ns: 10 * SECOND_NS,
             until_ns: 40 * SECOND_NS,
             resources: vec![resource; 21],
+            omitted: 0,
         };
         let chart = chart(&found);
         let reads = &chart.panels[0].lines[0].points;
@@ -117,6 +135,8 @@ mod tests {
             (30.0, 0.0),
         ];
         assert_eq!(reads[..], corners);
+        let used = &chart.panels[0].lines[4].points;
+        assert_eq!(used[..], [(0.0, 0.0), (0.0, 0.0), (0.0, 2.0), (2.0, 2.0)], "until now");
         assert_eq!((chart.panels.len(), chart.marks[0].0), (20, 2.0));
         assert!(chart.subtitle.contains("1 more"));
     }

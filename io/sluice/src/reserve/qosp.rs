@@ -21,7 +21,7 @@ use model::{Nanos, Rate};
 
 use super::path::ExportPath;
 use super::request::{ReservedDirection, rates};
-use super::{CallArgs, query, show};
+use super::{CallArgs, all_reservations, show};
 use crate::failure::CommandError;
 use crate::log;
 
@@ -117,7 +117,7 @@ fn run(action: QospAction) -> anyhow::Result<ExitCode> {
 /// Removes the reservations of a job, with JSON as a list of them.
 fn delete(job: &str, call: &CallArgs) -> anyhow::Result<ExitCode> {
     let client = call.controller.client()?;
-    let found = client.reservations(&query(&[("job", Some(job.to_owned()))]))?;
+    let found = all_reservations(&client, &[("job", Some(job.to_owned()))])?;
     if found.reservations.is_empty() {
         let message = format!("job {job:?} has no reservation");
         let report = ErrorReport::new(ErrorCode::NotFound, message).at("-id");
@@ -126,7 +126,8 @@ fn delete(job: &str, call: &CallArgs) -> anyhow::Result<ExitCode> {
     let remove = |id| {
         client.remove_reservation(id).with_context(|| format!("cannot remove reservation {id}"))
     };
-    let ids = found.reservations.iter().map(|held| held.id);
+    // A phase ends with its reservation.
+    let ids = found.reservations.iter().filter(|held| held.phase_of.is_none()).map(|held| held.id);
     let removed = ids.map(remove).collect::<anyhow::Result<Vec<_>>>()?;
     call.print(&removed, |removed| removed.iter().map(show::sentence).collect())
 }

@@ -1,10 +1,13 @@
 //! The flags of `sluice reserve add`: one request for a reservation.
 
+use std::path::PathBuf;
+
 use api::NewReservation;
 use clap::ValueEnum;
 use model::{Nanos, Rate};
 
 use super::path::ExportPath;
+use super::phases;
 use crate::token;
 use crate::when::{self, MomentArg};
 
@@ -54,9 +57,12 @@ pub(super) struct RequestArgs {
     /// Paid with a credit, and queued before those that are not.
     #[arg(long, requires = "spontaneous")]
     spend_credit: bool,
-    /// Account of the batch system.
+    /// Account of the batch system; needs role operate.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
+    /// File of parts of its time with higher rates, [[phase]] of start, duration, tolerance and rates.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spontaneous", "claim_within"])]
+    phases: Option<PathBuf>,
 }
 
 /// The directions of a bandwidth.
@@ -74,7 +80,7 @@ impl RequestArgs {
     /// Returns the request.
     ///
     /// # Errors
-    /// If `--path` names no directory of an export.
+    /// If `--path` names no directory of an export, or the file of `--phases` is not valid.
     pub(super) fn request(&self) -> anyhow::Result<NewReservation> {
         let place = match &self.path {
             Some(path) => ExportPath::find(path)?,
@@ -82,6 +88,7 @@ impl RequestArgs {
         };
         let nanos = |moment: &Option<MomentArg>| moment.as_ref().map(MomentArg::nanos);
         let [read, write] = rates(self.direction, self.bandwidth);
+        let phases = self.phases.as_ref().map(|file| phases::read(file, self.duration));
         Ok(NewReservation {
             read,
             write,
@@ -99,6 +106,7 @@ impl RequestArgs {
             account: self.account.clone(),
             export: place.export,
             directory: place.directory,
+            phases: phases.transpose()?.unwrap_or_default(),
             ..NewReservation::default()
         })
     }
@@ -201,6 +209,8 @@ mod tests {
             "--metadata 1ops/s --for 1s --at 2020-01-01",
             "--metadata 1ops/s --for 1s --spend-credit",
             "--metadata 1ops/s --for 1s --export a --path a/b",
+            "--metadata 1ops/s --for 1s --phases f --spontaneous",
+            "--metadata 1ops/s --for 1s --phases f --claim-within 1s",
         ] {
             assert!(parsed(words).is_err(), "{words}");
         }

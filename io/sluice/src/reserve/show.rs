@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use api::{WireCredit, WireRefusal, WireReservation, WireReservationState, WireReservations};
+use api::{
+    WireCredit, WirePhase, WireRefusal, WireReservation, WireReservationState, WireReservations,
+};
 use explain::{amount, percent, span};
 
 use crate::decay::rate;
@@ -42,6 +44,7 @@ pub(super) fn lines(held: &WireReservation) -> String {
     let is_queued = held.state == WireReservationState::Scheduled;
     let rows = [
         ("Reservation", Some(held.id.to_string())),
+        ("Phase of", held.phase_of.map(|parent| parent.to_string())),
         ("State", Some(state(held))),
         ("Ended", held.ended.clone()),
         ("Reduced", reduced.map(|less| format!("{} ({})", part(less.ppm), less.because))),
@@ -57,13 +60,34 @@ pub(super) fn lines(held: &WireReservation) -> String {
         ("Start", time(held.start_ns).or_else(|| is_queued.then(|| "when it fits".into()))),
         ("Guaranteed", time(held.guaranteed_ns)),
         ("Claim by", time(held.claim_by_ns)),
+        ("Claimed", time(held.claimed_ns)),
         ("End", time(held.end_ns)),
         ("Spontaneous", held.spontaneous.then(|| "yes".into())),
+        ("Used", held.used_bytes.map(amount)),
         ("Credit", held.credit.map(amount)),
     ];
-    let given =
-        rows.into_iter().filter_map(|(name, value)| Some(format!("{name:<12} {}\n", value?)));
+    let phases = held.phases.iter().map(|phase| ("Phase", Some(of_phase(phase, now_s))));
+    let given = rows
+        .into_iter()
+        .chain(phases)
+        .filter_map(|(name, value)| Some(format!("{name:<12} {}\n", value?)));
     given.collect()
+}
+
+/// Formats a phase: number, start, how much later it may start, length and rates.
+fn of_phase(phase: &WirePhase, now_s: u64) -> String {
+    let mut text = format!("{} from {}", phase.id, at(phase.start_ns, now_s));
+    let tolerance = phase.last_start_ns.saturating_sub(phase.start_ns);
+    if tolerance > 0 {
+        let _ = write!(text, ", at most {} later", span(tolerance));
+    }
+    let _ = write!(text, ", for {}", span(phase.end_ns.saturating_sub(phase.start_ns)));
+    for (name, of) in [("read", phase.read), ("write", phase.write), ("metadata", phase.metadata)] {
+        if let Some(of) = of {
+            let _ = write!(text, ", {name} {}", rate(of));
+        }
+    }
+    text
 }
 
 /// Formats reservations as a table by start, the first `rows` of them.
@@ -79,7 +103,7 @@ pub(super) fn list(found: &WireReservations, rows: usize) -> String {
     let shown = sorted.iter().take(rows).map(|held| {
         let rate = |form: Option<_>| form.map_or_else(|| "-".into(), rate);
         vec![
-            held.id.to_string(),
+            number(held),
             held.ended.as_ref().map_or_else(|| state(held), |reason| format!("ended: {reason}")),
             time(held.start_ns),
             time(held.end_ns),
@@ -118,6 +142,14 @@ pub(super) fn refusal(message: &str, refusal: &WireRefusal, now_s: u64) -> Strin
         let _ = write!(text, "; all of it fits at {}", at(start_s * SECOND_NS, now_s));
     }
     text
+}
+
+/// Formats the number of a reservation; of a phase with that of its reservation.
+fn number(held: &WireReservation) -> String {
+    match held.phase_of {
+        Some(parent) => format!("{} of {parent}", held.id),
+        None => held.id.to_string(),
+    }
 }
 
 fn state(held: &WireReservation) -> String {
@@ -189,9 +221,39 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_has_its_phases_and_what_was_used() {
+        let phase = WirePhase {
+            id: 8,
+            start_ns: 110 * SECOND_NS,
+            last_start_ns: 115 * SECOND_NS,
+            end_ns: 120 * SECOND_NS,
+            write: Some(WireRate::Bytes(900_000_000)),
+            ..WirePhase::default()
+        };
+        let used_bytes = Some(5_000_000);
+        let text = lines(&WireReservation { phases: vec![phase], used_bytes, ..held() });
+        for part in [
+            "Used         5.00 MB\n",
+            "Phase        8 from 1970-01-01T00:01:50Z, at most 5.00 s later, for 10.0 s, write 900MB/s\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let of_phase = WireReservation { phase_of: Some(7), id: 8, ..held() };
+        assert!(lines(&of_phase).contains("Phase of     7"));
+        let found =
+            WireReservations { reservations: vec![of_phase], ..WireReservations::default() };
+        assert!(list(&found, 1).contains("8 of 7"));
+    }
+
+    #[test]
     fn a_list_is_by_start_and_counts_what_it_omits() {
         let earlier = WireReservation { id: 9, start_ns: Some(50 * SECOND_NS), ..held() };
-        let found = WireReservations { at_ns: 0, reservations: vec![held(), earlier], omitted: 3 };
+        let found = WireReservations {
+            at_ns: 0,
+            reservations: vec![held(), earlier],
+            omitted: 3,
+            next: None,
+        };
         assert_eq!(
             list(&found, 1),
             "ID  STATE      START                 END                   USER  JOB  TARGET  READ    WRITE  METADATA\n \
@@ -199,7 +261,8 @@ mod tests {
              (4 more rows omitted)\n"
         );
         let ended = WireReservation { ended: Some("lapsed".into()), ..held() };
-        let found = WireReservations { at_ns: 0, reservations: vec![ended], omitted: 0 };
+        let found =
+            WireReservations { at_ns: 0, reservations: vec![ended], omitted: 0, next: None };
         assert!(list(&found, 1).contains("ended: lapsed"));
         assert_eq!(list(&WireReservations::default(), 1), "no reservations\n");
     }

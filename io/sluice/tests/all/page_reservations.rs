@@ -54,7 +54,35 @@ fn answer(call: &str, now_s: u64) -> (u16, Value) {
                               "until_ns": (now_s + 86_400) * SECOND_NS, "resources": resources});
             (200, span)
         }
+        ("GET", "/v1/status") => (200, status("operate")),
         _ => (404, json!({"code": "not_found", "message": "not here"})),
+    }
+}
+
+fn status(role: &str) -> Value {
+    json!({"is_leader": true, "term": 1, "proxies": 2, "role": role})
+}
+
+/// Opens the form, which the page offers when it knows that its caller may reserve.
+fn open_form(browser: &Browser) {
+    let shown = "return !document.getElementById('reservation-new').hidden";
+    browser.until("the button is shown", shown);
+    browser.click("#reservation-new");
+}
+
+#[test]
+fn the_form_is_for_those_who_may_reserve() {
+    let now = now_s();
+    for (role, is_hidden) in [("user", false), ("read", true), ("admin", false)] {
+        let stub = StubController::start(move |call| match call {
+            "GET /v1/status" => (200, status(role)),
+            call => answer(call, now),
+        });
+        let Some(browser) = Browser::open(WIDE, &stub.url) else { return };
+        browser.until("the status", "return document.getElementById('standing').dataset.text");
+        let shown =
+            format!("return document.getElementById('reservation-new').hidden === {is_hidden}");
+        browser.until(&format!("role {role}: {is_hidden}"), &shown);
     }
 }
 
@@ -68,7 +96,8 @@ fn the_calendar_and_the_table_show_what_is_promised_in_light_and_dark_and_on_a_p
         let row = browser.row("#reservation-rows", "7").unwrap();
         assert_eq!(row[1..6], ["ACTIVE", "1007", "dd.7", "target fs", "500 MB/s write"]);
         // Half of the reads and a quarter of the writes are three quarters of the target.
-        browser.until_says("#calendar", "target fs: 25 % promised now, 75 % at most");
+        browser
+            .until_says("#calendar", "target fs: 25 % promised now, 75 % at most, 5 % used lately");
         browser.until_says("#calendar", "rule jobs: 100MB/s");
         browser.until(
             "two pictures",
@@ -114,7 +143,7 @@ fn a_reservation_is_requested_and_a_refusal_offers_the_next_start() {
     };
     let Some(browser) = Browser::open(WIDE, &stub.url) else { return };
     browser.until_told("the rows", || browser.rows("#reservation-rows").len() == 2);
-    browser.click("#reservation-new");
+    open_form(&browser);
     let submit = "#reservation-form button.main";
     browser.fill("#reservation-form [name=rate]", "fast");
     browser.fill("#reservation-form [name=duration]", "10min");
@@ -155,7 +184,7 @@ fn what_is_reserved_on_the_page_becomes_active_and_what_is_refused_starts_after_
     let Some(browser) = Browser::open(WIDE, &controller.url) else { return };
     browser.until_says("#calendar", "target fs");
     let request = |rate: &str| {
-        browser.click("#reservation-new");
+        open_form(&browser);
         for (name, text) in [("rate", rate), ("duration", "1h"), ("user", "1000")] {
             browser.fill(&format!("#reservation-form [name={name}]"), text);
         }

@@ -16,7 +16,7 @@ use model::Nanos;
 use crate::clocked::Clocked;
 use crate::common::{Controller, Proxy, Setup, USER, until};
 use crate::controlled::Reader;
-use crate::entrusted::{client, first_token, secret, showing, text, token};
+use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 use testkit::TestFolder;
 
 const MB: u64 = 1_000_000;
@@ -123,6 +123,94 @@ fn the_first_request_of_a_job_claims_its_reservation_and_unclaimed_ones_lapse() 
     assert_eq!(reasons, ("expired".into(), "lapsed".into()));
     let metrics = api.metrics().unwrap();
     assert!(metrics.contains("sluice_controller_reservations_lapsed_total 1"), "{metrics}");
+}
+
+#[test]
+fn phases_of_a_file_are_in_force_in_their_time_and_survive_a_restart() {
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
+    let api = controller.client();
+    let proxy = proxy("phases", controller.url(), "");
+    described(&api);
+    let reader = Reader::start(&proxy);
+    until("the job is served", || reader.bytes() > 0);
+    let file = data.path().join("phases.toml");
+    let text = "[[phase]]\nstart = \"100s\"\ntolerance = \"20s\"\nduration = \"50s\"\n\
+                read = \"60MB/s\"\n\n[[phase]]\nstart = \"300s\"\nduration = \"50s\"\nread = \"80MB/s\"\n";
+    let add = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let line = ["reserve", "add", "--bandwidth", "10MB/s", "--direction", "read", "--for"];
+        let user = USER.to_string();
+        let more = ["400s", "--job", "dd.1", "--user", &user, "--phases", file.to_str().unwrap()];
+        let last = ["--json", "--controller", controller.url()];
+        sluice(&[&line[..], &more[..], &last[..]].concat())
+    };
+    // Somebody else has most of the first phase's time.
+    let other = NewReservation { exact: true, ..reads(30, 110) };
+    let other = api.reserve(&other).unwrap();
+    let error = add(&text.replace("60MB/s", "6MB/s")).unwrap_err();
+    assert!(error.contains("phase 1: read: 6000000 is less than 10000000"), "{error}");
+    let error = add(&text.replace("300s", "160s")).unwrap_err();
+    assert!(error.contains("phases.toml:8: start: 160s is before 170s"), "{error}");
+    let made: WireReservation = serde_json::from_str(&add(text).unwrap()).unwrap();
+    let phases = &made.phases;
+    let offset = phases[0].start_ns - made.start_ns.unwrap();
+    assert_eq!(phases.len(), 2);
+    assert!((100 * SECOND..=120 * SECOND).contains(&offset), "{offset}");
+    assert!(phases[0].start_ns >= other.end_ns.unwrap(), "60 and 30 do not fit in 85");
+    assert_eq!(phases[1].start_ns, made.start_ns.unwrap() + 300 * SECOND);
+    // The calendar has the difference on top: 80 in all.
+    let calendar = api.calendar("target=fs").unwrap();
+    let steps = &calendar.resources.iter().find(|of| of.kind == "target").unwrap().steps;
+    assert!(steps.iter().any(|step| step.read_per_sec == 80 * MB), "{steps:?}");
+    assert!(steps.iter().all(|step| step.read_per_sec <= 85 * MB), "{steps:?}");
+
+    let controller_before = state(&api, made.id);
+    controller = controller.killed_and_started(data.path());
+    let api = controller.client();
+    assert_eq!(state(&api, made.id).phases, controller_before.phases);
+    controller.pass(Nanos::new(phases[0].start_ns - made.start_ns.unwrap()));
+    let id = phases[0].id;
+    until("the phase is active", || state(&api, id).state == WireReservationState::Active);
+    assert_eq!(state(&api, id).phase_of, Some(made.id));
+    assert_eq!(state(&api, id).read, Some(WireRate::Bytes(60 * MB)));
+    controller.pass(Nanos::from_secs(60));
+    until("the phase has ended", || state(&api, id).ended.is_some());
+    assert_eq!(state(&api, made.id).state, WireReservationState::Active);
+    assert_eq!(state(&api, made.id).phases.len(), 1);
+    let removed = api.remove_reservation(made.id).unwrap();
+    assert_eq!(removed.ended.as_deref(), Some("removed"));
+    assert_eq!(state(&api, phases[1].id).ended.as_deref(), Some("parent_ended"));
+}
+
+#[test]
+fn what_is_used_is_in_the_calendar_and_a_credit_is_for_the_owner_s_use_since_the_claim() {
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
+    let api = controller.client();
+    let proxy = proxy("used", controller.url(), "");
+    described(&api);
+    let reader = Reader::start(&proxy);
+    until("the job is served", || reader.bytes() > 0);
+    let asked = NewReservation { job: Some("dd.1".into()), ..reads(1, 10_000) };
+    let made = api.reserve(&asked).unwrap();
+    until("it is claimed", || state(&api, made.id).claimed_ns.is_some());
+    // Another user reserves for a job of the same name, and has no part in its use.
+    let foreign = api.reserve(&NewReservation { user: Some(USER + 1), ..asked.clone() }).unwrap();
+    until("the other one is claimed", || state(&api, foreign.id).claimed_ns.is_some());
+    controller.pass(Nanos::from_secs(120));
+    until("its use is counted", || state(&api, made.id).used_bytes.unwrap() > 0);
+    assert_eq!(state(&api, foreign.id).used_bytes, Some(0));
+    assert_eq!(api.finish_reservation(foreign.id).unwrap().credit, Some(0));
+    let calendar = api.calendar("from=-10min&target=fs").unwrap();
+    for resource in &calendar.resources {
+        assert!(!resource.used.is_empty(), "{resource:?}");
+        assert!(resource.used.iter().all(|step| step.from_ns < calendar.at_ns), "{resource:?}");
+    }
+    let bytes = calendar.resources.iter().find(|of| of.kind == "target").unwrap();
+    assert!(bytes.used.iter().any(|step| step.read_per_sec > 0), "{bytes:?}");
+    let past = bytes.steps.iter().filter(|step| step.from_ns < calendar.at_ns);
+    assert!(past.into_iter().any(|step| step.read_per_sec > 0), "{:?}", bytes.steps);
 }
 
 #[test]

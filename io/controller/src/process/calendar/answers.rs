@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use api::{ErrorCode, ErrorReport, WireReservation, WireReservationState, WireReservations};
 use model::{Nanos, Time};
-use reserve::{ReservationId, ReservationState};
+use reserve::ReservationId;
 
 use super::requests::Refused;
-use super::{CalendarActor, CalendarFigures, CalendarMsg, CalendarReply, ResourceFigures, shown};
+use super::{
+    CalendarActor, CalendarFigures, CalendarMsg, CalendarReply, ResourceFigures,
+    WantedReservations, shown,
+};
 use crate::process::access::ApiCaller;
 
 impl CalendarActor {
@@ -16,11 +19,16 @@ impl CalendarActor {
         match read {
             CalendarMsg::Get { id, by, answer } => drop(answer.send(self.get(id, &by))),
             CalendarMsg::Watch { id, by, answer } => self.watch(id, &by, answer),
-            CalendarMsg::List { user, job, with_ended, answer } => {
-                let _ = answer.send(self.list(user, job.as_deref(), with_ended, now));
-            }
-            CalendarMsg::Promised { span, answer } => {
-                let _ = answer.send(shown::calendar(&self.calendar, &self.rules, span, now));
+            CalendarMsg::List { wanted, answer } => drop(answer.send(self.list(&wanted, now))),
+            CalendarMsg::Promised { span, target, by, answer } => {
+                let rules = self.rules.visible_to(&by);
+                let target = target.as_deref();
+                let mut shown = shown::calendar(&self.calendar, &rules, span, target, now);
+                for resource in &shown.calendar.resources {
+                    let exports = self.fleet.exports_of(&resource.name);
+                    shown.exports.insert(resource.name.clone(), exports);
+                }
+                let _ = answer.send(shown);
             }
             CalendarMsg::Credit(subject, answer) => {
                 let _ = answer.send(shown::credit(&self.calendar, &subject));
@@ -73,41 +81,39 @@ impl CalendarActor {
     }
 
     pub(super) fn show(&self, id: ReservationId) -> Option<WireReservation> {
-        match self.known.get(&id) {
-            Some(known) => Some(known.shown_now(id, &self.calendar, &self.unreachable, self.now())),
-            None => self.ended.get(&id.0).cloned(),
+        match self.known.get(id) {
+            Some(known) => Some(WireReservation {
+                phases: self.phases_of(id),
+                ..known.shown_now(id, &self.calendar, &self.unreachable, self.now())
+            }),
+            None => self.ended.get(id.0).cloned(),
         }
     }
 
-    fn list(
-        &self,
-        user: Option<u32>,
-        job: Option<&str>,
-        with_ended: bool,
-        now: Time,
-    ) -> WireReservations {
-        let of = |uid: u32, name: &str| {
-            user.is_none_or(|user| user == uid) && job.is_none_or(|job| job == name)
-        };
-        let live = self.known.iter();
-        let live = live.filter(|(_, known)| of(known.owner.uid, known.owner.job.as_str()));
-        let of_ended =
-            |ended: &WireReservation| of(ended.user, ended.job.as_deref().unwrap_or_default());
-        let ended = self.ended.values().filter(|ended| with_ended && of_ended(ended));
-        let (live_count, ended_count) = (live.clone().count(), ended.clone().count());
-        let shown = live.take(LISTED_MAX).filter_map(|(id, _)| self.show(*id));
-        let mut reservations: Vec<_> = shown.collect();
-        let room = LISTED_MAX - reservations.len();
-        reservations.extend(ended.rev().take(room).cloned());
+    fn list(&self, wanted: &WantedReservations, now: Time) -> WireReservations {
+        let WantedReservations { user, job, after, with_ended } = wanted;
+        let (user, job) = (*user, job.as_deref());
+        let mut left = self.known.of(user, job, ReservationId(*after));
+        let page: Vec<ReservationId> = left.by_ref().take(LISTED_MAX).collect();
+        let mut omitted = left.count();
+        let next = page.last().filter(|_| omitted > 0).map(|last| last.0);
+        let mut reservations: Vec<_> = page.into_iter().filter_map(|id| self.show(id)).collect();
+        if *with_ended && next.is_none() {
+            let is_of = |ended: &&WireReservation| {
+                user.is_none_or(|user| user == ended.user)
+                    && job.is_none_or(|job| job == ended.job.as_deref().unwrap_or_default())
+            };
+            let mut ended = self.ended.newest().filter(is_of);
+            let room = LISTED_MAX - reservations.len();
+            reservations.extend(ended.by_ref().take(room).cloned());
+            omitted = ended.count();
+        }
         reservations.sort_by_key(|one| one.id);
-        let omitted = (live_count + ended_count - reservations.len()) as u64;
-        WireReservations { at_ns: now.as_nanos(), reservations, omitted }
+        WireReservations { at_ns: now.as_nanos(), reservations, omitted: omitted as u64, next }
     }
 
     fn figures(&self, now: Time) -> CalendarFigures {
-        let is_active =
-            |id: &&ReservationId| self.calendar.status(**id).state == ReservationState::Active;
-        let active = self.known.keys().filter(is_active).count() as u64;
+        let active = self.calendar.active_count() as u64;
         let resources = self.calendar.resources();
         let of = |resource| {
             let (name, kind) = resources.describe(resource)?;
@@ -123,7 +129,7 @@ impl CalendarActor {
             })
         };
         CalendarFigures {
-            scheduled: self.known.len() as u64 - active,
+            scheduled: self.calendar.count() as u64 - active,
             active,
             resources: resources.ids().filter_map(of).collect(),
         }
@@ -143,5 +149,5 @@ pub(super) fn not_visible(id: u64, by: &ApiCaller) -> Refused {
 
 /// The most calls that wait for a reservation.
 const WAITING_MAX: usize = 4_096;
-/// The most reservations of one list.
-const LISTED_MAX: usize = 10_000;
+/// The most reservations of one page of a list.
+const LISTED_MAX: usize = 1_000;

@@ -15,10 +15,18 @@ use api::{DescribedCapacity, ProxyDescription, TargetDescription};
 use model::Share;
 use reserve::{Calendar, Capacity, ResourceId, ResourceKind, Span};
 
-/// The descriptions of proxies.
+/// The descriptions of proxies, with what each call needs of them.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     proxies: BTreeMap<String, Arc<ProxyDescription>>,
+    /// Of each target its description by each proxy.
+    targets: BTreeMap<String, BTreeMap<String, TargetDescription>>,
+    /// Of each export its targets, with the number of proxies that have it there.
+    exports: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Of each target its exports.
+    exports_of: BTreeMap<String, BTreeSet<String>>,
+    /// Targets whose descriptions have changed since they were applied.
+    changed: BTreeSet<String>,
     /// Targets whose proxies have configured different capacities, which was logged.
     differ: BTreeSet<String>,
 }
@@ -46,8 +54,11 @@ struct TargetFigures {
 
 impl Fleet {
     pub(super) fn new(proxies: BTreeMap<String, ProxyDescription>) -> Fleet {
-        let proxies = proxies.into_iter().map(|(name, of)| (name, Arc::new(of)));
-        Fleet { proxies: proxies.collect(), differ: BTreeSet::new() }
+        let mut fleet = Fleet::default();
+        for (name, description) in proxies {
+            fleet.insert(&name, Arc::new(description));
+        }
+        fleet
     }
 
     /// Takes a description; true if it is another one. Beyond the most proxies it is ignored.
@@ -57,20 +68,33 @@ impl Fleet {
         if is_full || known.is_some_and(|known| known == description) {
             return false;
         }
-        self.proxies.insert(proxy.into(), description.clone());
+        self.forget(proxy);
+        self.insert(proxy, description.clone());
         true
     }
 
     /// Removes a proxy; false if there is none of that name.
     pub(super) fn forget(&mut self, proxy: &str) -> bool {
-        self.proxies.remove(proxy).is_some()
+        let Some(description) = self.proxies.remove(proxy) else { return false };
+        for target in &description.targets {
+            if let Some(of) = self.targets.get_mut(&target.name) {
+                of.remove(proxy);
+                if of.is_empty() {
+                    self.targets.remove(&target.name);
+                }
+            }
+            self.changed.insert(target.name.clone());
+        }
+        for export in &description.exports {
+            self.forget_export(&export.name, &export.target);
+        }
+        true
     }
 
-    /// Sets the capacities of the calendar to what the proxies describe.
+    /// Sets the capacities of the calendar to what the proxies describe now. A target that is not
+    /// described any more keeps its capacity. O(proxies of the targets that have changed).
     pub(super) fn apply(&mut self, calendar: &mut Calendar, now: model::Time) {
-        let names: BTreeSet<&str> = self.targets().map(|(_, target)| &*target.name).collect();
-        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-        for name in names {
+        for name in std::mem::take(&mut self.changed) {
             let figures = self.figures(&name);
             let kinds =
                 [(ResourceKind::Target, figures.bytes), (ResourceKind::Metadata, figures.metadata)];
@@ -86,47 +110,79 @@ impl Fleet {
 
     /// The target of an export, or the only one.
     pub(super) fn target_of(&self, export: Option<&str>) -> Result<String, ExportError> {
-        let exports = self.proxies.values().flat_map(|of| &of.exports);
-        let all: BTreeSet<(&str, &str)> =
-            exports.map(|export| (&*export.name, &*export.target)).collect();
-        let of = |name: &str| export.is_none_or(|export| export == name);
-        let targets: BTreeSet<&str> =
-            all.iter().filter(|(name, _)| of(name)).map(|(_, target)| *target).collect();
-        if let (1, Some(target)) = (targets.len(), targets.first()) {
-            return Ok((*target).to_owned());
+        let mut targets: Box<dyn Iterator<Item = &String>> = match export {
+            Some(name) => Box::new(self.exports.get(name).into_iter().flat_map(BTreeMap::keys)),
+            None => Box::new(self.exports_of.keys()),
+        };
+        let first = targets.next();
+        if let (Some(target), None) = (first, targets.next()) {
+            return Ok(target.clone());
         }
-        let names: BTreeSet<&str> = all.iter().map(|(name, _)| *name).collect();
-        let exports = listed(names.into_iter());
-        Err(match (export, targets.is_empty()) {
-            _ if all.is_empty() => ExportError::NoExports,
-            (Some(name), true) => ExportError::Unknown { name: name.into(), exports },
-            (Some(name), false) => {
-                let targets = listed(targets.into_iter());
-                ExportError::Ambiguous { name: name.into(), targets }
-            }
-            (None, _) => ExportError::SeveralTargets { exports },
+        let exports = listed(self.exports.keys().map(String::as_str));
+        Err(match export {
+            _ if self.exports.is_empty() => ExportError::NoExports,
+            None => ExportError::SeveralTargets { exports },
+            Some(name) => match self.exports.get(name) {
+                None => ExportError::Unknown { name: name.into(), exports },
+                Some(targets) => {
+                    let targets = listed(targets.keys().map(String::as_str));
+                    ExportError::Ambiguous { name: name.into(), targets }
+                }
+            },
         })
+    }
+
+    /// The exports of a target that have no other one, 256 at most.
+    pub(super) fn exports_of(&self, target: &str) -> Vec<String> {
+        let exports = self.exports_of.get(target).into_iter().flatten();
+        let only_here = |name: &&String| self.exports.get(*name).is_some_and(|of| of.len() == 1);
+        exports.filter(only_here).take(EXPORTS_MAX).cloned().collect()
     }
 
     /// The only export, if there is one.
     pub(super) fn only_export(&self) -> Option<String> {
-        let mut names = self.proxies.values().flat_map(|of| &of.exports).map(|export| &export.name);
-        let first = names.next()?;
-        names.all(|name| name == first).then(|| first.clone())
+        let mut names = self.exports.keys();
+        names.next().filter(|_| names.next().is_none()).cloned()
     }
 
-    fn targets(&self) -> impl Iterator<Item = (&String, &TargetDescription)> {
-        let of = |(proxy, of)| {
-            let of: &Arc<ProxyDescription> = of;
-            of.targets.iter().map(move |target| (proxy, target))
-        };
-        self.proxies.iter().flat_map(of)
+    fn insert(&mut self, proxy: &str, description: Arc<ProxyDescription>) {
+        for target in &description.targets {
+            let of = self.targets.entry(target.name.clone()).or_default();
+            of.insert(proxy.into(), target.clone());
+            self.changed.insert(target.name.clone());
+        }
+        for export in &description.exports {
+            let targets = self.exports.entry(export.name.clone()).or_default();
+            *targets.entry(export.target.clone()).or_default() += 1;
+            let exports = self.exports_of.entry(export.target.clone()).or_default();
+            exports.insert(export.name.clone());
+        }
+        self.proxies.insert(proxy.into(), description);
+    }
+
+    fn forget_export(&mut self, name: &str, target: &str) {
+        let Some(targets) = self.exports.get_mut(name) else { return };
+        let Some(count) = targets.get_mut(target) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        targets.remove(target);
+        if targets.is_empty() {
+            self.exports.remove(name);
+        }
+        if let Some(exports) = self.exports_of.get_mut(target) {
+            exports.remove(name);
+            if exports.is_empty() {
+                self.exports_of.remove(target);
+            }
+        }
     }
 
     fn figures(&mut self, name: &str) -> TargetFigures {
         let (mut figures, mut configured_by) = (TargetFigures::default(), None);
         let mut differs = None;
-        for (proxy, target) in self.targets().filter(|(_, target)| target.name == name) {
+        for (proxy, target) in self.targets.get(name).into_iter().flatten() {
             if let Some(bytes) = target.bytes.filter(|bytes| bytes.is_configured) {
                 let (first, of) = *configured_by.get_or_insert((proxy, bytes));
                 if of != bytes {
@@ -166,7 +222,16 @@ fn set(
     let resource: ResourceId = match calendar.resources().find(kind, name) {
         None => calendar.add_resource(name.into(), kind, capacity, now)?,
         Some(known) => {
-            if calendar.resources().whole(known, now) != capacity {
+            let is = calendar.resources().whole(known, now);
+            if is != capacity {
+                if !capacity.contains(is) {
+                    tracing::warn!(
+                        target = name,
+                        read_per_sec = format!("{} -> {read_per_sec}", is.read_per_sec()),
+                        write_per_sec = format!("{} -> {write_per_sec}", is.write_per_sec()),
+                        "a target has less capacity: reservations that do not fit are reduced"
+                    );
+                }
                 let span = Span { from: now, until: model::Time::MAX };
                 calendar.set_capacity(known, span, capacity, now)?;
             }
@@ -203,6 +268,8 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// The most proxies whose descriptions are kept.
 const PROXIES_MAX: usize = 16_384;
+/// The most exports of a target whose usage is added up.
+const EXPORTS_MAX: usize = 256;
 /// The most names in a message.
 const LISTED_MAX: usize = 16;
 

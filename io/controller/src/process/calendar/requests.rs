@@ -42,15 +42,23 @@ pub(super) fn user_of(
     user.ok_or_else(|| at("user", "user is missing: name the user whose requests are reserved for"))
 }
 
-/// Whether a caller may spend the credit that it names: role `user` its own only, as the controller
-/// does not know the users of an account.
-pub(super) fn may_spend(by: &ApiCaller, new: &NewReservation) -> Result<(), Refused> {
-    if by.role.includes(Role::Operate) || !new.spend_credit || new.account.is_none() {
+/// Whether a caller may name whose ceilings and credits a request counts for: role `user` cannot, as
+/// the controller does not know the users of groups, accounts and projects.
+pub(super) fn may_charge(by: &ApiCaller, new: &NewReservation) -> Result<(), Refused> {
+    let named = [
+        ("account", new.account.is_some()),
+        ("group", new.group.is_some()),
+        ("project", new.project.is_some()),
+    ];
+    let named = named.into_iter().find(|(_, is_named)| *is_named);
+    let Some((field, _)) = named.filter(|_| !by.role.includes(Role::Operate)) else {
         return Ok(());
-    }
-    let message =
-        format!("{} has role {} and may not spend the credit of an account", by.name, by.role);
-    Err(Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at("account")))
+    };
+    let message = format!(
+        "{} has role {} and may not name the {field} that is charged; that needs role operate",
+        by.name, by.role
+    );
+    Err(Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at(field)))
 }
 
 /// Whether a caller may request and change reservations of that user.
@@ -80,25 +88,6 @@ impl RequestContext<'_> {
         let read = rate("read", new.read, true)?;
         let write = rate("write", new.write, true)?;
         let metadata = rate("metadata", new.metadata, false)?;
-        let mut loads = Vec::new();
-        let load = |read: Option<u64>, write: Option<u64>| {
-            Load::per_sec(read.unwrap_or(0), write.unwrap_or(0)).expect("each rate was checked")
-        };
-        if read.is_some() || write.is_some() {
-            loads.push((self.resource(ResourceKind::Target, &target)?, load(read, write)));
-            let pool = self.calendar.resources().find(ResourceKind::Pool, POOL);
-            loads.extend(pool.map(|pool| (pool, load(read, write))));
-        }
-        if metadata.is_some() {
-            loads.push((self.resource(ResourceKind::Metadata, &target)?, load(metadata, None)));
-        }
-        let demand = Demand::new(&loads).map_err(|_| {
-            at("read", "nothing is reserved: name a rate of read, write or metadata")
-        })?;
-        let owner = owner(new, user)?;
-        let duration = Nanos::new(new.duration_ns);
-        let request = ReservationRequest::new(owner.clone(), demand, duration);
-        let request = self.timed(new, request, after_end)?;
         let details = ReservationDetails {
             target,
             directory: self.directory(new)?,
@@ -107,7 +96,31 @@ impl RequestContext<'_> {
             metadata,
             is_spontaneous: new.spontaneous,
         };
-        Ok((request, KnownReservation { owner, details }))
+        let demand = self.demand(&details)?;
+        let owner = owner(new, user)?;
+        let duration = Nanos::new(new.duration_ns);
+        let request = ReservationRequest::new(owner.clone(), demand, duration);
+        let request = self.timed(new, request, after_end)?;
+        Ok((request, KnownReservation { owner, details, phase_of: None }))
+    }
+
+    /// The demand of rates on a target.
+    pub(super) fn demand(&self, details: &ReservationDetails) -> Result<Demand, Refused> {
+        let ReservationDetails { target, read, write, metadata, .. } = details;
+        let mut loads = Vec::new();
+        let load = |read: &Option<u64>, write: Option<u64>| {
+            Load::per_sec(read.unwrap_or(0), write.unwrap_or(0)).expect("each rate was checked")
+        };
+        if read.is_some() || write.is_some() {
+            loads.push((self.resource(ResourceKind::Target, target)?, load(read, *write)));
+            let pool = self.calendar.resources().find(ResourceKind::Pool, POOL);
+            loads.extend(pool.map(|pool| (pool, load(read, *write))));
+        }
+        if metadata.is_some() {
+            loads.push((self.resource(ResourceKind::Metadata, target)?, load(metadata, None)));
+        }
+        Demand::new(&loads)
+            .map_err(|_| at("read", "nothing is reserved: name a rate of read, write or metadata"))
     }
 
     fn timed(
@@ -196,7 +209,11 @@ fn owner(new: &NewReservation, user: u32) -> Result<ReservationOwner, Refused> {
     })
 }
 
-fn rate(key: &str, rate: Option<WireRate>, in_bytes: bool) -> Result<Option<u64>, Refused> {
+pub(super) fn rate(
+    key: &str,
+    rate: Option<WireRate>,
+    in_bytes: bool,
+) -> Result<Option<u64>, Refused> {
     let Some(rate) = rate else { return Ok(None) };
     let (per_sec, fits) = match rate {
         WireRate::Bytes(count) => (count, in_bytes),
@@ -230,6 +247,9 @@ pub(super) fn report_of(
         ReservationError::Unknown => report(ErrorCode::NotFound).at("id"),
         ReservationError::NotActive | ReservationError::BeyondParent(_) => {
             report(ErrorCode::InvalidArgument).at("id")
+        }
+        ReservationError::Phase(..) | ReservationError::PhasesNeedStart => {
+            report(ErrorCode::InvalidArgument).at("phases")
         }
         _ => report(ErrorCode::LimitReached),
     })

@@ -4,11 +4,15 @@
 //! every target to which its requests go, so it counts at each. A rule with `per` has a reservation
 //! for each of its classes: it counts as many times as it may have classes.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use api::Role;
 use model::Rate;
 use reserve::{Calendar, Load, ResourceId, ResourceKind};
 use rules::{Rule, RuleSet};
+
+use crate::process::access::ApiCaller;
 
 /// The reservations of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +20,7 @@ pub(super) struct RuleReservations(Vec<RuleReservation>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RuleReservation {
+    /// Empty for the sum of all.
     name: String,
     /// Of each class.
     rate: Rate,
@@ -48,7 +53,22 @@ impl RuleReservations {
         calendar.resources().ids().filter_map(load).collect()
     }
 
-    /// Those of one kind of resource, as `rule NAME: RATE`.
+    /// What of them a caller may see: role `user` does not see the rules, so it sees their sums.
+    pub(super) fn visible_to(&self, by: &ApiCaller) -> Cow<'_, RuleReservations> {
+        if by.role.includes(Role::Read) {
+            return Cow::Borrowed(self);
+        }
+        let sum = |kind, rate: fn(u64) -> Option<Rate>| {
+            let sum = self.of_kind(kind).map(RuleReservation::per_sec).sum::<u128>();
+            let rate = rate(u64::try_from(sum).unwrap_or(u64::MAX))?;
+            Some(RuleReservation { name: String::new(), rate, classes: 1 })
+        };
+        let bytes = sum(ResourceKind::Target, Rate::bytes_per_sec);
+        let ops = sum(ResourceKind::Metadata, Rate::ops_per_sec);
+        Cow::Owned(RuleReservations(bytes.into_iter().chain(ops).collect()))
+    }
+
+    /// Those of one kind of resource, as `rule NAME: RATE`, or `rules: RATE` for the sum of all.
     pub(super) fn named(&self, kind: ResourceKind) -> Vec<String> {
         self.of_kind(kind).take(NAMED_MAX).map(RuleReservation::to_string).collect()
     }
@@ -69,7 +89,10 @@ impl RuleReservation {
 
 impl fmt::Display for RuleReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: ", self.name)?;
+        match &*self.name {
+            "" => write!(f, "rules: ")?,
+            name => write!(f, "rule {name}: ")?,
+        }
         match self.classes {
             1 => self.rate.fmt(f),
             classes => write!(f, "{classes} classes of {}", self.rate),

@@ -1,6 +1,8 @@
 //! Reservations, the calendar and credits, as the API shows them.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use api::{
@@ -10,7 +12,7 @@ use api::{
 use model::{Share, Time};
 use reserve::{
     Calendar, CeilingSubject, Load, ReservationId, ReservationOwner, ReservationProgress,
-    ReservationState, ResourceId, ResourceKind,
+    ReservationState, ResourceId, ResourceKind, Span,
 };
 
 use super::rules::RuleReservations;
@@ -21,6 +23,24 @@ use super::state::ReservationDetails;
 pub(super) struct KnownReservation {
     pub(super) owner: ReservationOwner,
     pub(super) details: ReservationDetails,
+    /// The reservation of which it is a phase.
+    pub(super) phase_of: Option<ReservationId>,
+}
+
+/// The reservations that have not ended, by user and job.
+#[derive(Debug, Default)]
+pub(super) struct KnownReservations {
+    by_id: BTreeMap<ReservationId, KnownReservation>,
+    by_user: BTreeMap<u32, BTreeSet<ReservationId>>,
+    by_job: BTreeMap<String, BTreeSet<ReservationId>>,
+}
+
+/// The calendar in a span, with what the ledger is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct PromisedCalendar {
+    pub(crate) calendar: WireCalendar,
+    /// The exports of each target.
+    pub(crate) exports: BTreeMap<String, Vec<String>>,
 }
 
 /// The proxies of a target that do not answer.
@@ -31,10 +51,99 @@ pub(crate) struct UnreachableProxies {
     pub(crate) given_out: Share,
 }
 
+impl KnownReservations {
+    pub(super) fn insert(&mut self, id: ReservationId, known: KnownReservation) {
+        let job = known.owner.job.as_str();
+        if !job.is_empty() {
+            self.by_job.entry(job.to_owned()).or_default().insert(id);
+        }
+        self.by_user.entry(known.owner.uid).or_default().insert(id);
+        self.by_id.insert(id, known);
+    }
+
+    pub(super) fn remove(&mut self, id: ReservationId) -> Option<KnownReservation> {
+        let known = self.by_id.remove(&id)?;
+        forget(&mut self.by_user, &known.owner.uid, id);
+        forget(&mut self.by_job, known.owner.job.as_str(), id);
+        Some(known)
+    }
+
+    pub(super) fn get(&self, id: ReservationId) -> Option<&KnownReservation> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ReservationId> {
+        self.by_id.keys().copied()
+    }
+
+    /// The numbers of those of a user and a job above a number, in order. O(those of the user, or
+    /// of the job).
+    pub(super) fn of(
+        &self,
+        user: Option<u32>,
+        job: Option<&str>,
+        after: ReservationId,
+    ) -> Box<dyn Iterator<Item = ReservationId> + '_> {
+        let above = (Bound::Excluded(after), Bound::Unbounded);
+        let of_user = user.map(|user| self.by_user.get(&user));
+        let of_job = job.filter(|job| !job.is_empty()).map(|job| self.by_job.get(job));
+        let of_job_only = |job: Option<&str>, id: &ReservationId| {
+            job.is_none_or(|job| self.by_id[id].owner.job.as_str() == job)
+        };
+        let job = job.map(str::to_owned);
+        match (of_job, of_user) {
+            (Some(found), _) => {
+                let ids = found.into_iter().flat_map(move |ids| ids.range(above).copied());
+                Box::new(
+                    ids.filter(move |id| user.is_none_or(|user| self.by_id[id].owner.uid == user)),
+                )
+            }
+            (None, Some(found)) => {
+                let ids = found.into_iter().flat_map(move |ids| ids.range(above).copied());
+                Box::new(ids.filter(move |id| of_job_only(job.as_deref(), id)))
+            }
+            (None, None) => {
+                let ids = self.by_id.range(above).map(|(id, _)| *id);
+                Box::new(ids.filter(move |id| of_job_only(job.as_deref(), id)))
+            }
+        }
+    }
+}
+
+impl FromIterator<(ReservationId, KnownReservation)> for KnownReservations {
+    fn from_iter<I: IntoIterator<Item = (ReservationId, KnownReservation)>>(all: I) -> Self {
+        let mut known = KnownReservations::default();
+        all.into_iter().for_each(|(id, one)| known.insert(id, one));
+        known
+    }
+}
+
+fn forget<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(
+    index: &mut BTreeMap<K, BTreeSet<ReservationId>>,
+    key: &Q,
+    id: ReservationId,
+) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// A state as the API has it.
+pub(super) fn state_of(state: ReservationState) -> WireReservationState {
+    match state {
+        ReservationState::Undefined => WireReservationState::Undefined,
+        ReservationState::Scheduled => WireReservationState::Scheduled,
+        ReservationState::Active => WireReservationState::Active,
+    }
+}
+
 impl KnownReservation {
     /// What is known of it without the calendar.
     pub(super) fn shown(&self, id: ReservationId) -> WireReservation {
-        let KnownReservation { owner, details } = self;
+        let KnownReservation { owner, details, phase_of } = self;
         WireReservation {
             id: id.0,
             job: (!owner.job.as_str().is_empty()).then(|| owner.job.to_string()),
@@ -47,6 +156,7 @@ impl KnownReservation {
             write: details.write.map(WireRate::Bytes),
             metadata: details.metadata.map(WireRate::Ops),
             spontaneous: details.is_spontaneous,
+            phase_of: phase_of.map(|parent| parent.0),
             ..WireReservation::default()
         }
     }
@@ -60,11 +170,7 @@ impl KnownReservation {
         now: Time,
     ) -> WireReservation {
         let (status, progress) = (calendar.status(id), calendar.progress(id));
-        let state = match status.state {
-            ReservationState::Undefined => WireReservationState::Undefined,
-            ReservationState::Scheduled => WireReservationState::Scheduled,
-            ReservationState::Active => WireReservationState::Active,
-        };
+        let state = state_of(status.state);
         let is_active = state == WireReservationState::Active;
         let is_waiting = progress.as_ref().is_some_and(|progress| progress.is_waiting);
         let span = status.span.filter(|_| !is_waiting);
@@ -79,7 +185,8 @@ impl KnownReservation {
             start_ns: span.map(|span| span.from.as_nanos()),
             end_ns: span.map(|span| span.until.as_nanos()),
             guaranteed_ns: status.guaranteed.map(Time::as_nanos),
-            claim_by_ns: progress.and_then(|progress| progress.claim_by).map(Time::as_nanos),
+            claim_by_ns: progress.as_ref().and_then(|of| of.claim_by).map(Time::as_nanos),
+            claimed_ns: progress.as_ref().and_then(|of| of.since).map(Time::as_nanos),
             ..self.shown(id)
         }
     }
@@ -145,32 +252,36 @@ impl KnownReservation {
     }
 }
 
-/// The calendar in a span.
+/// The calendar in a span, of all targets or one.
 pub(super) fn calendar(
     calendar: &Calendar,
     rules: &RuleReservations,
-    span: (Time, Time),
+    (from, until): (Time, Time),
+    target: Option<&str>,
     now: Time,
-) -> WireCalendar {
-    let (from, until) = span;
-    let mut changes: BTreeMap<ResourceId, BTreeMap<Time, (i128, i128)>> = BTreeMap::new();
-    for (_, resource, load, span) in calendar.booked() {
-        let (begin, end) = (span.from.max(from), span.until.min(until));
-        if begin >= end {
+) -> PromisedCalendar {
+    let resources = calendar.resources();
+    let span = Span { from, until };
+    let is_wanted = |of: &ResourceId| {
+        let described = resources.describe(*of);
+        described.is_some_and(|(name, _)| target.is_none_or(|target| target == &**name))
+    };
+    let (mut room, mut omitted, mut shown) = (ALL_STEPS_MAX, 0, Vec::new());
+    for resource in resources.ids().filter(is_wanted) {
+        if room == 0 {
+            omitted += 1;
             continue;
         }
-        let of = changes.entry(resource).or_default();
-        let (read, write) = (i128::from(load.read_per_sec()), i128::from(load.write_per_sec()));
-        for (at, sign) in [(begin, 1), (end, -1)] {
-            let level = of.entry(at).or_default();
-            *level = (level.0 + sign * read, level.1 + sign * write);
-        }
-    }
-    let resources = calendar.resources();
-    let shown = resources.ids().filter_map(|resource| {
-        let (name, kind) = resources.describe(resource)?;
+        let (name, kind) = resources.describe(resource).expect("it is in the table");
         let (whole, unreserved) = (resources.whole(resource, now), resources.unreserved(resource));
-        Some(CalendarResource {
+        let levels = resources.levels(resource, span, STEPS_MAX.min(room));
+        room -= levels.len();
+        let steps = levels.into_iter().map(|(at, load)| CalendarStep {
+            from_ns: at.as_nanos(),
+            read_per_sec: load.read_per_sec(),
+            write_per_sec: load.write_per_sec(),
+        });
+        shown.push(CalendarResource {
             kind: kind.name().into(),
             name: name.to_string(),
             read_per_sec: whole.read_per_sec(),
@@ -178,33 +289,18 @@ pub(super) fn calendar(
             best_effort_ppm: unreserved.best_effort.billionths() / 1_000,
             unseen_ppm: unreserved.unseen.billionths() / 1_000,
             rules: rules.named(kind),
-            steps: steps(changes.remove(&resource).unwrap_or_default(), from, until),
+            steps: steps.collect(),
             used: Vec::new(),
-        })
-    });
-    let resources = shown.collect();
-    let (from_ns, until_ns) = (from.as_nanos(), until.as_nanos());
-    WireCalendar { at_ns: now.as_nanos(), from_ns, until_ns, resources }
-}
-
-fn steps(changes: BTreeMap<Time, (i128, i128)>, from: Time, until: Time) -> Vec<CalendarStep> {
-    let mut level = (0, 0);
-    let mut steps = vec![CalendarStep { from_ns: from.as_nanos(), ..CalendarStep::default() }];
-    for (at, (read, write)) in changes.into_iter().filter(|(at, _)| *at < until) {
-        level = (level.0 + read, level.1 + write);
-        let amount = |level| u64::try_from(level).unwrap_or(0);
-        let step = CalendarStep {
-            from_ns: at.as_nanos(),
-            read_per_sec: amount(level.0),
-            write_per_sec: amount(level.1),
-        };
-        if steps.last().is_some_and(|last| last.from_ns == step.from_ns) {
-            steps.pop();
-        }
-        steps.push(step);
+        });
     }
-    steps.truncate(STEPS_MAX);
-    steps
+    let calendar = WireCalendar {
+        at_ns: now.as_nanos(),
+        from_ns: from.as_nanos(),
+        until_ns: until.as_nanos(),
+        resources: shown,
+        omitted,
+    };
+    PromisedCalendar { calendar, exports: BTreeMap::new() }
 }
 
 /// The credit and what is outstanding of a subject.
@@ -220,3 +316,5 @@ pub(super) fn credit(calendar: &Calendar, subject: &CeilingSubject) -> WireCredi
 
 /// The most steps of a resource that are shown.
 const STEPS_MAX: usize = 10_000;
+/// The most steps of one answer; what is left out can be asked for by its target.
+const ALL_STEPS_MAX: usize = 65_536;

@@ -9,6 +9,7 @@ use model::Share;
 use reserve::Capacity;
 use testkit::TestFolder;
 
+use super::ended::ENDED_MAX;
 use super::*;
 use crate::audit::Audit;
 use crate::process::queue::queue;
@@ -101,19 +102,78 @@ impl Room {
         outcome.try_recv().unwrap()
     }
 
+    fn change(
+        &mut self,
+        id: u64,
+        change: ReservationChange,
+        by: ApiCaller,
+    ) -> Result<WireReservation, Refused> {
+        let (answer, mut outcome) = oneshot::channel();
+        self.say(CalendarMsg::Change { id, change, by, answer });
+        outcome.try_recv().unwrap()
+    }
+
+    fn request_by(
+        &mut self,
+        by: ApiCaller,
+        new: NewReservation,
+    ) -> Result<WireReservation, Refused> {
+        let (answer, mut outcome) = oneshot::channel();
+        let new = Box::new(NewReservation { duration_ns: 1_000_000_000_000, ..new });
+        self.say(CalendarMsg::Request { new, by, peer: None, answer });
+        outcome.try_recv().unwrap()
+    }
+
+    fn list(&mut self, wanted: WantedReservations) -> WireReservations {
+        let (answer, mut outcome) = oneshot::channel();
+        self.say(CalendarMsg::List { wanted, answer });
+        outcome.try_recv().unwrap()
+    }
+
+    fn promised(&mut self, by: ApiCaller) -> PromisedCalendar {
+        let (answer, mut outcome) = oneshot::channel();
+        let now = self.actor.now();
+        let span = (now.before(Nanos::from_secs(1)), now + Nanos::from_secs(86_400));
+        self.say(CalendarMsg::Promised { span, target: Some("fs".into()), by, answer });
+        outcome.try_recv().unwrap()
+    }
+
+    fn audit_lines(&self) -> usize {
+        self.actor.to.access.audit.read(0, 100).unwrap().lines.len()
+    }
+
     fn get(&mut self, id: u64) -> Result<WireReservation, Refused> {
         let (answer, mut outcome) = oneshot::channel();
         self.say(CalendarMsg::Get { id, by: by(), answer });
         outcome.try_recv().unwrap()
     }
 
+    fn pass(&mut self) {
+        let now = self.actor.now();
+        self.actor.calendar.advance(now);
+        self.actor.drain_events();
+        self.actor.commit();
+    }
+
+    /// The rows that the plan was sent, with their rates.
+    fn rates(&self) -> Vec<(u64, Option<u64>)> {
+        let rows = self.plan.try_iter().filter_map(|msg| match msg {
+            PlanMsg::Rows(all) => Some(all.into_iter().flat_map(|rows| rows.changes)),
+            _ => None,
+        });
+        let rate = |row: ::rules::Entitlement| row.reservation().map(|rate| rate.per_sec());
+        rows.flatten().map(|(id, row)| (id.0, row.and_then(|timed| rate(timed.row)))).collect()
+    }
+
     /// The numbers of the rows that the plan was sent, and whether each is put or removed.
     fn rows(&mut self) -> Vec<(u64, bool)> {
         let mut changes = Vec::new();
         for msg in self.plan.try_iter() {
-            let PlanMsg::Rows(rows) = msg else { continue };
-            self.awaited.extend(rows.awaited);
-            changes.extend(rows.changes.into_iter().map(|(id, row)| (id.0, row.is_some())));
+            let PlanMsg::Rows(all) = msg else { continue };
+            for rows in all {
+                self.awaited.extend(rows.awaited);
+                changes.extend(rows.changes.into_iter().map(|(id, row)| (id.0, row.is_some())));
+            }
         }
         changes
     }
@@ -132,21 +192,24 @@ impl Room {
 
     /// A proxy describes a target of this capacity, in bytes of reads or writes per second.
     fn describe(&mut self, per_sec: u64) {
-        let capacity = |per_sec| DescribedCapacity {
-            read_per_sec: per_sec,
-            write_per_sec: per_sec,
-            is_configured: true,
-        };
-        let target = TargetDescription {
-            name: "fs".into(),
-            bytes: Some(capacity(per_sec)),
-            metadata: Some(capacity(1_000)),
-            unseen_ppm: 0,
-        };
-        let export = ExportDescription { name: "x".into(), target: "fs".into() };
-        let description = ProxyDescription { targets: vec![target], exports: vec![export] };
-        self.say(CalendarMsg::Describe("a".into(), Arc::new(description)));
+        self.say(CalendarMsg::Describe("a".into(), described(per_sec)));
     }
+}
+
+/// A description of target fs that reads and writes that much.
+fn described(per_sec: u64) -> Arc<ProxyDescription> {
+    let of = |per_sec| {
+        let (read_per_sec, write_per_sec) = (per_sec, per_sec);
+        Some(DescribedCapacity { read_per_sec, write_per_sec, is_configured: true })
+    };
+    let (bytes, metadata) = (of(per_sec), of(1_000));
+    let target = TargetDescription { name: "fs".into(), bytes, metadata, unseen_ppm: 0 };
+    let export = ExportDescription { name: "x".into(), target: "fs".into() };
+    Arc::new(ProxyDescription { targets: vec![target], exports: vec![export] })
+}
+
+fn user(uid: u32) -> ApiCaller {
+    ApiCaller { role: Role::User, user: Some(uid), ..by() }
 }
 
 fn reads(megabytes: u64) -> NewReservation {
@@ -297,4 +360,179 @@ fn directories_that_make_large_records_are_refused() {
             (ErrorCode::InvalidArgument, Some("directory"))
         );
     }
+}
+
+#[test]
+fn phases_are_reservations_of_their_own_with_rows_of_the_whole_rate() {
+    let mut room = Room::new();
+    let second = 1_000_000_000;
+    let phase = api::NewPhase {
+        start_ns: 100 * second,
+        tolerance_ns: 10 * second,
+        duration_ns: 50 * second,
+        read: Some(WireRate::Bytes(60_000_000)),
+        ..api::NewPhase::default()
+    };
+    let asked = NewReservation { phases: vec![phase.clone()], ..reads(20) };
+    let made = room.request(asked.clone()).unwrap();
+    let id = made.phases[0].id;
+    assert_eq!(made.phases[0].start_ns, made.start_ns.unwrap() + 100 * second);
+    assert_eq!(made.phases[0].last_start_ns, made.phases[0].start_ns + 10 * second);
+    let of_phase = room.get(id).unwrap();
+    assert_eq!((of_phase.phase_of, of_phase.read), (Some(made.id), phase.read));
+    room.rows();
+    room.clock.fetch_add(100 * second, Ordering::Relaxed);
+    room.pass();
+    assert_eq!(room.rates(), [(id * 4, Some(60_000_000))]);
+    room.in_force(id);
+    assert_eq!(room.get(made.id).unwrap().phases[0].state, WireReservationState::Active);
+    assert_eq!(room.get(id).unwrap().reduced, None);
+    // A failure of the store brings back what it is a phase of.
+    room.fails.store(true, Ordering::Relaxed);
+    room.change(made.id, ReservationChange::Remove, by()).unwrap_err();
+    room.fails.store(false, Ordering::Relaxed);
+    assert_eq!(room.get(id).unwrap().phase_of, Some(made.id));
+    room.change(made.id, ReservationChange::Remove, by()).unwrap();
+    let ended = room.get(id).unwrap();
+    assert_eq!((ended.ended.as_deref(), ended.phase_of), (Some("parent_ended"), Some(made.id)));
+
+    let wrong = |change: fn(&mut api::NewPhase)| {
+        let mut phase = phase.clone();
+        change(&mut phase);
+        NewReservation { phases: vec![phase], ..reads(20) }
+    };
+    let many = NewReservation { phases: vec![phase.clone(); 65], ..reads(20) };
+    for (asked, part) in [
+        (wrong(|phase| phase.read = Some(WireRate::Ops(1))), "phase 1: read"),
+        (wrong(|phase| phase.read = Some(WireRate::Bytes(1))), "less than 20000000"),
+        (wrong(|phase| phase.read = None), "phase 1: "),
+        (wrong(|phase| phase.start_ns = 960_000_000_000), "phase 1: "),
+        (NewReservation { spontaneous: true, ..asked.clone() }, "phases"),
+        (NewReservation { claim_window_ns: 1, ..asked }, "phases"),
+        (many, "65 phases"),
+    ] {
+        let error = room.request(asked).unwrap_err();
+        let refused = (error.code, error.at.as_deref());
+        assert_eq!(refused, (ErrorCode::InvalidArgument, Some("phases")), "{}", error.message);
+        assert!(error.message.contains(part), "{part}: {}", error.message);
+    }
+}
+
+#[test]
+fn what_has_not_ended_by_the_records_is_not_listed_as_ended() {
+    let mut room = Room::new();
+    let kept = room.request(reads(1)).unwrap().id;
+    room.fails.store(true, Ordering::Relaxed);
+    room.change(kept, ReservationChange::Remove, by()).unwrap_err();
+    room.fails.store(false, Ordering::Relaxed);
+    let listed =
+        room.list(WantedReservations { with_ended: true, ..WantedReservations::default() });
+    let shown: Vec<_> = listed.reservations.iter().map(|one| (one.id, one.ended.clone())).collect();
+    assert_eq!(shown, [(kept, None)]);
+}
+
+#[test]
+fn a_claim_that_claims_nothing_is_not_in_the_audit_log() {
+    let mut room = Room::new();
+    let id = room.request(NewReservation { claim_window_ns: 1_000_000_000_000, ..reads(1) });
+    let id = id.unwrap().id;
+    let claim = |room: &mut Room| room.change(id, ReservationChange::Claim, by()).unwrap();
+    claim(&mut room);
+    assert_eq!(room.audit_lines(), 1);
+    room.in_force(id);
+    assert!(claim(&mut room).claimed_ns.is_some());
+    claim(&mut room);
+    assert_eq!(room.audit_lines(), 2);
+}
+
+#[test]
+fn role_user_names_no_account_and_sees_no_rule() {
+    let mut room = Room::new();
+    for (field, new) in [
+        ("account", NewReservation { account: Some("a".into()), ..reads(1) }),
+        ("group", NewReservation { group: Some(7), ..reads(1) }),
+        ("project", NewReservation { project: Some(7), ..reads(1) }),
+    ] {
+        let error = room.request_by(user(5), new).unwrap_err();
+        let refused = (error.code, error.at.as_deref());
+        assert_eq!(refused, (ErrorCode::PermissionDenied, Some(field)));
+    }
+    room.request_by(user(5), reads(1)).unwrap();
+    let text = "[[rule]]\nname = \"secret\"\nreservation = \"20MB/s\"\n\
+                [[rule]]\nname = \"other\"\nreservation = \"10MB/s\"\n";
+    room.actor.rules = RuleReservations::of(&RuleSet::parse(text).unwrap());
+    let now = room.actor.now();
+    room.actor.apply_rules(now);
+    let exact = || NewReservation { exact: true, ..reads(80) };
+    let taken_by = |room: &mut Room, by| {
+        let refused = room.request_by(by, NewReservation { user: Some(5), ..exact() }).unwrap_err();
+        refused.refusal.unwrap().taken_by
+    };
+    assert_eq!(taken_by(&mut room, user(5))[0], "rules: 30MB/s");
+    assert_eq!(taken_by(&mut room, by())[0], "rule secret: 20MB/s");
+    let shown = |room: &mut Room, by| room.promised(by).calendar.resources[0].rules.clone();
+    assert_eq!(shown(&mut room, user(5)), ["rules: 30MB/s"]);
+    assert_eq!(shown(&mut room, by()).len(), 2);
+}
+
+#[test]
+fn a_mistyped_capacity_ends_no_promise() {
+    let mut room = Room::new();
+    let active = room.request(reads(40)).unwrap().id;
+    room.in_force(active);
+    let later = Some((room.actor.now() + Nanos::from_secs(2_000)).as_nanos());
+    let exact = NewReservation { not_before_ns: later, exact: true, ..reads(80) };
+    let exact = room.request(exact).unwrap();
+    room.describe(1_000_000);
+    assert!(room.get(active).unwrap().reduced.unwrap().ppm < 30_000);
+    assert_eq!(room.get(exact.id).unwrap(), exact);
+    room.describe(100_000_000);
+    assert_eq!(room.get(active).unwrap().reduced, None);
+    assert_eq!(room.get(exact.id).unwrap(), exact);
+}
+
+#[test]
+fn lists_are_pages_and_what_ended_is_in_the_last_one() {
+    let mut room = Room::new();
+    let ids: Vec<u64> = (0..1_003)
+        .map(|nth| {
+            let job = Some(if nth % 2 == 0 { "even" } else { "odd" }.to_owned());
+            let id = room.request(NewReservation { job, ..reads(1) }).unwrap().id;
+            room.rows();
+            id
+        })
+        .collect();
+    room.change(ids[0], ReservationChange::Remove, by()).unwrap();
+    let all = WantedReservations { with_ended: true, ..WantedReservations::default() };
+    let page = room.list(all.clone());
+    assert_eq!((page.reservations.len(), page.omitted, page.next), (1_000, 2, Some(ids[1_000])));
+    let last = room.list(WantedReservations { after: ids[1_000], ..all.clone() });
+    let shown: Vec<u64> = last.reservations.iter().map(|one| one.id).collect();
+    assert_eq!((shown, last.next), (vec![ids[0], ids[1_001], ids[1_002]], None));
+    let job = |job: &str| WantedReservations { job: Some(job.into()), ..all.clone() };
+    assert_eq!(room.list(job("odd")).reservations.len(), 501);
+    assert_eq!(room.list(job("even")).reservations.len(), 502);
+    let of = WantedReservations { user: Some(6), ..job("even") };
+    assert_eq!(room.list(of).reservations.len(), 0);
+}
+
+#[test]
+fn rows_of_many_reservations_are_one_message() {
+    let mut room = Room::new();
+    for _ in 0..20 {
+        room.request(reads(1)).unwrap();
+    }
+    room.rows();
+    room.actor.rows.resend();
+    room.actor.changed = room.actor.known.ids().collect();
+    room.actor.commit();
+    let sent: Vec<usize> = room
+        .plan
+        .try_iter()
+        .map(|msg| match msg {
+            PlanMsg::Rows(all) => all.len(),
+            _ => 0,
+        })
+        .collect();
+    assert_eq!(sent, [20]);
 }

@@ -5,8 +5,6 @@
 //!   GET …?wait=30s&until=active ─► as soon as it is active or has ended, or when the time is over
 //! ```
 
-use std::collections::BTreeMap;
-
 use api::{
     NewReservation, ReservationExtension, Role, WireCalendar, WireCredit, WireReservation,
     WireReservations,
@@ -15,15 +13,17 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use http::Peer;
-use model::{Bytes, Nanos, Service, Time};
+use model::Nanos;
 use reserve::CeilingSubject;
 use tokio::sync::oneshot;
 
-use super::{RouteError, RouteQuery, invalid, shutting_down, submit, sums_by, time_of, truncated};
-use crate::ledger::SubjectKind;
+use super::used::{add_used, bytes_used};
+use super::{
+    RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated, visible_user,
+};
 use crate::process::ApiState;
 use crate::process::access::ApiCaller;
-use crate::process::calendar::{CalendarMsg, CalendarReply, ReservationChange};
+use crate::process::calendar::{CalendarMsg, CalendarReply, ReservationChange, WantedReservations};
 
 /// The query parameters of a list.
 #[derive(serde::Deserialize)]
@@ -31,6 +31,7 @@ use crate::process::calendar::{CalendarMsg, CalendarReply, ReservationChange};
 pub(super) struct ListQuery {
     user: Option<u32>,
     job: Option<String>,
+    after: Option<u64>,
     #[serde(default)]
     ended: bool,
 }
@@ -60,7 +61,7 @@ pub(super) struct CreditQuery {
     account: Option<String>,
 }
 
-/// The reservations that have not ended, by number, 10,000 at most. A caller of role user sees its
+/// The reservations that have not ended, by number, in pages of 1,000. A caller of role user sees its
 /// own.
 #[utoipa::path(
     get,
@@ -68,7 +69,8 @@ pub(super) struct CreditQuery {
     params(
         ("user" = Option<u32>, Query, description = "of this user only"),
         ("job" = Option<String>, Query, description = "of this job only"),
-        ("ended" = Option<bool>, Query, description = "with those that ended lately [default: false]"),
+        ("after" = Option<u64>, Query, description = "the page after this number, which is `next` of the page before"),
+        ("ended" = Option<bool>, Query, description = "with those that ended lately, in the last page [default: false]"),
     ),
     responses((status = 200, body = WireReservations)),
 )]
@@ -77,10 +79,12 @@ pub(super) async fn list(
     Extension(by): Extension<ApiCaller>,
     wanted: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<WireReservations>, RouteError> {
-    let Query(ListQuery { user, job, ended }) = wanted?;
+    let Query(ListQuery { user, job, after, ended }) = wanted?;
     let user = visible_user(&by, user)?;
+    let after = after.unwrap_or(0);
+    let wanted = WantedReservations { user, job, after, with_ended: ended };
     let (answer, list) = oneshot::channel();
-    submit(&shared.calendar, CalendarMsg::List { user, job, with_ended: ended, answer })?;
+    submit(&shared.calendar, CalendarMsg::List { wanted, answer })?;
     Ok(Json(list.await.map_err(|_| shutting_down())?))
 }
 
@@ -88,7 +92,8 @@ pub(super) async fn list(
 ///
 /// It is on record when this call returns: scheduled, or active soon. Without an export it is on the
 /// target of all exports. One that does not fit is refused with the bottleneck, the next start and
-/// the part that fits. A caller of role user requests for itself only.
+/// the part that fits. With phases it starts where all of them fit, or is refused. A caller of role
+/// user requests for itself only, and names no account, group or project.
 #[utoipa::path(
     post,
     path = "/v1/reservations",
@@ -145,7 +150,11 @@ pub(super) async fn reservation(
             return active;
         }
     }
-    ask(&shared, |answer| CalendarMsg::Get { id, by, answer }).await
+    let (mut shown, is_waited_for) = (get(&shared, id, &by).await?, patience.is_some());
+    if shown.claimed_ns.is_some() && !is_waited_for {
+        shown.used_bytes = Some(bytes_used(&shared, &shown, &by).await?.get());
+    }
+    Ok(Json(shown))
 }
 
 /// Removes a reservation at any time; what follows it starts earlier. There is no credit.
@@ -200,9 +209,10 @@ pub(super) async fn extend(
     change(&shared, &id, ReservationChange::Extend(Nanos::new(more_ns)), by).await
 }
 
-/// Ends a reservation early. If its owner has used enough of it, there is a credit for the rest: the
-/// bytes of its job since the claim, or without a job of its user, as the ledger counts them by the
-/// minute.
+/// Ends a reservation early. If its owner has used enough of it since the claim, there is a credit
+/// for the rest. What counts is the bytes of its job, or without a job of its user, as the ledger
+/// counts them by the minute, up to those that its target has served. A job of that name that is also
+/// another user's counts for nothing.
 #[utoipa::path(
     post,
     path = "/v1/reservations/{id}/finish",
@@ -215,14 +225,13 @@ pub(super) async fn finish(
     Extension(by): Extension<ApiCaller>,
     Path(id): Path<String>,
 ) -> Result<Json<WireReservation>, RouteError> {
-    let asked = (number(&id)?, by.clone());
-    let known =
-        ask(&shared, |answer| CalendarMsg::Get { id: asked.0, by: asked.1, answer }).await?;
-    let used = bytes_used(&shared, &known.0).await?;
+    let known = get(&shared, number(&id)?, &by).await?;
+    let used = bytes_used(&shared, &known, &by).await?;
     change(&shared, &id, ReservationChange::Finish(used), by).await
 }
 
-/// What is promised of each target, as steps, and what it gives.
+/// What is promised of each target, as steps, what it gives, and what was used of it. A caller of
+/// role user sees sums, and no names of rules.
 #[utoipa::path(
     get,
     path = "/v1/calendar",
@@ -235,6 +244,7 @@ pub(super) async fn finish(
 )]
 pub(super) async fn calendar(
     State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     wanted: Result<Query<SpanQuery>, QueryRejection>,
 ) -> Result<Json<WireCalendar>, RouteError> {
     let Query(SpanQuery { from, to, target }) = wanted?;
@@ -245,10 +255,11 @@ pub(super) async fn calendar(
         return Err(invalid("to", format!("to {:?} is not after from", to.unwrap_or_default())));
     }
     let (answer, calendar) = oneshot::channel();
-    submit(&shared.calendar, CalendarMsg::Promised { span: (from, until), answer })?;
+    let span = (from, until);
+    submit(&shared.calendar, CalendarMsg::Promised { span, target, by, answer })?;
     let mut shown = calendar.await.map_err(|_| shutting_down())?;
-    shown.resources.retain(|of| target.as_ref().is_none_or(|target| *target == of.name));
-    Ok(Json(shown))
+    add_used(&shared, &mut shown, span).await?;
+    Ok(Json(shown.calendar))
 }
 
 /// The credit of an account, or of a user: the caller, if none is named.
@@ -312,28 +323,9 @@ async fn ask(
     outcome.map(Json).map_err(|report| (*report).into())
 }
 
-/// The bytes of a reservation's job, or of its user, since its start.
-async fn bytes_used(shared: &ApiState, of: &WireReservation) -> Result<Bytes, RouteError> {
-    let Some(start_ns) = of.start_ns else { return Ok(Bytes::ZERO) };
-    let (kind, name) = match &of.job {
-        Some(job) => (SubjectKind::Job, job.clone()),
-        None => (SubjectKind::User, of.user.to_string()),
-    };
-    let now = shared.clock.now();
-    let start = Time::from_nanos(start_ns).min(now);
-    let table: BTreeMap<String, Service> = sums_by(shared, kind, start, now).await?;
-    let of = |service: &Service| service.read_bytes + service.written_bytes;
-    Ok(Bytes::new(table.get(&name).map_or(0, of)))
-}
-
-/// The user whose reservations are requested and may be seen; `None` is everybody.
-fn visible_user(by: &ApiCaller, user: Option<u32>) -> Result<Option<u32>, RouteError> {
-    let user = user.or(by.user.filter(|_| by.role == Role::User));
-    if by.may_see(user) {
-        return Ok(user);
-    }
-    let message = format!("{} has role {} and may not see user {user:?}", by.name, by.role);
-    Err(RouteError::new(api::ErrorCode::PermissionDenied, message).at("user"))
+async fn get(shared: &ApiState, id: u64, by: &ApiCaller) -> Result<WireReservation, RouteError> {
+    let by = by.clone();
+    Ok(ask(shared, |answer| CalendarMsg::Get { id, by, answer }).await?.0)
 }
 
 fn number(id: &str) -> Result<u64, RouteError> {
