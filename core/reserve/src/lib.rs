@@ -37,7 +37,7 @@ pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
 pub use events::{CalendarChange, CalendarEvent};
 pub use load::{Capacity, Load};
-pub use record::{CalendarRecords, CreditRecord, ReservationRecord, ResourceRecord, RestoreError};
+pub use record::{CalendarRecords, CreditRecord, ReservationRecord, ResourceRecord, RestoreRepair};
 pub use request::{
     Refusal, ReservationClass, ReservationError, ReservationOwner, ReservationRequest,
 };

@@ -102,24 +102,27 @@ pub struct CreditRecord {
     pub(crate) at: Time,
 }
 
-/// Why records are not those of a calendar.
+/// A record that no calendar makes, and what was done with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RestoreError {
+pub enum RestoreRepair {
     /// A resource cannot be added.
-    #[error("the record of a resource is not valid: {0}")]
+    #[error("left out the record of a resource: {0}")]
     Resource(#[from] ResourceError),
     /// A resource has no capacity or its times are not in order.
-    #[error("the record of {kind} {name:?} has no capacities in the order of time", kind = .0.name(), name = .1)]
+    #[error("left out the record of {kind} {name:?}, without capacities in the order of time", kind = .0.name(), name = .1)]
     Capacities(ResourceKind, Arc<str>),
     /// Two reservations have one number.
-    #[error("two records have the number {0}")]
+    #[error("left out the second of two records with the number {0}")]
     Duplicate(ReservationId),
     /// The loads are not a demand.
-    #[error("the record of reservation {0} is not valid: {1}")]
+    #[error("left out the record of reservation {0}: {1}")]
     Demand(ReservationId, DemandError),
     /// Another value is not valid.
-    #[error("the record of reservation {0} has {1} that is not valid")]
+    #[error("left out the record of reservation {0}, which has {1} that is not valid")]
     Value(ReservationId, &'static str),
+    /// The queue has another head, or the reservation has begun.
+    #[error("reservation {0} is not the head of the queue any more")]
+    Head(ReservationId),
 }
 
 /// What has changed since it was recorded. Nothing is noted before the first time.

@@ -77,8 +77,8 @@ pub(crate) enum Stage {
     Installing,
     /// Its rows are in force, its start has not come, unless they were late.
     Installed { is_late: bool },
-    /// ACTIVE was reported. If it is not claimed until then it lapses, or, installed late and so with
-    /// a shorter window, its clock begins.
+    /// ACTIVE was reported. If it is not claimed until then it lapses, or, if its owner had less than
+    /// its window (installed late, or nobody took claims), its clock begins.
     Active { claim_by: Time, is_late: bool },
     /// Its clock runs since then.
     Claimed { since: Time },

@@ -80,6 +80,11 @@ impl ReservationTable {
         self.changed.take()
     }
 
+    /// Notes that a reservation has changed, or that there is none of that number.
+    pub(crate) fn note_changed(&mut self, id: ReservationId) {
+        self.changed.note(id);
+    }
+
     /// Changes a reservation and its keys.
     ///
     /// # Panics

@@ -7,7 +7,8 @@
 //!
 //! All that is recorded fitted before. If a resource is recorded no more or the share of best effort
 //! has risen, what no longer fits is handled as a loss of capacity; a resource that is missing is
-//! closed.
+//! closed. A record that no calendar makes is repaired or left out, and the caller is told: a calendar
+//! that cannot be built would promise nothing to anybody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::{Calendar, CalendarSettings};
 use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::load::Capacity;
 use crate::record::{
-    CalendarRecords, LoadRecord, ReservationRecord, ResourceRecord, RestoreError, ScaledRecord,
+    CalendarRecords, LoadRecord, ReservationRecord, ResourceRecord, RestoreRepair, ScaledRecord,
 };
 use crate::request::ACCOUNT_MAX;
 use crate::reservation::{EndReason, Reservation, ReservationId, ScaledLoad, Stage};
@@ -94,24 +95,34 @@ impl Calendar {
     /// of their records. The ceilings of single subjects and the reasons of what has ended are not
     /// recorded: ceilings are set again by the caller.
     ///
-    /// # Errors
-    /// If a record is not one that a calendar has made.
+    /// Also returns what was repaired: a record that is not valid is left out, and a second head of
+    /// the queue waits in it.
     pub fn restore(
         settings: CalendarSettings,
         records: CalendarRecords,
         now: Time,
-    ) -> Result<Calendar, RestoreError> {
+    ) -> (Calendar, Vec<RestoreRepair>) {
         let mut calendar = Calendar::new(settings);
+        let (mut repairs, mut left_out) = (Vec::new(), Vec::new());
         let CalendarRecords { at, last, is_settled, resources, reservations, credits, .. } =
             records;
         calendar.now = now.max(at);
         for record in resources {
-            calendar.restore_resource(record, at)?;
+            repairs.extend(calendar.restore_resource(record, at).err());
         }
         let mut phases = Vec::new();
         for record in reservations {
-            phases.extend(record.parent.map(|parent| (parent, record.id)));
-            calendar.restore_reservation(record)?;
+            let (id, parent) = (record.id, record.parent);
+            match calendar.restore_reservation(record) {
+                Err(repair) => {
+                    left_out.push(id);
+                    repairs.push(repair);
+                }
+                Ok(repair) => {
+                    repairs.extend(repair);
+                    phases.extend(parent.map(|parent| (parent, id)));
+                }
+            }
         }
         calendar.table.skip_to(last);
         credits.into_iter().for_each(|record| calendar.credits.restore(record));
@@ -123,12 +134,13 @@ impl Calendar {
         }
         // what is changed from here on is to be recorded
         calendar.take_changed();
+        left_out.into_iter().for_each(|id| calendar.table.note_changed(id));
         calendar.link_phases(phases);
         for resource in calendar.resources.ids() {
             calendar.remove_overloads(resource);
         }
         calendar.settle();
-        Ok(calendar)
+        (calendar, repairs)
     }
 
     /// The records without any resource, reservation or credit.
@@ -145,11 +157,11 @@ impl Calendar {
         self.resources.record(resource, self.now)
     }
 
-    fn restore_resource(&mut self, record: ResourceRecord, at: Time) -> Result<(), RestoreError> {
+    fn restore_resource(&mut self, record: ResourceRecord, at: Time) -> Result<(), RestoreRepair> {
         let ResourceRecord { kind, name, capacities, unseen, rules } = record;
         let is_in_order = capacities.windows(2).all(|pair| pair[0].0 < pair[1].0);
         if !is_in_order || capacities.is_empty() {
-            return Err(RestoreError::Capacities(kind, name));
+            return Err(RestoreRepair::Capacities(kind, name));
         }
         let (past, ahead): (Vec<_>, Vec<_>) =
             capacities.iter().partition(|(from, _)| *from <= self.now);
@@ -169,21 +181,29 @@ impl Calendar {
         Ok(())
     }
 
-    fn restore_reservation(&mut self, record: ReservationRecord) -> Result<(), RestoreError> {
+    /// Puts a reservation where it was, and returns what was changed of it; fails if it is left out.
+    fn restore_reservation(
+        &mut self,
+        record: ReservationRecord,
+    ) -> Result<Option<RestoreRepair>, RestoreRepair> {
         let id = record.id;
         if self.table.get(id).is_some() {
-            return Err(RestoreError::Duplicate(id));
+            return Err(RestoreRepair::Duplicate(id));
         }
         let mut loads = Vec::with_capacity(record.demand.len());
         for of in &record.demand {
             loads.push((self.find_or_close(of.kind, &of.name)?, of.load));
         }
-        let demand = Demand::new(&loads).map_err(|error| RestoreError::Demand(id, error))?;
+        let demand = Demand::new(&loads).map_err(|error| RestoreRepair::Demand(id, error))?;
         let mut scaled = Vec::with_capacity(record.scaled.len());
         for ScaledRecord { span, of } in &record.scaled {
             let resource = self.find_or_close(of.kind, &of.name)?;
             scaled.push(ScaledLoad { resource, span: *span, load: of.load });
         }
+        // Two heads, or one that begins, are of two decisions of which only parts were stored.
+        let is_head = record.is_head && record.stage == Stage::Scheduled && self.head.is_none();
+        let repair = (record.is_head && !is_head).then_some(RestoreRepair::Head(id));
+        let waits = repair.is_some() && record.stage == Stage::Scheduled;
         let reservation = Reservation {
             owner: record.owner,
             class: record.class,
@@ -194,7 +214,7 @@ impl Calendar {
             deadline: record.deadline,
             has_paid: record.has_paid,
             requested: record.requested,
-            stage: record.stage,
+            stage: if waits { Stage::Waiting { released: true } } else { record.stage },
             place: record.place,
             guaranteed: record.guaranteed,
             scaled,
@@ -203,28 +223,30 @@ impl Calendar {
             parent: record.parent,
             phases: Vec::new(),
         };
-        check(&reservation).map_err(|what| RestoreError::Value(id, what))?;
+        check(&reservation).map_err(|what| RestoreRepair::Value(id, what))?;
         if reservation.is_booked() {
-            let (rest, mut fits) = (self.rest_of(reservation.place), true);
+            let (rest, mut booked, mut fits) = (self.rest_of(reservation.place), Vec::new(), true);
             reservation.pieces(rest, |resource, load, span| {
                 fits &= self.resources.has_room_for(resource, load, span);
                 if fits {
                     self.resources.book_load(resource, load, span);
+                    booked.push((resource, load, span));
                 }
             });
             if !fits {
-                return Err(RestoreError::Value(id, "a load beyond all capacities"));
+                for (resource, load, span) in booked {
+                    self.resources.release_load(resource, load, span);
+                }
+                return Err(RestoreRepair::Value(id, "a load beyond all capacities"));
             }
         }
-        if record.is_head {
-            if self.head.is_some() || reservation.stage != Stage::Scheduled {
-                return Err(RestoreError::Value(id, "a place in the queue"));
-            }
+        if is_head {
             self.head = Some(id);
         }
+        self.freed |= waits;
         self.ceilings.charge(&reservation.owner, reservation.reserved, 1);
         self.table.insert_as(id, reservation);
-        Ok(())
+        Ok(repair)
     }
 
     /// The place of a resource, which is added without any capacity if it is missing.
@@ -232,7 +254,7 @@ impl Calendar {
         &mut self,
         kind: ResourceKind,
         name: &Arc<str>,
-    ) -> Result<ResourceId, RestoreError> {
+    ) -> Result<ResourceId, RestoreRepair> {
         match self.resources.find(kind, name) {
             Some(found) => Ok(found),
             None => Ok(self.add_now(name.clone(), kind, Capacity::CLOSED)?),

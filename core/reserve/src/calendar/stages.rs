@@ -39,6 +39,15 @@ impl Calendar {
         true
     }
 
+    /// Lets a reservation that is active and not claimed keep its time: at the end of its window its
+    /// clock begins. For one whose owner tried to claim it, or could not while nobody took claims.
+    pub fn excuse_claim(&mut self, id: ReservationId) {
+        if let Some(Stage::Active { claim_by, is_late: false }) = self.stage(id) {
+            let excused = Stage::Active { claim_by, is_late: true };
+            self.table.change(id, |reservation| reservation.stage = excused);
+        }
+    }
+
     /// Reports that the rows of a reservation are in force on all servers. Returns whether that was
     /// expected.
     pub fn installed(&mut self, id: ReservationId, now: Time) -> bool {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sluice_reserve::{
     Calendar, CalendarChange, CalendarRecords, CalendarSettings, Capacity, CeilingSubject,
     CreditRecord, EndReason, ReservationId, ReservationRecord, ReservationRequest,
-    ReservationState, ResourceKind, RestoreError,
+    ReservationState, ResourceKind, RestoreRepair,
 };
 
 use crate::life::{active, at, calendar, events, fixed, owner, reads, secs, settings, start};
@@ -61,14 +61,20 @@ impl Stored {
     }
 
     pub(crate) fn restored(&self, settings: CalendarSettings, now: Time) -> Calendar {
-        Calendar::restore(settings, self.records(), now).unwrap()
+        sound(Calendar::restore(settings, self.records(), now))
     }
 }
 
 fn restored(calendar: &mut Calendar, settings: CalendarSettings, now: u64) -> Calendar {
     let text = serde_json::to_string(&calendar.records()).unwrap();
     let records = serde_json::from_str(&text).unwrap();
-    Calendar::restore(settings, records, at(now)).unwrap()
+    sound(Calendar::restore(settings, records, at(now)))
+}
+
+/// The calendar of records that needed no repair.
+fn sound((calendar, repairs): (Calendar, Vec<RestoreRepair>)) -> Calendar {
+    assert_eq!(repairs, []);
+    calendar
 }
 
 /// Whether both have the same reservations, loads, credits and ceilings.
@@ -168,7 +174,7 @@ fn resource_that_is_recorded_no_more_is_a_loss_of_all_its_capacity() {
     let other = first.request(other, at(0)).unwrap();
     let mut records = first.records();
     records.resources.remove(0);
-    let mut again = Calendar::restore(settings(), records, at(5)).unwrap();
+    let mut again = sound(Calendar::restore(settings(), records, at(5)));
     assert_eq!(again.status(later).state, ReservationState::Scheduled);
     assert_eq!(again.status(begun).state, ReservationState::Active);
     let scaled = again.resources().find(ResourceKind::Target, "ost0").unwrap();
@@ -180,25 +186,77 @@ fn resource_that_is_recorded_no_more_is_a_loss_of_all_its_capacity() {
 }
 
 #[test]
-fn greater_share_of_best_effort_is_a_loss_and_bad_records_are_refused() {
+fn greater_share_of_best_effort_is_a_loss() {
     let mut first = calendar(1, settings());
     let ids =
         [0, 0].map(|now| first.request(fixed(50, 10).starting_from(at(10)), at(now)).unwrap());
     let settings = CalendarSettings { best_effort: Share::ratio(1, 2), ..settings() };
     let again = restored(&mut first, settings, 0);
     assert_eq!(ids.map(|id| start(&again, id)), [at(10), at(20)]);
+    let text = serde_json::to_string(&first.records()).unwrap();
+    let bad = text.replace("\"read\":50", "\"read\":2000000000000000000");
+    assert!(serde_json::from_str::<CalendarRecords>(&bad).is_err(), "more than a load may be");
+}
+
+#[test]
+fn records_that_no_calendar_makes_are_left_out_and_named() {
+    let mut first = calendar(2, settings());
+    let [bad, good] = [0, 1].map(|of| {
+        let request = ReservationRequest::new(owner(1), reads(&[(of, 50)]), secs(10));
+        first.request(request.starting_from(at(10)), at(0)).unwrap()
+    });
     let records = first.records();
     let mut twice = records.clone();
     twice.reservations.push(twice.reservations[0].clone());
-    let error = Calendar::restore(settings, twice, at(0)).unwrap_err();
-    assert_eq!(error, RestoreError::Duplicate(ids[0]));
+    let (mut again, repairs) = Calendar::restore(settings(), twice, at(0));
+    assert_eq!(repairs, [RestoreRepair::Duplicate(bad)]);
+    assert_eq!(again.count(), 2);
+    assert_eq!(again.take_changed().reservations[0].id(), bad, "stored as it is");
     let text = serde_json::to_string(&records).unwrap();
-    let bad = text.replace("\"duration\":\"10s\"", "\"duration\":\"0s\"");
-    let error =
-        Calendar::restore(settings, serde_json::from_str(&bad).unwrap(), at(0)).unwrap_err();
-    assert!(matches!(error, RestoreError::Value(id, _) if id == ids[0]), "{error}");
-    let bad = text.replace("\"read\":50", "\"read\":2000000000000000000");
-    assert!(serde_json::from_str::<CalendarRecords>(&bad).is_err(), "more than a load may be");
+    let text = text.replacen("\"duration\":\"10s\"", "\"duration\":\"0s\"", 1);
+    let (mut again, repairs) =
+        Calendar::restore(settings(), serde_json::from_str(&text).unwrap(), at(0));
+    assert!(matches!(repairs[..], [RestoreRepair::Value(id, _)] if id == bad), "{repairs:?}");
+    assert_eq!(again.take_changed().ended, [bad]);
+    assert_eq!(start(&again, good), at(10));
+    assert_eq!(again.booked().count(), 1);
+}
+
+#[test]
+fn second_head_of_the_queue_waits_in_it() {
+    let mut first = calendar(1, settings());
+    let spontaneous = |read, duration| {
+        ReservationRequest::new(owner(2), reads(&[(0, read)]), secs(duration)).spontaneous()
+    };
+    let running = first.request(spontaneous(100, 30), at(0)).unwrap();
+    let head = first.request(spontaneous(60, 10), at(0)).unwrap();
+    let next = first.request(spontaneous(60, 10), at(0)).unwrap();
+    // Half of a decision: the first head has begun, and is still recorded as the head.
+    let old: Vec<_> = first.records().reservations;
+    first.remove(head, at(1));
+    let mut records = first.records();
+    records.reservations.push(old.into_iter().find(|one| one.id() == head).unwrap());
+    records.reservations.sort_by_key(ReservationRecord::id);
+    let (mut again, repairs) = Calendar::restore(settings(), records, at(1));
+    assert_eq!(repairs, [RestoreRepair::Head(next)]);
+    again.advance(at(30));
+    assert_eq!(again.status(running).state, ReservationState::Undefined);
+    assert_eq!([head, next].map(|id| start(&again, id)), [at(30), at(40)]);
+}
+
+#[test]
+fn excused_reservation_keeps_its_time_and_others_lapse() {
+    let mut first = calendar(1, settings());
+    let [excused, lapses] =
+        [0, 0].map(|now| active(&mut first, fixed(40, 20).claimed_within(secs(10)), now));
+    first.excuse_claim(excused);
+    let mut again = restored(&mut first, settings(), 15);
+    assert_eq!(again.status(lapses).ended, Some(EndReason::Lapsed));
+    assert_eq!(again.status(excused).state, ReservationState::Active);
+    again.advance(at(29));
+    assert_eq!(again.status(excused).state, ReservationState::Active, "its clock began at 10");
+    again.advance(at(30));
+    assert_eq!(again.status(excused).ended, Some(EndReason::Expired));
 }
 
 #[test]
