@@ -296,6 +296,11 @@ impl ShareAllocator {
         state
     }
 
+    /// Whether there is a row of that number: it was put, was not refused, and has not ended.
+    pub fn has_row(&self, id: EntitlementId) -> bool {
+        self.rows.contains(id)
+    }
+
     /// How many scopes are listed: those in use, and some that were.
     pub fn scopes(&self) -> usize {
         self.shares.count()

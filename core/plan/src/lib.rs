@@ -42,4 +42,4 @@ pub use epochs::{EpochCheck, ProxyEpochs};
 pub use messages::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 pub use proxies::ProxySnapshot;
 pub use scopes::{ProxyScopes, ScopeName};
-pub use target_rows::TargetRows;
+pub use target_rows::{AwaitedRows, TargetRows};

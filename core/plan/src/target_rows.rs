@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   calendar ─ rows, version ─► TargetRows ─► set_rows of the target's allocator, also a later one
-//!            ◄─ in force, version: no reachable proxy has them unacknowledged
+//!            ◄─ in force, version: no reachable proxy has them unacknowledged; or no room for them
 //!            ◄─ used
 //! ```
 
@@ -13,6 +13,15 @@ use model::Time;
 use rules::{Entitlement, EntitlementId, TimedEntitlement};
 
 use crate::ShareAllocator;
+
+/// What has become of rows that are awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AwaitedRows {
+    /// All proxies that can be reached have them.
+    InForce,
+    /// The table of rows was full when they came.
+    NoRoom,
+}
 
 /// The rows of the reservations at one target, and which of these are awaited to be in force.
 #[derive(Debug, Default)]
@@ -53,12 +62,14 @@ impl TargetRows {
     }
 
     /// Reports the awaited reservations whose rows are in force at all proxies of the target that can
-    /// be reached, each with the version of its rows; those that `report` does not take are reported
-    /// again. At most 256 are looked at. Without any proxy there is none that could do otherwise.
-    pub fn report_in_force(
+    /// be reached, or have no room, each with the version of its rows; those that `report` does not
+    /// take are reported again. At most 256 are looked at. Without any proxy there is none that could
+    /// do otherwise.
+    pub fn report_awaited(
         &mut self,
         allocator: Option<&ShareAllocator>,
-        mut report: impl FnMut(u64, u64) -> bool,
+        now: Time,
+        mut report: impl FnMut(u64, u64, AwaitedRows) -> bool,
     ) {
         let (rows, mut checks) = (&self.rows, 0);
         self.awaited.retain(|reservation, version| {
@@ -66,12 +77,16 @@ impl TargetRows {
             let all = (0..EntitlementId::OF_RESERVATION)
                 .map(|row| EntitlementId::of_reservation(*reservation, row));
             let own: Vec<_> = all.filter(|id| rows.contains_key(id)).collect();
-            let is_in_force =
-                |allocator: &ShareAllocator| allocator.rows_state(&own).unacknowledged == 0;
-            let is_reported = checks <= CHECKS_MAX
-                && allocator.is_none_or(is_in_force)
-                && report(*reservation, *version);
-            !is_reported
+            let lacks = |allocator: &ShareAllocator| {
+                own.iter().any(|id| rows[id].until > now && !allocator.has_row(*id))
+            };
+            let is = match allocator {
+                _ if checks > CHECKS_MAX => return true,
+                Some(allocator) if lacks(allocator) => AwaitedRows::NoRoom,
+                Some(allocator) if allocator.rows_state(&own).unacknowledged > 0 => return true,
+                _ => AwaitedRows::InForce,
+            };
+            !report(*reservation, *version, is)
         });
     }
 

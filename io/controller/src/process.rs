@@ -177,9 +177,6 @@ pub enum ControllerStartError {
     /// No endpoint was given.
     #[error("no address to listen at; add --listen http://127.0.0.1:PORT or unix:///path")]
     Nowhere,
-    /// The stored calendar of reservations: perhaps of a later version of this program.
-    #[error("cannot read the stored calendar: {0}")]
-    Calendar(#[from] reserve::RestoreError),
     /// A thread or its means.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
@@ -271,12 +268,8 @@ impl Controller {
             counts: shared.counts.clone(),
             clock: clock.clone(),
         };
-        let reservations = CalendarActor::new(
-            records.calendar(),
-            &rules.set,
-            with.settings.reservations,
-            outputs,
-        )?;
+        let mut reservations =
+            CalendarActor::new(records.calendar(), &rules.set, with.settings.reservations, outputs);
         let desk = plan_actor::PlanActor::new(
             term,
             rules,
@@ -300,6 +293,7 @@ impl Controller {
             _directory: with.directory,
         };
         controller.spawn("plan", move || desk.run(&plan_asked))?;
+        reservations.send_restored_rows();
         controller.spawn("store", move || {
             records::run(records, &store_asked, &to, &in_force, &access);
         })?;

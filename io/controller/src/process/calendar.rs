@@ -10,9 +10,13 @@
 //! wait. What is not on record has not happened: if the store fails, the calendar is built again from
 //! the records, and the callers get the error. Reads are answered after the record.
 //!
-//! This thread waits for the store and for room at the plan, and neither ever waits for it.
+//! This thread waits for the store and for room at the plan, and neither ever waits for it. While it
+//! waits nobody takes claims, and before it runs nobody did: a reservation whose window went by then
+//! does not lapse. Its time is that of its own clock, which is not set while it runs.
 
 mod answers;
+mod claims;
+mod commit;
 mod ended;
 mod fleet;
 mod phases;
@@ -26,17 +30,16 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::rules::RuleSet;
 use api::{
-    AuditLine, ErrorCode, ErrorReport, NewReservation, ProxyDescription, WireCredit,
+    AuditLine, ErrorReport, EventKind, NewReservation, ProxyDescription, WireCredit,
     WireReservation, WireReservations,
 };
-use model::{Bytes, Directory, Nanos, Time};
+use model::{Bytes, Nanos, Time};
 use reserve::{
-    Calendar, CalendarChange, CalendarEvent, CeilingSubject, EndReason, ReservationId,
-    RestoreError, SentRows, WantedRows,
+    Calendar, CalendarChange, CalendarEvent, CeilingSubject, EndReason, ReservationId, SentRows,
 };
 use tokio::sync::oneshot;
 
@@ -46,7 +49,7 @@ use super::events::EventPublisher;
 use super::plan_actor::PlanMsg;
 use super::queue::{MsgInbox, MsgQueue};
 use super::records::{RulePublishError, StoreMsg};
-use crate::clock::WallClock;
+use crate::clock::{SteadyClock, WallClock};
 use answers::{not_found, not_visible};
 use ended::EndedReservations;
 use fleet::Fleet;
@@ -56,6 +59,8 @@ use shown::{KnownReservation, KnownReservations};
 
 pub use settings::ReservationSettings;
 pub(crate) use shown::{PromisedCalendar, UnreachableProxies};
+#[cfg(test)]
+pub(crate) use state::ReservationDetails;
 pub(crate) use state::{CalendarDecision, CalendarState};
 
 /// The answer to a call.
@@ -105,6 +110,12 @@ pub(crate) enum CalendarMsg {
     Forget(String),
     /// The rows of a reservation are in force at all proxies that answer.
     InForce {
+        id: u64,
+        /// The version of the rows.
+        version: u64,
+    },
+    /// The rows of a reservation have no room at the proxies of its target.
+    NoRoom {
         id: u64,
         /// The version of the rows.
         version: u64,
@@ -178,6 +189,11 @@ pub(crate) struct CalendarOutputs {
 pub(crate) struct CalendarActor {
     to: CalendarOutputs,
     settings: ReservationSettings,
+    clock: SteadyClock,
+    /// Whether the time of day differs from that clock, which was logged.
+    is_clock_off: bool,
+    /// Since when calls wait.
+    taken: Instant,
     calendar: Calendar,
     known: KnownReservations,
     ended: EndedReservations,
@@ -208,8 +224,11 @@ impl CalendarActor {
         rules: &RuleSet,
         settings: ReservationSettings,
         to: CalendarOutputs,
-    ) -> Result<CalendarActor, RestoreError> {
+    ) -> CalendarActor {
         let mut actor = CalendarActor {
+            clock: SteadyClock::begin(to.clock.clone(), state.at()),
+            is_clock_off: false,
+            taken: Instant::now(),
             calendar: Calendar::new(settings.calendar()),
             settings,
             known: KnownReservations::default(),
@@ -225,35 +244,45 @@ impl CalendarActor {
             waiting: BTreeMap::new(),
             to,
         };
-        actor.restore(state)?;
-        Ok(actor)
+        actor.restore(state);
+        actor
     }
 
     /// Runs the thread until it is stopped.
     pub(crate) fn run(mut self, asked: &MsgInbox<CalendarMsg>) {
-        // First the rows of what was restored: proxies that report meanwhile keep theirs.
         self.commit();
         loop {
-            let mut reads = Vec::new();
-            match asked.recv_timeout(self.patience()) {
+            let batch: Vec<CalendarMsg> = match asked.recv_timeout(self.patience()) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Ok(first) => {
-                    for msg in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
-                        if matches!(msg, CalendarMsg::Stop) {
-                            return;
-                        }
-                        reads.extend(self.handle(msg));
-                    }
+                    std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)).collect()
                 }
+            };
+            if batch.iter().any(|msg| matches!(msg, CalendarMsg::Stop)) {
+                return;
             }
-            let now = self.now();
-            self.calendar.advance(now);
-            self.drain_events();
-            self.changed.extend(self.rows.take_due(now));
-            self.commit();
-            reads.into_iter().for_each(|read| self.answer(read));
+            let waited = self.taken.elapsed();
+            self.taken = Instant::now();
+            self.take(batch, waited);
+            self.check_clock();
         }
+    }
+
+    /// Does what messages say that have waited for at most that time.
+    fn take(&mut self, batch: Vec<CalendarMsg>, waited: Duration) {
+        if waited >= STALL {
+            self.excuse_claims();
+        }
+        // A claim that waits is in time, whatever of the batch moves the time on before it.
+        batch.iter().for_each(|msg| self.excuse_claims_of(msg));
+        let reads: Vec<_> = batch.into_iter().filter_map(|msg| self.handle(msg)).collect();
+        let now = self.now();
+        self.calendar.advance(now);
+        self.drain_events();
+        self.changed.extend(self.rows.take_due(now));
+        self.commit();
+        reads.into_iter().for_each(|read| self.answer(read));
     }
 
     /// How long to wait for messages. The clock may be moved, so it is read often.
@@ -263,7 +292,7 @@ impl CalendarActor {
     }
 
     fn now(&self) -> Time {
-        self.to.clock.now()
+        self.clock.now()
     }
 
     /// Does what a message says, or returns it if it only reads.
@@ -307,6 +336,12 @@ impl CalendarActor {
                     self.changed.insert(id);
                 }
             }
+            CalendarMsg::NoRoom { id, version } => {
+                let id = ReservationId(id);
+                if self.rows.is_latest(id, version) {
+                    self.install_failed(id, now);
+                }
+            }
             CalendarMsg::Used(ids) => {
                 for id in ids {
                     self.calendar.claim(ReservationId(id), now);
@@ -326,6 +361,21 @@ impl CalendarActor {
         }
         self.drain_events();
         None
+    }
+
+    fn install_failed(&mut self, id: ReservationId, now: Time) {
+        if !self.calendar.install_failed(id, now) {
+            return;
+        }
+        self.changed.insert(id);
+        let Some(known) = self.known.get(id) else { return };
+        let (user, target) = (known.owner.uid, &known.details.target);
+        tracing::error!(%id, target, "the rows of a reservation have no room at its target");
+        let text = format!(
+            "reservation {id} of user {user} cannot be in force: target {target} has as many rows \
+             of reservations and limits as its proxies keep; it is planned again"
+        );
+        self.to.publisher.publish_now(EventKind::Reservation, format!("reservation={id}"), text);
     }
 
     fn request(
@@ -455,9 +505,7 @@ impl CalendarActor {
         by: ApiCaller,
         now: Time,
     ) -> Result<(), RulePublishError> {
-        // Text that is wrong is refused by the store, which knows what else is.
-        let new = RuleSet::parse(&text).ok().map(|set| RuleReservations::of(&set));
-        let new = new.unwrap_or_else(|| self.rules.clone());
+        let new = RuleReservations::of(&RuleSet::parse(&text).map_err(RulePublishError::Wrong)?);
         self.calendar.advance(now);
         for (resource, load) in new.loads(&self.calendar, now) {
             let fits = self.calendar.check_rules(resource, load);
@@ -472,11 +520,13 @@ impl CalendarActor {
         Ok(())
     }
 
-    /// Takes what the rules in force reserve out of what can be reserved.
+    /// Takes what the rules in force reserve out of what can be reserved: of each resource by itself,
+    /// as they are in force also where they do not fit.
     fn apply_rules(&mut self, now: Time) {
-        let loads = self.rules.loads(&self.calendar, now);
-        if let Err(error) = self.calendar.set_rules(&loads, now) {
-            tracing::error!(%error, "the rules reserve what is promised to reservations");
+        for load in self.rules.loads(&self.calendar, now) {
+            if let Err(error) = self.calendar.set_rules(&[load], now) {
+                tracing::error!(%error, "the rules reserve what is promised to reservations");
+            }
         }
     }
 
@@ -505,104 +555,12 @@ impl CalendarActor {
             self.events.push(event);
         }
     }
-
-    /// Stores what has changed; then come rows, answers and events.
-    fn commit(&mut self) {
-        let mut decision = std::mem::take(&mut self.unstored);
-        decision.records = self.calendar.take_changed();
-        if !decision.is_empty()
-            && let Err((error, state)) = self.store(decision)
-        {
-            tracing::error!(%error, "cannot store the calendar; it is as it was before");
-            let report = ErrorReport::new(ErrorCode::StoreFailed, error);
-            for reply in self.replies.drain(..) {
-                let _ = reply.answer.send(Err(Box::new(report.clone())));
-            }
-            self.ended.roll_back();
-            if let Some(state) = state {
-                self.restore(*state).expect("these are records that this program has made");
-            }
-            return;
-        }
-        self.ended.keep();
-        let changed = std::mem::take(&mut self.changed);
-        self.send_rows(&changed);
-        for PendingReply { answer, value, audit } in std::mem::take(&mut self.replies) {
-            audit.iter().for_each(|line| self.to.access.audit.write(line));
-            let _ = answer.send(Ok(value));
-        }
-        let events = std::mem::take(&mut self.events);
-        events.iter().take(EVENTS_MAX).for_each(|event| self.publish(event));
-        changed.iter().for_each(|id| self.answer_waiting(*id));
-    }
-
-    /// Stores a decision, or returns the error and what is on record instead.
-    fn store(
-        &mut self,
-        decision: CalendarDecision,
-    ) -> Result<(), (String, Option<Box<CalendarState>>)> {
-        for part in decision.into_parts() {
-            let (answer, outcome) = oneshot::channel();
-            let msg = StoreMsg::Calendar { decision: Box::new(part), answer };
-            let sent = self.to.store.send(msg).is_ok();
-            match outcome.blocking_recv() {
-                Ok(Ok(())) if sent => {}
-                Ok(Err((error, state))) => return Err((error.to_string(), Some(state))),
-                _ => return Err(("the controller is shutting down".into(), None)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Replaces everything by what is on record.
-    fn restore(&mut self, state: CalendarState) -> Result<(), RestoreError> {
-        let now = self.now();
-        let records = state.records();
-        let known = records.reservations.iter().map(|of| {
-            let details = state.details.get(&of.id()).cloned().unwrap_or_default();
-            let (owner, phase_of) = (of.owner().clone(), of.parent());
-            (of.id(), KnownReservation { owner, details, phase_of })
-        });
-        self.known = known.collect();
-        self.calendar = Calendar::restore(self.settings.calendar(), records, now)?;
-        self.settings.apply(&mut self.calendar, now);
-        self.fleet = Fleet::new(state.proxies);
-        self.unstored = CalendarDecision::default();
-        self.events.clear();
-        self.changed = self.known.ids().chain(self.rows.ids()).collect();
-        self.rows.resend();
-        self.apply_rules(now);
-        self.drain_events();
-        Ok(())
-    }
-
-    /// Sends the rows of some reservations to the plan, as one message.
-    fn send_rows(&mut self, ids: &BTreeSet<ReservationId>) {
-        let now = self.now();
-        let mut changes = Vec::new();
-        for id in ids {
-            let progress = self.calendar.progress(*id).and_then(|progress| progress.rows);
-            let known = self.known.get(*id);
-            let path = known.and_then(|known| known.details.directory.as_ref());
-            let directory =
-                path.map(|path| Directory::new(path.as_bytes()).expect("checked at the request"));
-            let wanted = progress.as_ref().zip(known).map(|(loads, known)| WantedRows {
-                loads,
-                owner: &known.owner,
-                target: &known.details.target,
-                directory: directory.as_ref(),
-            });
-            changes.extend(self.rows.update(*id, wanted, self.calendar.resources(), now));
-        }
-        if !changes.is_empty() {
-            // It fails only if the plan's thread has ended.
-            let _ = self.to.plan.send(PlanMsg::Rows(changes));
-        }
-    }
 }
 
 /// The most messages that are one record.
 const BATCH: usize = 256;
+/// Calls that wait longer make it count as a time in which nobody took claims.
+const STALL: Duration = Duration::from_secs(1);
 /// How often the clock is read.
 const TICK: Duration = Duration::from_millis(100);
 /// The most events of one record: a loss may change thousands of reservations.

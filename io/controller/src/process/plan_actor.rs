@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use api::{ALL_TARGETS, ControllerReply, EventKind, ProxyReply, QueryKind, RulesText};
+use api::{
+    ALL_TARGETS, ControllerReply, EventKind, ProxyDescription, ProxyReply, QueryKind, RulesText,
+};
 use model::{Rate, Scope, Time};
 use plan::{
     AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
@@ -62,6 +64,8 @@ pub(crate) struct ReportMsg {
     pub(crate) rules: Option<String>,
     pub(crate) reports: Vec<(Arc<str>, ShareReport)>,
     pub(crate) answers: Vec<ProxyReply>,
+    /// Of its targets and exports, if the proxy describes itself.
+    pub(crate) description: Option<Arc<ProxyDescription>>,
     /// Dropped if the table of proxies is full.
     pub(crate) answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
 }
@@ -260,6 +264,17 @@ impl PlanActor {
         };
         self.answer(&said.name);
         self.counts.reports.add(1);
+        if let Some(description) = said.description {
+            // Without room it is taken when the proxy describes itself again, within a minute: its
+            // shares are not to wait for the calendar.
+            let describe = CalendarMsg::Describe(said.name.clone(), description);
+            if self.calendar.try_send(describe).is_err() {
+                tracing::warn!(
+                    proxy = &*said.name,
+                    "the calendar is overloaded: a description is left out"
+                );
+            }
+        }
         let mut targets = BTreeMap::new();
         for (target, report) in said.reports {
             if !self.targets.contains_key(&target) {
@@ -547,9 +562,13 @@ const RECORD_PROXIES_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use model::Scope;
+    use ::rules::{
+        Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, RuleSet,
+        TimedEntitlement,
+    };
+    use model::{KindSet, Scope};
     use plan::{ControllerSession, SessionSettings};
-    use rules::RuleSet;
+    use reserve::ReservationId;
 
     use super::*;
     use crate::process::queue::queue;
@@ -558,6 +577,7 @@ mod tests {
     struct QueueRoom {
         desk: PlanActor,
         store: MsgInbox<records::StoreMsg>,
+        calendar: MsgInbox<CalendarMsg>,
     }
 
     impl QueueRoom {
@@ -573,9 +593,9 @@ mod tests {
             let teller =
                 EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
             let (rules, counts) = (Arc::new(rules), Arc::default());
-            let calendar = queue(4).0;
-            let desk = PlanActor::new(1, rules, known, to_store, teller, counts, calendar);
-            QueueRoom { desk, store }
+            let (to_calendar, calendar) = queue(4);
+            let desk = PlanActor::new(1, rules, known, to_store, teller, counts, to_calendar);
+            QueueRoom { desk, store, calendar }
         }
 
         /// Hands a report in; returns the replies given at once, and a receiver of later ones.
@@ -589,7 +609,8 @@ mod tests {
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
             let answers = vec![];
-            let said = ReportMsg { name: name.into(), epoch: 1, rules, reports, answers, answer };
+            let (name, description) = (name.into(), None);
+            let said = ReportMsg { name, epoch: 1, rules, reports, answers, description, answer };
             self.desk.handle(PlanMsg::Report(Box::new(said)));
             self.settle();
             order
@@ -659,6 +680,55 @@ mod tests {
         room.desk.handle(PlanMsg::Rules(Arc::new(rules)));
         room.settle();
         assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
+    }
+
+    #[test]
+    fn description_of_an_ended_epoch_does_not_reach_the_calendar() {
+        let mut room = QueueRoom::new(KnownProxies::new());
+        let describes = |room: &mut QueueRoom, epoch| {
+            let said = ReportMsg {
+                name: "a".into(),
+                epoch,
+                rules: None,
+                reports: vec![],
+                answers: vec![],
+                description: Some(Arc::default()),
+                answer: oneshot::channel().0,
+            };
+            room.desk.handle(PlanMsg::Report(Box::new(said)));
+            room.calendar.try_iter().any(|msg| matches!(msg, CalendarMsg::Describe(..)))
+        };
+        assert!(describes(&mut room, 2));
+        assert!(!describes(&mut room, 1), "another process has the name");
+        assert!(describes(&mut room, 2));
+    }
+
+    #[test]
+    fn rows_beyond_the_table_are_reported_and_never_in_force() {
+        let mut room = QueueRoom::new(KnownProxies::new());
+        room.join("a");
+        let row = || {
+            let scope = EntitlementScope { uid: Some(5), ..EntitlementScope::default() };
+            let grants = Grantable::Reservation(Rate::bytes_per_sec(1).unwrap());
+            let source = EntitlementSource::Reservation;
+            let row = Entitlement::new(scope, grants, KindSet::ALL, source).unwrap();
+            TimedEntitlement { row, from: Time::from_nanos(1), until: Time::from_nanos(1 << 60) }
+        };
+        let rows = |changes, awaited| {
+            let at = Time::from_nanos(1);
+            PlanMsg::Rows(vec![ReservationRows { target: "t".into(), at, changes, awaited }])
+        };
+        let changes = (4..65_540).map(|id| (EntitlementId(id), Some(row()))).collect();
+        room.desk.handle(rows(changes, None));
+        room.desk.handle(rows(
+            vec![(EntitlementId(400_000), Some(row()))],
+            Some((ReservationId(100_000), 7)),
+        ));
+        room.desk.follow_rows();
+        let news: Vec<_> = room.calendar.try_iter().collect();
+        assert!(matches!(news[..], [CalendarMsg::NoRoom { id: 100_000, version: 7 }]));
+        room.desk.follow_rows();
+        assert_eq!(room.calendar.try_iter().count(), 0, "it is reported once");
     }
 
     #[test]

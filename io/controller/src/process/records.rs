@@ -4,11 +4,15 @@
 //!   PUT rules ─────► text parses? over the version in force? ─► append ─► plan, API
 //!   tokens ────────► still an administrator? ──────── ► append ─► API
 //!   plan: proxies ─► append ─► plan: assignments that rely on them may be sent
+//!   calendar ──────► append, or part 0, 1 … n ─► the calendar's answers: all of it counts, or none
 //! ```
 //!
 //! A store blocks (a disk, or etcd's members), so it has this thread; only the caller waits for it.
 //! Proxies are on record before they get an assignment, so that the next leader knows which proxies
 //! may be using a share.
+//!
+//! A decision of the calendar that is larger than a record is several, and counts with the last of
+//! them: parts without the others are passed over. So the stores need nothing but single records.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,7 +30,7 @@ use super::calendar::{CalendarDecision, CalendarState};
 use super::events::EventPublisher;
 use super::queue::{MsgInbox, MsgQueue};
 use super::{plan_actor, usage};
-use crate::store::{History, Revision, Store, StoreError};
+use crate::store::{History, RECORD_BYTES_MAX, Revision, Store, StoreError};
 use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
 /// A message to this thread.
@@ -158,6 +162,18 @@ enum Decision {
     Revoked(String),
     Decays(ThrottledKeys),
     Calendar(Box<CalendarDecision>),
+    #[serde(rename = "calendar_part")]
+    CalendarPart(Box<CalendarPart>),
+}
+
+/// One of the records that are one decision of the calendar together.
+#[derive(Debug, Serialize, Deserialize)]
+struct CalendarPart {
+    /// Its place, from 0.
+    nth: usize,
+    /// How many there are.
+    of: usize,
+    decision: CalendarDecision,
 }
 
 /// All records together, and the text of a snapshot.
@@ -172,6 +188,10 @@ struct RecordsState {
     decays: ThrottledKeys,
     #[serde(default)]
     calendar: CalendarState,
+    /// The parts of a decision of which the last one is not there yet. A snapshot has none: if these
+    /// are the newest records, the decision has failed.
+    #[serde(skip)]
+    parts: Vec<CalendarDecision>,
 }
 
 /// The records of one store.
@@ -260,9 +280,34 @@ impl Records {
         self.state.calendar.clone()
     }
 
+    /// Stores a decision of the calendar, all of it or nothing.
+    fn decide_calendar(&mut self, decision: Box<CalendarDecision>) -> Result<(), StoreError> {
+        let decision = Decision::Calendar(decision);
+        let body = encoded(&decision);
+        if body.len() <= RECORD_BYTES_MAX {
+            self.append(decision, &body)?;
+        } else if let Decision::Calendar(decision) = decision {
+            let parts = decision.into_parts(RECORD_BYTES_MAX - PART_HEAD_BYTES);
+            let of = parts.len();
+            for (nth, decision) in parts.into_iter().enumerate() {
+                let part = Decision::CalendarPart(Box::new(CalendarPart { nth, of, decision }));
+                let body = encoded(&part);
+                self.append(part, &body)?;
+            }
+        }
+        self.snapshot_if_due();
+        Ok(())
+    }
+
     fn decide(&mut self, decision: Decision) -> Result<(), StoreError> {
-        let body = serde_json::to_vec(&decision).expect("a decision is plain data");
-        match self.store.append(self.at, &body) {
+        let body = encoded(&decision);
+        self.append(decision, &body)?;
+        self.snapshot_if_due();
+        Ok(())
+    }
+
+    fn append(&mut self, decision: Decision, body: &[u8]) -> Result<(), StoreError> {
+        match self.store.append(self.at, body) {
             Ok(revision) => {
                 self.at = revision;
                 self.state.apply(decision);
@@ -277,6 +322,10 @@ impl Records {
                 return Err(error);
             }
         }
+        Ok(())
+    }
+
+    fn snapshot_if_due(&mut self) {
         if self.tail >= TAIL_MAX || self.tail_bytes >= TAIL_BYTES_MAX {
             let state = serde_json::to_vec(&self.state).expect("a state is plain data");
             match self.store.snapshot(self.at, &state) {
@@ -284,7 +333,6 @@ impl Records {
                 Err(error) => tracing::warn!(%error, "cannot write a snapshot of the records"),
             }
         }
-        Ok(())
     }
 
     fn load_history(&mut self, history: History) -> Result<(), StoreError> {
@@ -312,6 +360,7 @@ impl Records {
 impl RecordsState {
     fn apply(&mut self, decision: Decision) {
         match decision {
+            Decision::CalendarPart(part) => return self.apply_part(*part),
             Decision::Term(term) => self.term = term,
             Decision::Rules(text) => self.rules = Some(text),
             Decision::Token(token) => self.tokens.push(token),
@@ -327,7 +376,28 @@ impl RecordsState {
                 }
             }
         }
+        self.parts.clear();
     }
+
+    /// Takes a part of a decision, and applies all of them with the last one.
+    fn apply_part(&mut self, part: CalendarPart) {
+        if part.nth == 0 {
+            self.parts.clear();
+        }
+        if part.nth != self.parts.len() {
+            // Those before it were of a decision that failed.
+            return self.parts.clear();
+        }
+        self.parts.push(part.decision);
+        if self.parts.len() == part.of {
+            let parts = std::mem::take(&mut self.parts);
+            parts.into_iter().for_each(|part| self.calendar.apply(part));
+        }
+    }
+}
+
+fn encoded(decision: &Decision) -> Vec<u8> {
+    serde_json::to_vec(decision).expect("a decision is plain data")
 }
 
 /// The receivers of what the thread wrote.
@@ -367,7 +437,7 @@ pub(crate) fn run(
                 }
             }
             StoreMsg::Calendar { decision, answer } => {
-                let outcome = records.decide(Decision::Calendar(decision));
+                let outcome = records.decide_calendar(decision);
                 let outcome = outcome.map_err(|error| (error, Box::new(records.calendar())));
                 // The calendar's thread may have ended.
                 let _ = answer.send(outcome);
@@ -425,16 +495,91 @@ fn in_force(text: Option<&str>) -> Result<PublishedRules, RuleFileError> {
 const TAIL_MAX: usize = 1_000;
 /// The bytes of records after which they are written as a snapshot.
 const TAIL_BYTES_MAX: usize = 16 << 20;
+/// The most bytes of a part's record beside its decision.
+const PART_HEAD_BYTES: usize = 128;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
     use super::*;
+    use crate::process::calendar::ReservationDetails;
     use crate::store::SqliteStore;
     use testkit::TestFolder;
 
     fn open(folder: &TestFolder) -> Records {
         let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
         Records::open(Box::new(store)).unwrap()
+    }
+
+    /// A store whose next appends fail after some.
+    struct FailingStore(SqliteStore, Arc<AtomicUsize>);
+
+    impl Store for FailingStore {
+        fn load(&mut self, after: Revision) -> Result<History, StoreError> {
+            self.0.load(after)
+        }
+
+        fn append(&mut self, expected: Revision, record: &[u8]) -> Result<Revision, StoreError> {
+            let left = self.1.load(Ordering::Relaxed);
+            let Some(left) = left.checked_sub(1) else {
+                let (location, problem) = ("the store".into(), "full".into());
+                return Err(StoreError::Damaged { location, problem });
+            };
+            self.1.store(left, Ordering::Relaxed);
+            self.0.append(expected, record)
+        }
+
+        fn snapshot(&mut self, at: Revision, state: &[u8]) -> Result<(), StoreError> {
+            self.0.snapshot(at, state)
+        }
+
+        fn newest(&mut self, after: Revision, patience: Duration) -> Result<Revision, StoreError> {
+            self.0.newest(after, patience)
+        }
+    }
+
+    #[test]
+    fn decision_of_several_records_counts_with_the_last_of_them() {
+        let decision = |number: u64| {
+            let directory = Some("d".repeat(1_000));
+            let details = ReservationDetails { directory, ..ReservationDetails::default() };
+            let ids = (0..3_000).map(|id| reserve::ReservationId(number * 10_000 + id));
+            let details = ids.map(|id| (id, details.clone())).collect();
+            Box::new(CalendarDecision { details, ..CalendarDecision::default() })
+        };
+        let folder = TestFolder::new();
+        let count = |records: &Records| records.calendar().details.len();
+        let mut parts = 0;
+        for stored in 0.. {
+            drop(open(&folder));
+            let left = Arc::new(AtomicUsize::new(stored));
+            let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
+            let mut records = Records::open(Box::new(FailingStore(store, left.clone()))).unwrap();
+            assert_eq!(count(&records), 0, "{stored} parts of a decision");
+            let outcome = records.decide_calendar(decision(0));
+            if outcome.is_ok() {
+                parts = stored;
+                break;
+            }
+            assert_eq!(count(&records), 0, "{stored} parts are none");
+            // It goes on, also in the same process, with the next decision of as many parts.
+            left.store(usize::MAX, Ordering::Relaxed);
+            let term = if stored % 2 == 0 { records.begin(None) } else { Ok(1) };
+            assert!(term.is_ok());
+        }
+        assert!(parts > 2);
+        let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
+        let left = Arc::new(AtomicUsize::new(parts - 1));
+        let mut records = Records::open(Box::new(FailingStore(store, left.clone()))).unwrap();
+        assert_eq!(count(&records), 3_000);
+        assert!(records.decide_calendar(decision(1)).is_err());
+        left.store(usize::MAX, Ordering::Relaxed);
+        records.decide_calendar(decision(2)).unwrap();
+        let all = |records: &Records| records.calendar().details.into_keys().collect::<Vec<_>>();
+        assert_eq!(count(&records), 6_000);
+        assert_eq!(all(&open(&folder)), all(&records), "as it is read again");
     }
 
     fn member(name: &str, epoch: u64, fallback: Option<u32>) -> ProxyRecord {

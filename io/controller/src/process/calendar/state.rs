@@ -57,27 +57,34 @@ impl CalendarDecision {
         changes + self.details.len() + self.proxies.len() == 0
     }
 
-    /// The decision as records of a bounded size, in their order. Without the later ones it is a
-    /// state that a calendar can be restored from: what does not fit counts as a loss.
-    pub(crate) fn into_parts(mut self) -> Vec<CalendarDecision> {
-        let mut parts = Vec::new();
-        loop {
-            let records = CalendarRecords {
-                at: self.records.at,
-                last: self.records.last,
-                is_settled: self.records.is_settled,
-                resources: std::mem::take(&mut self.records.resources),
-                ended: std::mem::take(&mut self.records.ended),
-                reservations: split_first(&mut self.records.reservations, PART_MAX),
-                credits: split_first(&mut self.records.credits, PART_MAX),
-            };
-            let details = split_first(&mut self.details, PART_MAX);
-            let proxies = split_first(&mut self.proxies, PROXIES_MAX);
-            parts.push(CalendarDecision { records, details, proxies });
-            if self.is_empty() {
-                return parts;
-            }
+    /// The decision as parts of at most so many bytes as JSON, in their order. Only all of them make
+    /// a state that a calendar was in. What is one item is one part, however large.
+    pub(crate) fn into_parts(mut self, bytes_max: usize) -> Vec<CalendarDecision> {
+        let bytes = serde_json::to_vec(&self).expect("a decision is plain data").len();
+        if bytes <= bytes_max {
+            return vec![self];
         }
+        let CalendarRecords { at, last, is_settled, .. } = self.records;
+        let of = &mut self.records;
+        let rest = CalendarDecision {
+            records: CalendarRecords {
+                at,
+                last,
+                is_settled,
+                resources: second_half(&mut of.resources),
+                reservations: second_half(&mut of.reservations),
+                ended: second_half(&mut of.ended),
+                credits: second_half(&mut of.credits),
+            },
+            details: second_half(&mut self.details),
+            proxies: second_half(&mut self.proxies),
+        };
+        if rest.is_empty() {
+            return vec![self];
+        }
+        let mut parts = self.into_parts(bytes_max);
+        parts.extend(rest.into_parts(bytes_max));
+        parts
     }
 }
 
@@ -119,6 +126,11 @@ impl CalendarState {
         }
     }
 
+    /// The time of the last record.
+    pub(crate) fn at(&self) -> Time {
+        self.at
+    }
+
     /// All records, from which a calendar is built again.
     pub(crate) fn records(&self) -> CalendarRecords {
         CalendarRecords {
@@ -133,36 +145,44 @@ impl CalendarState {
     }
 }
 
-/// Takes the first ones, at most as many.
-fn split_first<T>(of: &mut Vec<T>, most: usize) -> Vec<T> {
-    let rest = of.split_off(of.len().min(most));
-    std::mem::replace(of, rest)
+/// Takes the second half of a list; of one item that is nothing.
+fn second_half<T>(of: &mut Vec<T>) -> Vec<T> {
+    of.split_off(of.len().div_ceil(2))
 }
-
-/// The most reservations of one record, which is 1 MiB at most: one takes about 1 KB.
-const PART_MAX: usize = 256;
-/// The most descriptions of one record; one of 64 targets and 1,024 exports takes 400 KB.
-const PROXIES_MAX: usize = 2;
 
 #[cfg(test)]
 mod tests {
+    use reserve::{Calendar, CalendarSettings, Capacity, ResourceKind};
+
     use super::*;
+    use crate::store::RECORD_BYTES_MAX;
 
     #[test]
-    fn parts_of_a_decision_make_the_state_of_all() {
+    fn parts_of_a_decision_are_small_and_make_the_state_of_all() {
+        let mut calendar = Calendar::new(CalendarSettings::default());
+        calendar.records();
+        let capacity = Capacity::per_sec(1 << 40, 1 << 40).unwrap();
+        for number in 0..5_000 {
+            let name = format!("{number:0>120}").into();
+            calendar.add_resource(name, ResourceKind::Target, capacity, Time::ZERO).unwrap();
+        }
         let details = |n| (ReservationId(n), ReservationDetails::default());
         let decision = CalendarDecision {
-            details: (0..PART_MAX as u64 * 2 + 1).map(details).collect(),
+            records: calendar.take_changed(),
+            details: (0..513).map(details).collect(),
             proxies: vec![("a".into(), Some(ProxyDescription::default())), ("b".into(), None)],
-            ..CalendarDecision::default()
         };
-        let parts = decision.clone().into_parts();
-        assert_eq!(parts.len(), 3);
+        let parts = decision.clone().into_parts(RECORD_BYTES_MAX);
+        let bytes = |part: &CalendarDecision| serde_json::to_vec(part).unwrap().len();
+        assert!(bytes(&decision) > RECORD_BYTES_MAX && parts.len() == 2, "{}", bytes(&decision));
+        assert!(parts.iter().all(|part| bytes(part) <= RECORD_BYTES_MAX));
         assert!(CalendarDecision::default().is_empty() && !decision.is_empty());
         let mut state = CalendarState::default();
         parts.into_iter().for_each(|part| state.apply(part));
-        assert_eq!(state.details.len(), PART_MAX * 2 + 1);
-        assert_eq!(state.proxies.len(), 1);
+        assert_eq!(state.records().resources, decision.records.resources);
+        assert_eq!((state.details.len(), state.proxies.len()), (513, 1));
+        // What cannot be divided is one part.
+        assert!(decision.into_parts(1).iter().all(|part| part.records.resources.len() <= 1));
         let text = serde_json::to_string(&state).unwrap();
         let again: CalendarState = serde_json::from_str(&text).unwrap();
         assert_eq!((again.details, again.proxies), (state.details, state.proxies));

@@ -1,9 +1,11 @@
 //! The calendar's thread without threads around it but a store that may fail.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use api::{
-    DescribedCapacity, ExportDescription, Role, TargetDescription, WireRate, WireReservationState,
+    DescribedCapacity, ErrorCode, ExportDescription, Role, TargetDescription, WireRate,
+    WireReservationState,
 };
 use model::Share;
 use reserve::Capacity;
@@ -21,6 +23,8 @@ struct Room {
     plan: MsgInbox<PlanMsg>,
     /// The versions of the rows that are awaited to be in force.
     awaited: BTreeMap<ReservationId, u64>,
+    /// What is on record.
+    stored: Arc<Mutex<CalendarState>>,
     fails: Arc<AtomicBool>,
     clock: Arc<AtomicU64>,
     _folder: TestFolder,
@@ -42,22 +46,41 @@ impl Room {
     }
 
     fn of(settings: ReservationSettings) -> Room {
+        let clock = Arc::new(AtomicU64::new(1_000_000_000_000));
+        let mut room = Room::on(Arc::default(), clock, &RuleSet::default(), settings);
+        room.describe(100_000_000);
+        room
+    }
+
+    /// Another controller on what this one has stored, after a time.
+    fn followed(&self, after: Duration) -> Room {
+        let nanos = self.clock.load(Ordering::Relaxed) + after.as_nanos() as u64;
+        let clock = Arc::new(AtomicU64::new(nanos));
+        let settings = ReservationSettings::default();
+        Room::on(self.stored.clone(), clock, &RuleSet::default(), settings)
+    }
+
+    fn on(
+        stored: Arc<Mutex<CalendarState>>,
+        clock: Arc<AtomicU64>,
+        rules: &RuleSet,
+        settings: ReservationSettings,
+    ) -> Room {
         let folder = TestFolder::new();
         let (store, to_store) = queue(4);
         let fails = Arc::new(AtomicBool::new(false));
-        let failing = fails.clone();
+        let (failing, state) = (fails.clone(), stored.clone());
         // It ends when the actor has gone.
         std::thread::spawn(move || {
-            let mut state = CalendarState::default();
             while let Ok(msg) = to_store.recv() {
                 match msg {
                     StoreMsg::Calendar { answer, .. } if failing.load(Ordering::Relaxed) => {
                         let (location, problem) = ("the store".into(), "full".into());
                         let error = StoreError::Damaged { location, problem };
-                        let _ = answer.send(Err((error, Box::new(state.clone()))));
+                        let _ = answer.send(Err((error, Box::new(state.lock().unwrap().clone()))));
                     }
                     StoreMsg::Calendar { decision, answer } => {
-                        state.apply(*decision);
+                        state.lock().unwrap().apply(*decision);
                         let _ = answer.send(Ok(()));
                     }
                     StoreMsg::SetRules { answer, .. } => {
@@ -69,7 +92,6 @@ impl Room {
             }
         });
         let (to_plan, plan) = queue(64);
-        let clock = Arc::new(AtomicU64::new(1_000_000_000_000));
         let wall = WallClock::Moved(clock.clone());
         let counts: Arc<Counts> = Arc::default();
         let audit = Audit::open(folder.path()).unwrap();
@@ -81,12 +103,22 @@ impl Room {
             counts,
             clock: wall,
         };
-        let actor = CalendarActor::new(CalendarState::default(), &RuleSet::default(), settings, to);
-        let actor = actor.unwrap();
-        let awaited = BTreeMap::new();
-        let mut room = Room { actor, plan, awaited, fails, clock, _folder: folder };
-        room.describe(100_000_000);
-        room
+        let state = stored.lock().unwrap().clone();
+        let actor = CalendarActor::new(state, rules, settings, to);
+        Room { actor, plan, awaited: BTreeMap::new(), stored, fails, clock, _folder: folder }
+    }
+
+    fn pass(&self, span: Duration) {
+        self.clock.fetch_add(span.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// An active reservation to be claimed within 100 s.
+    fn unclaimed(&mut self) -> u64 {
+        let window = NewReservation { claim_window_ns: 100_000_000_000, ..reads(1) };
+        let id = self.request(window).unwrap().id;
+        self.in_force(id);
+        assert!(self.get(id).unwrap().claim_by_ns.is_some());
+        id
     }
 
     fn say(&mut self, msg: CalendarMsg) {
@@ -148,7 +180,7 @@ impl Room {
         outcome.try_recv().unwrap()
     }
 
-    fn pass(&mut self) {
+    fn step(&mut self) {
         let now = self.actor.now();
         self.actor.calendar.advance(now);
         self.actor.drain_events();
@@ -156,26 +188,24 @@ impl Room {
     }
 
     /// The rows that the plan was sent, with their rates.
-    fn rates(&self) -> Vec<(u64, Option<u64>)> {
-        let rows = self.plan.try_iter().filter_map(|msg| match msg {
-            PlanMsg::Rows(all) => Some(all.into_iter().flat_map(|rows| rows.changes)),
-            _ => None,
-        });
-        let rate = |row: ::rules::Entitlement| row.reservation().map(|rate| rate.per_sec());
-        rows.flatten().map(|(id, row)| (id.0, row.and_then(|timed| rate(timed.row)))).collect()
-    }
-
-    /// The numbers of the rows that the plan was sent, and whether each is put or removed.
-    fn rows(&mut self) -> Vec<(u64, bool)> {
-        let mut changes = Vec::new();
+    fn rates(&mut self) -> Vec<(u64, Option<u64>)> {
+        let mut rates = Vec::new();
         for msg in self.plan.try_iter() {
             let PlanMsg::Rows(all) = msg else { continue };
             for rows in all {
                 self.awaited.extend(rows.awaited);
-                changes.extend(rows.changes.into_iter().map(|(id, row)| (id.0, row.is_some())));
+                rates.extend(rows.changes.into_iter().map(|(id, timed)| {
+                    let rate = timed.and_then(|timed| timed.row.reservation());
+                    (id.0, rate.map(|rate| rate.per_sec()))
+                }));
             }
         }
-        changes
+        rates
+    }
+
+    /// The numbers of the rows that the plan was sent, and whether each is put or removed.
+    fn rows(&mut self) -> Vec<(u64, bool)> {
+        self.rates().into_iter().map(|(id, rate)| (id, rate.is_some())).collect()
     }
 
     /// The version of the rows of a reservation that are awaited.
@@ -190,21 +220,27 @@ impl Room {
         self.say(CalendarMsg::InForce { id, version });
     }
 
+    /// The plan reports that there is no room for the last rows of a reservation.
+    fn no_room(&mut self, id: u64) {
+        let version = self.awaited(id);
+        self.say(CalendarMsg::NoRoom { id, version });
+    }
+
     /// A proxy describes a target of this capacity, in bytes of reads or writes per second.
     fn describe(&mut self, per_sec: u64) {
-        self.say(CalendarMsg::Describe("a".into(), described(per_sec)));
+        self.say(CalendarMsg::Describe("a".into(), description("fs", per_sec)));
     }
 }
 
-/// A description of target fs that reads and writes that much.
-fn described(per_sec: u64) -> Arc<ProxyDescription> {
+/// What a proxy says of its target, which reads or writes that much, and its export `x`.
+fn description(target: &str, per_sec: u64) -> Arc<ProxyDescription> {
     let of = |per_sec| {
         let (read_per_sec, write_per_sec) = (per_sec, per_sec);
         Some(DescribedCapacity { read_per_sec, write_per_sec, is_configured: true })
     };
     let (bytes, metadata) = (of(per_sec), of(1_000));
-    let target = TargetDescription { name: "fs".into(), bytes, metadata, unseen_ppm: 0 };
-    let export = ExportDescription { name: "x".into(), target: "fs".into() };
+    let export = ExportDescription { name: "x".into(), target: target.into() };
+    let target = TargetDescription { name: target.into(), bytes, metadata, unseen_ppm: 0 };
     Arc::new(ProxyDescription { targets: vec![target], exports: vec![export] })
 }
 
@@ -382,7 +418,7 @@ fn phases_are_reservations_of_their_own_with_rows_of_the_whole_rate() {
     assert_eq!((of_phase.phase_of, of_phase.read), (Some(made.id), phase.read));
     room.rows();
     room.clock.fetch_add(100 * second, Ordering::Relaxed);
-    room.pass();
+    room.step();
     assert_eq!(room.rates(), [(id * 4, Some(60_000_000))]);
     room.in_force(id);
     assert_eq!(room.get(made.id).unwrap().phases[0].state, WireReservationState::Active);
@@ -535,4 +571,140 @@ fn rows_of_many_reservations_are_one_message() {
         })
         .collect();
     assert_eq!(sent, [20]);
+}
+
+#[test]
+fn rows_of_what_was_restored_are_sent_whether_the_store_answers_or_not() {
+    let mut first = Room::new();
+    let id = first.request(reads(40)).unwrap().id;
+    first.in_force(id);
+    let mut next = first.followed(Duration::from_secs(3));
+    next.fails.store(true, Ordering::Relaxed);
+    next.actor.send_restored_rows();
+    assert_eq!(next.rows(), [(id * 4, true)]);
+    assert_eq!(next.get(id).unwrap().state, WireReservationState::Active);
+}
+
+#[test]
+fn claim_that_waits_is_in_time_and_one_that_nobody_made_lapses() {
+    let mut room = Room::new();
+    let ids = [0; 4].map(|_| room.unclaimed());
+    let (answer, mut outcome) = oneshot::channel();
+    let of_another = ApiCaller { name: "another".into(), role: Role::User, user: Some(6), ..by() };
+    let refused = oneshot::channel().0;
+    let change = ReservationChange::Claim;
+    let other = oneshot::channel().0;
+    // The time moves on with the first of the batch.
+    let request = Box::new(NewReservation { user: Some(5), duration_ns: 1, ..reads(1) });
+    let batch = vec![
+        CalendarMsg::Request { new: request, by: by(), peer: None, answer: other },
+        CalendarMsg::Used(vec![ids[0]]),
+        CalendarMsg::Change { id: ids[1], change, by: by(), answer },
+        CalendarMsg::Change { id: ids[2], change, by: of_another, answer: refused },
+    ];
+    room.pass(Duration::from_secs(101));
+    room.actor.take(batch, Duration::ZERO);
+    let claimed = outcome.try_recv().unwrap().unwrap();
+    assert_eq!((claimed.state, claimed.claim_by_ns), (WireReservationState::Active, None));
+    assert_eq!(room.get(ids[0]).unwrap().state, WireReservationState::Active);
+    for id in &ids[2..] {
+        assert_eq!(room.get(*id).unwrap().ended.as_deref(), Some("lapsed"));
+    }
+}
+
+#[test]
+fn window_that_went_by_while_nobody_took_claims_does_not_lapse() {
+    let is_active = |room: &mut Room, id| {
+        let shown = room.get(id).unwrap();
+        (shown.state, shown.claim_by_ns) == (WireReservationState::Active, None)
+    };
+    // The leader died.
+    let mut room = Room::new();
+    let id = room.unclaimed();
+    let mut next = room.followed(Duration::from_secs(150));
+    assert!(is_active(&mut next, id));
+    // Its time is over then, not later.
+    next.pass(Duration::from_secs(951));
+    next.actor.take(Vec::new(), Duration::ZERO);
+    assert_eq!(next.get(id).unwrap().ended.as_deref(), Some("expired"));
+    // The store failed.
+    let mut room = Room::new();
+    let id = room.unclaimed();
+    room.fails.store(true, Ordering::Relaxed);
+    room.pass(Duration::from_secs(50));
+    assert!(room.request(reads(1)).is_err());
+    room.fails.store(false, Ordering::Relaxed);
+    room.pass(Duration::from_secs(51));
+    room.actor.take(Vec::new(), Duration::ZERO);
+    assert!(is_active(&mut room, id));
+    // The store was slow.
+    let mut room = Room::new();
+    let id = room.unclaimed();
+    room.pass(Duration::from_secs(101));
+    room.actor.take(Vec::new(), STALL);
+    assert!(is_active(&mut room, id));
+}
+
+#[test]
+fn reservation_whose_rows_have_no_room_is_not_active_and_is_planned_again() {
+    let mut room = Room::new();
+    let made = room.request(reads(40)).unwrap();
+    assert_eq!(room.rows(), [(made.id * 4, true)]);
+    room.no_room(made.id);
+    assert_eq!(room.rows(), [(made.id * 4, false)]);
+    let again = room.get(made.id).unwrap();
+    assert_eq!(again.state, WireReservationState::Scheduled);
+    assert!(again.start_ns > made.start_ns && again.guaranteed_ns == made.guaranteed_ns);
+    room.no_room(made.id);
+    room.pass(Duration::from_secs(20));
+    room.actor.take(Vec::new(), Duration::ZERO);
+    assert_eq!(room.rows(), [(made.id * 4, true)]);
+    room.in_force(made.id);
+    assert_eq!(room.get(made.id).unwrap().state, WireReservationState::Active);
+}
+
+#[test]
+fn rules_that_do_not_parse_are_refused_as_such_whatever_is_promised() {
+    let mut room = Room::new();
+    let (answer, mut outcome) = oneshot::channel();
+    let text = "[[rule]]\nname = 7\n".into();
+    room.say(CalendarMsg::SetRules { text, over: None, by: by(), answer });
+    assert!(matches!(outcome.try_recv().unwrap(), Err(RulePublishError::Wrong(_))));
+}
+
+#[test]
+fn rules_in_force_count_at_each_target_where_they_fit() {
+    let mut room = Room::new();
+    room.request(reads(85)).unwrap();
+    let text = "[[rule]]\nname = \"a\"\nreservation = \"50MB/s\"\n";
+    let rules = RuleSet::parse(text).unwrap();
+    let settings = ReservationSettings::default();
+    let mut next = Room::on(room.stored.clone(), room.clock.clone(), &rules, settings);
+    next.say(CalendarMsg::Describe("b".into(), description("other", 100_000_000)));
+    let rules_of = |name| {
+        let resources = next.actor.calendar.resources();
+        let target = resources.find(reserve::ResourceKind::Target, name).unwrap();
+        resources.unreserved(target).rules.read_per_sec()
+    };
+    assert_eq!((rules_of("fs"), rules_of("other")), (0, 50_000_000));
+}
+
+#[test]
+fn clock_behind_the_last_record_begins_there() {
+    let mut first = Room::new();
+    let id = first.request(reads(40)).unwrap().id;
+    first.in_force(id);
+    let at = first.actor.now();
+    first.clock.fetch_sub(900_000_000_000, Ordering::Relaxed);
+    assert_eq!(first.actor.now(), at, "it is not set back");
+    let mut next = first.followed(Duration::ZERO);
+    assert_eq!(next.actor.now(), at);
+    next.actor.send_restored_rows();
+    let rows = next.plan.try_iter().find_map(|msg| match msg {
+        PlanMsg::Rows(rows) => Some(rows),
+        _ => None,
+    });
+    let rows = &rows.unwrap()[0];
+    let from = rows.changes[0].1.as_ref().unwrap().from;
+    assert!(from <= rows.at, "it does not begin again later");
 }

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   calendar ─ rows ─► plan::TargetRows of the target
-//!            ◄─ in force, used, and the unreachable proxies with what they may still use
+//!            ◄─ in force, or no room for them
+//!            ◄─ used, and the unreachable proxies with what they may still use
 //! ```
 
 use std::collections::BTreeSet;
 
-use plan::TargetRows;
+use plan::{AwaitedRows, TargetRows};
 use reserve::ReservationRows;
 
 use super::PlanActor;
@@ -43,11 +44,15 @@ impl PlanActor {
     /// Reports which rows are in force and used, and which proxies may use what is reserved. What the
     /// calendar has no room for is reported with the next tick.
     pub(super) fn follow_rows(&mut self) {
-        let calendar = &self.calendar;
+        let (calendar, now) = (&self.calendar, self.now());
         for (target, kept) in &mut self.reservations {
             let mut allocator = self.targets.get_mut(target);
-            kept.rows.report_in_force(allocator.as_deref(), |id, version| {
-                calendar.try_send(CalendarMsg::InForce { id, version }).is_ok()
+            kept.rows.report_awaited(allocator.as_deref(), now, |id, version, is| {
+                let report = match is {
+                    AwaitedRows::InForce => CalendarMsg::InForce { id, version },
+                    AwaitedRows::NoRoom => CalendarMsg::NoRoom { id, version },
+                };
+                calendar.try_send(report).is_ok()
             });
             let Some(allocator) = allocator.as_mut() else { continue };
             let used: BTreeSet<u64> = kept.rows.take_used(allocator);

@@ -20,8 +20,7 @@ use tokio::sync::oneshot;
 
 use super::super::ApiState;
 use super::super::access::ApiCaller;
-use super::super::calendar::CalendarMsg;
-use super::super::plan_actor;
+use super::super::plan_actor::{self, ReportMsg};
 use super::super::usage::{self, UsageUpdate};
 use super::{RouteError, RouteQuery, invalid, plan_view, shutting_down, submit, truncated};
 
@@ -125,17 +124,10 @@ pub(super) async fn report(
             shared.counts.dropped.add(1);
         }
     }
-    if let Some(description) = &body.description {
-        // Without room it is taken when the proxy describes itself again, within a minute: its shares
-        // are not to wait for the calendar.
-        let describe = CalendarMsg::Describe(name.clone(), description.clone());
-        if shared.calendar.try_send(describe).is_err() {
-            tracing::warn!(proxy = &*name, "the calendar is overloaded: a description is left out");
-        }
-    }
     let (answer, order) = oneshot::channel();
-    let ProxyReport { epoch, rules, targets: reports, replies: answers, .. } = body;
-    let said = plan_actor::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
+    let ProxyReport { epoch, rules, targets: reports, replies: answers, description, .. } = body;
+    let name_of = name.clone();
+    let said = ReportMsg { name: name_of, epoch, rules, reports, answers, description, answer };
     submit(&shared.plan, plan_actor::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
         let message =
