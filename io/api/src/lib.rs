@@ -77,7 +77,8 @@ pub use reservations::{
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
     DelayRow, DelayTable, LimitState, LiveSample, LiveUsage, ProxyQuery, ProxyReply, QueryKind,
-    QueryReply, Why, WhyQuery, WhySubject, WireDonation, WireWait, WireWaitKind, escaped,
+    QueryReply, SlotHolder, Why, WhyDivision, WhyQuery, WhyReservation, WhySubject, WireDonation,
+    WireWait, WireWaitKind, escaped,
 };
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are

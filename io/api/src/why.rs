@@ -10,10 +10,14 @@
 //! the next reports; nothing is prepared in advance. Spans are "ago" and "from now", because the
 //! clocks of several proxies are not synchronised.
 
+mod reserved;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ProxyStatus, WireClasses, WireScope, WireSubjects};
+use crate::{ProxyStatus, WireClasses, WireReservations, WireScope, WireSubjects};
+
+pub use reserved::{SlotHolder, WhyDivision, WhyReservation};
 
 /// The subjects of a query. Absent fields do not restrict it; without any field it is everybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -46,6 +50,16 @@ pub struct Why {
     /// Waits for the writes of another subject, now or recently.
     #[serde(default)]
     pub donations: Vec<WireDonation>,
+    /// The reservations that serve these subjects, at each proxy; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<WhyReservation>,
+    /// The targets of these subjects whose slots are divided, at each proxy; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divisions: Vec<WhyDivision>,
+    /// The reservations for these subjects in the calendar, active or not; only from a controller,
+    /// and absent without an answer of the calendar in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<WireReservations>,
     /// Subjects and causes that are not listed.
     pub omitted: u64,
     /// Proxies that did not reply in time.
@@ -317,6 +331,10 @@ impl Why {
     pub const WAITS_MAX: usize = 512;
     /// The most waits for writes of others that are listed.
     pub const DONATIONS_MAX: usize = 128;
+    /// The most reservations that are listed, of proxies and of the calendar each.
+    pub const RESERVATIONS_MAX: usize = 256;
+    /// The most targets with divided slots that are listed.
+    pub const DIVISIONS_MAX: usize = 256;
 
     /// Sorts the lists and cuts them to their bounds.
     pub fn arrange(&mut self) {
@@ -328,13 +346,19 @@ impl Why {
             let key = |h: &WireWait| (!h.current, std::cmp::Reverse(h.wait_ns), h.kind);
             (key(a), &a.proxy, &a.rule, &a.key).cmp(&(key(b), &b.proxy, &b.rule, &b.key))
         });
-        self.omitted += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
-        self.omitted += self.waits.len().saturating_sub(Why::WAITS_MAX) as u64;
         self.donations.sort_by_key(|donation| donation.last_ns_ago);
-        self.omitted += self.donations.len().saturating_sub(Why::DONATIONS_MAX) as u64;
-        self.donations.truncate(Why::DONATIONS_MAX);
-        self.subjects.truncate(Why::SUBJECTS_MAX);
-        self.waits.truncate(Why::WAITS_MAX);
+        self.reservations.sort_by(|a, b| {
+            let key = |of: &WhyReservation| (of.id, of.direction.clone());
+            (key(a), &a.proxy, &a.target).cmp(&(key(b), &b.proxy, &b.target))
+        });
+        self.divisions.sort_by(|a, b| {
+            (a.share_ppb, &a.proxy, &a.target).cmp(&(b.share_ppb, &b.proxy, &b.target))
+        });
+        self.omitted += cut(&mut self.subjects, Why::SUBJECTS_MAX)
+            + cut(&mut self.waits, Why::WAITS_MAX)
+            + cut(&mut self.donations, Why::DONATIONS_MAX)
+            + cut(&mut self.reservations, Why::RESERVATIONS_MAX)
+            + cut(&mut self.divisions, Why::DIVISIONS_MAX);
     }
 
     /// Adds the reply of the proxy of that name.
@@ -356,7 +380,24 @@ impl Why {
             donation
         };
         self.donations.extend(answer.donations.into_iter().map(named));
+        let named = |of| WhyReservation { proxy: proxy.to_owned(), ..of };
+        self.reservations.extend(answer.reservations.into_iter().map(named));
+        // Which reservations are active is the controller's to say.
+        let named = |of: WhyDivision| WhyDivision {
+            proxy: proxy.to_owned(),
+            holders: Vec::new(),
+            others: 0,
+            ..of
+        };
+        self.divisions.extend(answer.divisions.into_iter().map(named));
     }
+}
+
+/// Cuts a list to its bound, and returns how much that leaves out.
+fn cut<T>(list: &mut Vec<T>, most: usize) -> u64 {
+    let omitted = list.len().saturating_sub(most) as u64;
+    list.truncate(most);
+    omitted
 }
 
 impl WhySubject {

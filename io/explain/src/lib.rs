@@ -4,6 +4,7 @@
 //! ```text
 //!   Why ─┬─ why:     causes of delay now ─► for how long, how much, usage, what would change it
 //!        │           waits for other jobs' writes, and what delays those
+//!        │           reservations: which serve, which leave a share of the slots (reserved.rs)
 //!        ├─ usage:   requests completed and delayed
 //!        └─ limits:  limits that apply
 //!   WireWait ─ cause: what delays, in a report of a job
@@ -13,10 +14,13 @@
 //! crate below all three.
 
 mod numbers;
+mod reserved;
 
 use std::fmt::Write as _;
 
-use api::{LimitState, Why, WhySubject, WireDonation, WireWait, WireWaitKind};
+use api::{LimitState, Why, WhyDivision, WhySubject, WireDonation, WireWait, WireWaitKind};
+
+use reserved::{division_of, explain_division, explain_reservations};
 
 pub use numbers::{amount, per_second, percent, span};
 
@@ -27,6 +31,7 @@ pub fn why(why: &Why) -> String {
     write_unanswered(why, &mut out);
     if why.subjects.is_empty() && why.waits.is_empty() {
         let _ = writeln!(out, "No requests from {whom} found.");
+        explain_reservations(why, &mut out);
         return out;
     }
     if !why.scheduling {
@@ -41,7 +46,7 @@ pub fn why(why: &Why) -> String {
         let _ = writeln!(out, "Nothing delays {whom} now.");
     }
     for hold in now {
-        explain_wait(hold, &mut out);
+        explain_wait(hold, division_of(hold, why), &mut out);
     }
     let worth = |hold: &&&WireWait| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
     for hold in before.iter().filter(worth) {
@@ -50,6 +55,7 @@ pub fn why(why: &Why) -> String {
     for donation in &why.donations {
         explain_donation(donation, &mut out);
     }
+    explain_reservations(why, &mut out);
     if why.omitted > 0 {
         let _ = writeln!(out, "{} further lines are omitted.", why.omitted);
     }
@@ -114,14 +120,18 @@ fn write_unanswered(why: &Why, out: &mut String) {
     }
 }
 
-fn explain_wait(wait: &WireWait, out: &mut String) {
+fn explain_wait(wait: &WireWait, division: Option<&WhyDivision>, out: &mut String) {
+    let cause = match (wait.kind, division) {
+        (WireWaitKind::Busy, Some(_)) => "its own load: no other class waits here".into(),
+        _ => cause(wait),
+    };
     let _ = writeln!(
         out,
         "{}{} is {} by {}: {} of the last {}.",
         target_label(&wait.proxy, &wait.target),
         sentence(&class(wait)),
         verb(wait),
-        cause(wait),
+        cause,
         percent(wait.active_ns, wait.since_ns_ago),
         span(wait.since_ns_ago),
     );
@@ -140,7 +150,14 @@ fn explain_wait(wait: &WireWait, out: &mut String) {
         let _ = writeln!(out, "  {waits}.");
     }
     let _ = writeln!(out, "  {}", delayed(wait));
-    let _ = writeln!(out, "  To change this: {}.", remedy(wait));
+    let remedy = match division {
+        Some(division) => {
+            explain_division(division, out);
+            "wait until these reservations end, or reserve what this job needs".into()
+        }
+        None => remedy(wait),
+    };
+    let _ = writeln!(out, "  To change this: {remedy}.");
 }
 
 fn explain_past(wait: &WireWait, out: &mut String) {
@@ -228,10 +245,6 @@ fn remedy(wait: &WireWait) -> String {
 
 /// Explains the wait in the same words to the writer and to the waiter.
 fn explain_donation(donation: &WireDonation, out: &mut String) {
-    let payer = |job: &str, uid: u32| match job {
-        "" => format!("user {uid} without a job"),
-        job => format!("job {job} of user {uid}"),
-    };
     let waiter = sentence(&payer(&donation.waiter_job, donation.waiter_uid));
     let _ = writeln!(
         out,
@@ -253,6 +266,14 @@ fn explain_donation(donation: &WireDonation, out: &mut String) {
         "  {held}; {} of them were scheduled as requests of the waiter and charged to it.",
         donation.donated
     );
+}
+
+/// Names a job with its user, such as `job dd.1 of user 1000`.
+fn payer(job: &str, uid: u32) -> String {
+    match job {
+        "" => format!("user {uid} without a job"),
+        job => format!("job {job} of user {uid}"),
+    }
 }
 
 /// Names the limit, such as `the limit of rule jobs (jobid=dd.1)`.

@@ -89,6 +89,7 @@ impl Dispatcher {
             }
             if let Some(row) = self.registry.key(class).branch {
                 let used = self.lanes.take_reservation_use(class);
+                self.observation.count_reserved(class, used.units);
                 let (queued, running, _) = self.lanes.own_load_of(class);
                 if used != ReservationUse::default() || queued > 0 || running > 0 {
                     let sum = reserved.entry(self.lanes.owner_of(class)).or_default();
@@ -130,7 +131,12 @@ impl Dispatcher {
 
     /// Whether this proxy has only a share of a target's slots.
     pub fn are_slots_divided(&self, target: TargetId) -> bool {
-        !self.terms.part_of_slots(target).is_whole()
+        !self.slots_part(target).is_whole()
+    }
+
+    /// The share of a target's slots that this proxy has.
+    pub fn slots_part(&self, target: TargetId) -> Share {
+        self.terms.part_of_slots(target)
     }
 
     /// Claims slots for classes with requests, and what is reserved for some of them.

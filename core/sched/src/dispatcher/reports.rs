@@ -23,7 +23,7 @@ use crate::lanes::{QueuePlace, RequestStage};
 use crate::meters::MeterFigures;
 use crate::observation::{
     AccountReport, ClassReport, ClosedAccounts, ClosedSubject, MeterPayers, MeterStatus,
-    SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS, WaitCauses, WaitReport,
+    ReservedBranch, SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS, WaitCauses, WaitReport,
 };
 
 /// What a subject has here now.
@@ -300,7 +300,7 @@ impl Dispatcher {
         }
         classes.sort_unstable();
         classes.dedup();
-        let (classes, indices) = classes.into_iter().unzip();
+        let (classes, indices): (_, Vec<_>) = classes.into_iter().unzip();
         meters.sort_unstable();
         meters.dedup();
         let status = |meter: &MeterIndex| self.status_of(&self.meters.figures(*meter, now));
@@ -309,10 +309,27 @@ impl Dispatcher {
             target: self.registry.target(index),
             identity: Identity::clone(self.registry.identity(index)),
             classes,
+            reserved: indices.iter().filter_map(|class| self.reserved_branch(*class)).collect(),
             indices,
             meters: meters.iter().map(status).collect(),
+            metadata: self.observation.metadata_of_subject(index),
             usage: self.observation.usage_of_subject(index),
         }
+    }
+
+    /// What a row reserves for a class, if it is a branch.
+    fn reserved_branch(&self, class: ClassIndex) -> Option<ReservedBranch> {
+        let key = self.registry.key(class);
+        let row = key.branch?;
+        let rows = self.terms.entitlements();
+        Some(ReservedBranch {
+            class: self.registry.class_id(class),
+            row,
+            entitlement: rows.row(row)?.clone(),
+            part: self.terms.part_of_reservation(key),
+            ends: rows.ends(row),
+            served: self.observation.reserved_of(class),
+        })
     }
 
     fn report_waits(&self, index: ClassIndex, now: Time) -> Option<WaitReport> {

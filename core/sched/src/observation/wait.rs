@@ -27,7 +27,9 @@ use super::{IS_COUNTED, Observation};
 use crate::index::{ClassIndex, MeterIndex, SubjectIndex};
 use crate::keys::MeterKey;
 
-pub use report::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
+pub use report::{
+    MeterPayers, MeterStatus, ReservedBranch, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
+};
 
 /// The wait causes of one class. A cause's place is that of its [`ReadyCause`], or follows these by
 /// its position among the meters.

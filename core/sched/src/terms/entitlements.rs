@@ -229,6 +229,11 @@ impl Entitlements {
         self.rows.get(&id).filter(|known| known.applies).map(|known| &known.row)
     }
 
+    /// When a row ends; `None`: when it is removed.
+    pub(crate) fn ends(&self, id: EntitlementId) -> Option<Time> {
+        self.rows.get(&id).and_then(|known| known.ends)
+    }
+
     /// Whether no row applies.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -11,7 +11,7 @@ use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Match,
     Rule,
 };
-use sluice_sched::{Arrival, Dispatcher, SubjectId};
+use sluice_sched::{Arrival, Dispatcher, MeterPayers, SubjectId};
 
 const UNIT_NS: u64 = 1_000_000;
 
@@ -115,9 +115,21 @@ fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
     let unlisted = Share::ratio(1, 2);
     let grants = Grants { proxies: 2, unlisted, listed: vec![of_row(Share::ratio(3, 4))] };
     grant(&mut world.sched, &grants, world.now);
+    let by_row = |world: &World| {
+        let job = who("a").job;
+        let payers = MeterPayers { job: Some(&job), user: None };
+        let details = world.sched.subject_details(world.now, payers);
+        details[0].reserved[0].clone()
+    };
     world.sched.take_class_usage(T, world.now);
+    let before = by_row(&world);
+    assert_eq!(
+        (before.row, before.part, before.ends),
+        (EntitlementId(1), Share::ratio(3, 4), None)
+    );
     assert!(near(world.served(ms(11_000))[0], 4_500));
     let uses = world.sched.take_class_usage(T, world.now);
+    assert!(near(by_row(&world).served - before.served, 4_500), "what went by it is counted");
     let (_, used) = uses.iter().find(|(scope, _)| *scope == Scope::entitlement(1)).unwrap();
     let of_rate = used.used.map(|part| part.of(10 * 600)).unwrap();
     assert!(near(of_rate, 4_500) && used.waiting, "{used:?}");

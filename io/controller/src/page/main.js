@@ -119,13 +119,22 @@ const CAUSES = {
   other: () => "several causes",
 };
 
+// Where something is reserved, a proxy has a share of the target's slots.
+const divided = (division) => {
+  const numbers = division.holders.map((holder) => holder.id);
+  const others = division.others ? [`${division.others} others`] : [];
+  return `slots divided for reservations (${[...numbers, ...others].join(", ")})`;
+};
+
 every("/v1/why", SLOW_MS, (why) => {
   reasons.clear();
   const named = /(?:^| )jobid=(\S+)/;
+  const divisions = new Map((why.divisions ?? []).map((one) => [`${one.proxy} ${one.target}`, one]));
   for (const wait of why.waits) {
-    if (!wait.current || !["limit", "slots"].includes(wait.kind)) continue;
+    const division = ["weight", "busy"].includes(wait.kind) && divisions.get(`${wait.proxy} ${wait.target}`);
+    if (!wait.current || (!division && !["limit", "slots"].includes(wait.kind))) continue;
     const job = named.exec(wait.key)?.[1];
-    const text = `${CAUSES[wait.kind](wait)}, for ${span(wait.since_ns_ago)}`;
+    const text = `${division ? divided(division) : CAUSES[wait.kind](wait)}, for ${span(wait.since_ns_ago)}`;
     const jobs = job ? [job] : why.subjects
       .filter((one) => one.delayed > 0 && one.limits.some((limit) => limit.name === wait.limit?.name))
       .map((one) => one.job || "(no job)");

@@ -7,6 +7,8 @@
 //!
 //! Only the figures are taken while a target's gate is held; they become a message afterwards.
 
+mod reserved;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -106,10 +108,19 @@ impl Server {
             };
             let donations =
                 dispatcher.donations(now, |writer, who| payers.has(writer) || payers.has(who));
-            (now, standings, held, donations)
+            let others = match payers.job {
+                Some(_) => reserved::also_served(dispatcher, &standings, now),
+                None => Vec::new(),
+            };
+            let parts = reserved::divided(dispatcher, &standings, &held);
+            (now, standings, held, donations, others, parts)
         });
-        let Some((now, standings, held, donations)) = found else { return };
+        let Some((now, standings, held, donations, others, parts)) = found else { return };
         let names = self.target_names();
+        if query.limit.is_none() {
+            why.reservations = reserved::reservations(&standings, &others, now, |of| names.of(of));
+            why.divisions = reserved::divisions(&parts, |of| names.of(of));
+        }
         let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
         let subjects = standings.iter().map(|one| subject(names.of(one.target), one, now));
         why.subjects.extend(subjects.filter(|subject| {

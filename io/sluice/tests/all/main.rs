@@ -71,4 +71,5 @@ mod web_page;
 mod why;
 mod why_controller;
 mod why_mount;
+mod why_reserved;
 mod wrong_input;

@@ -5,7 +5,8 @@
 //!   subjects ─ classifications ─► classes and meters ─► SubjectDetail
 //! ```
 
-use model::{Bytes, Identity, JobId, KeyValue, Nanos, Rate, Scope, Share, TargetId, Time};
+use model::{Bytes, Identity, JobId, KeyValue, Nanos, Ops, Rate, Scope, Share, TargetId, Time};
+use rules::{Entitlement, EntitlementId};
 
 use super::super::usage::Usage;
 use super::{OTHER, ReadyCause, WaitCauses, WaitRecord};
@@ -112,8 +113,30 @@ pub struct SubjectDetail {
     pub(crate) indices: Vec<ClassIndex>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,
+    /// What rows reserve for these requests, one for each branch of a class.
+    pub reserved: Vec<ReservedBranch>,
+    /// Its operations that neither read nor wrote a file.
+    pub metadata: Ops,
     /// The sums of the subject.
     pub usage: Usage,
+}
+
+/// What a row reserves for the requests of a branch of a class, and what went by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedBranch {
+    /// The branch; requests of several subjects can be in it.
+    pub class: ClassId,
+    /// The number of the row.
+    pub row: EntitlementId,
+    /// The row itself; its span counts from the message that brought it.
+    pub entitlement: Entitlement,
+    /// The share of the row's rate here.
+    pub part: Share,
+    /// When the row ends; `None`: when it is removed.
+    pub ends: Option<Time>,
+    /// Units of the row's rate that went by the reservation, as counted when usage was taken last
+    /// ([`Dispatcher::take_class_usage`](crate::Dispatcher::take_class_usage)).
+    pub served: u64,
 }
 
 /// A selection of subjects: those that match all given fields.

@@ -2,12 +2,18 @@
 //!
 //! ```text
 //!   GET /v1/why, /v1/live ─► every proxy is queried, and waited for (fan_out.rs) ─► merged
+//!   GET /v1/why           ─► the reservations of these subjects, and those that divide slots
 //!   GET /v1/why/top       ─► the ledger's sums of delays by subject
 //! ```
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use api::{DelayRow, DelayTable, ErrorCode, LiveUsage, QueryKind, QueryReply, Why, WhyQuery};
+use api::{
+    DelayRow, DelayTable, ErrorCode, LiveUsage, QueryKind, QueryReply, SlotHolder, Why,
+    WhyDivision, WhyQuery, WireReservation, WireReservationState, WireReservations,
+};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
@@ -17,10 +23,12 @@ use super::{
     ApiState, RouteError, RouteQuery, kind_of, plan_actor, shutting_down, submit, sums_by, time_of,
 };
 use crate::process::access::ApiCaller;
+use crate::process::calendar::CalendarMsg;
 use crate::process::fan_out::QueryReplies;
 
 /// The causes that delay a job, a user or the users of a limit, at every proxy: now, and since
-/// each proxy started. A caller of role user sees its own jobs only.
+/// each proxy started. With the reservations of the job or user, and those of others that leave it
+/// a share of a target's slots. A caller of role user sees its own jobs and reservations only.
 #[utoipa::path(
     get,
     path = "/v1/why",
@@ -54,6 +62,10 @@ pub(super) async fn why(
         }
     }
     all.arrange();
+    if all.query.limit.is_none() {
+        all.calendar = reservations_for(&shared, &all).await;
+        name_holders(&shared, &caller, &mut all.divisions).await;
+    }
     Ok(Json(all))
 }
 
@@ -127,6 +139,57 @@ pub(super) struct DelayQuery {
     since: Option<String>,
 }
 
+/// The reservations for the queried requests: those of the job or user, and of a job also those that
+/// are for all requests of its users.
+async fn reservations_for(shared: &ApiState, why: &Why) -> Option<WireReservations> {
+    let WhyQuery { job, user, .. } = &why.query;
+    let mut found = listed(shared, *user, job.clone()).await?;
+    if job.as_ref().is_some_and(|job| !job.is_empty()) {
+        let of_job = why.subjects.iter().map(|subject| subject.uid);
+        let users: BTreeSet<u32> = user.map_or_else(|| of_job.collect(), |user| [user].into());
+        for user in users.into_iter().take(USERS_MAX) {
+            let more = listed(shared, Some(user), Some(String::new())).await?;
+            found.reservations.extend(more.reservations);
+            found.omitted += more.omitted;
+        }
+    }
+    found.omitted += found.reservations.len().saturating_sub(Why::RESERVATIONS_MAX) as u64;
+    found.reservations.truncate(Why::RESERVATIONS_MAX);
+    Some(found)
+}
+
+/// Names the active reservations of each divided target that the caller may see, and counts others.
+async fn name_holders(shared: &ApiState, caller: &ApiCaller, divisions: &mut [WhyDivision]) {
+    if divisions.is_empty() {
+        return;
+    }
+    let Some(all) = listed(shared, None, None).await else { return };
+    let is_active = |of: &&WireReservation| of.state == WireReservationState::Active;
+    let active: Vec<_> = all.reservations.iter().filter(is_active).collect();
+    for division in divisions {
+        let there = active.iter().filter(|of| of.target == division.target);
+        let count = there.clone().count();
+        let holder =
+            |of: &&WireReservation| SlotHolder { id: of.id, job: of.job.clone(), user: of.user };
+        let seen = there.filter(|of| caller.may_see(Some(of.user)));
+        division.holders = seen.take(WhyDivision::HOLDERS_MAX).map(holder).collect();
+        division.others = (count - division.holders.len()) as u64;
+    }
+}
+
+/// Reservations that have not ended. What delays a job is to be answered also while the calendar
+/// waits for its store: then without them.
+async fn listed(
+    shared: &ApiState,
+    user: Option<u32>,
+    job: Option<String>,
+) -> Option<WireReservations> {
+    let (answer, list) = oneshot::channel();
+    let msg = CalendarMsg::List { user, job, with_ended: false, answer };
+    submit(&shared.calendar, msg).ok()?;
+    tokio::time::timeout(CALENDAR_TIME_MAX, list).await.ok()?.ok()
+}
+
 pub(super) async fn query_proxies(
     shared: &ApiState,
     question: QueryKind,
@@ -140,5 +203,9 @@ fn uptime(shared: &ApiState) -> u64 {
     u64::try_from(shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The most users of one job whose reservations are looked up.
+const USERS_MAX: usize = 16;
+/// The time limit of an answer of the calendar.
+const CALENDAR_TIME_MAX: Duration = Duration::from_secs(2);
 /// The most rows of one table.
 const ROWS_MAX: usize = 1_000;

@@ -17,7 +17,7 @@ use api::WhyQuery;
 use http::{ApiClient, ServerAddress};
 use ninep::{Fid, Reply, Request};
 
-use crate::common::{PATIENCE, Proxy, Setup, USER};
+use crate::common::{PATIENCE, Proxy, Setup, USER, everybodys};
 
 /// So little that a reader on any machine has requests waiting for it all the time.
 pub(crate) const LIMIT: u64 = 2_000_000;
@@ -71,22 +71,42 @@ impl Reader {
         Reader::asking(proxy, (job, USER), depth)
     }
 
+    /// A job's writer of its file, which the device gets to see: the others read what is cached.
+    pub(crate) fn writing(proxy: &Proxy, (job, uid): (&str, u32), depth: usize) -> Reader {
+        Reader::repeating(proxy, (job, uid), depth, true)
+    }
+
     fn asking(proxy: &Proxy, (job, uid): (&str, u32), depth: usize) -> Reader {
-        fs::write(proxy.data().join("f"), vec![7; BLOCK as usize]).unwrap();
+        Reader::repeating(proxy, (job, uid), depth, false)
+    }
+
+    fn repeating(proxy: &Proxy, (job, uid): (&str, u32), depth: usize, is_writer: bool) -> Reader {
+        let name = if is_writer { format!("written.{job}.{uid}") } else { "f".into() };
+        let file = proxy.data().join(&name);
+        fs::write(&file, vec![7; BLOCK as usize]).unwrap();
+        everybodys(&file);
         let mut client = proxy.client_of(&format!("x?job={job}"), uid);
         let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, stopped) = (bytes.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
-            client.open_name(1, "f", 0).unwrap();
+            client.open_name(1, &name, if is_writer { 2 } else { 0 }).unwrap();
             // Some at a time, so that one always waits for its turn.
-            let read = Request::Read { fid: Fid(1), offset: 0, count: BLOCK };
-            let mut tags: VecDeque<_> = (0..depth).map(|_| client.send(&read)).collect();
+            let data = vec![7; BLOCK as usize];
+            let call = match is_writer {
+                true => Request::Write { fid: Fid(1), offset: 0, data: &data },
+                false => Request::Read { fid: Fid(1), offset: 0, count: BLOCK },
+            };
+            let mut tags: VecDeque<_> = (0..depth).map(|_| client.send(&call)).collect();
             while let Some(tag) = tags.pop_front() {
                 let frame = client.wait(tag);
-                let Ok(Reply::Read { data }) = frame.reply() else { panic!("{frame:?}") };
-                counted.fetch_add(data.len() as u64, Ordering::Relaxed);
+                let moved = match frame.reply() {
+                    Ok(Reply::Read { data }) => data.len() as u64,
+                    Ok(Reply::Write { count }) => count.into(),
+                    _ => panic!("{frame:?}"),
+                };
+                counted.fetch_add(moved, Ordering::Relaxed);
                 if !stopped.load(Ordering::Relaxed) {
-                    tags.push_back(client.send(&read));
+                    tags.push_back(client.send(&call));
                 }
             }
         });

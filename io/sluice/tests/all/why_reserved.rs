@@ -1,0 +1,191 @@
+//! `sluice why` with reservations, over two proxies of a target.
+//!
+//! ```text
+//!   ck.1, user 1001 ─► proxy a ─┐ reservation: rate, share, what went by it     ┌─ its owner
+//!   free.1, user 1002 ─► proxy b ┴─ share of the slots, and whose reservation ──┴─ another user
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+use api::{
+    NewReservation, NewToken, Role, Why, WhyQuery, WireRate, WireReservation, WireReservationState,
+};
+use http::ApiClient;
+use testkit::TestFolder;
+
+use crate::common::{Controller, Proxy, Setup, until};
+use crate::controlled::{Reader, api_of};
+use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
+
+const MB: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const OWNER: u32 = 1001;
+const OTHER: u32 = 1002;
+const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={ck.*}\"\nper = [\"jobid\"]\n\
+                     limit = \"500MB/s\"\n[[rule]]\nname = \"rest\"\nmatch = \"*\"\nper = [\"jobid\"]\n";
+
+/// A controller with tokens, a proxy `a` and a proxy `b` of one target.
+struct Site {
+    controller: Controller,
+    admin: ApiClient,
+    proxies: [Proxy; 2],
+    data: TestFolder,
+}
+
+impl Site {
+    fn start(test: &str) -> Site {
+        let data = TestFolder::new();
+        let root = first_token(data.path());
+        let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+        let admin = client(&controller.url, &showing(&root));
+        admin.set_rules(RULES).unwrap();
+        let of_proxies = token(&admin, "proxies", Role::Proxy);
+        let file = secret(data.path().join("proxy.token"), &of_proxies);
+        let proxies = ["a", "b"].map(|name| {
+            let top = format!(
+                "controller = \"{}\"\nproxy_name = \"{name}\"\ncontroller_token_file = \"{}\"\n",
+                controller.url,
+                text(&file)
+            );
+            let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
+                          [[target]]\nname = \"fs\"\ncapacity_read = \"1GB/s\"\n\
+                          capacity_write = \"1GB/s\"\n";
+            Setup::new(&format!("{test}-{name}")).top(&top).tables(tables).api().start()
+        });
+        until("the target is described", || {
+            let resources = admin.calendar("").unwrap().resources;
+            resources.iter().any(|of| of.name == "fs" && of.read_per_sec > 0)
+        });
+        Site { controller, admin, proxies, data }
+    }
+
+    /// A client with role user, and a file with its token.
+    fn user(&self, uid: u32) -> (ApiClient, String) {
+        let name = format!("user-{uid}");
+        let new = NewToken { name, role: Role::User, user: Some(uid), expires_s: None };
+        let token = self.admin.make_token(&new).unwrap().token;
+        let file = secret(self.data.path().join(format!("{uid}.token")), &token);
+        (client(&self.controller.url, &showing(&token)), text(&file).to_owned())
+    }
+
+    /// What `sluice why` prints for these words with the token of a file.
+    fn text(&self, words: &[&str], token: &str) -> String {
+        let to = ["--controller", self.controller.url.as_str(), "--token-file", token];
+        sluice(&[&["why"], words, &to].concat()).unwrap()
+    }
+}
+
+fn writes(job: &str, not_before_ns: Option<u64>) -> NewReservation {
+    NewReservation {
+        write: Some(WireRate::Bytes(20 * MB)),
+        duration_ns: 600 * SECOND,
+        job: Some(job.into()),
+        not_before_ns,
+        ..NewReservation::default()
+    }
+}
+
+fn active(by: &ApiClient, asked: &NewReservation) -> WireReservation {
+    let made = by.reserve(asked).unwrap();
+    let active = by.reservation(made.id, "until=active&wait=30s").unwrap();
+    assert_eq!(active.state, WireReservationState::Active);
+    active
+}
+
+fn of_job(by: &ApiClient, job: &str) -> Why {
+    by.why(&WhyQuery { job: Some(job.into()), ..WhyQuery::default() }).unwrap()
+}
+
+#[test]
+fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided() {
+    let site = Site::start("why-reserved");
+    let [a, b] = &site.proxies;
+    let (owner, owner_token) = site.user(OWNER);
+    let (other, other_token) = site.user(OTHER);
+    let held = active(&owner, &writes("ck.1", None));
+    let in_an_hour = held.start_ns.unwrap() + 3_600 * SECOND;
+    let later = owner.reserve(&writes("ck.1", Some(in_an_hour))).unwrap();
+    let _reserved = Reader::writing(a, ("ck.1", OWNER), 64);
+    let _bully = Reader::writing(b, ("free.1", OTHER), 64);
+
+    let mut why = Why::default();
+    until("service went by the reservation at proxy a", || {
+        why = of_job(&owner, "ck.1");
+        why.reservations.iter().any(|of| of.proxy == "a" && of.served > 0)
+    });
+    let at_a = why.reservations.iter().find(|of| of.proxy == "a").unwrap();
+    assert_eq!(
+        (at_a.id, at_a.direction.as_str(), at_a.rate),
+        (held.id, "write", WireRate::Bytes(20 * MB))
+    );
+    assert_eq!((at_a.job.as_deref(), at_a.user), (Some("ck.1"), Some(OWNER)));
+    assert!(at_a.ends_ns.is_some_and(|ends| (1..=600 * SECOND).contains(&ends)), "{at_a:?}");
+    assert!(at_a.share_ppb > 0 && at_a.served <= at_a.total, "{at_a:?}");
+    let states: Vec<_> =
+        why.calendar.as_ref().unwrap().reservations.iter().map(|of| (of.id, of.state)).collect();
+    let expected =
+        [(held.id, WireReservationState::Active), (later.id, WireReservationState::Scheduled)];
+    assert_eq!(states, expected);
+    let text = site.text(&["--job", "ck.1"], &owner_token);
+    for part in [
+        format!("Reservation {} serves job ck.1 of user {OWNER}: 20.0 MB/s of writes", held.id),
+        "They count for the limit of rule jobs (jobid=ck.1).".into(),
+        format!("Reservation {} of target fs is ACTIVE", held.id),
+        format!("Reservation {} of target fs is SCHEDULED; it starts in ", later.id),
+    ] {
+        assert!(text.contains(&part), "{part:?} is not in: {text}");
+    }
+
+    // Proxy b has a share of the slots because of it, and says so; whose it is sees who may.
+    let division = |why: &Why| why.divisions.iter().find(|of| of.proxy == "b").cloned();
+    until("the slots are divided at proxy b", || {
+        why = of_job(&other, "free.1");
+        division(&why).is_some_and(|of| of.others > 0)
+    });
+    let seen = division(&why).unwrap();
+    assert!(seen.share_ppb < 1_000_000_000, "{seen:?}");
+    assert_eq!((seen.holders.len(), seen.others), (0, 1), "it is another user's: {seen:?}");
+    assert!(why.reservations.is_empty(), "{:?}", why.reservations);
+    assert!(why.calendar.as_ref().unwrap().reservations.is_empty());
+    let seen = division(&of_job(&site.admin, "free.1")).unwrap();
+    assert_eq!((seen.holders[0].id, seen.holders[0].user, seen.others), (held.id, OWNER, 0));
+    let told = "its slots are divided: ";
+    until("it is said where requests wait for slots", || {
+        let text = site.text(&["--job", "free.1"], &other_token);
+        assert!(!text.contains(&format!("user {OWNER}")) && !text.contains("ck.1"), "{text}");
+        text.contains(told) && text.contains("Active reservations: 1 of other users.")
+    });
+
+    owner.remove_reservation(held.id).unwrap();
+    until("nothing is divided any more, and nothing reserved", || {
+        let why = of_job(&site.admin, "ck.1");
+        why.divisions.is_empty() && why.reservations.is_empty()
+    });
+}
+
+#[test]
+fn a_reservation_is_shown_to_its_own_job_at_the_proxy_alone() {
+    let site = Site::start("why-at-proxy");
+    let [a, _] = &site.proxies;
+    let (owner, _) = site.user(OWNER);
+    let held = active(&owner, &NewReservation { job: None, ..writes("", None) });
+    let _reader = Reader::writing(a, ("ck.2", OWNER), 4);
+    let _foreign = Reader::writing(a, ("ck.3", OTHER), 4);
+    let api = api_of(a);
+    let of = |job: &str, uid: u32| {
+        let query = WhyQuery { job: Some(job.into()), user: Some(uid), limit: None };
+        api.why(&query).unwrap()
+    };
+    until("it serves all requests of its user", || {
+        of("ck.2", OWNER).reservations.iter().any(|one| one.id == held.id && one.served > 0)
+    });
+    let why = of("ck.2", OWNER);
+    let [one] = &why.reservations[..] else { panic!("{:?}", why.reservations) };
+    assert_eq!((one.job.clone(), one.user), (None, Some(OWNER)));
+    assert_eq!((one.served <= one.total, why.calendar), (true, None));
+    until("the other user's job is known", || !of("ck.3", OTHER).subjects.is_empty());
+    assert!(of("ck.3", OTHER).reservations.is_empty());
+    // What is asked of one limit is answered for that limit only.
+    let query = WhyQuery { limit: Some("jobs".into()), ..WhyQuery::default() };
+    assert!(api.why(&query).unwrap().reservations.is_empty());
+}
