@@ -54,6 +54,8 @@ mod proxy_command;
 mod proxy_rights;
 mod report;
 mod reservations;
+mod reservations_hostile;
+mod reservations_real;
 mod reserve_command;
 mod rule_command;
 mod security;
