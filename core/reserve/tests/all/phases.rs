@@ -125,7 +125,8 @@ fn phases_are_restored_with_their_reservation() {
     let mut first = calendar(1, settings());
     let id = first.request_with_phases(fixed(30, 60), &[phase(80, 10, 5, 10)], at(0)).unwrap();
     let records = first.records();
-    let mut again = Calendar::restore(settings(), records, at(1)).unwrap();
+    let (mut again, repairs) = Calendar::restore(settings(), records, at(1));
+    assert!(repairs.is_empty());
     assert_eq!(phases(&again, id), phases(&first, id));
     assert_eq!(used(&again, 15), 80);
     assert!(again.remove(id, at(2)) && again.count() == 0);

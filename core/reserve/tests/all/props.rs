@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use model::{Bytes, Nanos, Share, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
-    Calendar, CalendarChange, CalendarEvent, CalendarSettings, Capacity, Demand, EndReason,
-    FitWindow, Load, PhaseRequest, ReservationClass, ReservationError, ReservationId,
-    ReservationRequest, ReservationState, ResourceId, ResourceKind, RulesError, Span,
+    Calendar, CalendarChange, CalendarEvent, CalendarSettings, Capacity, Demand, FitWindow, Load,
+    PhaseRequest, ReservationClass, ReservationError, ReservationId, ReservationRequest,
+    ReservationState, ResourceId, ResourceKind, RulesError, Span,
 };
 
 use crate::life::{at, owner, secs, settings};

@@ -95,6 +95,7 @@ fn controller() {
         advertise: None,
         on_event: None,
         webhook: None,
+        reservations: controller::ReservationSettings::default(),
         clock: WallClock::Moved(now.clone()),
     };
     let standing = StandbyController::begin(&settings).unwrap();

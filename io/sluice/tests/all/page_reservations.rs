@@ -79,7 +79,10 @@ fn the_form_is_for_those_who_may_reserve() {
             call => answer(call, now),
         });
         let Some(browser) = Browser::open(WIDE, &stub.url) else { return };
-        browser.until("the status", "return document.getElementById('standing').dataset.text !== undefined");
+        browser.until(
+            "the status",
+            "return document.getElementById('standing').dataset.text !== undefined",
+        );
         let shown =
             format!("return document.getElementById('reservation-new').hidden === {is_hidden}");
         browser.until(&format!("role {role}: {is_hidden}"), &shown);
@@ -96,8 +99,10 @@ fn the_calendar_and_the_table_show_what_is_promised_in_light_and_dark_and_on_a_p
         let row = browser.row("#reservation-rows", "7").unwrap();
         assert_eq!(row[1..6], ["ACTIVE", "1007", "dd.7", "target fs", "500 MB/s write"]);
         // Half of the reads and a quarter of the writes are three quarters of the target.
-        browser
-            .until_says("#calendar", "target fs: 25 % promised now, 75 % at most, 5.0 % used lately");
+        browser.until_says(
+            "#calendar",
+            "target fs: 25 % promised now, 75 % at most, 5.0 % used lately",
+        );
         browser.until_says("#calendar", "rule jobs: 100MB/s");
         browser.until(
             "two pictures",

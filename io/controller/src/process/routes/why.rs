@@ -23,7 +23,7 @@ use super::{
     ApiState, RouteError, RouteQuery, kind_of, plan_actor, shutting_down, submit, sums_by, time_of,
 };
 use crate::process::access::ApiCaller;
-use crate::process::calendar::CalendarMsg;
+use crate::process::calendar::{CalendarMsg, WantedReservations};
 use crate::process::fan_out::QueryReplies;
 
 /// The causes that delay a job, a user or the users of a limit, at every proxy: now, and since
@@ -184,10 +184,22 @@ async fn listed(
     user: Option<u32>,
     job: Option<String>,
 ) -> Option<WireReservations> {
-    let (answer, list) = oneshot::channel();
-    let msg = CalendarMsg::List { user, job, with_ended: false, answer };
-    submit(&shared.calendar, msg).ok()?;
-    tokio::time::timeout(CALENDAR_TIME_MAX, list).await.ok()?.ok()
+    let pages = async {
+        let mut all = WireReservations::default();
+        let mut wanted = WantedReservations { user, job, ..WantedReservations::default() };
+        loop {
+            let (answer, list) = oneshot::channel();
+            let msg = CalendarMsg::List { wanted: wanted.clone(), answer };
+            submit(&shared.calendar, msg).ok()?;
+            let page = list.await.ok()?;
+            all.reservations.extend(page.reservations);
+            match page.next {
+                Some(next) => wanted.after = next,
+                None => return Some(all),
+            }
+        }
+    };
+    tokio::time::timeout(CALENDAR_TIME_MAX, pages).await.ok()?
 }
 
 pub(super) async fn query_proxies(
