@@ -224,7 +224,8 @@ mod tests {
             of(2, WireReservationState::Scheduled),
             queued,
         ];
-        let calendar = WireReservations { at_ns: 1_000_000_000, reservations, omitted: 0 };
+        let calendar =
+            WireReservations { at_ns: 1_000_000_000, reservations, ..Default::default() };
         let mut text = String::new();
         let why = Why { calendar: Some(calendar), ..Why::default() };
         explain_reservations(&why, &mut text);
