@@ -129,6 +129,41 @@ pub enum RestoreRepair {
 #[derive(Debug)]
 pub(crate) struct ChangedSet<K>(Option<BTreeSet<K>>);
 
+impl CalendarRecords {
+    /// Whether nothing has changed but the time.
+    pub fn is_empty(&self) -> bool {
+        let CalendarRecords { resources, reservations, ended, credits, .. } = self;
+        resources.len() + reservations.len() + ended.len() + credits.len() == 0
+    }
+
+    /// Applies what has changed to all records.
+    pub fn merge(&mut self, changed: CalendarRecords) {
+        (self.at, self.last, self.is_settled) = (changed.at, changed.last, changed.is_settled);
+        for new in changed.resources {
+            let is_same =
+                |old: &&mut ResourceRecord| (old.kind, &old.name) == (new.kind, &new.name);
+            match self.resources.iter_mut().find(is_same) {
+                Some(old) => *old = new,
+                None => self.resources.push(new),
+            }
+        }
+        for new in changed.reservations {
+            match self.reservations.binary_search_by_key(&new.id, |old| old.id) {
+                Ok(at) => self.reservations[at] = new,
+                Err(at) => self.reservations.insert(at, new),
+            }
+        }
+        self.reservations.retain(|one| changed.ended.binary_search(&one.id).is_err());
+        for new in changed.credits {
+            match self.credits.binary_search_by(|old| old.subject.cmp(&new.subject)) {
+                Ok(at) => self.credits[at] = new,
+                Err(at) => self.credits.insert(at, new),
+            }
+        }
+        self.credits.retain(|credit| !credit.is_empty());
+    }
+}
+
 impl ResourceRecord {
     /// The kind of the resource.
     pub fn kind(&self) -> ResourceKind {

@@ -53,6 +53,12 @@ pub(crate) enum SimEvent {
     ControlMsg { message: u32 },
     /// A controller is to be polled.
     Decide { control: u32 },
+    /// Something is done with reservations.
+    Reserve { change: u32 },
+    /// The calendar reads its clock.
+    CalendarTick,
+    /// The store has written a record of the calendar.
+    CalendarWritten { number: u32 },
     /// A second is over.
     Second,
     /// Waiting requests are sampled.

@@ -69,6 +69,7 @@ mod prng;
 mod random;
 mod recording;
 mod report;
+mod reservations;
 mod row_changes;
 mod scenario;
 mod scheduler;
@@ -81,7 +82,7 @@ pub use random::random_scenario;
 pub use recording::{Recording, Recordings};
 pub use report::{
     DELAYED, ExpectKind, InvariantViolation, JobOutcome, JobResult, JobRule, LatencyResult,
-    RuleResult, RuleTake, RunResult, ScenarioVerdict, judge,
+    PromiseStats, RuleResult, RuleTake, RunResult, ScenarioVerdict, judge,
 };
 pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};

@@ -17,6 +17,7 @@ use sched::{CostMode, Curve, LaneCosts};
 use crate::faults::Faults;
 use crate::network::NicSpec;
 use crate::prng::Prng;
+use crate::reservations::{random_reservations, random_size, reservable, with_size};
 use crate::row_changes::random_rows;
 use crate::scenario::{Scenario, job_id};
 use crate::scheduler::Policy;
@@ -35,19 +36,32 @@ pub fn random_scenario(seed: u64) -> Scenario {
         true => Nanos::from_secs(120),
         false => Nanos::from_millis(prng.between(15_000, 40_000)),
     };
-    let targets: Vec<TargetSpec> = (0..prng.between(1, 2)).map(|n| target(&mut prng, n)).collect();
+    let mut targets: Vec<TargetSpec> =
+        (0..prng.between(1, 2)).map(|n| target(&mut prng, n)).collect();
     let jobs_count = prng.between(1, if long { 2 } else { 6 });
-    let rules = rules(&mut prng, jobs_count);
-    let jobs: Vec<JobSpec> =
+    let reservations = random_reservations(seed, duration, jobs_count as u32, targets.len() as u32);
+    let reserved_size = (!reservations.is_empty()).then(|| random_size(seed));
+    // With a calendar nothing else reserves: the promises are to be those of the device.
+    let reserves = reserved_size.is_none();
+    let rules = rules(&mut prng, jobs_count, reserves);
+    let mut jobs: Vec<JobSpec> =
         (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
+    if let Some(size) = reserved_size {
+        targets = targets.into_iter().map(reservable).collect();
+        jobs = jobs.into_iter().map(|job| with_size(job, size)).collect();
+    }
     let proxies = targets.iter().map(|target| target.count).sum();
     let changes: Vec<_> = (0..prng.below(3))
         .map(|_| {
             let at = Time::from_nanos(prng.below(duration.get()));
-            (at, self::rules(&mut prng, jobs_count))
+            (at, self::rules(&mut prng, jobs_count, reserves))
         })
         .collect();
-    let rows = random_rows(seed, duration, &jobs, &targets);
+    let mut rows = random_rows(seed, duration, &jobs, &targets);
+    let is_reservation = |row: &Option<rules::Entitlement>| {
+        row.as_ref().is_some_and(|row| row.reservation().is_some())
+    };
+    rows.retain(|change| reserves || !is_reservation(&change.row));
     let all_rules = changes.iter().map(|(_, rules)| rules).chain([&rules]);
     let decays = all_rules.into_iter().any(|rules| !rules.decays.is_empty());
     Scenario {
@@ -68,9 +82,17 @@ pub fn random_scenario(seed: u64) -> Scenario {
         },
         changes,
         rows,
+        reservations,
+        reserved_size,
         expects: Vec::new(),
         // Decays without a controller are plain limits.
-        controller: if decays { prng.below(4) > 0 } else { prng.below(4) == 0 },
+        controller: if !reserves {
+            true
+        } else if decays {
+            prng.below(4) > 0
+        } else {
+            prng.below(4) == 0
+        },
     }
 }
 
@@ -124,7 +146,7 @@ fn nic(prng: &mut Prng) -> NicSpec {
     NicSpec { latency, bandwidth: bandwidth.filter(|_| prng.below(2) == 0) }
 }
 
-fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
+fn rules(prng: &mut Prng, jobs: u64, reserves: bool) -> Arc<RuleSet> {
     let mut text = String::new();
     // A third of all scenarios have weights only, so that every pair of classes is compared.
     let only_weights = prng.below(3) == 0;
@@ -139,7 +161,7 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
             line(&mut text, format!("weight = {weight}"));
             continue;
         }
-        let (limit, is_plain) = rate_keys(prng, &mut text, weight);
+        let (limit, is_plain) = rate_keys(prng, &mut text, weight, reserves);
         if let (Some(limit), true, 0) = (&limit, is_plain, prng.below(6)) {
             depends_on(prng, &mut text, limit, &earlier);
         }
@@ -209,9 +231,14 @@ fn depends_on(prng: &mut Prng, text: &mut String, limit: &str, earlier: &[(u64, 
     line(text, format!("depends_on = {{ rule = \"r{parent}\", {kind}, min = \"{min}\" }}"));
 }
 
-/// Weight, limit and reservation of a rule, in one of the valid combinations; returns the limit, and
+/// Weight, limit and (if it `reserves`) reservation of a rule, in one of the valid combinations; returns the limit, and
 /// whether it is neither a reservation nor shared out.
-fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) -> (Option<String>, bool) {
+fn rate_keys(
+    prng: &mut Prng,
+    text: &mut String,
+    weight: u64,
+    reserves: bool,
+) -> (Option<String>, bool) {
     let mode = prng.below(9);
     let mut limit = None;
     if mode != 8 {
@@ -223,7 +250,7 @@ fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) -> (Option<String>
         limit = Some(rate);
     }
     match mode {
-        1..=3 => {
+        1..=3 if reserves => {
             let rate = rate(prng);
             line(text, format!("reservation = \"{rate}\""));
             if rate.ends_with("kB/s") && prng.below(2) == 0 {
@@ -234,7 +261,7 @@ fn rate_keys(prng: &mut Prng, text: &mut String, weight: u64) -> (Option<String>
         8 => line(text, "spare = true".into()),
         _ => {}
     }
-    if matches!(mode, 1..=3 | 7 | 8) && prng.below(6) == 0 {
+    if reserves && matches!(mode, 1..=3 | 7 | 8) && prng.below(6) == 0 {
         line(text, "reserved_slots = 1".into());
     }
     if prng.below(8) == 0 {

@@ -37,7 +37,8 @@ pub(crate) fn random_rows(
         return Vec::new();
     }
     let numbers = prng.between(1, ROWS_MAX);
-    let mut changes: Vec<RowChange> = (1..=numbers)
+    let numbers = FIRST_OF_SCENARIO..FIRST_OF_SCENARIO + numbers;
+    let mut changes: Vec<RowChange> = numbers
         .flat_map(|number| changes_of(&mut prng, EntitlementId(number), duration, jobs, targets))
         .collect();
     changes.sort_by_key(|change| change.at);
@@ -142,5 +143,7 @@ fn rate(prng: &mut Prng) -> Rate {
     rate.expect("above zero")
 }
 
+/// The first number of a row of a scenario: those of the calendar are below it.
+pub(crate) const FIRST_OF_SCENARIO: u64 = 1 << 40;
 /// How many rows there are at most at a time; a request pays eight limits of rows.
 const ROWS_MAX: u64 = 8;

@@ -15,49 +15,16 @@ use crate::props::{Call, Watched, call};
 
 /// What a caller stores: the last record of each, merged from what has changed, as JSON.
 #[derive(Default)]
-pub(crate) struct Stored {
-    header: CalendarRecords,
-    reservations: BTreeMap<ReservationId, ReservationRecord>,
-    credits: BTreeMap<CeilingSubject, CreditRecord>,
-}
+pub(crate) struct Stored(CalendarRecords);
 
 impl Stored {
     pub(crate) fn keep(&mut self, changed: CalendarRecords) {
         let text = serde_json::to_string(&changed).unwrap();
-        let changed: CalendarRecords = serde_json::from_str(&text).unwrap();
-        for record in changed.resources {
-            let known = &mut self.header.resources;
-            let is_same = |one: &sluice_reserve::ResourceRecord| {
-                one.kind() == record.kind() && one.name() == record.name()
-            };
-            match known.iter().position(is_same) {
-                Some(place) => known[place] = record,
-                None => known.push(record),
-            }
-        }
-        for record in changed.reservations {
-            self.reservations.insert(record.id(), record);
-        }
-        for id in changed.ended {
-            self.reservations.remove(&id);
-        }
-        for record in changed.credits {
-            match record.is_empty() {
-                true => self.credits.remove(record.subject()),
-                false => self.credits.insert(record.subject().clone(), record),
-            };
-        }
-        let resources = std::mem::take(&mut self.header.resources);
-        let CalendarRecords { at, last, is_settled, .. } = changed;
-        self.header = CalendarRecords { at, last, is_settled, resources, ..Default::default() };
+        self.0.merge(serde_json::from_str(&text).unwrap());
     }
 
     pub(crate) fn records(&self) -> CalendarRecords {
-        CalendarRecords {
-            reservations: self.reservations.values().cloned().collect(),
-            credits: self.credits.values().cloned().collect(),
-            ..self.header.clone()
-        }
+        self.0.clone()
     }
 
     pub(crate) fn restored(&self, settings: CalendarSettings, now: Time) -> Calendar {

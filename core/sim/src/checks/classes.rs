@@ -30,6 +30,8 @@ pub(crate) struct ClassOf {
     pub(crate) plain: bool,
     /// Whether the class has a weight and nothing else, for requests of every kind.
     pub(crate) by_weight: bool,
+    /// The row that reserves for it.
+    pub(crate) row: Option<EntitlementId>,
     /// The reserved rate, where only slots can delay its class.
     pub(crate) reservation: Option<Rate>,
     pub(crate) gauges: Arc<[u32]>,
@@ -274,6 +276,7 @@ impl RuleView {
             weight: row_weight.unwrap_or(weight),
             plain: !metered && !capped && !row_limited,
             by_weight: rule.is_none_or(is_by_weight) && !any_meter() && !any_row,
+            row: branch,
             reservation: reservation.filter(|_| bare),
             row_limited,
             pays: decays

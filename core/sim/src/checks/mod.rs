@@ -16,6 +16,8 @@
 
 mod classes;
 mod fairness;
+mod reservations;
+mod reserved;
 mod rows;
 mod usage;
 mod waiting;
@@ -35,9 +37,11 @@ use crate::world::{SimOwner, SimRequest};
 
 use classes::{ClassOf, RuleView};
 use fairness::Fairness;
+use reserved::ReservedService;
 use waiting::{QUEUES, WaitingRequests, queue_of};
 use windows::Windows;
 
+pub(crate) use reservations::{PromisedReservation, ReservationChecks};
 pub(crate) use rows::{GivenRow, RowsEvent};
 pub(crate) use usage::{CountedUsage, ProxyEpoch, UsageChecks, check_account, check_level};
 
@@ -49,6 +53,8 @@ pub(crate) struct InvariantChecks {
     proxies: Vec<ProxyChecks>,
     /// Limits over all proxies, where a controller divides them.
     whole: Option<Windows>,
+    /// The rows of a calendar, where there is one.
+    reserved: Option<ReservedService>,
 }
 
 /// The state of the checks of a proxy.
@@ -107,6 +113,10 @@ impl InvariantChecks {
             ),
             proxies: watches,
             whole: divides.then(|| Windows::over(proxies as u64)),
+            reserved: scenario
+                .reserved_size
+                .filter(|_| divides)
+                .map(|_| ReservedService::default()),
         }
     }
 
@@ -115,6 +125,7 @@ impl InvariantChecks {
         if self.policy.is_ours() {
             let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
             self.proxies[r.proxy as usize].count_arrival(r, &belongs, now);
+            self.reserved.iter_mut().for_each(|of| of.waits(&belongs, r, true, now));
         }
     }
 
@@ -128,6 +139,7 @@ impl InvariantChecks {
         watch.threads_in_use = watch.threads_in_use.saturating_sub(1);
         watch.windows.missed(&belongs, r);
         watch.count_arrival(r, &belongs, now);
+        self.reserved.iter_mut().for_each(|of| of.waits(&belongs, r, true, now));
     }
 
     /// Checks a request that was dispatched, perhaps while a change of rules spreads; returns what is
@@ -150,6 +162,10 @@ impl InvariantChecks {
         let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
         watch.windows.waits(&belongs, r, false, now);
         watch.windows.served(&belongs, r, now);
+        if let Some(of) = &mut self.reserved {
+            of.waits(&belongs, r, false, now);
+            of.served(&belongs, r);
+        }
         let paid = watch.pay(r, &belongs);
         watch.waiting.leave(&belongs, r, watch.slots(r), paid);
         let mut broken = None;
@@ -215,8 +231,24 @@ impl InvariantChecks {
         watch.windows.check_throttled(&self.known, &watch.waiting, now)
     }
 
+    /// Checks each second what the rows of a calendar reserve; returns what is wrong.
+    pub(crate) fn check_reserved(&mut self, now: Time) -> Option<String> {
+        self.reserved.as_mut()?.check(now)
+    }
+
+    /// Measures no row of a calendar until a time.
+    pub(crate) fn disturb_reserved(&mut self, until: Time) {
+        self.reserved.iter_mut().for_each(|of| of.disturb(until));
+    }
+
+    /// How many seconds of rows of a calendar were measured.
+    pub(crate) fn reserved_seconds(&self) -> u64 {
+        self.reserved.as_ref().map_or(0, |of| of.measured)
+    }
+
     /// Begins again with an empty proxy.
-    pub(crate) fn crashed(&mut self, proxy: u32) {
+    pub(crate) fn crashed(&mut self, proxy: u32, now: Time) {
+        self.reserved.iter_mut().for_each(|of| of.recount(Some(proxy), now));
         self.whole.iter_mut().for_each(|whole| whole.restart(false));
         self.known.forget_rows(proxy);
         let watch = &mut self.proxies[proxy as usize];
@@ -240,8 +272,10 @@ impl InvariantChecks {
         &mut self,
         rules: Arc<RuleSet>,
         spreading: impl Iterator<Item = bool>,
+        now: Time,
     ) {
         self.known.set_rules(rules);
+        self.reserved.iter_mut().for_each(|of| of.recount(None, now));
         self.whole.iter_mut().for_each(|whole| whole.restart(true));
         for (watch, spreads) in self.proxies.iter_mut().zip(spreading) {
             watch.order.clear();

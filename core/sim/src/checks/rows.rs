@@ -69,6 +69,7 @@ impl InvariantChecks {
         };
         let Some(began) = began.filter(|_| self.policy.is_ours()) else { return };
         self.whole.iter_mut().for_each(|whole| whole.rows_changed(proxy, &began));
+        self.reserved.iter_mut().for_each(|of| of.recount(Some(proxy), now));
         let watch = &mut self.proxies[proxy as usize];
         watch.order.clear();
         watch.note_spreading(spreading);

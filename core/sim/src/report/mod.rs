@@ -49,10 +49,25 @@ pub struct RunResult {
     pub reservation_shortfall_ppm: u64,
     /// How often a decay began to throttle a key.
     pub throttlings: u64,
+    /// What there was of reservations of a calendar.
+    pub promises: PromiseStats,
     /// The number of arrivals, dispatches and completions.
     pub request_events: u64,
     /// Violations that the checks found; there should be none.
     pub violations: Vec<InvariantViolation>,
+}
+
+/// How much there was to check of the reservations of a calendar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromiseStats {
+    /// How often one became ACTIVE.
+    pub active: u64,
+    /// How many have ended.
+    pub ended: u64,
+    /// How often one was scaled, as its target had lost capacity.
+    pub scaled: u64,
+    /// For how many seconds it was measured what a row got, in sum over rows.
+    pub measured_secs: u64,
 }
 
 /// One `[[job]]`, all its copies and nodes together.
@@ -197,6 +212,7 @@ impl RunResult {
             classes: by_rule(world),
             reservation_shortfall_ppm: world.tally.cut_ppm,
             throttlings: world.tally.throttlings,
+            promises: world.promises(),
             request_events: world.request_events,
             violations: world.violations.clone(),
         }

@@ -62,6 +62,8 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
         faults: faults.collect::<Result<_, _>>()?,
         changes: changes.collect::<Result<_, _>>()?,
         rows: Vec::new(),
+        reservations: Vec::new(),
+        reserved_size: None,
         rules: raw.rules.as_ref().map_or(Ok(Arc::default()), rules)?,
         delay: raw.delay,
         controller: raw.controller,

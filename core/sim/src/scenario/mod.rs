@@ -15,13 +15,14 @@ mod steps;
 
 use std::sync::Arc;
 
-use model::{Identity, JobId, Nanos, Time};
+use model::{Bytes, Identity, JobId, Nanos, Time};
 use rules::{Entitlement, Rule, RuleSet};
 use sched::Costs;
 
 use crate::faults::{FaultKind, SimFault};
 use crate::network::NicSpec;
 use crate::report::Expect;
+use crate::reservations::ReservationStep;
 use crate::row_changes::RowChange;
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
@@ -58,6 +59,10 @@ pub struct Scenario {
     pub(crate) changes: Vec<(Time, Arc<RuleSet>)>,
     /// In order of time.
     pub(crate) rows: Vec<RowChange>,
+    /// What is done with reservations, in order of time.
+    pub(crate) reservations: Vec<(Time, ReservationStep)>,
+    /// The size of requests of which the capacity of the calendar is; `None`: there is no calendar.
+    pub(crate) reserved_size: Option<Bytes>,
     pub(crate) expects: Vec<Expect>,
 }
 
@@ -145,6 +150,8 @@ impl Scenario {
             faults: Vec::new(),
             changes: Vec::new(),
             rows: Vec::new(),
+            reservations: Vec::new(),
+            reserved_size: None,
             expects: Vec::new(),
         };
         scenario.with_replay(clients)
@@ -205,6 +212,10 @@ impl Scenario {
         let target = |is: fn(&TargetSpec) -> bool| self.targets.iter().any(is);
         let decays = rules().any(|set| !set.decays.is_empty());
         let row = |is: fn(&Entitlement) -> bool| self.rows.iter().flat_map(|one| &one.row).any(is);
+        let step =
+            |is: fn(&ReservationStep) -> bool| self.reservations.iter().any(|(_, one)| is(one));
+        let is_spontaneous = |step: &ReservationStep| matches!(step, ReservationStep::Request(of) if of.is_spontaneous);
+        let has_window = |step: &ReservationStep| matches!(step, ReservationStep::Request(of) if of.claim_window > Nanos::ZERO);
         vec![
             ("limits", rule(|rule| !rule.ceilings().is_empty())),
             ("meters", rules().any(|set| !set.meters.is_empty())),
@@ -219,6 +230,13 @@ impl Scenario {
             ("rows of reservations", row(|row| row.reservation().is_some())),
             ("rows of weights", row(|row| row.weight().is_some())),
             ("rows with a span", row(|row| row.until().is_some() || row.from() > Nanos::ZERO)),
+            ("calendar", self.reserved_size.is_some()),
+            ("extended reservations", step(|step| matches!(step, ReservationStep::Extend { .. }))),
+            ("removed reservations", step(|step| matches!(step, ReservationStep::Remove { .. }))),
+            ("phases", step(|step| matches!(step, ReservationStep::Phase { .. }))),
+            ("spontaneous reservations", step(is_spontaneous)),
+            ("claim windows", step(has_window)),
+            ("lost capacity", step(|step| matches!(step, ReservationStep::Capacity { .. }))),
             ("removed rows", self.rows.iter().any(|one| one.row.is_none())),
             ("controller and usage reports", self.controller),
             ("remote service", self.delay),

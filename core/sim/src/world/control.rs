@@ -43,8 +43,9 @@ pub(super) struct SimController {
 pub(super) struct SimProxyControl {
     /// In the order of [`SimPool::ALL`].
     sessions: [ControllerSession; 2],
-    /// The proxy's scopes, with the changes that they are made of.
+    /// The proxy's scopes, with the changes that they are made of, and since when they are these.
     scopes: Option<(u64, Arc<ProxyScopes>)>,
+    scopes_since: Time,
     pub(super) usage: SimReporter,
     pub(super) epoch: u64,
 }
@@ -125,6 +126,7 @@ impl World {
             self.proxy_controls.push(SimProxyControl {
                 sessions,
                 scopes: None,
+                scopes_since: self.now,
                 usage: SimReporter::default(),
                 epoch: 1,
             });
@@ -144,6 +146,9 @@ impl World {
         let control = &mut self.proxy_controls[proxy as usize];
         let changes = own.sched.scope_changes();
         let known = control.scopes.take().filter(|(of, _)| *of == changes);
+        if known.is_none() {
+            control.scopes_since = self.now;
+        }
         let (_, scopes) =
             control.scopes.insert(known.unwrap_or_else(|| (changes, own.scopes().into())));
         let mut reports = Vec::new();
@@ -210,6 +215,7 @@ impl World {
     /// Crashes the controllers of all pools.
     pub(super) fn crash_leader(&mut self) {
         self.controls.iter_mut().for_each(|control| control.faults += 1);
+        self.crash_calendar();
     }
 
     /// Starts new controllers, which know the proxies from the records of the last ones.
@@ -232,7 +238,10 @@ impl World {
                 accounting.restart(&self.rules, self.now);
             }
             self.put_rows_again(at);
-            self.send_assignments(at);
+        }
+        if self.controls.iter().all(SimController::has_leader) {
+            self.restore_calendar();
+            (0..self.controls.len()).for_each(|at| self.send_assignments(at));
         }
     }
 
@@ -255,6 +264,18 @@ impl World {
         if let Some(accounting) = &mut self.accounting {
             accounting.decays.set_rules(self.rules.clone(), self.now);
         }
+    }
+
+    /// Whether the assignments of its target's controller are in force at a proxy, and its scopes have
+    /// been the same for a span.
+    pub(super) fn is_settled(&self, proxy: u32, span: Nanos) -> bool {
+        let changes = self.proxies[proxy as usize].sched.scope_changes();
+        let control = self.proxy_controls.get(proxy as usize);
+        control.is_some_and(|control| {
+            control.sessions[SimPool::Target as usize].is_assigned()
+                && control.scopes.as_ref().is_some_and(|(known, _)| *known == changes)
+                && self.now.since(control.scopes_since) > span
+        })
     }
 
     fn new_session(&self, proxy: u32, epoch: u64) -> ControllerSession {

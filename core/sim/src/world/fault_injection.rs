@@ -7,7 +7,7 @@
 //!   change ─► other rules at every proxy, in one instant
 //! ```
 
-use model::Nanos;
+use model::{Nanos, Time};
 
 use super::proxies::NONE;
 use super::{World, WorldState};
@@ -46,7 +46,7 @@ impl World {
                 FaultKind::Crash => {
                     self.crash(proxy);
                     if let Some(checks) = &mut self.checks {
-                        checks.crashed(proxy as u32);
+                        checks.crashed(proxy as u32, self.now);
                     }
                 }
                 FaultKind::Slow { thousandths } => {
@@ -74,11 +74,33 @@ impl World {
             }
         }
         self.network_faults.begin(number, fault.what);
+        self.disturbances.0 += u32::from(disturbs(fault.what).is_some());
+        self.disturb_reserved();
+    }
+
+    /// Since when nothing keeps control messages and assignments from the proxies; `None` while
+    /// something does.
+    pub(super) fn undisturbed_since(&self) -> Option<Time> {
+        let (faults, until) = self.disturbances;
+        (faults == 0 && until <= self.now).then_some(until)
+    }
+
+    /// Measures what rows reserve only when all faults are over.
+    fn disturb_reserved(&mut self) {
+        let (faults, until) = self.disturbances;
+        let until = if faults > 0 { Time::MAX } else { until };
+        if let Some(checks) = &mut self.checks {
+            checks.disturb_reserved(until);
+        }
     }
 
     pub(super) fn end_fault(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
         self.network_faults.end(number);
+        if let Some(after) = disturbs(fault.what) {
+            let (faults, until) = self.disturbances;
+            self.disturbances = (faults - 1, until.max(self.now + after));
+        }
         if fault.what == FaultKind::Leader {
             self.start_leader();
         }
@@ -98,9 +120,11 @@ impl World {
                 _ => {}
             }
         }
+        self.disturb_reserved();
     }
 
-    /// Crashes a proxy with its memory; it starts empty when it is back.
+    /// Crashes a proxy with its memory; it starts empty when it is back. A device that other proxies use
+    /// goes on with what it serves.
     fn crash(&mut self, proxy: usize) {
         let own = &mut self.proxies[proxy];
         own.up = false;
@@ -108,13 +132,23 @@ impl World {
         own.sched = self.policy.scheduler(own.spec.scheduled(), self.rules.clone());
         own.subjects.clear();
         own.armed = model::Time::MAX;
-        self.device_of(proxy).0.crash();
+        let is_shared = own.spec.one_device;
+        if !is_shared {
+            self.device_of(proxy).0.crash();
+        }
         for request in 0..self.requests.len() as u32 {
             let r = &mut self.requests[request as usize];
             if r.proxy as usize != proxy {
                 continue;
             }
             match r.state {
+                WorldState::Running if is_shared => {
+                    r.state = WorldState::Orphaned;
+                    let (state, slots, returned) = (WorldState::Sent, 0, false);
+                    let again = super::SimRequest { state, slots, returned, stamp: 0, ..*r };
+                    let again = self.add_request(again);
+                    self.resend_later(again);
+                }
                 WorldState::Queued | WorldState::Running => {
                     // Every later event of the crashed proxy is void.
                     r.stamp = r.stamp.wrapping_add(1);
@@ -123,7 +157,7 @@ impl World {
                 }
                 // The reply cache is lost: if the reply is lost, the request is served again.
                 WorldState::Answered => r.state = WorldState::Sent,
-                WorldState::Sent | WorldState::Free => {}
+                WorldState::Sent | WorldState::Orphaned | WorldState::Free => {}
             }
         }
     }
@@ -150,12 +184,28 @@ impl World {
         }
         if let Some(checks) = &mut self.checks {
             let spreading = self.proxies.iter().map(|own| own.sched.is_spreading());
-            checks.rules_changed(self.rules.clone(), spreading);
+            checks.rules_changed(self.rules.clone(), spreading, self.now);
             let (requests, clients) = (&self.requests, &self.clients);
             let waiting = super::waiting_of(requests, clients, &self.identities, None);
             for (r, identity, owner) in waiting {
                 checks.arrived(r, identity, owner, self.now);
             }
         }
+    }
+}
+
+/// How long after its end a fault delays what controllers and proxies do together; `None` if it does
+/// not at all.
+fn disturbs(fault: FaultKind) -> Option<Nanos> {
+    match fault {
+        // A proxy is taken for unreachable after 5 s. What it held may be unknown for 15 s.
+        FaultKind::Crash | FaultKind::Leader | FaultKind::Partition { .. } => {
+            Some(Nanos::from_secs(20))
+        }
+        // The device has to make up for it.
+        FaultKind::Slow { .. } => Some(Nanos::from_secs(5)),
+        FaultKind::Clock { by, .. } => Some(by + Nanos::from_secs(5)),
+        FaultKind::Drop { .. } | FaultKind::Delay { .. } => Some(Nanos::from_secs(3)),
+        FaultKind::Duplicate { .. } | FaultKind::Forget { .. } => None,
     }
 }

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use model::{
-    Amount, Grants, Identity, JobId, KindSet, Nanos, PathSet, Rate, Scope, SharePool, Time, Weight,
+    Amount, Grants, Identity, JobId, KindSet, Nanos, PathSet, Rate, Scope, ScopeUsage, SharePool,
+    SlotsClaim, Time, Weight,
 };
 use plan::ScopeName;
 use rules::{Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, RuleSet};
@@ -83,6 +84,14 @@ impl Scheduler for OtherRows {
         Scheduler::scope_changes(&self.inner)
     }
 
+    fn take_usage(&mut self, pool: SharePool, now: Time) -> Vec<(Scope, ScopeUsage)> {
+        Scheduler::take_usage(&mut self.inner, pool, now)
+    }
+
+    fn slots_claim(&self) -> Option<SlotsClaim> {
+        Scheduler::slots_claim(&self.inner)
+    }
+
     fn accounts(&mut self, now: Time) -> SimAccounts {
         Scheduler::accounts(&mut self.inner, now)
     }
@@ -90,6 +99,11 @@ impl Scheduler for OtherRows {
     fn queued(&self) -> usize {
         Scheduler::queued(&self.inner)
     }
+}
+
+/// Our dispatcher that never gets a row.
+pub(super) fn without_rows(inner: Dispatcher) -> impl Scheduler {
+    OtherRows { inner, change: |_| None, removes: true }
 }
 
 /// The first violation when the rows are changed on their way to the dispatcher; a removal comes there

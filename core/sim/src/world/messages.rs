@@ -42,7 +42,14 @@ impl World {
             occupies: false,
             reserved: false,
         };
-        let request = match self.free.pop() {
+        let request = self.add_request(fresh);
+        self.outstanding += 1;
+        self.send(request);
+    }
+
+    /// Gives a request a place in the table.
+    pub(super) fn add_request(&mut self, fresh: SimRequest) -> u32 {
+        match self.free.pop() {
             Some(index) => {
                 let stamp = self.requests[index as usize].stamp;
                 self.requests[index as usize] = SimRequest { stamp, ..fresh };
@@ -52,9 +59,7 @@ impl World {
                 self.requests.push(fresh);
                 (self.requests.len() - 1) as u32
             }
-        };
-        self.outstanding += 1;
-        self.send(request);
+        }
     }
 
     fn send(&mut self, request: u32) {
@@ -108,7 +113,7 @@ impl World {
         match r.state {
             WorldState::Sent => self.enqueue(request),
             WorldState::Answered => self.reply(request),
-            WorldState::Queued | WorldState::Running | WorldState::Free => {}
+            WorldState::Queued | WorldState::Running | WorldState::Orphaned | WorldState::Free => {}
         }
     }
 

@@ -13,11 +13,14 @@
 //! The same scenario, scheduler and seed give the same world, bit for bit.
 
 mod accounting;
+mod calendar;
 mod clients;
 mod control;
 mod fault_injection;
 #[cfg(test)]
 mod known_bad;
+#[cfg(test)]
+mod known_bad_calendar;
 #[cfg(test)]
 mod known_bad_rows;
 #[cfg(test)]
@@ -42,6 +45,7 @@ use crate::targets::FLUSH;
 use crate::workloads::SimClient;
 
 use accounting::SimAccounting;
+use calendar::SimCalendar;
 use control::{MessagesInTransit, SimController, SimProxyControl};
 use proxies::SimProxy;
 use rows::RowRecord;
@@ -83,6 +87,9 @@ pub struct World {
     accounting: Option<SimAccounting>,
     control_msgs: MessagesInTransit,
     row_record: RowRecord,
+    calendar: Option<SimCalendar>,
+    /// Faults that keep control messages from their receivers, and until when the last one matters.
+    disturbances: (u32, Time),
     pub(crate) tally: RunStats,
     checks: Option<InvariantChecks>,
     usage_checks: UsageChecks,
@@ -150,6 +157,8 @@ enum WorldState {
     Sent,
     Queued,
     Running,
+    /// Of a proxy that crashed while the device, which others use too, served it.
+    Orphaned,
     /// Served; its reply is in transit, or lost.
     Answered,
     Free,
@@ -185,6 +194,8 @@ impl World {
             accounting: None,
             control_msgs: MessagesInTransit::default(),
             row_record: RowRecord::default(),
+            calendar: None,
+            disturbances: (0, Time::ZERO),
             tally: RunStats::new(&scenario),
             checks: None,
             usage_checks: UsageChecks::default(),
@@ -195,6 +206,7 @@ impl World {
         };
         world.make_proxies();
         world.make_controls();
+        world.make_calendar();
         world.make_clients();
         world.schedule_faults();
         if world.scenario.is_replay() {
@@ -303,6 +315,9 @@ impl World {
             SimEvent::Account { proxy } => self.account(proxy),
             SimEvent::ControlMsg { message } => self.deliver_control_msg(message),
             SimEvent::Decide { control } => self.decide(control),
+            SimEvent::Reserve { change } => self.reserve(change),
+            SimEvent::CalendarTick => self.calendar_tick(),
+            SimEvent::CalendarWritten { number } => self.calendar_written(number),
             SimEvent::Second => self.second(),
             SimEvent::Sample => self.sample_waiting(),
         }
@@ -346,6 +361,10 @@ impl World {
             if let Some(what) = checks.and_then(|checks| checks.check_second(proxy, self.now)) {
                 self.violate(what);
             }
+        }
+        let now = self.now;
+        if let Some(what) = self.checks.as_mut().and_then(|checks| checks.check_reserved(now)) {
+            self.violate(what);
         }
         self.check_throttled_keys();
         if self.now < self.measured.1 {

@@ -251,6 +251,9 @@ impl World {
     /// Handles that the target has served a request.
     pub(super) fn served(&mut self, request: u32) {
         let r = self.requests[request as usize];
+        if r.state == WorldState::Orphaned {
+            return self.end_orphan(request);
+        }
         self.request_events += 1;
         if r.state != WorldState::Running {
             return self.violate(format!("request {} was served twice", r.number));
@@ -276,6 +279,18 @@ impl World {
         self.count_service(&r);
         self.touch(r.proxy);
         self.reply(request);
+    }
+
+    /// Handles that the device has served what its proxy has forgotten.
+    fn end_orphan(&mut self, request: u32) {
+        let r = &mut self.requests[request as usize];
+        (r.state, r.stamp) = (WorldState::Free, r.stamp.wrapping_add(1));
+        let (proxy, occupies, now) = (r.proxy as usize, r.occupies, self.now);
+        self.free.push(request);
+        if occupies {
+            let (device, events) = self.device_of(proxy);
+            device.ended(now, events);
+        }
     }
 
     fn count_service(&mut self, r: &super::SimRequest) {

@@ -21,7 +21,7 @@ use super::World;
 use super::control::SimPool;
 use crate::checks::{GivenRow, RowsEvent};
 use crate::faults::FaultKind;
-use crate::row_changes::RowChange;
+use crate::row_changes::{FIRST_OF_SCENARIO, RowChange};
 use crate::scheduler::EntitlementChanges;
 
 /// The rows that are to be in force.
@@ -91,7 +91,10 @@ impl World {
     /// Puts the rows of the record into the allocator of a new leader.
     pub(super) fn put_rows_again(&mut self, at: usize) {
         let known = self.row_record.rows.keys().copied();
-        let of_here: Vec<EntitlementId> = known.filter(|id| self.allocator_of(*id) == at).collect();
+        // The calendar puts its own again.
+        let is_of_scenario = |id: &EntitlementId| self.calendar_target(*id).is_none();
+        let of_here: Vec<EntitlementId> =
+            known.filter(is_of_scenario).filter(|id| self.allocator_of(*id) == at).collect();
         for id in of_here {
             let known = &self.row_record.rows[&id];
             match known.since(self.now) {
@@ -116,6 +119,9 @@ impl World {
     pub(super) fn give_rows(&mut self, proxy: u32, rows: EntitlementChanges, since: Time) {
         #[cfg(test)]
         let rows = self.row_record.inject(rows);
+        if let Some(what) = self.check_lost_rows(proxy, &rows) {
+            self.violate(what);
+        }
         let own = &mut self.proxies[proxy as usize];
         let clock = own.clock(self.now);
         own.sched.set_entitlements(rows.clone(), since, clock);
@@ -128,7 +134,7 @@ impl World {
 
     /// Lets rows begin and end by a proxy's clock, before it is polled.
     pub(super) fn pass_row_edges(&mut self, proxy: u32) {
-        if !self.scenario.rows.is_empty() {
+        if !self.scenario.rows.is_empty() || self.calendar.is_some() {
             let clock = self.proxies[proxy as usize].clock(self.now);
             self.note_rows(proxy, RowsEvent::Passed, clock);
         }
@@ -150,15 +156,19 @@ impl World {
     }
 
     fn record_row(&mut self, id: EntitlementId, row: Option<Entitlement>) {
-        let put = self.now;
-        match row {
-            Some(row) => self.row_record.rows.insert(id, RecordedRow { row, put }),
-            None => self.row_record.rows.remove(&id),
-        };
+        self.row_record.put(id, row, self.now);
+    }
+
+    /// The target of a row of the calendar.
+    fn calendar_target(&self, id: EntitlementId) -> Option<usize> {
+        self.calendar.as_ref().and_then(|keeper| keeper.target_of(id))
     }
 
     /// The allocator of a row: that of its target, or that of limits.
     fn allocator_of(&self, id: EntitlementId) -> usize {
+        if let Some(target) = self.calendar_target(id) {
+            return target;
+        }
         let named = |change: &RowChange| {
             let row = change.row.as_ref().filter(|_| change.id == id)?;
             Some(row.scope().target.clone())
@@ -221,7 +231,7 @@ impl World {
     }
 
     /// By how much the end of a row may differ between clocks: a late report, and clocks that jumped.
-    fn end_slack(&self) -> Nanos {
+    pub(super) fn end_slack(&self) -> Nanos {
         let jumps = self.scenario.faults.iter().map(|fault| match fault.what {
             FaultKind::Clock { by, .. } => by,
             _ => Nanos::ZERO,
@@ -231,6 +241,33 @@ impl World {
 }
 
 impl RowRecord {
+    /// Puts a row, whose span counts from `put`, or removes it.
+    pub(super) fn put(&mut self, id: EntitlementId, row: Option<Entitlement>, put: Time) {
+        match row {
+            Some(row) => self.rows.insert(id, RecordedRow { row, put }),
+            None => self.rows.remove(&id),
+        };
+    }
+
+    /// When a row ends.
+    pub(super) fn ends(&self, id: EntitlementId) -> Option<Time> {
+        self.rows.get(&id)?.ends()
+    }
+
+    /// The rates of the rows of a reservation.
+    pub(super) fn rates_of(&self, reservation: u64) -> [u64; 3] {
+        [0, 1, 2].map(|row| {
+            let known = self.rows.get(&EntitlementId::of_reservation(reservation, row));
+            known.and_then(|known| known.row.reservation()).map_or(0, |rate| rate.per_sec())
+        })
+    }
+
+    /// Forgets all rows of the calendar, and returns them.
+    pub(super) fn forget_calendar(&mut self) -> impl Iterator<Item = EntitlementId> {
+        let of_scenario = self.rows.split_off(&EntitlementId(FIRST_OF_SCENARIO));
+        std::mem::replace(&mut self.rows, of_scenario).into_keys()
+    }
+
     #[cfg(test)]
     fn inject(&self, mut rows: EntitlementChanges) -> EntitlementChanges {
         match self.bug {
