@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use model::{Bytes, Nanos, Time};
-use plan::{SessionSettings, TargetRows};
+use plan::{AwaitedRows, SessionSettings, TargetRows};
 use reserve::{
     Calendar, CalendarEvent, CalendarRecords, CalendarSettings, Capacity, Demand, Load,
     PhaseRequest, ReservationId, ReservationOwner, ReservationRequest, ReservationRows,
@@ -163,8 +163,15 @@ impl SimCalendar {
 
     /// A new leader begins with the records.
     fn restore(&mut self, now: Time) {
-        let restored = Calendar::restore(settings(), self.stored.clone(), now);
-        self.calendar = restored.expect("records that the calendar has made");
+        let at = self.stored.at;
+        let (calendar, repairs) = Calendar::restore(settings(), self.stored.clone(), at);
+        assert!(repairs.is_empty(), "records that the calendar has made: {repairs:?}");
+        self.calendar = calendar;
+        // Nobody took claims since the last record.
+        for record in self.stored.reservations.iter().filter(|_| now > at) {
+            self.calendar.excuse_claim(record.id());
+        }
+        self.calendar.advance(now);
         self.rows = SentRows::default();
         self.restores += 1;
         self.target_rows.iter_mut().for_each(|rows| *rows = TargetRows::default());
@@ -374,6 +381,7 @@ impl World {
 
     /// Passes on what is in force and used.
     fn follow_rows(&mut self) {
+        let now = self.now;
         let Some(keeper) = &mut self.calendar else { return };
         for (rows, control) in keeper.target_rows.iter_mut().zip(&mut self.controls) {
             let inbox = &mut keeper.inbox;
@@ -381,7 +389,8 @@ impl World {
             if keeper.bug == Some(CalendarBug::NeverHears) {
                 continue;
             }
-            rows.report_in_force(Some(&control.controller), |id, version| {
+            rows.report_awaited(Some(&control.controller), now, |id, version, is| {
+                assert_eq!(is, AwaitedRows::InForce, "a scenario has few rows");
                 inbox.push_back(CalendarInput::InForce { id, version });
                 true
             });
@@ -466,14 +475,27 @@ impl World {
         let active = promised.iter().filter(|(_, is)| is.state == ReservationState::Active);
         for (id, _) in active {
             let rates = self.row_record.rates_of(id.0);
-            let mut loads = [0; 3];
+            // A phase has rows of the whole rate: with what its reservation has of each direction.
+            let parent = keeper.calendar.progress(*id).and_then(|progress| progress.parent);
             let at = |span: &Span| span.from <= self.now && self.now < span.until;
-            for (_, resource, load, _) in
-                booked.iter().filter(|(of, _, _, span)| of == id && at(span))
-            {
-                match resource.index() % 2 {
-                    0 => (loads[0], loads[1]) = (load.read_per_sec(), load.write_per_sec()),
-                    _ => loads[2] = load.read_per_sec(),
+            let loads_of = |one: ReservationId| {
+                let mut loads = [0; 3];
+                for (_, resource, load, _) in
+                    booked.iter().filter(|(of, _, _, span)| *of == one && at(span))
+                {
+                    match resource.index() % 2 {
+                        0 => (loads[0], loads[1]) = (load.read_per_sec(), load.write_per_sec()),
+                        _ => loads[2] = load.read_per_sec(),
+                    }
+                }
+                loads
+            };
+            let mut loads = loads_of(*id);
+            if let Some(parent) = parent.map(loads_of) {
+                let is_target = loads[0] > 0 || loads[1] > 0;
+                for (at, load) in loads.iter_mut().enumerate() {
+                    let has = if at < 2 { is_target } else { *load > 0 };
+                    *load += if has { parent[at] } else { 0 };
                 }
             }
             let is_over = keeper.calendar.status(*id).span.is_none_or(|span| !at(&span));
