@@ -60,6 +60,20 @@ pub struct SlotsClaim {
     pub used: Share,
     /// Whether requests wait for slots.
     pub waiting: bool,
+    /// Whether its reservations are served their rates.
+    pub lag: ReservationLag,
+}
+
+/// Whether a reservation is served its rate. Of several reservations the greatest counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReservationLag {
+    /// It is, or asks for less, or other requests are not the reason.
+    #[default]
+    None,
+    /// It was served less, and is served its rate or more now.
+    CatchingUp,
+    /// It is served less.
+    Growing,
 }
 
 impl Share {

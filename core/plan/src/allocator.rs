@@ -395,6 +395,7 @@ impl ShareAllocator {
         }
         self.next_division = self.now + self.settings.tick;
         let may_raise = !self.proxies.is_learning();
+        self.shares.squeeze(&self.proxies, self.now);
         self.shares.divide(&mut self.proxies, may_raise);
     }
 }

@@ -31,6 +31,7 @@ mod scopes;
 mod session_rows;
 mod shares;
 mod split;
+mod squeeze;
 mod target_rows;
 mod total_service;
 mod unreported;

@@ -17,12 +17,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
+use model::{Nanos, Rate, ReservationLag, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
 use rules::RuleSet;
 
 use crate::in_use::InUseBound;
 use crate::proxies::{ProxyProgress, ProxyTable};
 use crate::split::{Want, round_up, split, split_slots};
+use crate::squeeze::Squeeze;
 
 /// The table of all listed scopes.
 #[derive(Debug, Default)]
@@ -39,6 +40,8 @@ pub(crate) struct ShareTable {
     /// Like `stale` and `moving`, for the share of unlisted scopes.
     unlisted_stale: bool,
     unlisted_moves: bool,
+    /// Of the slots.
+    squeeze: Squeeze,
 }
 
 /// The index of a listed scope: reports name thousands of scopes, mostly the same ones again.
@@ -158,6 +161,7 @@ impl ShareTable {
             false => self.indices.get(&Scope::slots()).copied(),
         };
         let Some(place) = place else { return };
+        self.squeeze.record(id, claim.unwrap_or_default().lag);
         if has_changed {
             self.stale.insert(place);
         }
@@ -239,6 +243,14 @@ impl ShareTable {
         }
     }
 
+    /// Squeezes what goes by weight of the slots while reservations lag: the step of a tick.
+    pub(crate) fn squeeze(&mut self, members: &ProxyTable, now: Time) {
+        let Some(place) = self.indices.get(&Scope::slots()) else { return };
+        if self.squeeze.step(|id| members.get(id).is_present(), now) {
+            self.stale.insert(*place);
+        }
+    }
+
     /// Divides the scopes that something changed for, and the share of unlisted scopes: as many as
     /// are [`SHARES_MAX`] shares. The others are next, in turn.
     pub(crate) fn divide(&mut self, members: &mut ProxyTable, may_raise: bool) {
@@ -251,8 +263,9 @@ impl ShareTable {
             let Some(place) = next.copied() else { return };
             self.stale.remove(&place);
             self.next = place + 1;
+            let by_weight = self.squeeze.part();
             if let Some(listed) = self.get_mut(place) {
-                listed.set_targets(members);
+                listed.set_targets(by_weight, members);
                 self.grant(place, members, may_raise);
             }
         }
@@ -346,6 +359,7 @@ impl ShareTable {
 
     /// Handles that a proxy was restarted, or is forgotten and `gone`.
     pub(crate) fn remove_proxy(&mut self, id: u32, gone: bool, now: Time) {
+        self.squeeze.record(id, ReservationLag::None);
         for listed in self.listed.iter_mut().flatten() {
             match gone {
                 true => listed.shares.remove(id),
@@ -389,6 +403,9 @@ impl ShareTable {
         let unused: Vec<ScopeIndex> = self.indices.values().filter(unused).copied().collect();
         for place in unused {
             let Some(listed) = self.listed[place as usize].take() else { continue };
+            if listed.is_of_slots() {
+                self.squeeze = Squeeze::default();
+            }
             self.indices.remove(&listed.scope);
             self.stale.remove(&place);
             self.moving.remove(&place);
@@ -420,7 +437,7 @@ impl ShareTable {
 
     /// Whether something is to be divided again.
     pub(crate) fn is_stale(&self) -> bool {
-        !self.stale.is_empty() || self.unlisted_stale
+        !self.stale.is_empty() || self.unlisted_stale || self.squeeze.is_active()
     }
 
     /// How many scopes are listed.
@@ -545,8 +562,8 @@ pub(crate) struct ShareBounds<'b> {
 }
 
 impl ListedScope {
-    /// Sets the target of each proxy.
-    fn set_targets(&mut self, members: &ProxyTable) {
+    /// Sets the target of each proxy; `by_weight` is the part of slots that go by weight.
+    fn set_targets(&mut self, by_weight: Share, members: &ProxyTable) {
         let (mut pool, mut wants, mut claims) = (Share::WHOLE, Vec::new(), Vec::new());
         for (id, share) in self.shares.iter() {
             let member = members.get(id);
@@ -557,7 +574,7 @@ impl ListedScope {
             }
         }
         let parts = match self.is_of_slots() {
-            true => split_slots(pool, &claims),
+            true => split_slots(pool, by_weight, &claims),
             false => split(pool, self.least, &wants),
         };
         let mut parts = parts.into_iter();
@@ -699,6 +716,7 @@ fn rounded_claim(claim: SlotsClaim) -> SlotsClaim {
         weight: weight(claim.weight),
         used: Share::ZERO,
         waiting: false,
+        lag: ReservationLag::None,
     }
 }
 

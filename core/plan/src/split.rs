@@ -51,8 +51,13 @@ pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
 /// all are cut in the same proportion. The rest goes by the weights of classes, as it does within a
 /// dispatcher: at a common level of service for each unit of weight a proxy has that level for its
 /// classes without a reservation, and for the others that level or their reservation, whichever is
-/// more. No proxy has more than it wants until all have that.
-pub(crate) fn split_slots(pool: Share, needs: &[(Want, SlotsClaim)]) -> Vec<Share> {
+/// more. No proxy has more than it wants until all have that. Of what goes by weight only the part
+/// `by_weight` is given out.
+pub(crate) fn split_slots(
+    pool: Share,
+    by_weight: Share,
+    needs: &[(Want, SlotsClaim)],
+) -> Vec<Share> {
     let members = needs.len() as u32;
     let is_active = |(want, _): &&(Want, SlotsClaim)| *want != Want::Idle;
     let active = needs.iter().filter(is_active).count() as u32;
@@ -76,7 +81,7 @@ pub(crate) fn split_slots(pool: Share, needs: &[(Want, SlotsClaim)]) -> Vec<Shar
             _ if reserved > rest => fixed_of(claim) * rest / reserved,
             _ => {
                 let beyond = served_at(need, rest, level) - fixed_of(claim) + extra;
-                fixed_of(claim) + u128::from(round_down(beyond as u64))
+                fixed_of(claim) + u128::from(round_down(by_weight.of(beyond as u64)))
             }
         };
         least.plus(Share::ratio(more as u64, WHOLE))
@@ -227,7 +232,7 @@ mod tests {
             (want, SlotsClaim { reserved, reserved_weight, weight, ..SlotsClaim::default() })
         };
         let needs: Vec<_> = needs.iter().map(claim).collect();
-        let parts = split_slots(Share::WHOLE, &needs);
+        let parts = split_slots(Share::WHOLE, Share::WHOLE, &needs);
         let sum: u64 = parts.iter().map(|part| u64::from(part.billionths())).sum();
         assert!(sum <= 1_000_000_000, "{parts:?}");
         parts.iter().map(|part| part.of_rounded_up(100)).collect()
@@ -247,6 +252,17 @@ mod tests {
             slots(&[(Unbounded, 20, 1, 0), (of(10), 0, 0, 1), (Idle, 0, 0, 0)]),
             [89, 11, 1]
         );
+    }
+
+    #[test]
+    fn only_what_goes_by_weight_is_squeezed() {
+        let claim = |reserved: u64, weight| {
+            let reserved = Share::ratio(reserved, 100);
+            (Want::Unbounded, SlotsClaim { reserved, weight, ..SlotsClaim::default() })
+        };
+        let parts = split_slots(Share::WHOLE, Share::ratio(1, 4), &[claim(60, 0), claim(0, 1)]);
+        let percent: Vec<u64> = parts.iter().map(|part| part.of_rounded_up(100)).collect();
+        assert_eq!(percent, [61, 11]);
     }
 
     #[test]

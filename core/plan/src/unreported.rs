@@ -23,6 +23,8 @@ pub(crate) struct UnreportedUsage {
     last: Vec<(Scope, bool)>,
     /// The claim of the last tick; the sum of what claims say was used, and whether any waited.
     claim: Option<SlotsClaim>,
+    /// What the last claim is compared with: the last one that was new.
+    compared: Option<SlotsClaim>,
     is_claim_new: bool,
     slots_used: u64,
     waited: bool,
@@ -62,11 +64,14 @@ impl UnreportedUsage {
 
     /// Sets the claim of a tick, before its usage is added.
     pub(crate) fn claim(&mut self, claim: Option<SlotsClaim>) {
-        let kind = |claim: SlotsClaim| {
-            let SlotsClaim { reserved, reserved_weight, weight, .. } = claim;
-            (reserved.billionths().checked_ilog2(), reserved_weight, weight)
-        };
-        self.is_claim_new = self.claim.map(kind) != claim.map(kind);
+        let weights = |claim: SlotsClaim| (claim.reserved_weight, claim.weight, claim.lag);
+        let reserved = |claim: Option<SlotsClaim>| claim.unwrap_or_default().reserved.billionths();
+        let (now, before) = (reserved(claim), reserved(self.compared));
+        self.is_claim_new = self.compared.map(weights) != claim.map(weights)
+            || now.abs_diff(before) > now.max(before) / 8;
+        if self.is_claim_new {
+            self.compared = claim;
+        }
         self.claim = claim;
         let SlotsClaim { used, waiting, .. } = claim.unwrap_or_default();
         self.slots_used += u64::from(used.billionths());
@@ -106,6 +111,8 @@ impl UnreportedUsage {
 
 #[cfg(test)]
 mod tests {
+    use model::ReservationLag;
+
     use super::*;
 
     fn using(used: u32, waiting: bool) -> Vec<(Scope, ScopeUsage)> {
@@ -125,6 +132,24 @@ mod tests {
         assert_eq!(uses.report(), None);
         uses.add(Vec::new(), tick(11));
         assert_eq!(uses.report(), Some(vec![]));
+    }
+
+    #[test]
+    fn a_claim_that_grows_by_more_than_an_eighth_is_new_at_once_or_by_and_by() {
+        let second = Nanos::from_secs(1);
+        let mut uses = UnreportedUsage::default();
+        let mut claim = |at: u64, reserved: u64, lag: ReservationLag| {
+            let reserved = Share::ratio(reserved, 1_000);
+            uses.claim(Some(SlotsClaim { reserved, lag, ..SlotsClaim::default() }));
+            uses.add(using(1, false), tick(at));
+            uses.is_steady(second, tick(at))
+        };
+        let none = ReservationLag::None;
+        let steady: Vec<bool> = (0..20).map(|at| claim(at, 600 + at % 2 * 60, none)).collect();
+        assert!(!steady[10] && steady[11..].iter().all(|steady| *steady), "{steady:?}");
+        assert!(!claim(20, 690, none), "by an eighth of what was reported");
+        assert!(claim(40, 700, none));
+        assert!(!claim(41, 700, ReservationLag::Growing));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The worked tables of docs/algorithms/global.md.
 
 use crate::fleet::{Fleet, Weather, scope};
-use model::Share;
+use model::{ReservationLag, Share, SlotsClaim};
 use sluice_plan::{LeaseExpiry, SessionSettings};
 
 /// Members that have registered and have nothing to do.
@@ -258,4 +258,43 @@ fn a_scope_that_is_listed_while_the_part_of_everything_moves_is_not_given_twice(
             fleet.run(80, Fleet::check);
         }
     }
+}
+
+#[test]
+fn while_a_reservation_lags_what_goes_by_weight_has_less_of_the_slots() {
+    let mut fleet = Fleet::new(3, 5);
+    fleet.secs(3);
+    let waits = SlotsClaim { weight: 1 << 10, waiting: true, ..SlotsClaim::default() };
+    let reserved = Share::ratio(1, 2);
+    let lagging = |fleet: &mut Fleet, lag| {
+        fleet.nodes[0].claim =
+            Some(SlotsClaim { reserved, reserved_weight: 1 << 10, weight: 0, lag, ..waits });
+    };
+    for node in 1..3 {
+        fleet.nodes[node].claim = Some(waits);
+    }
+    lagging(&mut fleet, ReservationLag::None);
+    fleet.run(300, Fleet::check);
+    let slots = |fleet: &Fleet| -> Vec<u64> {
+        fleet.slots().iter().map(|part| part.expect("divided").of_rounded_up(1_000)).collect()
+    };
+    let calm = slots(&fleet);
+    assert!(calm[0] >= 500 && calm[1] > 200 && calm[2] > 200, "{calm:?}");
+    lagging(&mut fleet, ReservationLag::Growing);
+    fleet.run(250, Fleet::check);
+    let squeezed = slots(&fleet);
+    assert!(squeezed[0] >= 500 && squeezed[1] < 5 && squeezed[2] < 5, "{squeezed:?}");
+    lagging(&mut fleet, ReservationLag::CatchingUp);
+    fleet.run(250, Fleet::check);
+    assert_eq!(slots(&fleet), squeezed);
+    lagging(&mut fleet, ReservationLag::None);
+    fleet.run(600, Fleet::check);
+    assert_eq!(slots(&fleet), calm);
+    // What an unreachable proxy reported last squeezes nobody.
+    lagging(&mut fleet, ReservationLag::Growing);
+    fleet.run(250, Fleet::check);
+    fleet.nodes[0].mute = true;
+    fleet.run(1_500, Fleet::check);
+    let without = slots(&fleet);
+    assert!(without[1] > 200 && without[2] > 200, "{without:?}");
 }

@@ -4,7 +4,7 @@
 //! `SLUICE_SEEDS` says how many seeds are run; a failure names its seed.
 
 use crate::fleet::{Chance, Fleet, Weather};
-use model::{Share, SlotsClaim};
+use model::{ReservationLag, Share, SlotsClaim};
 
 /// How many seeds are run.
 pub(crate) fn seeds() -> u64 {
@@ -60,6 +60,8 @@ fn claim(chance: &mut Chance) -> Option<SlotsClaim> {
         weight: chance.below(4) << 10,
         used: Share::ratio(chance.below(100), 100),
         waiting: chance.percent(50),
+        lag: [ReservationLag::None, ReservationLag::CatchingUp, ReservationLag::Growing]
+            [chance.below(3) as usize],
     };
     (claim.weight + claim.reserved_weight > 0).then_some(claim)
 }

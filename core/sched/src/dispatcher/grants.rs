@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Grants, Nanos, Rate, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SharePool,
-    SlotsClaim, TargetId, Time,
+    Grants, Nanos, Rate, ReservationLag, RuleActivity, Scope, ScopeUsage, SectionKind, Share,
+    SharePool, SlotsClaim, TargetId, Time,
 };
 
 use rules::EntitlementId;
@@ -14,7 +14,7 @@ use rules::EntitlementId;
 use super::Dispatcher;
 use crate::index::{ClassIndex, DormantIndex, MeterIndex};
 use crate::keys::ClassKey;
-use crate::lanes::ReservationUse;
+use crate::lanes::{ReservationNeed, ReservationUse};
 
 impl Dispatcher {
     /// Applies what a controller grants this proxy of a pool: at once, also for waiting requests and
@@ -82,18 +82,19 @@ impl Dispatcher {
         let (mut uses, mut rows) = (Vec::new(), BTreeMap::new());
         // What is reserved for each class, by any branch.
         let mut reserved: BTreeMap<ClassIndex, Share> = BTreeMap::new();
-        let mut active = Vec::new();
+        let (mut active, mut lag) = (Vec::new(), ReservationLag::None);
         for class in self.active_classes() {
             if self.lanes.target_of(class) != target {
                 continue;
             }
             if let Some(row) = self.registry.key(class).branch {
-                let used = self.lanes.take_reservation_use(class);
+                let ReservationNeed { used, part, lag: own } =
+                    self.lanes.take_reservation_need(class, span, self.now);
                 self.observation.count_reserved(class, used.units);
                 let (queued, running, _) = self.lanes.own_load_of(class);
                 if used != ReservationUse::default() || queued > 0 || running > 0 {
                     let sum = reserved.entry(self.lanes.owner_of(class)).or_default();
-                    *sum = sum.plus(self.lanes.reserved_time(class, used, span));
+                    (*sum, lag) = (sum.plus(part), lag.max(own));
                     let (units, waiting) = rows.entry(row).or_insert((0, false));
                     (*units, *waiting) = (*units + used.units, *waiting || queued > 0);
                 }
@@ -103,16 +104,16 @@ impl Dispatcher {
             let (queued, running, _) = self.lanes.load_of(class);
             if was_served || queued > 0 || running > 0 {
                 if self.lanes.has_reservation(class) {
-                    let used = self.lanes.take_reservation_use(class);
+                    let need = self.lanes.take_reservation_need(class, span, self.now);
                     let sum = reserved.entry(class).or_default();
-                    *sum = sum.plus(self.lanes.reserved_time(class, used, span));
+                    (*sum, lag) = (sum.plus(need.part), lag.max(need.lag));
                 }
                 active.push(class);
                 let usage = ScopeUsage { used: None, waiting: queued > 0 };
                 uses.push((self.registry.key(class).scope(), usage));
             }
         }
-        self.claim_slots(target, &active, &reserved, span);
+        self.claim_slots(target, &active, &reserved, lag, span);
         for (row, (units, waiting)) in rows {
             let rate = self.terms.reserved_rate_of(row);
             let used = rate.map(|rate| part_used(units, rate, span));
@@ -145,6 +146,7 @@ impl Dispatcher {
         target: TargetId,
         active: &[ClassIndex],
         reserved: &BTreeMap<ClassIndex, Share>,
+        lag: ReservationLag,
         span: Nanos,
     ) {
         let (mut sum, mut reserved_weight, mut weight) = (Share::ZERO, 0u64, 0u64);
@@ -158,7 +160,9 @@ impl Dispatcher {
                 None => weight = weight.saturating_add(phi),
             }
         }
-        let claim = (!active.is_empty()).then_some((sum, reserved_weight, weight));
+        let claim =
+            SlotsClaim { reserved: sum, reserved_weight, weight, lag, ..SlotsClaim::default() };
+        let claim = (!active.is_empty()).then_some(claim);
         let seen = &mut self.observation;
         self.lanes.set_slots_claim(target, claim, span, self.now, seen);
     }

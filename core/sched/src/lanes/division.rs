@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   classes with requests ─► claim: reserved part of the device's time, weights ─► controller
-//!   slots of the device lane ◄─ D · share rounded up, one more for reservations ◄──── share
+//!   slots of the device lane ◄─ D · share rounded up; D while something is reserved ◄─ share
 //!   requests that go by weight: D · (share − reserved) slots, rounded down; beyond these a meter of
 //!                               the device's time, in order
 //! ```
@@ -16,7 +16,7 @@
 use model::{Nanos, Rate, Share, SlotsClaim, TargetId, Time};
 
 use super::lane::DEVICE;
-use super::reservation::ReservationUse;
+use super::reservation::{Reservation, ReservationNeed};
 use super::{Lanes, TargetLanes};
 use crate::index::ClassIndex;
 use crate::observation::Observation;
@@ -60,12 +60,12 @@ impl SlotDivision {
 
     /// The slots here of `all` that the target has.
     pub(super) fn slots_of(&self, all: u32) -> u32 {
-        if self.granted.is_whole() {
+        // What goes by weight has its share and no more, and reservations what is their rate. With a
+        // share of the slots they would lag where the target is slower than it was calibrated.
+        if self.granted.is_whole() || self.reserved > Share::ZERO {
             return all.max(1);
         }
-        // With its exact part of the slots a reservation would lag where others' slots are rounded up.
-        let more = u32::from(self.reserved > Share::ZERO);
-        (self.granted.of_rounded_up(all.into()) as u32 + more).clamp(1, all.max(1))
+        (self.granted.of_rounded_up(all.into()) as u32).clamp(1, all.max(1))
     }
 
     /// Whether a request may go by weight with which that number of slots are in use by such.
@@ -88,7 +88,7 @@ impl SlotDivision {
 
     /// Sets the meter by the share; what is owed stays, in device time.
     fn set_meter(&mut self, all: u32, now: Time) {
-        let part = self.granted.less(self.reserved);
+        let part = self.granted.less(self.reserved).max(self.granted.shared_by(LEAST_BY_WEIGHT));
         let slots = part.of(all.into()) as u32;
         match &mut self.meter {
             _ if self.granted.is_whole() => self.meter = None,
@@ -106,6 +106,15 @@ impl TargetLanes {
     pub(super) fn depth(&self) -> u32 {
         let controlled = self.slot_controller.as_ref().map(|control| control.slots());
         controlled.unwrap_or(self.params.slots_max.max(1))
+    }
+
+    /// The most slots that a reservation may have in use at once. Where the backend serves one request of
+    /// it after the other, more slots would not help it, and nothing else would go: half of the
+    /// whole slots here that it does not need are left to others.
+    pub(super) fn slots_of_reservation(&self, reservation: &Reservation) -> u32 {
+        let part = self.division.granted.less(reservation.device_part(&self.params.costs));
+        let others = part.of(self.depth().into()) as u32;
+        self.states[DEVICE].slots_max.saturating_sub(others.div_ceil(2)).max(1)
     }
 
     /// When the meter lets the next head go by weight, if there is one.
@@ -131,13 +140,13 @@ impl Lanes {
         }
     }
 
-    /// Sets what the classes of a target claim of the slots, where any has requests: what their
-    /// reservations need of the device's time, and the sums of weights of those with and without.
-    /// What is reserved falls by a quarter a call at most, so that a short pause gives nothing away.
+    /// Sets what the classes of a target claim of the slots, where any has requests; what was used and
+    /// whether requests wait is added here. What is reserved falls by a quarter a call at most, so that
+    /// a short pause gives nothing away.
     pub(crate) fn set_slots_claim(
         &mut self,
         target: TargetId,
-        claim: Option<(Share, u64, u64)>,
+        claim: Option<SlotsClaim>,
         span: Nanos,
         now: Time,
         seen: &mut Observation,
@@ -149,16 +158,9 @@ impl Lanes {
         let used = Share::ratio(used, span.get().max(1));
         let kept = division.reserved.billionths() / 4 * 3;
         let kept = Share::from_billionths(kept).filter(|kept| *kept > NEGLIGIBLE);
-        let reserved = claim.map_or(Share::ZERO, |(reserved, ..)| reserved);
+        let reserved = claim.map_or(Share::ZERO, |claim| claim.reserved);
         let reserved = reserved.max(kept.unwrap_or(Share::ZERO));
-        let claim = claim.map(|(_, reserved_weight, weight)| SlotsClaim {
-            reserved,
-            reserved_weight,
-            weight,
-            used,
-            waiting,
-        });
-        division.claim = claim;
+        division.claim = claim.map(|claim| SlotsClaim { reserved, used, waiting, ..claim });
         if std::mem::replace(&mut division.reserved, reserved) != reserved {
             self.apply_division(target, now, seen);
         }
@@ -175,27 +177,29 @@ impl Lanes {
         now.since(std::mem::replace(taken, now))
     }
 
-    /// Takes what went by the reservation of a class or a branch since the last call.
-    pub(crate) fn take_reservation_use(&mut self, class: ClassIndex) -> ReservationUse {
-        let reservation = self.classes[class].reservation.as_mut();
-        reservation.map_or(ReservationUse::default(), |reservation| reservation.take_use())
-    }
-
-    /// The part of the device's time that the reservation of a class or a branch needs, by what its
-    /// requests cost lately: all that is reserved while requests wait, else half as much again as went
-    /// by it in `span`. What a job does not ask for is not kept from others.
-    pub(crate) fn reserved_time(
-        &self,
+    /// Takes what went by the reservation of a class or a branch since the last call, `span` ago, and what
+    /// it needs of the device's time by what its requests cost lately: all that is reserved while
+    /// requests wait or it lags, else half as much again as went by it. What a job does not ask for is
+    /// not kept from others.
+    pub(crate) fn take_reservation_need(
+        &mut self,
         class: ClassIndex,
-        used: ReservationUse,
         span: Nanos,
-    ) -> Share {
-        let own = &self.classes[class];
-        let costs = &self.targets[own.target].params.costs;
-        let Some(reservation) = &own.reservation else { return Share::ZERO };
-        let all = reservation.device_part(costs);
-        let asked = Share::ratio(used.device_ns.saturating_mul(3), span.get().saturating_mul(2));
-        if own.queued > 0 { all } else { all.min(asked) }
+        now: Time,
+    ) -> ReservationNeed {
+        // A class with a cap on its slots may wait for that.
+        let is_capped = self.classes[self.owner_of(class)].slots_cap != u32::MAX;
+        let own = &mut self.classes[class];
+        let target = &self.targets[own.target];
+        let Some(reservation) = &mut own.reservation else { return ReservationNeed::default() };
+        let is_throttled = own.lanes.iter().any(|standing| standing.waiting != 0);
+        let asks = (own.queued > 0 || own.running > 0) && !is_throttled && !is_capped;
+        let of = (asks, own.queued > 0);
+        let clock = target.reservation_clock.at(now);
+        let need = reservation.take_need(&target.params.costs, of, span, (clock, now));
+        reservation.set_slots_most(target.slots_of_reservation(reservation));
+        self.refresh_reserve(class, DEVICE, now);
+        need
     }
 
     /// Sets slots and meter by the share, what is reserved and D, after one of them changed.
@@ -215,5 +219,7 @@ const DEVICE_TIME: Rate = match Rate::bytes_per_sec(1_000_000_000) {
     Some(rate) => rate,
     None => panic!("it is above nothing"),
 };
+/// What goes by weight has at least this part of a share: one in 64.
+const LEAST_BY_WEIGHT: u32 = 64;
 /// Less than this part is not reserved any more.
 const NEGLIGIBLE: Share = Share::ratio(1, 1000);

@@ -23,6 +23,7 @@ mod remote_delay;
 mod request;
 mod reservation;
 mod reservation_clock;
+mod service_lag;
 mod slot_controller;
 mod slots;
 mod targets;
@@ -46,7 +47,7 @@ pub(crate) use class::ClassTerms;
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub(crate) use lane::{DEVICE, LANES};
 pub(crate) use request::{NewHead, NewRequest, QUEUES, QueuePlace, QueuedRequest, RequestStage};
-pub(crate) use reservation::{ReservationTerms, ReservationUse};
+pub(crate) use reservation::{ReservationNeed, ReservationTerms, ReservationUse};
 pub use slots::slots_needed;
 
 use class::{ClassQueue, DormantLanes, LaneClass, NO_SIZE, Requests};
@@ -230,20 +231,32 @@ impl Lanes {
         let own = &mut self.classes[class];
         own.running -= 1;
         let is_last = own.running == 0 && own.queued == 0;
+        let is_reserved = request.is_reserved();
+        let mut has_room = false;
+        if own.reserved
+            && let Some(reservation) = &mut own.reservation
+        {
+            has_room = is_reserved && lane == DEVICE && reservation.free_slots(slots);
+            if is_last {
+                reservation.lag.note_gap();
+            }
+        }
         let owner = own.owner_or(class);
         let own = &mut self.classes[owner];
         let state = &mut self.targets[own.target].states[lane];
         state.slots_in_use -= slots;
-        if request.is_reserved() {
+        if is_reserved {
             state.reservation_slots_in_use -= slots;
         }
         state.note_served(owner, now);
-        let (class, target, watched) = (own.id, own.target, own.watched);
-        let ended = EndedRequest { owner, class, target, watched, is_last };
+        let (id, target, watched) = (own.id, own.target, own.watched);
+        let ended = EndedRequest { owner, class: id, target, watched, is_last };
         if lane == DEVICE {
             own.slots_in_use -= slots;
             if own.slots_cap != u32::MAX {
                 self.refresh(owner, lane, now, seen);
+            } else if has_room {
+                self.refresh_reserve(class, lane, now);
             }
         }
         ended

@@ -18,13 +18,14 @@
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
 //! request in the reservation phase. Beyond that its class goes by weight.
 
-use model::{Amount, Nanos, Rate, Share, TargetId, Time};
+use model::{Amount, Lane, Nanos, Rate, ReservationLag, Share, TargetId, Time};
 
+use super::Lanes;
 use super::class::NO_SIZE;
 use super::cost::Costs;
 use super::lane::{DEVICE, LANES};
 use super::request::{QueuePlace, QueuedRequest};
-use super::{Lanes, TargetLanes};
+use super::service_lag::{ServedTick, ServiceLag};
 use crate::index::{ClassIndex, RequestIndex, TableIndex as _};
 use crate::pacer::{Pacer, RESERVATION_CATCH_UP_NS as CATCH_UP_NS};
 use crate::tags::time_key;
@@ -39,8 +40,14 @@ pub(super) struct Reservation {
     account: Option<Pacer>,
     account_part: Share,
     used: ReservationUse,
-    /// The last use that was taken with units in it: what they cost.
-    typical: ReservationUse,
+    /// Units of its rate and their device time lately, about those of a second of the rate.
+    typical: (u64, u64),
+    pub(super) lag: ServiceLag,
+    /// Device slots in use by requests that went by it, and the most that may be.
+    slots_in_use: u32,
+    slots_most: u32,
+    /// Whether its head in the device lane waited for these slots since the last one went.
+    waited_for_own: bool,
 }
 
 /// What went by a reservation since it was taken last.
@@ -48,8 +55,20 @@ pub(super) struct Reservation {
 pub(crate) struct ReservationUse {
     /// Units of its rate.
     pub(crate) units: u64,
-    /// What that cost the device, in its time; with what went by the account.
+    /// What they cost the device, in its time.
     pub(crate) device_ns: u64,
+    /// The same of what went by the account.
+    pub(crate) account_ns: u64,
+}
+
+/// What a class or a branch needs for its reservation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReservationNeed {
+    /// What went by it since its need was taken last.
+    pub(crate) used: ReservationUse,
+    /// The part of the device's time.
+    pub(crate) part: Share,
+    pub(crate) lag: ReservationLag,
 }
 
 /// The terms of a reservation, from the rules and a controller.
@@ -68,6 +87,8 @@ struct ReservationCharge {
     amount: Amount,
     /// The bytes that the device cost would read.
     as_bytes: u64,
+    /// The device's time; none in the cached lane.
+    device_ns: u64,
 }
 
 impl Reservation {
@@ -79,7 +100,11 @@ impl Reservation {
             account: terms.account(),
             account_part: terms.account,
             used: ReservationUse::default(),
-            typical: ReservationUse::default(),
+            typical: (0, 0),
+            lag: ServiceLag::default(),
+            slots_in_use: 0,
+            slots_most: u32::MAX,
+            waited_for_own: false,
         }
     }
 
@@ -106,24 +131,75 @@ impl Reservation {
         self.rate.rate()
     }
 
-    /// Takes what went by it since the last call.
-    pub(super) fn take_use(&mut self) -> ReservationUse {
-        if self.used.units > 0 {
-            self.typical = self.used;
-        }
-        std::mem::take(&mut self.used)
+    /// Takes what went by it in a tick of `span` and what it needs. `asks`: its class has requests that
+    /// no limit delays; `waits`: some of them wait here. The first time is of the reservations' clock.
+    pub(super) fn take_need(
+        &mut self,
+        costs: &Costs,
+        (asks, waits): (bool, bool),
+        span: Nanos,
+        (clock, now): (Time, Time),
+    ) -> ReservationNeed {
+        let used = std::mem::take(&mut self.used);
+        let served = ServedTick {
+            units: used.units,
+            per_sec: self.rate.part().of(self.rate.rate().per_sec()),
+            span,
+            overdue: clock.since(self.rate.due()),
+        };
+        let lag = self.lag.tick(asks.then_some(served), now);
+        let often =
+            |used_ns: u64| Share::ratio(used_ns.saturating_mul(3), span.get().saturating_mul(2));
+        let all = self.device_part(costs);
+        let of_rate =
+            if waits || self.lag.is_late() { all } else { all.min(often(used.device_ns)) };
+        let of_account = self.account_part(costs).min(often(used.account_ns));
+        ReservationNeed { used, part: of_rate.plus(of_account), lag }
+    }
+
+    /// Whether a head for the device has to wait until others that went by it end. The last one may use
+    /// more than the rest of its slots: these are few large requests on some devices.
+    pub(super) fn is_full(&self) -> bool {
+        self.slots_in_use >= self.slots_most
+    }
+
+    /// Sets the most device slots that may be in use by it.
+    pub(super) fn set_slots_most(&mut self, most: u32) {
+        self.slots_most = most;
+    }
+
+    /// Handles that a request that went by it begins to use slots of the device.
+    pub(super) fn take_slots(&mut self, slots: u32) {
+        self.slots_in_use += slots;
+    }
+
+    /// Handles that a request that went by it, or by the one before it, ends. Returns whether a head may
+    /// have waited for that.
+    pub(super) fn free_slots(&mut self, slots: u32) -> bool {
+        let was_full = self.is_full();
+        self.slots_in_use = self.slots_in_use.saturating_sub(slots);
+        was_full
     }
 
     /// The part of the device's time that the rate needs. Before anything went by it, units cost what
     /// those of the largest measured read do, and operations what the smallest one does.
     pub(super) fn device_part(&self, costs: &Costs) -> Share {
         let rate = self.rate.part().of(self.rate.rate().per_sec());
-        let (units, device_ns) = match (self.typical.units, self.rate().is_bytes()) {
-            (0, true) => costs.largest_read(),
-            (0, false) => (1, costs.smallest_time()),
-            (units, _) => (units, self.typical.device_ns),
+        let (units, device_ns) = match (self.typical, self.rate().is_bytes()) {
+            ((0, _), true) => costs.largest_read(),
+            ((0, _), false) => (1, costs.smallest_time()),
+            (typical, _) => typical,
         };
         let needed = u128::from(rate) * u128::from(device_ns) / u128::from(units.max(1));
+        Share::ratio(u64::try_from(needed).unwrap_or(u64::MAX), 1_000_000_000)
+    }
+
+    /// The most of the device's time that the account gives.
+    fn account_part(&self, costs: &Costs) -> Share {
+        let Some(account) = &self.account else { return Share::ZERO };
+        let (bytes, ns) = costs.largest_read();
+        let needed = u128::from(account.part().of(account.rate().per_sec())) * u128::from(ns);
+        let needed = needed / u128::from(bytes.max(1));
         Share::ratio(u64::try_from(needed).unwrap_or(u64::MAX), 1_000_000_000)
     }
 
@@ -148,19 +224,40 @@ impl Reservation {
         Some(due.max(self.rate.due()))
     }
 
-    /// Charges a request.
-    fn charge(&mut self, charge: ReservationCharge, now: Time) {
-        self.used.units += self.rate().units_of(charge.amount);
-        match (self.rate().units_of(charge.amount), &mut self.account) {
+    /// Charges a request. Returns whether the units of a second went by it since that was so last.
+    fn charge(&mut self, charge: ReservationCharge, now: Time) -> bool {
+        let units = self.rate().units_of(charge.amount);
+        if units == 0 {
+            self.used.account_ns += charge.device_ns;
+        } else {
+            self.used.units += units;
+            self.used.device_ns += charge.device_ns;
+            self.typical.0 = self.typical.0.saturating_add(units);
+            self.typical.1 = self.typical.1.saturating_add(charge.device_ns);
+        }
+        match (units, &mut self.account) {
             (0, Some(account)) => account.charge(charge.as_bytes, Some(CATCH_UP_NS), now),
             (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
         }
+        let is_second = self.typical.0 >= self.rate().per_sec().saturating_mul(2);
+        if is_second {
+            self.typical = (self.typical.0 / 2, self.typical.1 / 2);
+        }
+        is_second
     }
 
     /// Moves the charge for what a request asked for to what it was served.
     fn correct(&mut self, asked: ReservationCharge, served: ReservationCharge, now: Time) {
         let (old, new) = (self.rate().units_of(asked.amount), self.rate().units_of(served.amount));
-        self.used.units = (self.used.units + new).saturating_sub(old);
+        if old > 0 {
+            // What moved nothing says nothing of the cost of a unit.
+            let served_ns = if new > 0 { served.device_ns } else { 0 };
+            let moved = |sum: u64, old: u64, new: u64| sum.saturating_add(new).saturating_sub(old);
+            self.used.units = moved(self.used.units, old, new);
+            self.used.device_ns = moved(self.used.device_ns, asked.device_ns, served_ns);
+            self.typical.0 = moved(self.typical.0, old, new);
+            self.typical.1 = moved(self.typical.1, asked.device_ns, served_ns);
+        }
         if new > old {
             self.rate.charge_late(new - old, CATCH_UP_NS, now);
         } else {
@@ -211,7 +308,7 @@ impl Lanes {
     /// The shortfall of a target's reservations in the last second, in parts per million.
     pub(crate) fn reservation_shortfall_ppm(&self, target: TargetId, now: Time) -> u64 {
         let lanes = &self.targets[target];
-        lanes.reservation_clock.cut_ppm(self.reservation_lag(lanes, now), now)
+        lanes.reservation_clock.cut_ppm(self.reservation_lag(target, now), now)
     }
 
     /// Lets time pass for the reservations.
@@ -264,7 +361,17 @@ impl Lanes {
         let (key, queue) = self.reserved_head(class, lane)?;
         let head = &self.requests[self.head(QueuePlace { class, lane, queue })];
         let state = &self.targets[owner.target].states[lane];
+        let reservation = self.classes[class].reservation.as_ref()?;
+        if lane == DEVICE && reservation.is_full() {
+            return None;
+        }
         owner.if_fitting(lane, state, head).map(|_| key)
+    }
+
+    /// Whether a class has a head in the device lane that waits for slots of its own reservation.
+    fn waits_for_own(&self, class: ClassIndex) -> bool {
+        let is_full = self.classes[class].reservation.is_some_and(|of| of.is_full());
+        is_full && self.reserved_queue(class, DEVICE).is_some()
     }
 
     /// Updates the position of a class among the reserved ones of both lanes.
@@ -275,12 +382,21 @@ impl Lanes {
     /// Updates the position of a class among a lane's reserved ones.
     pub(super) fn refresh_reserve(&mut self, class: ClassIndex, lane: usize, now: Time) {
         let (key, raw) = (self.reserve_key(class, lane), class.raw());
+        let waits_for_own = key.is_none() && lane == DEVICE && self.waits_for_own(class);
         let own = &mut self.classes[class];
+        let waited_for_own = match &mut own.reservation {
+            Some(of) if lane == DEVICE => {
+                let waited = of.waited_for_own;
+                of.waited_for_own = waits_for_own || (waited && key.is_some());
+                waited
+            }
+            _ => false,
+        };
         let target = &mut self.targets[own.target];
         let waits_in = |lane: usize| target.states[lane].reserved_positions.holds(raw);
         match key {
             Some(key) => {
-                if !waits_in(lane) {
+                if !waits_in(lane) && !waited_for_own {
                     // Both lanes serve the one rate: a class that waits in one lane and then in the
                     // other is late since it waits in either.
                     own.lanes[lane].reservation_since = match waits_in(1 - lane) {
@@ -328,27 +444,33 @@ impl Lanes {
         let own = &mut self.classes[class];
         let target = &mut self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
+        let mut device_ns = 0;
         if lane == DEVICE {
-            let cost = self.requests[index].cost;
-            reservation.used.device_ns += target.params.costs.device_time(cost);
+            device_ns = target.params.costs.device_time(self.requests[index].cost);
+            reservation.take_slots(target.states[lane].slots(self.requests[index].size));
         }
         self.requests[index].set_reserved(reservation.rate().is_bytes());
         if let Some(late) = reservation.late_since(amount) {
-            target.reservation_clock.dispatch(late.max(own.lanes[lane].reservation_since), now);
+            let due = late.max(own.lanes[lane].reservation_since);
+            let for_own = lane == DEVICE && std::mem::take(&mut reservation.waited_for_own);
+            target.reservation_clock.dispatch(due, for_own, now);
         }
         let as_bytes = match reservation.counts(amount) {
             true => 0,
             false => target.params.costs.device_bytes(kind, amount),
         };
         let clock = target.reservation_clock.at(now);
-        reservation.charge(ReservationCharge { amount, as_bytes }, clock);
+        let charge = ReservationCharge { amount, as_bytes, device_ns };
+        if reservation.charge(charge, clock) || reservation.slots_most == u32::MAX {
+            reservation.set_slots_most(target.slots_of_reservation(reservation));
+        }
         self.refresh_reserve(class, 1 - lane, now);
     }
 
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.
     /// A charge to a reservation that was replaced by one of another unit is not corrected.
     pub(super) fn correct_reserve(&mut self, index: RequestIndex, served: Amount, now: Time) {
-        let QueuedRequest { class, kind, amount, .. } = self.requests[index];
+        let QueuedRequest { class, kind, amount, lane, .. } = self.requests[index];
         let own = &mut self.classes[class];
         let target = &self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return };
@@ -356,9 +478,15 @@ impl Lanes {
             return;
         }
         let costs = &target.params.costs;
-        let charge_of = |amount: Amount| match amount == Amount::default() {
-            true => ReservationCharge { amount, as_bytes: 0 },
-            false => ReservationCharge { amount, as_bytes: costs.device_bytes(kind, amount) },
+        let charge_of = |amount: Amount| {
+            if amount == Amount::default() {
+                return ReservationCharge { amount, as_bytes: 0, device_ns: 0 };
+            }
+            let device_ns = match usize::from(lane) == DEVICE {
+                true => costs.device_time(costs.charge(Lane::Device, kind, amount).get()),
+                false => 0,
+            };
+            ReservationCharge { amount, as_bytes: costs.device_bytes(kind, amount), device_ns }
         };
         let clock = target.reservation_clock.at(now);
         reservation.correct(charge_of(amount), charge_of(served), clock);
@@ -368,14 +496,21 @@ impl Lanes {
     /// How far the most overdue head lags that waits for its reservation, in ns. All reserved heads
     /// are compared: the next one may have arrived late with credit, while others behind it have
     /// waited for long.
-    fn reservation_lag(&self, target: &TargetLanes, now: Time) -> u64 {
+    fn reservation_lag(&self, at: TargetId, now: Time) -> u64 {
+        let target = &self.targets[at];
         let now = target.reservation_clock.at(now);
         let lanes = target.states.iter().enumerate();
         let lags = lanes.flat_map(|(lane, state)| {
             let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
             classes.map(move |class| now.since(self.late_since(class, lane)).get())
         });
-        lags.max().unwrap_or(0)
+        let all = (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32));
+        let for_own = all.filter(|class| {
+            let own = &self.classes[*class];
+            own.target == at && own.reservation.is_some_and(|of| of.waited_for_own)
+        });
+        let for_own = for_own.map(|class| now.since(self.late_since(class, DEVICE)).get());
+        lags.chain(for_own).max().unwrap_or(0)
     }
 
     /// Since when the first of a class's heads is late that go by its reservation.
@@ -409,7 +544,7 @@ mod tests {
     }
 
     const fn charge(amount: Amount, as_bytes: u64) -> ReservationCharge {
-        ReservationCharge { amount, as_bytes }
+        ReservationCharge { amount, as_bytes, device_ns: 0 }
     }
 
     /// A reservation of 1000 bytes a second, and a part of it in percent for the account.
@@ -464,6 +599,32 @@ mod tests {
         assert_eq!(own.due(OPEN), Some(ms(11_000)));
         own.set(ReservationTerms { account: Share::ZERO, ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), None);
+    }
+
+    #[test]
+    fn short_reads_and_opens_change_no_cost_of_what_is_moved() {
+        let costs = Costs::default();
+        let tick = Nanos::from_millis(100);
+        let of = |amount, device_ns| ReservationCharge { amount, as_bytes: 0, device_ns };
+        let mut own = reserved(10);
+        let need = |own: &mut Reservation, waits| {
+            let times = (ms(10_000), ms(10_000));
+            own.take_need(&costs, (true, waits), tick, times).part.billionths() / 1_000_000
+        };
+        // 1000 bytes cost 300 ms of the device, and 1000 a second are reserved.
+        for _ in 0..10 {
+            own.charge(of(DATA, 300_000_000), ms(10_000));
+        }
+        assert_eq!(need(&mut own, true), 300);
+        // At the end of a file nothing is moved; a tenth is moved and costs a tenth.
+        own.charge(of(DATA, 300_000_000), ms(10_000));
+        own.correct(of(DATA, 300_000_000), of(Amount::new(0, 1), 10_000_000), ms(10_000));
+        own.charge(of(DATA, 300_000_000), ms(10_000));
+        own.correct(of(DATA, 300_000_000), of(Amount::new(100, 1), 30_000_000), ms(10_000));
+        assert_eq!(need(&mut own, true), 300);
+        own.charge(of(OPEN, 900_000_000), ms(10_000));
+        assert_eq!(need(&mut own, true), 300, "the account gives next to nothing of the device");
+        assert_eq!(need(&mut own, false), 0, "nothing went by it since the last tick");
     }
 
     proptest! {

@@ -29,6 +29,8 @@ const WHOLE: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReservationClock {
     lost_ns: u64,
+    /// What single reservations lost, by which the clock is not slower.
+    own_lost_ns: u64,
     /// When the window began, and what was lost by then.
     window: (Time, u64),
     cut_ppm: u64,
@@ -36,7 +38,7 @@ pub(super) struct ReservationClock {
 
 impl ReservationClock {
     pub(super) fn new() -> ReservationClock {
-        ReservationClock { lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
+        ReservationClock { lost_ns: 0, own_lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
     }
 
     /// The reservations' time at a time.
@@ -52,10 +54,12 @@ impl ReservationClock {
     /// Handles that the most overdue head goes, which could have gone since `due`: what it lags
     /// beyond the bound is lost for all. (A head that arrived after its due time counts from its
     /// arrival. A class that has not used all of its reservation has credit, but no head of it is
-    /// late.)
-    pub(super) fn dispatch(&mut self, due: Time, now: Time) {
+    /// late.) If it waited for slots that its own reservation had in use (`for_own`), no other one is
+    /// the slower for that.
+    pub(super) fn dispatch(&mut self, due: Time, for_own: bool, now: Time) {
         let lag = self.at(now).since(due).get();
-        self.lost_ns += lag.saturating_sub(RESERVATION_CATCH_UP_NS);
+        let lost = if for_own { &mut self.own_lost_ns } else { &mut self.lost_ns };
+        *lost += lag.saturating_sub(RESERVATION_CATCH_UP_NS);
     }
 
     /// Ends a window that is over. Returns when the next one is.
@@ -63,8 +67,8 @@ impl ReservationClock {
         let (since, lost) = self.window;
         let span = now.since(since).get();
         if span >= WINDOW_NS {
-            self.cut_ppm = part(self.lost_ns - lost, span);
-            self.window = (now, self.lost_ns);
+            self.cut_ppm = part(self.all_lost() - lost, span);
+            self.window = (now, self.all_lost());
         }
         self.window.0 + Nanos::new(WINDOW_NS)
     }
@@ -74,13 +78,17 @@ impl ReservationClock {
     /// head is dispatched; with a device that dispatches nothing it must be counted before.
     pub(super) fn cut_ppm(&self, lag_ns: u64, now: Time) -> u64 {
         let (since, before) = self.window;
-        let (lost, span) = (self.lost_ns - before, now.since(since).get());
+        let (lost, span) = (self.all_lost() - before, now.since(since).get());
         let (told, running) = match span >= WINDOW_NS {
             true => (part(lost, span), 0),
             false => (self.cut_ppm, lost),
         };
         let overdue = lag_ns.saturating_sub(RESERVATION_CATCH_UP_NS);
         told.max(part(running.saturating_add(overdue), WINDOW_NS))
+    }
+
+    fn all_lost(&self) -> u64 {
+        self.lost_ns.saturating_add(self.own_lost_ns)
     }
 }
 
@@ -100,16 +108,23 @@ mod tests {
     #[test]
     fn a_lag_within_the_bound_costs_nothing_and_what_is_beyond_it_is_lost_for_all() {
         let mut clock = ReservationClock::new();
-        clock.dispatch(ms(1000), ms(1500));
+        clock.dispatch(ms(1000), false, ms(1500));
         assert_eq!((clock.at(ms(1500)), clock.when(ms(1600))), (ms(1500), ms(1600)));
-        clock.dispatch(ms(1000), ms(1700));
+        clock.dispatch(ms(1000), false, ms(1700));
         assert_eq!((clock.at(ms(1700)), clock.when(ms(1600))), (ms(1500), ms(1800)));
+    }
+
+    #[test]
+    fn what_a_reservation_waits_for_its_own_slots_is_cut_and_lost_for_no_other() {
+        let mut clock = ReservationClock::new();
+        clock.dispatch(ms(0), true, ms(700));
+        assert_eq!((clock.at(ms(700)), clock.cut_ppm(0, ms(700))), (ms(700), 200_000));
     }
 
     #[test]
     fn the_part_that_is_cut_is_told_for_each_second() {
         let mut clock = ReservationClock::new();
-        clock.dispatch(ms(0), ms(900));
+        clock.dispatch(ms(0), false, ms(900));
         clock.advance(ms(900));
         assert_eq!(clock.cut_ppm(0, ms(900)), 400_000, "at least, of a second that is not over");
         clock.advance(ms(1000));
@@ -131,7 +146,7 @@ mod tests {
         clock.advance(ms(10_900));
         assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
         // It goes at last: nothing is overdue, but until now it was.
-        clock.dispatch(ms(1000), ms(11_000));
+        clock.dispatch(ms(1000), false, ms(11_000));
         assert_eq!(clock.cut_ppm(0, ms(11_100)), 1_000_000);
         clock.advance(ms(11_900));
         clock.advance(ms(12_900));

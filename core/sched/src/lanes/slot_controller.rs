@@ -153,13 +153,13 @@ impl Lanes {
         }
     }
 
-    /// Classes of a target with a cap on slots that have requests.
+    /// Classes of a target with a cap on slots or a reservation, which has one, that have requests.
     fn capped_classes(&self, target: TargetId) -> Vec<ClassIndex> {
         let classes = (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32));
         let is_capped = |class: &ClassIndex| {
             let own = &self.classes[*class];
             let is_busy = own.queued > 0 || own.running > 0;
-            own.target == target && own.slots_cap != u32::MAX && is_busy
+            own.target == target && (own.slots_cap != u32::MAX || own.reserved) && is_busy
         };
         classes.filter(is_capped).collect()
     }

@@ -5,8 +5,8 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grants, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, ScopeUsage,
-    Share, SharePool, SlotsClaim,
+    Amount, Grants, KeyValue, KindSet, Lane, Nanos, OpKind, PathSet, Rate, ReservationLag, Scope,
+    ScopeUsage, Share, SharePool, SlotsClaim,
 };
 use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Rule,
@@ -329,7 +329,7 @@ fn a_claim_says_what_reservations_need_of_the_device_and_the_weights_beside_them
 }
 
 #[test]
-fn a_share_of_the_slots_is_theirs_who_go_by_weight_and_one_more_for_reservations() {
+fn a_share_of_the_slots_is_of_what_goes_by_weight_and_reservations_use_all() {
     let mut w = world(vec![rule("a", 1)]);
     w.client("a", OpKind::Read, 1, 20);
     divide(&mut w, Some(percent(42)));
@@ -343,10 +343,43 @@ fn a_share_of_the_slots_is_theirs_who_go_by_weight_and_one_more_for_reservations
     w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_010));
     divide(&mut w, Some(percent(60)));
-    assert_eq!(w.sched.slots_max(T), 7);
+    assert_eq!(w.sched.slots_max(T), 10);
     w.run(ms(11_000));
     // 40 a second are reserved; a fifth is for both.
     assert_near(&w.served(ms(21_000)), &[400, 200], 12);
+}
+
+#[test]
+fn a_share_below_what_is_reserved_leaves_something_to_requests_without_a_reservation() {
+    let mut w = world(vec![reserved("a", 90, 1), rule("b", 1)]);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
+    w.run(ms(10_010));
+    divide(&mut w, Some(percent(64)));
+    w.run(ms(11_000));
+    let served = w.served(ms(31_000));
+    // 64 % of a target that serves 100 a second, of which one part in 64 is not for a.
+    assert!((15..=40).contains(&served[1]), "{served:?}");
+}
+
+#[test]
+fn a_reservation_whose_requests_are_all_in_service_is_claimed_and_lags() {
+    // A thousand slots that serve ten requests a second each.
+    let mut w = World::new(target(1_000, 100_000), rules(vec![reserved("a", 400, 1)], vec![]));
+    w.ragged_percent = 90;
+    w.client("a", OpKind::Read, 1, 8);
+    let mut claims = Vec::new();
+    for tick in 100..130 {
+        w.run(ms(tick * 100));
+        claims.push(divide(&mut w, None).expect("it has requests"));
+    }
+    assert_eq!(w.sched.queued(), 0);
+    let lags: Vec<_> = claims.iter().map(|claim| claim.lag).collect();
+    assert!(lags[..5].iter().all(|lag| *lag == ReservationLag::Growing), "{lags:?}");
+    assert_eq!(claims[4].reserved, percent(4), "{claims:?}");
+    // It has no more than eight outstanding: others are not the reason.
+    assert_eq!(lags[29], ReservationLag::None);
+    assert!(claims[29].reserved <= percent(3), "{claims:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
 
 use crate::server::*;
-use model::{Nanos, OpKind, Rate};
+use model::{Nanos, OpKind, Rate, Time};
 use rules::Rule;
 
 const UNIT_NS: u64 = 1_000_000;
@@ -115,4 +115,21 @@ fn what_a_reservation_serves_counts_towards_the_share_of_many_slots_too() {
             assert!(got.abs_diff(want) <= u64::from(slots), "{slots} slots: {got} of {want}");
         }
     }
+}
+
+#[test]
+fn reservation_that_the_backend_serves_one_by_one_leaves_slots_to_others_and_slows_no_clock() {
+    // Of the 500 units a second that are reserved for the first job the backend serves 62: one request
+    // of a unit after the other, in 16 ms each.
+    let all = vec![reserved("serial", bytes(500)), reserved("other", bytes(200)), rule("rest", 1)];
+    let mut w = World::new(target(SLOTS, UNIT_NS), rules(all, vec![]));
+    let serial = w.client("serial", OpKind::Read, 1, 64);
+    w.clients[serial].serial_until = Some(Time::ZERO);
+    w.client("other", OpKind::Read, 1, 64);
+    w.client("rest", OpKind::Read, 1, 64);
+    w.run(ms(10_000));
+    let served = w.served(ms(20_000));
+    assert!(served[1] >= 1_960, "200 a second are reserved: {served:?}");
+    assert!(served[2] >= 200, "{served:?}");
+    assert!(w.sched.reservation_shortfall_ppm(T, w.now) > 500_000, "what it is not served is told");
 }

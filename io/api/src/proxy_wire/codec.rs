@@ -20,7 +20,10 @@ mod scopes;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use model::{AccountSubject, Nanos, RuleActivity, Scope, ScopeUsage, Service, Share, SlotsClaim};
+use model::{
+    AccountSubject, Nanos, ReservationLag, RuleActivity, Scope, ScopeUsage, Service, Share,
+    SlotsClaim,
+};
 use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 use rustc_hash::FxHashMap;
 use serde::de::DeserializeOwned;
@@ -33,7 +36,7 @@ use rows::{row_bytes, rows_of};
 use scopes::ScopesForm;
 
 /// The content type of a report.
-pub const REPORT_TYPE: &str = "application/vnd.sluice.report-7+postcard";
+pub const REPORT_TYPE: &str = "application/vnd.sluice.report-8+postcard";
 /// The content type of a reply.
 pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-8+postcard";
 
@@ -110,9 +113,9 @@ type ParentForm<'a> = (&'a str, u64, u64, Option<u64>);
 /// A scope, its usage, and whether requests wait.
 type UseForm<'a> = (Apart<'a>, Option<u32>, bool);
 
-/// What is reserved, the weights of classes with a reservation and of others, what was used, and
-/// whether requests wait.
-type SlotsForm = (u32, u64, u64, u32, bool);
+/// What is reserved, the weights of classes with a reservation and of others, what was used, whether
+/// requests wait, and the lag of reservations: 0 for none, 1 if it shrinks, 2 if it grows.
+type SlotsForm = (u32, u64, u64, u32, bool, u8);
 
 #[derive(Serialize, Deserialize)]
 struct HoldingsForm<'a> {
@@ -425,8 +428,9 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
         holdings,
         uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
         slots: report.slots.map(|of| {
-            let SlotsClaim { reserved, reserved_weight, weight, used, waiting } = of;
-            (reserved.billionths(), reserved_weight, weight, used.billionths(), waiting)
+            let SlotsClaim { reserved, reserved_weight, weight, used, waiting, lag } = of;
+            let (reserved, used) = (reserved.billionths(), used.billionths());
+            (reserved, reserved_weight, weight, used, waiting, lag as u8)
         }),
         served: report.served.iter().map(served).collect(),
         parents: parent_forms(&report.parents),
@@ -435,9 +439,15 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
 }
 
 fn slots_claim(form: SlotsForm) -> Result<SlotsClaim, WrongMessage> {
-    let (reserved, reserved_weight, weight, used, waiting) = form;
+    let (reserved, reserved_weight, weight, used, waiting, lag) = form;
     let (reserved, used) = (part(reserved)?, part(used)?);
-    Ok(SlotsClaim { reserved, reserved_weight, weight, used, waiting })
+    let lag = match lag {
+        0 => ReservationLag::None,
+        1 => ReservationLag::CatchingUp,
+        2 => ReservationLag::Growing,
+        other => return Err(WrongMessage::new(other, "a lag of reservations: 0 to 2")),
+    };
+    Ok(SlotsClaim { reserved, reserved_weight, weight, used, waiting, lag })
 }
 
 fn parent_forms(parents: &[(Arc<str>, RuleActivity)]) -> Vec<ParentForm<'_>> {
@@ -621,6 +631,7 @@ mod tests {
                 weight: u64::MAX,
                 used: Share::WHOLE,
                 waiting: true,
+                lag: ReservationLag::Growing,
             }),
             served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
             parents: vec![("a".into(), RuleActivity { idle: None, ..RuleActivity::NONE })],
@@ -867,8 +878,8 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-7+postcard", "application/vnd.sluice.reply-8+postcard",)
+            ("application/vnd.sluice.report-8+postcard", "application/vnd.sluice.reply-8+postcard",)
         );
-        assert_eq!(sums, (6_114_124_550_300_393_369, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (14_157_889_110_495_993_759, 15_175_160_224_154_071_925));
     }
 }

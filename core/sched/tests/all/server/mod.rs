@@ -60,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) took: Vec<(OpKind, u64)>,
     /// For each request that it completes here it has so many units of service elsewhere.
     pub(crate) elsewhere: u64,
+    /// When the backend ends the last of its requests, if it serves one of them after the other.
+    pub(crate) serial_until: Option<Time>,
     /// What it does again and again, a step once the one before is done; empty: the same for ever.
     steps: Vec<Step>,
     /// The step after this one, and requests of this one that have not been sent.
@@ -212,6 +214,7 @@ impl World {
             starts: Vec::new(),
             took: Vec::new(),
             elsewhere: 0,
+            serial_until: None,
             steps: Vec::new(),
             next_step: 0,
             unsent: 0,
@@ -303,8 +306,13 @@ impl World {
             let cost = self.ragged(cost) * self.slower;
             let ns = cost * u64::from(all) / u64::from(next.slots.max(1));
             self.clients[index].took.push((next.kind, next.queued.get() + ns));
+            let mut ends = self.now + Nanos::new(ns);
+            if let Some(until) = &mut self.clients[index].serial_until {
+                *until = (*until).max(self.now) + Nanos::new(ns);
+                ends = *until;
+            }
             let job = Job { id: next.id, client: index, amount, slots };
-            self.running.insert((self.now + Nanos::new(ns), self.count), job);
+            self.running.insert((ends, self.count), job);
         }
     }
 
