@@ -235,7 +235,8 @@ settings! {
         pub cost: ConfiguredCosts = ConfiguredCosts::Calibrated, "`calibrated` or `bytes`";
         /// How writes reach the backend (docs/ARCHITECTURE.md). By default the proxy probes the
         /// directory and uses the best mode. On a disk these are `direct` for writes of 512KiB and
-        /// more, and `paced` for smaller ones.
+        /// more, and `paced` for smaller ones. On a FUSE file system the kernel lets one `direct` write
+        /// of a file through at a time, also of several clients; writes of several files go side by side.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
         /// Bytes that each class may have written and that are not yet on the backend's device.
         /// Above it, the writes of the class wait. A larger budget makes other classes wait longer
