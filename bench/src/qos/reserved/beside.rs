@@ -18,7 +18,7 @@ use super::{SLUICE, wait_until_active};
 
 const WITHOUT: &str = "without";
 
-/// The rows: their names and D, which calibration would find anew in each pass. The second one is more
+/// The rows: their names and D, of which calibration would find another in each pass. The second one is more
 /// than the backend serves at once, so slots alone keep nothing for a reservation.
 const ROWS: [(&str, u32); 2] = [("reserve/live", 64), ("reserve/live-wide", 1_024)];
 

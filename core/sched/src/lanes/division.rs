@@ -194,9 +194,9 @@ impl Lanes {
         let Some(reservation) = &mut own.reservation else { return ReservationNeed::default() };
         let is_throttled = own.lanes.iter().any(|standing| standing.waiting != 0);
         let asks = (own.queued > 0 || own.running > 0) && !is_throttled && !is_capped;
-        let of = (asks, own.queued > 0);
+        let waits = own.queued > 0;
         let clock = target.reservation_clock.at(now);
-        let need = reservation.take_need(&target.params.costs, of, span, (clock, now));
+        let need = reservation.take_need(&target.params.costs, asks, waits, span, clock, now);
         reservation.set_slots_most(target.slots_of_reservation(reservation));
         self.refresh_reserve(class, DEVICE, now);
         need

@@ -132,13 +132,15 @@ impl Reservation {
     }
 
     /// Takes what went by it in a tick of `span` and what it needs. `asks`: its class has requests that
-    /// no limit delays; `waits`: some of them wait here. The first time is of the reservations' clock.
+    /// no limit delays; `waits`: some of them wait here. `clock` is the reservations' time.
     pub(super) fn take_need(
         &mut self,
         costs: &Costs,
-        (asks, waits): (bool, bool),
+        asks: bool,
+        waits: bool,
         span: Nanos,
-        (clock, now): (Time, Time),
+        clock: Time,
+        now: Time,
     ) -> ReservationNeed {
         let used = std::mem::take(&mut self.used);
         let served = ServedTick {
@@ -608,8 +610,8 @@ mod tests {
         let of = |amount, device_ns| ReservationCharge { amount, as_bytes: 0, device_ns };
         let mut own = reserved(10);
         let need = |own: &mut Reservation, waits| {
-            let times = (ms(10_000), ms(10_000));
-            own.take_need(&costs, (true, waits), tick, times).part.billionths() / 1_000_000
+            own.take_need(&costs, true, waits, tick, ms(10_000), ms(10_000)).part.billionths()
+                / 1_000_000
         };
         // 1000 bytes cost 300 ms of the device, and 1000 a second are reserved.
         for _ in 0..10 {

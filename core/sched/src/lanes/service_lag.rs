@@ -39,7 +39,7 @@ pub(super) struct ServiceLag {
 pub(super) struct ServedTick {
     /// Units of its rate.
     pub(super) units: u64,
-    /// The rate here.
+    /// The units of a second, of the share here.
     pub(super) per_sec: u64,
     /// The length of the tick.
     pub(super) span: Nanos,
@@ -53,7 +53,7 @@ impl ServiceLag {
         self.had_gap = true;
     }
 
-    /// Whether it lags.
+    /// Whether the reservation lags now.
     pub(super) fn is_late(&self) -> bool {
         self.ticks > 0
     }

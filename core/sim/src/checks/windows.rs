@@ -42,7 +42,7 @@ pub(super) struct Windows {
     gauges: Vec<RateWindow>,
     /// Units that are not paid yet, by ceiling, proxy and class.
     deferred: BTreeMap<(usize, u32, u32), DeferredUnits>,
-    reservations: Vec<ReservationLag>,
+    reservations: Vec<LagWindow>,
     next_check: u64,
     /// When the last request was dispatched.
     last: Time,
@@ -98,7 +98,7 @@ struct Piece {
 
 /// A class with a reservation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReservationLag {
+pub(super) struct LagWindow {
     rate: Option<Rate>,
     /// Whether a controller divides it.
     is_divided: bool,
@@ -218,14 +218,14 @@ impl Windows {
     }
 
     /// Begins to count again which requests of reservations wait; returns what was counted.
-    pub(super) fn recount_reservations(&mut self) -> Vec<ReservationLag> {
+    pub(super) fn recount_reservations(&mut self) -> Vec<LagWindow> {
         std::mem::take(&mut self.reservations)
     }
 
     /// Goes on with the classes that wait as before.
-    pub(super) fn resume_reservations(&mut self, before: Vec<ReservationLag>) {
+    pub(super) fn resume_reservations(&mut self, before: Vec<LagWindow>) {
         for (own, before) in self.reservations.iter_mut().zip(before) {
-            let state = |of: &ReservationLag| (of.rate, of.waiting, of.row_limited);
+            let state = |of: &LagWindow| (of.rate, of.waiting, of.row_limited);
             if state(own) == state(&before) {
                 *own = before;
             }
@@ -236,7 +236,7 @@ impl Windows {
     pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
         let class = belongs.class as usize;
         if class >= self.reservations.len() {
-            self.reservations.resize(class + 1, ReservationLag::default());
+            self.reservations.resize(class + 1, LagWindow::default());
         }
         let own = &mut self.reservations[class];
         if belongs.row_limited && !r.kind.never_delayed() {
@@ -419,7 +419,7 @@ impl Windows {
         }
         self.next_check = piece + 1;
         let is_unhindered =
-            |own: &&ReservationLag| own.waiting > 0 && own.row_limited == 0 && !own.is_divided;
+            |own: &&LagWindow| own.waiting > 0 && own.row_limited == 0 && !own.is_divided;
         for own in self.reservations.iter().filter(is_unhindered) {
             let Some(rate) = own.rate else { continue };
             let span = now.since(own.since);
@@ -438,7 +438,7 @@ impl Windows {
     }
 }
 
-impl ReservationLag {
+impl LagWindow {
     fn restart(&mut self, now: Time) {
         (self.since, self.served) = (now, 0);
     }
