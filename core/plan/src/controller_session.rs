@@ -362,8 +362,11 @@ impl ControllerSession {
         self.listed.get(&Scope::slots()).map(|part| self.effective_part(*part))
     }
 
-    /// The share of a scope that the proxy gives now.
+    /// The share of a scope that the proxy gives now; nothing of a row, while none is in force.
     pub fn part_of(&self, scope: &Scope) -> Share {
+        if scope.section == SectionKind::Entitlement && self.mode != SessionMode::Assigned {
+            return Share::ZERO;
+        }
         self.effective_part(self.listed.get(scope).copied().unwrap_or(self.unlisted))
     }
 
@@ -455,6 +458,11 @@ impl ControllerSession {
         }
         let mode = self.mode;
         self.rows.retain(|_, row| mode.has_in_force(row));
+        // None of these is in force until the controller has given shares again.
+        self.listed
+            .iter_mut()
+            .filter(|(scope, _)| scope.section == SectionKind::Entitlement)
+            .for_each(|(_, part)| *part = Share::ZERO);
         self.unlisted = self.effective_part(self.unlisted);
         self.mode = SessionMode::Assigned;
         self.due_all = true;

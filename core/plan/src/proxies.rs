@@ -84,6 +84,8 @@ pub(crate) struct ProxyProgress {
     pub(crate) scopes: Arc<ProxyScopes>,
     pub(crate) unlisted: InUseBound,
     pub(crate) fallback: InUseBound,
+    /// Whether its lease is over for certain, so that no row is in force at it.
+    lapsed: bool,
     /// What it claimed of the slots last, rounded.
     pub(crate) slots: SlotsClaim,
     /// What it may be using of the slots until it acknowledges that they are not divided any more.
@@ -206,6 +208,16 @@ impl ProxyProgress {
         if self.is_present() { Share::ZERO } else { self.fallback.most() }
     }
 
+    /// Whether no row is in force at it: its lease is over.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.lapsed
+    }
+
+    /// Whether it has no row in force when it reports what it holds, since its lease had expired.
+    pub(crate) fn has_lost_rows(&self) -> bool {
+        self.origin == ProxyOrigin::LeaseExpired
+    }
+
     /// Handles the number of the assignment that it received last.
     pub(crate) fn acknowledge_assignment(&mut self, number: u64) {
         let Some((_, sent, bound)) = self.sent.iter().find(|(of, ..)| *of == number).copied()
@@ -226,7 +238,7 @@ impl ProxyProgress {
     pub(crate) fn mark_reachable(&mut self) -> bool {
         let again = self.liveness == Liveness::Unreachable && self.has_reported;
         if again {
-            self.liveness = Liveness::Present;
+            (self.liveness, self.lapsed) = (Liveness::Present, false);
         }
         again
     }
@@ -238,6 +250,12 @@ impl ProxyProgress {
             true => self.former_slots.clone(),
             false => InUseBound::new(Share::ZERO),
         }
+    }
+
+    /// Whether it is unreachable and its lease over: an assignment renews it from when it sent a report
+    /// that came here.
+    fn is_over(&self, lease: Nanos, now: Time) -> bool {
+        self.liveness == Liveness::Unreachable && now.since(self.last_report) >= lease
     }
 
     /// Whether a report with what it holds is expected.
@@ -258,7 +276,7 @@ impl ProxyProgress {
     /// Restarts it with these shares in force at revision 0. The next one brings all rows, since it
     /// may have others.
     pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
-        (self.liveness, self.has_reported) = (Liveness::Present, true);
+        (self.liveness, self.has_reported, self.lapsed) = (Liveness::Present, true, false);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
         self.unacknowledged.clear();
         (self.unlisted, self.fallback) = (InUseBound::new(unlisted), InUseBound::new(fallback));
@@ -289,6 +307,7 @@ impl ProxyProgress {
             scopes: Arc::default(),
             unlisted: InUseBound::new(Share::ZERO),
             fallback: InUseBound::new(Share::ZERO),
+            lapsed: false,
             slots: SlotsClaim::default(),
             former_slots: InUseBound::new(Share::ZERO),
             active: Vec::new(),
@@ -352,6 +371,7 @@ impl ProxyTable {
         (member.term, member.liveness, member.has_reported) = (term, Liveness::Learning, false);
         (member.origin, member.registered) = (ProxyOrigin::LeaseExpired, now);
         (member.lease, member.last_acked_sent) = (None, None);
+        member.lapsed = true;
         member.sent.clear();
         member.unacknowledged.clear();
         member.rows = UnacknowledgedRows::default();
@@ -366,7 +386,7 @@ impl ProxyTable {
 
     /// Marks proxies as unreachable that have not received the controller's messages for `span`, or
     /// have not reported what they hold for so long that they are at their fallback. True if any is
-    /// new.
+    /// new, or its lease is over now.
     pub(crate) fn mark_unreachable(&mut self, span: Nanos, hold: Nanos, now: Time) -> bool {
         let mut found = false;
         for member in self.by_id.values_mut() {
@@ -377,6 +397,10 @@ impl ProxyTable {
             };
             if silent {
                 member.liveness = Liveness::Unreachable;
+                found = true;
+            }
+            if member.is_over(hold, now) && !member.lapsed {
+                member.lapsed = true;
                 found = true;
             }
         }
@@ -396,6 +420,7 @@ impl ProxyTable {
             match member.liveness {
                 Liveness::Learning => forgotten.min(member.registered + hold + span),
                 Liveness::Present => forgotten.min(member.lease.unwrap_or(now) + span),
+                Liveness::Unreachable if !member.lapsed => forgotten.min(member.last_report + hold),
                 Liveness::Unreachable => forgotten,
             }
         };

@@ -332,12 +332,18 @@ impl ShareTable {
         now: Time,
     ) {
         let unlisted = members.get(id).unlisted.clone();
+        let has_lost_rows = members.get(id).has_lost_rows();
         for listed in self.listed.iter_mut().flatten() {
-            let held = match listed.is_of_slots() {
+            // Others have the shares of rows that were not in force: with the rows it gets its own.
+            let is_lost = has_lost_rows && listed.is_of_row();
+            let held = match listed.is_of_slots() || is_lost {
                 true => InUseBound::new(Share::ZERO),
                 false => unlisted.clone(),
             };
             listed.shares.insert(id, ProxyShare::new(held, false, now));
+            if is_lost {
+                listed.list_explicitly(id, members.get_mut(id));
+            }
         }
         let mut active = Vec::new();
         for (scope, part) in held {
@@ -348,6 +354,9 @@ impl ShareTable {
             };
             active.push(place);
             let listed = self.get_mut(place).expect("it was listed just now");
+            if has_lost_rows && listed.is_of_row() {
+                continue;
+            }
             // Until it reports otherwise, it needs what it has.
             let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
             share.want = Want::AtMost(*part);
@@ -495,8 +504,8 @@ impl ShareTable {
         let row = |(id, share): (u32, &ProxyShare)| {
             let member = members.get(id);
             let target = member.is_present().then_some(share.target);
-            let (most, sent) = (share.in_use.most(), share.in_use.sent());
-            (id, ShareRow { most, sent, floor: member.floor(), target })
+            let (most, floor) = listed.held(share, member);
+            (id, ShareRow { most, sent: share.in_use.sent(), floor, target })
         };
         let (ids, rows): (Vec<u32>, Vec<ShareRow>) = listed.shares.iter().map(row).unzip();
         let (changes, waits) = steps(&rows, may_raise);
@@ -570,7 +579,10 @@ impl ListedScope {
             match member.is_present() {
                 true if self.is_of_slots() => claims.push((share.want, member.slots)),
                 true => wants.push(share.want),
-                false => pool = pool.less(share.in_use.most().max(member.floor())),
+                false => {
+                    let (most, floor) = self.held(share, member);
+                    pool = pool.less(most.max(floor));
+                }
             }
         }
         let parts = match self.is_of_slots() {
@@ -595,6 +607,20 @@ impl ListedScope {
             share.explicit = true;
             member.change_scope(&self.scope);
         }
+    }
+
+    /// The most that a proxy may be using, and the least that it counts for. No row is in force at one
+    /// whose lease is over.
+    fn held(&self, share: &ProxyShare, member: &ProxyProgress) -> (Share, Share) {
+        match self.is_of_row() && member.has_lapsed() {
+            true => (Share::ZERO, Share::ZERO),
+            false => (share.in_use.most(), member.floor()),
+        }
+    }
+
+    /// Whether it is of a row of the entitlements.
+    fn is_of_row(&self) -> bool {
+        self.scope.section == SectionKind::Entitlement
     }
 
     /// Whether it is of the target's slots.

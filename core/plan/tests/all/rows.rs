@@ -277,6 +277,52 @@ fn the_state_of_a_row_says_how_many_proxies_have_yet_to_acknowledge_it() {
     );
 }
 
+/// Two proxies that divide what row 7 reserves, with a check after each step.
+fn dividing() -> (Fleet, impl Fn(&Fleet)) {
+    let mut fleet = Fleet::new(2, 5);
+    fleet.secs(20);
+    fleet.set_rows(vec![(EntitlementId(7), Some(lasting("dd.1", 1)))]);
+    for node in &mut fleet.nodes {
+        node.demand.insert(Scope::entitlement(7), Share::WHOLE);
+    }
+    fleet.secs(2);
+    assert_eq!([0, 1].map(|node| part_of_row(&fleet, node)), [Share::ratio(1, 2); 2]);
+    let check = |fleet: &Fleet| {
+        let parts = [0, 1].map(|node| u64::from(part_of_row(fleet, node).billionths()));
+        assert!(parts[0] + parts[1] <= 1_000_000_000, "{parts:?} at {:?}", fleet.now());
+    };
+    (fleet, check)
+}
+
+/// What a proxy gives of row 7: nothing if it does not run.
+fn part_of_row(fleet: &Fleet, node: usize) -> Share {
+    let node = &fleet.nodes[node];
+    if node.up { node.standing.part_of(&Scope::entitlement(7)) } else { Share::ZERO }
+}
+
+#[test]
+fn what_a_killed_proxy_had_of_a_row_is_given_to_the_others_when_its_lease_is_over() {
+    let (mut fleet, check) = dividing();
+    fleet.nodes[1].up = false;
+    fleet.run(900, &check);
+    assert!(part_of_row(&fleet, 0) <= Share::ratio(1, 2), "it may still run");
+    fleet.run(200, &check);
+    assert_eq!(part_of_row(&fleet, 0), Share::WHOLE);
+}
+
+#[test]
+fn a_proxy_that_is_back_after_its_lease_gets_its_share_of_a_row_only_from_the_others() {
+    for (deaf, mute) in [(true, true), (true, false), (false, true)] {
+        let (mut fleet, check) = dividing();
+        (fleet.nodes[1].deaf, fleet.nodes[1].mute) = (deaf, mute);
+        fleet.run(4_000, &check);
+        assert_eq!(part_of_row(&fleet, 0), Share::WHOLE, "{deaf} {mute}");
+        (fleet.nodes[1].deaf, fleet.nodes[1].mute) = (false, false);
+        fleet.run(500, &check);
+        assert_eq!([0, 1].map(|node| part_of_row(&fleet, node)), [Share::ratio(1, 2); 2]);
+    }
+}
+
 #[test]
 fn rows_that_a_proxy_reports_as_used_are_taken_once() {
     let mut fleet = Fleet::new(2, 5);
