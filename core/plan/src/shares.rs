@@ -15,15 +15,20 @@
 //! [`SLOTS_KEPT`] after. Unlisted, each proxy has all of them: its share counts from nothing when
 //! they begin to be divided.
 
+mod listed;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Nanos, Rate, ReservationLag, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
+use model::{Nanos, ReservationLag, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
 use rules::RuleSet;
 
 use crate::in_use::InUseBound;
 use crate::proxies::{ProxyProgress, ProxyTable};
-use crate::split::{Want, round_up, split, split_slots};
+use crate::split::Want;
 use crate::squeeze::Squeeze;
+use listed::{
+    ListedScope, ProxyShare, ProxyShares, ShareRow, TICK, least_part, rounded_claim, steps, wanted,
+};
 
 /// The table of all listed scopes.
 #[derive(Debug, Default)]
@@ -52,46 +57,6 @@ pub(crate) type ScopeIndex = u32;
 pub(crate) struct FreedShare {
     scopes: Vec<ScopeIndex>,
     unlisted: bool,
-}
-
-#[derive(Debug)]
-struct ListedScope {
-    scope: Scope,
-    shares: ProxyShares,
-    /// One unit a second, as a fraction of the limit.
-    least: Share,
-    /// Whether it stays listed without usage: a decay limits it.
-    is_kept: bool,
-    /// When a proxy used it last.
-    used: Time,
-}
-
-/// Shares by the proxies' numbers, which are small.
-#[derive(Debug, Default)]
-struct ProxyShares(Vec<Option<ProxyShare>>);
-
-/// One proxy's share of one scope.
-#[derive(Debug)]
-struct ProxyShare {
-    in_use: InUseBound,
-    /// Whether the proxy has the scope listed.
-    explicit: bool,
-    want: Want,
-    /// When the proxy used it last, and in which report.
-    used: Time,
-    sequence: u64,
-    target: Share,
-}
-
-/// One proxy's row in a division.
-#[derive(Clone, Copy, Debug)]
-struct ShareRow {
-    most: Share,
-    sent: Share,
-    /// The least that the proxy counts for.
-    floor: Share,
-    /// The target of the share; `None` if it cannot be sent.
-    target: Option<Share>,
 }
 
 impl ShareTable {
@@ -570,182 +535,6 @@ pub(crate) struct ShareBounds<'b> {
     pub(crate) scopes_max: usize,
 }
 
-impl ListedScope {
-    /// Sets the target of each proxy; `by_weight` is the part of slots that go by weight.
-    fn set_targets(&mut self, by_weight: Share, members: &ProxyTable) {
-        let (mut pool, mut wants, mut claims) = (Share::WHOLE, Vec::new(), Vec::new());
-        for (id, share) in self.shares.iter() {
-            let member = members.get(id);
-            match member.is_present() {
-                true if self.is_of_slots() => claims.push((share.want, member.slots)),
-                true => wants.push(share.want),
-                false => {
-                    let (most, floor) = self.held(share, member);
-                    pool = pool.less(most.max(floor));
-                }
-            }
-        }
-        let parts = match self.is_of_slots() {
-            true => split_slots(pool, by_weight, &claims),
-            false => split(pool, self.least, &wants),
-        };
-        let mut parts = parts.into_iter();
-        for (id, share) in self.shares.iter_mut() {
-            if members.get(id).is_present() {
-                share.target = parts.next().expect("each present proxy has a share");
-            }
-        }
-    }
-
-    /// Makes a proxy list the scope with the share that it holds. Otherwise a change of the share
-    /// of unlisted scopes would change this one too.
-    fn list_explicitly(&mut self, id: u32, member: &mut ProxyProgress) {
-        let is_of_slots = self.is_of_slots();
-        let share = self.shares.get_mut(id).expect("each proxy has a share of each listed scope");
-        let has_all = is_of_slots && share.in_use.sent() == Share::ZERO;
-        if !share.explicit && !has_all {
-            share.explicit = true;
-            member.change_scope(&self.scope);
-        }
-    }
-
-    /// The most that a proxy may be using, and the least that it counts for. No row is in force at one
-    /// whose lease is over.
-    fn held(&self, share: &ProxyShare, member: &ProxyProgress) -> (Share, Share) {
-        match self.is_of_row() && member.has_lapsed() {
-            true => (Share::ZERO, Share::ZERO),
-            false => (share.in_use.most(), member.floor()),
-        }
-    }
-
-    /// Whether it is of a row of the entitlements.
-    fn is_of_row(&self) -> bool {
-        self.scope.section == SectionKind::Entitlement
-    }
-
-    /// Whether it is of the target's slots.
-    fn is_of_slots(&self) -> bool {
-        self.scope.section == SectionKind::Slots
-    }
-
-    /// Whether every proxy can be reached and has the share that it was sent last.
-    fn is_settled(&self, members: &ProxyTable) -> bool {
-        let settled = |(id, share): (u32, &ProxyShare)| {
-            members.get(id).is_present() && share.in_use.is_settled()
-        };
-        self.shares.iter().all(settled)
-    }
-
-    /// Whether no share changes if the scope leaves the list.
-    fn is_as_unlisted(&self, members: &ProxyTable) -> bool {
-        let same = |(id, share): (u32, &ProxyShare)| {
-            let unlisted = &members.get(id).unlisted;
-            let settled = share.in_use.is_settled() && unlisted.is_settled();
-            settled && share.want == Want::Idle && share.in_use.most() == unlisted.most()
-        };
-        !self.is_kept && self.shares.iter().all(same)
-    }
-}
-
-impl ProxyShares {
-    fn get(&self, id: u32) -> Option<&ProxyShare> {
-        self.0.get(id as usize)?.as_ref()
-    }
-
-    fn get_mut(&mut self, id: u32) -> Option<&mut ProxyShare> {
-        self.0.get_mut(id as usize)?.as_mut()
-    }
-
-    fn insert(&mut self, id: u32, share: ProxyShare) {
-        if self.0.len() <= id as usize {
-            self.0.resize_with(id as usize + 1, || None);
-        }
-        self.0[id as usize] = Some(share);
-    }
-
-    fn remove(&mut self, id: u32) {
-        if let Some(share) = self.0.get_mut(id as usize) {
-            *share = None;
-        }
-    }
-
-    /// The shares in the order of the proxies' numbers.
-    fn iter(&self) -> impl Iterator<Item = (u32, &ProxyShare)> {
-        self.0.iter().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_ref()?)))
-    }
-
-    fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut ProxyShare)> {
-        self.0.iter_mut().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_mut()?)))
-    }
-}
-
-impl ProxyShare {
-    fn new(held: InUseBound, explicit: bool, now: Time) -> ProxyShare {
-        let target = held.sent();
-        ProxyShare { in_use: held, explicit, want: Want::Idle, used: now, sequence: 0, target }
-    }
-}
-
-/// The steps that are possible now: which proxy is sent which share, and whether a raise waits.
-fn steps(rows: &[ShareRow], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
-    let mut changes = Vec::new();
-    let mut free = Share::WHOLE;
-    for (at, row) in rows.iter().enumerate() {
-        // What is lowered now is free when that is acknowledged.
-        free = free.less(row.most.max(row.floor));
-        if let Some(target) = row.target.filter(|target| *target < row.sent) {
-            changes.push((at, target));
-        }
-    }
-    let mut waits = false;
-    for (at, row) in rows.iter().enumerate() {
-        let Some(target) = row.target.filter(|target| *target > row.sent) else { continue };
-        let room = if may_raise { row.most.plus(free) } else { row.most };
-        let part = target.min(room);
-        if part > row.sent {
-            changes.push((at, part));
-            free = free.less(part.less(row.most));
-        }
-        waits |= part < target;
-    }
-    (changes, waits)
-}
-
-/// What a proxy wants after a report. A need falls by a quarter with each of the ticks that the
-/// report covers, so that a short pause gives nothing away. It is a whole number of 64ths, or a
-/// power of two below, so that small changes move no shares.
-fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
-    let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::Unbounded };
-    let held = u64::from(share.in_use.sent().billionths());
-    let used = u64::from(used.billionths());
-    if used > 0 && used * 8 >= held * 7 {
-        return Want::Unbounded;
-    }
-    let before = match share.want {
-        Want::Idle => 0,
-        Want::AtMost(part) => u64::from(part.billionths()),
-        Want::Unbounded => held,
-    };
-    let before = (0..ticks.clamp(1, 10)).fold(before, |part, _| part * 3 / 4);
-    let need = before.max(used + used / 4);
-    let need = if need < STEP { need.next_power_of_two() } else { need.div_ceil(STEP) * STEP };
-    Want::AtMost(Share::ratio(need, 64 * STEP))
-}
-
-/// A claim as the shares are computed from it. Weights above 2^40 count as 2^40.
-fn rounded_claim(claim: SlotsClaim) -> SlotsClaim {
-    let weight = |weight: u64| round_up(weight.min(1 << 40));
-    let reserved = round_up(claim.reserved.billionths().into());
-    SlotsClaim {
-        reserved: Share::ratio(reserved, Share::WHOLE.billionths().into()),
-        reserved_weight: weight(claim.reserved_weight),
-        weight: weight(claim.weight),
-        used: Share::ZERO,
-        waiting: false,
-        lag: ReservationLag::None,
-    }
-}
-
 /// How long slots stay divided after the last claim of a reservation: a job may pause that long.
 const SLOTS_KEPT: Nanos = Nanos::from_secs(10);
 /// Shares that are divided in a tick: a tenth of its time. Of more, as when a proxy joins a
@@ -753,28 +542,3 @@ const SLOTS_KEPT: Nanos = Nanos::from_secs(10);
 const SHARES_MAX: usize = 100_000;
 /// How far ahead of its expected index a scope is searched for.
 const NEAR: usize = 8;
-/// How often proxies read their usage.
-const TICK: Nanos = Nanos::from_millis(100);
-/// A 64th of the whole.
-const STEP: u64 = 1_000_000_000 / 64;
-
-/// One unit a second as a fraction of what a scope's rule grants. Rates in bytes are so large that
-/// 0.5 % of them is always more.
-fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
-    let named = |name: &str| name == &*scope.name;
-    let rates: Vec<Rate> = match scope.section {
-        SectionKind::Rule => {
-            let rule = rules.rule(&scope.name);
-            let limits =
-                rule.into_iter().flat_map(|rule| rule.limits.iter().map(|limit| limit.rate));
-            limits.chain(rule.and_then(|rule| rule.reservation)).collect()
-        }
-        SectionKind::Meter => {
-            let meter = rules.meters.iter().find(|meter| named(&meter.name));
-            meter.map(|meter| meter.limit.rate).into_iter().collect()
-        }
-        SectionKind::Decay | SectionKind::Entitlement | SectionKind::Slots => Vec::new(),
-    };
-    let least = rates.iter().filter(|rate| !rate.is_bytes()).map(|rate| rate.per_sec()).min();
-    least.map_or(Share::ZERO, |rate| Share::ratio(1, rate))
-}
