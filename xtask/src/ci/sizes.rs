@@ -13,7 +13,11 @@ pub(crate) struct Size {
 /// The sizes that the environment may change.
 pub(crate) const ALL: &[Size] = &[
     Size { variable: "PROPTEST_CASES", what: "cases of each property", usual: "256" },
-    Size { variable: "SLUICE_SEEDS", what: "seeds of scenarios and fleets by chance", usual: "100" },
+    Size {
+        variable: "SLUICE_SEEDS",
+        what: "seeds of scenarios and fleets by chance",
+        usual: "100",
+    },
     Size { variable: "SLUICE_FUZZ_S", what: "seconds of fuzzing", usual: "60" },
     Size {
         variable: "SLUICE_HOSTILE_S",
