@@ -388,6 +388,21 @@ fn submit<T>(to: &MsgQueue<T>, ask: T) -> Result<(), RouteError> {
     })
 }
 
+/// Waits for the calendar's reply to a read. It waits for the store, which may not answer for long.
+async fn read_of<T>(reply: oneshot::Receiver<T>) -> Result<T, RouteError> {
+    read_within(READ_TIME_MAX, reply).await
+}
+
+async fn read_within<T>(limit: Duration, reply: oneshot::Receiver<T>) -> Result<T, RouteError> {
+    match tokio::time::timeout(limit, reply).await {
+        Ok(reply) => reply.map_err(|_| shutting_down()),
+        Err(_) => {
+            let message = "the calendar of reservations waits for its store; retry in 5 s";
+            Err(RouteError::new(ErrorCode::Overloaded, message))
+        }
+    }
+}
+
 fn shutting_down() -> RouteError {
     RouteError::new(ErrorCode::ShuttingDown, "the controller is shutting down")
 }
@@ -447,5 +462,26 @@ const BY: [SubjectKind; 8] = [
 ];
 /// The most rows of one table.
 const ROWS_MAX: usize = 10_000;
+/// The longest that a read waits for the calendar: less than clients wait.
+const READ_TIME_MAX: Duration = Duration::from_secs(3);
 /// The longest that one exchange may take.
 const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_that_the_calendar_does_not_answer_ends_with_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let read = |reply| runtime.block_on(read_within(Duration::ZERO, reply));
+        let (answer, reply) = oneshot::channel::<u8>();
+        assert!(read(reply).is_err());
+        assert!(answer.send(1).is_err(), "nobody waits any more");
+        let (answer, reply) = oneshot::channel();
+        answer.send(7).unwrap();
+        assert_eq!(read(reply).ok(), Some(7));
+        let (_, reply) = oneshot::channel::<u8>();
+        assert!(read(reply).is_err());
+    }
+}

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Proxies are counted by target only: there may be thousands, and `GET /v1/proxies` lists them. If
-//! the plan is overloaded, its figures are missing and the others, which show that, are served.
+//! the plan is overloaded, or the calendar waits for its store, its figures are missing and the others,
+//! which show that, are served.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +26,7 @@ use super::super::calendar::{CalendarFigures, CalendarMsg};
 use super::super::plan_actor::PlanView;
 use super::super::standby::ledger_path;
 use super::super::{ApiState, Counts};
-use super::{RouteQuery, in_force, plan_view, submit};
+use super::{RouteQuery, in_force, plan_view, read_of, submit};
 
 /// The proxies of one target.
 #[derive(Default)]
@@ -46,7 +47,7 @@ pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static s
     let view = plan_view(&shared).await.ok();
     let (answer, figures) = oneshot::channel();
     let asked = submit(&shared.calendar, CalendarMsg::Figures(answer)).is_ok();
-    let figures = if asked { figures.await.ok() } else { None };
+    let figures = if asked { read_of(figures).await.ok() } else { None };
     let mut page = MetricsPage::new();
     page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
     write_process_metrics(&mut page);

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::used::{add_used, bytes_used};
 use super::{
-    RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated, visible_user,
+    RouteError, RouteQuery, invalid, read_of, shutting_down, submit, time_of, truncated, visible_user,
 };
 use crate::process::ApiState;
 use crate::process::access::ApiCaller;
@@ -85,7 +85,7 @@ pub(super) async fn list(
     let wanted = WantedReservations { user, job, after, with_ended: ended };
     let (answer, list) = oneshot::channel();
     submit(&shared.calendar, CalendarMsg::List { wanted, answer })?;
-    Ok(Json(list.await.map_err(|_| shutting_down())?))
+    Ok(Json(read_of(list).await?))
 }
 
 /// Requests a reservation.
@@ -257,7 +257,7 @@ pub(super) async fn calendar(
     let (answer, calendar) = oneshot::channel();
     let span = (from, until);
     submit(&shared.calendar, CalendarMsg::Promised { span, target, by, answer })?;
-    let mut shown = calendar.await.map_err(|_| shutting_down())?;
+    let mut shown = read_of(calendar).await?;
     add_used(&shared, &mut shown, span).await?;
     Ok(Json(shown.calendar))
 }
@@ -298,7 +298,7 @@ pub(super) async fn credit(
     };
     let (answer, credit) = oneshot::channel();
     submit(&shared.calendar, CalendarMsg::Credit(subject, answer))?;
-    Ok(Json(credit.await.map_err(|_| shutting_down())?))
+    Ok(Json(read_of(credit).await?))
 }
 
 // ---- what the handlers share ----
@@ -324,8 +324,9 @@ async fn ask(
 }
 
 async fn get(shared: &ApiState, id: u64, by: &ApiCaller) -> Result<WireReservation, RouteError> {
-    let by = by.clone();
-    Ok(ask(shared, |answer| CalendarMsg::Get { id, by, answer }).await?.0)
+    let (answer, outcome) = oneshot::channel();
+    submit(&shared.calendar, CalendarMsg::Get { id, by: by.clone(), answer })?;
+    read_of(outcome).await?.map_err(|report| (*report).into())
 }
 
 fn number(id: &str) -> Result<u64, RouteError> {
