@@ -75,6 +75,11 @@ pub struct NewReservation {
     /// with phases is not spontaneous and has no claim window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<NewPhase>,
+    /// The key of this request, 1 to 64 printable ASCII characters without spaces. While the
+    /// reservation has not ended, another request of its user with this key returns it and reserves
+    /// nothing: for a request whose reply was lost. Absent: every request is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
 }
 
 /// A phase of a requested reservation: a part of its time with higher rates.

@@ -232,8 +232,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 impl CallArgs {
     fn add(&self, new: &NewReservation, wait: bool) -> anyhow::Result<ExitCode> {
         let client = self.controller.client()?;
+        // So that a request whose reply was lost can be sent again without a second reservation.
+        let idempotency_key = Some(random_key()?);
+        let new = NewReservation { idempotency_key, ..new.clone() };
         let reserve = |user| client.reserve(&NewReservation { user, ..new.clone() });
-        let held = for_caller(new.user, reserve).map_err(explained)?;
+        let held = match for_caller(new.user, reserve) {
+            Err(error) if is_uncertain(&error) => {
+                std::thread::sleep(PAUSE);
+                for_caller(new.user, reserve)
+            }
+            reply => reply,
+        };
+        let held = held.map_err(explained)?;
         match wait {
             true => self.wait(held.id, None),
             false => self.print(&held, show::sentence),
@@ -358,6 +368,20 @@ fn for_caller<T>(
         }
         reply => reply,
     }
+}
+
+/// Whether a request may have been executed, and is sent again.
+fn is_uncertain(error: &ClientError) -> bool {
+    let code = error.code();
+    matches!(code, ErrorCode::StoreFailed | ErrorCode::Timeout | ErrorCode::ShuttingDown)
+        || matches!(error, ClientError::Exchange { .. })
+}
+
+/// Makes a key that no other request has: 16 random bytes.
+fn random_key() -> anyhow::Result<String> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Makes the error of a refused call; of a reservation that does not fit it says what would.

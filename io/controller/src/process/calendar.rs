@@ -53,7 +53,7 @@ use crate::clock::{SteadyClock, WallClock};
 use answers::{not_found, not_visible};
 use ended::EndedReservations;
 use fleet::Fleet;
-use requests::{Refused, RequestContext, may_act, may_charge, report_of, user_of};
+use requests::{Refused, RequestContext, check_key, may_act, may_charge, report_of, user_of};
 use rules::RuleReservations;
 use shown::{KnownReservation, KnownReservations};
 
@@ -388,6 +388,13 @@ impl CalendarActor {
         let user = user_of(by, peer, new.user)?;
         may_charge(by, new)?;
         self.calendar.advance(now);
+        self.drain_events();
+        if let Some(key) = new.idempotency_key.as_deref() {
+            check_key(key)?;
+            if let Some(id) = self.requested_with(user, key) {
+                return Ok(self.show(id).expect("it has not ended"));
+            }
+        }
         let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
         let context = RequestContext { calendar: &self.calendar, fleet: &self.fleet, now };
         let (request, known) = context.request(new, user, after)?;
@@ -415,6 +422,16 @@ impl CalendarActor {
 
     fn is_claimable(&self, id: ReservationId) -> bool {
         self.calendar.progress(id).is_some_and(|progress| progress.claim_by.is_some())
+    }
+
+    /// The reservation of a user that was requested with this key and has not ended. O(those of the user).
+    fn requested_with(&self, user: u32, key: &str) -> Option<ReservationId> {
+        let is_same = |of: &KnownReservation| {
+            of.owner.uid == user && of.details.idempotency_key.as_deref() == Some(key)
+        };
+        self.known
+            .of(Some(user), None, ReservationId(0))
+            .find(|id| self.known.get(*id).is_some_and(is_same))
     }
 
     /// The end of the reservation after which another one may begin.

@@ -308,6 +308,7 @@ fn of_reservations() -> Vec<Case> {
     let reserve = |wrong, code, at, body: &str| case(wrong, RESERVE, "", code, at).json(body);
     let extend = |wrong, code, at, body: &str| case(wrong, EXTEND, "77", code, at).json(body);
     let foreign = r#"{"duration_ns": 1, "user": 1002, "read": {"bytes": 1}}"#;
+    let key = r#"{"duration_ns": 1, "user": 5, "idempotency_key": "a b"}"#;
     let large = " ".repeat(4 << 20);
     let mut cases = vec![
         case(Bad, RESERVATIONS, "?user=all", InvalidArgument, "user"),
@@ -317,6 +318,7 @@ fn of_reservations() -> Vec<Case> {
         reserve(Bad, InvalidMessage, "duration_ns", r#"{"duration_ns": "long"}"#),
         reserve(Unknown, InvalidMessage, "colour", r#"{"duration_ns": 1, "colour": 1}"#),
         reserve(Foreign, PermissionDenied, "user", foreign).by(Role::User),
+        reserve(Bad, InvalidArgument, "idempotency_key", key),
         reserve(Large, TooLarge, "", &large),
         case(Kind, RESERVE, "", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
         case(Bad, RESERVATION, "1?until=active&wait=long", InvalidArgument, "wait"),

@@ -61,6 +61,17 @@ pub(super) fn may_charge(by: &ApiCaller, new: &NewReservation) -> Result<(), Ref
     Err(Box::new(ErrorReport::new(ErrorCode::PermissionDenied, message).at(field)))
 }
 
+/// Checks the key of a request.
+pub(super) fn check_key(key: &str) -> Result<(), Refused> {
+    let fits =
+        (1..=KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic());
+    if fits {
+        return Ok(());
+    }
+    let want = "1 to 64 printable ASCII characters without spaces";
+    Err(at("idempotency_key", format!("{:?} is not a key: {want}", cut(key))))
+}
+
 /// Whether a caller may request and change reservations of that user.
 pub(super) fn may_act(by: &ApiCaller, user: Option<u32>) -> Result<(), Refused> {
     let is_own = by.role == Role::User && user.is_some() && by.user == user;
@@ -95,6 +106,7 @@ impl RequestContext<'_> {
             write,
             metadata,
             is_spontaneous: new.spontaneous,
+            idempotency_key: new.idempotency_key.clone(),
         };
         let demand = self.demand(&details)?;
         let owner = owner(new, user)?;
@@ -280,6 +292,9 @@ pub(super) fn at(field: &str, message: impl Into<String>) -> Refused {
 
 /// The longest directory with its export: a batch of 256 requests is one record of 1 MiB at most.
 const DIRECTORY_BYTES_MAX: usize = 1_024;
+
+/// The longest key of a request: each is kept with its reservation.
+const KEY_BYTES_MAX: usize = 64;
 
 /// Cuts a wrong value to the length that a message repeats.
 fn cut(text: &str) -> &str {

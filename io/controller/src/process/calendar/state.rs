@@ -23,6 +23,9 @@ pub(crate) struct ReservationDetails {
     /// The rate in operations per second.
     pub(crate) metadata: Option<u64>,
     pub(crate) is_spontaneous: bool,
+    /// The key of its request, which its user may send again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) idempotency_key: Option<String>,
 }
 
 /// One record: what has changed of the calendar.

@@ -25,7 +25,10 @@ struct Room {
     awaited: BTreeMap<ReservationId, u64>,
     /// What is on record.
     stored: Arc<Mutex<CalendarState>>,
+    /// Whether decisions fail.
     fails: Arc<AtomicBool>,
+    /// Whether a decision is stored and reported as failed.
+    is_uncertain: Arc<AtomicBool>,
     clock: Arc<AtomicU64>,
     _folder: TestFolder,
 }
@@ -70,11 +73,18 @@ impl Room {
         let (store, to_store) = queue(4);
         let fails = Arc::new(AtomicBool::new(false));
         let (failing, state) = (fails.clone(), stored.clone());
+        let is_uncertain = Arc::new(AtomicBool::new(false));
+        let uncertain = is_uncertain.clone();
         // It ends when the actor has gone.
         std::thread::spawn(move || {
             while let Ok(msg) = to_store.recv() {
                 match msg {
-                    StoreMsg::Calendar { answer, .. } if failing.load(Ordering::Relaxed) => {
+                    StoreMsg::Calendar { decision, answer }
+                        if failing.load(Ordering::Relaxed) || uncertain.load(Ordering::Relaxed) =>
+                    {
+                        if uncertain.load(Ordering::Relaxed) {
+                            state.lock().unwrap().apply(*decision);
+                        }
                         let (location, problem) = ("the store".into(), "full".into());
                         let error = StoreError::Damaged { location, problem };
                         let _ = answer.send(Err((error, Box::new(state.lock().unwrap().clone()))));
@@ -105,7 +115,8 @@ impl Room {
         };
         let state = stored.lock().unwrap().clone();
         let actor = CalendarActor::new(state, rules, settings, to);
-        Room { actor, plan, awaited: BTreeMap::new(), stored, fails, clock, _folder: folder }
+        let awaited = BTreeMap::new();
+        Room { actor, plan, awaited, stored, fails, is_uncertain, clock, _folder: folder }
     }
 
     fn pass(&self, span: Duration) {
@@ -707,4 +718,31 @@ fn clock_behind_the_last_record_begins_there() {
     let rows = &rows.unwrap()[0];
     let from = rows.changes[0].1.as_ref().unwrap().from;
     assert!(from <= rows.at, "it does not begin again later");
+}
+
+#[test]
+fn request_that_was_stored_and_reported_as_failed_is_found_by_its_key() {
+    let mut room = Room::new();
+    let asked = |key: &str| NewReservation { idempotency_key: Some(key.into()), ..reads(40) };
+    room.is_uncertain.store(true, Ordering::Relaxed);
+    assert_eq!(room.request(asked("k1")).unwrap_err().code, ErrorCode::StoreFailed);
+    room.is_uncertain.store(false, Ordering::Relaxed);
+    let made = room.request(asked("k1")).unwrap();
+    assert_eq!(room.request(asked("k1")).unwrap().id, made.id);
+    assert_eq!(room.actor.known.ids().count(), 1, "one was reserved");
+    assert_ne!(room.request(asked("k2")).unwrap().id, made.id);
+    let mut next = room.followed(Duration::from_secs(1));
+    assert_eq!(next.request(asked("k1")).unwrap().id, made.id);
+    // The key is its user's, and free again with the end.
+    let (answer, mut outcome) = oneshot::channel();
+    let new = NewReservation { user: Some(6), duration_ns: 1, ..asked("k1") };
+    next.say(CalendarMsg::Request { new: Box::new(new), by: by(), peer: None, answer });
+    assert_ne!(outcome.try_recv().unwrap().unwrap().id, made.id);
+    let change = ReservationChange::Remove;
+    next.say(CalendarMsg::Change { id: made.id, change, by: by(), answer: oneshot::channel().0 });
+    assert_ne!(next.request(asked("k1")).unwrap().id, made.id);
+    for key in ["", "a b", &"k".repeat(65)] {
+        let error = next.request(asked(key)).unwrap_err();
+        assert_eq!(error.at.as_deref(), Some("idempotency_key"), "{key:?}");
+    }
 }

@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 
 use super::used::{add_used, bytes_used};
 use super::{
-    RouteError, RouteQuery, invalid, read_of, shutting_down, submit, time_of, truncated, visible_user,
+    RouteError, RouteQuery, invalid, read_of, shutting_down, submit, time_of, truncated,
+    visible_user,
 };
 use crate::process::ApiState;
 use crate::process::access::ApiCaller;
