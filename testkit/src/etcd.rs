@@ -77,6 +77,11 @@ impl Cluster {
         }
     }
 
+    /// The member that leads the others, if one of them says so of itself.
+    pub fn leader(&self) -> Option<usize> {
+        self.members.iter().position(|member| leads(&member.client).unwrap_or(false))
+    }
+
     fn spawn(&mut self, at: usize) {
         let url = |address: &str| format!("http://{address}");
         let all = self.members.iter().enumerate();
@@ -125,11 +130,27 @@ impl Drop for Cluster {
 
 /// Whether a member says of itself that it has a leader and can write.
 fn healthy(address: &str) -> bool {
-    let Ok(mut stream) = TcpStream::connect(address) else { return false };
+    answer(address, "GET /health", "").is_some_and(|said| said.contains("\"health\":\"true\""))
+}
+
+/// Whether a member leads, by the numbers in its status.
+fn leads(address: &str) -> Option<bool> {
+    let status = answer(address, "POST /v3/maintenance/status", "{}")?;
+    let number = |key: &str| Some(status.split(key).nth(1)?.split('"').next()?.to_owned());
+    Some(number("\"member_id\":\"")? == number("\"leader\":\"")?)
+}
+
+/// What a member answers to one request.
+fn answer(address: &str, call: &str, body: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let length = body.len();
+    let request = format!(
+        "{call} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
-    let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.set_read_timeout(Some(PATIENCE)).is_ok()
-        && stream.write_all(request.as_bytes()).is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && answer.contains("\"health\":\"true\"")
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }

@@ -17,25 +17,25 @@ use crate::controlled::{LIMIT, Reader, api_of, assert_limited, limited, proxy, s
 use testkit::TestFolder;
 
 /// The controllers of a test; those that were killed stand again.
-struct Controllers {
+pub(crate) struct Controllers {
     folder: TestFolder,
-    all: Vec<Controller>,
+    pub(crate) all: Vec<Controller>,
     etcd: Vec<String>,
 }
 
 impl Controllers {
-    fn start(etcd: &[String]) -> Controllers {
+    pub(crate) fn start(etcd: &[String]) -> Controllers {
         let folder = TestFolder::new();
         let stand = |at: usize| Controller::stand(&folder.path().join(at.to_string()), etcd);
         let all = (0..3).map(stand).collect();
         Controllers { folder, all, etcd: etcd.to_vec() }
     }
 
-    fn urls(&self) -> String {
+    pub(crate) fn urls(&self) -> String {
         self.all.iter().map(|one| one.url.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    fn client(&self) -> ApiClient {
+    pub(crate) fn client(&self) -> ApiClient {
         ApiClient::at(self.urls().parse::<Endpoints>().unwrap()).unwrap()
     }
 
@@ -48,7 +48,7 @@ impl Controllers {
         self.all.iter().position(leads)
     }
 
-    fn wait_for_leader(&self) -> usize {
+    pub(crate) fn wait_for_leader(&self) -> usize {
         let mut leader = None;
         until("one of them leads", || {
             leader = self.leader();
@@ -58,7 +58,7 @@ impl Controllers {
     }
 
     /// Starts one that was killed, where it was.
-    fn start_again(&mut self, at: usize) {
+    pub(crate) fn start_again(&mut self, at: usize) {
         let data = self.folder.path().join(at.to_string());
         self.all[at] = Controller::stand_at(&data, &self.all[at].url.clone(), &self.etcd);
     }

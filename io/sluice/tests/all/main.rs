@@ -55,6 +55,7 @@ mod proxy_rights;
 mod report;
 mod reservations;
 mod reservations_hostile;
+mod reservations_kept;
 mod reservations_real;
 mod reserve_command;
 mod rule_command;

@@ -50,6 +50,7 @@ impl RequestContext<'_> {
             read: of("read", new.read, basic.read, true)?,
             write: of("write", new.write, basic.write, true)?,
             metadata: of("metadata", new.metadata, basic.metadata, false)?,
+            idempotency_key: None,
             ..basic.clone()
         };
         let planned = PlannedPhase {
