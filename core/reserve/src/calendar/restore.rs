@@ -7,7 +7,7 @@
 //!
 //! All that is recorded fitted before. If a resource is recorded no more or the share of best effort
 //! has risen, what no longer fits is handled as a loss of capacity; a resource that is missing is
-//! closed. A record that no calendar makes is repaired or left out, and the caller is told: a calendar
+//! closed. A record that no calendar makes is repaired or left out, and is reported: a calendar
 //! that cannot be built would promise nothing to anybody.
 
 use std::collections::BTreeMap;

@@ -60,7 +60,7 @@ impl CalendarDecision {
         changes + self.details.len() + self.proxies.len() == 0
     }
 
-    /// The decision as parts of at most so many bytes as JSON, in their order. Only all of them make
+    /// The decision as parts of at most `bytes_max` bytes as JSON, in their order. Only all of them make
     /// a state that a calendar was in. What is one item is one part, however large.
     pub(crate) fn into_parts(mut self, bytes_max: usize) -> Vec<CalendarDecision> {
         let bytes = serde_json::to_vec(&self).expect("a decision is plain data").len();
