@@ -267,6 +267,7 @@ const UNITS: &[(&str, &str)] = &[
     ("gib_per_s", "GiB/s"),
     ("events_per_s", "events/s"),
     ("reports_per_s", "reports/s"),
+    ("admissions_per_s", "admissions/s"),
     ("instructions", "instructions"),
     ("requests", "requests"),
     ("percent", "%"),

@@ -216,7 +216,7 @@ const RESERVATIONS: (&str, &[&str], Untyped) =
 fn bandwidth_is_reserved_in_ten_minutes() {
     let Some(shell) = Shell::start() else { return };
     let sections =
-        ["Start", "Reserve and use", "Later, or never", "In a batch script", "The page", "qosp"];
+        ["Start", "Reserve and use", "Later, or never", "In a batch script", "Phases", "The page", "qosp"];
     let document = typed_blocks(RESERVATIONS.0, RESERVATIONS.1, RESERVATIONS.2);
     assert!(document.iter().all(|block| sections.contains(&block.section.as_str())));
     let reservations = |query: &str| {
@@ -245,6 +245,10 @@ fn bandwidth_is_reserved_in_ten_minutes() {
             assert_eq!((status("60MB/s").trim(), status("90MB/s").trim()), ("3", "4"));
         } else if has("reserve finish") {
             assert_eq!(reservations("--job 4712"), [] as [Value; 0]);
+        } else if has("phases.toml") {
+            let held = reservations("--job 4714");
+            let phases = held.iter().filter(|one| one["phase_of"].is_number());
+            assert_eq!((held.len(), phases.count()), (3, 2), "{held:?}");
         } else if has("calendar.svg") {
             assert!(shell.ask("test -s calendar.svg").0);
         } else if has("qosp delete") {

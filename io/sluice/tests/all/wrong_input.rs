@@ -309,6 +309,8 @@ fn of_reservations() -> Vec<Case> {
     let extend = |wrong, code, at, body: &str| case(wrong, EXTEND, "77", code, at).json(body);
     let foreign = r#"{"duration_ns": 1, "user": 1002, "read": {"bytes": 1}}"#;
     let key = r#"{"duration_ns": 1, "user": 5, "idempotency_key": "a b"}"#;
+    let charged = r#"{"duration_ns": 1, "account": "a", "read": {"bytes": 1}}"#;
+    let phase = r#"{"duration_ns": 1, "phases": [{"start_ns": 1, "duration_ns": 1, "colour": 1}]}"#;
     let large = " ".repeat(4 << 20);
     let mut cases = vec![
         case(Bad, RESERVATIONS, "?user=all", InvalidArgument, "user"),
@@ -319,7 +321,11 @@ fn of_reservations() -> Vec<Case> {
         reserve(Unknown, InvalidMessage, "colour", r#"{"duration_ns": 1, "colour": 1}"#),
         reserve(Foreign, PermissionDenied, "user", foreign).by(Role::User),
         reserve(Bad, InvalidArgument, "idempotency_key", key),
+        reserve(Foreign, PermissionDenied, "account", charged).by(Role::User),
+        reserve(Bad, InvalidMessage, "phases[0].start_ns", r#"{"duration_ns": 1, "phases": [{"start_ns": "soon"}]}"#),
+        reserve(Unknown, InvalidMessage, "phases[0].colour", phase),
         reserve(Large, TooLarge, "", &large),
+        case(Bad, RESERVATIONS, "?after=last", InvalidArgument, "after"),
         case(Kind, RESERVE, "", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
         case(Bad, RESERVATION, "1?until=active&wait=long", InvalidArgument, "wait"),
         case(Bad, RESERVATION, "1?until=then", InvalidArgument, "until"),
