@@ -17,9 +17,11 @@ use super::SLUICE;
 pub(super) fn row() -> FigureRow {
     let what = "16 clients request reservations for later, each as soon as the last is answered; the \
                 controller has one processor, and SQLite";
-    FigureRow::new("reserve/admissions", what, &[SLUICE])
-        .rounds(3, 10.0)
-        .goal(SLUICE, "admissions_per_s", FigureBound::Least(1000.0))
+    FigureRow::new("reserve/admissions", what, &[SLUICE]).rounds(3, 10.0).goal(
+        SLUICE,
+        "admissions_per_s",
+        FigureBound::Least(1000.0),
+    )
 }
 
 pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {

@@ -215,8 +215,15 @@ const RESERVATIONS: (&str, &[&str], Untyped) =
 #[test]
 fn bandwidth_is_reserved_in_ten_minutes() {
     let Some(shell) = Shell::start() else { return };
-    let sections =
-        ["Start", "Reserve and use", "Later, or never", "In a batch script", "Phases", "The page", "qosp"];
+    let sections = [
+        "Start",
+        "Reserve and use",
+        "Later, or never",
+        "In a batch script",
+        "Phases",
+        "The page",
+        "qosp",
+    ];
     let document = typed_blocks(RESERVATIONS.0, RESERVATIONS.1, RESERVATIONS.2);
     assert!(document.iter().all(|block| sections.contains(&block.section.as_str())));
     let reservations = |query: &str| {

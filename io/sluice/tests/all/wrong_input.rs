@@ -322,7 +322,12 @@ fn of_reservations() -> Vec<Case> {
         reserve(Foreign, PermissionDenied, "user", foreign).by(Role::User),
         reserve(Bad, InvalidArgument, "idempotency_key", key),
         reserve(Foreign, PermissionDenied, "account", charged).by(Role::User),
-        reserve(Bad, InvalidMessage, "phases[0].start_ns", r#"{"duration_ns": 1, "phases": [{"start_ns": "soon"}]}"#),
+        reserve(
+            Bad,
+            InvalidMessage,
+            "phases[0].start_ns",
+            r#"{"duration_ns": 1, "phases": [{"start_ns": "soon"}]}"#,
+        ),
         reserve(Unknown, InvalidMessage, "phases[0].colour", phase),
         reserve(Large, TooLarge, "", &large),
         case(Bad, RESERVATIONS, "?after=last", InvalidArgument, "after"),
