@@ -91,7 +91,10 @@ fn wrong_phases_are_refused_by_number() {
         assert_eq!(error, ReservationError::Phase(2, Box::new(why)));
     }
     for request in [fixed(30, 60).spontaneous(), fixed(30, 60).claimed_within(secs(1))] {
-        assert_eq!(refused(request, &[first.clone()]), ReservationError::PhasesNeedStart);
+        assert_eq!(
+            refused(request, std::slice::from_ref(&first)),
+            ReservationError::PhasesNeedStart
+        );
     }
     let many = vec![phase(80, 0, 0, 1); 65];
     assert_eq!(refused(fixed(30, 100), &many), ReservationError::Phases(65));
