@@ -412,10 +412,11 @@ impl Calendar {
 
     fn no_fit(
         &self,
-        (fits_now, at): (Share, ResourceId),
+        least: (Share, ResourceId),
         release: Time,
         next_start: Option<Time>,
     ) -> ReservationError {
+        let (fits_now, at) = least;
         let (bottleneck, kind) = self.resources.describe(at).expect("a resource of the demand");
         let bottleneck = bottleneck.clone();
         ReservationError::NoFit(Refusal { kind, bottleneck, release, next_start, fits_now })

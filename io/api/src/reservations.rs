@@ -193,15 +193,15 @@ pub struct WireReservation {
 /// A phase of a reservation. It is a reservation with a number of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WirePhase {
-    /// Its number.
+    /// The number of the phase.
     pub id: u64,
-    /// Its state.
+    /// The state of the phase.
     pub state: WireReservationState,
     /// When it starts or started.
     pub start_ns: u64,
     /// The last start within its tolerance.
     pub last_start_ns: u64,
-    /// When it ends.
+    /// When it ends or ended.
     pub end_ns: u64,
     /// The whole rate of reads in the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -140,7 +140,7 @@ pub(crate) struct WantedReservations {
     pub(crate) user: Option<u32>,
     /// Of one job only.
     pub(crate) job: Option<String>,
-    /// Above this number.
+    /// Those above this number only.
     pub(crate) after: u64,
     pub(crate) with_ended: bool,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{ErrorCode, ErrorReport, WireReservation, WireReservationState, WireReservations};
 use model::{Nanos, Time};
-use reserve::ReservationId;
+use reserve::{ReservationId, Span};
 
 use super::requests::Refused;
 use super::{
@@ -23,6 +23,7 @@ impl CalendarActor {
             CalendarMsg::Promised { span, target, by, answer } => {
                 let rules = self.rules.visible_to(&by);
                 let target = target.as_deref();
+                let span = Span { from: span.0, until: span.1 };
                 let mut shown = shown::calendar(&self.calendar, &rules, span, target, now);
                 for resource in &shown.calendar.resources {
                     let exports = self.fleet.exports_of(&resource.name);

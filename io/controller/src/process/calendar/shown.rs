@@ -256,12 +256,11 @@ impl KnownReservation {
 pub(super) fn calendar(
     calendar: &Calendar,
     rules: &RuleReservations,
-    (from, until): (Time, Time),
+    span: Span,
     target: Option<&str>,
     now: Time,
 ) -> PromisedCalendar {
     let resources = calendar.resources();
-    let span = Span { from, until };
     let is_wanted = |of: &ResourceId| {
         let described = resources.describe(*of);
         described.is_some_and(|(name, _)| target.is_none_or(|target| target == &**name))
@@ -295,8 +294,8 @@ pub(super) fn calendar(
     }
     let calendar = WireCalendar {
         at_ns: now.as_nanos(),
-        from_ns: from.as_nanos(),
-        until_ns: until.as_nanos(),
+        from_ns: span.from.as_nanos(),
+        until_ns: span.until.as_nanos(),
         resources: shown,
         omitted,
     };

@@ -259,7 +259,7 @@ pub(super) async fn calendar(
     let span = (from, until);
     submit(&shared.calendar, CalendarMsg::Promised { span, target, by, answer })?;
     let mut shown = read_of(calendar).await?;
-    add_used(&shared, &mut shown, span).await?;
+    add_used(&shared, &mut shown, from, until).await?;
     Ok(Json(shown.calendar))
 }
 

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use api::{CalendarStep, ErrorCode, WireReservation};
 use model::{Bytes, Nanos, Service, Time};
+use reserve::Span;
 use tokio::sync::oneshot;
 
 use super::{RouteError, shutting_down, submit, usage};
@@ -24,7 +25,8 @@ use crate::process::calendar::{CalendarMsg, PromisedCalendar};
 pub(super) async fn add_used(
     shared: &ApiState,
     shown: &mut PromisedCalendar,
-    (from, until): (Time, Time),
+    from: Time,
+    until: Time,
 ) -> Result<(), RouteError> {
     let until = until.min(Time::from_nanos(shown.calendar.at_ns));
     if from >= until {
@@ -110,13 +112,14 @@ fn store_failed(why: impl ToString) -> RouteError {
 fn bytes_in(points: &[LedgerPoint], from: Time, until: Time) -> u64 {
     let bytes = points.iter().map(|point| {
         let bytes = point.sums.read_bytes.saturating_add(point.sums.written_bytes);
-        part(bytes, point, (from, until), until)
+        part(bytes, point, Span { from, until }, until)
     });
     bytes.fold(0, u64::saturating_add)
 }
 
 /// The part of an amount of a point that is within a span, if all of it came evenly until `now`.
-fn part(amount: u64, point: &LedgerPoint, (from, until): (Time, Time), now: Time) -> u64 {
+fn part(amount: u64, point: &LedgerPoint, span: Span, now: Time) -> u64 {
+    let Span { from, until } = span;
     let end = (point.at + point.span).min(now);
     let length = u128::from(end.since(point.at).get()).max(1);
     let inside = u128::from(until.min(end).since(from.max(point.at)).get()).min(length);
@@ -140,8 +143,14 @@ fn rates(
         let (mut read, mut write) = (0u64, 0u64);
         for point in points.iter().filter(|of| of.at < end && of.at + of.span > begin) {
             let (of_reads, of_writes) = amount(&point.sums);
-            read = read.saturating_add(part(of_reads, point, (begin, end), until));
-            write = write.saturating_add(part(of_writes, point, (begin, end), until));
+            read =
+                read.saturating_add(part(of_reads, point, Span { from: begin, until: end }, until));
+            write = write.saturating_add(part(
+                of_writes,
+                point,
+                Span { from: begin, until: end },
+                until,
+            ));
         }
         let span = u128::from(end.since(begin).get()).max(1);
         let per_sec = |amount: u64| {
