@@ -256,6 +256,15 @@ fn floods_of_waiting_calls_and_bodies_that_do_not_come_delay_nobody() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("removed"), "{answer}");
     }
     drop(slow);
+    // More queries to the proxies than are made at a time are refused, and nothing else is.
+    std::thread::scope(|threads| {
+        for _ in 0..32 {
+            threads.spawn(|| {
+                let why = user.why(&api::WhyQuery::default());
+                assert!(why.err().is_none_or(|error| error.code() == ErrorCode::Overloaded));
+            });
+        }
+    });
     reserves(&other);
     assert!(site.is_empty());
 }

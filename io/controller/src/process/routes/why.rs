@@ -19,9 +19,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use tokio::sync::oneshot;
 
-use super::{
-    ApiState, RouteError, RouteQuery, kind_of, plan_actor, shutting_down, submit, sums_by, time_of,
-};
+use super::{ApiState, RouteError, RouteQuery, kind_of, plan_actor, submit, sums_by, time_of};
 use crate::process::access::ApiCaller;
 use crate::process::calendar::{CalendarMsg, WantedReservations};
 use crate::process::fan_out::QueryReplies;
@@ -208,7 +206,11 @@ pub(super) async fn query_proxies(
 ) -> Result<QueryReplies, RouteError> {
     let (answer, heard) = oneshot::channel();
     submit(&shared.plan, plan_actor::PlanMsg::Query(question, answer))?;
-    heard.await.map_err(|_| shutting_down())
+    // Above the bound of queries at a time the plan drops it.
+    heard.await.map_err(|_| {
+        let message = "too many queries to the proxies at a time; retry in 1 s";
+        RouteError::new(ErrorCode::Overloaded, message)
+    })
 }
 
 fn uptime(shared: &ApiState) -> u64 {
