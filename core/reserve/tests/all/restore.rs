@@ -1,13 +1,11 @@
 //! A calendar that is built again from its records goes on as if nothing had happened.
 
-use std::collections::BTreeMap;
-
 use model::{Share, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
     Calendar, CalendarChange, CalendarRecords, CalendarSettings, Capacity, CeilingSubject,
-    CreditRecord, EndReason, ReservationId, ReservationRecord, ReservationRequest,
-    ReservationState, ResourceKind, RestoreRepair,
+    EndReason, ReservationId, ReservationRecord, ReservationRequest, ReservationState,
+    ResourceKind, RestoreRepair,
 };
 
 use crate::life::{active, at, calendar, events, fixed, owner, reads, secs, settings, start};

@@ -326,6 +326,7 @@ fn a_proxy_that_claims_everything_leaves_the_others_slots_and_every_promise() {
         weight: u64::MAX,
         used: Share::WHOLE,
         waiting: true,
+        lag: model::ReservationLag::Growing,
     };
     let uses = |of: u64| {
         let usage = ScopeUsage { used: Some(Share::WHOLE), waiting: true };
