@@ -63,7 +63,7 @@ impl TargetRows {
 
     /// Reports the awaited reservations whose rows are in force at all proxies of the target that can
     /// be reached, or have no room, each with the version of its rows; those that `report` does not
-    /// take are reported again. At most 256 are looked at. Without any proxy there is none that could
+    /// take are reported again. At most 256 are checked. Without any proxy there is none that could
     /// do otherwise.
     pub fn report_awaited(
         &mut self,
@@ -97,5 +97,5 @@ impl TargetRows {
     }
 }
 
-/// The most reservations that are looked at in one call.
+/// The most reservations that are checked in one call.
 const CHECKS_MAX: usize = 256;

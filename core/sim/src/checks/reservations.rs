@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Checked each 100 ms, whatever happens to messages, proxies and leaders: nothing that was promised
-//! is gone without an end that was told; no start is later than promised unless the target has lost
+//! is gone without an end that was reported; no start is later than promised unless the target has lost
 //! capacity; and at no time is more booked than what may be reserved. If for some time no fault keeps
 //! rows from the proxies, each reservation is ACTIVE [`LATE_MAX`] after its start.
 
@@ -69,7 +69,7 @@ impl ReservationChecks {
         }
     }
 
-    /// Notes that the calendar is told that a target has a part of its capacity for a span from now on.
+    /// Notes that the calendar hears that a target has a part of its capacity for a span from now on.
     pub(crate) fn capacity_changed(&mut self, target: usize, percent: u64, span: Span) {
         for resource in &mut self.capacities[target * 2..target * 2 + 2] {
             resource.changes.push((span, percent));
@@ -79,7 +79,7 @@ impl ReservationChecks {
         self.promised.values_mut().for_each(|promise| promise.is_void = true);
     }
 
-    /// Notes what an owner is told.
+    /// Notes what an owner hears.
     pub(crate) fn event(&mut self, event: &CalendarEvent, now: Time) {
         let promise = |start| Promise { start, is_void: false };
         match event.change {
@@ -127,7 +127,7 @@ impl ReservationChecks {
         for (id, is) in known {
             let Some(promise) = self.promised.get(id) else { continue };
             if is.state == ReservationState::Undefined {
-                wrong.push(format!("reservation {id} is gone, and nobody was told of its end"));
+                wrong.push(format!("reservation {id} is gone, and no end of it was reported"));
             }
             let Some(span) = is.span else { continue };
             if let Some(start) = promise.start.filter(|start| span.from > *start)
@@ -192,7 +192,7 @@ impl CapacityTimeline {
 /// How much later than its start a reservation is ACTIVE: the way of its rows to the proxies and of
 /// the acknowledgements, two ticks, and the records of the store.
 const LATE_MAX: Nanos = Nanos::from_millis(1_000);
-/// How long after a change of capacity its consequences are on record and told.
+/// How long after a change of capacity its consequences are on record and reported.
 const RECORD_MAX: Nanos = Nanos::from_millis(500);
 
 #[cfg(test)]

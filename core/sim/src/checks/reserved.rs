@@ -9,7 +9,7 @@
 //! requests wait have all of it but 1 %. Each dispatcher lags by 500 ms and a request at most. So it is
 //! measured while at each proxy that the row has requests at some wait always, and begins again when
 //! that changes, when rows or rules change, and after each fault. A shortfall that a dispatcher reports
-//! is no excuse: the capacity of the calendar is what the device can keep.
+//! does not excuse it: the capacity of the calendar is what the device can keep.
 
 use std::collections::BTreeMap;
 

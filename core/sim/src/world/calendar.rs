@@ -55,7 +55,7 @@ pub(super) struct SimCalendar {
     requested: BTreeMap<u32, ReservationId>,
     /// Changes of capacities that there was no leader for.
     missed: Vec<u32>,
-    /// By target.
+    /// The rows of each target.
     pub(super) target_rows: Vec<TargetRows>,
     /// The target of each row that was ever put.
     row_targets: BTreeMap<EntitlementId, usize>,

@@ -30,7 +30,7 @@ fn scenario(faults: &str, steps: &[(u64, ReservationStep)]) -> Scenario {
     scenario
 }
 
-/// A request for a part of the reads of the target, for so many seconds.
+/// A request for a part of the reads of the target, for a number of seconds.
 fn reads(percent: u64, secs: u64) -> ReservationSpec {
     ReservationSpec {
         job: 0,
@@ -84,7 +84,7 @@ fn promises_that_are_kept_are_not_called_broken() {
 fn a_promise_that_is_told_before_it_is_on_record_is_seen() {
     let steps = [(20_000 - 1, request(50, 30))];
     let what = found(Some(CalendarBug::AnswersFirst), LEADER, &steps);
-    assert!(what.contains("is gone, and nobody was told of its end"), "{what}");
+    assert!(what.contains("is gone, and no end of it was reported"), "{what}");
     assert_eq!(found(None, LEADER, &steps), "");
 }
 

@@ -13,7 +13,7 @@ use proxy::config::Percentage;
 use reserve::{Capacity, Ceiling, CeilingSubject};
 use serde::Deserialize;
 
-/// The section.
+/// The section of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReservationConfig {
