@@ -32,8 +32,7 @@ use crate::deadline::Deadline;
 use crate::ids::{RequestId, SubjectId};
 use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::lanes::{
-    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuePlace, QueuedRequest, RequestStage,
-    TargetParams,
+    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
 };
 use crate::meters::Meters;
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
@@ -169,14 +168,9 @@ impl Dispatcher {
         let QueuedRequest { class, subject, lane, kind, chain, amount, .. } =
             *self.lanes.request(index);
         let ended = self.lanes.end_running(index, self.now, &mut self.observation);
-        let is_reserved = self.lanes.request(index).is_reserved();
         if served != amount {
             self.lanes.correct(index, served, self.now, &mut self.observation);
-        }
-        if let Some(chain) = chain.get() {
-            if is_reserved && self.lanes.is_branch(class) {
-                self.meters.charge_reserved(chain, served, self.now);
-            } else if served != amount {
+            if let Some(chain) = chain.get() {
                 self.meters.charge(chain, kind, amount, served, self.now);
             }
         }
@@ -407,12 +401,13 @@ impl Dispatcher {
         let place = self.lanes.chosen_queue(at.lane, choice);
         let index = self.lanes.head(place);
         if self.lanes.request(index).chain.is_some() {
-            let is_reserved = matches!(choice, Choice::Reservation { .. });
-            if is_reserved && self.lanes.is_branch(place.class) {
-                self.pass_meters(place, index);
-            } else if !self.pay_meters(place, index) {
+            if !self.confirm(place) {
                 return None;
             }
+            if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
+                self.meters.forget_passed(chain, passed, self.line_of(place));
+            }
+            self.charge_meters(index);
         }
         let next = self.lanes.take_head(place, choice, self.now, &mut self.observation);
         if let Some(next) = next {
@@ -420,32 +415,6 @@ impl Dispatcher {
         }
         self.lanes.settle(place.class, place.lane, self.now, &mut self.observation);
         Some(index)
-    }
-
-    /// Takes a ready head past its meters, and charges them. False if one of them fell into debt since
-    /// it became ready: it waits there.
-    #[inline(always)]
-    fn pay_meters(&mut self, place: QueuePlace, index: RequestIndex) -> bool {
-        if !self.confirm(place) {
-            return false;
-        }
-        if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
-            self.meters.forget_passed(chain, passed, self.line_of(place));
-        }
-        self.charge_meters(index);
-        true
-    }
-
-    /// Takes a head that goes by the reservation of a row past its meters, whatever they are owed. They
-    /// are charged at its end for what it was served.
-    #[inline(never)]
-    fn pass_meters(&mut self, place: QueuePlace, index: RequestIndex) {
-        if self.lanes.is_waiting(place) {
-            self.leave_meter(place, true);
-        } else if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
-            self.meters.forget_passed(chain, passed, self.line_of(place));
-        }
-        self.lanes.set_paid(index);
     }
 
     fn run(&mut self, index: RequestIndex) -> Dispatched {

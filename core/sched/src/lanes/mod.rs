@@ -302,9 +302,6 @@ impl Lanes {
         self.charge_tags(index, cost, attempt, now, seen);
         if self.requests[index].is_reserved() {
             self.correct_reserve(index, Amount::default(), now);
-            if self.is_branch(class) {
-                self.requests[index].clear_paid();
-            }
         }
         let (cost, size) = self.of_class(class).weigh(DEVICE, kind, amount);
         let request = &mut self.requests[index];
@@ -540,12 +537,6 @@ impl Lanes {
     #[inline]
     pub(crate) fn owner_of(&self, class: ClassIndex) -> ClassIndex {
         self.classes[class].owner_or(class)
-    }
-
-    /// Whether a class is a branch of another one, which a row reserves for.
-    #[inline]
-    pub(crate) fn is_branch(&self, class: ClassIndex) -> bool {
-        self.classes[class].is_branch(class)
     }
 
     /// The weight of a class, as its rule says.

@@ -191,12 +191,6 @@ impl QueuedRequest {
         self.flags |= PAID;
     }
 
-    /// Its meters are still to be charged: it went by the reservation of a row, and did not end.
-    #[inline]
-    pub(super) fn clear_paid(&mut self) {
-        self.flags &= !PAID;
-    }
-
     /// Whether the reservation by which it went was one in bytes.
     pub(super) fn is_reserved_in_bytes(&self) -> bool {
         self.flags & RESERVED_BYTES != 0

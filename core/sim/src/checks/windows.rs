@@ -243,9 +243,7 @@ impl Windows {
             own.row_limited = if joins { own.row_limited + 1 } else { own.row_limited - 1 };
             own.restart(now.max(self.stands_until));
         }
-        let Some((rate, units)) = reserved(belongs, r) else { return };
-        // Its last request may have been one of these, before rows changed.
-        own.largest = own.largest.max(units);
+        let Some((rate, _)) = reserved(belongs, r) else { return };
         own.rate = Some(rate);
         own.is_divided = self.divided && (belongs.class == belongs.owner || !self.alone);
         if joins && own.waiting == 0 {
