@@ -129,7 +129,9 @@ fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
     );
     assert!(near(world.served(ms(11_000))[0], 4_500));
     let uses = world.sched.take_class_usage(T, world.now);
-    assert!(near(by_row(&world).served - before.served, 4_500), "what went by it is counted");
+    if cfg!(feature = "observation") {
+        assert!(near(by_row(&world).served - before.served, 4_500), "what went by it is counted");
+    }
     let (_, used) = uses.iter().find(|(scope, _)| *scope == Scope::entitlement(1)).unwrap();
     let of_rate = used.used.map(|part| part.of(10 * 600)).unwrap();
     assert!(near(of_rate, 4_500) && used.waiting, "{used:?}");
