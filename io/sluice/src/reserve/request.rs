@@ -60,7 +60,7 @@ pub(super) struct RequestArgs {
     /// Account of the batch system; needs role operate.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// File of parts of its time with higher rates, [[phase]] of start, duration, tolerance and rates.
+    /// File of parts of its time with higher rates, `[[phase]]` of start, duration, tolerance and rates.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spontaneous", "claim_within"])]
     phases: Option<PathBuf>,
 }
