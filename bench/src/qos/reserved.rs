@@ -3,9 +3,11 @@
 //! ```text
 //!   live        writer, reader, 32 others over 2 proxies ─► windows of 5 s beside what is reserved
 //!   active      request ─► ACTIVE on 8 proxies; an early end ─► the next one
+//!   admissions  16 clients ─► a controller on one processor ─► durable, then answered
 //! ```
 
 mod active;
+mod admissions;
 mod beside;
 
 use std::time::{Duration, Instant};
@@ -25,16 +27,18 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "A controller and its proxies on this machine. live: raw clients over the slow backend (150 \
            MB/s); `least of 5s` is the slowest 5 s of a reserved job beside its rate, from the second \
            second on, and the first second after ACTIVE is shown apart. active: from the answer to the \
-           request, or to the early end.",
+           request, or to the early end. admissions: each is on disk (SQLite) before it is answered; those \
+           that wait together are one transaction.",
     sources: &["bench/src/qos/reserved.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Calibrate, FigureProgram::Controller],
-    rows: || vec![beside::row(), active::row()],
+    rows: || vec![beside::row(), active::row(), admissions::row()],
     measure,
 };
 
 fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
     beside::measure(run, sink)?;
-    active::measure(run, sink)
+    active::measure(run, sink)?;
+    admissions::measure(run, sink)
 }
 
 /// Waits until a reservation is active.
