@@ -6,7 +6,6 @@
 //!   share of a target's slots < 1 ───► WhyDivision ◄─ controller: the reservations that are active
 //! ```
 
-use rules::EntitlementId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -78,12 +77,6 @@ pub struct SlotHolder {
 }
 
 impl WhyReservation {
-    /// The number of the reservation that has a row: a controller numbers the rows of a reservation
-    /// by its number times four and their direction.
-    pub fn number_of(row: EntitlementId) -> u64 {
-        row.0 / 4
-    }
-
     /// The part of the rate that this proxy serves, in its unit a second.
     pub fn here_per_s(&self) -> u64 {
         let (WireRate::Bytes(per_s) | WireRate::Ops(per_s)) = self.rate;

@@ -107,7 +107,7 @@ fn described(branch: &ReservedBranch, target: &str, now: Time) -> WhyReservation
     WhyReservation {
         proxy: String::new(),
         target: target.into(),
-        id: WhyReservation::number_of(branch.row),
+        id: branch.row.reservation(),
         direction: direction.into(),
         rate: rate.into(),
         share_ppb: branch.part.billionths(),
