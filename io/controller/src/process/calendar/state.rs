@@ -55,9 +55,7 @@ pub(crate) struct CalendarState {
 impl CalendarDecision {
     /// Whether nothing has changed that the next controller would not do by itself.
     pub(crate) fn is_empty(&self) -> bool {
-        let CalendarRecords { resources, reservations, ended, credits, .. } = &self.records;
-        let changes = resources.len() + reservations.len() + ended.len() + credits.len();
-        changes + self.details.len() + self.proxies.len() == 0
+        self.records.is_empty() && self.details.is_empty() && self.proxies.is_empty()
     }
 
     /// The decision as parts of at most `bytes_max` bytes as JSON, in their order. Only all of them make
