@@ -19,8 +19,8 @@ use crate::controlled::Reader;
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 use testkit::TestFolder;
 
-const MB: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const MB: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// A proxy of a target that reads 100 MB/s or writes 50 MB/s, of which 85 MB/s and 42.5 MB/s can be
 /// reserved.
@@ -32,7 +32,7 @@ fn proxy(test: &str, url: &str, more: &str) -> Proxy {
     Setup::new(&format!("reserved-{test}")).top(&top).tables(tables).api().start()
 }
 
-fn reads(megabytes: u64, seconds: u64) -> NewReservation {
+pub(crate) fn reads(megabytes: u64, seconds: u64) -> NewReservation {
     NewReservation {
         read: Some(WireRate::Bytes(megabytes * MB)),
         duration_ns: seconds * SECOND,

@@ -15,14 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use api::{ErrorCode, NewReservation, WireRate, WireReservation, WireReservationState};
+use api::{ErrorCode, NewReservation, WireReservation, WireReservationState};
 use http::ApiClient;
 
-use crate::common::{Controller, Proxy, Setup, Tmpfs, USER, until};
+use crate::common::{Controller, Proxy, Setup, Tmpfs, until};
 use crate::controllers::Controllers;
+use crate::reservations::{MB, SECOND, reads};
 
-const MB: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
 /// What can be reserved of a target that reads 100 MB/s.
 const RESERVABLE: u64 = 85 * MB;
 
@@ -32,15 +31,6 @@ fn proxy(test: &str, url: &str) -> Proxy {
                   capacity_write = \"50MB/s\"\n";
     let top = format!("controller = \"{url}\"\nproxy_name = \"{test}\"\n");
     Setup::new(&format!("kept-{test}")).top(&top).tables(tables).api().start()
-}
-
-fn reads(megabytes: u64, seconds: u64) -> NewReservation {
-    NewReservation {
-        read: Some(WireRate::Bytes(megabytes * MB)),
-        duration_ns: seconds * SECOND,
-        user: Some(USER),
-        ..NewReservation::default()
-    }
 }
 
 /// Waits until a reservation can be made.
