@@ -47,8 +47,10 @@ impl Site {
                 controller.url,
                 text(&file)
             );
+            // So few slots that a writer with 64 requests always waits for them.
             let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
-                          [[target]]\nname = \"fs\"\ncapacity_read = \"1GB/s\"\n\
+                          [[target]]\nname = \"fs\"\nslots_max = 4\n\
+                          capacity_read = \"1GB/s\"\n\
                           capacity_write = \"1GB/s\"\n";
             Setup::new(&format!("{test}-{name}")).top(&top).tables(tables).api().start()
         });
