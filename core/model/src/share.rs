@@ -76,6 +76,26 @@ pub enum ReservationLag {
     Growing,
 }
 
+/// What a reservation was owed and served while its requests waited, in units of its rate. Other times
+/// do not count: a job that asks for less than it has reserved is not served too little.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitedService {
+    /// What its rate, or the share of it here, gives in that time.
+    pub owed: u64,
+    /// What went by it in that time.
+    pub served: u64,
+}
+
+impl WaitedService {
+    /// The sum of both.
+    pub const fn plus(self, other: WaitedService) -> WaitedService {
+        WaitedService {
+            owed: self.owed.saturating_add(other.owed),
+            served: self.served.saturating_add(other.served),
+        }
+    }
+}
+
 impl Share {
     /// The share of nothing.
     pub const ZERO: Share = Share(0);

@@ -17,7 +17,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Grants, Nanos, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
+use model::{
+    Grants, Nanos, RuleActivity, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time,
+    WaitedService,
+};
 use rules::{Entitlement, EntitlementId, EntitlementSource};
 
 use crate::messages::{Assignment, Holdings, Membership, ShareReport};
@@ -186,6 +189,11 @@ impl ControllerSession {
         self.uses.claim(claim);
     }
 
+    /// Adds what reservations were served in this tick while their requests waited.
+    pub fn add_waited(&mut self, waited: Vec<(Scope, WaitedService)>) {
+        self.uses.add_waited(waited);
+    }
+
     /// Sets what the proxy has of that which rows name: the next report says so. Until it is set it
     /// gets all rows.
     pub fn set_scopes(&mut self, scopes: &Arc<ProxyScopes>) {
@@ -240,6 +248,7 @@ impl ControllerSession {
             lease_expired: self.lease_expired,
             holdings: (self.revision == 0 && !self.lease_expired).then(|| self.holdings()),
             slots: self.uses.report_claim(),
+            waited: self.uses.report_waited(),
             uses: self.uses.report(),
             served,
             parents: self.parents.clone(),

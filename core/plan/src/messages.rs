@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share, SlotsClaim};
+use model::{Nanos, RuleActivity, Scope, ScopeUsage, Share, SlotsClaim, WaitedService};
 use rules::{Entitlement, EntitlementId};
 
 use crate::scopes::ProxyScopes;
@@ -55,6 +55,9 @@ pub struct ShareReport {
     /// What the proxy needs of the target's slots. `None`: no class has requests, or usage was not
     /// read.
     pub slots: Option<SlotsClaim>,
+    /// What each reservation, of a row or a class, was served since the last report while its requests
+    /// waited.
+    pub waited: Vec<(Scope, WaitedService)>,
     /// Metadata service for clients that are not mounts: the total of each class.
     pub served: Vec<(Scope, ServiceTotal)>,
     /// The activity of each rule on which others depend.

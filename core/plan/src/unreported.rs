@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Nanos, Scope, ScopeUsage, Share, SlotsClaim, Time};
+use model::{Nanos, Scope, ScopeUsage, Share, SlotsClaim, Time, WaitedService};
 
 /// Usage since the last report, by scope.
 #[derive(Debug, Default)]
@@ -27,7 +27,9 @@ pub(crate) struct UnreportedUsage {
     compared: Option<SlotsClaim>,
     is_claim_new: bool,
     slots_used: u64,
-    waited: bool,
+    slots_waited: bool,
+    /// What reservations were served while their requests waited.
+    waited: BTreeMap<Scope, WaitedService>,
     /// The first tick that equalled the last one.
     since: Time,
 }
@@ -75,14 +77,27 @@ impl UnreportedUsage {
         self.claim = claim;
         let SlotsClaim { used, waiting, .. } = claim.unwrap_or_default();
         self.slots_used += u64::from(used.billionths());
-        self.waited |= waiting;
+        self.slots_waited |= waiting;
     }
 
     /// The claim for the next report. To be taken before its usage.
     pub(crate) fn report_claim(&mut self) -> Option<SlotsClaim> {
         let mean = std::mem::take(&mut self.slots_used) / u64::from(self.ticks.max(1));
-        let (used, waiting) = (Share::ratio(mean, 1_000_000_000), std::mem::take(&mut self.waited));
+        let (used, waiting) = (Share::ratio(mean, 1_000_000_000), std::mem::take(&mut self.slots_waited));
         self.claim.filter(|_| self.ticks > 0).map(|claim| SlotsClaim { used, waiting, ..claim })
+    }
+
+    /// Adds what reservations were served in a tick while their requests waited.
+    pub(crate) fn add_waited(&mut self, all: Vec<(Scope, WaitedService)>) {
+        for (scope, waited) in all {
+            let sum = self.waited.entry(scope).or_default();
+            *sum = sum.plus(waited);
+        }
+    }
+
+    /// Takes that for the next report.
+    pub(crate) fn report_waited(&mut self) -> Vec<(Scope, WaitedService)> {
+        std::mem::take(&mut self.waited).into_iter().collect()
     }
 
     /// Whether nothing was used in the last tick.

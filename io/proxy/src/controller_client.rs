@@ -294,6 +294,8 @@ impl ReportLoop {
             if let (SharePool::Target(id), true) = (*pool, with_uses) {
                 let claim = gate.with_dispatcher(|d, _| d.slots_claim(id));
                 session.set_slots_claim(claim.flatten());
+                let waited = gate.with_dispatcher(|d, _| d.take_waited(id));
+                session.add_waited(waited.unwrap_or_default());
             }
             if *pool == SharePool::Limits {
                 let parents = gate.with_dispatcher(|d, now| d.parent_activity(now));

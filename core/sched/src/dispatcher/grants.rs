@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::{
     Grants, Nanos, Rate, ReservationLag, RuleActivity, Scope, ScopeUsage, SectionKind, Share,
-    SharePool, SlotsClaim, TargetId, Time,
+    SharePool, SlotsClaim, TargetId, Time, WaitedService,
 };
 
 use rules::EntitlementId;
@@ -128,6 +128,24 @@ impl Dispatcher {
     /// no class had requests.
     pub fn slots_claim(&self, target: TargetId) -> Option<SlotsClaim> {
         self.lanes.slots_claim(target)
+    }
+
+    /// Takes what each reservation of a target was served, by the last calls of
+    /// [`Dispatcher::take_class_usage`], while its requests waited: by the row or class that reserves.
+    /// Requests that a limit delays do not count. O(classes).
+    pub fn take_waited(&mut self, target: TargetId) -> Vec<(Scope, WaitedService)> {
+        let mut all: BTreeMap<Scope, WaitedService> = BTreeMap::new();
+        for class in self.active_classes() {
+            if self.lanes.target_of(class) != target {
+                continue;
+            }
+            let Some(waited) = self.lanes.take_waited(class) else { continue };
+            let key = self.registry.key(class);
+            let scope = key.branch.map_or_else(|| key.scope(), |row| Scope::entitlement(row.0));
+            let sum = all.entry(scope).or_default();
+            *sum = sum.plus(waited);
+        }
+        all.into_iter().collect()
     }
 
     /// Whether this proxy has only a share of a target's slots.

@@ -13,7 +13,7 @@
 //! have used less of the device's time than the share of that. A meter keeps count: its rate is the
 //! share.
 
-use model::{Nanos, Rate, Share, SlotsClaim, TargetId, Time};
+use model::{Nanos, Rate, Share, SlotsClaim, TargetId, Time, WaitedService};
 
 use super::lane::DEVICE;
 use super::reservation::{Reservation, ReservationNeed};
@@ -200,6 +200,12 @@ impl Lanes {
         reservation.set_slots_most(target.slots_of_reservation(reservation));
         self.refresh_reserve(class, DEVICE, now);
         need
+    }
+
+    /// Takes what the reservation of a class or a branch was served while its requests waited.
+    pub(crate) fn take_waited(&mut self, class: ClassIndex) -> Option<WaitedService> {
+        let waited = self.classes[class].reservation.as_mut()?.take_waited();
+        Some(waited).filter(|waited| waited.owed > 0)
     }
 
     /// Sets slots and meter by the share, what is reserved and D, after one of them changed.

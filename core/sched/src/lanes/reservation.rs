@@ -18,7 +18,7 @@
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
 //! request in the reservation phase. Beyond that its class goes by weight.
 
-use model::{Amount, Lane, Nanos, Rate, ReservationLag, Share, TargetId, Time};
+use model::{Amount, Lane, Nanos, Rate, ReservationLag, Share, TargetId, Time, WaitedService};
 
 use super::Lanes;
 use super::class::NO_SIZE;
@@ -43,6 +43,7 @@ pub(super) struct Reservation {
     /// Units of its rate and their device time lately, about those of a second of the rate.
     typical: (u64, u64),
     pub(super) lag: ServiceLag,
+    waited: WaitedService,
     /// Device slots in use by requests that went by it, and the most that may be.
     slots_in_use: u32,
     slots_most: u32,
@@ -102,6 +103,7 @@ impl Reservation {
             used: ReservationUse::default(),
             typical: (0, 0),
             lag: ServiceLag::default(),
+            waited: WaitedService::default(),
             slots_in_use: 0,
             slots_most: u32::MAX,
             waited_for_own: false,
@@ -149,7 +151,13 @@ impl Reservation {
             span,
             overdue: clock.since(self.rate.due()),
         };
+        let asks_always = asks && !self.lag.had_gap();
         let lag = self.lag.tick(asks.then_some(served), now);
+        if asks_always && (waits || lag != ReservationLag::None) {
+            let owed = u128::from(served.per_sec) * u128::from(span.get()) / 1_000_000_000;
+            let owed = u64::try_from(owed).unwrap_or(u64::MAX);
+            self.waited = self.waited.plus(WaitedService { owed, served: used.units });
+        }
         let often =
             |used_ns: u64| Share::ratio(used_ns.saturating_mul(3), span.get().saturating_mul(2));
         let all = self.device_part(costs);
@@ -157,6 +165,12 @@ impl Reservation {
             if waits || self.lag.is_late() { all } else { all.min(often(used.device_ns)) };
         let of_account = self.account_part(costs).min(often(used.account_ns));
         ReservationNeed { used, part: of_rate.plus(of_account), lag }
+    }
+
+    /// Takes what it was served, since that was taken last, in ticks in which its requests waited: here,
+    /// or, as it lags, behind those of others.
+    pub(super) fn take_waited(&mut self) -> WaitedService {
+        std::mem::take(&mut self.waited)
     }
 
     /// Whether a head for the device has to wait until others that went by it end. The last one may use

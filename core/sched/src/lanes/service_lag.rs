@@ -53,6 +53,11 @@ impl ServiceLag {
         self.had_gap = true;
     }
 
+    /// Whether its class was without requests since the last tick.
+    pub(super) fn had_gap(&self) -> bool {
+        self.had_gap
+    }
+
     /// Whether the reservation lags now.
     pub(super) fn is_late(&self) -> bool {
         self.ticks > 0

@@ -105,6 +105,55 @@ fn a_reservation_beyond_the_share_of_the_class_holds() {
     assert!(near(served[0], 500), "both in order of arrival: {served:?}");
 }
 
+/// What the first row was owed and served in ten seconds while its requests waited, read each tick.
+fn waited(world: &mut World) -> (u64, u64) {
+    let ticks = (0..100).map(|_| {
+        world.run(world.now + Nanos::from_millis(100));
+        world.sched.take_class_usage(T, world.now);
+        let all = world.sched.take_waited(T);
+        let own = all.iter().find(|(scope, _)| *scope == Scope::entitlement(1));
+        own.map_or((0, 0), |(_, waited)| (waited.owed, waited.served))
+    });
+    ticks.fold((0, 0), |sum, tick| (sum.0 + tick.0, sum.1 + tick.1))
+}
+
+#[test]
+fn a_reservation_is_owed_its_rate_while_its_requests_wait() {
+    let mut world = world(vec![one_class("both", "a b", 1)]);
+    clients(&mut world, &["a", "b"], 16);
+    put(&mut world, 1, reserved(of_job("a"), 600));
+    waited(&mut world);
+    let (owed, served) = waited(&mut world);
+    assert!(near(owed, 6_000) && near(served, 6_000), "{owed} {served}");
+    world.slower = 4;
+    let (owed, served) = waited(&mut world);
+    assert!(near(owed, 6_000) && (1_500..=2_600).contains(&served), "{owed} {served}");
+}
+
+#[test]
+fn a_reserved_job_that_asks_for_less_is_owed_nothing() {
+    // Others keep the device busy, and a reads one request after the other: less than its rate.
+    let mut one = world(vec![one_class("both", "a b", 1)]);
+    one.slower = 8;
+    clients(&mut one, &["a"], 1);
+    put(&mut one, 1, reserved(of_job("a"), 600));
+    assert_eq!(waited(&mut one), (0, 0));
+    // Two at once, always in service: nothing waits but for its own client.
+    let mut two = world(vec![one_class("both", "a b", 1)]);
+    two.slower = 8;
+    clients(&mut two, &["a"], 2);
+    put(&mut two, 1, reserved(of_job("a"), 600));
+    let (owed, _) = waited(&mut two);
+    assert!(owed <= 2 * 600, "it is measured for 1.2 s whether others are the reason: {owed}");
+    // A limit comes before a reservation.
+    let mut limited = world(vec![one_class("both", "a b", 1)]);
+    clients(&mut limited, &["a", "b"], 16);
+    put(&mut limited, 1, reserved(of_job("a"), 600));
+    put(&mut limited, 2, limited_to(of_job("a"), 100));
+    limited.run(ms(1_000));
+    assert_eq!(waited(&mut limited).0, 0);
+}
+
 #[test]
 fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
     let mut world = world(vec![one_class("both", "a b", 1), rule("c", 9)]);

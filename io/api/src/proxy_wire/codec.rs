@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{
     AccountSubject, Nanos, ReservationLag, RuleActivity, Scope, ScopeUsage, Service, Share,
-    SlotsClaim,
+    SlotsClaim, WaitedService,
 };
 use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 use rustc_hash::FxHashMap;
@@ -36,7 +36,7 @@ use rows::{row_bytes, rows_of};
 use scopes::ScopesForm;
 
 /// The content type of a report.
-pub const REPORT_TYPE: &str = "application/vnd.sluice.report-8+postcard";
+pub const REPORT_TYPE: &str = "application/vnd.sluice.report-9+postcard";
 /// The content type of a reply.
 pub const REPLY_TYPE: &str = "application/vnd.sluice.reply-8+postcard";
 
@@ -99,6 +99,9 @@ struct ShareReportForm<'a> {
     #[serde(borrow)]
     uses: Option<Vec<UseForm<'a>>>,
     slots: Option<SlotsForm>,
+    /// Reservations with what they were owed and served while their requests waited.
+    #[serde(borrow)]
+    waited: Vec<(Apart<'a>, (u64, u64))>,
     /// Classes with a generation and the cost in it.
     #[serde(borrow)]
     served: Vec<(Apart<'a>, (u64, u64))>,
@@ -259,6 +262,10 @@ impl KnownNames {
             };
             uses = Some(forms.iter().map(use_of).collect::<Result<_, WrongMessage>>()?);
         }
+        let waited = form.waited.iter().map(|(scope, (owed, served))| {
+            Ok((self.scope(scope)?, WaitedService { owed: *owed, served: *served }))
+        });
+        let waited = waited.collect::<Result<_, WrongMessage>>()?;
         let served = form.served.iter().map(|(scope, of)| Ok((self.scope(scope)?, total(*of))));
         let served = served.collect::<Result<_, WrongMessage>>()?;
         Ok(ShareReport {
@@ -272,6 +279,7 @@ impl KnownNames {
             holdings,
             uses,
             slots: form.slots.map(slots_claim).transpose()?,
+            waited,
             served,
             parents: parents(&form.parents)?,
             scopes: None,
@@ -412,6 +420,7 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
         (scope_bytes(scope), what.used.map(Share::billionths), what.waiting)
     };
     let held = |(scope, part): &(Scope, Share)| (scope_bytes(scope), part.billionths());
+    let waited = |(scope, of): &(Scope, WaitedService)| (scope_bytes(scope), (of.owed, of.served));
     let served = |(scope, total): &(Scope, ServiceTotal)| (scope_bytes(scope), total_form(*total));
     let holdings = report.holdings.as_ref().map(|holdings| HoldingsForm {
         unlisted: holdings.unlisted.billionths(),
@@ -432,6 +441,7 @@ fn share_report_form<'a>(target: &'a str, report: &'a ShareReport) -> ShareRepor
             let (reserved, used) = (reserved.billionths(), used.billionths());
             (reserved, reserved_weight, weight, used, waiting, lag as u8)
         }),
+        waited: report.waited.iter().map(waited).collect(),
         served: report.served.iter().map(served).collect(),
         parents: parent_forms(&report.parents),
         has_scopes: report.scopes.is_some(),
@@ -633,6 +643,7 @@ mod tests {
                 waiting: true,
                 lag: ReservationLag::Growing,
             }),
+            waited: vec![(scope(), WaitedService { owed: u64::MAX, served: 5 })],
             served: vec![(scope(), ServiceTotal { generation: 1, cost: Nanos::new(u64::MAX) })],
             parents: vec![("a".into(), RuleActivity { idle: None, ..RuleActivity::NONE })],
             scopes: Some(Arc::new(ProxyScopes::named([ScopeName::Target("fs".into())]))),
@@ -878,7 +889,7 @@ mod tests {
         let sums = (sum(report().encode()), sum(reply().encode()));
         assert_eq!(
             (REPORT_TYPE, REPLY_TYPE),
-            ("application/vnd.sluice.report-8+postcard", "application/vnd.sluice.reply-8+postcard",)
+            ("application/vnd.sluice.report-9+postcard", "application/vnd.sluice.reply-8+postcard",)
         );
         assert_eq!(sums, (14_157_889_110_495_993_759, 15_175_160_224_154_071_925));
     }

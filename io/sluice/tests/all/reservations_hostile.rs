@@ -281,6 +281,7 @@ fn share_report(claim: SlotsClaim, uses: Vec<(Scope, ScopeUsage)>, sequence: u64
         holdings: None,
         uses: Some(uses),
         slots: Some(claim),
+        waited: Vec::new(),
         served: Vec::new(),
         parents: Vec::new(),
         scopes: None,

@@ -62,7 +62,7 @@ struct Case {
 
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
-const OF_REPORT: &str = "content-type: application/vnd.sluice.report-8+postcard\r\n";
+const OF_REPORT: &str = "content-type: application/vnd.sluice.report-9+postcard\r\n";
 
 fn case(wrong: Wrong, call: &'static str, path: &str, code: ErrorCode, at: &'static str) -> Case {
     let (by, path) = (Role::Admin, path.to_owned());
@@ -177,6 +177,7 @@ fn report(targets: &[&str], scopes: &[Scope]) -> String {
             holdings: None,
             uses: Some(uses.clone()),
             slots: None,
+            waited: vec![],
             served: vec![],
             parents: vec![],
             scopes: None,

@@ -71,7 +71,7 @@ pub(super) async fn forget(
     params(("name" = String, Path, description = "the proxy")),
     request_body(
         description = "postcard of a message between processes of one version, which the number is of",
-        content((Vec<u8> = "application/vnd.sluice.report-8+postcard")),
+        content((Vec<u8> = "application/vnd.sluice.report-9+postcard")),
     ),
     responses(
         (status = 200, description = "postcard of the reply", body = Vec<u8>,
