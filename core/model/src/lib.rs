@@ -32,8 +32,6 @@ pub use pattern::{AccessStats, ParsePatternError, Pattern};
 pub use request::{Direction, KindSet, Lane, OpKind, ParseKindError};
 pub use scope::{KeyValue, Scope, SectionKind};
 pub use service::{AccountSubject, Service};
-pub use share::{
-    Grants, ReservationLag, ScopeUsage, Share, SharePool, SlotsClaim, WaitedService,
-};
+pub use share::{Grants, ReservationLag, ScopeUsage, Share, SharePool, SlotsClaim, WaitedService};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

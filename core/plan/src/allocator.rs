@@ -19,6 +19,7 @@ use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time
 use rules::{Entitlement, EntitlementId, RuleSet};
 
 use crate::activity::ParentActivity;
+use crate::lateness::{LateReservation, ServiceWindows};
 use crate::messages::{Assignment, Holdings, ShareReport};
 use crate::proxies::{Liveness, ProxyEntry, ProxySnapshot, ProxyTable};
 use crate::rows::{ChangedRow, RowTable};
@@ -69,6 +70,7 @@ pub struct ShareAllocator {
     rows: RowTable,
     /// Rows that were used since they were taken last: some of `rows`.
     used_rows: BTreeSet<EntitlementId>,
+    service: ServiceWindows,
     metadata: TotalService,
     parents: ParentActivity,
     /// When shares may be divided next.
@@ -120,6 +122,7 @@ impl ShareAllocator {
             shares: ShareTable::default(),
             rows: RowTable::default(),
             used_rows: BTreeSet::new(),
+            service: ServiceWindows::default(),
             metadata: TotalService::default(),
             parents,
             next_division: now,
@@ -169,6 +172,7 @@ impl ShareAllocator {
             if let Some(uses) = &report.uses {
                 self.record_usage(id, uses, report.slots);
             }
+            self.service.record(&report.waited, reserved_rate(&self.rules, &self.rows));
             self.metadata.receive(id, &report.served, self.now);
             self.parents.receive(id, &report.parents, self.now);
         }
@@ -301,6 +305,12 @@ impl ShareAllocator {
         self.rows.contains(id)
     }
 
+    /// The reservations of rows and rules that are not served their rates while their requests wait, as
+    /// of the last second, by scope.
+    pub fn late_reservations(&self) -> impl Iterator<Item = LateReservation> {
+        self.service.late()
+    }
+
     /// How many scopes are listed: those in use, and some that were.
     pub fn scopes(&self) -> usize {
         self.shares.count()
@@ -328,6 +338,7 @@ impl ShareAllocator {
             self.next_sweep = self.now + SWEEP;
             self.shares.drop_unused(&mut self.proxies, scope_idle_timeout, self.now);
             self.metadata.drop_unused(scope_idle_timeout, self.now);
+            self.service.step(reserved_rate(&self.rules, &self.rows), self.now);
         }
         let ended = self.rows.expire(self.now);
         self.change_rows(&ended);
@@ -400,5 +411,14 @@ impl ShareAllocator {
     }
 }
 
-/// How often unused scopes are searched for.
+/// The whole rate that a row or the class of a rule reserves.
+fn reserved_rate(rules: &RuleSet, rows: &RowTable) -> impl Fn(&Scope) -> Option<Rate> {
+    |scope| match scope.section {
+        SectionKind::Entitlement => rows.reserved_rate(EntitlementId(scope.name.parse().ok()?)),
+        SectionKind::Rule => rules.rule(&scope.name)?.reserved_rate(),
+        SectionKind::Meter | SectionKind::Decay | SectionKind::Slots => None,
+    }
+}
+
+/// How often unused scopes are searched for, and reservations are judged.
 const SWEEP: Nanos = Nanos::from_secs(1);

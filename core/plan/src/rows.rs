@@ -151,6 +151,11 @@ impl RowTable {
         self.rows.contains_key(&id)
     }
 
+    /// The rate that a row reserves.
+    pub(crate) fn reserved_rate(&self, id: EntitlementId) -> Option<Rate> {
+        self.rows.get(&id)?.row.reservation()
+    }
+
     /// Whether a proxy of these scopes has not acknowledged what it is to get of some rows: that they
     /// are in force, or that they are over.
     pub(crate) fn are_unacknowledged(

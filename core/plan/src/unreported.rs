@@ -83,7 +83,8 @@ impl UnreportedUsage {
     /// The claim for the next report. To be taken before its usage.
     pub(crate) fn report_claim(&mut self) -> Option<SlotsClaim> {
         let mean = std::mem::take(&mut self.slots_used) / u64::from(self.ticks.max(1));
-        let (used, waiting) = (Share::ratio(mean, 1_000_000_000), std::mem::take(&mut self.slots_waited));
+        let (used, waiting) =
+            (Share::ratio(mean, 1_000_000_000), std::mem::take(&mut self.slots_waited));
         self.claim.filter(|_| self.ticks > 0).map(|claim| SlotsClaim { used, waiting, ..claim })
     }
 

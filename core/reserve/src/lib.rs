@@ -43,4 +43,4 @@ pub use request::{
 };
 pub use reservation::{EndReason, ReservationId, ReservationState, ReservationStatus};
 pub use resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved};
-pub use rows::{ReservationRows, SentRows, WantedRows};
+pub use rows::{ReservationRows, SentRows, WantedRows, direction_of_row};

@@ -149,6 +149,11 @@ impl SentRows {
     }
 }
 
+/// The direction of a row of a reservation; `None`: it is of none.
+pub fn direction_of_row(id: EntitlementId) -> Option<Direction> {
+    DIRECTIONS.get((id.0 % EntitlementId::OF_RESERVATION) as usize).copied()
+}
+
 /// The rates of reads, writes and metadata: the least that a resource gives, as one of them may have
 /// lost capacity. Of zero there is no row.
 fn rates(rows: &RowLoads, resources: &ResourceTable) -> [Option<u64>; 3] {

@@ -37,7 +37,7 @@ pub enum EventKind {
     /// The rules in force have changed.
     Rules,
     /// A reservation was scheduled, has another start, is active, has less than its rate, or has
-    /// ended.
+    /// ended; or reservations of a target are late, or none is any more.
     Reservation,
 }
 
@@ -50,8 +50,8 @@ pub struct ControllerEvent {
     pub at_ns: u64,
     /// The kind of the event.
     pub kind: EventKind,
-    /// The subject: a decay's key such as `uid=1000`, a proxy, a controller, or the version of the
-    /// rules.
+    /// The subject: a decay's key such as `uid=1000`, a proxy, a controller, the version of the
+    /// rules, a reservation or a target.
     pub subject: String,
     /// The `[[decay]]` and its numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]

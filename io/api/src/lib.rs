@@ -70,7 +70,7 @@ pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
 };
 pub use reservations::{
-    CalendarResource, CalendarStep, NewPhase, NewReservation, ReducedReservation,
+    CalendarResource, CalendarStep, LateRate, NewPhase, NewReservation, ReducedReservation,
     ReservationExtension, WireCalendar, WireCredit, WirePhase, WireRefusal, WireReservation,
     WireReservationState, WireReservations,
 };

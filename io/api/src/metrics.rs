@@ -278,6 +278,12 @@ metrics! {
             "sluice_controller_reservable_per_second", Gauge, Count, ["kind", "name", "direction"];
         /// Reservations that ended since nobody claimed them in their window.
         CONTROLLER_LAPSED = "sluice_controller_reservations_lapsed_total", Counter, Count, [];
+        /// Reservations, of rows and of classes of rules, that are not served their rates while their
+        /// requests wait; 0 if all are.
+        CONTROLLER_LATE = "sluice_controller_late_reservations", Gauge, Count, ["target"];
+        /// The time in which any reservation of the target was late, since the controller leads.
+        CONTROLLER_LATE_TIME =
+            "sluice_controller_late_reservations_seconds_total", Counter, Seconds, ["target"];
         /// Events: `published`; `unpersisted`, published but not written to disk; `dropped` because
         /// the queue was full.
         CONTROLLER_EVENTS = "sluice_controller_events_total", Counter, Count, ["outcome"];

@@ -129,6 +129,9 @@ pub struct WireReservation {
     /// What it has of its demand now, if it is active and that is less than all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduced: Option<ReducedReservation>,
+    /// Its rates that are not served while its requests wait, if it is active.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<LateRate>,
     /// Why it has ended, such as `completed`, `removed`, `expired` or `lapsed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
@@ -223,6 +226,19 @@ pub struct ReducedReservation {
     pub because: String,
 }
 
+/// A reserved rate that is not served while requests of the reservation wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LateRate {
+    /// `read`, `write` or `metadata`; `all` for rules, whose reservations are of all requests.
+    pub direction: String,
+    /// What was served lately, while requests waited.
+    pub served: WireRate,
+    /// What is reserved and in force.
+    pub reserved: WireRate,
+    /// For how long it was measured until now.
+    pub span_ns: u64,
+}
+
 /// A list of reservations by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireReservations {
@@ -298,6 +314,10 @@ pub struct CalendarResource {
     pub unseen_ppm: u32,
     /// What rules reserve, each as `rule NAME: RATE`; for role user their sum.
     pub rules: Vec<String>,
+    /// What of its reservations, rules included, is not served while their requests wait: the sum of
+    /// each direction.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<LateRate>,
     /// What is promised from each time on, until that of the next one; of the past as far as it is
     /// kept, at most 7 days and since the controller started.
     pub steps: Vec<CalendarStep>,

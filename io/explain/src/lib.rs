@@ -23,6 +23,7 @@ use api::{LimitState, Why, WhyDivision, WhySubject, WireDonation, WireWait, Wire
 use reserved::{division_of, explain_division, explain_reservations};
 
 pub use numbers::{amount, per_second, percent, span};
+pub use reserved::late;
 
 /// Explains what delays which requests, one paragraph per cause.
 pub fn why(why: &Why) -> String {

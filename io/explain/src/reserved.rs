@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use api::{
-    SlotHolder, Why, WhyDivision, WhyReservation, WireRate, WireReservation, WireReservationState,
-    WireWait, WireWaitKind,
+    LateRate, SlotHolder, Why, WhyDivision, WhyReservation, WireRate, WireReservation,
+    WireReservationState, WireWait, WireWaitKind,
 };
 
 use super::{amount, named, payer, per_second, percent, span, target_label};
@@ -140,7 +140,25 @@ fn explain_in_calendar(of: &WireReservation, at_ns: u64, out: &mut String) {
     {
         let _ = write!(out, "; it ends in {end}");
     }
+    for late in of.late.iter().map(late) {
+        let _ = write!(out, "; late: {late}");
+    }
     out.push_str(".\n");
+}
+
+/// Formats what a late reservation was served, such as `48.2 MB/s of 100 MB/s of writes were served in
+/// the last 5.00 s while its requests waited`.
+pub fn late(of: &LateRate) -> String {
+    let rate = |rate: WireRate| match rate {
+        WireRate::Bytes(bytes) => per_second(bytes, true),
+        WireRate::Ops(ops) => per_second(ops, false),
+    };
+    let what = match &*of.direction {
+        "all" => String::new(),
+        direction => format!(" of {}", noun(direction)),
+    };
+    let (served, reserved, span) = (rate(of.served), rate(of.reserved), span(of.span_ns));
+    format!("{served} of {reserved}{what} were served in the last {span} while its requests waited")
 }
 
 fn noun(direction: &str) -> &str {

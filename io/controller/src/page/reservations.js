@@ -4,7 +4,7 @@ import { READS, WRITES, draw, describe } from "/page/calendar.js";
 import { sends } from "/page/dialog.js";
 import { call } from "/page/source.js";
 import { Table } from "/page/table.js";
-import { nanos, perSecond, percent, rate } from "/page/text.js";
+import { nanos, perSecond, percent, rate, span } from "/page/text.js";
 
 const at = (id) => document.getElementById(id);
 const dialog = at("reservation-dialog");
@@ -41,7 +41,7 @@ export function takeCalendar(answer) {
     const key = name(resource);
     if (!figures.has(key)) figures.set(key, figure(list));
     const { caption, canvas } = figures.get(key);
-    caption.textContent = `${key}: ${describe(resource, answer)}; capacity ${capacity(resource)}${taken(resource)}`;
+    caption.textContent = `${key}: ${describe(resource, answer)}; capacity ${capacity(resource)}${taken(resource)}${late(resource)}`;
     draw(canvas, resource, answer);
   }
   legend(answer.resources.length - shown.length + (answer.omitted ?? 0));
@@ -85,12 +85,20 @@ const time = (ns) => (ns === undefined ? "" : new Date(ns / 1e6).toLocaleString(
 /** A start as a text that is sorted as the number is; what waits in the queue is last. */
 const start = (row) => String(row.start_ns ?? 9e18).padStart(20, "0");
 
-function state({ state, reduced, ended }) {
+function state({ state, reduced, ended, late: behind }) {
   if (ended) return `ended: ${ended}`;
-  return reduced ? `${state}, ${percent(reduced.ppm / 1e6)}: ${reduced.because}` : state;
+  const less = reduced ? `, ${percent(reduced.ppm / 1e6)}: ${reduced.because}` : "";
+  return state + less + late({ late: behind });
 }
 
 const amount = (wire) => ("bytes" in wire ? rate(wire.bytes, "bytes") : rate(wire.ops, "ops"));
+
+/** What was served less than its rate while requests waited, behind a semicolon. */
+function late({ late: rates = [] }) {
+  const one = ({ direction, served, reserved, span_ns: ns }) =>
+    `; late: ${amount(served)} of ${amount(reserved)}${direction === "all" ? "" : ` ${direction}`} served in the last ${span(ns)} while requests waited`;
+  return rates.map(one).join("");
+}
 const rates = (row) => ["read", "write", "metadata"].filter((key) => row[key]).map((key) => `${amount(row[key])} ${key}`).join(", ");
 
 const table = new Table(at("reservation-rows"), [

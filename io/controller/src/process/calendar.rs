@@ -19,6 +19,7 @@ mod claims;
 mod commit;
 mod ended;
 mod fleet;
+mod late;
 mod phases;
 mod publish;
 mod requests;
@@ -38,6 +39,7 @@ use api::{
     WireReservation, WireReservations,
 };
 use model::{Bytes, Nanos, Time};
+use plan::LateReservation;
 use reserve::{
     Calendar, CalendarChange, CalendarEvent, CeilingSubject, EndReason, ReservationId, SentRows,
 };
@@ -53,10 +55,12 @@ use crate::clock::{SteadyClock, WallClock};
 use answers::{not_found, not_visible};
 use ended::EndedReservations;
 use fleet::Fleet;
+use late::LateTargets;
 use requests::{Refused, RequestContext, check_key, may_act, may_charge, report_of, user_of};
 use rules::RuleReservations;
 use shown::{KnownReservation, KnownReservations};
 
+pub(crate) use late::LateFigures;
 pub use settings::ReservationSettings;
 pub(crate) use shown::{PromisedCalendar, UnreachableProxies};
 #[cfg(test)]
@@ -123,6 +127,8 @@ pub(crate) enum CalendarMsg {
     /// Rows of reservations that were used.
     Used(Vec<u64>),
     Unreachable(Arc<str>, UnreachableProxies),
+    /// All reservations of a target that are late now.
+    Late(Arc<str>, Vec<LateReservation>),
     /// New rules: put in force by the store if what they reserve fits.
     SetRules {
         text: String,
@@ -161,6 +167,7 @@ pub(crate) struct CalendarFigures {
     pub(crate) scheduled: u64,
     pub(crate) active: u64,
     pub(crate) resources: Vec<ResourceFigures>,
+    pub(crate) late: Vec<LateFigures>,
 }
 
 /// Figures of a resource for metrics.
@@ -201,6 +208,7 @@ pub(crate) struct CalendarActor {
     rules: RuleReservations,
     rows: SentRows,
     unreachable: BTreeMap<Arc<str>, UnreachableProxies>,
+    late: LateTargets,
     /// What is not on record yet: details and descriptions.
     unstored: CalendarDecision,
     /// What follows once it is: answers, events, reservations that have changed.
@@ -237,6 +245,7 @@ impl CalendarActor {
             rules: RuleReservations::of(rules),
             rows: SentRows::default(),
             unreachable: BTreeMap::new(),
+            late: LateTargets::default(),
             unstored: CalendarDecision::default(),
             replies: Vec::new(),
             events: Vec::new(),
@@ -353,6 +362,7 @@ impl CalendarActor {
                     false => drop(self.unreachable.insert(target, proxies)),
                 };
             }
+            CalendarMsg::Late(target, late) => self.set_late(&target, late, now),
             CalendarMsg::SetRules { text, over, by, answer } => {
                 // The caller may have gone.
                 let _ = answer.send(self.set_rules(text, over, by, now));

@@ -25,8 +25,8 @@ use api::{
 };
 use model::{Rate, Scope, Time};
 use plan::{
-    AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
-    ShareReport,
+    AllocatorSettings, Assignment, EpochCheck, LateReservation, ProxyEpochs, ProxySnapshot,
+    ShareAllocator, ShareReport,
 };
 use reserve::ReservationRows;
 use tokio::sync::oneshot;
@@ -112,6 +112,8 @@ pub(crate) struct PlanActor {
     lives: ProxyEpochs,
     calendar: MsgQueue<CalendarMsg>,
     reservations: BTreeMap<Arc<str>, TargetReservations>,
+    /// What was reported to the calendar as late, by target.
+    late: BTreeMap<Arc<str>, Vec<LateReservation>>,
 }
 
 /// A pending call of a proxy.
@@ -176,6 +178,7 @@ impl PlanActor {
             lives: ProxyEpochs::new(MEMBERS_MAX),
             calendar,
             reservations: BTreeMap::new(),
+            late: BTreeMap::new(),
         }
     }
 
@@ -417,6 +420,7 @@ impl PlanActor {
         }
         self.publish_unreachable();
         self.follow_rows();
+        self.follow_late();
     }
 
     /// Publishes which proxies are unreachable, and which have recovered.

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use api::{CalendarResource, CalendarStep, WireCalendar};
 use explain::{per_second, span};
 
-use super::show::SECOND_NS;
+use super::show::{SECOND_NS, late_rates};
 use crate::top::table;
 use crate::when::utc;
 
@@ -54,6 +54,9 @@ pub(super) fn text(found: &WireCalendar) -> String {
     );
     for resource in &found.resources {
         let _ = writeln!(text, "{}: {}", name(resource), not_reserved(resource));
+        if !resource.late.is_empty() {
+            let _ = writeln!(text, "  late: {}", late_rates(&resource.late));
+        }
     }
     if found.omitted > 0 {
         let _ = writeln!(text, "({} more resources omitted; choose with --target)", found.omitted);
@@ -159,6 +162,8 @@ const SHOWN_MIN_NS: u64 = 600 * SECOND_NS;
 
 #[cfg(test)]
 mod tests {
+    use api::{LateRate, WireRate};
+
     use super::*;
 
     fn step(from_s: u64, read_per_sec: u64, write_per_sec: u64) -> CalendarStep {
@@ -211,8 +216,13 @@ mod tests {
 
     #[test]
     fn the_text_has_the_axis_the_capacity_and_what_is_not_reserved() {
-        let text = text(&calendar(vec![step(64, 500, 0)]));
+        let mut found = calendar(vec![step(64, 500, 0)]);
+        let (direction, span_ns) = ("read".into(), 5 * SECOND_NS);
+        let (served, reserved) = (WireRate::Bytes(50), WireRate::Bytes(500));
+        found.resources[0].late = vec![LateRate { direction, served, reserved, span_ns }];
+        let text = text(&found);
         for part in [
+            "  late: 50 B/s of 500 B/s of reads were served",
             "00:01:04        00:01:20",
             "target fs",
             "│▂▂▂",

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use api::{
-    WireCredit, WirePhase, WireRefusal, WireReservation, WireReservationState, WireReservations,
+    LateRate, WireCredit, WirePhase, WireRefusal, WireReservation, WireReservationState,
+    WireReservations,
 };
-use explain::{amount, percent, span};
+use explain::{amount, late, percent, span};
 
 use crate::decay::rate;
 use crate::token::now_s;
@@ -48,6 +49,7 @@ pub(super) fn lines(held: &WireReservation) -> String {
         ("State", Some(state(held))),
         ("Ended", held.ended.clone()),
         ("Reduced", reduced.map(|less| format!("{} ({})", part(less.ppm), less.because))),
+        ("Late", (!held.late.is_empty()).then(|| late_rates(&held.late))),
         ("User", Some(held.user.to_string())),
         ("Job", held.job.clone()),
         ("Account", held.account.clone()),
@@ -72,6 +74,11 @@ pub(super) fn lines(held: &WireReservation) -> String {
         .chain(phases)
         .filter_map(|(name, value)| Some(format!("{name:<12} {}\n", value?)));
     given.collect()
+}
+
+/// Formats what of a reservation, or of a resource, is late.
+pub(super) fn late_rates(rates: &[LateRate]) -> String {
+    rates.iter().map(late).collect::<Vec<_>>().join("; ")
 }
 
 /// Formats a phase: number, start, how much later it may start, length and rates.
@@ -158,10 +165,9 @@ fn state(held: &WireReservation) -> String {
         WireReservationState::Scheduled => "SCHEDULED",
         WireReservationState::Active => "ACTIVE",
     };
-    match &held.reduced {
-        Some(less) => format!("{name} {}", part(less.ppm)),
-        None => name.into(),
-    }
+    let less = held.reduced.as_ref().map(|less| format!(" {}", part(less.ppm)));
+    let late = if held.late.is_empty() { "" } else { ", late" };
+    format!("{name}{}{late}", less.unwrap_or_default())
 }
 
 fn part(ppm: u32) -> String {
@@ -238,6 +244,20 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let late = LateRate {
+            direction: "write".into(),
+            served: WireRate::Bytes(48_200_000),
+            reserved: WireRate::Bytes(500_000_000),
+            span_ns: 5 * SECOND_NS,
+        };
+        let text = lines(&WireReservation { late: vec![late], ..held() });
+        assert!(
+            text.contains(
+                "State        SCHEDULED, late\nLate         48.2 MB/s of 500 MB/s of writes were \
+                 served in the last 5.00 s while its requests waited\n"
+            ),
+            "{text}"
+        );
         let of_phase = WireReservation { phase_of: Some(7), id: 8, ..held() };
         assert!(lines(&of_phase).contains("Phase of     7"));
         let found =

@@ -56,6 +56,7 @@ mod report;
 mod reservations;
 mod reservations_hostile;
 mod reservations_kept;
+mod reservations_late;
 mod reservations_real;
 mod reserve_command;
 mod rule_command;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{ErrorCode, ErrorReport, WireReservation, WireReservationState, WireReservations};
 use model::{Nanos, Time};
-use reserve::{ReservationId, Span};
+use reserve::{ReservationId, ResourceKind, Span};
 
 use super::requests::Refused;
 use super::{
@@ -24,7 +24,8 @@ impl CalendarActor {
                 let rules = self.rules.visible_to(&by);
                 let target = target.as_deref();
                 let span = Span { from: span.0, until: span.1 };
-                let mut shown = shown::calendar(&self.calendar, &rules, span, target, now);
+                let mut shown =
+                    shown::calendar(&self.calendar, &rules, &self.late, span, target, now);
                 for resource in &shown.calendar.resources {
                     let exports = self.fleet.exports_of(&resource.name);
                     shown.exports.insert(resource.name.clone(), exports);
@@ -85,6 +86,7 @@ impl CalendarActor {
         match self.known.get(id) {
             Some(known) => Some(WireReservation {
                 phases: self.phases_of(id),
+                late: self.late.of_reservation(&known.details.target, id),
                 ..known.shown_now(id, &self.calendar, &self.unreachable, self.now())
             }),
             None => self.ended.get(id.0).cloned(),
@@ -129,7 +131,12 @@ impl CalendarActor {
                 write_per_sec: reservable.write_per_sec(),
             })
         };
+        let target = |resource| {
+            let (name, kind) = resources.describe(resource)?;
+            (kind == ResourceKind::Target).then_some(name)
+        };
         CalendarFigures {
+            late: self.late.figures(resources.ids().filter_map(target), now),
             scheduled: self.calendar.count() as u64 - active,
             active,
             resources: resources.ids().filter_map(of).collect(),

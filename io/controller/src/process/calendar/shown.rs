@@ -15,6 +15,7 @@ use reserve::{
     ReservationState, ResourceId, ResourceKind, Span,
 };
 
+use super::late::LateTargets;
 use super::rules::RuleReservations;
 use super::state::ReservationDetails;
 
@@ -256,6 +257,7 @@ impl KnownReservation {
 pub(super) fn calendar(
     calendar: &Calendar,
     rules: &RuleReservations,
+    late: &LateTargets,
     span: Span,
     target: Option<&str>,
     now: Time,
@@ -288,6 +290,7 @@ pub(super) fn calendar(
             best_effort_ppm: unreserved.best_effort.billionths() / 1_000,
             unseen_ppm: unreserved.unseen.billionths() / 1_000,
             rules: rules.named(kind),
+            late: late.of_resource(name, kind),
             steps: steps.collect(),
             used: Vec::new(),
         });

@@ -14,13 +14,17 @@ use testkit::TestFolder;
 use super::ended::ENDED_MAX;
 use super::*;
 use crate::audit::Audit;
+use crate::process::events::EventMsg;
 use crate::process::queue::queue;
 use crate::store::StoreError;
 use crate::token::TokenSet;
 
+mod late;
+
 struct Room {
     actor: CalendarActor,
     plan: MsgInbox<PlanMsg>,
+    published: MsgInbox<EventMsg>,
     /// The versions of the rows that are awaited to be in force.
     awaited: BTreeMap<ReservationId, u64>,
     /// What is on record.
@@ -102,13 +106,14 @@ impl Room {
             }
         });
         let (to_plan, plan) = queue(64);
+        let (to_events, published) = queue(64);
         let wall = WallClock::Moved(clock.clone());
         let counts: Arc<Counts> = Arc::default();
         let audit = Audit::open(folder.path()).unwrap();
         let to = CalendarOutputs {
             store,
             plan: to_plan,
-            publisher: EventPublisher::new(queue(64).0, counts.clone(), wall.clone()),
+            publisher: EventPublisher::new(to_events, counts.clone(), wall.clone()),
             access: Arc::new(AccessControl::new(TokenSet::of(&[]), audit, false)),
             counts,
             clock: wall,
@@ -116,7 +121,17 @@ impl Room {
         let state = stored.lock().unwrap().clone();
         let actor = CalendarActor::new(state, rules, settings, to);
         let awaited = BTreeMap::new();
-        Room { actor, plan, awaited, stored, fails, is_uncertain, clock, _folder: folder }
+        Room {
+            actor,
+            plan,
+            published,
+            awaited,
+            stored,
+            fails,
+            is_uncertain,
+            clock,
+            _folder: folder,
+        }
     }
 
     fn pass(&self, span: Duration) {

@@ -5,6 +5,7 @@
 //!   calendar ─ rows ─► plan::TargetRows of the target
 //!            ◄─ in force, or no room for them
 //!            ◄─ used, and the unreachable proxies with what they may still use
+//!            ◄─ late, with what was served
 //! ```
 
 use std::collections::BTreeSet;
@@ -68,6 +69,22 @@ impl PlanActor {
                 if calendar.try_send(msg).is_ok() {
                     kept.unreachable = unreachable;
                 }
+            }
+        }
+    }
+
+    /// Reports which reservations are late, if others are or their figures have changed. What the
+    /// calendar has no room for is reported with the next tick.
+    pub(super) fn follow_late(&mut self) {
+        for (target, allocator) in &self.targets {
+            let late: Vec<_> = allocator.late_reservations().collect();
+            let reported = self.late.get(target);
+            if reported.map_or(late.is_empty(), |reported| *reported == late) {
+                continue;
+            }
+            let msg = CalendarMsg::Late(target.clone(), late.clone());
+            if self.calendar.try_send(msg).is_ok() {
+                self.late.insert(target.clone(), late);
             }
         }
     }

@@ -109,6 +109,10 @@ fn write_reservations(page: &mut MetricsPage, figures: &CalendarFigures, lapsed:
         reservable.line(&[of.kind, &of.name, "write"], of.write_per_sec);
     }
     page.single(&names::CONTROLLER_LAPSED, lapsed);
+    let mut late = page.family(&names::CONTROLLER_LATE);
+    figures.late.iter().for_each(|of| late.line(&[&of.target], of.late));
+    let mut time = page.family(&names::CONTROLLER_LATE_TIME);
+    figures.late.iter().for_each(|of| time.line(&[&of.target], of.span.get()));
 }
 
 fn write_reports(page: &mut MetricsPage, counts: &Counts) {

@@ -1,0 +1,140 @@
+//! Reservations that a proxy reports as served too little: how the controller says so.
+//!
+//! ```text
+//!   a proxy of the test: owed, served, idle ─► controller ─► reserve show, calendar, events, metrics
+//! ```
+//!
+//! The proxy is the protocol alone, so what it serves does not depend on the machine. What a real one
+//! reports is tested with the dispatcher (core/sched/tests/all/entitlements.rs).
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::{
+    DescribedCapacity, EventKind, ExportDescription, LateRate, NewReservation, ProxyDescription,
+    ProxyReport, TargetDescription, WireRate, WireReservationState,
+};
+use http::ApiClient;
+use model::{Scope, Time, WaitedService};
+use plan::{ControllerSession, SessionSettings};
+use rules::EntitlementId;
+use testkit::TestFolder;
+
+use crate::common::{Controller, until};
+use crate::entrusted::sluice;
+
+const MB: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A proxy that reports what the test says of its reservations.
+struct ReportingProxy {
+    api: ApiClient,
+    session: ControllerSession,
+    began: Instant,
+    last: Time,
+}
+
+impl ReportingProxy {
+    /// Reports, of the time since the last report, that writes of a reservation of 40 MB/s waited and
+    /// this part of them was served, in tenths; `None`: nothing waited.
+    fn report(&mut self, id: u64, tenths: Option<u64>) {
+        let now = Time::from_nanos(self.began.elapsed().as_nanos() as u64);
+        let span = now.since(self.last);
+        self.last = now;
+        let owed = (span.get() as u128 * u128::from(40 * MB) / u128::from(SECOND)) as u64;
+        let row = Scope::entitlement(EntitlementId::of_reservation(id, 1).0);
+        let waited = tenths.map(|tenths| (row, WaitedService { owed, served: owed * tenths / 10 }));
+        self.session.add_waited(waited.into_iter().collect());
+        let Some(report) = self.session.report(Some(vec![]), now) else { return };
+        let of = |per_sec| {
+            let (read_per_sec, write_per_sec) = (per_sec, per_sec);
+            Some(DescribedCapacity { read_per_sec, write_per_sec, is_configured: true })
+        };
+        let (name, bytes) = ("fs".to_owned(), of(100 * MB));
+        let target = TargetDescription { name, bytes, ..TargetDescription::default() };
+        let export = ExportDescription { name: "x".into(), target: "fs".into() };
+        let description = ProxyDescription { targets: vec![target], exports: vec![export] };
+        let report = ProxyReport {
+            epoch: 1,
+            targets: vec![("fs".into(), report)],
+            description: Some(Arc::new(description)),
+            ..ProxyReport::default()
+        };
+        for (_, assignment) in self.api.report("a", &report).unwrap().targets {
+            self.session.receive(&assignment, now);
+        }
+    }
+}
+
+#[test]
+fn what_is_served_too_little_is_late_until_it_is_served_or_nothing_waits() {
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+    let api = controller.client();
+    let mut proxy = ReportingProxy {
+        api: controller.client(),
+        session: ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO),
+        began: Instant::now(),
+        last: Time::ZERO,
+    };
+    until("the target is described", || {
+        proxy.report(0, None);
+        !api.calendar("").unwrap().resources.is_empty()
+    });
+    let [id, idle] = ["late.1", "idle.1"].map(|job| {
+        let new = NewReservation {
+            write: Some(WireRate::Bytes(40 * MB)),
+            duration_ns: 600 * SECOND,
+            job: Some(job.into()),
+            user: Some(1001),
+            ..NewReservation::default()
+        };
+        let id = api.reserve(&new).unwrap().id;
+        until("it is active", || {
+            proxy.report(id, None);
+            api.reservation(id, "").unwrap().state == WireReservationState::Active
+        });
+        id
+    });
+    let late_of = |id| api.reservation(id, "").unwrap().late;
+    let metric = |value: &str| {
+        let line = format!("sluice_controller_late_reservations{{target=\"fs\"}} {value}\n");
+        api.metrics().unwrap().contains(&line)
+    };
+    let events = || {
+        let events = api.events("since=0&limit=100").unwrap().events;
+        let own = events.into_iter().filter(|event| event.subject == "target=fs");
+        own.map(|event| (event.kind, event.text)).collect::<Vec<_>>()
+    };
+    assert!(metric("0"));
+
+    until("the reservation is late", || {
+        proxy.report(id, Some(3));
+        !late_of(id).is_empty()
+    });
+    let LateRate { direction, served, reserved, .. } = late_of(id).remove(0);
+    let expected = [WireRate::Bytes(12 * MB), WireRate::Bytes(40 * MB)];
+    assert_eq!((&*direction, reserved), ("write", expected[1]));
+    assert!(matches!(served, WireRate::Bytes(bytes) if bytes.abs_diff(12 * MB) < MB), "{served:?}");
+    assert_eq!(late_of(idle), [], "its job asks for nothing");
+    assert!(metric("1"));
+    until("an event names it", || !events().is_empty());
+    let (kind, text) = events().remove(0);
+    assert_eq!(kind, EventKind::Reservation);
+    assert!(text.contains("MB/s of 40.0 MB/s of writes were served"), "{text}");
+    assert!(text.contains(&format!("(reservation {id})")), "{text}");
+    let (to, number) = (["--controller", controller.url.as_str()], id.to_string());
+    for words in [&["reserve", "show", &number][..], &["reserve", "calendar"]] {
+        let text = sluice(&[words, &to].concat()).unwrap();
+        assert!(text.contains("MB/s of 40.0 MB/s of writes were served in the last"), "{text}");
+    }
+
+    until("it is late no more as it is served", || {
+        proxy.report(id, Some(10));
+        late_of(id).is_empty()
+    });
+    until("an event says so", || events().len() == 2);
+    assert!(metric("0"));
+}
