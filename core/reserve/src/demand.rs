@@ -19,7 +19,7 @@ pub enum ResourceKind {
     Target,
     /// Metadata operations, in operations per second.
     Metadata,
-    /// The network of a proxy, in bytes per second.
+    /// The networks of the proxies of a target, in bytes per second.
     ProxyNetwork,
     /// The bandwidth of a compute node, in bytes per second.
     Node,
@@ -77,6 +77,11 @@ impl ResourceKind {
 
     /// Whether requests without a reservation use it, so that a part is left to them.
     pub const fn has_best_effort(self) -> bool {
+        self.is_of_target() || matches!(self, ResourceKind::ProxyNetwork)
+    }
+
+    /// Whether it is a target, or its metadata, and not a way to it or a bound of all.
+    pub const fn is_of_target(self) -> bool {
         matches!(self, ResourceKind::Target | ResourceKind::Metadata)
     }
 

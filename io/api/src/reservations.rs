@@ -71,6 +71,10 @@ pub struct NewReservation {
     /// The directory below that export to whose files it is limited, such as `run7/out`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
+    /// How many nodes its requests come from, 1 to 65536: it has no more than these can move, if the
+    /// controller knows what one node can. Absent: not bounded so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
     /// The parts of its time in which it has higher rates, in their order, at most 64. A reservation
     /// with phases is not spontaneous and has no claim window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -299,7 +303,7 @@ pub struct WireCalendar {
 /// One resource of the calendar.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CalendarResource {
-    /// `target`, `metadata`, `network`, `node` or `pool`.
+    /// `target`, `metadata`, `proxy network` (of all proxies of the target) or `pool`.
     pub kind: String,
     /// The name of the resource.
     pub name: String,

@@ -682,13 +682,16 @@ mod tests {
         let name = "fs".to_owned();
         let target = TargetDescription { name, bytes, metadata, unseen_ppm: 200_000 };
         let export = ExportDescription { name: "home".into(), target: "fs".into() };
-        ProxyDescription { targets: vec![target], exports: vec![export] }
+        let network_per_sec = Some(1 << 60);
+        ProxyDescription { targets: vec![target], exports: vec![export], network_per_sec }
     }
 
     #[test]
     fn description_that_is_not_valid_is_refused() {
         type Change = fn(&mut ProxyDescription);
-        let cases: [Change; 6] = [
+        let cases: [Change; 8] = [
+            |of| of.network_per_sec = Some(0),
+            |of| of.network_per_sec = Some((1 << 60) + 1),
             |of| of.targets[0].name.clear(),
             |of| of.targets[0].unseen_ppm = 1_000_001,
             |of| of.targets[0].bytes.as_mut().unwrap().read_per_sec = 0,
@@ -891,6 +894,6 @@ mod tests {
             (REPORT_TYPE, REPLY_TYPE),
             ("application/vnd.sluice.report-9+postcard", "application/vnd.sluice.reply-8+postcard",)
         );
-        assert_eq!(sums, (989_562_816_982_727_981, 15_175_160_224_154_071_925));
+        assert_eq!(sums, (12_360_902_461_944_761_788, 15_175_160_224_154_071_925));
     }
 }

@@ -17,6 +17,10 @@ pub struct ProxyDescription {
     pub targets: Vec<TargetDescription>,
     /// The exports of the proxy.
     pub exports: Vec<ExportDescription>,
+    /// What its network moves for clients, in bytes per second: above 0 and at most 2^60; none if
+    /// that is not configured.
+    #[serde(default)]
+    pub network_per_sec: Option<u64>,
 }
 
 /// A target of a proxy.
@@ -90,6 +94,9 @@ impl ProxyDescription {
                     }
                 }
             }
+        }
+        if let Some(per_sec) = self.network_per_sec.filter(|of| !(1..=PER_SEC_MAX).contains(of)) {
+            return Err(WrongMessage::new(per_sec, "a network: 1 to 2^60 bytes per second"));
         }
         for export in &self.exports {
             if !model::is_export_name(&export.name) {

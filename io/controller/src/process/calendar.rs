@@ -406,7 +406,8 @@ impl CalendarActor {
             }
         }
         let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
-        let context = RequestContext { calendar: &self.calendar, fleet: &self.fleet, now };
+        let (calendar, fleet, node) = (&self.calendar, &self.fleet, self.settings.node);
+        let context = RequestContext { calendar, fleet, node, now };
         let (request, known) = context.request(new, user, after)?;
         let phases = context.phases(new, &known.details)?;
         let (planned, of_phases): (Vec<_>, Vec<_>) = phases.into_iter().unzip();

@@ -69,6 +69,7 @@ impl ProxyConfig {
     pub(super) fn check(&self) -> Result<(), ConfigFault> {
         self.check_squash()?;
         self.check_node()?;
+        self.check_network()?;
         self.check_counts()?;
         self.check_sizes()?;
         self.check_exports()?;
@@ -96,6 +97,16 @@ impl ProxyConfig {
                      letter or digit"
                 );
                 Err(ConfigFault::new("proxy_name", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_network(&self) -> Result<(), ConfigFault> {
+        match self.network {
+            Some(rate) if !rate.is_bytes() || rate.per_sec() > 1 << 60 => {
+                let want = "a rate of bytes, such as 10GB/s, up to 2^60 per second";
+                Err(ConfigFault::new("network", format!("{rate} is not {want}")))
             }
             _ => Ok(()),
         }

@@ -30,7 +30,11 @@ pub(super) fn describe(
         let (name, target) = (export.name.to_string(), export.target.name.clone());
         ExportDescription { name, target }
     });
-    ProxyDescription { targets: targets.collect(), exports: exports.collect() }
+    ProxyDescription {
+        targets: targets.collect(),
+        exports: exports.collect(),
+        network_per_sec: config.network.map(Rate::per_sec),
+    }
 }
 
 /// Logs capacities that may be mistyped: those of targets that had more than twice as much in an
@@ -133,7 +137,11 @@ mod tests {
             };
             let (bytes, metadata) = (of(read_per_sec), of(ops));
             let target = TargetDescription { name: "fs".into(), bytes, metadata, unseen_ppm: 0 };
-            ProxyDescription { targets: vec![target], exports: Vec::new() }
+            ProxyDescription {
+                targets: vec![target],
+                exports: Vec::new(),
+                ..ProxyDescription::default()
+            }
         };
         let before = described(1_000, 50);
         assert_eq!(lost_by_half(&described(1, 50), &before), [("fs", "bytes")]);

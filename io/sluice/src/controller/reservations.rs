@@ -19,6 +19,7 @@ use serde::Deserialize;
 pub(super) struct ReservationConfig {
     best_effort: Option<Percentage>,
     pool: Option<Rate>,
+    node: Option<Rate>,
     each_user: Option<CeilingConfig>,
     each_group: Option<CeilingConfig>,
     each_account: Option<CeilingConfig>,
@@ -59,7 +60,9 @@ impl ReservationConfig {
         if let Some(part) = self.best_effort {
             settings.best_effort = Share::ratio(part.ppm().into(), 1_000_000);
         }
-        settings.pool = self.pool.map(pool).transpose()?;
+        settings.pool = self.pool.map(|rate| bandwidth("pool", rate)).transpose()?;
+        let node = |rate| bandwidth("node", rate).map(|_| rate);
+        settings.node = self.node.map(node).transpose()?;
         let ceilings = &mut settings.ceilings;
         for (of, config) in [
             (&mut ceilings.user, self.each_user),
@@ -88,10 +91,10 @@ impl ReservationConfig {
     }
 }
 
-fn pool(rate: Rate) -> anyhow::Result<Capacity> {
+fn bandwidth(key: &str, rate: Rate) -> anyhow::Result<Capacity> {
     let capacity = Capacity::single(rate).filter(|_| rate.is_bytes());
     let want = "a rate in bytes, such as 100GB/s, up to 2^60 per second";
-    capacity.with_context(|| format!("pool: {rate} is not {want}"))
+    capacity.with_context(|| format!("{key}: {rate} is not {want}"))
 }
 
 impl OwnCeiling {
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn section_has_the_part_of_best_effort_a_pool_and_ceilings() {
         let settings = settings(
-            "best_effort = \"20%\"\npool = \"100GB/s\"\n\
+            "best_effort = \"20%\"\npool = \"100GB/s\"\nnode = \"12GB/s\"\n\
              [each_user]\nbytes = \"10TB\"\n\
              [each_project]\nreservations = 5\noperations = \"7ops\"\n\
              [[ceiling]]\nuser = 1000\nreservations = 9\n\
@@ -136,6 +139,7 @@ mod tests {
         .unwrap();
         assert_eq!(settings.best_effort, Share::ratio(1, 5));
         assert_eq!(settings.pool.unwrap().write_per_sec(), 100_000_000_000);
+        assert_eq!(settings.node, Rate::bytes_per_sec(12_000_000_000));
         let user = Ceiling {
             bytes: Some(Bytes::new(10_000_000_000_000)),
             count: Some(4_096),
@@ -154,6 +158,7 @@ mod tests {
         for (text, says) in [
             ("best_effort = \"100%\"", "100%"),
             ("pool = \"5ops/s\"", "pool: 5ops/s"),
+            ("node = \"5ops/s\"", "node: 5ops/s"),
             ("each_host = {}", "each_host"),
             ("[[ceiling]]\nreservations = 1", "ceiling 1"),
             ("[[ceiling]]\nuser = 1\ngroup = 1", "ceiling 1"),

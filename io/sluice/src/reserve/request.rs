@@ -57,6 +57,9 @@ pub(super) struct RequestArgs {
     /// Paid with a credit, and queued before those that are not.
     #[arg(long, requires = "spontaneous")]
     spend_credit: bool,
+    /// Number of nodes of the job: no more is reserved than they can move.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    nodes: Option<u32>,
     /// Account of the batch system; needs role operate.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
@@ -102,6 +105,7 @@ impl RequestArgs {
             claim_window_ns: self.claim_within.get(),
             spend_credit: self.spend_credit,
             job: self.job.clone(),
+            nodes: self.nodes,
             user: self.user,
             account: self.account.clone(),
             export: place.export,

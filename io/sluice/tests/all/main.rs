@@ -54,6 +54,7 @@ mod proxy_command;
 mod proxy_rights;
 mod report;
 mod reservations;
+mod reservations_bounds;
 mod reservations_hostile;
 mod reservations_kept;
 mod reservations_late;

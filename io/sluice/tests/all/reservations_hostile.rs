@@ -295,7 +295,11 @@ fn now_ns() -> u64 {
 fn described(read_per_sec: u64, write_per_sec: u64) -> Option<Arc<ProxyDescription>> {
     let bytes = Some(DescribedCapacity { read_per_sec, write_per_sec, is_configured: true });
     let target = TargetDescription { name: "fs".into(), bytes, metadata: None, unseen_ppm: 0 };
-    Some(Arc::new(ProxyDescription { targets: vec![target], exports: Vec::new() }))
+    Some(Arc::new(ProxyDescription {
+        targets: vec![target],
+        exports: Vec::new(),
+        ..ProxyDescription::default()
+    }))
 }
 
 #[test]

@@ -55,7 +55,11 @@ impl ReportingProxy {
         let (name, bytes) = ("fs".to_owned(), of(100 * MB));
         let target = TargetDescription { name, bytes, ..TargetDescription::default() };
         let export = ExportDescription { name: "x".into(), target: "fs".into() };
-        let description = ProxyDescription { targets: vec![target], exports: vec![export] };
+        let description = ProxyDescription {
+            targets: vec![target],
+            exports: vec![export],
+            ..ProxyDescription::default()
+        };
         let report = ProxyReport {
             epoch: 1,
             targets: vec![("fs".into(), report)],

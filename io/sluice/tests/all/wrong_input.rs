@@ -322,6 +322,7 @@ fn of_reservations() -> Vec<Case> {
         reserve(Unknown, InvalidMessage, "colour", r#"{"duration_ns": 1, "colour": 1}"#),
         reserve(Foreign, PermissionDenied, "user", foreign).by(Role::User),
         reserve(Bad, InvalidArgument, "idempotency_key", key),
+        reserve(Large, InvalidMessage, "nodes", r#"{"duration_ns": 1, "nodes": 4294967296}"#),
         reserve(Foreign, PermissionDenied, "account", charged).by(Role::User),
         reserve(
             Bad,

@@ -5,6 +5,9 @@
 //!                                                     else the least calibrated ─► capacity
 //! ```
 //!
+//! The network of a target is the sum of those of its proxies, if all have one: what is reserved is
+//! divided over them.
+//!
 //! What a proxy described stays until the proxy is removed or describes itself again: a proxy that is
 //! not there for an hour does not make its target another one.
 
@@ -13,7 +16,7 @@ use std::sync::Arc;
 
 use api::{DescribedCapacity, ProxyDescription, TargetDescription};
 use model::Share;
-use reserve::{Calendar, Capacity, ResourceId, ResourceKind, Span};
+use reserve::{Calendar, Capacity, Load, ResourceId, ResourceKind, Span};
 
 /// The descriptions of proxies, with what each call needs of them.
 #[derive(Debug, Default)]
@@ -50,6 +53,8 @@ struct TargetFigures {
     bytes: Option<DescribedCapacity>,
     metadata: Option<DescribedCapacity>,
     unseen_ppm: u32,
+    /// Of all proxies together; none if one has none.
+    network: Option<u64>,
 }
 
 impl Fleet {
@@ -105,6 +110,9 @@ impl Fleet {
                     tracing::error!(target = name, %error, "cannot set the capacity of a target");
                 }
             }
+            if let Err(error) = set_network(calendar, &name, figures.network, now) {
+                tracing::error!(target = name, %error, "cannot set the network of a target");
+            }
         }
     }
 
@@ -130,6 +138,20 @@ impl Fleet {
                 }
             },
         })
+    }
+
+    /// The targets at whose networks a reservation of a target counts: its own, and others of which all
+    /// its proxies are proxies. O(proxies × their targets).
+    pub(super) fn networks_of(&self, target: &str) -> Vec<&str> {
+        let proxies: Vec<_> =
+            self.targets.get(target).into_iter().flat_map(BTreeMap::keys).collect();
+        let first = proxies.first().and_then(|proxy| self.proxies.get(*proxy));
+        let candidates = first.into_iter().flat_map(|of| &of.targets).map(|of| of.name.as_str());
+        let has_all = |name: &&str| {
+            let of = self.targets.get(*name);
+            of.is_some_and(|of| proxies.iter().all(|proxy| of.contains_key(*proxy)))
+        };
+        candidates.filter(has_all).collect()
     }
 
     /// The exports of a target that have no other one, 256 at most.
@@ -182,6 +204,10 @@ impl Fleet {
     fn figures(&mut self, name: &str) -> TargetFigures {
         let (mut figures, mut configured_by) = (TargetFigures::default(), None);
         let mut differs = None;
+        let proxies = self.targets.get(name).into_iter().flat_map(BTreeMap::keys);
+        let networks = proxies.map(|proxy| self.proxies.get(proxy)?.network_per_sec);
+        let sum = networks.sum::<Option<u64>>().filter(|sum| *sum > 0);
+        figures.network = sum.map(|sum| sum.min(Load::PER_SEC_MAX));
         for (proxy, target) in self.targets.get(name).into_iter().flatten() {
             if let Some(bytes) = target.bytes.filter(|bytes| bytes.is_configured) {
                 let (first, of) = *configured_by.get_or_insert((proxy, bytes));
@@ -229,6 +255,7 @@ fn set(
                         target = name,
                         read_per_sec = format!("{} -> {read_per_sec}", is.read_per_sec()),
                         write_per_sec = format!("{} -> {write_per_sec}", is.write_per_sec()),
+                        kind = kind.name(),
                         "a target has less capacity: reservations that do not fit are reduced"
                     );
                 }
@@ -242,6 +269,24 @@ fn set(
         calendar.set_unseen(resource, unseen, now)?;
     }
     Ok(())
+}
+
+/// Sets what the proxies of a target move; one that bounded it and does not any more is boundless.
+fn set_network(
+    calendar: &mut Calendar,
+    name: &str,
+    network: Option<u64>,
+    now: model::Time,
+) -> Result<(), reserve::ReservationError> {
+    let is_known = calendar.resources().find(ResourceKind::ProxyNetwork, name).is_some();
+    let per_sec = match network {
+        None if !is_known => return Ok(()),
+        None => Load::PER_SEC_MAX,
+        Some(per_sec) => per_sec,
+    };
+    let (read_per_sec, write_per_sec) = (per_sec, per_sec);
+    let capacity = DescribedCapacity { read_per_sec, write_per_sec, is_configured: true };
+    set(calendar, name, ResourceKind::ProxyNetwork, capacity, Share::ZERO, now)
 }
 
 /// The least of both in each direction; one that is configured goes before one that is not.
@@ -294,7 +339,7 @@ mod tests {
             target: (*target).into(),
         };
         let exports = exports.iter().map(export).collect();
-        Arc::new(ProxyDescription { targets: vec![target], exports })
+        Arc::new(ProxyDescription { targets: vec![target], exports, network_per_sec: None })
     }
 
     #[test]
@@ -319,6 +364,33 @@ mod tests {
         assert_eq!(read(&mut fleet), 80);
         assert!(fleet.forget("d") && !fleet.forget("d"));
         assert_eq!(read(&mut fleet), 90);
+    }
+
+    #[test]
+    fn a_target_has_the_networks_of_all_its_proxies_if_all_have_one() {
+        let mut fleet = Fleet::default();
+        let mut calendar = Calendar::new(CalendarSettings::default());
+        let mut describe = |fleet: &mut Fleet, proxy: &str, targets: &[&str], network| {
+            let of = |name: &&str| TargetDescription { name: (*name).into(), ..Default::default() };
+            let targets = targets.iter().map(of).collect();
+            let of = ProxyDescription { targets, exports: vec![], network_per_sec: network };
+            fleet.describe(proxy, &Arc::new(of));
+            fleet.apply(&mut calendar, Time::ZERO);
+            let read = |name| {
+                let id = calendar.resources().find(ResourceKind::ProxyNetwork, name)?;
+                Some(calendar.resources().whole(id, Time::ZERO).read_per_sec())
+            };
+            ["x", "y"].map(read)
+        };
+        assert_eq!(describe(&mut fleet, "a", &["x", "y"], Some(10)), [Some(10), Some(10)]);
+        assert_eq!(fleet.networks_of("x"), ["x", "y"]);
+        assert_eq!(describe(&mut fleet, "b", &["y"], Some(5)), [Some(10), Some(15)]);
+        // What goes to x goes through a, which is a proxy of y; what goes to y can avoid x's.
+        assert_eq!((fleet.networks_of("x"), fleet.networks_of("y")), (vec!["x", "y"], vec!["y"]));
+        let most = Some(Load::PER_SEC_MAX);
+        assert_eq!(describe(&mut fleet, "b", &["y"], None), [Some(10), most]);
+        assert_eq!(describe(&mut fleet, "c", &["x"], most), [most, most]);
+        assert_eq!(fleet.networks_of("nothing"), Vec::<&str>::new());
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl LateTargets {
 
     /// The sums of what is late of a resource, by direction.
     pub(super) fn of_resource(&self, name: &str, kind: ResourceKind) -> Vec<LateRate> {
-        let Some(of) = self.0.get(name).filter(|_| kind.has_best_effort()) else { return vec![] };
+        let Some(of) = self.0.get(name).filter(|_| kind.is_of_target()) else { return vec![] };
         sums(of.all().filter(|late| late.reserved.is_bytes() == kind.is_bytes()))
     }
 

@@ -26,7 +26,12 @@ impl RequestContext<'_> {
             return Err(at("phases", format!("{count} phases: at most {most} are accepted")));
         }
         let numbered = new.phases.iter().enumerate();
-        numbered.map(|(nth, phase)| self.phase(nth + 1, phase, basic)).collect()
+        let phase = |(nth, phase)| {
+            let (planned, details) = self.phase(nth + 1, phase, basic)?;
+            self.check_nodes(new.nodes, &details)?;
+            Ok((planned, details))
+        };
+        numbered.map(phase).collect()
     }
 
     fn phase(

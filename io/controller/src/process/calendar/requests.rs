@@ -6,7 +6,7 @@
 //! ```
 
 use api::{ErrorCode, ErrorReport, NewReservation, Role, WireRate, WireRefusal};
-use model::{Directory, JobId, Nanos, Time};
+use model::{Directory, JobId, Nanos, Rate, Share, Time};
 use reserve::{
     Calendar, Demand, Load, Refusal, ReservationError, ReservationOwner, ReservationRequest,
     ResourceId, ResourceKind,
@@ -26,6 +26,8 @@ pub(super) type Refused = Box<ErrorReport>;
 pub(super) struct RequestContext<'a> {
     pub(super) calendar: &'a Calendar,
     pub(super) fleet: &'a Fleet,
+    /// What one node reads, and what it writes.
+    pub(super) node: Option<Rate>,
     pub(super) now: Time,
 }
 
@@ -108,6 +110,7 @@ impl RequestContext<'_> {
             is_spontaneous: new.spontaneous,
             idempotency_key: new.idempotency_key.clone(),
         };
+        self.check_nodes(new.nodes, &details)?;
         let demand = self.demand(&details)?;
         let owner = owner(new, user)?;
         let duration = Nanos::new(new.duration_ns);
@@ -126,13 +129,45 @@ impl RequestContext<'_> {
         if read.is_some() || write.is_some() {
             loads.push((self.resource(ResourceKind::Target, target)?, load(read, *write)));
             let pool = self.calendar.resources().find(ResourceKind::Pool, POOL);
-            loads.extend(pool.map(|pool| (pool, load(read, *write))));
+            let find = |name| self.calendar.resources().find(ResourceKind::ProxyNetwork, name);
+            let networks = self.fleet.networks_of(target).into_iter().filter_map(find);
+            loads.extend(pool.into_iter().chain(networks).map(|of| (of, load(read, *write))));
         }
         if metadata.is_some() {
             loads.push((self.resource(ResourceKind::Metadata, target)?, load(metadata, None)));
         }
         Demand::new(&loads)
             .map_err(|_| at("read", "nothing is reserved: name a rate of read, write or metadata"))
+    }
+
+    /// Checks that so many nodes can move these rates, each direction for itself.
+    pub(super) fn check_nodes(
+        &self,
+        nodes: Option<u32>,
+        details: &ReservationDetails,
+    ) -> Result<(), Refused> {
+        let Some(nodes) = nodes else { return Ok(()) };
+        if !(1..=NODES_MAX).contains(&nodes) {
+            return Err(at("nodes", format!("{nodes} nodes: 1 to {NODES_MAX} are accepted")));
+        }
+        let Some(node) = self.node else { return Ok(()) };
+        let most = node.per_sec().saturating_mul(nodes.into());
+        for (direction, rate) in [("reads", details.read), ("writes", details.write)] {
+            let Some(rate) = rate.filter(|rate| *rate > most) else { continue };
+            let wanted = Rate::bytes_per_sec(rate).expect("it is more than a rate");
+            let nodes = if nodes == 1 { "1 node".into() } else { format!("{nodes} nodes") };
+            let message =
+                format!("{wanted} of {direction} are more than {nodes} of {node} each can move");
+            let refusal = WireRefusal {
+                kind: ResourceKind::Node.name().into(),
+                bottleneck: nodes,
+                fits_now_ppm: Share::ratio(most, rate).billionths() / 1_000,
+                ..WireRefusal::default()
+            };
+            let report = ErrorReport::new(ErrorCode::DoesNotFit, message);
+            return Err(Box::new(ErrorReport { refusal: Some(Box::new(refusal)), ..report }));
+        }
+        Ok(())
     }
 
     fn timed(
@@ -292,6 +327,9 @@ pub(super) fn at(field: &str, message: impl Into<String>) -> Refused {
 
 /// The longest directory with its export: a batch of 256 requests is one record of 1 MiB at most.
 const DIRECTORY_BYTES_MAX: usize = 1_024;
+
+/// The most nodes of a request.
+const NODES_MAX: u32 = 65_536;
 
 /// The longest key of a request: each is kept with its reservation.
 const KEY_BYTES_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! What a site says about its reservations, in the configuration of its controllers.
 
-use model::{Share, Time};
+use model::{Rate, Share, Time};
 use reserve::{
     Calendar, CalendarSettings, Capacity, Ceiling, CeilingSubject, DefaultCeilings, ResourceKind,
     Span,
@@ -13,6 +13,8 @@ pub struct ReservationSettings {
     pub best_effort: Share,
     /// What all reservations together may have; `None`: what the targets give.
     pub pool: Option<Capacity>,
+    /// What one node reads, and what it writes; `None`: that bounds nothing.
+    pub node: Option<Rate>,
     /// The ceilings of each user, group, account and project.
     pub ceilings: DefaultCeilings,
     /// The ceilings of some of them in place of these.
@@ -22,7 +24,8 @@ pub struct ReservationSettings {
 impl Default for ReservationSettings {
     fn default() -> ReservationSettings {
         let CalendarSettings { best_effort, ceilings, .. } = CalendarSettings::default();
-        ReservationSettings { best_effort, pool: None, ceilings, own_ceilings: Vec::new() }
+        let (pool, node, own_ceilings) = (None, None, Vec::new());
+        ReservationSettings { best_effort, pool, node, ceilings, own_ceilings }
     }
 }
 

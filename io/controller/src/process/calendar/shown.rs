@@ -216,7 +216,7 @@ impl KnownReservation {
             let lost = || format!("{} {name} has lost capacity", kind.name());
             note(load.read_per_sec().into(), wanted.read_per_sec().into(), &lost);
             note(load.write_per_sec().into(), wanted.write_per_sec().into(), &lost);
-            let unreachable = unreachable.filter(|_| kind.has_best_effort());
+            let unreachable = unreachable.filter(|_| kind.is_of_target());
             let Some(of) = unreachable.filter(|of| of.given_out > Share::ZERO) else { continue };
             let whole = resources.whole(*resource, now);
             let (booked, _) = resources.used(*resource, now);

@@ -19,6 +19,7 @@ use crate::process::queue::queue;
 use crate::store::StoreError;
 use crate::token::TokenSet;
 
+mod bounds;
 mod late;
 
 struct Room {
@@ -267,7 +268,11 @@ fn description(target: &str, per_sec: u64) -> Arc<ProxyDescription> {
     let (bytes, metadata) = (of(per_sec), of(1_000));
     let export = ExportDescription { name: "x".into(), target: target.into() };
     let target = TargetDescription { name: target.into(), bytes, metadata, unseen_ppm: 0 };
-    Arc::new(ProxyDescription { targets: vec![target], exports: vec![export] })
+    Arc::new(ProxyDescription {
+        targets: vec![target],
+        exports: vec![export],
+        ..ProxyDescription::default()
+    })
 }
 
 fn user(uid: u32) -> ApiCaller {
