@@ -140,7 +140,7 @@ impl RequestContext<'_> {
             .map_err(|_| at("read", "nothing is reserved: name a rate of read, write or metadata"))
     }
 
-    /// Checks that so many nodes can move these rates, each direction for itself.
+    /// Checks that the nodes of a request can move these rates, each direction for itself.
     pub(super) fn check_nodes(
         &self,
         nodes: Option<u32>,

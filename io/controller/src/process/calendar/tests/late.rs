@@ -35,7 +35,7 @@ fn what_is_late_is_shown_published_and_measured_until_nothing_is() {
     let (served, reserved) = (WireRate::Bytes(10_000_000), WireRate::Bytes(30_000_000));
     let (direction, span_ns) = ("read".into(), LateReservation::SPAN.get());
     let expected = LateRate { direction, served, reserved, span_ns };
-    assert_eq!(room.get(id).unwrap().late, [expected.clone()]);
+    assert_eq!(room.get(id).unwrap().late, std::slice::from_ref(&expected));
     let of_target = room.promised(by()).calendar.resources;
     let late_of = |kind: &str| of_target.iter().find(|of| of.kind == kind).unwrap().late.clone();
     let of_rules = LateRate { direction: "all".into(), ..expected.clone() };
