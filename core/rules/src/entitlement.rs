@@ -7,7 +7,8 @@
 //!
 //! Rules are text for people; rows are for machines and change one at a time
 //! (docs/decisions/0019-entitlements-are-rows.md). Where several rows hold for a request, it pays all
-//! limits, goes by the narrowest reservation, and its class has the narrowest weight.
+//! limits, goes by the narrowest reservation, and its class has the narrowest weight. Rows that reserve for
+//! the same requests add up.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -22,7 +23,7 @@ use crate::Limit;
 pub struct EntitlementId(pub u64);
 
 /// To which requests a row applies: to those that meet every condition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntitlementScope {
     /// The job of the request.
     pub job: Option<JobId>,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   class: target, rule, values of its `per`     meter: section, which of its limits, values of its `per`
-//!   branch of a class: the same, and a row       limit of a row: its number
+//!   branch of a class: the same, and that of     limit of a row: its number
+//!                      a group of rows
 //! ```
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::pacer::RESERVATION_CATCH_UP_NS;
 pub(crate) struct ClassKey {
     pub(crate) rule: Arc<str>,
     pub(crate) values: Box<[KeyValue]>,
-    /// Of a branch of a class: the row that reserves for it.
+    /// Of a branch of a class: the group of rows that reserves for it, by the lowest of their numbers.
     pub(crate) branch: Option<EntitlementId>,
     pub(crate) target: TargetId,
 }

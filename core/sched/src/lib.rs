@@ -41,6 +41,6 @@ pub use lanes::{
 };
 pub use observation::{
     AccountReport, ClassReport, ClosedAccounts, DonationReport, MeterPayers, MeterStatus,
-    ReservedBranch, SubjectDetail, SubjectReport, Usage, WaitCause, WaitCauseReport, WaitReport,
+    ReservedRow, SubjectDetail, SubjectReport, Usage, WaitCause, WaitCauseReport, WaitReport,
 };
 pub use turns::Turns;

@@ -94,6 +94,13 @@ impl Pacer {
         self.due_ns = self.due_ns.saturating_sub(whole);
     }
 
+    /// Forgets what was saved before a time.
+    pub(crate) fn save_from(&mut self, since: Time) {
+        if self.due_ns < since.as_nanos() {
+            (self.due_ns, self.carry) = (since.as_nanos(), 0);
+        }
+    }
+
     /// Changes the rate: what is owed stays owed and what is saved stays saved, in units.
     pub(crate) fn set_rate(&mut self, rate: Rate, now: Time) {
         self.set_pace(rate, self.part, now);

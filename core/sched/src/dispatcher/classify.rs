@@ -84,7 +84,7 @@ impl Dispatcher {
         let mark = self.registry.mark(subject);
         let name = &self.lanes.params(key.target).name;
         let branch = self.terms.entitle(&key, &who, mark, name, kind, &mut meters);
-        let class = branch.map_or(class, |row| self.branch_for(class, row));
+        let class = branch.map_or(class, |group| self.branch_for(class, group));
         let known = self.registry.ways_of(subject).filter_map(|way| way.chain.get());
         let chain = self.meters.chain_for(class, meters, known.chain(like));
         self.registry.set_way(subject, kind, class, chain)
@@ -103,15 +103,16 @@ impl Dispatcher {
         self.registry.find_class(&key).unwrap_or_else(|| self.activate(key, None))
     }
 
-    /// The branch of a class that a row reserves for.
-    fn branch_for(&mut self, class: ClassIndex, row: EntitlementId) -> ClassIndex {
-        let key = ClassKey { branch: Some(row), ..ClassKey::clone(self.registry.key(class)) };
+    /// The branch of a class that the rows of a group reserve for.
+    fn branch_for(&mut self, class: ClassIndex, group: EntitlementId) -> ClassIndex {
+        let key = ClassKey { branch: Some(group), ..ClassKey::clone(self.registry.key(class)) };
         self.registry.find_class(&key).unwrap_or_else(|| self.activate(key, Some(class)))
     }
 
     /// Makes a class active, or a branch of one.
     fn activate(&mut self, key: ClassKey, parent: Option<ClassIndex>) -> ClassIndex {
         let target = key.target;
+        let since = key.branch.and_then(|group| self.terms.entitlements().since(group));
         let new = self.registry.activate(key, parent);
         self.lanes.add_class(new.index, new.id, target, new.dormant);
         if let Some(parent) = parent {
@@ -120,6 +121,9 @@ impl Dispatcher {
         self.observation.add_class(new.index, new.dormant);
         self.meters.grow_waiters(self.lanes.waiters());
         self.set_terms(new.index);
+        if let Some(since) = since.filter(|_| new.dormant.is_none()) {
+            self.lanes.begin_reservation(new.index, since, self.now);
+        }
         new.index
     }
 
@@ -168,7 +172,7 @@ impl Dispatcher {
     }
 
     /// Forgets a dormant class.
-    fn drop_dormant(&mut self, dormant: DormantIndex) {
+    pub(super) fn drop_dormant(&mut self, dormant: DormantIndex) {
         self.registry.drop_dormant(dormant);
         self.observation.drop_dormant(dormant);
     }

@@ -1,15 +1,16 @@
 //! Changes of entitlements: rows come, change, begin, end and go.
 //!
 //! ```text
-//!   another value ─► its meter, its branches, its classes        nothing moves
+//!   another value ─► its meter, the branches of its group, its classes     nothing moves
 //!   of a decay's key ─► the rate of the key's meter              nothing moves
 //!   begins, ends ──► the subjects that it concerns are classified again, what waits of them in
-//!                    order of arrival; a reservation: its branch comes or goes
+//!                    order of arrival; a reservation: its group has another sum,
+//!                    or comes or goes with its branches
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Directory, JobId, SectionKind, Time};
+use model::{Directory, JobId, SectionKind, TargetId, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope};
 
 use super::Dispatcher;
@@ -77,25 +78,59 @@ impl Dispatcher {
     }
 
     fn apply_rows(&mut self, concerned: RowChanges) {
-        let RowChanges { moved, valued, weights, decays } = concerned;
+        let RowChanges { moved, valued, rekeyed, weights, decays, .. } = concerned;
+        rekeyed.into_iter().for_each(|(before, now)| self.rekey_branches(before, now));
         decays.iter().for_each(|key| self.grant_meters_of(key));
-        valued.into_iter().for_each(|id| self.set_row_value(id));
+        self.set_row_values(valued);
         self.classes_of(&weights).into_iter().for_each(|class| self.set_terms(class));
         if !moved.is_empty() {
             self.classify_again(&moved);
         }
     }
 
-    /// Brings another rate or burst of a row to its meter or its branches.
-    fn set_row_value(&mut self, id: EntitlementId) {
-        let Some(row) = self.terms.entitlements().row(id) else { return };
-        if let Some(limit) = row.limit() {
+    /// Brings other rates or bursts of rows to their meters, or to the branches of their groups, each
+    /// of these once.
+    fn set_row_values(&mut self, rows: Vec<EntitlementId>) {
+        let mut groups = BTreeSet::new();
+        for id in rows {
+            groups.extend(self.terms.entitlements().group_of(id));
+            let limit = self.terms.entitlements().row(id).and_then(Entitlement::limit);
+            let Some(limit) = limit else { continue };
             if let Some(meter) = self.meters.find(&MeterKey::of_row(id, limit.rate)) {
                 self.meters.set_limit(meter, &limit, self.now);
             }
-            return;
         }
-        self.registry.branches(id).into_iter().for_each(|branch| self.set_terms(branch));
+        groups.into_iter().for_each(|group| self.set_reserved(group, None));
+    }
+
+    /// Gives the branches of a group what its rows reserve here now: at one target, or at each. Dormant
+    /// ones have it when they become active. O(rows · targets + branches).
+    pub(super) fn set_reserved(&mut self, group: EntitlementId, target: Option<TargetId>) {
+        let mut reserved = BTreeMap::new();
+        for branch in self.registry.branches(group) {
+            let at = self.lanes.target_of(branch);
+            if target.is_none_or(|target| target == at) {
+                let terms =
+                    *reserved.entry(at).or_insert_with(|| self.terms.reserved_by(group, at));
+                self.lanes.set_reservation(branch, terms, self.now);
+            }
+        }
+    }
+
+    /// Lets the branches of a group go on with its other key: what they owe, and what they have saved
+    /// and served, stays. One whose place is taken does not: by requests that still run for what had
+    /// this key before. Its requests are classified again, as all of the group.
+    fn rekey_branches(&mut self, before: EntitlementId, now: EntitlementId) {
+        for branch in self.registry.branches(before) {
+            let key = ClassKey { branch: Some(now), ..ClassKey::clone(self.registry.key(branch)) };
+            if self.registry.find_class(&key).is_some() {
+                continue;
+            }
+            if let Some(dormant) = self.registry.find_dormant(&key) {
+                self.drop_dormant(dormant);
+            }
+            self.registry.rekey(branch, key);
+        }
     }
 
     /// The active classes that may have their weights from rows of these scopes.

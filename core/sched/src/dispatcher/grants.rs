@@ -1,7 +1,7 @@
 //! The controller's part: shares of limits, and of each target's reservations and weights; their
 //! usage; the activity of parents elsewhere; and remote service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
@@ -34,6 +34,10 @@ impl Dispatcher {
             (SharePool::Target(target), true) => self.grant_all_classes(target),
             (SharePool::Target(target), false) => {
                 grants.listed.iter().for_each(|(scope, _)| self.grant_class_of(target, scope));
+                let rows = grants.listed.iter().filter_map(|(scope, _)| row_of(scope));
+                let rows = rows.filter_map(|row| self.terms.entitlements().group_of(row));
+                let groups: BTreeSet<EntitlementId> = rows.collect();
+                groups.into_iter().for_each(|group| self.set_reserved(group, Some(target)));
             }
         }
         if let SharePool::Target(target) = pool {
@@ -74,12 +78,13 @@ impl Dispatcher {
     }
 
     /// Takes the classes of a target that were served since the last call, or have requests, and
-    /// the rows that reserve for some of these. What they need of the slots can be read afterwards
-    /// ([`Dispatcher::slots_claim`]). O(classes). Poll afterwards.
+    /// the rows that reserve for some of these; those that add up are used and waited for alike. What
+    /// the classes need of the slots can be read afterwards ([`Dispatcher::slots_claim`]).
+    /// O(classes + rows). Poll afterwards.
     pub fn take_class_usage(&mut self, target: TargetId, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
         let span = self.lanes.begin_taking_usage(target, self.now);
-        let (mut uses, mut rows) = (Vec::new(), BTreeMap::new());
+        let (mut uses, mut groups) = (Vec::new(), BTreeMap::new());
         // What is reserved for each class, by any branch.
         let mut reserved: BTreeMap<ClassIndex, Share> = BTreeMap::new();
         let (mut active, mut lag) = (Vec::new(), ReservationLag::None);
@@ -87,15 +92,14 @@ impl Dispatcher {
             if self.lanes.target_of(class) != target {
                 continue;
             }
-            if let Some(row) = self.registry.key(class).branch {
+            if let Some(group) = self.registry.key(class).branch {
                 let ReservationNeed { used, part, lag: own } =
                     self.lanes.take_reservation_need(class, span, self.now);
-                self.observation.count_reserved(class, used.units);
                 let (queued, running, _) = self.lanes.own_load_of(class);
                 if used != ReservationUse::default() || queued > 0 || running > 0 {
                     let sum = reserved.entry(self.lanes.owner_of(class)).or_default();
                     (*sum, lag) = (sum.plus(part), lag.max(own));
-                    let (units, waiting) = rows.entry(row).or_insert((0, false));
+                    let (units, waiting) = groups.entry(group).or_insert((0, false));
                     (*units, *waiting) = (*units + used.units, *waiting || queued > 0);
                 }
                 continue;
@@ -114,10 +118,13 @@ impl Dispatcher {
             }
         }
         self.claim_slots(target, &active, &reserved, lag, span);
-        for (row, (units, waiting)) in rows {
-            let rate = self.terms.reserved_rate_of(row);
+        for (group, (units, waiting)) in groups {
+            self.terms.count_served(group, target, units);
+            let rate = self.terms.reserved_rate_of(group);
             let used = rate.map(|rate| part_used(units, rate, span));
-            uses.push((Scope::entitlement(row.0), ScopeUsage { used, waiting }));
+            let rows = self.terms.entitlements().adding_up(group);
+            let usage = ScopeUsage { used, waiting };
+            uses.extend(rows.map(|(id, _)| (Scope::entitlement(id.0), usage)));
         }
         self.finish_call();
         uses.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -209,22 +216,21 @@ impl Dispatcher {
 
     fn grant_all_classes(&mut self, target: TargetId) {
         for class in self.active_classes() {
-            if self.lanes.target_of(class) == target {
+            let key = self.registry.key(class);
+            if key.target == target && key.branch.is_none() {
                 self.grant_class(class);
             }
         }
-        let dormant: Vec<_> = self.registry.dormant().map(|(index, ..)| index).collect();
-        for index in dormant {
-            if self.registry.dormant_key(index).target == target {
-                self.grant_dormant(index);
-            }
+        for group in self.registry.groups() {
+            self.set_reserved(group, Some(target));
         }
+        let at_rest = self.registry.dormant();
+        let at_rest = at_rest.filter(|(.., key)| key.target == target && key.branch.is_none());
+        let at_rest: Vec<_> = at_rest.map(|(index, ..)| index).collect();
+        at_rest.into_iter().for_each(|index| self.grant_dormant(index));
     }
 
     fn grant_class_of(&mut self, target: TargetId, scope: &Scope) {
-        if scope.section == SectionKind::Entitlement {
-            return self.grant_branches_of(target, scope);
-        }
         if scope.section != SectionKind::Rule {
             return;
         }
@@ -236,21 +242,9 @@ impl Dispatcher {
         }
     }
 
-    /// Gives the branches of a row their share of what it reserves. Dormant ones have it when they
-    /// become active.
-    fn grant_branches_of(&mut self, target: TargetId, scope: &Scope) {
-        let Ok(row) = scope.name.parse().map(EntitlementId) else { return };
-        for branch in self.registry.branches(row) {
-            if self.lanes.target_of(branch) == target {
-                let part = self.terms.part_of_reservation(self.registry.key(branch));
-                self.lanes.set_reserved_part(branch, part, self.now);
-            }
-        }
-    }
-
     fn grant_dormant(&mut self, index: DormantIndex) {
         let key = self.registry.dormant_key(index);
-        let part = self.terms.part_of_reservation(key);
+        let (part, _) = self.terms.part_of_class(key);
         self.lanes.set_part_of_dormant(index, key.target, part, self.now);
     }
 
@@ -271,9 +265,14 @@ impl Dispatcher {
     fn grant_class(&mut self, class: ClassIndex) {
         let key = self.registry.key(class);
         let (part, proxies) = self.terms.part_of_class(key);
-        let reserved_part = self.terms.part_of_reservation(key);
-        self.lanes.set_part(class, part, proxies, reserved_part, self.now);
+        self.lanes.set_part(class, part, proxies, self.now);
     }
+}
+
+/// The number of the row of a scope, if it is of one.
+fn row_of(scope: &Scope) -> Option<EntitlementId> {
+    let is_row = scope.section == SectionKind::Entitlement;
+    is_row.then(|| scope.name.parse().ok().map(EntitlementId)).flatten()
 }
 
 /// What was moved in a span as a fraction of what the rate lets through in it.

@@ -38,6 +38,15 @@ impl Dispatcher {
             (self.lanes.watched(class), queued + running)
         });
         self.terms.check(loads);
+        for class in self.registry.classes() {
+            let key = self.registry.key(class);
+            let wanted = key.branch.and_then(|group| self.terms.reserved_by(group, key.target));
+            let given = self.lanes.reserved_terms(class);
+            assert!(
+                wanted.is_none_or(|of| given == Some(of)),
+                "{key:?}: {given:?}, not {wanted:?}"
+            );
+        }
         if self.change.is_none() {
             self.check_classifications();
         }

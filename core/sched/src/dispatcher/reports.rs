@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::{AccountSubject, Identity, KeyValue, OpKind, Ops, PathSet, TargetId, Time, Weight};
+use rules::EntitlementId;
 
 use super::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
@@ -23,7 +24,7 @@ use crate::lanes::{QueuePlace, RequestStage};
 use crate::meters::MeterFigures;
 use crate::observation::{
     AccountReport, ClassReport, ClosedAccounts, ClosedSubject, MeterPayers, MeterStatus,
-    ReservedBranch, SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS, WaitCauses, WaitReport,
+    ReservedRow, SubjectDetail, SubjectReport, Usage, WAIT_MIN_NS, WaitCauses, WaitReport,
 };
 
 /// What a subject has here now.
@@ -237,6 +238,22 @@ impl Dispatcher {
         of.map(|(_, index)| self.detail_of(index, now)).collect()
     }
 
+    /// The rows that add up with one of [`SubjectDetail::reserved`] at a target, with itself, in order
+    /// of their numbers. O(these rows).
+    pub fn reserved_rows(&self, target: TargetId, row: EntitlementId) -> Vec<ReservedRow> {
+        let rows = self.terms.entitlements();
+        let all = rows.adding_up(row).filter_map(|(row, _)| {
+            Some(ReservedRow {
+                row,
+                entitlement: rows.row(row)?.clone(),
+                part: self.terms.part_of_row(row, target),
+                ends: rows.ends(row),
+                served: rows.served(row, target),
+            })
+        });
+        all.collect()
+    }
+
     /// The limits that requests of `who` in these directories pay, of any kind and at any target,
     /// with or without earlier requests. Nothing is created for it. O(rules + limits).
     pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterStatus> {
@@ -303,33 +320,20 @@ impl Dispatcher {
         let (classes, indices): (_, Vec<_>) = classes.into_iter().unzip();
         meters.sort_unstable();
         meters.dedup();
+        let groups = indices.iter().filter_map(|class| self.registry.key(*class).branch);
+        let groups: BTreeSet<EntitlementId> = groups.collect();
         let status = |meter: &MeterIndex| self.status_of(&self.meters.figures(*meter, now));
         SubjectDetail {
             id: self.registry.id_of(index),
             target: self.registry.target(index),
             identity: Identity::clone(self.registry.identity(index)),
             classes,
-            reserved: indices.iter().filter_map(|class| self.reserved_branch(*class)).collect(),
+            reserved: groups.into_iter().collect(),
             indices,
             meters: meters.iter().map(status).collect(),
             metadata: self.observation.metadata_of_subject(index),
             usage: self.observation.usage_of_subject(index),
         }
-    }
-
-    /// What a row reserves for a class, if it is a branch.
-    fn reserved_branch(&self, class: ClassIndex) -> Option<ReservedBranch> {
-        let key = self.registry.key(class);
-        let row = key.branch?;
-        let rows = self.terms.entitlements();
-        Some(ReservedBranch {
-            class: self.registry.class_id(class),
-            row,
-            entitlement: rows.row(row)?.clone(),
-            part: self.terms.part_of_reservation(key),
-            ends: rows.ends(row),
-            served: self.observation.reserved_of(class),
-        })
     }
 
     fn report_waits(&self, index: ClassIndex, now: Time) -> Option<WaitReport> {

@@ -179,15 +179,20 @@ impl LaneClass {
         (self.owner, self.branched, self.id) = (owner, true, id);
     }
 
-    /// Sets what the rules and a controller give it; a reservation of the same unit keeps what is
-    /// owed. `now` is of the reservations' clock.
+    /// Sets what the rules and a controller give it. `now` is of the reservations' clock.
     pub(super) fn set_terms(&mut self, terms: &ClassTerms, now: Time) {
         self.set_weight(terms.weight, terms.part, terms.proxies);
         self.slots_cap = terms.slots_cap;
         self.min_local_service_ppm = terms.min_local_service_ppm;
         self.write_mode = terms.write_mode;
         self.watched = terms.watched;
-        match (&mut self.reservation, terms.reservation) {
+        self.set_reservation(terms.reservation, now);
+    }
+
+    /// Sets what is reserved for it; with the same unit what is owed stays. `now` is of the
+    /// reservations' clock.
+    pub(super) fn set_reservation(&mut self, terms: Option<ReservationTerms>, now: Time) {
+        match (&mut self.reservation, terms) {
             (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
                 known.set(terms, now);
             }

@@ -5,7 +5,7 @@ use model::{Rate, Share, TargetId, Time};
 use super::Lanes;
 use super::class::{ClassTerms, DormantLanes, LaneClass, NO_SIZE};
 use super::lane::LANES;
-use super::reservation::ReservationTerms;
+use super::reservation::{Reservation, ReservationTerms};
 use crate::ids::ClassId;
 use crate::index::{ClassIndex, DormantIndex};
 use crate::observation::Observation;
@@ -71,28 +71,41 @@ impl Lanes {
         }
     }
 
-    /// Changes the shares of the weight and of the reservation of a class or a branch.
-    pub(crate) fn set_part(
-        &mut self,
-        class: ClassIndex,
-        part: Share,
-        proxies: u32,
-        reserved_part: Share,
-        now: Time,
-    ) {
+    /// Changes the shares of the weight and of the reservation of a class, not of a branch.
+    pub(crate) fn set_part(&mut self, class: ClassIndex, part: Share, proxies: u32, now: Time) {
         let own = &mut self.classes[class];
         own.set_weight(own.weight, part, proxies);
         self.bound_lag(class);
-        self.set_reserved_part(class, reserved_part, now);
-    }
-
-    /// Changes the share of the reservation of a class or a branch, if it has one.
-    pub(crate) fn set_reserved_part(&mut self, class: ClassIndex, part: Share, now: Time) {
         let clock = self.of_class(class).reservation_clock.at(now);
         if let Some(reservation) = &mut self.classes[class].reservation {
             reservation.set(ReservationTerms { part, ..reservation.terms() }, clock);
         }
         self.refresh_reserves(class, now);
+    }
+
+    /// Changes what is reserved for a branch.
+    pub(crate) fn set_reservation(
+        &mut self,
+        branch: ClassIndex,
+        terms: Option<ReservationTerms>,
+        now: Time,
+    ) {
+        let clock = self.of_class(branch).reservation_clock.at(now);
+        self.classes[branch].set_reservation(terms, clock);
+        self.refresh_reserves(branch, now);
+    }
+
+    /// What is reserved for a class or a branch.
+    pub(crate) fn reserved_terms(&self, class: ClassIndex) -> Option<ReservationTerms> {
+        self.classes[class].reservation.as_ref().map(Reservation::terms)
+    }
+
+    /// Handles that what is reserved for a new branch is so since a time.
+    pub(crate) fn begin_reservation(&mut self, branch: ClassIndex, since: Time, now: Time) {
+        let clock = self.of_class(branch).reservation_clock.at(now);
+        if let Some(reservation) = &mut self.classes[branch].reservation {
+            reservation.save_from(clock.before(now.since(since)));
+        }
     }
 
     /// Changes the share of the reservation of a dormant class.

@@ -124,6 +124,12 @@ impl Reservation {
         }
     }
 
+    /// Forgets what was saved before a time: a reservation that did not apply saves nothing.
+    pub(super) fn save_from(&mut self, since: Time) {
+        self.rate.save_from(since);
+        self.account.iter_mut().for_each(|account| account.save_from(since));
+    }
+
     pub(super) fn terms(&self) -> ReservationTerms {
         let (rate, part) = (self.rate.rate(), self.rate.part());
         ReservationTerms { rate, part, account: self.account_part }

@@ -40,7 +40,7 @@ pub(crate) use wait::{
     WaitedHead,
 };
 pub use wait::{
-    MeterPayers, MeterStatus, ReservedBranch, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
+    MeterPayers, MeterStatus, ReservedRow, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
 use account::Accounts;
@@ -86,8 +86,6 @@ struct ClassRecord {
     usage: Usage,
     /// Its total cost when its usage was taken last.
     cost_taken: Nanos,
-    /// Units of its reservation's rate that went by that, as far as they were taken.
-    reserved: u64,
 }
 
 impl Observation {
@@ -202,18 +200,6 @@ impl Observation {
         let record = &mut self.classes[class];
         let before = std::mem::replace(&mut record.cost_taken, record.usage.cost);
         before != record.usage.cost
-    }
-
-    /// Counts what went by the reservation of a class or a branch.
-    pub(crate) fn count_reserved(&mut self, class: ClassIndex, units: u64) {
-        if IS_COUNTED {
-            self.classes[class].reserved += units;
-        }
-    }
-
-    /// What was counted so.
-    pub(crate) fn reserved_of(&self, class: ClassIndex) -> u64 {
-        self.classes[class].reserved
     }
 
     pub(crate) fn usage_of_subject(&self, subject: SubjectIndex) -> Usage {

@@ -28,7 +28,7 @@ use crate::index::{ClassIndex, MeterIndex, SubjectIndex};
 use crate::keys::MeterKey;
 
 pub use report::{
-    MeterPayers, MeterStatus, ReservedBranch, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
+    MeterPayers, MeterStatus, ReservedRow, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
 /// The wait causes of one class. A cause's place is that of its [`ReadyCause`], or follows these by

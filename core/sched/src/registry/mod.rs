@@ -55,7 +55,7 @@ pub(crate) struct Registry {
     sharing: BTreeMap<ClassKey, u32>,
     /// The combinations that each of these subjects has there.
     shared_by: BTreeMap<SubjectIndex, Vec<ClassKey>>,
-    /// Active branches, by the row that reserves for them.
+    /// Active branches, by the group of rows that reserves for them.
     branches: BTreeMap<EntitlementId, Vec<ClassIndex>>,
 }
 
@@ -520,10 +520,10 @@ impl Registry {
         }
         self.unreferenced += 1;
         let parent = parent.map_or(OptionalIndex::NONE, OptionalIndex::from);
-        let row = key.branch;
+        let group = key.branch;
         let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0, parent });
-        if let Some(row) = row {
-            self.branches.entry(row).or_default().push(index);
+        if let Some(group) = group {
+            self.branches.entry(group).or_default().push(index);
         }
         self.by_key.insert(key, index);
         index
@@ -560,12 +560,7 @@ impl Registry {
         if let Some(parent) = parent {
             self.release_class(parent);
         }
-        if let Some(Entry::Occupied(mut of)) = key.branch.map(|row| self.branches.entry(row)) {
-            of.get_mut().retain(|branch| *branch != index);
-            if of.get().is_empty() {
-                of.remove();
-            }
-        }
+        self.leave_group(&key, index);
         self.by_key.remove(&key);
         self.classes.remove(index);
         self.unreferenced -= 1;
@@ -573,6 +568,29 @@ impl Registry {
         self.dormant[dormant].idle = self.idle_classes.enter(dormant);
         self.dormant_by_key.insert(key, dormant);
         RestedClass { dormant, surplus: self.idle_classes.surplus(IDLE_MAX), parent }
+    }
+
+    /// Gives an active branch a key that no other class has.
+    pub(crate) fn rekey(&mut self, index: ClassIndex, key: ClassKey) {
+        let key = Arc::new(key);
+        let before = std::mem::replace(&mut self.classes[index].key, key.clone());
+        self.by_key.remove(&before);
+        self.leave_group(&before, index);
+        if let Some(group) = key.branch {
+            self.branches.entry(group).or_default().push(index);
+        }
+        self.by_key.insert(key, index);
+    }
+
+    /// Takes a branch from those of the group in its key.
+    fn leave_group(&mut self, key: &ClassKey, index: ClassIndex) {
+        let of = key.branch.map(|group| self.branches.entry(group));
+        if let Some(Entry::Occupied(mut of)) = of {
+            of.get_mut().retain(|branch| *branch != index);
+            if of.get().is_empty() {
+                of.remove();
+            }
+        }
     }
 
     /// Forgets a dormant class.
@@ -621,9 +639,14 @@ impl Registry {
         self.dormant.iter().map(|(index, known)| (index, known.id, &known.key))
     }
 
-    /// The active branches for which a row reserves.
-    pub(crate) fn branches(&self, row: EntitlementId) -> Vec<ClassIndex> {
-        self.branches.get(&row).cloned().unwrap_or_default()
+    /// The active branches for which a group of rows reserves.
+    pub(crate) fn branches(&self, group: EntitlementId) -> Vec<ClassIndex> {
+        self.branches.get(&group).cloned().unwrap_or_default()
+    }
+
+    /// The groups of rows that reserve for active branches.
+    pub(crate) fn groups(&self) -> Vec<EntitlementId> {
+        self.branches.keys().copied().collect()
     }
 
     /// The class of which a class is a branch.

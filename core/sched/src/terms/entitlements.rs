@@ -3,7 +3,8 @@
 //! ```text
 //!   change ─► row, by its number ─┬─ begins, ends ─► edges, in order of time
 //!                                 └─ applies: in the index of its job, else its user, else its
-//!                                    class, else its directory, else among the rest
+//!                                    class, else its directory, else among the rest;
+//!                                    if it reserves: in the group of those with which it adds up
 //!   request ─► the rows of its job, user, class, directories, and the rest ─► those that apply
 //! ```
 //!
@@ -13,8 +14,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, Time};
+use model::{Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, TargetId, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
+
+use super::groups::{GroupChange, RowGroups};
 
 /// Rows by their numbers, and those that apply now by what they name.
 #[derive(Debug, Default)]
@@ -25,6 +28,7 @@ pub(crate) struct Entitlements {
     by_class: BTreeMap<Scope, Vec<EntitlementId>>,
     by_directory: BTreeMap<Directory, Vec<EntitlementId>>,
     rest: Vec<EntitlementId>,
+    groups: RowGroups,
     /// When rows begin or end to apply.
     edges: BTreeSet<(Time, EntitlementId)>,
     /// The directories that rows name, with how many do.
@@ -38,6 +42,8 @@ struct TimedRow {
     begins: Time,
     ends: Option<Time>,
     applies: bool,
+    /// Of a reservation: the units of its rate that it has served, by target.
+    served: BTreeMap<TargetId, u64>,
 }
 
 /// What a row is matched with.
@@ -57,8 +63,12 @@ pub(crate) struct EntitledRequest<'a> {
 pub(crate) struct RowChanges {
     /// Rows to which other requests belong from now on.
     pub(crate) moved: Vec<EntitlementScope>,
-    /// Rows with another value.
+    /// Rows with another value, and those of a group that has another sum.
     pub(crate) valued: Vec<EntitlementId>,
+    /// Groups with another key: the one before and the one now, in the order of the first changes.
+    pub(crate) rekeyed: Vec<(EntitlementId, EntitlementId)>,
+    /// The places of these by their keys now.
+    rekeyed_at: BTreeMap<EntitlementId, usize>,
     /// Scopes of weights that came, went or changed.
     pub(crate) weights: Vec<EntitlementScope>,
     /// Keys of decays whose rate came, went or changed.
@@ -110,20 +120,22 @@ impl Entitlements {
             concerned.note_value(id, row);
             return;
         }
-        self.remove(id, concerned);
+        let before = self.remove(id, concerned);
         let Some(row) = row else { return };
+        let before = before.filter(|known| RowGroups::are_one(&known.row, &row));
+        let served = before.map(|known| known.served).unwrap_or_default();
         let (begins, ends) = (begins(&row), ends(&row));
         if let Some(directory) = &row.scope().directory {
             *self.directories.entry(directory.clone()).or_default() += 1;
         }
         self.edges.insert((begins, id));
         self.edges.extend(ends.map(|ends| (ends, id)));
-        self.rows.insert(id, TimedRow { row, begins, ends, applies: false });
+        self.rows.insert(id, TimedRow { row, begins, ends, applies: false, served });
         self.pass_edges(now, concerned);
     }
 
-    fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) {
-        let Some(known) = self.rows.remove(&id) else { return };
+    fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) -> Option<TimedRow> {
+        let known = self.rows.remove(&id)?;
         self.edges.remove(&(known.begins, id));
         if let Some(directory) = &known.row.scope().directory {
             let rows = self.directories.get_mut(directory).expect("counted with its rows");
@@ -137,8 +149,10 @@ impl Entitlements {
         });
         if known.applies {
             self.unindex(id, known.row.scope());
+            concerned.note_group(self.groups.remove(id, &known.row));
             concerned.note_moved(&known.row);
         }
+        Some(known)
     }
 
     /// When the next row begins or ends to apply.
@@ -164,6 +178,7 @@ impl Entitlements {
                 known.applies = true;
                 let row = known.row.clone();
                 self.index_of(row.scope()).push(id);
+                concerned.note_group(self.groups.insert(id, &row, now));
                 concerned.note_moved(&row);
                 // A row of that number may have been another one.
                 concerned.valued.push(id);
@@ -173,11 +188,46 @@ impl Entitlements {
 
     // ---- what applies ----
 
-    /// The row that reserves for a request: of several the narrowest, of equally narrow ones the
-    /// newest.
+    /// The key of the rows that reserve for a request: of the narrowest ones the group that has the
+    /// newest row.
     pub(crate) fn reservation_for(&self, request: EntitledRequest<'_>) -> Option<EntitlementId> {
         let rows = self.rows_for(request).filter(|(_, row)| row.reservation().is_some());
-        self.narrowest(rows)
+        self.narrowest(rows).and_then(|newest| self.group_of(newest))
+    }
+
+    /// The key of the group of a row that reserves, while it applies.
+    pub(crate) fn group_of(&self, id: EntitlementId) -> Option<EntitlementId> {
+        self.groups.key_of(self.row(id)?)
+    }
+
+    /// Since when any of the rows that add up with one has applied.
+    pub(crate) fn since(&self, id: EntitlementId) -> Option<Time> {
+        self.groups.since(self.row(id)?)
+    }
+
+    /// The rows that add up with a row that reserves, with itself, while it applies.
+    pub(crate) fn adding_up(
+        &self,
+        id: EntitlementId,
+    ) -> impl Iterator<Item = (EntitlementId, Rate)> {
+        let ids = self.row(id).into_iter().flat_map(|row| self.groups.rows_with(row));
+        ids.filter_map(|id| Some((id, self.rows[&id].row.reservation()?)))
+    }
+
+    /// Counts what the rows that add up with one have served at a target, to each its part.
+    pub(crate) fn count_served(&mut self, id: EntitlementId, target: TargetId, units: u64) {
+        let rows: Vec<_> = self.adding_up(id).collect();
+        let parts = division(units, rows.iter().map(|(_, rate)| rate.per_sec()));
+        for ((id, _), part) in rows.iter().zip(parts) {
+            let known = self.rows.get_mut(id).expect("it applies");
+            *known.served.entry(target).or_default() += part;
+        }
+    }
+
+    /// What was counted so of a row.
+    pub(crate) fn served(&self, id: EntitlementId, target: TargetId) -> u64 {
+        let known = self.rows.get(&id);
+        known.and_then(|known| known.served.get(&target)).copied().unwrap_or(0)
     }
 
     /// The limits of rows that a request pays, in order of their numbers.
@@ -329,6 +379,22 @@ fn is_in(mark: Option<&Directory>, scope: &EntitlementScope) -> bool {
 }
 
 impl RowChanges {
+    fn note_group(&mut self, change: Option<GroupChange>) {
+        let Some(GroupChange { before, now }) = change else { return };
+        self.valued.push(now);
+        if before == now {
+            return;
+        }
+        // Of many rows that go in turn only the last change counts.
+        let at = *self.rekeyed_at.entry(before).or_insert(self.rekeyed.len());
+        self.rekeyed_at.remove(&before);
+        self.rekeyed_at.insert(now, at);
+        match self.rekeyed.get_mut(at) {
+            Some((_, key)) => *key = now,
+            None => self.rekeyed.push((before, now)),
+        }
+    }
+
     fn note_moved(&mut self, row: &Entitlement) {
         if let Some(key) = decay_key(row) {
             return self.decays.push(key.clone());
@@ -344,6 +410,16 @@ impl RowChanges {
             (None, None) => self.valued.push(id),
         }
     }
+}
+
+/// The parts of an amount in proportion to these numbers, which are the whole of it together.
+fn division(amount: u64, of: impl Iterator<Item = u64> + Clone) -> impl Iterator<Item = u64> {
+    let all: u128 = of.clone().map(u128::from).sum();
+    let ends = of.scan(0, move |sum, one| {
+        *sum += u128::from(one);
+        Some((u128::from(amount) * *sum / all.max(1)) as u64)
+    });
+    ends.scan(0, |before, end| Some(end - std::mem::replace(before, end)))
 }
 
 /// The key of a decay whose rate a row sets, if it does.

@@ -4,7 +4,7 @@
 //! ```text
 //!   grants of limits ────► meters: rate · share                      what is owed and saved stays,
 //!   grants of a target ─┬► class: φ · share · proxies, reservation · share     in units
-//!                       ├► branch: reservation of its row · share of the row
+//!                       ├► branch: reservation of each of its rows · share of the row, summed up
 //!                       ├► dormant class: reservation · share
 //!                       └► slots of the device lane: D · share, if they are divided
 //! ```

@@ -9,6 +9,7 @@
 mod dependent;
 mod entitlements;
 mod grant;
+mod groups;
 mod values;
 
 use std::sync::Arc;
@@ -176,7 +177,7 @@ impl Terms {
         self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at])
     }
 
-    /// What rows give a request of a class: further meters, and the row of the branch that it
+    /// What rows give a request of a class: further meters, and the key of the branch that it
     /// belongs to.
     pub(crate) fn entitle(
         &self,
@@ -212,15 +213,28 @@ impl Terms {
         ClassTerms { weight: self.weight_of(key, target), reservation, ..terms }
     }
 
-    /// What a row reserves here.
-    fn reserved_by(&self, row: EntitlementId, target: TargetId) -> Option<ReservationTerms> {
-        let rate = self.entitlements.row(row)?.reservation()?;
+    /// What the rows that add up with one reserve here: the sum of their rates, and of the shares of
+    /// these. O(these rows).
+    pub(crate) fn reserved_by(
+        &self,
+        row: EntitlementId,
+        target: TargetId,
+    ) -> Option<ReservationTerms> {
+        let rate = self.reserved_rate_of(row)?;
+        let (mut all, mut granted) = (0, 0);
+        for (id, rate) in self.entitlements.adding_up(row) {
+            let (rate, part) = (u128::from(rate.per_sec()), self.grants.part_of_row(id, target));
+            all += rate;
+            granted += rate * u128::from(part.billionths());
+        }
+        // Parts are whole billionths at most, so their mean is.
+        let part = u32::try_from(granted / all).ok().and_then(Share::from_billionths)?;
         // As of a rule that says nothing else.
         let account = match rate.is_bytes() {
             true => Share::ratio(Rule::RESERVATION_METADATA_PPM.into(), 1_000_000),
             false => Share::ZERO,
         };
-        Some(ReservationTerms { rate, part: self.grants.part_of_row(row, target), account })
+        Some(ReservationTerms { rate, part, account })
     }
 
     /// What the rules and a controller give a class now.
@@ -264,12 +278,9 @@ impl Terms {
         (self.grants.part_of_class(key), self.grants.proxies(key.target))
     }
 
-    /// The share of the reservation of a class or a branch.
-    pub(crate) fn part_of_reservation(&self, key: &ClassKey) -> Share {
-        match key.branch {
-            None => self.grants.part_of_class(key),
-            Some(row) => self.grants.part_of_row(row, key.target),
-        }
+    /// The share of what a row reserves at a target.
+    pub(crate) fn part_of_row(&self, row: EntitlementId, target: TargetId) -> Share {
+        self.grants.part_of_row(row, target)
     }
 
     /// The share of a target's slots.
@@ -277,9 +288,18 @@ impl Terms {
         self.grants.part_of_slots(target)
     }
 
-    /// The rate of a row that reserves, while it applies.
+    /// Counts what went by the branches of a row at a target, and of those with which it adds up.
+    pub(crate) fn count_served(&mut self, row: EntitlementId, target: TargetId, units: u64) {
+        self.entitlements.count_served(row, target, units);
+    }
+
+    /// The sum of the rates of the rows that add up with one, while it applies.
     pub(crate) fn reserved_rate_of(&self, row: EntitlementId) -> Option<Rate> {
-        self.entitlements.row(row)?.reservation()
+        let rates = self.entitlements.adding_up(row).map(|(_, rate)| rate);
+        rates.reduce(|sum, rate| {
+            let per_sec = sum.per_sec().saturating_add(rate.per_sec());
+            sum.with_per_sec(per_sec).unwrap_or(sum)
+        })
     }
 
     /// Whether the limit of a rule is a reservation, too.

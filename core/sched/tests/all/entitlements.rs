@@ -1,5 +1,7 @@
 //! Entitlements: rows that reserve, limit and weigh for what they name, for a time.
 
+mod sums;
+
 use proptest::prelude::*;
 
 use crate::server::*;
@@ -168,7 +170,7 @@ fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
         let job = who("a").job;
         let payers = MeterPayers { job: Some(&job), user: None };
         let details = world.sched.subject_details(world.now, payers);
-        details[0].reserved[0].clone()
+        world.sched.reserved_rows(T, details[0].reserved[0]).remove(0)
     };
     world.sched.take_class_usage(T, world.now);
     let before = by_row(&world);
@@ -178,9 +180,7 @@ fn a_row_is_divided_over_proxies_and_its_use_is_reported() {
     );
     assert!(near(world.served(ms(11_000))[0], 4_500));
     let uses = world.sched.take_class_usage(T, world.now);
-    if cfg!(feature = "observation") {
-        assert!(near(by_row(&world).served - before.served, 4_500), "what went by it is counted");
-    }
+    assert!(near(by_row(&world).served - before.served, 4_500), "what went by it is counted");
     let (_, used) = uses.iter().find(|(scope, _)| *scope == Scope::entitlement(1)).unwrap();
     let of_rate = used.used.map(|part| part.of(10 * 600)).unwrap();
     assert!(near(of_rate, 4_500) && used.waiting, "{used:?}");
@@ -581,6 +581,12 @@ fn any_row() -> impl Strategy<Value = (u64, Option<Entitlement>)> {
     })
 }
 
+/// Sometimes another share of a row; `None`: that of rows which are not listed.
+fn any_share() -> impl Strategy<Value = Option<(u64, Option<Share>)>> {
+    let share = (1..8u64).prop_map(|eighths| Share::ratio(eighths, 8));
+    prop::option::weighted(0.4, (0..8u64, prop::option::weighted(0.8, share)))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
@@ -598,15 +604,21 @@ proptest! {
         prop_assert_eq!(sequence(&steps, false, rate), sequence(&steps, true, rate));
     }
 
-    /// Whatever rows come and go, each request is served once, and no limit is passed.
+    /// Whatever rows come and go and however they are shared, each request is served once, and no limit is passed.
     #[test]
     fn any_rows_keep_the_books(
-        changes in prop::collection::vec((any_row(), 0..200u64), 1..25),
+        changes in prop::collection::vec((any_row(), any_share(), 0..200u64), 1..25),
     ) {
         let mut world = world(vec![one_class("both", "a b", 2), rule("c", 1)]);
         clients(&mut world, &["a", "b", "c", "d"], 6);
         let mut end = 0;
-        for ((id, row), pause) in changes {
+        for ((id, row), share, pause) in changes {
+            if let Some((row, part)) = share {
+                let unlisted = Share::WHOLE;
+                let listed = vec![(Scope::entitlement(row), part)];
+                grant(&mut world.sched, &Grants { proxies: 1, unlisted, listed }, world.now);
+                world.sched.check_invariants();
+            }
             let change = vec![(EntitlementId(id), row)];
             world.sched.set_entitlements(change, world.now, world.now);
             world.sched.check_invariants();

@@ -1,7 +1,7 @@
 //! Class, meters and ceilings of a request, derived from the rules and a proxy's rows alone.
 //!
 //! ```text
-//!   identity + kind ─► class (rule, key, row that reserves) ─► plain? reserved?
+//!   identity + kind ─► class (rule, key, rows that reserve) ─► plain? reserved?
 //!                  └─► ceilings: each limit of the rule, each meter, by key; each row of a limit
 //! ```
 //!
@@ -30,7 +30,7 @@ pub(crate) struct ClassOf {
     pub(crate) plain: bool,
     /// Whether the class has a weight and nothing else, for requests of every kind.
     pub(crate) by_weight: bool,
-    /// The row that reserves for it.
+    /// The rows that reserve for it, by the lowest of their numbers.
     pub(crate) row: Option<EntitlementId>,
     /// The reserved rate, where only slots can delay its class.
     pub(crate) reservation: Option<Rate>,
@@ -58,7 +58,7 @@ pub(crate) struct RateCeiling {
     pub(crate) of_row: bool,
 }
 
-/// A rule, a class's key, and the row that reserves.
+/// A rule, a class's key, and the rows that reserve, by the lowest of their numbers.
 type ClassKeyParts = (usize, Vec<KeyValue>, Option<EntitlementId>);
 
 type CheckedKey = (bool, usize, usize, Vec<KeyValue>);
@@ -211,8 +211,7 @@ impl RuleView {
         let ProxyView { target, rows, .. } = &self.views[proxy as usize];
         let of = RowRequest { who, class: &scope, target };
         let row_limits = rows.limits(of, kind);
-        let branch = rows.reservation(of, kind);
-        let row_rate = branch.and_then(|id| rows.row(id)?.reservation());
+        let (branch, row_rate) = rows.reservation(of, kind).unzip();
         let row_weight = rows.weight(&scope, target);
         let any_row = OpKind::ALL.iter().any(|kind| {
             rows.reservation(of, *kind).is_some() || !rows.limits(of, *kind).is_empty()

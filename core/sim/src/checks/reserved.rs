@@ -1,4 +1,5 @@
-//! What the rows of the calendar reserve is served, over all proxies of a target.
+//! What the rows of the calendar reserve is served, over all proxies of a target. Rows for the same
+//! requests promise their sum; the lowest number stands for them.
 //!
 //! ```text
 //!   requests of a row wait at the same proxies since t₀ ─► served since t₀ + settling
@@ -20,7 +21,7 @@ use super::classes::ClassOf;
 use super::windows::CATCH_UP;
 use crate::world::SimRequest;
 
-/// The service of each row that reserves.
+/// The service of the rows that reserve.
 #[derive(Debug, Default)]
 pub(super) struct ReservedService {
     rows: BTreeMap<EntitlementId, RowService>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   given, with the proxy's clock ─► in force from its begin until its end ─► limits, the narrowest
-//!                                                                reservation, the narrowest weight
+//!                                                                reservations, the narrowest weight
 //! ```
 //!
 //! It looks at every row for every request, and knows no indices. Rows that decays make are not
@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Identity, KeyValue, OpKind, Scope, Time};
+use model::{Identity, KeyValue, OpKind, Rate, Scope, Time};
 use rules::{Entitlement, EntitlementId};
 
 use super::InvariantChecks;
@@ -149,10 +149,24 @@ impl ProxyRows {
         limits.map(|(id, _)| id).take(Entitlement::LIMITS_MAX).collect()
     }
 
-    /// The row that reserves for a request of a kind.
-    pub(super) fn reservation(&self, of: RowRequest<'_>, kind: OpKind) -> Option<EntitlementId> {
+    /// What rows reserve for a request of a kind: the narrowest one, or of several the newest, with all
+    /// that are for the same requests in the same unit. The lowest number stands for these.
+    pub(super) fn reservation(
+        &self,
+        of: RowRequest<'_>,
+        kind: OpKind,
+    ) -> Option<(EntitlementId, Rate)> {
         let reserves = self.holding(of, kind).filter(|(_, row)| row.reservation().is_some());
-        narrowest(reserves).map(|(id, _)| id)
+        let (_, newest) = narrowest(reserves)?;
+        let like = |row: &Entitlement| {
+            let unit = row.reservation().map(Rate::is_bytes);
+            (row.scope().clone(), row.kinds(), unit)
+        };
+        let together = self.in_force().filter(|(_, row)| like(row) == like(newest));
+        let rates = together.filter_map(|(id, row)| Some((id, row.reservation()?)));
+        rates.reduce(|(lowest, sum), (_, rate)| {
+            (lowest, sum.with_per_sec(sum.per_sec() + rate.per_sec()).expect("above zero"))
+        })
     }
 
     /// The weight of a class. A row for a job or user holds for it if the class's key names that one.

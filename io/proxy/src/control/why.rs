@@ -25,6 +25,8 @@ use sched::{
     DonationReport, MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
+use reserved::FoundReservations;
+
 use super::ProxyControl;
 use crate::server::Server;
 
@@ -108,17 +110,15 @@ impl Server {
             };
             let donations =
                 dispatcher.donations(now, |writer, who| payers.has(writer) || payers.has(who));
-            let others = match payers.job {
-                Some(_) => reserved::also_served(dispatcher, &standings, now),
-                None => Vec::new(),
-            };
+            let are_of_job = payers.job.is_some();
+            let reservations = FoundReservations::of(dispatcher, &standings, are_of_job, now);
             let parts = reserved::divided(dispatcher, &standings, &held);
-            (now, standings, held, donations, others, parts)
+            (now, standings, held, donations, reservations, parts)
         });
-        let Some((now, standings, held, donations, others, parts)) = found else { return };
+        let Some((now, standings, held, donations, reservations, parts)) = found else { return };
         let names = self.target_names();
         if query.limit.is_none() {
-            why.reservations = reserved::reservations(&standings, &others, now, |of| names.of(of));
+            why.reservations = reservations.described(&standings, now, |of| names.of(of));
             why.divisions = reserved::divisions(&parts, |of| names.of(of));
         }
         let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);

@@ -113,19 +113,18 @@ pub struct SubjectDetail {
     pub(crate) indices: Vec<ClassIndex>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterStatus>,
-    /// What rows reserve for these requests, one for each branch of a class.
-    pub reserved: Vec<ReservedBranch>,
+    /// The rows that reserve for these requests: of those that add up the one with the lowest number
+    /// ([`Dispatcher::reserved_rows`](crate::Dispatcher::reserved_rows)).
+    pub reserved: Vec<EntitlementId>,
     /// Its operations that neither read nor wrote a file.
     pub metadata: Ops,
     /// The sums of the subject.
     pub usage: Usage,
 }
 
-/// What a row reserves for the requests of a branch of a class, and what went by it.
+/// What a row reserves at a target, and what went by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservedBranch {
-    /// The branch; requests of several subjects can be in it.
-    pub class: ClassId,
+pub struct ReservedRow {
     /// The number of the row.
     pub row: EntitlementId,
     /// The row itself; its span counts from the message that brought it.
@@ -134,8 +133,9 @@ pub struct ReservedBranch {
     pub part: Share,
     /// When the row ends; `None`: when it is removed.
     pub ends: Option<Time>,
-    /// Units of the row's rate that went by the reservation, as counted when usage was taken last
-    /// ([`Dispatcher::take_class_usage`](crate::Dispatcher::take_class_usage)).
+    /// Units of the row's rate that went by it, of all whom it is for, as counted when usage was taken
+    /// last ([`Dispatcher::take_class_usage`](crate::Dispatcher::take_class_usage)). Rows that add up
+    /// have served in proportion to their rates while they did.
     pub served: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Reservations that serve the queried subjects here, and targets whose slots are divided.
 //!
 //! ```text
-//!   subjects ─ branches of their classes ─ row ─► WhyReservation: what went by it, of how much
+//!   subjects ─ groups of rows ─ each row ─► WhyReservation: what went by it, of how much
 //!            ─ their targets ─ share of the slots < 1 ─► WhyDivision
 //! ```
 
@@ -10,56 +10,73 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::{WhyDivision, WhyReservation};
 use model::{Direction, KindSet, Share, TargetId, Time};
 use rules::{EntitlementId, EntitlementSource};
-use sched::{ClassId, Dispatcher, MeterPayers, ReservedBranch, SubjectDetail, WaitReport};
+use sched::{Dispatcher, MeterPayers, ReservedRow, SubjectDetail, WaitReport};
 
-/// The other subjects that the reservations of a job's subjects serve, since these are for all
-/// requests of their user. O(subjects), once.
-pub(super) fn also_served(
-    dispatcher: &Dispatcher,
-    found: &[SubjectDetail],
-    now: Time,
-) -> Vec<SubjectDetail> {
-    let scopes = found.iter().flat_map(calendar_rows).map(|of| of.entitlement.scope());
-    let users: BTreeSet<u32> =
-        scopes.filter(|scope| scope.job.is_none()).filter_map(|scope| scope.uid).collect();
-    if users.is_empty() {
-        return Vec::new();
-    }
-    let user = if users.len() == 1 { users.first().copied() } else { None };
-    let mut others = dispatcher.subject_details(now, MeterPayers { job: None, user });
-    let known: BTreeSet<_> = found.iter().map(|subject| subject.id).collect();
-    others.retain(|of| users.contains(&of.identity.uid) && !known.contains(&of.id));
-    others
+/// The rows of the calendar that reserve for subjects, by target and by what their subjects name them.
+type CalendarRows = BTreeMap<(TargetId, EntitlementId), Vec<ReservedRow>>;
+
+/// The reservations of subjects, with the others that these serve.
+pub(super) struct FoundReservations {
+    rows: CalendarRows,
+    others: Vec<SubjectDetail>,
 }
 
-/// The reservations of these subjects, one of each target and direction, with what others had of them.
-pub(super) fn reservations<'n>(
-    found: &[SubjectDetail],
-    others: &[SubjectDetail],
-    now: Time,
-    name_of: impl Fn(TargetId) -> &'n str,
-) -> Vec<WhyReservation> {
-    let mut known: BTreeMap<(TargetId, EntitlementId), WhyReservation> = BTreeMap::new();
-    for subject in found {
-        for branch in calendar_rows(subject) {
-            let at = (subject.target, branch.row);
-            known.entry(at).or_insert_with(|| described(branch, name_of(subject.target), now));
-        }
-    }
-    let mut counted: BTreeSet<(EntitlementId, ClassId)> = BTreeSet::new();
-    for subject in found.iter().chain(others) {
-        let mut is_counted: BTreeSet<EntitlementId> = BTreeSet::new();
-        for branch in calendar_rows(subject) {
-            let Some(of) = known.get_mut(&(subject.target, branch.row)) else { continue };
-            if is_counted.insert(branch.row) {
-                of.total += total(subject, direction(branch));
-            }
-            if counted.insert((branch.row, branch.class)) {
-                of.served += branch.served;
+impl FoundReservations {
+    /// Finds the reservations of these subjects. If they are those of a job, also the other subjects
+    /// whose requests these serve, since some are for all requests of their user. O(rows), and once
+    /// O(subjects).
+    pub(super) fn of(
+        dispatcher: &Dispatcher,
+        found: &[SubjectDetail],
+        are_of_job: bool,
+        now: Time,
+    ) -> FoundReservations {
+        let mut rows = CalendarRows::new();
+        for subject in found {
+            for row in &subject.reserved {
+                rows.entry((subject.target, *row)).or_insert_with(|| {
+                    let mut all = dispatcher.reserved_rows(subject.target, *row);
+                    all.retain(|of| of.entitlement.source() == EntitlementSource::Reservation);
+                    all
+                });
             }
         }
+        let scopes = rows.values().filter_map(|all| Some(all.first()?.entitlement.scope()));
+        let of_users = scopes.filter(|scope| scope.job.is_none() && are_of_job);
+        let users: BTreeSet<u32> = of_users.filter_map(|scope| scope.uid).collect();
+        let mut others = Vec::new();
+        if !users.is_empty() {
+            let user = if users.len() == 1 { users.first().copied() } else { None };
+            others = dispatcher.subject_details(now, MeterPayers { job: None, user });
+            let known: BTreeSet<_> = found.iter().map(|subject| subject.id).collect();
+            others.retain(|of| users.contains(&of.identity.uid) && !known.contains(&of.id));
+        }
+        FoundReservations { rows, others }
     }
-    known.into_values().collect()
+
+    /// The reservations as a message, one of each target and direction, with what all had of these.
+    pub(super) fn described<'n>(
+        self,
+        found: &[SubjectDetail],
+        now: Time,
+        name_of: impl Fn(TargetId) -> &'n str,
+    ) -> Vec<WhyReservation> {
+        let mut totals: BTreeMap<(TargetId, EntitlementId), u64> = BTreeMap::new();
+        for subject in found.iter().chain(&self.others) {
+            for row in &subject.reserved {
+                let at = (subject.target, *row);
+                let first = self.rows.get(&at).and_then(|all| all.first());
+                let had = first.map_or(0, |row| total(subject, direction(row)));
+                *totals.entry(at).or_default() += had;
+            }
+        }
+        let mut all: Vec<WhyReservation> = Vec::new();
+        for (at, rows) in self.rows {
+            let total = totals.get(&at).copied().unwrap_or(0);
+            all.extend(rows.iter().map(|row| described(row, name_of(at.0), total, now)));
+        }
+        all
+    }
 }
 
 /// The share of the slots of each target of these subjects and waiting classes, where it is not all.
@@ -88,18 +105,11 @@ pub(super) fn divisions<'n>(
     parts.iter().map(of).collect()
 }
 
-/// The rows of the calendar that reserve for a subject.
-fn calendar_rows(subject: &SubjectDetail) -> impl Iterator<Item = &ReservedBranch> {
-    let is_of_calendar =
-        |of: &&ReservedBranch| of.entitlement.source() == EntitlementSource::Reservation;
-    subject.reserved.iter().filter(is_of_calendar)
-}
-
-fn described(branch: &ReservedBranch, target: &str, now: Time) -> WhyReservation {
-    let row = &branch.entitlement;
-    let rate = row.reservation().expect("a branch is of a row that reserves");
+fn described(of: &ReservedRow, target: &str, total: u64, now: Time) -> WhyReservation {
+    let row = &of.entitlement;
+    let rate = row.reservation().expect("it reserves");
     let scope = row.scope();
-    let direction = match direction(branch) {
+    let direction = match direction(of) {
         Direction::Read => "read",
         Direction::Write => "write",
         Direction::Metadata => "metadata",
@@ -107,22 +117,22 @@ fn described(branch: &ReservedBranch, target: &str, now: Time) -> WhyReservation
     WhyReservation {
         proxy: String::new(),
         target: target.into(),
-        id: branch.row.reservation(),
+        id: of.row.reservation(),
         direction: direction.into(),
         rate: rate.into(),
-        share_ppb: branch.part.billionths(),
-        ends_ns: branch.ends.map(|ends| ends.since(now).get()),
+        share_ppb: of.part.billionths(),
+        ends_ns: of.ends.map(|ends| ends.since(now).get()),
         job: scope.job.as_ref().map(|job| job.to_string()),
         user: scope.uid,
         directory: scope.directory.as_ref().map(|directory| directory.to_string()),
-        served: 0,
-        total: 0,
+        served: of.served,
+        total,
     }
 }
 
 /// A row of the calendar is of one direction.
-fn direction(branch: &ReservedBranch) -> Direction {
-    let kinds = branch.entitlement.kinds();
+fn direction(of: &ReservedRow) -> Direction {
+    let kinds = of.entitlement.kinds();
     let others = [Direction::Write, Direction::Metadata];
     let other = others.into_iter().find(|direction| KindSet::of(*direction) == kinds);
     other.unwrap_or(Direction::Read)
