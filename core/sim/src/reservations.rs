@@ -154,8 +154,10 @@ pub(crate) fn random_reservations(
     let requests = prng.between(1, REQUESTS_MAX);
     let mut at: Vec<u64> = (0..requests).map(|_| prng.below(duration.get() * 7 / 10)).collect();
     at.sort_unstable();
+    let mut last = None;
     for (of, at) in (0..).zip(at) {
-        let spec = request(&mut prng, jobs);
+        let spec = request(&mut prng, jobs, last);
+        last = Some(spec.job);
         steps.push((at, of, ReservationStep::Request(spec)));
         for _ in 0..prng.below(4) {
             let later = at + prng.below(20_000_000_000);
@@ -191,13 +193,14 @@ fn with_place(step: ReservationStep, place: impl Fn(u32) -> u32) -> ReservationS
     }
 }
 
-fn request(prng: &mut Prng, jobs: u32) -> ReservationSpec {
+/// Half of them are of the job of the one before, so that it has several at a time.
+fn request(prng: &mut Prng, jobs: u32, last: Option<u32>) -> ReservationSpec {
     let part = |prng: &mut Prng| if prng.below(2) == 0 { 0 } else { prng.between(5, 70) };
     let (read, write, metadata) = (part(prng), part(prng), part(prng));
     let (read, write) = if read + write + metadata == 0 { (30, 30) } else { (read, write) };
     let span = |prng: &mut Prng, low, high| Nanos::from_millis(prng.between(low, high));
     ReservationSpec {
-        job: prng.below(jobs.into()) as u32,
+        job: last.filter(|_| prng.below(2) == 0).unwrap_or(prng.below(jobs.into()) as u32),
         read,
         write,
         metadata,

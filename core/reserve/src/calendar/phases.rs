@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The calendar has the basic demand and, for the phase, the difference: so a phase and its
-//! reservation never count twice. The rows of a phase have both, as a request goes by one row.
+//! reservation never count twice. The rows of a phase have the difference, too: proxies add the rows of
+//! both up.
 //!
 //! Phases that are requested with their reservation are planned with it: it starts where the basic
 //! demand and each phase fit. It keeps its start from then on, and if a loss of capacity moves it,

@@ -1,7 +1,5 @@
 //! What is to be in force of a reservation now, for the caller that installs it and for its owner.
 
-use std::collections::BTreeMap;
-
 use model::Time;
 
 use super::Calendar;
@@ -36,8 +34,8 @@ pub struct RowLoads {
     pub span: Span,
     /// Whether `installed` or `install_failed` is awaited.
     pub is_installing: bool,
-    /// What it has of each resource of its demand, less than that in a loss; of a phase with what
-    /// its reservation has.
+    /// What it has of each resource of its demand, less than that in a loss; of a phase what that adds
+    /// to its reservation.
     pub loads: Vec<(ResourceId, Load)>,
     /// When the loads change, if a loss begins or ends before the end of the span.
     pub next_change: Option<Time>,
@@ -69,22 +67,18 @@ impl Calendar {
         let reservation = self.table.get(id)?;
         let span = reservation.place;
         let at = self.now.max(span.from);
-        let (mut loads, mut next_change) = (BTreeMap::new(), span.until);
-        let parent = reservation.parent.and_then(|parent| self.table.get(parent));
-        for one in std::iter::once(reservation).chain(parent) {
-            one.pieces(Span { from: at, until: span.until }, |resource, load, piece| {
-                if piece.from <= at && !reservation.demand.load(resource).is_none() {
-                    let sum = loads.entry(resource).or_insert(Load::NONE);
-                    *sum = sum.plus(load);
-                }
-                let change = if piece.from > at { piece.from } else { piece.until };
-                next_change = next_change.min(change);
-            });
-        }
+        let (mut loads, mut next_change) = (Vec::new(), span.until);
+        reservation.pieces(Span { from: at, until: span.until }, |resource, load, piece| {
+            if piece.from <= at {
+                loads.push((resource, load));
+            }
+            let change = if piece.from > at { piece.from } else { piece.until };
+            next_change = next_change.min(change);
+        });
         Some(RowLoads {
             span,
             is_installing: reservation.stage == Stage::Installing,
-            loads: loads.into_iter().collect(),
+            loads,
             next_change: (next_change < span.until).then_some(next_change),
         })
     }

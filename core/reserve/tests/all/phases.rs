@@ -2,11 +2,11 @@
 
 use model::Time;
 use sluice_reserve::{
-    Calendar, CalendarChange, Capacity, EndReason, PlannedPhase, ReservationError, ReservationId,
-    ResourceId, Span,
+    Calendar, CalendarChange, Capacity, Demand, EndReason, Load, PlannedPhase, ReservationError,
+    ReservationId, ReservationRequest, ResourceId, Span,
 };
 
-use crate::life::{at, calendar, events, fixed, reads, secs, settings, start};
+use crate::life::{at, calendar, events, fixed, owner, reads, secs, settings, start};
 
 fn phase(rate: u64, after: u64, tolerance: u64, duration: u64) -> PlannedPhase {
     PlannedPhase {
@@ -40,7 +40,7 @@ fn reservation_starts_where_its_phases_fit_within_their_tolerances() {
 }
 
 #[test]
-fn rows_of_a_phase_have_both_rates_and_it_ends_with_its_reservation() {
+fn rows_of_a_phase_have_what_it_adds_and_it_ends_with_its_reservation() {
     let mut calendar = calendar(1, settings());
     let id = calendar.request_with_phases(fixed(30, 60), &[phase(80, 10, 0, 20)], at(0)).unwrap();
     let of_phase = phases(&calendar, id)[0];
@@ -48,11 +48,28 @@ fn rows_of_a_phase_have_both_rates_and_it_ends_with_its_reservation() {
     calendar.advance(at(10));
     assert!(calendar.installed(of_phase, at(10)));
     let rate = |id| calendar.progress(id).unwrap().rows.unwrap().loads[0].1.read_per_sec();
-    assert_eq!([id, of_phase].map(rate), [30, 80]);
+    assert_eq!([id, of_phase].map(rate), [30, 50]);
     assert_eq!(calendar.progress(of_phase).unwrap().parent, Some(id));
     calendar.remove(id, at(15));
     assert_eq!(calendar.status(of_phase).ended, Some(EndReason::ParentEnded));
     assert_eq!((used(&calendar, 15), calendar.count()), (0, 0));
+}
+
+#[test]
+fn rows_of_a_phase_are_of_the_directions_in_which_it_adds_something() {
+    let mut calendar = calendar(2, settings());
+    let of = |at: u32, read, write| (ResourceId::new(at), Load::per_sec(read, write).unwrap());
+    let demand = |loads: &[_]| Demand::new(loads).unwrap();
+    // Reads of the first resource; the phase has as many, writes beside them, and reads of the other.
+    let basic = ReservationRequest::new(owner(1), demand(&[of(0, 30, 0)]), secs(60));
+    let phases =
+        [PlannedPhase { demand: demand(&[of(0, 30, 20), of(1, 10, 0)]), ..phase(1, 10, 0, 20) }];
+    let id = calendar.request_with_phases(basic, &phases, at(0)).unwrap();
+    let of_phase = self::phases(&calendar, id)[0];
+    calendar.advance(at(10));
+    let loads = |id| calendar.progress(id).unwrap().rows.unwrap().loads;
+    assert_eq!(loads(id), [of(0, 30, 0)]);
+    assert_eq!(loads(of_phase), [of(0, 0, 20), of(1, 10, 0)]);
 }
 
 #[test]

@@ -66,7 +66,9 @@ pub struct PromiseStats {
     pub ended: u64,
     /// How often one was scaled, as its target had lost capacity.
     pub scaled: u64,
-    /// For how many seconds it was measured what a row got, in sum over rows.
+    /// How often one was found ACTIVE, each 100 ms, beside another one of its job.
+    pub overlapping: u64,
+    /// For how many seconds it was measured what rows got, in sum over those that do not add up.
     pub measured_secs: u64,
 }
 

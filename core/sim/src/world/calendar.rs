@@ -473,29 +473,23 @@ impl World {
         let booked: Vec<_> = keeper.calendar.booked().collect();
         let mut wrong = keeper.checks.check(&promised, &booked, undisturbed_since, self.now);
         let active = promised.iter().filter(|(_, is)| is.state == ReservationState::Active);
+        let mut owners = BTreeSet::new();
         for (id, _) in active {
+            let is_phase = keeper.calendar.progress(*id).is_some_and(|of| of.parent.is_some());
+            let owner = keeper.calendar.record(*id).map(|record| record.owner().clone());
+            if let Some(ReservationOwner { job, uid, project, .. }) = owner.filter(|_| !is_phase) {
+                let is_first = owners.insert((job, uid, project));
+                keeper.checks.stats.overlapping += u64::from(!is_first);
+            }
             let rates = self.row_record.rates_of(id.0);
-            // A phase has rows of the whole rate: with what its reservation has of each direction.
-            let parent = keeper.calendar.progress(*id).and_then(|progress| progress.parent);
             let at = |span: &Span| span.from <= self.now && self.now < span.until;
-            let loads_of = |one: ReservationId| {
-                let mut loads = [0; 3];
-                for (_, resource, load, _) in
-                    booked.iter().filter(|(of, _, _, span)| *of == one && at(span))
-                {
-                    match resource.index() % 2 {
-                        0 => (loads[0], loads[1]) = (load.read_per_sec(), load.write_per_sec()),
-                        _ => loads[2] = load.read_per_sec(),
-                    }
-                }
-                loads
-            };
-            let mut loads = loads_of(*id);
-            if let Some(parent) = parent.map(loads_of) {
-                let is_target = loads[0] > 0 || loads[1] > 0;
-                for (at, load) in loads.iter_mut().enumerate() {
-                    let has = if at < 2 { is_target } else { *load > 0 };
-                    *load += if has { parent[at] } else { 0 };
+            let mut loads = [0; 3];
+            for (_, resource, load, _) in
+                booked.iter().filter(|(of, _, _, span)| of == id && at(span))
+            {
+                match resource.index() % 2 {
+                    0 => (loads[0], loads[1]) = (load.read_per_sec(), load.write_per_sec()),
+                    _ => loads[2] = load.read_per_sec(),
                 }
             }
             let is_over = keeper.calendar.status(*id).span.is_none_or(|span| !at(&span));

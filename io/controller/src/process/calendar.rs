@@ -574,9 +574,6 @@ impl CalendarActor {
                     let ended = Some(reason.name().to_owned());
                     self.ended.note(WireReservation { ended, ..known.shown(event.id) });
                 }
-            } else if let Some(progress) = self.calendar.progress(event.id) {
-                // The rows of a phase have what its reservation has.
-                self.changed.extend(progress.phases);
             }
             self.events.push(event);
         }

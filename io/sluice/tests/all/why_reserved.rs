@@ -8,7 +8,8 @@
 #![allow(clippy::unwrap_used)]
 
 use api::{
-    NewReservation, NewToken, Role, Why, WhyQuery, WireRate, WireReservation, WireReservationState,
+    NewPhase, NewReservation, NewToken, Role, Why, WhyQuery, WireRate, WireReservation,
+    WireReservationState,
 };
 use http::ApiClient;
 use testkit::TestFolder;
@@ -163,6 +164,56 @@ fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided
         let why = of_job(&site.admin, "ck.1");
         why.divisions.is_empty() && why.reservations.is_empty()
     });
+}
+
+/// What serves the writes of a job at proxy a, when something went by each: number and rate.
+fn serving(by: &ApiClient, job: &str, count: usize) -> Vec<(u64, WireRate)> {
+    let mut found = Vec::new();
+    until("each of them serves the job", || {
+        let at_a = of_job(by, job).reservations.into_iter().filter(|of| of.proxy == "a");
+        found = at_a.collect();
+        found.len() == count && found.iter().all(|of| of.served > 0 && of.direction == "write")
+    });
+    assert!(found.iter().map(|of| of.served).sum::<u64>() <= found[0].total, "{found:?}");
+    found.into_iter().map(|of| (of.id, of.rate)).collect()
+}
+
+#[test]
+fn reservations_of_a_job_that_overlap_all_serve_it_and_a_phase_beside_its_reservation() {
+    let site = Site::start("why-overlap");
+    let [a, _] = &site.proxies;
+    let (owner, token) = site.user(OWNER);
+    let rate = |megabytes| WireRate::Bytes(megabytes * MB);
+    let first = active(&owner, &writes("ck.1", None));
+    let second = active(&owner, &NewReservation { write: Some(rate(30)), ..writes("ck.1", None) });
+    let of_first = Reader::writing(a, ("ck.1", OWNER), 64);
+    let both = [(first.id, rate(20)), (second.id, rate(30))];
+    assert_eq!(serving(&owner, "ck.1", 2), both);
+    let states = [first.id, second.id].map(|id| owner.reservation(id, "").unwrap().state);
+    assert_eq!(states, [WireReservationState::Active; 2]);
+    let text = site.text(&["--job", "ck.1"], &token);
+    for (id, rate) in [(first.id, "20.0 MB/s"), (second.id, "30.0 MB/s")] {
+        let part = format!("Reservation {id} serves job ck.1 of user {OWNER}: {rate} of writes");
+        assert!(text.contains(&part), "{part:?} is not in: {text}");
+    }
+    owner.remove_reservation(first.id).unwrap();
+    assert_eq!(serving(&owner, "ck.1", 1), both[1..]);
+    drop(of_first);
+
+    // The phase has reads, which its reservation has not.
+    let phase = NewPhase {
+        duration_ns: 300 * SECOND,
+        read: Some(rate(10)),
+        write: Some(rate(50)),
+        ..NewPhase::default()
+    };
+    let made = active(&owner, &NewReservation { phases: vec![phase], ..writes("ck.2", None) });
+    let phase = owner.reservation(made.phases[0].id, "until=active&wait=30s").unwrap();
+    assert_eq!((phase.state, phase.write), (WireReservationState::Active, Some(rate(50))));
+    assert_eq!((phase.read, phase.reduced), (Some(rate(10)), None));
+    let _of_second = Reader::writing(a, ("ck.2", OWNER), 64);
+    let parts = [(made.id, rate(20)), (phase.id, rate(30))];
+    assert_eq!(serving(&owner, "ck.2", 2), parts, "50 MB/s together");
 }
 
 #[test]

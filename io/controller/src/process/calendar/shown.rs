@@ -210,9 +210,17 @@ impl KnownReservation {
                 least = ReducedReservation { ppm: ppm as u32, because: because() };
             }
         };
+        // A phase is shown with the whole rate, of which it adds a part to its reservation.
+        let parent = progress.parent.and_then(|parent| calendar.progress(parent)?.rows);
+        let of_parent = |resource| {
+            let loads = parent.iter().flat_map(|rows| &rows.loads);
+            loads
+                .filter(|(of, _)| *of == resource)
+                .fold(Load::NONE, |sum, (_, load)| sum.plus(*load))
+        };
         for (resource, load) in &rows.loads {
             let Some((name, kind)) = resources.describe(*resource) else { continue };
-            let wanted = self.wanted(kind);
+            let (load, wanted) = (load.plus(of_parent(*resource)), self.wanted(kind));
             let lost = || format!("{} {name} has lost capacity", kind.name());
             note(load.read_per_sec().into(), wanted.read_per_sec().into(), &lost);
             note(load.write_per_sec().into(), wanted.write_per_sec().into(), &lost);

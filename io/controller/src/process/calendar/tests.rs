@@ -430,7 +430,7 @@ fn directories_that_make_large_records_are_refused() {
 }
 
 #[test]
-fn phases_are_reservations_of_their_own_with_rows_of_the_whole_rate() {
+fn phases_are_reservations_of_their_own_with_rows_of_what_they_add() {
     let mut room = Room::new();
     let second = 1_000_000_000;
     let phase = api::NewPhase {
@@ -450,7 +450,7 @@ fn phases_are_reservations_of_their_own_with_rows_of_the_whole_rate() {
     room.rows();
     room.clock.fetch_add(100 * second, Ordering::Relaxed);
     room.step();
-    assert_eq!(room.rates(), [(id * 4, Some(60_000_000))]);
+    assert_eq!(room.rates(), [(id * 4, Some(40_000_000))]);
     room.in_force(id);
     assert_eq!(room.get(made.id).unwrap().phases[0].state, WireReservationState::Active);
     assert_eq!(room.get(id).unwrap().reduced, None);
