@@ -129,6 +129,19 @@ fn promises_beyond_the_capacity_are_seen() {
 }
 
 #[test]
+fn the_sum_of_several_reservations_of_a_job_is_kept_and_measured() {
+    // By weight its job has a tenth of the device.
+    let rules = "[[rule]]\nname = \"b\"\nmatch = \"jobid={b}\"\nweight = 9\n";
+    let steps = [(5_000, request(40, 50)), (6_000, request(30, 50))];
+    let mut spec = scenario("", &steps);
+    spec.rules = std::sync::Arc::new(rules::RuleSet::parse(rules).unwrap());
+    let report = World::new(&spec, Policy::Dispatcher, 1).run();
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+    let promises = report.promises;
+    assert!(promises.overlapping > 100 && promises.measured_secs > 20, "{promises:?}");
+}
+
+#[test]
 fn proxies_that_do_not_serve_what_is_reserved_are_seen() {
     // By weight its job has a third of the device: b has another class, of twice the weight.
     let rules = "[[rule]]\nname = \"b\"\nmatch = \"jobid={b}\"\nweight = 2\n";
