@@ -231,6 +231,7 @@ impl Lanes {
         let own = &mut self.classes[class];
         own.running -= 1;
         let is_last = own.running == 0 && own.queued == 0;
+        let watched = own.watched;
         let is_reserved = request.is_reserved();
         let mut has_room = false;
         if own.reserved
@@ -249,7 +250,7 @@ impl Lanes {
             state.reservation_slots_in_use -= slots;
         }
         state.note_served(owner, now);
-        let (id, target, watched) = (own.id, own.target, own.watched);
+        let (id, target) = (own.id, own.target);
         let ended = EndedRequest { owner, class: id, target, watched, is_last };
         if lane == DEVICE {
             own.slots_in_use -= slots;

@@ -9,10 +9,15 @@ use std::sync::Arc;
 use crate::server::{
     T, UNIT_BYTES, World, grant, limit, ms, ops, rule, rules, shared, target, usage, who,
 };
-use model::{Amount, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
+use model::{
+    Amount, Grants, KindSet, Lane, Nanos, OpKind, PathSet, Rate, Scope, SectionKind, Share, Time,
+};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use rules::{DependencyKind, Limit, LimitMode, Rule, RuleDependency, RuleSet};
+use rules::{
+    DependencyKind, Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable,
+    Limit, LimitMode, Rule, RuleDependency, RuleSet,
+};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, TargetParams};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
@@ -35,6 +40,7 @@ enum Call {
     Learn { latency: Option<u64> },
     Grant { job: usize, percent: u64, unlisted: u64, members: u32 },
     Uses,
+    Row { id: u64, job: usize, grants: Option<(bool, bool, u64)> },
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -58,6 +64,8 @@ fn call() -> impl Strategy<Value = Call> {
             |(job, percent, unlisted, members)| Call::Grant { job, percent, unlisted, members }
         ),
         1 => Just(Call::Uses),
+        2 => (0..6u64, 0..5usize, prop::option::of((any::<bool>(), any::<bool>(), 1..400u64)))
+            .prop_map(|(id, job, grants)| Call::Row { id, job, grants }),
     ]
 }
 
@@ -133,6 +141,22 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             rules(vec![a], vec![shared("m", "*", ops(250))])
         }
     }
+}
+
+/// A row of a job, or of everybody, that reserves or limits.
+fn row(job: usize, reserves: bool, in_bytes: bool, rate: u64) -> Entitlement {
+    let job = JOBS.get(job).map(|job| who(job).job);
+    let scope = EntitlementScope { job, ..EntitlementScope::default() };
+    let rate = match in_bytes {
+        true => Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero"),
+        false => ops(rate),
+    };
+    let grants = match reserves {
+        true => Grantable::Reservation(rate),
+        false => Grantable::Limit(rate, None),
+    };
+    let source = EntitlementSource::Operator;
+    Entitlement::new(scope, grants, KindSet::ALL, source).expect("it has kinds")
 }
 
 /// The dispatcher beside a plain record of what should be where.
@@ -232,9 +256,17 @@ impl Book {
                 grant(&mut self.sched, &Grants { proxies: members, unlisted, listed }, self.now);
             }
             Call::Uses => {
-                for (_, what) in usage(&mut self.sched, self.now) {
-                    assert!(what.waiting || what.used != Some(Share::ZERO), "nothing was used");
+                for (scope, what) in usage(&mut self.sched, self.now) {
+                    // Of a row also what runs and went by weight.
+                    let is_row = scope.section == SectionKind::Entitlement;
+                    assert!(is_row || what.waiting || what.used != Some(Share::ZERO), "{scope:?}");
                 }
+            }
+            Call::Row { id, job, grants } => {
+                let row =
+                    grants.map(|(reserves, in_bytes, rate)| row(job, reserves, in_bytes, rate));
+                let change = vec![(EntitlementId(id), row)];
+                assert_eq!(self.sched.set_entitlements(change, self.now, self.now), 0);
             }
             Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
             Call::Gone { job, kind } => {
