@@ -231,8 +231,8 @@ fn depends_on(prng: &mut Prng, text: &mut String, limit: &str, earlier: &[(u64, 
     line(text, format!("depends_on = {{ rule = \"r{parent}\", {kind}, min = \"{min}\" }}"));
 }
 
-/// Weight, limit and (if it `reserves`) reservation of a rule, in one of the valid combinations; returns the limit, and
-/// whether it is neither a reservation nor shared out.
+/// Weight, limit and (if it `reserves`) reservation of a rule, also as a limit that is one, in one of
+/// the valid combinations; returns the limit, and whether it is neither a reservation nor shared out.
 fn rate_keys(
     prng: &mut Prng,
     text: &mut String,
@@ -257,8 +257,8 @@ fn rate_keys(
                 line(text, format!("reservation_metadata = \"{}%\"", prng.between(0, 100)));
             }
         }
-        7 => line(text, "realtime = true".into()),
-        8 => line(text, "spare = true".into()),
+        7 if reserves => line(text, "realtime = true".into()),
+        8 if reserves => line(text, "spare = true".into()),
         _ => {}
     }
     if reserves && matches!(mode, 1..=3 | 7 | 8) && prng.below(6) == 0 {

@@ -161,7 +161,7 @@ impl InvariantChecks {
         }
         let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
         watch.windows.waits(&belongs, r, false, now);
-        watch.windows.served(&belongs, r, now);
+        watch.windows.served(&belongs, r, chosen.lane, now);
         if let Some(of) = &mut self.reserved {
             of.waits(&belongs, r, false, now);
             of.served(&belongs, r);
@@ -170,7 +170,7 @@ impl InvariantChecks {
         watch.waiting.leave(&belongs, r, watch.slots(r), paid);
         let mut broken = None;
         if !paid {
-            let is_late = watch.is_late(r);
+            let is_late = watch.is_late(r) || belongs.row.is_some();
             for windows in self.whole.iter_mut().chain([&mut watch.windows]) {
                 let waiting = &watch.waiting;
                 broken = broken.or(windows.pays(&self.known, &belongs, r, waiting, is_late, now));
