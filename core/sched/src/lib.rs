@@ -10,7 +10,8 @@
 //!
 //! A request belongs to one class, which has a weight and may have a reservation and a cap on
 //! slots. It pays any number of meters. Between classes the device is divided by weight (start-time
-//! fair queueing with slots by size). A reservation comes before weights, and a meter before both.
+//! fair queueing with slots by size). A reservation comes before weights. A meter comes before both,
+//! but not before the reservation of a row.
 //! docs/algorithms/dispatcher.md has the rule in words, its sources, and the worked tables that are
 //! tests here.
 //!

@@ -99,7 +99,11 @@ fn explain_at_proxy(of: &WhyReservation, why: &Why, out: &mut String) {
     match counting.is_empty() {
         true => out.push('\n'),
         false => {
-            let _ = writeln!(out, " They count for {}.", counting.join(", "));
+            let _ = writeln!(
+                out,
+                " They count for {}, which does not delay them.",
+                counting.join(", ")
+            );
         }
     }
 }
@@ -220,7 +224,7 @@ mod tests {
             "[a fs] Reservation 7 serves job ck.1 of user 1001: 20.0 MB/s of writes over all \
              proxies, 50 % of it here (10.0 MB/s); it ends in 2 min 03 s.\n  \
              1.20 GB went by it here, 80 % of the 1.50 GB of writes in all. They count for the \
-             limit of rule slow (jobid=ck.1).\n"
+             limit of rule slow (jobid=ck.1), which does not delay them.\n"
         );
     }
 

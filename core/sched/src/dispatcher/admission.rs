@@ -134,7 +134,7 @@ impl Dispatcher {
     }
 
     /// Takes a waiting head out of its meter's line; `unserved` gives its turn back.
-    fn leave_meter(&mut self, place: QueuePlace, unserved: bool) {
+    pub(super) fn leave_meter(&mut self, place: QueuePlace, unserved: bool) {
         let head = self.lanes.waiting_head(place);
         let meter = || self.meters.at(head.chain, head.at);
         self.lanes.count_metered(place, meter, self.now, &mut self.observation);

@@ -32,7 +32,8 @@ use crate::deadline::Deadline;
 use crate::ids::{RequestId, SubjectId};
 use crate::index::{ChainIndex, LanePlace, OptionalIndex, RequestIndex, SubjectIndex};
 use crate::lanes::{
-    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuedRequest, RequestStage, TargetParams,
+    Choice, DEVICE, Dispatched, LANES, Lanes, NewRequest, QueuePlace, QueuedRequest, RequestStage,
+    TargetParams,
 };
 use crate::meters::Meters;
 use crate::observation::{AccessedBytes, AccountPlace, CompletedRequest, Observation};
@@ -168,9 +169,14 @@ impl Dispatcher {
         let QueuedRequest { class, subject, lane, kind, chain, amount, .. } =
             *self.lanes.request(index);
         let ended = self.lanes.end_running(index, self.now, &mut self.observation);
+        let owes_meters = self.lanes.request(index).owes_meters();
         if served != amount {
             self.lanes.correct(index, served, self.now, &mut self.observation);
-            if let Some(chain) = chain.get() {
+        }
+        if let Some(chain) = chain.get() {
+            if owes_meters {
+                self.meters.charge_reserved(chain, served, self.now);
+            } else if served != amount {
                 self.meters.charge(chain, kind, amount, served, self.now);
             }
         }
@@ -401,13 +407,12 @@ impl Dispatcher {
         let place = self.lanes.chosen_queue(at.lane, choice);
         let index = self.lanes.head(place);
         if self.lanes.request(index).chain.is_some() {
-            if !self.confirm(place) {
+            let is_reserved = matches!(choice, Choice::Reservation { .. });
+            if is_reserved && self.lanes.is_branch(place.class) {
+                self.pass_meters(place, index);
+            } else if !self.pay_meters(place, index) {
                 return None;
             }
-            if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
-                self.meters.forget_passed(chain, passed, self.line_of(place));
-            }
-            self.charge_meters(index);
         }
         let next = self.lanes.take_head(place, choice, self.now, &mut self.observation);
         if let Some(next) = next {
@@ -415,6 +420,32 @@ impl Dispatcher {
         }
         self.lanes.settle(place.class, place.lane, self.now, &mut self.observation);
         Some(index)
+    }
+
+    /// Takes a ready head past its meters, and charges them. False if one of them fell into debt since
+    /// it became ready: it waits there.
+    #[inline(always)]
+    fn pay_meters(&mut self, place: QueuePlace, index: RequestIndex) -> bool {
+        if !self.confirm(place) {
+            return false;
+        }
+        if let Some((chain, passed)) = self.lanes.set_ready(place, false) {
+            self.meters.forget_passed(chain, passed, self.line_of(place));
+        }
+        self.charge_meters(index);
+        true
+    }
+
+    /// Takes a head that goes by the reservation of a row past its meters, whatever they are owed. They
+    /// are charged at its end for what it was served.
+    #[inline(never)]
+    fn pass_meters(&mut self, place: QueuePlace, index: RequestIndex) {
+        if self.lanes.is_waiting(place) {
+            self.leave_meter(place, true);
+        } else {
+            self.set_ready(place, false);
+        }
+        self.lanes.set_owing(index);
     }
 
     fn run(&mut self, index: RequestIndex) -> Dispatched {

@@ -117,13 +117,13 @@ impl Lanes {
         if state.free() == 0 {
             return None;
         }
-        let (size, head) = state.ready.first()?;
         if let Some((due, class)) = state.first_reserved()
             && due <= target.reservation_clock.at(now)
         {
             let fits = self.slots_of_reservation(class, lane) <= state.free();
             return fits.then_some(Choice::Reservation { class });
         }
+        let (size, head) = state.ready.first()?;
         let free = state.free_for_weights();
         let lets = |size| {
             let slots = state.slots_by_weight() + state.slots(size);

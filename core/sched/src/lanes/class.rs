@@ -174,6 +174,25 @@ impl LaneClass {
         self.owner
     }
 
+    /// Whether this class, which has that index, is a branch of another one.
+    #[inline]
+    pub(super) fn is_branch(&self, itself: ClassIndex) -> bool {
+        self.branched && self.owner != itself
+    }
+
+    /// The queues in a lane of this class, which has that index, whose heads may go by its
+    /// reservation: ready ones, and of a branch also those that wait at a meter.
+    pub(super) fn reserving_queues(
+        &self,
+        itself: ClassIndex,
+        lane: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
+        let standing = &self.lanes[lane];
+        let waiting = if self.is_branch(itself) { standing.waiting } else { 0 };
+        let heads = standing.ready | waiting;
+        (0..QUEUES).filter(move |queue| heads >> queue & 1 == 1)
+    }
+
     /// Makes it a branch of another class.
     pub(super) fn join(&mut self, owner: ClassIndex, id: ClassId) {
         (self.owner, self.branched, self.id) = (owner, true, id);

@@ -187,12 +187,14 @@ impl Lanes {
         span: Nanos,
         now: Time,
     ) -> ReservationNeed {
+        // Limits delay nothing that a row reserves.
+        let is_branch = self.is_branch(class);
         // A class with a cap on its slots may wait for that.
         let is_capped = self.classes[self.owner_of(class)].slots_cap != u32::MAX;
         let own = &mut self.classes[class];
         let target = &self.targets[own.target];
         let Some(reservation) = &mut own.reservation else { return ReservationNeed::default() };
-        let is_throttled = own.lanes.iter().any(|standing| standing.waiting != 0);
+        let is_throttled = !is_branch && own.lanes.iter().any(|standing| standing.waiting != 0);
         let asks = (own.queued > 0 || own.running > 0) && !is_throttled && !is_capped;
         let waits = own.queued > 0;
         let clock = target.reservation_clock.at(now);

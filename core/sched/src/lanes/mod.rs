@@ -354,6 +354,12 @@ impl Lanes {
         self.requests[index].set_paid();
     }
 
+    /// Handles that the meters of a request are charged at its end.
+    #[inline]
+    pub(crate) fn set_owing(&mut self, index: RequestIndex) {
+        self.requests[index].set_owing();
+    }
+
     // ---- rules and the target change ----
 
     /// Replaces slots and costs; [`Lanes::weigh_again`] is to follow.
@@ -538,6 +544,12 @@ impl Lanes {
     #[inline]
     pub(crate) fn owner_of(&self, class: ClassIndex) -> ClassIndex {
         self.classes[class].owner_or(class)
+    }
+
+    /// Whether a class is a branch of another one, which a row reserves for.
+    #[inline]
+    pub(crate) fn is_branch(&self, class: ClassIndex) -> bool {
+        self.classes[class].is_branch(class)
     }
 
     /// The weight of a class, as its rule says.

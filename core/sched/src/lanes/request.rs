@@ -95,6 +95,8 @@ const RESERVED: u8 = 2;
 const DELAYED: u8 = 4;
 /// The reservation that is charged is one in bytes.
 const RESERVED_BYTES: u8 = 8;
+/// Its meters are charged at its end, as it went by the reservation of a row.
+const OWES: u8 = 16;
 
 impl QueuePlace {
     /// All queues of a class.
@@ -191,6 +193,18 @@ impl QueuedRequest {
         self.flags |= PAID;
     }
 
+    /// Whether its meters are charged at its end.
+    #[inline]
+    pub(crate) fn owes_meters(&self) -> bool {
+        self.flags & OWES != 0
+    }
+
+    /// Its meters are charged at its end, if they are not charged yet.
+    #[inline]
+    pub(super) fn set_owing(&mut self) {
+        self.flags |= if self.has_paid() { 0 } else { OWES };
+    }
+
     /// Whether the reservation by which it went was one in bytes.
     pub(super) fn is_reserved_in_bytes(&self) -> bool {
         self.flags & RESERVED_BYTES != 0
@@ -203,7 +217,7 @@ impl QueuedRequest {
 
     #[inline]
     pub(super) fn clear_reserved(&mut self) {
-        self.flags &= !(RESERVED | RESERVED_BYTES);
+        self.flags &= !(RESERVED | RESERVED_BYTES | OWES);
     }
 
     #[inline]

@@ -357,7 +357,7 @@ impl Lanes {
         self.of_class(class).states[lane].slots(self.requests[head].size)
     }
 
-    /// The queue whose ready head goes first by its class's reservation.
+    /// The queue whose head goes first by its class's reservation.
     pub(super) fn reserved_queue(&self, class: ClassIndex, lane: usize) -> Option<usize> {
         self.reserved_head(class, lane).map(|(_, queue)| queue)
     }
@@ -365,7 +365,7 @@ impl Lanes {
     fn reserved_head(&self, class: ClassIndex, lane: usize) -> Option<(u128, usize)> {
         let own = &self.classes[class];
         let (reservation, standing) = (own.reservation.as_ref()?, &own.lanes[lane]);
-        let heads = standing.ready_queues().filter_map(|queue| {
+        let heads = own.reserving_queues(class, lane).filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head()];
             Some((time_key(reservation.due(head.amount)?, head.number), queue))
         });
@@ -376,7 +376,7 @@ impl Lanes {
     #[inline]
     pub(super) fn reserve_key(&self, class: ClassIndex, lane: usize) -> Option<u128> {
         let owner = &self.classes[self.owner_of(class)];
-        if owner.lanes[lane].size == NO_SIZE {
+        if owner.lanes[lane].size == NO_SIZE && !self.is_branch(class) {
             // Its first head is beyond its cap on slots: no head of the class may go.
             return None;
         }
@@ -539,7 +539,7 @@ impl Lanes {
     fn late_since(&self, class: ClassIndex, lane: usize) -> Time {
         let own = &self.classes[class];
         let standing = &own.lanes[lane];
-        let heads = standing.ready_queues().filter_map(|queue| {
+        let heads = own.reserving_queues(class, lane).filter_map(|queue| {
             let head = &self.requests[standing.queues[queue].head()];
             own.reservation.as_ref()?.late_since(head.amount)
         });

@@ -17,7 +17,7 @@ mod meter;
 
 use std::collections::BTreeMap;
 
-use model::{Amount, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
+use model::{Amount, Nanos, OpKind, Rate, Scope, ScopeUsage, Share, TargetId, Time};
 use rules::Limit;
 
 use crate::deadline::Deadline;
@@ -104,6 +104,9 @@ pub(crate) struct MeterFigures<'a> {
     pub(crate) due: Time,
     pub(crate) waiting: usize,
 }
+
+/// The debt of a meter beyond which the reservation of a row charges it nothing.
+const RESERVED_DEBT_MAX: Nanos = Nanos::from_secs(1);
 
 impl Meters {
     /// Makes the lines of a new target at all meters.
@@ -286,6 +289,22 @@ impl Meters {
             self.sync_waiters(index);
         }
         is_deferred
+    }
+
+    /// Charges the meters of a chain for what the reservation of a row was served. What is reserved
+    /// beyond a limit would be owed for as long as it lasts, so a meter that already owes more than a
+    /// second counts it as usage and is charged nothing.
+    pub(crate) fn charge_reserved(&mut self, chain: ChainIndex, served: Amount, now: Time) {
+        for at in 0..self.chains[chain].links().len() {
+            let index = self.links[self.chains[chain].links()[at]].meter;
+            let meter = &mut self.meters[index];
+            let units = meter.pacer.rate().units_of(served);
+            match meter.pacer.due().since(now) < RESERVED_DEBT_MAX {
+                true => meter.charge(units, now),
+                false => meter.count(0, units, now),
+            }
+            self.sync_waiters(index);
+        }
     }
 
     /// Pays what a class has deferred at the meters of a request that is dispatched: of each at most

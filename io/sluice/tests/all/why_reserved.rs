@@ -132,7 +132,7 @@ fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided
     let text = site.text(&["--job", "ck.1"], &owner_token);
     for part in [
         format!("Reservation {} serves job ck.1 of user {OWNER}: 20.0 MB/s of writes", held.id),
-        "They count for the limit of rule jobs (jobid=ck.1).".into(),
+        "They count for the limit of rule jobs (jobid=ck.1), which does not delay them.".into(),
         format!("Reservation {} of target fs is ACTIVE", held.id),
         format!("Reservation {} of target fs is SCHEDULED; it starts in ", later.id),
     ] {
@@ -241,4 +241,25 @@ fn a_reservation_is_shown_to_its_own_job_at_the_proxy_alone() {
     // What is asked of one limit is answered for that limit only.
     let query = WhyQuery { limit: Some("jobs".into()), ..WhyQuery::default() };
     assert!(api.why(&query).unwrap().reservations.is_empty());
+}
+
+#[test]
+fn a_limit_counts_what_is_reserved_and_does_not_delay_it() {
+    let site = Site::start("why-limited");
+    let [a, _] = &site.proxies;
+    site.admin.set_rules(&RULES.replace("500MB/s", "1MB/s")).unwrap();
+    let (owner, _) = site.user(OWNER);
+    let held = active(
+        &owner,
+        &NewReservation { write: Some(WireRate::Bytes(4 * MB)), ..writes("ck.1", None) },
+    );
+    let _writer = Reader::writing(a, ("ck.1", OWNER), 16);
+    // More is in use than the limit gives, which only the reservation can let through.
+    until("the limit's account is charged beyond its rate", || {
+        let why = of_job(&owner, "ck.1");
+        let limits = why.subjects.iter().flat_map(|subject| &subject.limits);
+        let mut jobs = limits.filter(|limit| limit.name == "jobs");
+        jobs.any(|limit| limit.used_per_s > 2 * limit.per_s)
+            && why.reservations.iter().any(|of| of.id == held.id && of.served > 0)
+    });
 }
