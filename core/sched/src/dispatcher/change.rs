@@ -107,7 +107,9 @@ impl Dispatcher {
         self.meters.set_rates(&changed, self.now);
         for (rule, rate) in changed.into_iter().filter(|(rule, _)| self.terms.is_realtime(rule)) {
             for class in self.active_classes() {
-                let is_of_it = *self.registry.key(class).rule == *rule;
+                let key = self.registry.key(class);
+                // A branch has the reservation of its rows.
+                let is_of_it = *key.rule == *rule && key.branch.is_none();
                 if is_of_it && self.lanes.has_reservation(class) {
                     self.lanes.set_reserved_rate(class, rate, self.now);
                 }
