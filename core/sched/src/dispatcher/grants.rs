@@ -138,7 +138,8 @@ impl Dispatcher {
     }
 
     /// Takes what each reservation of a target was served, by the last calls of
-    /// [`Dispatcher::take_class_usage`], while its requests waited: by the row or class that reserves.
+    /// [`Dispatcher::take_class_usage`], while its requests waited: by the row or class that reserves; rows
+    /// that add up have their parts by their rates.
     /// Requests that a limit delays do not count. O(classes).
     pub fn take_waited(&mut self, target: TargetId) -> Vec<(Scope, WaitedService)> {
         let mut all: BTreeMap<Scope, WaitedService> = BTreeMap::new();
@@ -148,9 +149,17 @@ impl Dispatcher {
             }
             let Some(waited) = self.lanes.take_waited(class) else { continue };
             let key = self.registry.key(class);
-            let scope = key.branch.map_or_else(|| key.scope(), |row| Scope::entitlement(row.0));
-            let sum = all.entry(scope).or_default();
-            *sum = sum.plus(waited);
+            let mut add = |scope, waited: WaitedService| {
+                let sum = all.entry(scope).or_default();
+                *sum = sum.plus(waited);
+            };
+            let Some(group) = key.branch else {
+                add(key.scope(), waited);
+                continue;
+            };
+            for (row, owed, served) in self.terms.entitlements().divide_waited(group, waited) {
+                add(Scope::entitlement(row.0), WaitedService { owed, served });
+            }
         }
         all.into_iter().collect()
     }

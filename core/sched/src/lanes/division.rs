@@ -197,8 +197,12 @@ impl Lanes {
         let is_throttled = !is_branch && own.lanes.iter().any(|standing| standing.waiting != 0);
         let asks = (own.queued > 0 || own.running > 0) && !is_throttled && !is_capped;
         let waits = own.queued > 0;
+        let heads = own.lanes.iter().flat_map(|standing| &standing.queues);
+        let mut heads = heads.filter_map(|queue| queue.head.get());
+        let counts = heads.any(|head| reservation.counts(self.requests[head].amount));
         let clock = target.reservation_clock.at(now);
-        let need = reservation.take_need(&target.params.costs, asks, waits, span, clock, now);
+        let need =
+            reservation.take_need(&target.params.costs, asks, (waits, counts), span, clock, now);
         reservation.set_slots_most(target.slots_of_reservation(reservation));
         self.refresh_reserve(class, DEVICE, now);
         need

@@ -140,12 +140,12 @@ impl Reservation {
     }
 
     /// Takes what went by it in a tick of `span` and what it needs. `asks`: its class has requests that
-    /// no limit delays; `waits`: some of them wait here. `clock` is the reservations' time.
+    /// no limit delays; `waits`: some of them wait here; `counts`: of these some count for its rate. `clock` is the reservations' time.
     pub(super) fn take_need(
         &mut self,
         costs: &Costs,
         asks: bool,
-        waits: bool,
+        (waits, counts): (bool, bool),
         span: Nanos,
         clock: Time,
         now: Time,
@@ -159,7 +159,7 @@ impl Reservation {
         };
         let asks_always = asks && !self.lag.had_gap();
         let lag = self.lag.tick(asks.then_some(served), now);
-        if asks_always && (waits || lag != ReservationLag::None) {
+        if asks_always && (counts || lag != ReservationLag::None) {
             let owed = u128::from(served.per_sec) * u128::from(span.get()) / 1_000_000_000;
             let owed = u64::try_from(owed).unwrap_or(u64::MAX);
             self.waited = self.waited.plus(WaitedService { owed, served: used.units });
@@ -226,7 +226,7 @@ impl Reservation {
     }
 
     /// Whether a request counts towards the rate.
-    fn counts(&self, amount: Amount) -> bool {
+    pub(super) fn counts(&self, amount: Amount) -> bool {
         self.rate().units_of(amount) > 0
     }
 
@@ -630,7 +630,9 @@ mod tests {
         let of = |amount, device_ns| ReservationCharge { amount, as_bytes: 0, device_ns };
         let mut own = reserved(10);
         let need = |own: &mut Reservation, waits| {
-            own.take_need(&costs, true, waits, tick, ms(10_000), ms(10_000)).part.billionths()
+            own.take_need(&costs, true, (waits, waits), tick, ms(10_000), ms(10_000))
+                .part
+                .billionths()
                 / 1_000_000
         };
         // 1000 bytes cost 300 ms of the device, and 1000 a second are reserved.

@@ -34,6 +34,8 @@ const TURN_NS: u64 = 1_000_000;
 #[repr(C, align(64))]
 pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
+    /// When what rows reserve may be charged again, of which there is a bound.
+    pub(crate) reserved_until: Time,
     /// Of all lines.
     passed_heads: u32,
     pub(crate) waiting: u32,
@@ -72,6 +74,7 @@ impl Meter {
         Meter {
             pacer: Pacer::new(limit.rate, part),
             burst: limit.burst,
+            reserved_until: Time::ZERO,
             v: VirtualTime::default(),
             lines: Default::default(),
             more_lines: (1..targets).map(|_| Default::default()).collect(),

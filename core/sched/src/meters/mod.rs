@@ -105,8 +105,10 @@ pub(crate) struct MeterFigures<'a> {
     pub(crate) waiting: usize,
 }
 
-/// The debt of a meter beyond which the reservation of a row charges it nothing.
-const RESERVED_DEBT_MAX: Nanos = Nanos::from_secs(1);
+/// How far what rows reserve may be charged ahead: the others at a meter wait 20 times that at first.
+const RESERVED_AHEAD_MAX: Nanos = Nanos::from_millis(100);
+/// Of twenty units of a limit, those that rows are charged at most.
+const RESERVED_OF_TWENTY: u64 = 19;
 
 impl Meters {
     /// Makes the lines of a new target at all meters.
@@ -291,17 +293,22 @@ impl Meters {
         is_deferred
     }
 
-    /// Charges the meters of a chain for what the reservation of a row was served. What is reserved
-    /// beyond a limit would be owed for as long as it lasts, so a meter that already owes more than a
-    /// second counts it as usage and is charged nothing.
+    /// Charges the meters of a chain for what the reservation of a row was served: at most 95 % of
+    /// what the limit gives, and one request. The rest is usage of the limit and is charged
+    /// nothing. What is reserved beyond a limit would be owed for as long as it lasts, and nobody else
+    /// at the meter would have anything meanwhile.
     pub(crate) fn charge_reserved(&mut self, chain: ChainIndex, served: Amount, now: Time) {
         for at in 0..self.chains[chain].links().len() {
             let index = self.links[self.chains[chain].links()[at]].meter;
             let meter = &mut self.meters[index];
             let units = meter.pacer.rate().units_of(served);
-            match meter.pacer.due().since(now) < RESERVED_DEBT_MAX {
-                true => meter.charge(units, now),
-                false => meter.count(0, units, now),
+            if meter.reserved_until.since(now) < RESERVED_AHEAD_MAX {
+                let takes = meter.pacer.time_of(units).0 / RESERVED_OF_TWENTY;
+                let takes = Nanos::new(takes.saturating_mul(20));
+                meter.reserved_until = meter.reserved_until.max(now) + takes;
+                meter.charge(units, now);
+            } else {
+                meter.count(0, units, now);
             }
             self.sync_waiters(index);
         }

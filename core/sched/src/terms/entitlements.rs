@@ -14,7 +14,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, TargetId, Time};
+use model::{
+    Directory, Identity, JobId, OpKind, Rate, Scope, SectionKind, TargetId, Time, WaitedService,
+};
 use rules::{Entitlement, EntitlementId, EntitlementScope, Limit};
 
 use super::groups::{GroupChange, RowGroups};
@@ -120,7 +122,7 @@ impl Entitlements {
             concerned.note_value(id, row);
             return;
         }
-        let before = self.remove(id, concerned);
+        let before = self.remove(id, now, concerned);
         let Some(row) = row else { return };
         let before = before.filter(|known| RowGroups::are_one(&known.row, &row));
         let served = before.map(|known| known.served).unwrap_or_default();
@@ -134,7 +136,12 @@ impl Entitlements {
         self.pass_edges(now, concerned);
     }
 
-    fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) -> Option<TimedRow> {
+    fn remove(
+        &mut self,
+        id: EntitlementId,
+        now: Time,
+        concerned: &mut RowChanges,
+    ) -> Option<TimedRow> {
         let known = self.rows.remove(&id)?;
         self.edges.remove(&(known.begins, id));
         if let Some(directory) = &known.row.scope().directory {
@@ -149,7 +156,7 @@ impl Entitlements {
         });
         if known.applies {
             self.unindex(id, known.row.scope());
-            concerned.note_group(self.groups.remove(id, &known.row));
+            concerned.note_group(self.groups.remove(id, &known.row, now));
             concerned.note_moved(&known.row);
         }
         Some(known)
@@ -173,7 +180,7 @@ impl Entitlements {
             let known = self.rows.get_mut(&id).expect("an edge is of a row");
             let over = known.ends.is_some_and(|ends| ends <= now);
             if over {
-                self.remove(id, concerned);
+                self.remove(id, now, concerned);
             } else if !known.applies {
                 known.applies = true;
                 let row = known.row.clone();
@@ -222,6 +229,19 @@ impl Entitlements {
             let known = self.rows.get_mut(id).expect("it applies");
             *known.served.entry(target).or_default() += part;
         }
+    }
+
+    /// What the rows that add up with one were owed and served, to each its part.
+    pub(crate) fn divide_waited(
+        &self,
+        id: EntitlementId,
+        waited: WaitedService,
+    ) -> impl Iterator<Item = (EntitlementId, u64, u64)> + use<> {
+        let rows: Vec<_> = self.adding_up(id).collect();
+        let rates = || rows.iter().map(|(_, rate)| rate.per_sec());
+        let owed: Vec<_> = division(waited.owed, rates()).into_iter().collect();
+        let served: Vec<_> = division(waited.served, rates()).into_iter().collect();
+        rows.into_iter().zip(owed).zip(served).map(|(((id, _), owed), served)| (id, owed, served))
     }
 
     /// What was counted so of a row.

@@ -23,7 +23,8 @@ pub(super) struct RowGroups {
 #[derive(Debug)]
 struct RowGroup {
     rows: BTreeSet<EntitlementId>,
-    /// When the first row came.
+    /// When the first row came, or the key changed last: a branch at rest is not found by a new key, and
+    /// is to save nothing by that.
     since: Time,
 }
 
@@ -52,23 +53,28 @@ impl RowGroups {
         now: Time,
     ) -> Option<GroupChange> {
         let fresh = || RowGroup { rows: BTreeSet::new(), since: now };
-        let RowGroup { rows, .. } = self.groups.entry(GroupSubject::of(row)?).or_insert_with(fresh);
-        let before = rows.first().copied();
-        rows.insert(id);
-        Some(GroupChange { before: before?, now: *rows.first()? })
+        let group = self.groups.entry(GroupSubject::of(row)?).or_insert_with(fresh);
+        let before = group.rows.first().copied();
+        group.rows.insert(id);
+        group.changed(before?, now)
     }
 
     /// Takes a row out. Returns how that changes its group, if others are left in it.
-    pub(super) fn remove(&mut self, id: EntitlementId, row: &Entitlement) -> Option<GroupChange> {
+    pub(super) fn remove(
+        &mut self,
+        id: EntitlementId,
+        row: &Entitlement,
+        now: Time,
+    ) -> Option<GroupChange> {
         let subject = GroupSubject::of(row)?;
-        let RowGroup { rows, .. } = self.groups.get_mut(&subject)?;
-        let before = *rows.first()?;
-        rows.remove(&id);
-        let now = rows.first().copied();
-        if now.is_none() {
+        let group = self.groups.get_mut(&subject)?;
+        let before = *group.rows.first()?;
+        group.rows.remove(&id);
+        let changed = group.changed(before, now);
+        if changed.is_none() {
             self.groups.remove(&subject);
         }
-        Some(GroupChange { before, now: now? })
+        changed
     }
 
     /// Whether two rows add up while both apply.
@@ -93,6 +99,17 @@ impl RowGroups {
 
     fn group_of(&self, row: &Entitlement) -> Option<&RowGroup> {
         self.groups.get(&GroupSubject::of(row)?)
+    }
+}
+
+impl RowGroup {
+    /// How rows that came or went change it; `None`: it has none any more.
+    fn changed(&mut self, before: EntitlementId, at: Time) -> Option<GroupChange> {
+        let now = *self.rows.first()?;
+        if now != before {
+            self.since = at;
+        }
+        Some(GroupChange { before, now })
     }
 }
 

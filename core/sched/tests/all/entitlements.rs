@@ -179,7 +179,13 @@ fn a_limit_counts_what_is_reserved_by_a_row_and_does_not_delay_it() {
     take_away(&mut world, 1);
     world.run(ms(62_500));
     let served = world.served(ms(72_500));
-    assert!(near(served[0], 1_000), "it owes no more than a second: {served:?}");
+    assert!(near(served[0], 1_000), "it owes next to nothing: {served:?}");
+    put(&mut world, 1, reserved(of_job("a"), 500));
+    world.run(ms(76_000));
+    let served = world.served(ms(86_000));
+    assert!(near(served[0], 5_000), "more than both limits: {served:?}");
+    let beside = served[0] + served[1] - 5_000;
+    assert!((180..=220).contains(&beside) && served[1] >= 140, "a twentieth stays: {served:?}");
 }
 
 #[test]

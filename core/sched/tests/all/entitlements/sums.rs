@@ -238,3 +238,45 @@ fn what_a_request_owes_is_owed_to_the_row_that_stays() {
     assert_eq!(next.token, 1, "job a was served ahead");
     sched.check_invariants();
 }
+
+#[test]
+fn what_rows_that_add_up_are_owed_is_said_of_each() {
+    let mut world = beside_a_heavy_one();
+    world.slower = 8;
+    put(&mut world, 1, reserved(of_job("a"), 100));
+    put(&mut world, 2, reserved(of_job("a"), 300));
+    let read = |world: &mut World, until: Time| {
+        world.run(until);
+        world.sched.take_class_usage(T, until);
+        let all = world.sched.take_waited(T).into_iter();
+        let rows = all.filter(|(scope, _)| scope.section == model::SectionKind::Entitlement);
+        rows.map(|(scope, waited)| (scope, waited.owed, waited.served)).collect::<Vec<_>>()
+    };
+    read(&mut world, ms(1_000));
+    let [one, other] = &read(&mut world, ms(2_000))[..] else { panic!("two rows") };
+    assert_eq!((&one.0, &other.0), (&Scope::entitlement(1), &Scope::entitlement(2)));
+    assert!(near(one.1, 100) && near(other.1, 300), "{one:?} {other:?}");
+    assert!(one.2.abs_diff(other.2 / 3) <= 1 && other.2 < 200, "{one:?} {other:?}");
+}
+
+#[test]
+fn a_job_at_rest_saves_nothing_by_another_row() {
+    let mut sched =
+        Dispatcher::new([target(8, UNIT_NS)], rules(vec![rule("a", 1), rule("b", 99)], vec![]));
+    let [a, b] = ["a", "b"].map(|job| sched.subject(T, &who(job), PathSet::default()));
+    for (id, at) in [(1, 0), (2, 0), (3, 9_000)] {
+        let row = vec![(EntitlementId(id), Some(reserved(of_job("a"), 50)))];
+        sched.set_entitlements(row, ms(at), ms(at));
+        if id == 2 {
+            queue(&mut sched, a, 0, ms(1_000));
+            let first = sched.poll_dispatch(ms(1_000)).expect("it is due");
+            sched.complete(first.id, Amount::new(UNIT_BYTES, 1), ms(1_100));
+        }
+    }
+    sched.set_entitlements(vec![(EntitlementId(1), None)], ms(9_000), ms(9_000));
+    (100..120).for_each(|token| queue(&mut sched, b, token, ms(9_000)));
+    (1..20).for_each(|token| queue(&mut sched, a, token, ms(9_000)));
+    let next = (0..8).map(|_| sched.poll_dispatch(ms(9_000)).expect("a slot is free").token);
+    let of_a = next.filter(|token| *token < 100).count();
+    assert!(of_a <= 2, "one by its reservation, one by weight: {of_a}");
+}

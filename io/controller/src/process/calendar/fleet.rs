@@ -205,8 +205,9 @@ impl Fleet {
         let (mut figures, mut configured_by) = (TargetFigures::default(), None);
         let mut differs = None;
         let proxies = self.targets.get(name).into_iter().flat_map(BTreeMap::keys);
-        let networks = proxies.map(|proxy| self.proxies.get(proxy)?.network_per_sec);
-        let sum = networks.sum::<Option<u64>>().filter(|sum| *sum > 0);
+        let mut networks = proxies.map(|proxy| self.proxies.get(proxy)?.network_per_sec);
+        let sum = networks.try_fold(0, |sum: u64, of| Some(sum.saturating_add(of?)));
+        let sum = sum.filter(|sum| *sum > 0);
         figures.network = sum.map(|sum| sum.min(Load::PER_SEC_MAX));
         for (proxy, target) in self.targets.get(name).into_iter().flatten() {
             if let Some(bytes) = target.bytes.filter(|bytes| bytes.is_configured) {
