@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::common::{Proxy, Setup, root_here, skip, until};
 use crate::lossy::Lossy;
@@ -22,7 +23,8 @@ use testkit::TestFolder;
 #[test]
 fn a_file_system_that_is_told_to_lose_what_was_not_synced_does_so_once() {
     if let Some(words) = words() {
-        return crate::lossy::serve(Path::new(&words[0]), Path::new(&words[1]));
+        let write_time = Duration::from_millis(words[2].parse().unwrap());
+        return crate::lossy::serve(Path::new(&words[0]), Path::new(&words[1]), write_time);
     }
     if !can_mount() {
         return;
@@ -46,11 +48,16 @@ fn a_file_system_that_is_told_to_lose_what_was_not_synced_does_so_once() {
 const SERVER: &str = "a_file_system_that_is_told_to_lose_what_was_not_synced_does_so_once";
 
 fn mount(at: &Path, lose: &Path) -> Lossy {
-    let words = [at.to_str().unwrap(), lose.to_str().unwrap()];
+    mount_slow(at, lose, 0)
+}
+
+/// One whose writes take so many milliseconds each, one after the other.
+pub(crate) fn mount_slow(at: &Path, lose: &Path, write_ms: u64) -> Lossy {
+    let words = [at.to_str().unwrap(), lose.to_str().unwrap(), &write_ms.to_string()];
     Lossy::mount(at, lose, || worker(module_path!(), SERVER, &words))
 }
 
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let fuse = Path::new("/dev/fuse").exists();
     if !fuse {
         skip("no /dev/fuse here");

@@ -1,11 +1,14 @@
 //! Reservations that a proxy reports as served too little: how the controller says so.
 //!
 //! ```text
-//!   a proxy of the test: owed, served, idle ─► controller ─► reserve show, calendar, events, metrics
+//!   a proxy of the test: owed, served, idle ─┐
+//!                                            ├─► controller ─► reserve show, calendar, events, metrics
+//!   writers ─► a proxy ─► a slow disk        │
+//!                  └─────────────────────────┘
 //! ```
 //!
-//! The proxy is the protocol alone, so what it serves does not depend on the machine. What a real one
-//! reports is tested with the dispatcher (core/sched/tests/all/entitlements.rs).
+//! The proxy of the test is the protocol alone, so what it serves does not depend on the machine. The
+//! real one is in front of a disk that no machine makes as fast as is reserved.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +17,7 @@ use std::time::Instant;
 
 use api::{
     DescribedCapacity, EventKind, ExportDescription, LateRate, NewReservation, ProxyDescription,
-    ProxyReport, TargetDescription, WireRate, WireReservationState,
+    ProxyReport, TargetDescription, WireRate, WireReservation, WireReservationState,
 };
 use http::ApiClient;
 use model::{Scope, Time, WaitedService};
@@ -22,8 +25,11 @@ use plan::{ControllerSession, SessionSettings};
 use rules::EntitlementId;
 use testkit::TestFolder;
 
-use crate::common::{Controller, until};
+use crate::common::{Controller, Proxy, Setup, USER, until};
+use crate::controlled::Reader;
 use crate::entrusted::sluice;
+use crate::lossy::Lossy;
+use crate::mount_lost_writes::{can_mount, mount_slow};
 
 const MB: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -72,6 +78,19 @@ impl ReportingProxy {
     }
 }
 
+/// Whether the metric counts so many reservations that are late.
+fn counts(api: &ApiClient, value: &str) -> bool {
+    let line = format!("sluice_controller_late_reservations{{target=\"fs\"}} {value}\n");
+    api.metrics().unwrap().contains(&line)
+}
+
+/// The events of the target.
+fn events(api: &ApiClient) -> Vec<(EventKind, String)> {
+    let events = api.events("since=0&limit=100").unwrap().events;
+    let own = events.into_iter().filter(|event| event.subject == "target=fs");
+    own.map(|event| (event.kind, event.text)).collect()
+}
+
 #[test]
 fn what_is_served_too_little_is_late_until_it_is_served_or_nothing_waits() {
     let data = TestFolder::new();
@@ -103,15 +122,7 @@ fn what_is_served_too_little_is_late_until_it_is_served_or_nothing_waits() {
         id
     });
     let late_of = |id| api.reservation(id, "").unwrap().late;
-    let metric = |value: &str| {
-        let line = format!("sluice_controller_late_reservations{{target=\"fs\"}} {value}\n");
-        api.metrics().unwrap().contains(&line)
-    };
-    let events = || {
-        let events = api.events("since=0&limit=100").unwrap().events;
-        let own = events.into_iter().filter(|event| event.subject == "target=fs");
-        own.map(|event| (event.kind, event.text)).collect::<Vec<_>>()
-    };
+    let (metric, events) = (|value| counts(&api, value), || events(&api));
     assert!(metric("0"));
 
     until("the reservation is late", || {
@@ -141,4 +152,60 @@ fn what_is_served_too_little_is_late_until_it_is_served_or_nothing_waits() {
     });
     until("an event says so", || events().len() == 2);
     assert!(metric("0"));
+}
+
+/// A proxy of a target that writes at most 3.3 MB/s, and whose configuration says 1 GB/s.
+fn slow_proxy(url: &str) -> (Lossy, Proxy) {
+    let tables = "[[export]]\nname = \"x\"\ndir = \"@/data\"\ntarget = \"fs\"\n\
+                  [[target]]\nname = \"fs\"\ncapacity_read = \"1GB/s\"\n\
+                  capacity_write = \"1GB/s\"\n";
+    let top = format!("controller = \"{url}\"\nproxy_name = \"slow\"\nlock_grace = \"0s\"\n");
+    // Its directory is there before it: the disk is mounted in it.
+    let setup = Setup::new("late").top(&top).tables(tables).again();
+    let dir = setup.dir();
+    let disk = mount_slow(&dir.join("data"), &dir.join("lose"), 20);
+    (disk, setup.start())
+}
+
+#[test]
+fn a_proxy_whose_disk_is_slower_than_what_is_reserved_is_late_until_the_reservation_ends() {
+    if !can_mount() {
+        return;
+    }
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+    let api = controller.client();
+    let (_disk, proxy) = slow_proxy(&controller.url);
+    until("the target is described", || !api.calendar("").unwrap().resources.is_empty());
+    // More than the proxy has slots, so that some always wait.
+    let mut writers = [(); 4].map(|()| Reader::writing(&proxy, ("late.1", USER), 64));
+    until("the job writes", || writers.iter().all(|writer| writer.bytes() > 0));
+    let to = ["--controller", controller.url.as_str()];
+    let reserve = |words: &[&str]| sluice(&[&["reserve"], words, &to].concat()).unwrap();
+    let user = USER.to_string();
+    let words = ["add", "--bandwidth", "100MB/s", "--direction", "write", "--for", "10min"];
+    let more = ["--job", "late.1", "--user", &user, "--wait", "--json"];
+    let made: WireReservation =
+        serde_json::from_str(&reserve(&[&words[..], &more].concat())).unwrap();
+    let id = made.id.to_string();
+    let shown = || {
+        let text = reserve(&["show", &id, "--json"]);
+        serde_json::from_str::<WireReservation>(&text).unwrap().late
+    };
+
+    until("the reservation is late", || !shown().is_empty());
+    let LateRate { direction, served, reserved, .. } = shown().remove(0);
+    assert_eq!((&*direction, reserved), ("write", WireRate::Bytes(100 * MB)));
+    assert!(matches!(served, WireRate::Bytes(bytes) if bytes < 50 * MB), "{served:?}");
+    until("the metric counts it", || counts(&api, "1"));
+    until("an event names it", || !events(&api).is_empty());
+    let (kind, text) = events(&api).remove(0);
+    assert_eq!(kind, EventKind::Reservation);
+    assert!(text.contains(&format!("(reservation {id})")), "{text}");
+
+    reserve(&["remove", &id]);
+    until("nothing is late any more", || counts(&api, "0"));
+    assert_eq!(shown(), []);
+    until("an event says so", || events(&api).len() == 2);
+    writers.iter_mut().for_each(Reader::stop);
 }

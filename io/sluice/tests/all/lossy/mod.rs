@@ -1,5 +1,5 @@
 //! A file system in memory that loses what was not synced, once, when it is told to: what a disk
-//! or a machine does that fails.
+//! or a machine does that fails. It writes as slowly as it is told to.
 //!
 //! ```text
 //!   write ─► now ─┬─ fsync ─► durable
@@ -70,10 +70,11 @@ impl Drop for Lossy {
     }
 }
 
-/// Serves one at `at` until it is unmounted.
-pub fn serve(at: &Path, lose: &Path) {
+/// Serves one at `at` until it is unmounted. It does one thing at a time, and each write takes at
+/// least `write_time`.
+pub fn serve(at: &Path, lose: &Path, write_time: Duration) {
     let files = Mutex::new(Files::default());
-    let memory = Memory { files, lose: lose.to_owned() };
+    let memory = Memory { files, lose: lose.to_owned(), write_time };
     let options = Options { source: "lossy".into(), ..Options::default() };
     FuseSession::mount(at, memory, &options).unwrap().join();
 }
@@ -81,6 +82,7 @@ pub fn serve(at: &Path, lose: &Path) {
 struct Memory {
     files: Mutex<Files>,
     lose: PathBuf,
+    write_time: Duration,
 }
 
 #[derive(Default)]
@@ -196,7 +198,12 @@ impl FileSystem for Memory {
     }
 
     fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
-        let written = self.files().get(request.inode).map(|file| {
+        let mut files = self.files();
+        if self.write_time > Duration::ZERO {
+            // The disk is busy, with all of its files.
+            std::thread::sleep(self.write_time);
+        }
+        let written = files.get(request.inode).map(|file| {
             let (from, to) = (write.offset as usize, write.offset as usize + write.data.len());
             file.now.resize(file.now.len().max(to), 0);
             file.now[from..to].copy_from_slice(write.data);
