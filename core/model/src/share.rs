@@ -82,7 +82,7 @@ pub enum ReservationLag {
 pub struct WaitedService {
     /// What its rate, or the share of it here, gives in that time.
     pub owed: u64,
-    /// What went by it in that time.
+    /// What its requests were served in that time, also those that went by weight.
     pub served: u64,
 }
 

@@ -248,9 +248,13 @@ impl Lanes {
         seen: &mut Observation,
     ) -> Option<NewHead> {
         match choice {
-            Choice::Urgent | Choice::Weight { .. } => {}
+            Choice::Urgent => {}
+            Choice::Weight { .. } => self.count_beside(place),
             Choice::Reservation { .. } => self.charge_reserve(place, now),
-            Choice::Backfill { over, .. } => self.count_overtaken(place, over),
+            Choice::Backfill { over, .. } => {
+                self.count_overtaken(place, over);
+                self.count_beside(place);
+            }
         }
         self.count_head(place, now, seen);
         let QueuePlace { class, lane, queue } = place;

@@ -276,8 +276,9 @@ impl Lanes {
         let (reserved, class) = (request.is_reserved(), request.class);
         let new = self.of_class(class).params.costs.charge(LANES[lane], kind, served).get();
         self.charge_tags(index, cost, new, now, seen);
-        if reserved {
-            self.correct_reserve(index, served, now);
+        match reserved {
+            true => self.correct_reserve(index, served, now),
+            false => self.correct_beside(index, served),
         }
         self.requests[index].cost = new;
     }
@@ -301,8 +302,9 @@ impl Lanes {
         let attempt = self.of_class(class).params.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
         self.charge_tags(index, cost, attempt, now, seen);
-        if self.requests[index].is_reserved() {
-            self.correct_reserve(index, Amount::default(), now);
+        match self.requests[index].is_reserved() {
+            true => self.correct_reserve(index, Amount::default(), now),
+            false => self.correct_beside(index, Amount::default()),
         }
         let (cost, size) = self.of_class(class).weigh(DEVICE, kind, amount);
         let request = &mut self.requests[index];

@@ -40,6 +40,8 @@ pub(super) struct Reservation {
     account: Option<Pacer>,
     account_part: Share,
     used: ReservationUse,
+    /// Units of its rate that went by weight, since `used` was taken.
+    beside: u64,
     /// Units of its rate and their device time lately, about those of a second of the rate.
     typical: (u64, u64),
     pub(super) lag: ServiceLag,
@@ -101,6 +103,7 @@ impl Reservation {
             account: terms.account(),
             account_part: terms.account,
             used: ReservationUse::default(),
+            beside: 0,
             typical: (0, 0),
             lag: ServiceLag::default(),
             waited: WaitedService::default(),
@@ -151,6 +154,7 @@ impl Reservation {
         now: Time,
     ) -> ReservationNeed {
         let used = std::mem::take(&mut self.used);
+        let beside = std::mem::take(&mut self.beside);
         let served = ServedTick {
             units: used.units,
             per_sec: self.rate.part().of(self.rate.rate().per_sec()),
@@ -162,7 +166,8 @@ impl Reservation {
         if asks_always && (counts || lag != ReservationLag::None) {
             let owed = u128::from(served.per_sec) * u128::from(span.get()) / 1_000_000_000;
             let owed = u64::try_from(owed).unwrap_or(u64::MAX);
-            self.waited = self.waited.plus(WaitedService { owed, served: used.units });
+            let served = used.units.saturating_add(beside);
+            self.waited = self.waited.plus(WaitedService { owed, served });
         }
         let often =
             |used_ns: u64| Share::ratio(used_ns.saturating_mul(3), span.get().saturating_mul(2));
@@ -177,6 +182,12 @@ impl Reservation {
     /// or, as it lags, behind those of others.
     pub(super) fn take_waited(&mut self) -> WaitedService {
         std::mem::take(&mut self.waited)
+    }
+
+    /// Moves the count of a request that went by weight from what it asked for to what it was served.
+    fn count_beside(&mut self, asked: Amount, served: Amount) {
+        let (old, new) = (self.rate().units_of(asked), self.rate().units_of(served));
+        self.beside = self.beside.saturating_add(new).saturating_sub(old);
     }
 
     /// Whether a head for the device has to wait until others that went by it end. The last one may use
@@ -487,6 +498,23 @@ impl Lanes {
             reservation.set_slots_most(target.slots_of_reservation(reservation));
         }
         self.refresh_reserve(class, 1 - lane, now);
+    }
+
+    /// Counts the head of a queue, which goes by weight, at its class's reservation.
+    #[inline]
+    pub(super) fn count_beside(&mut self, place: QueuePlace) {
+        let own = &mut self.classes[place.class];
+        let Some(reservation) = &mut own.reservation else { return };
+        let head = own.lanes[place.lane].queues[place.queue].head();
+        reservation.count_beside(Amount::default(), self.requests[head].amount);
+    }
+
+    /// Counts a running request that went by weight as what it was served.
+    pub(super) fn correct_beside(&mut self, index: RequestIndex, served: Amount) {
+        let QueuedRequest { class, amount, .. } = self.requests[index];
+        if let Some(reservation) = &mut self.classes[class].reservation {
+            reservation.count_beside(amount, served);
+        }
     }
 
     /// Moves the charge of a running request at its class's reservation to the charge for `served`.

@@ -133,6 +133,18 @@ fn a_reservation_is_owed_its_rate_while_its_requests_wait() {
 }
 
 #[test]
+fn what_a_late_reservation_is_served_by_weight_is_served() {
+    // Slots that it leaves to others are its own by weight, as there are none.
+    let mut world = world(vec![one_class("all", "a", 1)]);
+    clients(&mut world, &["a"], 16);
+    put(&mut world, 1, reserved(of_job("a"), 600));
+    world.slower = 4;
+    waited(&mut world);
+    let (owed, served) = waited(&mut world);
+    assert!(near(owed, 6_000) && near(served, 2_500), "{owed} {served}");
+}
+
+#[test]
 fn a_reserved_job_that_asks_for_less_is_owed_nothing() {
     // Others keep the device busy, and a reads one request after the other: less than its rate.
     let mut one = world(vec![one_class("both", "a b", 1)]);
