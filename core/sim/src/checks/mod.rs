@@ -161,7 +161,7 @@ impl InvariantChecks {
         }
         let belongs = self.known.class_of(r.proxy, identity, r.kind, owner);
         watch.windows.waits(&belongs, r, false, now);
-        watch.windows.served(&belongs, r, chosen.lane, now);
+        watch.windows.served(&belongs, r, now);
         if let Some(of) = &mut self.reserved {
             of.waits(&belongs, r, false, now);
             of.served(&belongs, r);

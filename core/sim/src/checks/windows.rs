@@ -30,7 +30,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Lane, Nanos, Rate, Time};
+use model::{Nanos, Rate, Time};
 
 use super::classes::{ClassOf, RuleView};
 use super::waiting::WaitingRequests;
@@ -44,9 +44,8 @@ pub(super) struct Windows {
     deferred: BTreeMap<(usize, u32, u32), DeferredUnits>,
     reservations: Vec<LagWindow>,
     next_check: u64,
-    /// When the last request was dispatched, and the last one to the device.
+    /// When the last request was dispatched.
     last: Time,
-    last_to_device: Time,
     /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
     others: u64,
     /// Whether the rates here are shares of limits.
@@ -192,9 +191,8 @@ impl Windows {
 
     /// Begins again, with meters that may have a debt of earlier rules.
     pub(super) fn restart(&mut self, inherits_debt: bool) {
-        let Windows { last, last_to_device, others, divided, alone, stands_until, .. } = *self;
+        let Windows { last, others, divided, alone, stands_until, .. } = *self;
         let new = Windows { last, others, divided, alone, stands_until, ..Windows::default() };
-        let new = Windows { last_to_device, ..new };
         *self = Windows { inherits_debt, ..new };
     }
 
@@ -265,22 +263,13 @@ impl Windows {
     }
 
     /// Counts a dispatched request of a class with a reservation.
-    pub(super) fn served(&mut self, belongs: &ClassOf, r: &SimRequest, lane: Lane, now: Time) {
+    pub(super) fn served(&mut self, belongs: &ClassOf, r: &SimRequest, now: Time) {
         if now.since(self.last) > CATCH_UP {
             // The target was stuck for longer than a reservation may lag. What it missed is a
             // shortfall, but the dispatcher only finds out when it dispatches again.
             self.restart_reservations(now);
         }
         self.last = now;
-        if lane == Lane::Device {
-            let stuck = now.since(self.last_to_device);
-            if stuck > CATCH_UP {
-                // What was served from the cache meanwhile is ahead by so much of all the others.
-                self.stands_until = self.stands_until.max(now + stuck);
-                self.restart_reservations(now);
-            }
-            self.last_to_device = now;
-        }
         if let Some((_, units)) = reserved(belongs, r)
             && let Some(own) = self.reservations.get_mut(belongs.class as usize)
         {
