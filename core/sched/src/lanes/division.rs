@@ -16,7 +16,7 @@
 use model::{Nanos, Rate, Share, SlotsClaim, TargetId, Time, WaitedService};
 
 use super::lane::DEVICE;
-use super::reservation::{Reservation, ReservationNeed};
+use super::reservation::{AskedService, Reservation, ReservationNeed};
 use super::{Lanes, TargetLanes};
 use crate::index::ClassIndex;
 use crate::observation::Observation;
@@ -199,10 +199,10 @@ impl Lanes {
         let waits = own.queued > 0;
         let heads = own.lanes.iter().flat_map(|standing| &standing.queues);
         let mut heads = heads.filter_map(|queue| queue.head.get());
-        let counts = heads.any(|head| reservation.counts(self.requests[head].amount));
+        let waits_for_rate = heads.any(|head| reservation.counts(self.requests[head].amount));
+        let asked = AskedService { asks, waits, waits_for_rate };
         let clock = target.reservation_clock.at(now);
-        let need =
-            reservation.take_need(&target.params.costs, asks, (waits, counts), span, clock, now);
+        let need = reservation.take_need(&target.params.costs, asked, span, clock, now);
         reservation.set_slots_most(target.slots_of_reservation(reservation));
         self.refresh_reserve(class, DEVICE, now);
         need

@@ -64,6 +64,17 @@ pub(crate) struct ReservationUse {
     pub(crate) account_ns: u64,
 }
 
+/// What the requests of a class or a branch ask of its reservation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AskedService {
+    /// It has requests, and no limit delays them.
+    pub(super) asks: bool,
+    /// Some of them wait here.
+    pub(super) waits: bool,
+    /// Some of those count for the rate.
+    pub(super) waits_for_rate: bool,
+}
+
 /// What a class or a branch needs for its reservation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReservationNeed {
@@ -142,17 +153,16 @@ impl Reservation {
         self.rate.rate()
     }
 
-    /// Takes what went by it in a tick of `span` and what it needs. `asks`: its class has requests that
-    /// no limit delays; `waits`: some of them wait here; `counts`: of these some count for its rate. `clock` is the reservations' time.
+    /// Takes what went by it in a tick of `span` and what it needs. `clock` is the reservations' time.
     pub(super) fn take_need(
         &mut self,
         costs: &Costs,
-        asks: bool,
-        (waits, counts): (bool, bool),
+        asked: AskedService,
         span: Nanos,
         clock: Time,
         now: Time,
     ) -> ReservationNeed {
+        let AskedService { asks, waits, waits_for_rate } = asked;
         let used = std::mem::take(&mut self.used);
         let beside = std::mem::take(&mut self.beside);
         let served = ServedTick {
@@ -163,7 +173,7 @@ impl Reservation {
         };
         let asks_always = asks && !self.lag.had_gap();
         let lag = self.lag.tick(asks.then_some(served), now);
-        if asks_always && (counts || lag != ReservationLag::None) {
+        if asks_always && (waits_for_rate || lag != ReservationLag::None) {
             let owed = u128::from(served.per_sec) * u128::from(span.get()) / 1_000_000_000;
             let owed = u64::try_from(owed).unwrap_or(u64::MAX);
             let served = used.units.saturating_add(beside);
@@ -658,10 +668,8 @@ mod tests {
         let of = |amount, device_ns| ReservationCharge { amount, as_bytes: 0, device_ns };
         let mut own = reserved(10);
         let need = |own: &mut Reservation, waits| {
-            own.take_need(&costs, true, (waits, waits), tick, ms(10_000), ms(10_000))
-                .part
-                .billionths()
-                / 1_000_000
+            let asked = AskedService { asks: true, waits, waits_for_rate: waits };
+            own.take_need(&costs, asked, tick, ms(10_000), ms(10_000)).part.billionths() / 1_000_000
         };
         // 1000 bytes cost 300 ms of the device, and 1000 a second are reserved.
         for _ in 0..10 {

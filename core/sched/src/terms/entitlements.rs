@@ -239,8 +239,8 @@ impl Entitlements {
     ) -> impl Iterator<Item = (EntitlementId, u64, u64)> + use<> {
         let rows: Vec<_> = self.adding_up(id).collect();
         let rates = || rows.iter().map(|(_, rate)| rate.per_sec());
-        let owed: Vec<_> = division(waited.owed, rates()).into_iter().collect();
-        let served: Vec<_> = division(waited.served, rates()).into_iter().collect();
+        let owed: Vec<_> = division(waited.owed, rates()).collect();
+        let served: Vec<_> = division(waited.served, rates()).collect();
         rows.into_iter().zip(owed).zip(served).map(|(((id, _), owed), served)| (id, owed, served))
     }
 
