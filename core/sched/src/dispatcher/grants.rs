@@ -92,7 +92,9 @@ impl Dispatcher {
             if self.lanes.target_of(class) != target {
                 continue;
             }
-            if let Some(group) = self.registry.key(class).branch {
+            if let Some(row) = self.registry.key(class).branch {
+                // Another branch may have the key of the group, while this one has requests.
+                let group = self.terms.entitlements().group_of(row).unwrap_or(row);
                 let ReservationNeed { used, part, lag: own } =
                     self.lanes.take_reservation_need(class, span, self.now);
                 let (queued, running, _) = self.lanes.own_load_of(class);

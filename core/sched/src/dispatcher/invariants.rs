@@ -3,7 +3,7 @@
 //! Debug builds check them after a public call, often while little has happened and occasionally
 //! later; property tests check them after each step.
 
-use rules::RuleSet;
+use rules::{EntitlementId, RuleSet};
 
 use super::Dispatcher;
 use crate::index::{ChainIndex, TableIndex as _};
@@ -38,9 +38,13 @@ impl Dispatcher {
             (self.lanes.watched(class), queued + running)
         });
         self.terms.check(loads);
+        let rows = self.terms.entitlements();
         for class in self.registry.classes() {
             let key = self.registry.key(class);
-            let wanted = key.branch.and_then(|group| self.terms.reserved_by(group, key.target));
+            // A branch whose key another one has now runs what it had.
+            let of_group = |row: &EntitlementId| rows.group_of(*row) == Some(*row);
+            let group = key.branch.filter(of_group);
+            let wanted = group.and_then(|group| self.terms.reserved_by(group, key.target));
             let given = self.lanes.reserved_terms(class);
             assert!(
                 wanted.is_none_or(|of| given == Some(of)),
