@@ -59,13 +59,16 @@ impl Lanes {
         self.refresh_reserves(class, now);
     }
 
-    /// Handles that the cap on slots of a class may be another: its ready heads and those of its
+    /// Handles that the cap on slots of a class may be another: its heads and those of its
     /// branches stand again for the device and the cache, and nothing has overtaken them.
     pub(crate) fn replace_cap(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
         for lane in 0..LANES.len() {
             self.classes[class].lanes[lane].overtaken = 0;
-            let is_ready = |of: ClassIndex| self.classes[of].lanes[lane].ready != 0;
-            if self.with_branches(class).any(is_ready) {
+            let has_heads = |of: ClassIndex| {
+                let standing = &self.classes[of].lanes[lane];
+                standing.ready | standing.waiting != 0
+            };
+            if self.with_branches(class).any(has_heads) {
                 self.refresh(class, lane, now, seen);
             }
         }
