@@ -140,9 +140,9 @@ impl Dispatcher {
     }
 
     /// Takes what each reservation of a target was served, by the last calls of
-    /// [`Dispatcher::take_class_usage`], while its requests waited: by the row or class that reserves; rows
-    /// that add up have their parts by their rates.
-    /// Requests that a limit delays do not count. O(classes).
+    /// [`Dispatcher::take_class_usage`], while its requests waited: by the row or class that reserves;
+    /// rows that add up have their parts by their rates. Requests of a class that a limit delays do not
+    /// count. O(classes + rows).
     pub fn take_waited(&mut self, target: TargetId) -> Vec<(Scope, WaitedService)> {
         let mut all: BTreeMap<Scope, WaitedService> = BTreeMap::new();
         for class in self.active_classes() {
@@ -159,8 +159,8 @@ impl Dispatcher {
                 add(key.scope(), waited);
                 continue;
             };
-            for (row, owed, served) in self.terms.entitlements().divide_waited(group, waited) {
-                add(Scope::entitlement(row.0), WaitedService { owed, served });
+            for (row, waited) in self.terms.entitlements().divide_waited(group, waited) {
+                add(Scope::entitlement(row.0), waited);
             }
         }
         all.into_iter().collect()

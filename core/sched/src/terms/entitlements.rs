@@ -236,12 +236,12 @@ impl Entitlements {
         &self,
         id: EntitlementId,
         waited: WaitedService,
-    ) -> impl Iterator<Item = (EntitlementId, u64, u64)> + use<> {
+    ) -> Vec<(EntitlementId, WaitedService)> {
         let rows: Vec<_> = self.adding_up(id).collect();
-        let rates = || rows.iter().map(|(_, rate)| rate.per_sec());
-        let owed: Vec<_> = division(waited.owed, rates()).collect();
-        let served: Vec<_> = division(waited.served, rates()).collect();
-        rows.into_iter().zip(owed).zip(served).map(|(((id, _), owed), served)| (id, owed, served))
+        let parts_of = |amount| division(amount, rows.iter().map(|(_, rate)| rate.per_sec()));
+        let parts = parts_of(waited.owed).zip(parts_of(waited.served));
+        let parts = parts.map(|(owed, served)| WaitedService { owed, served });
+        rows.iter().map(|(id, _)| *id).zip(parts).collect()
     }
 
     /// What was counted so of a row.
