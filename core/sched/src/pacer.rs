@@ -94,6 +94,12 @@ impl Pacer {
         self.due_ns = self.due_ns.saturating_sub(whole);
     }
 
+    /// Brings forward when nothing is owed by `span_ns`, down to `now` at most.
+    pub(crate) fn pull(&mut self, span_ns: u64, now: Time) {
+        let due_ns = self.due_ns.saturating_sub(span_ns).max(now.as_nanos());
+        self.due_ns = self.due_ns.min(due_ns);
+    }
+
     /// Forgets what was saved before a time.
     pub(crate) fn save_from(&mut self, since: Time) {
         if self.due_ns < since.as_nanos() {

@@ -54,7 +54,7 @@ impl Lanes {
     /// Gives a class what the rules grant it now.
     pub(crate) fn set_terms(&mut self, class: ClassIndex, terms: &ClassTerms, now: Time) {
         let clock = self.of_class(class).reservation_clock.at(now);
-        self.classes[class].set_terms(terms, clock);
+        self.classes[class].set_terms(terms, clock, now);
         self.bound_lag(class);
         self.refresh_reserves(class, now);
     }
@@ -94,7 +94,7 @@ impl Lanes {
         now: Time,
     ) {
         let clock = self.of_class(branch).reservation_clock.at(now);
-        self.classes[branch].set_reservation(terms, clock);
+        self.classes[branch].set_reservation(terms, clock, now);
         self.refresh_reserves(branch, now);
     }
 

@@ -115,6 +115,8 @@ struct TargetLanes {
     /// The lane that is tried first: the one that did not dispatch last.
     next_lane: usize,
     reservation_clock: ReservationClock,
+    /// When a head went by a reservation to the device last.
+    reserved_last: Time,
     /// The request that was dispatched while all other device slots were free, while that is so.
     single_request: OptionalIndex<RequestIndex>,
     slot_controller: Option<SlotController>,
@@ -130,6 +132,7 @@ impl TargetLanes {
             queued: 0,
             next_lane: 0,
             reservation_clock: ReservationClock::new(),
+            reserved_last: Time::ZERO,
             single_request: OptionalIndex::NONE,
             slot_controller: SlotController::of(&params),
             observed: Observed::default(),

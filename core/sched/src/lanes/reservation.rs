@@ -39,6 +39,8 @@ pub(super) struct Reservation {
     /// weight.
     account: Option<Pacer>,
     account_part: Share,
+    /// How far R went without service of the device, since it followed the clock last.
+    unserved_ns: u64,
     used: ReservationUse,
     /// Units of its rate that went by weight, since `used` was taken.
     beside: u64,
@@ -113,6 +115,7 @@ impl Reservation {
             rate,
             account: terms.account(),
             account_part: terms.account,
+            unserved_ns: 0,
             used: ReservationUse::default(),
             beside: 0,
             typical: (0, 0),
@@ -140,7 +143,9 @@ impl Reservation {
 
     /// Forgets what was saved before a time: a reservation that did not apply saves nothing.
     pub(super) fn save_from(&mut self, since: Time) {
+        let before = self.rate.due();
         self.rate.save_from(since);
+        self.note_unserved(before, 0);
         self.account.iter_mut().for_each(|account| account.save_from(since));
     }
 
@@ -278,15 +283,31 @@ impl Reservation {
             self.typical.0 = self.typical.0.saturating_add(units);
             self.typical.1 = self.typical.1.saturating_add(charge.device_ns);
         }
+        let before = self.rate.due();
         match (units, &mut self.account) {
             (0, Some(account)) => account.charge(charge.as_bytes, Some(CATCH_UP_NS), now),
             (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
         }
+        self.note_unserved(before, if charge.device_ns > 0 { units } else { 0 });
         let is_second = self.typical.0 >= self.rate().per_sec().saturating_mul(2);
         if is_second {
             self.typical = (self.typical.0 / 2, self.typical.1 / 2);
         }
         is_second
+    }
+
+    /// Notes how far R has gone since it was `before`, beyond the units that the device serves.
+    fn note_unserved(&mut self, before: Time, served: u64) {
+        let (served_ns, _) = self.rate.time_of(served);
+        let unserved_ns = self.rate.due().since(before).get().saturating_sub(served_ns);
+        self.unserved_ns = self.unserved_ns.saturating_add(unserved_ns);
+    }
+
+    /// Handles that the reservations' clock lost `lost_ns` and is at `clock`: R goes back by that as
+    /// far as it went without service of the device.
+    fn follow(&mut self, lost_ns: u64, clock: Time) {
+        let unserved_ns = std::mem::take(&mut self.unserved_ns);
+        self.rate.pull(unserved_ns.min(lost_ns), clock);
     }
 
     /// Moves the charge for what a request asked for to what it was served.
@@ -305,6 +326,10 @@ impl Reservation {
             self.rate.charge_late(new - old, CATCH_UP_NS, now);
         } else {
             self.rate.refund(old - new);
+            if asked.device_ns == 0 {
+                let (refunded_ns, _) = self.rate.time_of(old - new);
+                self.unserved_ns = self.unserved_ns.saturating_sub(refunded_ns);
+            }
         }
         if old > 0 {
             return;
@@ -444,7 +469,7 @@ impl Lanes {
                     // other is late since it waits in either.
                     own.lanes[lane].reservation_since = match waits_in(1 - lane) {
                         true => own.lanes[1 - lane].reservation_since,
-                        false => target.reservation_clock.at(now),
+                        false => now,
                     };
                 }
                 let state = &mut target.states[lane];
@@ -482,6 +507,7 @@ impl Lanes {
     /// Charges the head of a queue to its class's reservation, which both lanes follow.
     pub(super) fn charge_reserve(&mut self, place: QueuePlace, now: Time) {
         let QueuePlace { class, lane, queue } = place;
+        self.slow_clock(place, now);
         let index = self.classes[class].lanes[lane].queues[queue].head();
         let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
@@ -493,11 +519,6 @@ impl Lanes {
             reservation.take_slots(target.states[lane].slots(self.requests[index].size));
         }
         self.requests[index].set_reserved(reservation.rate().is_bytes());
-        if let Some(late) = reservation.late_since(amount) {
-            let due = late.max(own.lanes[lane].reservation_since);
-            let for_own = lane == DEVICE && std::mem::take(&mut reservation.waited_for_own);
-            target.reservation_clock.dispatch(due, for_own, now);
-        }
         let as_bytes = match reservation.counts(amount) {
             true => 0,
             false => target.params.costs.device_bytes(kind, amount),
@@ -508,6 +529,47 @@ impl Lanes {
             reservation.set_slots_most(target.slots_of_reservation(reservation));
         }
         self.refresh_reserve(class, 1 - lane, now);
+    }
+
+    /// Slows the reservations' clock down by what the head of a queue lags that is about to go.
+    fn slow_clock(&mut self, place: QueuePlace, now: Time) {
+        let QueuePlace { class, lane, queue } = place;
+        let at = self.classes[class].target;
+        if lane == DEVICE {
+            let last = std::mem::replace(&mut self.targets[at].reserved_last, now);
+            if now.since(last).get() > CATCH_UP_NS {
+                // The device stood still, and the first one that goes may have arrived last.
+                let lag_ns = self.lag_of_heads(at, now);
+                self.targets[at].reservation_clock.lose(lag_ns, false);
+            }
+        }
+        let own = &mut self.classes[class];
+        let amount = self.requests[own.lanes[lane].queues[queue].head()].amount;
+        let clock = &mut self.targets[at].reservation_clock;
+        let since = clock.at(own.lanes[lane].reservation_since);
+        if let Some(reservation) = &mut own.reservation
+            && let Some(late) = reservation.late_since(amount)
+        {
+            let for_own = lane == DEVICE && std::mem::take(&mut reservation.waited_for_own);
+            clock.lose(clock.at(now).since(late.max(since)).get(), for_own);
+        }
+        if let Some(lost_ns) = clock.take_lost() {
+            self.follow_clock(at, lost_ns, now);
+        }
+    }
+
+    /// Lets the classes of a target follow its reservations' clock, which lost `lost_ns`.
+    #[inline(never)]
+    fn follow_clock(&mut self, at: TargetId, lost_ns: u64, now: Time) {
+        let clock = self.targets[at].reservation_clock.at(now);
+        for class in (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32)) {
+            let own = &mut self.classes[class];
+            let Some(reservation) = &mut own.reservation else { continue };
+            if own.target == at && reservation.unserved_ns > 0 {
+                reservation.follow(lost_ns, clock);
+                self.refresh_reserves(class, now);
+            }
+        }
     }
 
     /// Counts the head of a queue, which goes by weight, at its class's reservation.
@@ -557,20 +619,30 @@ impl Lanes {
     /// are compared: the next one may have arrived late with credit, while others behind it have
     /// waited for long.
     fn reservation_lag(&self, at: TargetId, now: Time) -> u64 {
-        let target = &self.targets[at];
-        let now = target.reservation_clock.at(now);
-        let lanes = target.states.iter().enumerate();
-        let lags = lanes.flat_map(|(lane, state)| {
-            let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
-            classes.map(move |class| now.since(self.late_since(class, lane)).get())
-        });
+        let clock = self.targets[at].reservation_clock.at(now);
         let all = (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32));
         let for_own = all.filter(|class| {
             let own = &self.classes[*class];
             own.target == at && own.reservation.is_some_and(|of| of.waited_for_own)
         });
-        let for_own = for_own.map(|class| now.since(self.late_since(class, DEVICE)).get());
-        lags.chain(for_own).max().unwrap_or(0)
+        let for_own = for_own.map(|class| clock.since(self.late_since(class, DEVICE)).get());
+        for_own.max().unwrap_or(0).max(self.lag_of_heads(at, now))
+    }
+
+    /// The same of the heads that did not wait for slots of their own reservation.
+    fn lag_of_heads(&self, at: TargetId, now: Time) -> u64 {
+        let target = &self.targets[at];
+        let clock = target.reservation_clock.at(now);
+        let lanes = target.states.iter().enumerate();
+        let lags = lanes.flat_map(|(lane, state)| {
+            let classes = state.reserved.iter().map(|(_, class)| ClassIndex::new(class));
+            let for_others = classes.filter(move |class| {
+                let reservation = &self.classes[*class].reservation;
+                lane != DEVICE || !reservation.is_some_and(|of| of.waited_for_own)
+            });
+            for_others.map(move |class| clock.since(self.late_since(class, lane)).get())
+        });
+        lags.max().unwrap_or(0)
     }
 
     /// Since when the first of a class's heads is late that go by its reservation.
@@ -581,7 +653,8 @@ impl Lanes {
             let head = &self.requests[standing.queues[queue].head()];
             own.reservation.as_ref()?.late_since(head.amount)
         });
-        heads.min().unwrap_or(Time::MAX).max(standing.reservation_since)
+        let clock = &self.targets[own.target].reservation_clock;
+        heads.min().unwrap_or(Time::MAX).max(clock.at(standing.reservation_since))
     }
 }
 

@@ -14,6 +14,11 @@
 //!
 //! The shortfall follows from the time that was lost at dispatches and from what is overdue now: a
 //! device that is stuck dispatches nothing.
+//!
+//! Each time that it has lost the bound, each R goes back by what was lost, as far as R went without
+//! service of the device: by what the cache served, by credit that was forgotten, or since its
+//! reservation began ([`ReservationClock::take_lost`]). Else such a class would wait as long as a
+//! device was stuck. What the device served stays, so that each has the same part of its reservation.
 
 use model::{Nanos, Time};
 
@@ -31,6 +36,8 @@ pub(super) struct ReservationClock {
     lost_ns: u64,
     /// What single reservations lost, by which the clock is not slower.
     own_lost_ns: u64,
+    /// What was lost when that was taken last.
+    taken_ns: u64,
     /// When the window began, and what was lost by then.
     window: (Time, u64),
     cut_ppm: u64,
@@ -38,7 +45,8 @@ pub(super) struct ReservationClock {
 
 impl ReservationClock {
     pub(super) fn new() -> ReservationClock {
-        ReservationClock { lost_ns: 0, own_lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
+        let window = (Time::ZERO, 0);
+        ReservationClock { lost_ns: 0, own_lost_ns: 0, taken_ns: 0, window, cut_ppm: 0 }
     }
 
     /// The reservations' time at a time.
@@ -51,15 +59,22 @@ impl ReservationClock {
         Time::from_nanos(due.as_nanos().saturating_add(self.lost_ns))
     }
 
-    /// Handles that the most overdue head goes, which could have gone since `due`: what it lags
-    /// beyond the bound is lost for all. (A head that arrived after its due time counts from its
-    /// arrival. A class that has not used all of its reservation has credit, but no head of it is
-    /// late.) If it waited for slots that its own reservation had in use (`for_own`), no other one is
-    /// the slower for that.
-    pub(super) fn dispatch(&mut self, due: Time, for_own: bool, now: Time) {
-        let lag = self.at(now).since(due).get();
+    /// Handles that the most overdue head lags by so much, since it could have gone: what is beyond the
+    /// bound is lost for all. (A head that arrived after its due time counts from its arrival. A class
+    /// that has not used all of its reservation has credit, but no head of it is late.) If it waited
+    /// for slots that its own reservation had in use (`for_own`), no other one is the slower for that.
+    pub(super) fn lose(&mut self, lag_ns: u64, for_own: bool) {
         let lost = if for_own { &mut self.own_lost_ns } else { &mut self.lost_ns };
-        *lost += lag.saturating_sub(RESERVATION_CATCH_UP_NS);
+        *lost += lag_ns.saturating_sub(RESERVATION_CATCH_UP_NS);
+    }
+
+    /// Takes what all lost since that was taken last, once it is as much as the bound.
+    pub(super) fn take_lost(&mut self) -> Option<u64> {
+        let lost = self.lost_ns - self.taken_ns;
+        (lost >= RESERVATION_CATCH_UP_NS).then(|| {
+            self.taken_ns = self.lost_ns;
+            lost
+        })
     }
 
     /// Ends a window that is over. Returns when the next one is.
@@ -105,26 +120,30 @@ mod tests {
         Time::from_nanos(count * 1_000_000)
     }
 
+    fn dispatch(clock: &mut ReservationClock, due: Time, for_own: bool, now: Time) {
+        clock.lose(clock.at(now).since(due).get(), for_own);
+    }
+
     #[test]
     fn a_lag_within_the_bound_costs_nothing_and_what_is_beyond_it_is_lost_for_all() {
         let mut clock = ReservationClock::new();
-        clock.dispatch(ms(1000), false, ms(1500));
+        dispatch(&mut clock, ms(1000), false, ms(1500));
         assert_eq!((clock.at(ms(1500)), clock.when(ms(1600))), (ms(1500), ms(1600)));
-        clock.dispatch(ms(1000), false, ms(1700));
+        dispatch(&mut clock, ms(1000), false, ms(1700));
         assert_eq!((clock.at(ms(1700)), clock.when(ms(1600))), (ms(1500), ms(1800)));
     }
 
     #[test]
     fn what_a_reservation_waits_for_its_own_slots_is_cut_and_lost_for_no_other() {
         let mut clock = ReservationClock::new();
-        clock.dispatch(ms(0), true, ms(700));
+        dispatch(&mut clock, ms(0), true, ms(700));
         assert_eq!((clock.at(ms(700)), clock.cut_ppm(0, ms(700))), (ms(700), 200_000));
     }
 
     #[test]
     fn the_part_that_is_cut_is_told_for_each_second() {
         let mut clock = ReservationClock::new();
-        clock.dispatch(ms(0), false, ms(900));
+        dispatch(&mut clock, ms(0), false, ms(900));
         clock.advance(ms(900));
         assert_eq!(clock.cut_ppm(0, ms(900)), 400_000, "at least, of a second that is not over");
         clock.advance(ms(1000));
@@ -146,7 +165,7 @@ mod tests {
         clock.advance(ms(10_900));
         assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
         // It goes at last: nothing is overdue, but until now it was.
-        clock.dispatch(ms(1000), false, ms(11_000));
+        dispatch(&mut clock, ms(1000), false, ms(11_000));
         assert_eq!(clock.cut_ppm(0, ms(11_100)), 1_000_000);
         clock.advance(ms(11_900));
         clock.advance(ms(12_900));

@@ -133,3 +133,59 @@ fn reservation_that_the_backend_serves_one_by_one_leaves_slots_to_others_and_slo
     assert!(served[2] >= 200, "{served:?}");
     assert!(w.sched.reservation_shortfall_ppm(T, w.now) > 500_000, "what it is not served is told");
 }
+
+/// A device of 100 requests a second with ten slots, and a cached lane like it.
+fn two_lanes(all: Vec<Rule>) -> World {
+    World::new(target(10, 10 * UNIT_NS), rules(all, vec![]))
+}
+
+/// Lets nothing that a client has on the device from now on end before a time.
+fn stick(w: &mut World, client: usize, until: Time) {
+    w.clients[client].serial_until = Some(until);
+    w.run(until);
+    w.clients[client].serial_until = None;
+}
+
+#[test]
+fn reservation_that_the_cache_serves_waits_for_no_device_that_was_stuck() {
+    let all = vec![reserved("device", ops(60)), reserved("cache", ops(60)), rule("rest", 1000)];
+    let mut w = two_lanes(all);
+    let device = w.client("device", OpKind::Read, 1, 20);
+    let cache = w.cached_client("cache", 1, 20, 0);
+    w.cached_client("rest", 1, 20, 0);
+    w.run(ms(10_000));
+    stick(&mut w, device, ms(20_000));
+    let served = w.served(ms(25_000))[cache];
+    assert!(served >= 5 * 60 * 9 / 10, "{served} of 300 in the 5 s after that");
+}
+
+#[test]
+fn reservation_in_another_unit_is_not_late_since_its_class_has_waited() {
+    let all = |first| vec![first, reserved("b", ops(30)), rule("rest", 1000)];
+    let mut w = two_lanes(all(reserved("a", ops(30))));
+    w.client("a", OpKind::Read, 1, 20);
+    let b = w.client("b", OpKind::Read, 1, 20);
+    w.client("rest", OpKind::Read, 1, 20);
+    w.run(ms(10_000));
+    let rules = rules(all(reserved("a", Rate::bytes_per_sec(30 * UNIT_BYTES).unwrap())), vec![]);
+    w.sched.set_rules(rules, w.now);
+    let served = w.served(ms(15_000))[b];
+    assert!(served >= 5 * 30 * 9 / 10, "{served} of 150 in the 5 s after that");
+}
+
+#[test]
+fn reservation_that_began_to_wait_before_the_clock_was_set_back_is_told_if_it_is_cut() {
+    let all = vec![reserved("stuck", ops(50)), reserved("late", ops(200))];
+    let mut w = two_lanes(all);
+    let stuck = w.client("stuck", OpKind::Read, 1, 20);
+    w.run(ms(10_000));
+    w.clients[stuck].serial_until = Some(ms(20_000));
+    w.run(ms(19_000));
+    w.client("late", OpKind::Read, 1, 20);
+    w.clients[stuck].depth = 11;
+    stick(&mut w, stuck, ms(20_000));
+    w.clients[stuck].depth = 0;
+    w.run(ms(25_000));
+    let cut = w.sched.reservation_shortfall_ppm(T, w.now);
+    assert!(cut >= 400_000, "half of its 200 a second can be served: {cut} ppm are cut");
+}
