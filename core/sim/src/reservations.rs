@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
-use sched::CostMode;
+use sched::{CostMode, slots_needed};
 
 use crate::prng::Prng;
 use crate::targets::TargetSpec;
@@ -75,12 +75,16 @@ pub(crate) struct TargetCapacity {
 }
 
 impl TargetCapacity {
-    /// What the device of a target can keep of requests of a size.
+    /// What the device of a target can keep of requests of a size, as many at once as its slots let.
     pub(crate) fn of(spec: &TargetSpec, size: Bytes) -> TargetCapacity {
         let costs = spec.scheduled().costs;
+        let unit = costs.charge(Lane::Device, OpKind::Read, Amount::new(0, 1));
         let per_sec = |kind, amount, units: u64, percent: u64| {
-            let cost = costs.charge(Lane::Device, kind, amount).get().max(1);
-            let rate = u128::from(units) * 10_000_000 * u128::from(percent) / u128::from(cost);
+            let cost = costs.charge(Lane::Device, kind, amount);
+            let at_once = (spec.slots / slots_needed(cost, unit, spec.slots)).max(1);
+            let busy = u128::from(spec.servers_busy(at_once, cost, unit));
+            let rate = u128::from(units) * 10_000_000 * u128::from(percent) * busy;
+            let rate = rate / u128::from(cost.get().max(1)) / u128::from(spec.parallelism);
             u64::try_from(rate).unwrap_or(u64::MAX).max(1)
         };
         let one = Amount::new(size.get(), 1);

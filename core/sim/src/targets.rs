@@ -101,6 +101,17 @@ impl TargetSpec {
         }
     }
 
+    /// How many of its servers a number of requests use that run at once, where each costs as much,
+    /// and `unit` is what the smallest one costs.
+    pub(crate) fn servers_busy(&self, requests: u32, cost: Nanos, unit: Nanos) -> u32 {
+        let width = match self.discipline {
+            Discipline::Parallel => 1,
+            Discipline::Shared => cost.get().div_ceil(unit.get().max(1)),
+        };
+        let width = width.min(self.parallelism.into()) as u32;
+        requests.saturating_mul(width).min(self.parallelism)
+    }
+
     /// Whether the scheduler uses the configured costs, and learns none.
     pub(crate) fn is_settled(&self) -> bool {
         !self.recalibrate && self.latency_target.is_none()

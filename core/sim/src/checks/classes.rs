@@ -263,7 +263,9 @@ impl RuleView {
         let single = gauges.len() == 1 && !capped && !shares_class && !depends && !decays;
         // A class whose other kinds are limited still has its reserved rate, of what it requests.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
-        let bare = bare && rules.meters.is_empty() && rules.decays.is_empty() && !row_limited;
+        let bare = bare && rules.meters.is_empty() && rules.decays.is_empty();
+        // No limit delays what rows reserve; a cap on slots does.
+        let bare = if branch.is_some() { !capped } else { bare && !row_limited };
         let reservation = match branch {
             Some(_) => row_rate,
             None => rule.filter(|rule| rule.max_classes.is_none()).and_then(Rule::reserved_rate),
