@@ -136,7 +136,8 @@ impl CalendarRecords {
         resources.len() + reservations.len() + ended.len() + credits.len() == 0
     }
 
-    /// Applies what has changed to all records.
+    /// Applies what has changed to all records, which are in the order of numbers and of subjects as
+    /// they are in what a calendar returns. O(log n) for each record, O(n) if something has ended.
     pub fn merge(&mut self, changed: CalendarRecords) {
         (self.at, self.last, self.is_settled) = (changed.at, changed.last, changed.is_settled);
         for new in changed.resources {
@@ -153,7 +154,9 @@ impl CalendarRecords {
                 Err(at) => self.reservations.insert(at, new),
             }
         }
-        self.reservations.retain(|one| changed.ended.binary_search(&one.id).is_err());
+        if !changed.ended.is_empty() {
+            self.reservations.retain(|one| changed.ended.binary_search(&one.id).is_err());
+        }
         for new in changed.credits {
             match self.credits.binary_search_by(|old| old.subject.cmp(&new.subject)) {
                 Ok(at) => self.credits[at] = new,
@@ -161,18 +164,6 @@ impl CalendarRecords {
             }
         }
         self.credits.retain(|credit| !credit.is_empty());
-    }
-}
-
-impl ResourceRecord {
-    /// The kind of the resource.
-    pub fn kind(&self) -> ResourceKind {
-        self.kind
-    }
-
-    /// The name of the resource, which no other one of its kind has.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
     }
 }
 
@@ -194,13 +185,8 @@ impl ReservationRecord {
 }
 
 impl CreditRecord {
-    /// The account or user that has the credit.
-    pub fn subject(&self) -> &CeilingSubject {
-        &self.subject
-    }
-
     /// Whether there is no balance any more, so that the record can be dropped.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.bytes == Bytes::ZERO
     }
 }

@@ -234,7 +234,7 @@ impl CalendarActor {
         to: CalendarOutputs,
     ) -> CalendarActor {
         let mut actor = CalendarActor {
-            clock: SteadyClock::begin(to.clock.clone(), state.at()),
+            clock: SteadyClock::begin(to.clock.clone(), state.records.at),
             is_clock_off: false,
             taken: Instant::now(),
             calendar: Calendar::new(settings.calendar()),

@@ -75,7 +75,7 @@ impl CalendarActor {
     /// Replaces everything by what is on record. Since the last record nobody may have taken claims.
     pub(super) fn restore(&mut self, state: CalendarState) {
         let now = self.now();
-        let records = state.records();
+        let records = state.records;
         let known = records.reservations.iter().map(|of| {
             let details = state.details.get(&of.id()).cloned().unwrap_or_default();
             let (owner, phase_of) = (of.owner().clone(), of.parent());

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use api::ProxyDescription;
-use model::Time;
-use reserve::{CalendarRecords, CreditRecord, ReservationId, ReservationRecord, ResourceRecord};
+use reserve::{CalendarRecords, ReservationId};
 use serde::{Deserialize, Serialize};
 
 /// What a reservation is limited to, beside what the calendar knows of it.
@@ -40,15 +39,9 @@ pub(crate) struct CalendarDecision {
 /// All records of the calendar.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CalendarState {
-    at: Time,
-    last: ReservationId,
-    is_settled: bool,
-    /// In the order of their places.
-    resources: Vec<ResourceRecord>,
-    reservations: BTreeMap<ReservationId, ReservationRecord>,
+    /// From which a calendar is built again.
+    pub(crate) records: CalendarRecords,
     pub(crate) details: BTreeMap<ReservationId, ReservationDetails>,
-    /// In the order of subjects.
-    credits: Vec<CreditRecord>,
     pub(crate) proxies: BTreeMap<String, ProxyDescription>,
 }
 
@@ -93,55 +86,14 @@ impl CalendarState {
     /// Applies one record to all.
     pub(crate) fn apply(&mut self, decision: CalendarDecision) {
         let CalendarDecision { records, details, proxies } = decision;
-        (self.at, self.last, self.is_settled) = (records.at, records.last, records.is_settled);
-        for new in records.resources {
-            let is_same =
-                |old: &ResourceRecord| (old.kind(), old.name()) == (new.kind(), new.name());
-            match self.resources.iter_mut().find(|old| is_same(old)) {
-                Some(old) => *old = new,
-                None => self.resources.push(new),
-            }
-        }
         self.details.extend(details);
-        for new in records.reservations {
-            self.reservations.insert(new.id(), new);
-        }
-        for id in records.ended {
-            self.reservations.remove(&id);
-            self.details.remove(&id);
-        }
-        for new in records.credits {
-            let place = self.credits.binary_search_by(|old| old.subject().cmp(new.subject()));
-            match (place, new.is_empty()) {
-                (Ok(at), true) => drop(self.credits.remove(at)),
-                (Ok(at), false) => self.credits[at] = new,
-                (Err(_), true) => {}
-                (Err(at), false) => self.credits.insert(at, new),
-            }
-        }
+        records.ended.iter().for_each(|id| drop(self.details.remove(id)));
+        self.records.merge(records);
         for (name, description) in proxies {
             match description {
                 Some(description) => self.proxies.insert(name, description),
                 None => self.proxies.remove(&name),
             };
-        }
-    }
-
-    /// The time of the last record.
-    pub(crate) fn at(&self) -> Time {
-        self.at
-    }
-
-    /// All records, from which a calendar is built again.
-    pub(crate) fn records(&self) -> CalendarRecords {
-        CalendarRecords {
-            at: self.at,
-            last: self.last,
-            is_settled: self.is_settled,
-            resources: self.resources.clone(),
-            reservations: self.reservations.values().cloned().collect(),
-            ended: Vec::new(),
-            credits: self.credits.clone(),
         }
     }
 }
@@ -153,6 +105,7 @@ fn second_half<T>(of: &mut Vec<T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use model::Time;
     use reserve::{Calendar, CalendarSettings, Capacity, ResourceKind};
 
     use super::*;
@@ -180,7 +133,7 @@ mod tests {
         assert!(CalendarDecision::default().is_empty() && !decision.is_empty());
         let mut state = CalendarState::default();
         parts.into_iter().for_each(|part| state.apply(part));
-        assert_eq!(state.records().resources, decision.records.resources);
+        assert_eq!(state.records.resources, decision.records.resources);
         assert_eq!((state.details.len(), state.proxies.len()), (513, 1));
         // What cannot be divided is one part.
         assert!(decision.into_parts(1).iter().all(|part| part.records.resources.len() <= 1));
