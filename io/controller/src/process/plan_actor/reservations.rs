@@ -33,7 +33,8 @@ impl PlanActor {
         let awaited = awaited.map(|(id, version)| (id.0, version));
         let allocator = self.targets.get_mut(&target);
         let refused = kept.rows.change(changes.collect(), awaited, allocator, now);
-        if refused > 0 {
+        // What is awaited is reported to the calendar, which logs whose it is.
+        if refused > 0 && awaited.is_none() {
             tracing::error!(
                 target = &*target,
                 refused,
