@@ -66,6 +66,7 @@ mod semantics;
 mod shared_bounds;
 mod sim_command;
 mod sim_cross_check;
+mod site;
 mod status_mounts;
 mod stub;
 mod times;

@@ -16,75 +16,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use api::{
-    DescribedCapacity, ErrorCode, NewReservation, NewToken, ProxyDescription, ProxyReply,
-    ProxyReport, QueryReply, ReservationExtension, Role, TargetDescription, Why, WhyReservation,
-    WireRate, WireReservation, WireReservationState,
+    DescribedCapacity, ErrorCode, NewReservation, ProxyDescription, ProxyReply, ProxyReport,
+    QueryReply, ReservationExtension, TargetDescription, Why, WhyReservation, WireRate,
+    WireReservation, WireReservationState,
 };
 use http::ApiClient;
 use model::{Scope, ScopeUsage, Share, SlotsClaim};
 use plan::ShareReport;
-use testkit::TestFolder;
 
-use crate::common::{Controller, PATIENCE, Proxy, Setup, resident, until};
+use crate::common::{PATIENCE, resident, until};
 use crate::controlled::{Reader, api_of};
-use crate::entrusted::{client, first_token, secret, showing, text, token};
+use crate::site::Site;
 
 const SECOND: u64 = 1_000_000_000;
 const HOSTILE: u32 = 1001;
 const OTHER: u32 = 1002;
 
-/// A controller with tokens and a proxy `a` of target `fs`.
-struct Site {
-    controller: Controller,
-    admin: ApiClient,
-    proxy: Proxy,
-    /// Of role proxy.
-    proxy_token: String,
-    _data: TestFolder,
+/// A controller with tokens and a proxy `a`.
+fn start(test: &str) -> Site<1> {
+    Site::start(test, ["a"], "")
 }
 
-impl Site {
-    fn start(test: &str) -> Site {
-        let data = TestFolder::new();
-        let root = first_token(data.path());
-        let controller = Controller::start(data.path(), "http://127.0.0.1:0");
-        let admin = client(&controller.url, &showing(&root));
-        let proxy_token = token(&admin, "proxies", Role::Proxy);
-        let file = secret(data.path().join("proxy.token"), &proxy_token);
-        let top = format!(
-            "controller = \"{}\"\nproxy_name = \"a\"\ncontroller_token_file = \"{}\"\n",
-            controller.url,
-            text(&file)
-        );
-        let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
-                      [[target]]\nname = \"fs\"\ncapacity_read = \"1GB/s\"\n\
-                      capacity_write = \"1GB/s\"\ncapacity_metadata = \"1000000ops/s\"\n";
-        let proxy = Setup::new(test).top(&top).tables(tables).api().start();
-        until("the target is described", || {
-            let resources = admin.calendar("").unwrap().resources;
-            resources.iter().filter(|of| of.name == "fs" && of.read_per_sec > 0).count() == 2
-        });
-        Site { controller, admin, proxy, proxy_token, _data: data }
-    }
-
-    fn token_of(&self, uid: u32) -> String {
-        let name = format!("user-{uid}");
-        let new = NewToken { name, role: Role::User, user: Some(uid), expires_s: None };
-        self.admin.make_token(&new).unwrap().token
-    }
-
-    fn client_of(&self, token: &str) -> ApiClient {
-        client(&self.controller.url, &showing(token))
-    }
-
-    /// Whether nothing is promised and nothing waits.
-    fn is_empty(&self) -> bool {
-        let promised =
-            self.admin.calendar("").unwrap().resources.into_iter().flat_map(|of| of.steps);
-        let nothing = |step: api::CalendarStep| (step.read_per_sec, step.write_per_sec) == (0, 0);
-        promised.into_iter().all(nothing)
-            && self.admin.reservations("").unwrap().reservations.is_empty()
-    }
+/// Whether nothing is promised and nothing waits.
+fn is_empty(site: &Site<1>) -> bool {
+    let promised = site.admin.calendar("").unwrap().resources.into_iter().flat_map(|of| of.steps);
+    let nothing = |step: api::CalendarStep| (step.read_per_sec, step.write_per_sec) == (0, 0);
+    promised.into_iter().all(nothing)
+        && site.admin.reservations("").unwrap().reservations.is_empty()
 }
 
 fn small(job: &str) -> NewReservation {
@@ -105,7 +63,7 @@ fn reserves(by: &ApiClient) {
 
 #[test]
 fn huge_numbers_are_refused_and_reserve_nothing() {
-    let site = Site::start("huge-numbers");
+    let site = start("huge-numbers");
     let user = site.client_of(&site.token_of(HOSTILE));
     type Change = fn(&mut NewReservation, u64);
     let changes: [Change; 8] = [
@@ -158,12 +116,12 @@ fn huge_numbers_are_refused_and_reserve_nothing() {
         assert_eq!(user.remove_reservation(id).unwrap_err().code(), ErrorCode::NotFound);
     }
     user.remove_reservation(held.id).unwrap();
-    assert!(site.is_empty());
+    assert!(is_empty(&site));
 }
 
 #[test]
 fn one_user_takes_its_part_of_the_calendar_and_gives_it_back_and_others_reserve_meanwhile() {
-    let site = Site::start("all-places");
+    let site = start("all-places");
     let hostile = site.token_of(HOSTILE);
     let other = site.client_of(&site.token_of(OTHER));
     let before = resident(site.controller.process());
@@ -217,12 +175,12 @@ fn one_user_takes_its_part_of_the_calendar_and_gives_it_back_and_others_reserve_
         reserves(&other);
     });
     assert!(removed.load(Ordering::Relaxed) >= made.len() as u64);
-    assert!(site.is_empty());
+    assert!(is_empty(&site));
 }
 
 #[test]
 fn floods_of_waiting_calls_and_bodies_that_do_not_come_delay_nobody() {
-    let site = Site::start("floods");
+    let site = start("floods");
     let hostile = site.token_of(HOSTILE);
     let (user, other) = (site.client_of(&hostile), site.client_of(&site.token_of(OTHER)));
     // It starts in an hour, so the calls wait.
@@ -266,7 +224,7 @@ fn floods_of_waiting_calls_and_bodies_that_do_not_come_delay_nobody() {
         }
     });
     reserves(&other);
-    assert!(site.is_empty());
+    assert!(is_empty(&site));
 }
 
 fn share_report(claim: SlotsClaim, uses: Vec<(Scope, ScopeUsage)>, sequence: u64) -> ShareReport {
@@ -304,7 +262,7 @@ fn described(read_per_sec: u64, write_per_sec: u64) -> Option<Arc<ProxyDescripti
 
 #[test]
 fn a_proxy_that_claims_everything_leaves_the_others_slots_and_every_promise() {
-    let site = Site::start("evil-proxy");
+    let site = start("evil-proxy");
     let user = site.client_of(&site.token_of(OTHER));
     let held: WireReservation = user
         .reserve(&NewReservation {
@@ -317,10 +275,10 @@ fn a_proxy_that_claims_everything_leaves_the_others_slots_and_every_promise() {
     let unclaimed = NewReservation { claim_window_ns: 3_600 * SECOND, ..small("ck.2") };
     let at = held.start_ns.unwrap() + 3_600 * SECOND;
     let later = user.reserve(&NewReservation { not_before_ns: Some(at), ..unclaimed }).unwrap();
-    let _writer = Reader::writing(&site.proxy, ("ck.1", OTHER), 16);
+    let _writer = Reader::writing(&site.proxies[0], ("ck.1", OTHER), 16);
     let own = |why: &Why| why.reservations.iter().find(|of| of.id == held.id).cloned();
     let at_a = || -> Option<WhyReservation> {
-        own(&api_of(&site.proxy).why(&api::WhyQuery::default()).unwrap())
+        own(&api_of(&site.proxies[0]).why(&api::WhyQuery::default()).unwrap())
     };
     until("proxy a serves it", || at_a().is_some_and(|of| of.served > 0));
 

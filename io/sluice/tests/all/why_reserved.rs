@@ -8,15 +8,14 @@
 #![allow(clippy::unwrap_used)]
 
 use api::{
-    NewPhase, NewReservation, NewToken, Role, Why, WhyQuery, WireRate, WireReservation,
-    WireReservationState,
+    NewPhase, NewReservation, Why, WhyQuery, WireRate, WireReservation, WireReservationState,
 };
 use http::ApiClient;
-use testkit::TestFolder;
 
-use crate::common::{Controller, Proxy, Setup, until};
+use crate::common::until;
 use crate::controlled::{Reader, api_of};
-use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
+use crate::entrusted::sluice;
+use crate::site::Site;
 
 const MB: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -25,57 +24,18 @@ const OTHER: u32 = 1002;
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={ck.*}\"\nper = [\"jobid\"]\n\
                      limit = \"500MB/s\"\n[[rule]]\nname = \"rest\"\nmatch = \"*\"\nper = [\"jobid\"]\n";
 
-/// A controller with tokens, a proxy `a` and a proxy `b` of one target.
-struct Site {
-    controller: Controller,
-    admin: ApiClient,
-    proxies: [Proxy; 2],
-    data: TestFolder,
+/// A controller with tokens and rules, a proxy `a` and a proxy `b`.
+fn start(test: &str) -> Site<2> {
+    // So few slots that a writer with 64 requests always waits for them.
+    let site = Site::start(test, ["a", "b"], "slots_max = 4\n");
+    site.admin.set_rules(RULES).unwrap();
+    site
 }
 
-impl Site {
-    fn start(test: &str) -> Site {
-        let data = TestFolder::new();
-        let root = first_token(data.path());
-        let controller = Controller::start(data.path(), "http://127.0.0.1:0");
-        let admin = client(&controller.url, &showing(&root));
-        admin.set_rules(RULES).unwrap();
-        let of_proxies = token(&admin, "proxies", Role::Proxy);
-        let file = secret(data.path().join("proxy.token"), &of_proxies);
-        let proxies = ["a", "b"].map(|name| {
-            let top = format!(
-                "controller = \"{}\"\nproxy_name = \"{name}\"\ncontroller_token_file = \"{}\"\n",
-                controller.url,
-                text(&file)
-            );
-            // So few slots that a writer with 64 requests always waits for them.
-            let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
-                          [[target]]\nname = \"fs\"\nslots_max = 4\n\
-                          capacity_read = \"1GB/s\"\n\
-                          capacity_write = \"1GB/s\"\n";
-            Setup::new(&format!("{test}-{name}")).top(&top).tables(tables).api().start()
-        });
-        until("the target is described", || {
-            let resources = admin.calendar("").unwrap().resources;
-            resources.iter().any(|of| of.name == "fs" && of.read_per_sec > 0)
-        });
-        Site { controller, admin, proxies, data }
-    }
-
-    /// A client with role user, and a file with its token.
-    fn user(&self, uid: u32) -> (ApiClient, String) {
-        let name = format!("user-{uid}");
-        let new = NewToken { name, role: Role::User, user: Some(uid), expires_s: None };
-        let token = self.admin.make_token(&new).unwrap().token;
-        let file = secret(self.data.path().join(format!("{uid}.token")), &token);
-        (client(&self.controller.url, &showing(&token)), text(&file).to_owned())
-    }
-
-    /// What `sluice why` prints for these words with the token of a file.
-    fn text(&self, words: &[&str], token: &str) -> String {
-        let to = ["--controller", self.controller.url.as_str(), "--token-file", token];
-        sluice(&[&["why"], words, &to].concat()).unwrap()
-    }
+/// What `sluice why` prints for these words with the token of a file.
+fn why_text(site: &Site<2>, words: &[&str], token: &str) -> String {
+    let to = ["--controller", site.controller.url.as_str(), "--token-file", token];
+    sluice(&[&["why"], words, &to].concat()).unwrap()
 }
 
 fn writes(job: &str, not_before_ns: Option<u64>) -> NewReservation {
@@ -101,7 +61,7 @@ fn of_job(by: &ApiClient, job: &str) -> Why {
 
 #[test]
 fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided() {
-    let site = Site::start("why-reserved");
+    let site = start("why-reserved");
     let [a, b] = &site.proxies;
     let (owner, owner_token) = site.user(OWNER);
     let (other, other_token) = site.user(OTHER);
@@ -129,7 +89,7 @@ fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided
     let expected =
         [(held.id, WireReservationState::Active), (later.id, WireReservationState::Scheduled)];
     assert_eq!(states, expected);
-    let text = site.text(&["--job", "ck.1"], &owner_token);
+    let text = why_text(&site, &["--job", "ck.1"], &owner_token);
     for part in [
         format!("Reservation {} serves job ck.1 of user {OWNER}: 20.0 MB/s of writes", held.id),
         "They count for the limit of rule jobs (jobid=ck.1), which does not delay them.".into(),
@@ -154,7 +114,7 @@ fn a_reserved_job_sees_what_holds_for_it_and_another_user_that_slots_are_divided
     assert_eq!((seen.holders[0].id, seen.holders[0].user, seen.others), (held.id, OWNER, 0));
     let told = "its slots are divided: ";
     until("it is said where requests wait for slots", || {
-        let text = site.text(&["--job", "free.1"], &other_token);
+        let text = why_text(&site, &["--job", "free.1"], &other_token);
         assert!(!text.contains(&format!("user {OWNER}")) && !text.contains("ck.1"), "{text}");
         text.contains(told) && text.contains("Active reservations: 1 of other users.")
     });
@@ -180,7 +140,7 @@ fn serving(by: &ApiClient, job: &str, count: usize) -> Vec<(u64, WireRate)> {
 
 #[test]
 fn reservations_of_a_job_that_overlap_all_serve_it_and_a_phase_beside_its_reservation() {
-    let site = Site::start("why-overlap");
+    let site = start("why-overlap");
     let [a, _] = &site.proxies;
     let (owner, token) = site.user(OWNER);
     let rate = |megabytes| WireRate::Bytes(megabytes * MB);
@@ -191,7 +151,7 @@ fn reservations_of_a_job_that_overlap_all_serve_it_and_a_phase_beside_its_reserv
     assert_eq!(serving(&owner, "ck.1", 2), both);
     let states = [first.id, second.id].map(|id| owner.reservation(id, "").unwrap().state);
     assert_eq!(states, [WireReservationState::Active; 2]);
-    let text = site.text(&["--job", "ck.1"], &token);
+    let text = why_text(&site, &["--job", "ck.1"], &token);
     for (id, rate) in [(first.id, "20.0 MB/s"), (second.id, "30.0 MB/s")] {
         let part = format!("Reservation {id} serves job ck.1 of user {OWNER}: {rate} of writes");
         assert!(text.contains(&part), "{part:?} is not in: {text}");
@@ -218,7 +178,7 @@ fn reservations_of_a_job_that_overlap_all_serve_it_and_a_phase_beside_its_reserv
 
 #[test]
 fn a_reservation_is_shown_to_its_own_job_at_the_proxy_alone() {
-    let site = Site::start("why-at-proxy");
+    let site = start("why-at-proxy");
     let [a, _] = &site.proxies;
     let (owner, _) = site.user(OWNER);
     let held = active(&owner, &NewReservation { job: None, ..writes("", None) });
@@ -245,7 +205,7 @@ fn a_reservation_is_shown_to_its_own_job_at_the_proxy_alone() {
 
 #[test]
 fn a_limit_counts_what_is_reserved_and_does_not_delay_it() {
-    let site = Site::start("why-limited");
+    let site = start("why-limited");
     let [a, _] = &site.proxies;
     site.admin.set_rules(&RULES.replace("500MB/s", "1MB/s")).unwrap();
     let (owner, _) = site.user(OWNER);
