@@ -12,11 +12,12 @@
 //! What is unknown is assumed to be in use. A proxy that registers first reports what it holds.
 //! While an expected proxy has not reported that, no share is raised.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Nanos, Rate, Scope, ScopeUsage, SectionKind, Share, SlotsClaim, Time};
-use rules::{Entitlement, EntitlementId, RuleSet};
+use rules::{Entitlement, EntitlementId, LimitMode, RuleSet};
 
 use crate::activity::ParentActivity;
 use crate::lateness::{LateReservation, ServiceWindows};
@@ -71,6 +72,8 @@ pub struct ShareAllocator {
     /// Rows that were used since they were taken last: some of `rows`.
     used_rows: BTreeSet<EntitlementId>,
     service: ServiceWindows,
+    /// How much of reports was ignored since that was taken last.
+    ignored: usize,
     metadata: TotalService,
     parents: ParentActivity,
     /// When shares may be divided next.
@@ -123,6 +126,7 @@ impl ShareAllocator {
             rows: RowTable::default(),
             used_rows: BTreeSet::new(),
             service: ServiceWindows::default(),
+            ignored: 0,
             metadata: TotalService::default(),
             parents,
             next_division: now,
@@ -158,6 +162,15 @@ impl ShareAllocator {
             return;
         }
         member.acknowledge_assignment(report.last_assignment);
+        // Before it acknowledges: it may have used what it acknowledges to be over.
+        let may_have = |scope: &Scope| {
+            let row = scope.name.parse().map(EntitlementId);
+            scope.section != SectionKind::Entitlement
+                || row.is_ok_and(|row| self.rows.may_have(row, &member.rows, &member.scopes))
+        };
+        let (uses, unknown_uses) = only(report.uses.as_deref().unwrap_or_default(), may_have);
+        let (waited, unknown_waited) = only(&report.waited, may_have);
+        self.ignored += unknown_uses + unknown_waited;
         if let Some(scopes) = &report.scopes {
             let before = std::mem::replace(&mut member.scopes, scopes.clone());
             member.change_rows(self.rows.between(&before, scopes));
@@ -169,10 +182,16 @@ impl ShareAllocator {
             _ => {}
         }
         if self.proxies.get(id).is_present() {
-            if let Some(uses) = &report.uses {
-                self.record_usage(id, uses, report.slots);
+            if report.uses.is_some() {
+                self.record_usage(id, &uses, report.slots);
             }
-            self.service.record(&report.waited, reserved_rate(&self.rules, &self.rows));
+            let member = self.proxies.get(id);
+            let given = |scope: &Scope| {
+                let rate = reserved_rate(&self.rules, &self.rows, scope)?;
+                let part = self.shares.grant_of(id, scope).unwrap_or(member.unlisted.sent());
+                rate.with_per_sec(part.of(rate.per_sec()))
+            };
+            self.service.record(id, &waited, given);
             self.metadata.receive(id, &report.served, self.now);
             self.parents.receive(id, &report.parents, self.now);
         }
@@ -229,6 +248,12 @@ impl ShareAllocator {
     pub fn take_used_rows(&mut self) -> Vec<EntitlementId> {
         let used = std::mem::take(&mut self.used_rows);
         used.into_iter().filter(|id| self.rows.contains(*id)).collect()
+    }
+
+    /// Takes how many rows proxies named in reports since the last call though they do not have them.
+    /// What is said of these is ignored.
+    pub fn take_ignored(&mut self) -> usize {
+        std::mem::take(&mut self.ignored)
     }
 
     /// The next assignment to be sent; poll until there is none.
@@ -338,7 +363,8 @@ impl ShareAllocator {
             self.next_sweep = self.now + SWEEP;
             self.shares.drop_unused(&mut self.proxies, scope_idle_timeout, self.now);
             self.metadata.drop_unused(scope_idle_timeout, self.now);
-            self.service.step(reserved_rate(&self.rules, &self.rows), self.now);
+            let rate = |scope: &Scope| reserved_rate(&self.rules, &self.rows, scope);
+            self.service.step(|scope| rate(scope).is_some(), self.now);
         }
         let ended = self.rows.expire(self.now);
         self.change_rows(&ended);
@@ -411,11 +437,28 @@ impl ShareAllocator {
     }
 }
 
-/// The whole rate that a row or the class of a rule reserves.
-fn reserved_rate(rules: &RuleSet, rows: &RowTable) -> impl Fn(&Scope) -> Option<Rate> {
-    |scope| match scope.section {
+/// What is said of scopes that meet a condition, and of how many others something is said.
+fn only<T: Clone>(
+    all: &[(Scope, T)],
+    keeps: impl Fn(&Scope) -> bool,
+) -> (Cow<'_, [(Scope, T)]>, usize) {
+    let count = all.iter().filter(|(scope, _)| !keeps(scope)).count();
+    match count {
+        0 => (all.into(), 0),
+        _ => (all.iter().filter(|(scope, _)| keeps(scope)).cloned().collect(), count),
+    }
+}
+
+/// The whole rate that a row or the class of a rule reserves. A limit that is a reservation and depends
+/// on another rule has a rate that each proxy computes: it is not known here.
+fn reserved_rate(rules: &RuleSet, rows: &RowTable, scope: &Scope) -> Option<Rate> {
+    match scope.section {
         SectionKind::Entitlement => rows.reserved_rate(EntitlementId(scope.name.parse().ok()?)),
-        SectionKind::Rule => rules.rule(&scope.name)?.reserved_rate(),
+        SectionKind::Rule => {
+            let rule = rules.rule(&scope.name)?;
+            let is_fixed = rule.depends_on.is_none() || rule.limit_mode != LimitMode::Realtime;
+            rule.reserved_rate().filter(|_| is_fixed)
+        }
         SectionKind::Meter | SectionKind::Decay | SectionKind::Slots => None,
     }
 }

@@ -151,6 +151,17 @@ impl RowTable {
         self.rows.contains_key(&id)
     }
 
+    /// Whether a proxy of these scopes has a row, or may have it: what it has not acknowledged changes.
+    pub(crate) fn may_have(
+        &self,
+        id: EntitlementId,
+        of: &UnacknowledgedRows,
+        scopes: &ProxyScopes,
+    ) -> bool {
+        let is_own = |planned: &PlannedRow| scopes.has_all(&planned.names);
+        of.all.is_some() || of.changed.contains_key(&id) || self.rows.get(&id).is_some_and(is_own)
+    }
+
     /// The rate that a row reserves.
     pub(crate) fn reserved_rate(&self, id: EntitlementId) -> Option<Rate> {
         self.rows.get(&id)?.row.reservation()

@@ -5,5 +5,6 @@
 mod decay;
 mod fleet;
 mod global;
+mod lateness;
 mod props;
 mod rows;

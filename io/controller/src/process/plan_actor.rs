@@ -112,6 +112,8 @@ pub(crate) struct PlanActor {
     lives: ProxyEpochs,
     calendar: MsgQueue<CalendarMsg>,
     reservations: BTreeMap<Arc<str>, TargetReservations>,
+    /// Proxies whose reports named rows that they do not have, which was logged.
+    ignored: BTreeSet<Arc<str>>,
     /// What was reported to the calendar as late, by target.
     late: BTreeMap<Arc<str>, Vec<LateReservation>>,
 }
@@ -178,6 +180,7 @@ impl PlanActor {
             lives: ProxyEpochs::new(MEMBERS_MAX),
             calendar,
             reservations: BTreeMap::new(),
+            ignored: BTreeSet::new(),
             late: BTreeMap::new(),
         }
     }
@@ -304,6 +307,15 @@ impl PlanActor {
             targets.insert(target.clone(), (report.term, report.revision));
             if let Some(controller) = self.targets.get_mut(&target) {
                 controller.report(&report, now);
+                let ignored = controller.take_ignored();
+                if ignored > 0 && self.ignored.insert(said.name.clone()) {
+                    tracing::warn!(
+                        proxy = &*said.name,
+                        target = &*target,
+                        ignored,
+                        "ignored what a proxy reports of rows that it does not have"
+                    );
+                }
             }
         }
         if self.rules.is_stored && said.rules.as_ref() != Some(&self.rules.version) {
@@ -362,6 +374,7 @@ impl PlanActor {
         }
         self.withheld.retain(|(_, of), _| &**of != name);
         self.lives.forget(name);
+        self.ignored.remove(name);
         self.stored = self.began;
         // If the queue is full, what it described stays until it is removed again.
         let _ = self.calendar.try_send(CalendarMsg::Forget(name.into()));
