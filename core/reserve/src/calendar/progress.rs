@@ -3,7 +3,7 @@
 use model::Time;
 
 use super::Calendar;
-use crate::demand::ResourceId;
+use crate::demand::{Demand, ResourceId, ResourceKind};
 use crate::load::Load;
 use crate::reservation::{ReservationId, Stage};
 use crate::resources::Span;
@@ -34,8 +34,8 @@ pub struct RowLoads {
     pub span: Span,
     /// Whether `installed` or `install_failed` is awaited.
     pub is_installing: bool,
-    /// What it has of each resource of its demand, less than that in a loss; of a phase what that adds
-    /// to its reservation.
+    /// What it has by each resource of its demand, less than that in a loss; of a phase what that adds
+    /// to its reservation. Of a network that a part of its rate passes, what that allows of the rate.
     pub loads: Vec<(ResourceId, Load)>,
     /// When the loads change, if a loss begins or ends before the end of the span.
     pub next_change: Option<Time>,
@@ -70,7 +70,7 @@ impl Calendar {
         let (mut loads, mut next_change) = (Vec::new(), span.until);
         reservation.pieces(Span { from: at, until: span.until }, |resource, load, piece| {
             if piece.from <= at {
-                loads.push((resource, load));
+                loads.push((resource, self.of_whole_rate(&reservation.demand, resource, load)));
             }
             let change = if piece.from > at { piece.from } else { piece.until };
             next_change = next_change.min(change);
@@ -81,5 +81,28 @@ impl Calendar {
             loads,
             next_change: (next_change < span.until).then_some(next_change),
         })
+    }
+
+    /// What a load of a resource is of the rate at the targets: where a part of that goes by a network,
+    /// as much as the load is of this part.
+    fn of_whole_rate(&self, demand: &Demand, resource: ResourceId, load: Load) -> Load {
+        let kind = |resource| self.resources.describe(resource).map(|(_, kind)| kind);
+        if kind(resource) != Some(ResourceKind::ProxyNetwork) {
+            return load;
+        }
+        let of_targets = demand.loads().filter(|(of, _)| kind(*of) == Some(ResourceKind::Target));
+        let (mut read, mut write) = (0, 0);
+        for (_, load) in of_targets {
+            read = read.max(load.read_per_sec());
+            write = write.max(load.write_per_sec());
+        }
+        let whole = demand.load(resource);
+        let of = |load: u64, whole: u64, rate: u64| match load < whole {
+            true => (u128::from(rate) * u128::from(load) / u128::from(whole)) as u64,
+            false => rate,
+        };
+        let read = of(load.read_per_sec(), whole.read_per_sec(), read);
+        let write = of(load.write_per_sec(), whole.write_per_sec(), write);
+        Load::per_sec(read, write).expect("no more than the rate")
     }
 }

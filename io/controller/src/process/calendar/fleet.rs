@@ -140,18 +140,33 @@ impl Fleet {
         })
     }
 
-    /// The targets at whose networks a reservation of a target counts: its own, and others of which all
-    /// its proxies are proxies. O(proxies × their targets).
-    pub(super) fn networks_of(&self, target: &str) -> Vec<&str> {
-        let proxies: Vec<_> =
-            self.targets.get(target).into_iter().flat_map(BTreeMap::keys).collect();
-        let first = proxies.first().and_then(|proxy| self.proxies.get(*proxy));
-        let candidates = first.into_iter().flat_map(|of| &of.targets).map(|of| of.name.as_str());
-        let has_all = |name: &&str| {
-            let of = self.targets.get(*name);
-            of.is_some_and(|of| proxies.iter().all(|proxy| of.contains_key(*proxy)))
+    /// The targets at whose networks a reservation of a target counts, and by which part: as much of the
+    /// networks of its proxies is that of proxies of the other target, too. If one of them has none, by
+    /// the number of proxies. O(proxies × their targets).
+    ///
+    /// So no set of proxies is promised more than the sum of its networks: for targets T whose proxies
+    /// have networks N(T) in sum, what is reserved at T counts at each T' by N(T ∩ T') / N(T) and is at
+    /// most N(T') there. Let f be the sum of w(T')·1(T') with w ≥ 0 that is nearest to 1 on the proxies of
+    /// some targets, weighted by N. By the conditions of that minimum, Σ w(T')·N(T ∩ T') ≥ N(T) for each of
+    /// these, and Σ w(T')·N(T') = |f|² ≤ N(all of them). So the sum of what is reserved at them is at
+    /// most N(all of them), and by the theorem of Hall it can be divided over the proxies.
+    pub(super) fn networks_of(&self, target: &str) -> Vec<(&str, Share)> {
+        let proxies = self.targets.get(target).into_iter().flat_map(BTreeMap::keys);
+        let proxies: Vec<_> = proxies.filter_map(|proxy| self.proxies.get(proxy)).collect();
+        let are_known = proxies.iter().all(|of| of.network_per_sec.is_some_and(|of| of > 0));
+        let (mut all, mut parts) = (0, BTreeMap::<&str, u128>::new());
+        for proxy in proxies {
+            let part = proxy.network_per_sec.filter(|_| are_known).map_or(1, u128::from);
+            all += part;
+            for other in &proxy.targets {
+                *parts.entry(&other.name).or_default() += part;
+            }
+        }
+        let share = |part: u128| {
+            let ppb = (part * u128::from(Share::WHOLE.billionths())).div_ceil(all);
+            u32::try_from(ppb).ok().and_then(Share::from_billionths).unwrap_or(Share::WHOLE)
         };
-        candidates.filter(has_all).collect()
+        parts.into_iter().map(|(name, part)| (name, share(part))).collect()
     }
 
     /// The exports of a target that have no other one, 256 at most.
@@ -384,14 +399,21 @@ mod tests {
             ["x", "y"].map(read)
         };
         assert_eq!(describe(&mut fleet, "a", &["x", "y"], Some(10)), [Some(10), Some(10)]);
-        assert_eq!(fleet.networks_of("x"), ["x", "y"]);
+        let parts = |fleet: &Fleet, of: &str| -> Vec<(String, u32)> {
+            let parts = fleet.networks_of(of).into_iter();
+            parts.map(|(name, part)| (name.into(), part.billionths())).collect()
+        };
+        let is = |x, y| vec![("x".to_owned(), x), ("y".to_owned(), y)];
+        assert_eq!(parts(&fleet, "x"), is(1_000_000_000, 1_000_000_000));
         assert_eq!(describe(&mut fleet, "b", &["y"], Some(5)), [Some(10), Some(15)]);
-        // What goes to x goes through a, which is a proxy of y; what goes to y can avoid x's.
-        assert_eq!((fleet.networks_of("x"), fleet.networks_of("y")), (vec!["x", "y"], vec!["y"]));
+        // What goes to x goes through a, which is a proxy of y; of what goes to y two thirds do.
+        assert_eq!(parts(&fleet, "x"), is(1_000_000_000, 1_000_000_000));
+        assert_eq!(parts(&fleet, "y"), is(666_666_667, 1_000_000_000));
         let most = Some(Load::PER_SEC_MAX);
         assert_eq!(describe(&mut fleet, "b", &["y"], None), [Some(10), most]);
+        assert_eq!(parts(&fleet, "y"), is(500_000_000, 1_000_000_000), "by number");
         assert_eq!(describe(&mut fleet, "c", &["x"], most), [most, most]);
-        assert_eq!(fleet.networks_of("nothing"), Vec::<&str>::new());
+        assert_eq!(parts(&fleet, "nothing"), []);
     }
 
     #[test]

@@ -129,9 +129,13 @@ impl RequestContext<'_> {
         if read.is_some() || write.is_some() {
             loads.push((self.resource(ResourceKind::Target, target)?, load(read, *write)));
             let pool = self.calendar.resources().find(ResourceKind::Pool, POOL);
-            let find = |name| self.calendar.resources().find(ResourceKind::ProxyNetwork, name);
-            let networks = self.fleet.networks_of(target).into_iter().filter_map(find);
-            loads.extend(pool.into_iter().chain(networks).map(|of| (of, load(read, *write))));
+            loads.extend(pool.map(|pool| (pool, load(read, *write))));
+            for (name, share) in self.fleet.networks_of(target) {
+                let network = self.calendar.resources().find(ResourceKind::ProxyNetwork, name);
+                // Rounded up, so that sums are not less than the whole.
+                let part = |rate: u64| rate - Share::WHOLE.less(share).of(rate);
+                loads.extend(network.map(|of| (of, load(&read.map(part), write.map(part)))));
+            }
         }
         if metadata.is_some() {
             loads.push((self.resource(ResourceKind::Metadata, target)?, load(metadata, None)));

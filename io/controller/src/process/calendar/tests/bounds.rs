@@ -50,6 +50,41 @@ fn the_networks_of_a_targets_proxies_bound_what_is_reserved_there() {
 }
 
 #[test]
+fn networks_of_targets_that_have_some_proxies_in_common_are_one_bound() {
+    let mut room = Room::new();
+    let of = [("a", &["fs"][..]), ("b", &["fs", "other"]), ("c", &["other"])];
+    // Each target has an export of its name.
+    let with_exports = |targets: &[&str], megabytes| {
+        let export =
+            |name: &&str| ExportDescription { name: (*name).into(), target: (*name).into() };
+        let exports = targets.iter().map(export).collect();
+        Arc::new(ProxyDescription { exports, ..(*proxy(targets, Some(megabytes))).clone() })
+    };
+    for (name, targets) in of {
+        room.say(CalendarMsg::Describe(name.into(), with_exports(targets, 20)));
+    }
+    let at = |target: &str, megabytes| NewReservation {
+        export: Some(target.into()),
+        ..reads(megabytes)
+    };
+    // All that the proxies of one target move, of which half is that of b.
+    let id = room.request(at("fs", 30)).unwrap().id;
+    room.in_force(id);
+    assert_eq!(room.get(id).unwrap().reduced, None);
+    let network = |name: &str| ("proxy network".to_owned(), name.to_owned());
+    assert_eq!(refused(&mut room, at("other", 10)), network("fs"));
+    let other = room.request(at("other", 8)).unwrap().id;
+    assert_eq!(refused(&mut room, at("other", 1)), network("fs"));
+    // It is the whole rate at the target, of which its own network has all.
+    room.in_force(other);
+    assert_eq!(room.get(other).unwrap().reduced, None);
+    // A loss of what a half of it passes reduces the whole in proportion.
+    room.say(CalendarMsg::Describe("a".into(), with_exports(&["fs"], 2)));
+    let reduced = room.get(other).unwrap().reduced.unwrap();
+    assert!(reduced.because.contains("proxy network fs") && reduced.ppm > 0, "{reduced:?}");
+}
+
+#[test]
 fn nodes_move_no_more_than_they_can() {
     let node = Rate::bytes_per_sec(10_000_000);
     let mut room = Room::of(ReservationSettings { node, ..ReservationSettings::default() });
