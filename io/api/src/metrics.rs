@@ -270,10 +270,11 @@ metrics! {
         CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["level"];
         /// Reservations that have not ended: `active`, and `scheduled` with those that wait.
         CONTROLLER_RESERVATIONS = "sluice_controller_reservations", Gauge, Count, ["state"];
-        /// The part of what can be reserved of a target that is promised now, by kind (`target` for
-        /// bytes, `metadata` for operations) and name.
+        /// The part of what can be reserved of a resource that is promised now, by kind and name:
+        /// `target` for the bytes of a target, `metadata` for its operations, `proxy network` for what
+        /// its proxies move (`network`), `pool` for all reservations (`pool`).
         CONTROLLER_PROMISED = "sluice_controller_promised_ratio", Gauge, Ratio, ["kind", "name"];
-        /// What can be reserved of a target now, in bytes or operations per second, by `direction`.
+        /// What can be reserved of a resource now, in bytes or operations per second, by `direction`.
         CONTROLLER_RESERVABLE =
             "sluice_controller_reservable_per_second", Gauge, Count, ["kind", "name", "direction"];
         /// Reservations that ended since nobody claimed them in their window.
