@@ -70,9 +70,9 @@ pub use report::{
     ConcurrentJob, JobDelayCause, JobPattern, JobPoint, UndelayedRate, WireJobReport,
 };
 pub use reservations::{
-    CalendarResource, CalendarStep, LateRate, NewPhase, NewReservation, ReducedReservation,
-    ReservationExtension, WireCalendar, WireCredit, WirePhase, WireRefusal, WireReservation,
-    WireReservationState, WireReservations,
+    AddedPhase, CalendarResource, CalendarStep, LateRate, NewPhase, NewReservation,
+    ReducedReservation, ReservationExtension, WireCalendar, WireCredit, WirePhase, WireRefusal,
+    WireReservation, WireReservationState, WireReservations,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
@@ -126,6 +126,8 @@ pub mod path {
     pub const RESERVATION: &str = "/v1/reservations/{id}";
     /// POST tests a reservation for its owner: the first test that finds it active claims it.
     pub const RESERVATION_CLAIM: &str = "/v1/reservations/{id}/claim";
+    /// POST an [`AddedPhase`](crate::AddedPhase) to reserve more for a part of its time.
+    pub const RESERVATION_PHASES: &str = "/v1/reservations/{id}/phases";
     /// POST a [`ReservationExtension`](crate::ReservationExtension) to end it later.
     pub const RESERVATION_EXTEND: &str = "/v1/reservations/{id}/extend";
     /// POST ends a reservation early, for a credit.

@@ -108,6 +108,36 @@ pub struct NewPhase {
     pub metadata: Option<WireRate>,
 }
 
+/// A phase that is added to an accepted reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddedPhase {
+    /// When it is to start; absent: now. It starts no earlier than the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before_ns: Option<u64>,
+    /// How much later it may start.
+    #[serde(default)]
+    pub tolerance_ns: u64,
+    /// How long it lasts.
+    pub duration_ns: u64,
+    /// The whole rate of reads in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<WireRate>,
+    /// The whole rate of writes in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<WireRate>,
+    /// The whole rate of metadata operations in the phase; absent: that of the reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<WireRate>,
+    /// How many nodes its requests come from, 1 to 65536, as of a [`NewReservation`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// The key of this request, as of a [`NewReservation`]: while the phase has not ended, another
+    /// request of one of this reservation with this key returns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
 /// The state of a reservation, as its owner sees it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,

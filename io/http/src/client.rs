@@ -26,11 +26,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use api::{
-    AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus, DelayTable,
-    LiveUsage, MadeToken, NewReservation, NewToken, Proxies, ProxyReport, ProxyStatus, REPORT_TYPE,
-    ReservationExtension, Tokens, UsageTable, Why, WhyQuery, WireCalendar, WireClasses, WireCredit,
-    WireDecayAccounts, WireJobReport, WireReservation, WireReservations, WireRules, WireSubjects,
-    path,
+    AddedPhase, AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus,
+    DelayTable, LiveUsage, MadeToken, NewReservation, NewToken, Proxies, ProxyReport, ProxyStatus,
+    REPORT_TYPE, ReservationExtension, Tokens, UsageTable, Why, WhyQuery, WireCalendar,
+    WireClasses, WireCredit, WireDecayAccounts, WireJobReport, WireReservation, WireReservations,
+    WireRules, WireSubjects, path,
 };
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -281,6 +281,12 @@ impl ApiClient {
     ) -> Result<WireReservation, ClientError> {
         let body = serde_json::to_string(by).expect("an extension is plain data");
         self.call(Method::POST, &path::reservation(path::RESERVATION_EXTEND, id), body, None)
+    }
+
+    /// Adds a phase to a reservation, and returns the phase.
+    pub fn add_phase(&self, id: u64, phase: &AddedPhase) -> Result<WireReservation, ClientError> {
+        let body = serde_json::to_string(phase).expect("a phase is plain data");
+        self.call(Method::POST, &path::reservation(path::RESERVATION_PHASES, id), body, None)
     }
 
     /// Ends a reservation early, for a credit.

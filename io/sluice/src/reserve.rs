@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::{
-    ErrorCode, ErrorReport, NewReservation, ReservationExtension, WireReservationState,
+    AddedPhase, ErrorCode, ErrorReport, NewReservation, ReservationExtension, WireReservationState,
     WireReservations,
 };
 use clap::Subcommand;
@@ -36,6 +36,7 @@ use crate::credentials::ControllerArgs;
 use crate::failure::{self, CommandError};
 use crate::token;
 use crate::when::{self, MomentArg, forms_of_time_ahead};
+use phases::PhaseArgs;
 use request::RequestArgs;
 
 /// Reserve bandwidth for a span of time, and show the calendar
@@ -61,6 +62,7 @@ Examples:
   sluice reserve add --bandwidth 500MB/s --direction write --for 10min --job 4711
   sluice reserve add --bandwidth 2GB/s --direction read --for 100s --at 14:00 --export scratch
   sluice reserve add --bandwidth 50MB/s --direction write --for 1h --job 4711 --phases phases.toml
+  sluice reserve phase 7 --at 10min --tolerance 2min --for 60s --write 400MB/s
   sluice reserve wait 7 --timeout 5min && ./checkpoint; sluice reserve finish 7
   sluice reserve calendar --svg calendar.svg
 
@@ -112,6 +114,19 @@ enum ReserveAction {
         /// Time limit [default: none]
         #[arg(long, value_name = "SPAN")]
         timeout: Option<Nanos>,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Add a phase to a reservation: higher rates for a part of its time
+    ///
+    /// For a program that learns as it runs when it needs more. The reservation is active and claimed,
+    /// or has a start and no claim window. The phase has a number of its own and ends with it.
+    #[command(after_help = forms_of_time_ahead!())]
+    Phase {
+        /// Number of the reservation.
+        id: u64,
+        #[command(flatten)]
+        phase: PhaseArgs,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -202,6 +217,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             let deadline = timeout.map(|timeout| Instant::now() + timeout.to_duration());
             call.wait(id, deadline)
         }
+        ReserveAction::Phase { id, phase, call } => call.add_phase(id, phase.phase()),
         ReserveAction::Extend { id, by, call } => {
             let extension = ReservationExtension { more_ns: by.get() };
             let held = call.controller.client()?.extend_reservation(id, &extension);
@@ -232,22 +248,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 impl CallArgs {
     fn add(&self, new: &NewReservation, wait: bool) -> anyhow::Result<ExitCode> {
         let client = self.controller.client()?;
-        // So that a request whose reply was lost can be sent again without a second reservation.
         let idempotency_key = Some(random_key()?);
         let new = NewReservation { idempotency_key, ..new.clone() };
         let reserve = |user| client.reserve(&NewReservation { user, ..new.clone() });
-        let held = match for_caller(new.user, reserve) {
-            Err(error) if is_uncertain(&error) => {
-                std::thread::sleep(PAUSE);
-                for_caller(new.user, reserve)
-            }
-            reply => reply,
-        };
-        let held = held.map_err(explained)?;
+        let held = again_if_uncertain(|| for_caller(new.user, reserve)).map_err(explained)?;
         match wait {
             true => self.wait(held.id, None),
             false => self.print(&held, show::sentence),
         }
+    }
+
+    fn add_phase(&self, id: u64, phase: AddedPhase) -> anyhow::Result<ExitCode> {
+        let client = self.controller.client()?;
+        let phase = AddedPhase { idempotency_key: Some(random_key()?), ..phase };
+        let made = again_if_uncertain(|| client.add_phase(id, &phase));
+        self.print(&made.map_err(explained)?, show::sentence)
     }
 
     fn list(&self, parameters: &[(&str, Option<String>)], all: bool) -> anyhow::Result<ExitCode> {
@@ -365,6 +380,17 @@ fn for_caller<T>(
                 && (error.code(), error.at()) == (ErrorCode::InvalidArgument, Some("user")) =>
         {
             call(Some(getuid().as_raw()))
+        }
+        reply => reply,
+    }
+}
+
+/// Sends a request, which has a key, once more if its reply was lost: there is one reservation.
+fn again_if_uncertain<T>(send: impl Fn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    match send() {
+        Err(error) if is_uncertain(&error) => {
+            std::thread::sleep(PAUSE);
+            send()
         }
         reply => reply,
     }

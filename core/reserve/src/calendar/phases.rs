@@ -45,7 +45,7 @@ struct PhaseDemand {
     duration: Nanos,
 }
 
-/// A phase of a claimed reservation.
+/// A phase of a reservation that was accepted before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseRequest {
     /// The whole demand during the phase, with the basic one.
@@ -114,12 +114,14 @@ impl Calendar {
         Ok(id)
     }
 
-    /// Plans a phase of a claimed reservation: its start is guaranteed, from the predicted one to
-    /// the end of the tolerance. It ends with its reservation at the latest.
+    /// Plans a phase of a reservation that is claimed, or whose start is known: its own start is
+    /// guaranteed, from the predicted one, or that of the reservation, to the end of the tolerance. It
+    /// ends with its reservation at the latest.
     ///
     /// # Errors
-    /// If the reservation is not claimed or is a phase itself, the phase needs nothing more, ends
-    /// after it or does not fit, or a bound or ceiling is reached.
+    /// If the reservation is spontaneous or has a claim window and is not claimed, or is a phase itself;
+    /// if the phase takes no time, needs nothing more, ends after it or does not fit; or if a bound or
+    /// ceiling is reached.
     pub fn request_phase(
         &mut self,
         parent: ReservationId,
@@ -128,16 +130,22 @@ impl Calendar {
     ) -> Result<ReservationId, ReservationError> {
         self.advance(now);
         let reservation = self.table.get(parent).ok_or(ReservationError::Unknown)?;
-        if !matches!(reservation.stage, Stage::Claimed { .. }) {
-            return Err(ReservationError::NotActive);
-        }
         if reservation.parent.is_some() {
             return Err(ReservationError::NestedPhase);
+        }
+        let is_claimed = matches!(reservation.stage, Stage::Claimed { .. });
+        let is_fixed =
+            reservation.class == ReservationClass::Fixed && reservation.claim_window == Nanos::ZERO;
+        if !is_claimed && !is_fixed {
+            return Err(ReservationError::PhasesNeedStart);
+        }
+        if phase.duration == Nanos::ZERO {
+            return Err(ReservationError::NoDuration);
         }
         if reservation.phases.len() >= Calendar::PHASES_MAX {
             return Err(ReservationError::Phases(reservation.phases.len()));
         }
-        let start = phase.start.max(self.now);
+        let start = phase.start.max(self.now).max(reservation.place.from);
         let (first_end, last) = (start + phase.duration, reservation.place.until);
         if first_end > last {
             return Err(ReservationError::BeyondParent(first_end.since(last)));

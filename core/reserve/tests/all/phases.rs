@@ -2,8 +2,8 @@
 
 use model::Time;
 use sluice_reserve::{
-    Calendar, CalendarChange, Capacity, Demand, EndReason, Load, PlannedPhase, ReservationError,
-    ReservationId, ReservationRequest, ResourceId, Span,
+    Calendar, CalendarChange, Capacity, Demand, EndReason, Load, PhaseRequest, PlannedPhase,
+    ReservationError, ReservationId, ReservationRequest, ResourceId, Span,
 };
 
 use crate::life::{at, calendar, events, fixed, owner, reads, secs, settings, start};
@@ -37,6 +37,36 @@ fn reservation_starts_where_its_phases_fit_within_their_tolerances() {
     assert_eq!(starts, [at(50), at(75)]);
     let levels = [34, 35, 49, 50, 59, 60, 75, 85, 95].map(|at| used(&calendar, at));
     assert_eq!(levels, [40, 70, 70, 80, 80, 30, 60, 30, 0]);
+}
+
+#[test]
+fn a_phase_is_added_to_a_reservation_that_has_a_start_and_moves_with_it() {
+    let mut calendar = calendar(1, settings());
+    let id = calendar.request(fixed(30, 60).starting_from(at(100)), at(0)).unwrap();
+    let more = |start, rate| PhaseRequest {
+        demand: reads(&[(0, rate)]),
+        start: at(start),
+        tolerance: secs(10),
+        duration: secs(20),
+    };
+    let early = calendar.request_phase(id, more(50, 40), at(1)).unwrap();
+    assert_eq!(start(&calendar, early), at(100), "with its reservation");
+    let added = calendar.request_phase(id, more(130, 80), at(1)).unwrap();
+    assert_eq!(start(&calendar, added), at(130));
+    assert_eq!(phases(&calendar, id), [early, added]);
+    // What is reserved beside it leaves the rest.
+    assert!(
+        calendar.request(fixed(60, 5).starting_from(at(135)).ending_by(at(140)), at(1)).is_err()
+    );
+    let zero = PhaseRequest { duration: secs(0), ..more(130, 80) };
+    assert_eq!(calendar.request_phase(id, zero, at(1)), Err(ReservationError::NoDuration));
+    let claimed = fixed(10, 60).starting_from(at(300)).claimed_within(secs(5));
+    let spontaneous = fixed(10, 60).starting_from(at(300)).spontaneous();
+    for request in [claimed, spontaneous] {
+        let other = calendar.request(request, at(1)).unwrap();
+        let error = calendar.request_phase(other, more(310, 80), at(1));
+        assert_eq!(error, Err(ReservationError::PhasesNeedStart));
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use ::rules::RuleSet;
 use api::{
-    AuditLine, ErrorReport, EventKind, NewReservation, ProxyDescription, WireCredit,
+    AddedPhase, AuditLine, ErrorReport, EventKind, NewReservation, ProxyDescription, WireCredit,
     WireReservation, WireReservations,
 };
 use model::{Bytes, Nanos, Time};
@@ -77,6 +77,12 @@ pub(crate) enum CalendarMsg {
         by: ApiCaller,
         /// The user at the other end of a Unix socket.
         peer: Option<u32>,
+        answer: CalendarReply<WireReservation>,
+    },
+    AddPhase {
+        id: u64,
+        phase: Box<AddedPhase>,
+        by: ApiCaller,
         answer: CalendarReply<WireReservation>,
     },
     Change {
@@ -312,6 +318,11 @@ impl CalendarActor {
                 let outcome = self.request(&new, &by, peer, now);
                 self.reply(outcome, answer, &by, Some("requested"));
             }
+            CalendarMsg::AddPhase { id, phase, by, answer } => {
+                let outcome = self.add_phase(ReservationId(id), &phase, &by, now);
+                let word = format!("requested as a phase of {id}");
+                self.reply(outcome, answer, &by, Some(&word));
+            }
             CalendarMsg::Change { id, change, by, answer } => {
                 let id = ReservationId(id);
                 let word = match change {
@@ -401,7 +412,7 @@ impl CalendarActor {
         self.drain_events();
         if let Some(key) = new.idempotency_key.as_deref() {
             check_key(key)?;
-            if let Some(id) = self.requested_with(user, key) {
+            if let Some(id) = self.requested_with(user, key, None) {
                 return Ok(self.show(id).expect("it has not ended"));
             }
         }
@@ -435,9 +446,17 @@ impl CalendarActor {
         self.calendar.progress(id).is_some_and(|progress| progress.claim_by.is_some())
     }
 
-    /// The reservation of a user that was requested with this key and has not ended. O(those of the user).
-    fn requested_with(&self, user: u32, key: &str) -> Option<ReservationId> {
-        let is_same = |of: &KnownReservation| of.details.idempotency_key.as_deref() == Some(key);
+    /// The reservation of a user that was requested with this key, or the phase of one, and has not
+    /// ended. O(those of the user).
+    fn requested_with(
+        &self,
+        user: u32,
+        key: &str,
+        phase_of: Option<ReservationId>,
+    ) -> Option<ReservationId> {
+        let is_same = |of: &KnownReservation| {
+            of.phase_of == phase_of && of.details.idempotency_key.as_deref() == Some(key)
+        };
         self.known
             .of(Some(user), None, ReservationId(0))
             .find(|id| self.known.get(*id).is_some_and(is_same))

@@ -48,6 +48,7 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::RESERVATION, Role::User, false, "a reservation; role `user`: that user's"),
     row("DELETE", path::RESERVATION, Role::User, false, OWN_RESERVATIONS),
     row("POST", path::RESERVATION_CLAIM, Role::User, false, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_PHASES, Role::User, false, OWN_RESERVATIONS),
     row("POST", path::RESERVATION_EXTEND, Role::User, false, OWN_RESERVATIONS),
     row("POST", path::RESERVATION_FINISH, Role::User, false, OWN_RESERVATIONS),
     row("GET", path::CALENDAR, Role::User, false, CALENDAR),

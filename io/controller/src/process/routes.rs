@@ -76,6 +76,7 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
         .route(path::RESERVATIONS, get(reservations::list).post(reservations::request))
         .route(path::RESERVATION, get(reservations::reservation).delete(reservations::remove))
         .route(path::RESERVATION_CLAIM, post(reservations::claim))
+        .route(path::RESERVATION_PHASES, post(reservations::add_phase))
         .route(path::RESERVATION_EXTEND, post(reservations::extend))
         .route(path::RESERVATION_FINISH, post(reservations::finish))
         .route(path::CALENDAR, get(reservations::calendar))
@@ -128,6 +129,7 @@ pub fn openapi() -> String {
         reservations::reservation,
         reservations::remove,
         reservations::claim,
+        reservations::add_phase,
         reservations::extend,
         reservations::finish,
         reservations::calendar,

@@ -1,4 +1,5 @@
-//! The file of `sluice reserve add --phases`: parts of a reservation's time with higher rates.
+//! The file of `sluice reserve add --phases`, and the flags of `sluice reserve phase`: parts of a
+//! reservation's time with higher rates.
 //!
 //! ```text
 //!   [[phase]]            in the order of time
@@ -10,12 +11,57 @@
 
 use std::path::Path;
 
-use api::NewPhase;
+use api::{AddedPhase, NewPhase};
 use model::{Nanos, Rate};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::request::{bandwidth, duration, operations};
 use crate::failure::CommandError;
+use crate::when::{self, MomentArg};
+
+/// A phase that is added to a reservation.
+#[derive(Debug, clap::Args)]
+#[group(id = "rates", required = true, multiple = true, args = ["read", "write", "metadata"])]
+pub(super) struct PhaseArgs {
+    /// Time at which it is to start [default: now]
+    #[arg(long, value_name = "TIME", value_parser = when::ahead)]
+    at: Option<MomentArg>,
+    /// How much later it may start.
+    #[arg(long, value_name = "SPAN", default_value = "0s")]
+    tolerance: Nanos,
+    /// Length.
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration)]
+    duration: Nanos,
+    /// Whole rate of reads in the phase [default: that of the reservation]
+    #[arg(long, value_name = "RATE", value_parser = bandwidth)]
+    read: Option<Rate>,
+    /// Whole rate of writes in the phase [default: that of the reservation]
+    #[arg(long, value_name = "RATE", value_parser = bandwidth)]
+    write: Option<Rate>,
+    /// Whole rate of metadata operations in the phase [default: that of the reservation]
+    #[arg(long, value_name = "RATE", value_parser = operations)]
+    metadata: Option<Rate>,
+    /// Number of nodes of the job: no more is reserved than they can move.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    nodes: Option<u32>,
+}
+
+impl PhaseArgs {
+    /// The request.
+    pub(super) fn phase(&self) -> AddedPhase {
+        AddedPhase {
+            not_before_ns: self.at.as_ref().map(MomentArg::nanos),
+            tolerance_ns: self.tolerance.get(),
+            duration_ns: self.duration.get(),
+            read: self.read.map(Into::into),
+            write: self.write.map(Into::into),
+            metadata: self.metadata.map(Into::into),
+            nodes: self.nodes,
+            idempotency_key: None,
+        }
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -134,11 +134,13 @@ pub(super) fn duration(text: &str) -> Result<Nanos, String> {
     }
 }
 
-fn bandwidth(text: &str) -> Result<Rate, String> {
+/// Parses a rate of data.
+pub(super) fn bandwidth(text: &str) -> Result<Rate, String> {
     rate(text, true, "a rate of data such as 500MB/s")
 }
 
-fn operations(text: &str) -> Result<Rate, String> {
+/// Parses a rate of operations.
+pub(super) fn operations(text: &str) -> Result<Rate, String> {
     rate(text, false, "a rate of operations such as 1000ops/s")
 }
 

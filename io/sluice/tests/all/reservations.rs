@@ -178,6 +178,22 @@ fn phases_of_a_file_are_in_force_in_their_time_and_survive_a_restart() {
     until("the phase has ended", || state(&api, id).ended.is_some());
     assert_eq!(state(&api, made.id).state, WireReservationState::Active);
     assert_eq!(state(&api, made.id).phases.len(), 1);
+
+    // The job learns that it needs more now.
+    let add = |rate: &str| {
+        let id = made.id.to_string();
+        let line = ["reserve", "phase", &id, "--for", "30s", "--tolerance", "5s", "--read", rate];
+        sluice(&[&line[..], &["--json", "--controller", controller.url()]].concat())
+    };
+    let error = add("99MB/s").unwrap_err();
+    assert!(error.contains("does_not_fit"), "{error}");
+    let added: WireReservation = serde_json::from_str(&add("70MB/s").unwrap()).unwrap();
+    assert_eq!((added.phase_of, added.read), (Some(made.id), Some(WireRate::Bytes(70 * MB))));
+    until("it is active", || state(&api, added.id).state == WireReservationState::Active);
+    let id = made.id.to_string();
+    let shown = sluice(&["reserve", "show", &id, "--controller", controller.url()]).unwrap();
+    assert!(shown.contains(&format!("{} from ", added.id)), "{shown}");
+
     let removed = api.remove_reservation(made.id).unwrap();
     assert_eq!(removed.ended.as_deref(), Some("removed"));
     assert_eq!(state(&api, phases[1].id).ended.as_deref(), Some("parent_ended"));

@@ -111,6 +111,7 @@ const RESERVATION: &str = "GET /v1/reservations/{id}";
 const REMOVE: &str = "DELETE /v1/reservations/{id}";
 const CLAIM: &str = "POST /v1/reservations/{id}/claim";
 const EXTEND: &str = "POST /v1/reservations/{id}/extend";
+const ADD_PHASE: &str = "POST /v1/reservations/{id}/phases";
 const FINISH: &str = "POST /v1/reservations/{id}/finish";
 const CALENDAR: &str = "GET /v1/calendar";
 const CREDIT: &str = "GET /v1/credit";
@@ -308,6 +309,7 @@ fn of_tokens() -> Vec<Case> {
 fn of_reservations() -> Vec<Case> {
     let reserve = |wrong, code, at, body: &str| case(wrong, RESERVE, "", code, at).json(body);
     let extend = |wrong, code, at, body: &str| case(wrong, EXTEND, "77", code, at).json(body);
+    let add = |wrong, code, at, body: &str| case(wrong, ADD_PHASE, "77", code, at).json(body);
     let foreign = r#"{"duration_ns": 1, "user": 1002, "read": {"bytes": 1}}"#;
     let key = r#"{"duration_ns": 1, "user": 5, "idempotency_key": "a b"}"#;
     let charged = r#"{"duration_ns": 1, "account": "a", "read": {"bytes": 1}}"#;
@@ -342,6 +344,12 @@ fn of_reservations() -> Vec<Case> {
         extend(Foreign, NotFound, "id", r#"{"more_ns": 1}"#),
         extend(Large, TooLarge, "", &large),
         case(Kind, EXTEND, "77", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
+        add(Missing, InvalidMessage, "duration_ns", "{}"),
+        add(Bad, InvalidMessage, "tolerance_ns", r#"{"duration_ns": 1, "tolerance_ns": "long"}"#),
+        add(Unknown, InvalidMessage, "start_ns", r#"{"duration_ns": 1, "start_ns": 1}"#),
+        add(Foreign, NotFound, "id", r#"{"duration_ns": 1, "read": {"bytes": 1}}"#),
+        add(Large, TooLarge, "", &large),
+        case(Kind, ADD_PHASE, "77", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
         case(Bad, CALENDAR, "?from=then", InvalidArgument, "from"),
         case(Bad, CALENDAR, "?from=now&to=-1h", InvalidArgument, "to"),
         case(Large, CALENDAR, &format!("?from={}", "1".repeat(5000)), InvalidArgument, "from"),

@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!   NewPhase: whole rates, of which those that are not named are the reservation's ─► PlannedPhase
+//!   AddedPhase, later ─► PhaseRequest
 //!   calendar: a reservation of its own with the difference ─► WirePhase, with the whole rates
 //! ```
 
-use api::{NewPhase, NewReservation, WirePhase, WireRate};
-use model::Nanos;
-use reserve::{Calendar, PlannedPhase, ReservationId};
+use api::{AddedPhase, NewPhase, NewReservation, WirePhase, WireRate, WireReservation};
+use model::{Nanos, Time};
+use reserve::{Calendar, PhaseRequest, PlannedPhase, ReservationError, ReservationId};
 
 use super::CalendarActor;
-use super::requests::{Refused, RequestContext, at, rate};
-use super::shown::state_of;
+use super::requests::{Refused, RequestContext, at, check_key, may_act, rate, report_of};
+use super::shown::{KnownReservation, state_of};
 use super::state::ReservationDetails;
+use crate::process::access::ApiCaller;
 
 impl RequestContext<'_> {
     /// Checks the phases of a request; the calendar decides whether they fit.
@@ -40,24 +42,10 @@ impl RequestContext<'_> {
         new: &NewPhase,
         basic: &ReservationDetails,
     ) -> Result<(PlannedPhase, ReservationDetails), Refused> {
-        let of = |key: &str, named: Option<WireRate>, has: Option<u64>, in_bytes: bool| {
-            let wrong = |why: &str| at("phases", format!("phase {number}: {key}: {why}"));
-            let named = rate(key, named, in_bytes).map_err(|why| wrong(&why.message))?;
-            if let (Some(named), Some(has)) = (named, has)
-                && named < has
-            {
-                let why = format!("{named} is less than {has}, which the reservation has always");
-                return Err(wrong(&why));
-            }
-            Ok(named.or(has))
-        };
-        let details = ReservationDetails {
-            read: of("read", new.read, basic.read, true)?,
-            write: of("write", new.write, basic.write, true)?,
-            metadata: of("metadata", new.metadata, basic.metadata, false)?,
-            idempotency_key: None,
-            ..basic.clone()
-        };
+        let details = phase_details([new.read, new.write, new.metadata], basic).map_err(|why| {
+            let key = why.at.unwrap_or_default();
+            at("phases", format!("phase {number}: {key}: {}", why.message))
+        })?;
         let planned = PlannedPhase {
             demand: self.demand(&details)?,
             after: Nanos::new(new.start_ns),
@@ -68,7 +56,104 @@ impl RequestContext<'_> {
     }
 }
 
+/// What a phase has: the rates of reads, writes and metadata that it names, and otherwise those of its
+/// reservation.
+fn phase_details(
+    [read, write, metadata]: [Option<WireRate>; 3],
+    basic: &ReservationDetails,
+) -> Result<ReservationDetails, Refused> {
+    let of = |key: &str, named: Option<WireRate>, has: Option<u64>, in_bytes: bool| {
+        let named = rate(key, named, in_bytes)?;
+        if let (Some(named), Some(has)) = (named, has)
+            && named < has
+        {
+            let why = format!("{named} is less than {has}, which the reservation has always");
+            return Err(at(key, why));
+        }
+        Ok(named.or(has))
+    };
+    Ok(ReservationDetails {
+        read: of("read", read, basic.read, true)?,
+        write: of("write", write, basic.write, true)?,
+        metadata: of("metadata", metadata, basic.metadata, false)?,
+        idempotency_key: None,
+        ..basic.clone()
+    })
+}
+
 impl CalendarActor {
+    /// Adds a phase to a reservation, and returns the phase.
+    pub(super) fn add_phase(
+        &mut self,
+        id: ReservationId,
+        new: &AddedPhase,
+        by: &ApiCaller,
+        now: Time,
+    ) -> Result<WireReservation, Refused> {
+        let KnownReservation { owner, details: basic, .. } = self.find(id, by)?.clone();
+        may_act(by, Some(owner.uid))?;
+        self.calendar.advance(now);
+        self.drain_events();
+        if let Some(key) = new.idempotency_key.as_deref() {
+            check_key(key)?;
+            if let Some(phase) = self.requested_with(owner.uid, key, Some(id)) {
+                return Ok(self.show(phase).expect("it has not ended"));
+            }
+        }
+        let details = phase_details([new.read, new.write, new.metadata], &basic)?;
+        let (calendar, fleet, node) = (&self.calendar, &self.fleet, self.settings.node);
+        let context = RequestContext { calendar, fleet, node, now };
+        context.check_nodes(new.nodes, &details)?;
+        let phase = PhaseRequest {
+            demand: context.demand(&details)?,
+            start: new.not_before_ns.map_or(now, Time::from_nanos),
+            tolerance: Nanos::new(new.tolerance_ns),
+            duration: Nanos::new(new.duration_ns),
+        };
+        self.check_overlap(id, &phase, now)?;
+        let made = self.calendar.request_phase(id, phase, now).map_err(|error| {
+            let mut report = report_of(&error, &self.calendar, &self.rules.visible_to(by));
+            match error {
+                ReservationError::BeyondParent(_) => report.at = Some("duration_ns".into()),
+                ReservationError::PhasesNeedStart => report.at = Some("id".into()),
+                _ => {}
+            }
+            report
+        })?;
+        let details = ReservationDetails {
+            idempotency_key: new.idempotency_key.clone(),
+            is_spontaneous: false,
+            ..details
+        };
+        self.keep(made, KnownReservation { owner, details, phase_of: Some(id) });
+        self.changed.insert(id);
+        self.drain_events();
+        Ok(self.show(made).expect("it was just made"))
+    }
+
+    /// Checks that a phase is over, with its tolerance, before another one starts, and starts after it.
+    fn check_overlap(
+        &self,
+        id: ReservationId,
+        phase: &PhaseRequest,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let begins = self.calendar.status(id).span.map_or(now, |span| span.from.max(now));
+        let start = phase.start.max(begins);
+        let end = (phase.start + phase.tolerance).max(start) + phase.duration;
+        let (start, end) = (start.as_nanos(), end.as_nanos());
+        let last = |other: &WirePhase| {
+            other.end_ns.saturating_add(other.last_start_ns.saturating_sub(other.start_ns))
+        };
+        let phases = self.phases_of(id);
+        let overlaps = |other: &&WirePhase| start < last(other) && other.start_ns < end;
+        phases.iter().find(overlaps).map_or(Ok(()), |other| {
+            let message =
+                format!("the phase overlaps phase {} with the tolerances of both", other.id);
+            Err(at("not_before_ns", message))
+        })
+    }
+
     /// The phases of a reservation that have not ended.
     pub(super) fn phases_of(&self, id: ReservationId) -> Vec<WirePhase> {
         let phases = self.calendar.progress(id).map(|progress| progress.phases);

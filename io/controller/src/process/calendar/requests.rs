@@ -289,16 +289,20 @@ pub(super) fn report_of(
             let refusal = Some(Box::new(wire_refusal(refusal, calendar, rules)));
             ErrorReport { refusal, ..report(ErrorCode::DoesNotFit) }
         }
-        ReservationError::Duration(..) => report(ErrorCode::InvalidArgument).at("duration_ns"),
+        ReservationError::Duration(..) | ReservationError::NoDuration => {
+            report(ErrorCode::InvalidArgument).at("duration_ns")
+        }
         ReservationError::AccountName(_) => report(ErrorCode::InvalidArgument).at("account"),
-        ReservationError::Demand(_) => report(ErrorCode::InvalidArgument).at("read"),
+        ReservationError::Demand(_) | ReservationError::Needless => {
+            report(ErrorCode::InvalidArgument).at("read")
+        }
         ReservationError::Credit { .. } | ReservationError::NothingToPay => {
             report(ErrorCode::LimitReached).at("spend_credit")
         }
         ReservationError::Unknown => report(ErrorCode::NotFound).at("id"),
-        ReservationError::NotActive | ReservationError::BeyondParent(_) => {
-            report(ErrorCode::InvalidArgument).at("id")
-        }
+        ReservationError::NotActive
+        | ReservationError::NestedPhase
+        | ReservationError::BeyondParent(_) => report(ErrorCode::InvalidArgument).at("id"),
         ReservationError::Phase(..) | ReservationError::PhasesNeedStart => {
             report(ErrorCode::InvalidArgument).at("phases")
         }

@@ -21,6 +21,7 @@ use crate::token::TokenSet;
 
 mod bounds;
 mod late;
+mod phases;
 
 struct Room {
     actor: CalendarActor,

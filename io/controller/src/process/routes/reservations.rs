@@ -6,8 +6,8 @@
 //! ```
 
 use api::{
-    NewReservation, ReservationExtension, Role, WireCalendar, WireCredit, WireReservation,
-    WireReservations,
+    AddedPhase, NewReservation, ReservationExtension, Role, WireCalendar, WireCredit,
+    WireReservation, WireReservations,
 };
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -189,6 +189,30 @@ pub(super) async fn claim(
     Path(id): Path<String>,
 ) -> Result<Json<WireReservation>, RouteError> {
     change(&shared, &id, ReservationChange::Claim, by).await
+}
+
+/// Adds a phase to a reservation: higher rates for a part of its time, for a program that learns as it
+/// runs when it needs them. The reservation is claimed, or has a guaranteed start and no claim window.
+///
+/// The reply is the phase, a reservation of its own that ends with the first. One that does not fit
+/// within its tolerance is refused with the bottleneck, the next start and the part that fits.
+#[utoipa::path(
+    post,
+    path = "/v1/reservations/{id}/phases",
+    params(("id" = u64, Path, description = "the number of the reservation")),
+    request_body = AddedPhase,
+    responses((status = 200, body = WireReservation)),
+    extensions(("x-error-codes" = json!(["not_found", "does_not_fit", "limit_reached"]))),
+)]
+pub(super) async fn add_phase(
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
+    Path(id): Path<String>,
+    phase: Result<Json<AddedPhase>, JsonRejection>,
+) -> Result<Json<WireReservation>, RouteError> {
+    let Json(phase) = phase?;
+    let (id, phase) = (number(&id)?, Box::new(phase));
+    ask(&shared, |answer| CalendarMsg::AddPhase { id, phase, by, answer }).await
 }
 
 /// Lets a claimed reservation end later, if the time after its end is free.

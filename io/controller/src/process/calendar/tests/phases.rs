@@ -1,0 +1,87 @@
+//! Phases of reservations: requested with them, and added to them.
+
+use api::AddedPhase;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Room {
+    fn add_phase(
+        &mut self,
+        id: u64,
+        phase: AddedPhase,
+        by: ApiCaller,
+    ) -> Result<WireReservation, Refused> {
+        let (answer, mut outcome) = oneshot::channel();
+        self.say(CalendarMsg::AddPhase { id, phase: Box::new(phase), by, answer });
+        outcome.try_recv().unwrap()
+    }
+}
+
+#[test]
+fn a_phase_is_added_to_an_active_reservation_where_it_fits_and_its_owner_alone_adds_it() {
+    let mut room = Room::new();
+    let made = room.request(reads(20)).unwrap();
+    room.in_force(made.id);
+    let start = made.start_ns.unwrap();
+    let megabytes = |count: u64| Some(WireRate::Bytes(count * 1_000_000));
+    let wanted = |after: u64, count| AddedPhase {
+        not_before_ns: Some(start + after * SECOND),
+        tolerance_ns: 10 * SECOND,
+        duration_ns: 50 * SECOND,
+        read: megabytes(count),
+        idempotency_key: Some("k1".into()),
+        ..AddedPhase::default()
+    };
+    assert!(room.add_phase(made.id, wanted(100, 60), user(6)).is_err());
+    let lines = room.audit_lines();
+    let phase = room.add_phase(made.id, wanted(100, 60), user(5)).unwrap();
+    assert_eq!((phase.phase_of, phase.read), (Some(made.id), megabytes(60)));
+    assert_eq!(phase.start_ns, Some(start + 100 * SECOND));
+    assert_eq!(room.audit_lines(), lines + 1);
+    let shown = room.get(made.id).unwrap().phases;
+    assert_eq!((shown.len(), shown[0].id), (1, phase.id));
+    assert_eq!(shown[0].last_start_ns, start + 110 * SECOND);
+    // Once more, as its reply was lost; the key of a reservation is another one.
+    assert_eq!(room.add_phase(made.id, wanted(100, 60), by()).unwrap().id, phase.id);
+    let same_key = NewReservation { idempotency_key: Some("k1".into()), ..reads(1) };
+    assert_ne!(room.request(same_key).unwrap().id, phase.id);
+
+    let other = |after, count| AddedPhase { idempotency_key: None, ..wanted(after, count) };
+    let wrong = [
+        (other(155, 60), "not_before_ns"),
+        (other(50, 60), "not_before_ns"),
+        (other(960, 60), "duration_ns"),
+        (AddedPhase { duration_ns: 0, ..other(200, 60) }, "duration_ns"),
+        (other(200, 1), "read"),
+        (other(200, 20), "read"),
+        (AddedPhase { read: Some(WireRate::Ops(1)), ..other(200, 60) }, "read"),
+        (AddedPhase { nodes: Some(0), ..other(200, 60) }, "nodes"),
+        (AddedPhase { idempotency_key: Some(" ".into()), ..other(200, 60) }, "idempotency_key"),
+    ];
+    for (wrong, at) in wrong {
+        let error = room.add_phase(made.id, wrong, by()).unwrap_err();
+        let refused = (error.code, error.at.as_deref());
+        assert_eq!(refused, (ErrorCode::InvalidArgument, Some(at)), "{}", error.message);
+    }
+    let nested = room.add_phase(phase.id, other(100, 70), by()).unwrap_err();
+    assert_eq!((nested.code, nested.at.as_deref()), (ErrorCode::InvalidArgument, Some("id")));
+    let unknown = room.add_phase(77, other(100, 70), by()).unwrap_err();
+    assert_eq!(unknown.code, ErrorCode::NotFound);
+
+    // Beside 50 of another one there is no room for 60 in its tolerance, and later there is.
+    let beside =
+        NewReservation { not_before_ns: Some(start + 200 * SECOND), exact: true, ..reads(50) };
+    room.request(beside).unwrap();
+    let refused = room.add_phase(made.id, other(220, 60), by()).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::DoesNotFit);
+    let refusal = refused.refusal.unwrap();
+    assert_eq!(refusal.next_start_ns, Some(start + 1_200 * SECOND));
+    // One that begins later has a start, too.
+    let later = NewReservation { not_before_ns: Some(start + 2_000 * SECOND), ..reads(10) };
+    let later = room.request(later).unwrap().id;
+    let early = room.add_phase(later, other(300, 20), by()).unwrap();
+    assert_eq!(early.start_ns, Some(start + 2_000 * SECOND));
+    assert!(room.add_phase(later, other(2_010, 20), by()).is_err(), "they overlap");
+}
