@@ -13,11 +13,13 @@
 //! An assignment that relies on an epoch or a fallback of its proxy is sent only when the store has
 //! that: the next leader counts with what is on record.
 
+mod reports;
 mod reservations;
+mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, TrySendError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use api::{
@@ -25,8 +27,8 @@ use api::{
 };
 use model::{Rate, Scope, Time};
 use plan::{
-    AllocatorSettings, Assignment, EpochCheck, LateReservation, ProxyEpochs, ProxySnapshot,
-    ShareAllocator, ShareReport,
+    AllocatorSettings, Assignment, LateReservation, ProxyEpochs, ProxySnapshot, ShareAllocator,
+    ShareReport,
 };
 use reserve::ReservationRows;
 use tokio::sync::oneshot;
@@ -240,110 +242,6 @@ impl PlanActor {
         }
     }
 
-    fn report(&mut self, said: ReportMsg) {
-        let now = self.now();
-        let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
-        let check = match self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
-            true => None,
-            false => self.lives.check(&said.name, said.epoch, now),
-        };
-        let duplicate = match check {
-            None => {
-                tracing::warn!(
-                    proxy = &*said.name,
-                    MEMBERS_MAX,
-                    "rejected a report: the table of proxies is full"
-                );
-                self.counts.refused.add(1);
-                return;
-            }
-            Some(EpochCheck::Superseded { may_restart: again, first_sign: news }) => {
-                if news {
-                    self.publish_duplicate(&said.name);
-                }
-                self.counts.duplicate.add(1);
-                // The caller may have gone.
-                let _ = said.answer.send(Err(Superseded { may_restart: again }));
-                return;
-            }
-            Some(EpochCheck::Current { duplicate }) => duplicate,
-        };
-        self.answer(&said.name);
-        self.counts.reports.add(1);
-        if let Some(description) = said.description {
-            // Without room it is taken when the proxy describes itself again, within a minute: its
-            // shares are not to wait for the calendar.
-            let describe = CalendarMsg::Describe(said.name.clone(), description);
-            if self.calendar.try_send(describe).is_err() {
-                tracing::warn!(
-                    proxy = &*said.name,
-                    "the calendar is overloaded: a description is left out"
-                );
-            }
-        }
-        let mut targets = BTreeMap::new();
-        for (target, report) in said.reports {
-            if !self.targets.contains_key(&target) {
-                let others = self.targets.keys().filter(|known| ***known != *ALL_TARGETS);
-                if *target != *ALL_TARGETS && others.count() >= TARGETS_MAX {
-                    tracing::warn!(
-                        target = &*target,
-                        TARGETS_MAX,
-                        "ignored a target: the table of targets is full"
-                    );
-                    continue;
-                }
-                let settings = AllocatorSettings::default();
-                let rules = self.rules.set.clone();
-                let mut new = ShareAllocator::new(settings, self.term, &[], rules, now);
-                // Decays limit, and limits are one over all targets.
-                let rates = self.rates.iter().filter(|_| *target == *ALL_TARGETS);
-                rates.for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
-                if let Some(reservations) = self.reservations.get(&target) {
-                    new.set_rows(reservations.rows.all(now), now);
-                }
-                self.targets.insert(target.clone(), new);
-            }
-            targets.insert(target.clone(), (report.term, report.revision));
-            if let Some(controller) = self.targets.get_mut(&target) {
-                controller.report(&report, now);
-                let ignored = controller.take_ignored();
-                if ignored > 0 && self.ignored.insert(said.name.clone()) {
-                    tracing::warn!(
-                        proxy = &*said.name,
-                        target = &*target,
-                        ignored,
-                        "ignored what a proxy reports of rows that it does not have"
-                    );
-                }
-            }
-        }
-        if self.rules.is_stored && said.rules.as_ref() != Some(&self.rules.version) {
-            self.ready.insert(said.name.clone());
-        }
-        let ReportMsg { name, epoch, rules, answer, answers, .. } = said;
-        self.fan_out.receive(&name, answers);
-        self.fan_out.end(Instant::now());
-        if self.fan_out.has_query_for(&name) {
-            self.ready.insert(name.clone());
-        }
-        let until = Instant::now() + REPLY_DELAY_MAX;
-        let orders = BTreeMap::new();
-        let said = targets;
-        self.waiting.insert(
-            name,
-            WaitingReport {
-                answer,
-                duplicate,
-                epoch,
-                rules,
-                reported: said,
-                assignments: orders,
-                until,
-            },
-        );
-    }
-
     fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
         let now = self.now();
         for (scope, rate) in rates {
@@ -485,62 +383,6 @@ impl PlanActor {
         }));
     }
 
-    /// Sends changes of the proxies to the store, one at a time. Smaller shares may wait: a record
-    /// of more than the current share is safe.
-    fn store_proxies(&mut self) {
-        let now = Instant::now();
-        if self.storing.is_some_and(|since| now < since + RESTORE) {
-            return;
-        }
-        let mut gone: BTreeSet<_> = self.known.keys().cloned().collect();
-        let mut changed = Vec::new();
-        for (target, controller) in &self.targets {
-            for ProxySnapshot { name, epoch, fallback, .. } in controller.proxies() {
-                let place = (target.clone(), name.clone());
-                gone.remove(&place);
-                if self.known.get(&place) != Some(&(epoch, fallback)) {
-                    let fallback = Some(fallback.billionths());
-                    let (target, name) = (target.to_string(), name.to_string());
-                    changed.push(ProxyRecord { target, name, epoch, fallback });
-                }
-            }
-        }
-        let forgotten = |(target, name): (Arc<str>, Arc<str>)| ProxyRecord {
-            target: target.to_string(),
-            name: name.to_string(),
-            epoch: 0,
-            fallback: None,
-        };
-        changed.extend(gone.into_iter().map(forgotten));
-        self.stored = now;
-        if changed.is_empty() {
-            return;
-        }
-        changed.truncate(RECORD_PROXIES_MAX);
-        match self.store.try_send(records::StoreMsg::Proxies(changed)) {
-            Ok(()) => self.storing = Some(now),
-            // It is retried with the next tick, or the controller ends.
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
-        }
-    }
-
-    fn note_stored(&mut self, members: Vec<ProxyRecord>) {
-        self.storing = None;
-        for ProxyRecord { target, name, epoch, fallback } in members {
-            let place = (target.into(), name.into());
-            match fallback.and_then(model::Share::from_billionths) {
-                Some(part) => self.known.insert(place, (epoch, part)),
-                None => self.known.remove(&place),
-            };
-        }
-        for (place, order) in std::mem::take(&mut self.withheld) {
-            // If a proxy is still not on record, its next report brings the assignment again.
-            if self.known.contains_key(&place) {
-                self.route(place.0, order);
-            }
-        }
-    }
-
     fn view(&self) -> PlanView {
         let members = self.targets.iter().flat_map(|(target, controller)| {
             controller.proxies().map(|member| (target.clone(), member))
@@ -578,187 +420,4 @@ const TARGETS_MAX: usize = 64;
 const RECORD_PROXIES_MAX: usize = 1_024;
 
 #[cfg(test)]
-mod tests {
-    use ::rules::{
-        Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, RuleSet,
-        TimedEntitlement,
-    };
-    use model::{KindSet, Scope};
-    use plan::{ControllerSession, SessionSettings};
-    use reserve::ReservationId;
-
-    use super::*;
-    use crate::process::queue::queue;
-
-    /// A desk without threads, and the queue of its store.
-    struct QueueRoom {
-        desk: PlanActor,
-        store: MsgInbox<records::StoreMsg>,
-        calendar: MsgInbox<CalendarMsg>,
-    }
-
-    impl QueueRoom {
-        fn new(known: KnownProxies) -> QueueRoom {
-            let (to_store, store) = queue(4);
-            let text = "[[rule]]\nname = \"all\"\nlimit = \"1MB/s\"\n";
-            let rules = PublishedRules {
-                text: text.into(),
-                version: "v1".into(),
-                set: Arc::new(RuleSet::parse(text).unwrap()),
-                is_stored: true,
-            };
-            let teller =
-                EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
-            let (rules, counts) = (Arc::new(rules), Arc::default());
-            let (to_calendar, calendar) = queue(4);
-            let desk = PlanActor::new(1, rules, known, to_store, teller, counts, to_calendar);
-            QueueRoom { desk, store, calendar }
-        }
-
-        /// Hands a report in; returns the replies given at once, and a receiver of later ones.
-        fn say(
-            &mut self,
-            of: &mut ControllerSession,
-            name: &str,
-        ) -> oneshot::Receiver<Result<ControllerReply, Superseded>> {
-            let report =
-                of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
-            let (answer, order) = oneshot::channel();
-            let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
-            let answers = vec![];
-            let (name, description) = (name.into(), None);
-            let said = ReportMsg { name, epoch: 1, rules, reports, answers, description, answer };
-            self.desk.handle(PlanMsg::Report(Box::new(said)));
-            self.settle();
-            order
-        }
-
-        fn settle(&mut self) {
-            self.desk.decide();
-            self.desk.answer_ready();
-        }
-
-        /// The store does what it was asked.
-        fn store(&mut self) -> Vec<ProxyRecord> {
-            let Some(records::StoreMsg::Proxies(members)) = self.store.try_iter().next() else {
-                return vec![];
-            };
-            self.desk.handle(PlanMsg::Stored(members.clone()));
-            self.settle();
-            members
-        }
-
-        /// Registers a member up to its first orders.
-        fn join(&mut self, name: &str) -> ControllerSession {
-            let mut standing =
-                ControllerSession::new(name, 1, SessionSettings::default(), self.desk.now());
-            for _ in 0..8 {
-                // Shares move each tick.
-                self.desk.began -= TICK / 2;
-                let mut order = self.say(&mut standing, name);
-                self.store();
-                let Ok(order) = order.try_recv().map(Result::unwrap) else { break };
-                let (_, order) = &order.targets[0];
-                if !standing.receive(order, self.desk.now()) {
-                    break;
-                }
-            }
-            standing
-        }
-    }
-
-    #[test]
-    fn nobody_is_ordered_anything_before_he_is_on_record() {
-        let mut room = QueueRoom::new(KnownProxies::new());
-        let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
-        let mut order = room.say(&mut standing, "a");
-        assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
-        let stored = room.store();
-        assert_eq!((&*stored[0].name, stored[0].epoch), ("a", 1));
-        assert_eq!(&*order.try_recv().unwrap().unwrap().targets[0].0, "t");
-    }
-
-    #[test]
-    fn a_call_waits_until_there_is_news_or_the_next_one_comes() {
-        let mut room = QueueRoom::new(KnownProxies::new());
-        let mut standing = room.join("a");
-        assert!(standing.is_assigned());
-        assert!(standing.part_of(&Scope::rule("all", &[])).is_whole(), "it is alone");
-        // A second later it has something to report; what it has acknowledged is not a change.
-        room.desk.began -= Duration::from_secs(1);
-        let mut first = room.say(&mut standing, "a");
-        assert!(first.try_recv().is_err());
-        room.desk.began -= Duration::from_secs(1);
-        let mut second = room.say(&mut standing, "a");
-        assert!(first.try_recv().is_ok(), "the next call has come");
-        assert!(second.try_recv().is_err());
-        let rules =
-            PublishedRules { version: "v2".into(), is_stored: true, ..PublishedRules::default() };
-        room.desk.handle(PlanMsg::Rules(Arc::new(rules)));
-        room.settle();
-        assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
-    }
-
-    #[test]
-    fn description_of_an_ended_epoch_does_not_reach_the_calendar() {
-        let mut room = QueueRoom::new(KnownProxies::new());
-        let describes = |room: &mut QueueRoom, epoch| {
-            let said = ReportMsg {
-                name: "a".into(),
-                epoch,
-                rules: None,
-                reports: vec![],
-                answers: vec![],
-                description: Some(Arc::default()),
-                answer: oneshot::channel().0,
-            };
-            room.desk.handle(PlanMsg::Report(Box::new(said)));
-            room.calendar.try_iter().any(|msg| matches!(msg, CalendarMsg::Describe(..)))
-        };
-        assert!(describes(&mut room, 2));
-        assert!(!describes(&mut room, 1), "another process has the name");
-        assert!(describes(&mut room, 2));
-    }
-
-    #[test]
-    fn rows_beyond_the_table_are_reported_and_never_in_force() {
-        let mut room = QueueRoom::new(KnownProxies::new());
-        room.join("a");
-        let row = || {
-            let scope = EntitlementScope { uid: Some(5), ..EntitlementScope::default() };
-            let grants = Grantable::Reservation(Rate::bytes_per_sec(1).unwrap());
-            let source = EntitlementSource::Reservation;
-            let row = Entitlement::new(scope, grants, KindSet::ALL, source).unwrap();
-            TimedEntitlement { row, from: Time::from_nanos(1), until: Time::from_nanos(1 << 60) }
-        };
-        let rows = |changes, awaited| {
-            let at = Time::from_nanos(1);
-            PlanMsg::Rows(vec![ReservationRows { target: "t".into(), at, changes, awaited }])
-        };
-        let changes = (4..65_540).map(|id| (EntitlementId(id), Some(row()))).collect();
-        room.desk.handle(rows(changes, None));
-        room.desk.handle(rows(
-            vec![(EntitlementId(400_000), Some(row()))],
-            Some((ReservationId(100_000), 7)),
-        ));
-        room.desk.follow_rows();
-        let news: Vec<_> = room.calendar.try_iter().collect();
-        assert!(matches!(news[..], [CalendarMsg::NoRoom { id: 100_000, version: 7 }]));
-        room.desk.follow_rows();
-        assert_eq!(room.calendar.try_iter().count(), 0, "it is reported once");
-    }
-
-    #[test]
-    fn who_was_known_before_counts_until_he_is_heard_or_forgotten() {
-        let place = ("t".into(), "gone".into());
-        let mut room =
-            QueueRoom::new(KnownProxies::from([(place, (1, model::Share::ratio(1, 2)))]));
-        assert_eq!(room.desk.view().proxies[0].1.fallback, model::Share::ratio(1, 2));
-        let (answer, mut outcome) = oneshot::channel();
-        room.desk.handle(PlanMsg::Forget("gone".into(), answer));
-        assert_eq!(outcome.try_recv(), Ok(true));
-        room.desk.store_proxies();
-        assert_eq!(room.store()[0].fallback, None, "it is off the record");
-        assert!(room.desk.known.is_empty());
-    }
-}
+mod tests;

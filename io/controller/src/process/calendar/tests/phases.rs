@@ -85,3 +85,59 @@ fn a_phase_is_added_to_an_active_reservation_where_it_fits_and_its_owner_alone_a
     assert_eq!(early.start_ns, Some(start + 2_000 * SECOND));
     assert!(room.add_phase(later, other(2_010, 20), by()).is_err(), "they overlap");
 }
+
+#[test]
+fn phases_are_reservations_of_their_own_with_rows_of_what_they_add() {
+    let mut room = Room::new();
+    let second = 1_000_000_000;
+    let phase = api::NewPhase {
+        start_ns: 100 * second,
+        tolerance_ns: 10 * second,
+        duration_ns: 50 * second,
+        read: Some(WireRate::Bytes(60_000_000)),
+        ..api::NewPhase::default()
+    };
+    let asked = NewReservation { phases: vec![phase.clone()], ..reads(20) };
+    let made = room.request(asked.clone()).unwrap();
+    let id = made.phases[0].id;
+    assert_eq!(made.phases[0].start_ns, made.start_ns.unwrap() + 100 * second);
+    assert_eq!(made.phases[0].last_start_ns, made.phases[0].start_ns + 10 * second);
+    let of_phase = room.get(id).unwrap();
+    assert_eq!((of_phase.phase_of, of_phase.read), (Some(made.id), phase.read));
+    room.rows();
+    room.clock.fetch_add(100 * second, Ordering::Relaxed);
+    room.step();
+    assert_eq!(room.rates(), [(id * 4, Some(40_000_000))]);
+    room.in_force(id);
+    assert_eq!(room.get(made.id).unwrap().phases[0].state, WireReservationState::Active);
+    assert_eq!(room.get(id).unwrap().reduced, None);
+    // A failure of the store brings back what it is a phase of.
+    room.fails.store(true, Ordering::Relaxed);
+    room.change(made.id, ReservationChange::Remove, by()).unwrap_err();
+    room.fails.store(false, Ordering::Relaxed);
+    assert_eq!(room.get(id).unwrap().phase_of, Some(made.id));
+    room.change(made.id, ReservationChange::Remove, by()).unwrap();
+    let ended = room.get(id).unwrap();
+    assert_eq!((ended.ended.as_deref(), ended.phase_of), (Some("parent_ended"), Some(made.id)));
+
+    let wrong = |change: fn(&mut api::NewPhase)| {
+        let mut phase = phase.clone();
+        change(&mut phase);
+        NewReservation { phases: vec![phase], ..reads(20) }
+    };
+    let many = NewReservation { phases: vec![phase.clone(); 65], ..reads(20) };
+    for (asked, part) in [
+        (wrong(|phase| phase.read = Some(WireRate::Ops(1))), "phase 1: read"),
+        (wrong(|phase| phase.read = Some(WireRate::Bytes(1))), "less than 20000000"),
+        (wrong(|phase| phase.read = None), "phase 1: "),
+        (wrong(|phase| phase.start_ns = 960_000_000_000), "phase 1: "),
+        (NewReservation { spontaneous: true, ..asked.clone() }, "phases"),
+        (NewReservation { claim_window_ns: 1, ..asked }, "phases"),
+        (many, "65 phases"),
+    ] {
+        let error = room.request(asked).unwrap_err();
+        let refused = (error.code, error.at.as_deref());
+        assert_eq!(refused, (ErrorCode::InvalidArgument, Some("phases")), "{}", error.message);
+        assert!(error.message.contains(part), "{part}: {}", error.message);
+    }
+}
