@@ -6,7 +6,7 @@
 //!                                                                           └─ late, and 95 % or hardly anything waits: no longer
 //! ```
 //!
-//! A proxy is owed the share of the rate that it was given, so how long its requests wait is told by
+//! A proxy is owed the share of the rate that it was given, so how long its requests wait follows from
 //! that share: what the others have of the rate says nothing about it. Only what proxies report of the
 //! time in which requests waited counts. So a job that asks for less than it has reserved, a proxy that
 //! reports nothing, and a row that has ended are not late. The first seconds of a job, in which slots

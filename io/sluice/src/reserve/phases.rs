@@ -48,7 +48,7 @@ pub(super) struct PhaseArgs {
 }
 
 impl PhaseArgs {
-    /// The request.
+    /// Returns the request for the controller.
     pub(super) fn phase(&self) -> AddedPhase {
         AddedPhase {
             not_before_ns: self.at.as_ref().map(MomentArg::nanos),
