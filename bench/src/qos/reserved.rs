@@ -1,7 +1,7 @@
 //! Reservations of the calendar, live: what their owners get, how soon, and how many are admitted.
 //!
 //! ```text
-//!   live        writer, reader, 32 others over 2 proxies ─► windows of 5 s beside what is reserved
+//!   live, -wide writer, reader, 32 others over 2 proxies ─► windows of 5 s beside what is reserved
 //!   active      request ─► ACTIVE on 8 proxies; an early end ─► the next one
 //!   admissions  16 clients ─► a controller on one processor ─► durable, then answered
 //! ```
@@ -25,13 +25,13 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     name: "reserve",
     title: "Reservations",
     what: "A controller and its proxies on this machine. live: raw clients over the slow backend (150 \
-           MB/s); `least of 5s` is the slowest 5 s of a reserved job beside its rate, from the second \
+           MB/s); live-wide: with more slots than that serves at once; `least of 5s` is the slowest 5 s of a reserved job beside its rate, from the second \
            second on, and the first second after ACTIVE is shown apart. active: from the answer to the \
            request, or to the early end. admissions: each is on disk (SQLite) before it is answered; those \
            that wait together are one transaction.",
     sources: &["bench/src/qos/reserved.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Calibrate, FigureProgram::Controller],
-    rows: || vec![beside::row(), active::row(), admissions::row()],
+    rows: || [beside::rows(), vec![active::row(), admissions::row()]].concat(),
     measure,
 };
 

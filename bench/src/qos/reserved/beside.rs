@@ -18,10 +18,20 @@ use super::{SLUICE, wait_until_active};
 
 const WITHOUT: &str = "without";
 
-pub(super) fn row() -> FigureRow {
-    let what = "150 MB/s: a writer with 100 MB/s and a reader with 20 MB/s reserved, each at one of two \
-                proxies, beside 32 jobs; without: the same jobs and no reservation";
-    FigureRow::new("reserve/live", what, &[SLUICE, WITHOUT])
+/// The rows: their names and D, of which calibration would find another in each pass. The second one is more
+/// than the backend serves at once, so slots alone keep nothing for a reservation.
+const ROWS: [(&str, u32); 2] = [("reserve/live", 64), ("reserve/live-wide", 1_024)];
+
+pub(super) fn rows() -> Vec<FigureRow> {
+    ROWS.iter().map(|(id, slots)| row(id, *slots)).collect()
+}
+
+fn row(id: &str, slots: u32) -> FigureRow {
+    let what = format!(
+        "150 MB/s, D = {slots}: a writer of 8 files with 100 MB/s and a reader with 20 MB/s reserved, each at \
+         one of two proxies, beside 32 jobs; without: the same jobs and no reservation"
+    );
+    FigureRow::new(id, &what, &[SLUICE, WITHOUT])
         .rounds(3, 30.0)
         .goal(SLUICE, "writer_least_of_5s_percent", FigureBound::Least(98.0))
         .goal(SLUICE, "reader_least_of_5s_percent", FigureBound::Least(98.0))
@@ -29,10 +39,21 @@ pub(super) fn row() -> FigureRow {
 }
 
 pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
-    let row = row();
-    if !sink.wants(&row.id) {
-        return Ok(());
+    for (id, slots) in ROWS {
+        if sink.wants(id) {
+            measure_row(id, slots, run, sink)?;
+        }
     }
+    Ok(())
+}
+
+fn measure_row(
+    id: &str,
+    slots: u32,
+    run: &FigureRun<'_>,
+    sink: &mut FigureSink,
+) -> anyhow::Result<()> {
+    let row = row(id, slots);
     let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
     let mut backend = QosBackend::start(&bed, BackendKind::Slow)?;
     backend.calibrate(run)?;
@@ -40,7 +61,9 @@ pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Res
     for name in jobs().map(|job| job.name) {
         std::fs::create_dir_all(backend.dir().join(&name)).context("cannot make a directory")?;
     }
-    backend.file("writer/written0", WRITTEN_LEN)?;
+    for at in 0..WRITER_FILES {
+        backend.file(&format!("writer/written{at}"), WRITTEN_LEN)?;
+    }
     for at in (0..OTHERS).filter(|at| at % 2 == 0) {
         backend.file(&format!("other{at}/written0"), WRITTEN_LEN)?;
     }
@@ -49,9 +72,9 @@ pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Res
     let start = |at: usize| {
         let top =
             format!("{MANY_THREADS}\ncontroller = \"{}\"\nproxy_name = \"n{at}\"", controller.url);
-        let target =
-            "write_mode = \"direct\"\ncapacity_read = \"150MB/s\"\ncapacity_write = \"150MB/s\"";
-        backend.proxy(&format!("n{at}"), &QosSetup { top: &top, target, ..QosSetup::default() })
+        let target = format!("{TARGET}\nslots_max = {slots}");
+        let setup = QosSetup { top: &top, target: &target, ..QosSetup::default() };
+        backend.proxy(&format!("n{at}"), &setup)
     };
     let proxies = (0..PROXIES).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     wait_for_rules(&bed, &proxies, &version)?;
@@ -105,22 +128,27 @@ struct BesideJob {
     name: String,
     proxy: usize,
     is_write: bool,
+    /// Each has a file of its own, if it writes.
+    connections: usize,
+    /// Requests in flight of each.
     depth: usize,
 }
 
 fn jobs() -> impl Iterator<Item = BesideJob> {
-    let reserved = [("writer", 0, true), ("reader", 1, false)];
-    let reserved = reserved.map(|(name, proxy, is_write)| BesideJob {
+    let reserved = [("writer", 0, true, WRITER_FILES), ("reader", 1, false, 1)];
+    let reserved = reserved.map(|(name, proxy, is_write, connections)| BesideJob {
         name: name.into(),
         proxy,
         is_write,
-        depth: 512,
+        connections,
+        depth: 512 / connections,
     });
     let others = (0..OTHERS).map(|at| BesideJob {
         name: format!("other{at}"),
         // Writers and readers at both.
         proxy: at / 2 % PROXIES,
         is_write: at % 2 == 0,
+        connections: 1,
         depth: 64,
     });
     reserved.into_iter().chain(others)
@@ -130,7 +158,7 @@ impl BesideJob {
     fn start(&self, proxy: &QosProxy, backend: &QosBackend<'_>) -> anyhow::Result<QosJob> {
         let op = if self.is_write { WorkOp::Randwrite } else { WorkOp::Randread };
         let mut plan = proxy.plan("x", &self.name, op, Bytes::kib(64));
-        plan.depth = self.depth;
+        (plan.connections, plan.depth) = (self.connections, self.depth);
         plan.file_size = if self.is_write { WRITTEN_LEN } else { backend.cold_len() };
         let data = if self.is_write { String::new() } else { "data".into() };
         QosJob::start(&[QosJobPart { plan, dir: self.name.clone(), data }])
@@ -201,6 +229,10 @@ const OTHERS: usize = 32;
 /// In bytes per second.
 const WRITER: u64 = 100_000_000;
 const READER: u64 = 20_000_000;
+/// The kernel lets one direct write of a file at a time through to a FUSE backend.
+const WRITER_FILES: usize = 8;
+const TARGET: &str =
+    "write_mode = \"direct\"\ncapacity_read = \"150MB/s\"\ncapacity_write = \"150MB/s\"";
 const WRITTEN_LEN: Bytes = Bytes::mib(64);
 const RULES: &str = "[[rule]]\nname = \"each\"\nper = [\"jobid\"]\n";
 const SETTLE: Duration = Duration::from_secs(5);
