@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 
 use ::sim::{Backlog, Policy, Scenario, World};
 use anyhow::{Context as _, bail, ensure};
-use model::{Amount, Identity, JobId, KindSet, Lane, Nid, OpKind, PathSet, Rate, TargetId, Time};
+use model::{
+    Amount, Directory, FilePlace, Identity, JobId, KindSet, Lane, Nanos, Nid, OpKind, PathSet,
+    Rate, TargetId, Time,
+};
 use rules::{
     Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Limit,
     Match, Rule, RuleSet,
@@ -76,6 +79,13 @@ fn rows() -> Vec<FigureRow> {
         }
         rows.push(row);
     }
+    for branches in [1, 64, 4_096] {
+        let id = format!("scheduler/branches-{branches}");
+        let what =
+            format!("a request of a class with {branches} reserved directories, all backlogged");
+        let row = FigureRow::new(&id, &what, &["sluice"]).rounds(7, 0.5);
+        rows.push(row.goal("sluice", "each_ns", FigureBound::Most(1_000.0)));
+    }
     for change in CHANGES {
         let id = format!("scheduler/change-{}", change.name);
         let row = FigureRow::new(&id, change.what, &["sluice"]).rounds(3, 1.0);
@@ -128,6 +138,11 @@ fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
             sink.round_of(&row, |who| serve(who, classes, run.time(&row)))?;
             continue;
         }
+        if let Some(branches) = row.id.strip_prefix("scheduler/branches-") {
+            let branches = branches.parse().context("a number of branches")?;
+            sink.round_of(&row, |_| serve_branches(branches, run.time(&row)))?;
+            continue;
+        }
         if let Some(name) = row.id.strip_prefix("scheduler/change-") {
             let change = CHANGES.iter().find(|change| change.name == name);
             let change = change.context("a change of this name")?;
@@ -168,14 +183,50 @@ fn serve(who: &str, classes: u32, time: Duration) -> anyhow::Result<FigureSample
     };
     // Some requests of each class, and the burst of a meter that is short.
     (0..WARM_UP).for_each(|_| backlog.serve());
+    Ok(each_ns(|| backlog.serve(), time))
+}
+
+/// The same where all are of one class, and a row reserves a directory for each branch of it.
+fn serve_branches(branches: u64, time: Duration) -> anyhow::Result<FigureSample> {
+    let mut sched = Dispatcher::new([target()], Arc::default());
+    let rate = Rate::ops_per_sec(10).context("above zero")?;
+    let (mut subjects, mut rows) = (Vec::new(), Vec::new());
+    for number in 0..branches {
+        let directory = Directory::new(format!("export/{number}").as_bytes());
+        let place = FilePlace { paths: PathSet::default(), mark: directory.clone() };
+        subjects.push(sched.subject(TargetId::FIRST, &who(0)?, place));
+        let scope = EntitlementScope { directory, ..EntitlementScope::default() };
+        let (grants, source) = (Grantable::Reservation(rate), EntitlementSource::Operator);
+        let row = Entitlement::new(scope, grants, KindSet::ALL, source)?;
+        rows.push((EntitlementId(number), Some(row)));
+    }
+    let mut now = Time::from_nanos(1_000_000_000);
+    sched.set_entitlements(rows, now, now);
+    let (amount, lane) = (Amount::new(4096, 1), Lane::Device);
+    let arrival = |subject| Arrival { subject, kind: OpKind::Read, amount, lane, token: 0 };
+    for subject in subjects.iter().chain(&subjects) {
+        sched.enqueue(arrival(*subject), now);
+    }
+    let mut serve = || {
+        now = now + Nanos::new(1_500);
+        let next = sched.poll_dispatch(now).expect("there is a backlog, and nothing runs");
+        sched.enqueue(arrival(next.subject), now);
+        sched.complete(next.id, amount, now);
+    };
+    (0..WARM_UP).for_each(|_| serve());
+    Ok(each_ns(serve, time))
+}
+
+/// Nanoseconds of this thread for each of the requests that are served in a time.
+fn each_ns(mut serve: impl FnMut(), time: Duration) -> FigureSample {
     let (began, used) = (Instant::now(), thread_time());
     let mut requests = 0;
     while began.elapsed() < time {
-        (0..BATCH).for_each(|_| backlog.serve());
+        (0..BATCH).for_each(|_| serve());
         requests += BATCH;
     }
     let each = (thread_time() - used).as_nanos() as f64 / f64::from(requests);
-    Ok(FigureSample::from([("each_ns".into(), each)]))
+    FigureSample::from([("each_ns".into(), each)])
 }
 
 /// A change of rules and back.
@@ -269,21 +320,10 @@ fn simulated(sluice: &Path, words: &[&str]) -> anyhow::Result<FigureSample> {
 /// Prints what a class costs while nothing of it waits. Each class has one subject, a weight, a
 /// limit, a reservation and a finish tag: it was served once.
 pub(crate) fn class_memory(args: &ClassMemoryArgs) -> anyhow::Result<()> {
-    let target = TargetParams {
-        name: "t".into(),
-        slots_max: 64,
-        threads: 8,
-        costs: Costs::default(),
-        latency: None,
-        recalibrate: false,
-    };
-    let mut sched = Dispatcher::new([target], Arc::new(class_rules()?));
+    let mut sched = Dispatcher::new([target()], Arc::new(class_rules()?));
     let before = resident()?;
     for number in 0..args.classes {
-        let job = JobId::new(&format!("job.{number}")).context("a short name")?;
-        let uid = number as u32;
-        let who = Identity { job, uid, gid: 100, projid: None, nid: Nid::local() };
-        let subject = sched.subject(TargetId::FIRST, &who, PathSet::default());
+        let subject = sched.subject(TargetId::FIRST, &who(number)?, PathSet::default());
         let now = Time::from_nanos(number * 1_000_000);
         let (kind, amount, lane) = (OpKind::Read, Amount::new(4096, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, now);
@@ -300,6 +340,22 @@ pub(crate) fn class_memory(args: &ClassMemoryArgs) -> anyhow::Result<()> {
         ("kept_count".into(), kept),
         ("resident_mib".into(), resident()? as f64 / f64::from(1 << 20)),
     ]))
+}
+
+fn target() -> TargetParams {
+    TargetParams {
+        name: "t".into(),
+        slots_max: 64,
+        threads: 8,
+        costs: Costs::default(),
+        latency: None,
+        recalibrate: false,
+    }
+}
+
+fn who(number: u64) -> anyhow::Result<Identity> {
+    let job = JobId::new(&format!("job.{number}")).context("a short name")?;
+    Ok(Identity { job, uid: number as u32, gid: 100, projid: None, nid: Nid::local() })
 }
 
 fn class_rules() -> anyhow::Result<RuleSet> {

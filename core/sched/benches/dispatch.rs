@@ -6,7 +6,7 @@
 mod load;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use load::backlog;
+use load::{backlog, branches};
 use model::{Lane, Rate};
 
 fn dispatch(c: &mut Criterion) {
@@ -31,6 +31,13 @@ fn dispatch(c: &mut Criterion) {
         let mut load = backlog(classes, tight, Lane::Cached);
         let name = format!("cycle/{classes} classes, one tight meter");
         c.bench_function(&name, |b| b.iter(|| load.cycle()));
+    }
+    for count in [1, 64, 4_096] {
+        for slots in [None, Some(32)] {
+            let mut load = branches(count, slots);
+            let cap = if slots.is_some() { ", a cap" } else { "" };
+            c.bench_function(&format!("branches/{count}{cap}"), |b| b.iter(|| load.cycle()));
+        }
     }
     for jobs in [10, 100_000] {
         let load = backlog(jobs, None, Lane::Cached);

@@ -3,16 +3,16 @@
 //! ```text
 //!   cargo build --release -p sluice-sched --example count
 //!   valgrind --tool=callgrind --toggle-collect='*run_cycles*' \
-//!       target/release/examples/count CLASSES cached|device RATE|none CYCLES
+//!       target/release/examples/count CLASSES cached|device|branches RATE|none CYCLES
 //! ```
 //!
 //! Divide the instructions collected by CYCLES. RATE is that of a meter all classes pay, in
-//! operations a second; what precedes `run_cycles` is not counted.
+//! operations a second; with `branches` one class has so many branches. What precedes `run_cycles` is not counted.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
 
-use load::{Load, backlog};
+use load::{Load, backlog, branches};
 use model::{Lane, Rate};
 
 /// Cycles before counting: enough for a tight meter to have used up its burst.
@@ -21,12 +21,16 @@ const WARM_UP: usize = 30_000;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [classes, lane, rate, cycles] = &args[..] else {
-        panic!("count CLASSES cached|device RATE|none CYCLES");
+        panic!("count CLASSES cached|device|branches RATE|none CYCLES");
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
-    let lane = if lane == "device" { Lane::Device } else { Lane::Cached };
     let rate = if rate == "none" { None } else { Rate::ops_per_sec(number(rate)) };
-    let mut load = backlog(number(classes) as usize, rate, lane);
+    let count = number(classes) as usize;
+    let mut load = match lane.as_str() {
+        "branches" => branches(count, None),
+        "device" => backlog(count, rate, Lane::Device),
+        _ => backlog(count, rate, Lane::Cached),
+    };
     (0..WARM_UP).for_each(|_| load.cycle());
     run_cycles(&mut load, number(cycles));
     assert!(load.why() > 0, "the job is known");

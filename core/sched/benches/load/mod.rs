@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use model::{
-    Amount, Identity, JobId, KindSet, Lane, Nanos, Nid, OpKind, PathSet, Rate, TargetId, Time,
+    Amount, Directory, FilePlace, Identity, JobId, KindSet, Lane, Nanos, Nid, OpKind, PathSet,
+    Rate, TargetId, Time,
 };
-use rules::{KeyField, Limit, Match, MeterRule, Rule, RuleSet};
+use rules::{
+    Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Limit,
+    Match, MeterRule, Rule, RuleSet,
+};
 use sluice_sched::{Arrival, Costs, Dispatcher, MeterPayers, SubjectId, TargetParams};
 
 pub(crate) struct Load {
@@ -37,6 +41,38 @@ fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
 
 /// `classes` classes with two requests queued each.
 pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
+    let mut sched = dispatcher(rules(rate));
+    let subject = |i| sched.subject(TargetId::FIRST, &identity(i), PathSet::default());
+    let subjects = (0..classes).map(subject).collect();
+    filled(sched, subjects, lane)
+}
+
+/// One class with `branches` branches, of a reserved directory each, with two requests queued in
+/// each; with `slots`, a cap on its slots.
+pub(crate) fn branches(branches: usize, slots: Option<u32>) -> Load {
+    let mut set = RuleSet::default();
+    set.rules.push(Rule { slots, ..Rule::new("all", Match::any()) });
+    let mut sched = dispatcher(Arc::new(set));
+    let directory = |i| Directory::new(format!("export/d{i}").as_bytes()).expect("a short name");
+    let row = |i| {
+        let scope =
+            EntitlementScope { directory: Some(directory(i)), ..EntitlementScope::default() };
+        let grants = Grantable::Reservation(Rate::ops_per_sec(10).expect("above zero"));
+        let (kinds, source) = (KindSet::ALL, EntitlementSource::Operator);
+        let row = Entitlement::new(scope, grants, kinds, source).expect("it reserves");
+        (EntitlementId(i as u64), Some(row))
+    };
+    let now = Time::from_nanos(1_000_000_000);
+    sched.set_entitlements((0..branches).map(row).collect(), now, now);
+    let subject = |i| {
+        let place = FilePlace { paths: PathSet::default(), mark: Some(directory(i)) };
+        sched.subject(TargetId::FIRST, &identity(0), place)
+    };
+    let subjects = (0..branches).map(subject).collect();
+    filled(sched, subjects, Lane::Device)
+}
+
+fn dispatcher(rules: Arc<RuleSet>) -> Dispatcher {
     let costs = Costs::default();
     let target = TargetParams {
         name: "t".into(),
@@ -46,12 +82,14 @@ pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
         latency: None,
         recalibrate: false,
     };
-    let mut sched = Dispatcher::new([target], rules(rate));
-    let subjects: Vec<SubjectId> = (0..classes)
-        .map(|i| sched.subject(TargetId::FIRST, &identity(i), PathSet::default()))
-        .collect();
-    let mut load = Load { sched, subjects, next: 0, now: Time::from_nanos(1_000_000_000), lane };
-    for _ in 0..2 * classes {
+    Dispatcher::new([target], rules)
+}
+
+/// Two requests of each subject wait.
+fn filled(sched: Dispatcher, subjects: Vec<SubjectId>, lane: Lane) -> Load {
+    let now = Time::from_nanos(1_000_000_000);
+    let mut load = Load { sched, subjects, next: 0, now, lane };
+    for _ in 0..2 * load.subjects.len() {
         load.enqueue();
     }
     load

@@ -359,6 +359,9 @@ impl Lanes {
         seen: &mut Observation,
     ) {
         if lane == DEVICE {
+            if self.classes[class].branched {
+                self.stand_in_class(class, lane);
+            }
             self.apply_delay(self.owner_of(class));
         }
         self.refresh(class, lane, now, seen);
@@ -402,14 +405,16 @@ impl Lanes {
         }
         let fits = self.first_fitting(class, DEVICE).is_some();
         if fits == (own.lanes[DEVICE].size == NO_SIZE) {
-            self.count_ready_heads(class, now, seen);
-            for branch in self.branches.get(&class).cloned().unwrap_or_default() {
-                self.count_ready_heads(branch, now, seen);
-            }
+            self.count_heads_of_all(class, now, seen);
         }
     }
 
-    fn count_ready_heads(&mut self, class: ClassIndex, now: Time, seen: &mut Observation) {
+    pub(super) fn count_ready_heads(
+        &mut self,
+        class: ClassIndex,
+        now: Time,
+        seen: &mut Observation,
+    ) {
         for queue in self.classes[class].lanes[DEVICE].ready_queues() {
             self.count_ready(QueuePlace { class, lane: DEVICE, queue }, now, seen);
         }

@@ -134,8 +134,7 @@ impl Lanes {
         self.refresh_reserves(class, now);
     }
 
-    /// Bounds the tags of a class whose weight changed by what its weight allows, and gives its
-    /// branches that weight.
+    /// Bounds the tags of a class whose weight changed by what its weight allows.
     fn bound_lag(&mut self, class: ClassIndex) {
         for lane in 0..LANES.len() {
             let own = &mut self.classes[class];
@@ -148,12 +147,6 @@ impl Lanes {
             }
             standing.start = start;
             self.stand(class, lane);
-        }
-        let own = &self.classes[class];
-        let (weight, phi, full_weight) = (own.weight, own.phi, own.full_weight);
-        for branch in self.branches.get(&class).into_iter().flatten() {
-            let own = &mut self.classes[*branch];
-            (own.weight, own.phi, own.full_weight) = (weight, phi, full_weight);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Lanes {
             waiter: place.waiter(),
             cost: request.cost,
             number: request.number,
-            weight: own.phi,
+            weight: self.phi(place.class),
         }
     }
 

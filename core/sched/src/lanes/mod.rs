@@ -28,7 +28,7 @@ mod slot_controller;
 mod slots;
 mod targets;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use model::{Amount, Lane, Nanos, OpKind, TargetId, Time, Weight};
 
@@ -50,6 +50,7 @@ pub(crate) use request::{NewHead, NewRequest, QUEUES, QueuePlace, QueuedRequest,
 pub(crate) use reservation::{ReservationNeed, ReservationTerms, ReservationUse};
 pub use slots::slots_needed;
 
+use branches::BranchedClasses;
 use class::{ClassQueue, DormantLanes, LaneClass, NO_SIZE, Requests};
 use division::SlotDivision;
 use lane::LaneState;
@@ -83,8 +84,7 @@ pub(crate) struct Lanes {
     targets: Targets,
     requests: Requests,
     classes: Parts<ClassIndex, LaneClass>,
-    /// Classes that have branches, with these.
-    branches: BTreeMap<ClassIndex, Vec<ClassIndex>>,
+    branches: BranchedClasses,
     dormant: Parts<DormantIndex, DormantLanes>,
     /// The number of requests that ever arrived.
     arrivals: u64,
@@ -415,6 +415,7 @@ impl Lanes {
                 standing.size = NO_SIZE;
             }
         }
+        self.branches.clear();
         for target in self.targets.iter_mut() {
             target.queued = 0;
             for state in &mut target.states {
@@ -564,13 +565,13 @@ impl Lanes {
 
     /// The effective weight of a class for a kind of request.
     pub(crate) fn weight_of(&self, class: ClassIndex, kind: OpKind) -> EffectiveWeight {
-        self.classes[class].phi_of(kind)
+        self.classes[self.owner_of(class)].phi_of(kind)
     }
 
     /// The effective weight of a class for reads and writes.
     #[inline]
     pub(crate) fn phi(&self, class: ClassIndex) -> EffectiveWeight {
-        self.classes[class].phi
+        self.classes[self.owner_of(class)].phi
     }
 
     /// Bits of the parents of other rules that the requests of a class count for.

@@ -56,7 +56,7 @@ pub(crate) struct Registry {
     /// The combinations that each of these subjects has there.
     shared_by: BTreeMap<SubjectIndex, Vec<ClassKey>>,
     /// Active branches, by the group of rows that reserves for them.
-    branches: BTreeMap<EntitlementId, Vec<ClassIndex>>,
+    branches: BTreeMap<EntitlementId, BTreeSet<ClassIndex>>,
 }
 
 /// What tells the subjects of one identity apart: target, files and export.
@@ -523,7 +523,7 @@ impl Registry {
         let group = key.branch;
         let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0, parent });
         if let Some(group) = group {
-            self.branches.entry(group).or_default().push(index);
+            self.branches.entry(group).or_default().insert(index);
         }
         self.by_key.insert(key, index);
         index
@@ -577,7 +577,7 @@ impl Registry {
         self.by_key.remove(&before);
         self.leave_group(&before, index);
         if let Some(group) = key.branch {
-            self.branches.entry(group).or_default().push(index);
+            self.branches.entry(group).or_default().insert(index);
         }
         self.by_key.insert(key, index);
     }
@@ -586,7 +586,7 @@ impl Registry {
     fn leave_group(&mut self, key: &ClassKey, index: ClassIndex) {
         let of = key.branch.map(|group| self.branches.entry(group));
         if let Some(Entry::Occupied(mut of)) = of {
-            of.get_mut().retain(|branch| *branch != index);
+            of.get_mut().remove(&index);
             if of.get().is_empty() {
                 of.remove();
             }
@@ -641,7 +641,7 @@ impl Registry {
 
     /// The active branches for which a group of rows reserves.
     pub(crate) fn branches(&self, group: EntitlementId) -> Vec<ClassIndex> {
-        self.branches.get(&group).cloned().unwrap_or_default()
+        self.branches.get(&group).into_iter().flatten().copied().collect()
     }
 
     /// The groups of rows that reserve for active branches.

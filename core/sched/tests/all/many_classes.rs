@@ -2,8 +2,11 @@
 //! that it moves between the line and the ready ones, not in time.
 
 use crate::server::{T, UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
-use model::{Amount, Lane, Nanos, OpKind, PathSet, Time};
-use rules::{KeyField, Limit, Match, MeterRule, Rule};
+use model::{Amount, Directory, FilePlace, KindSet, Lane, Nanos, OpKind, PathSet, Time};
+use rules::{
+    Entitlement, EntitlementId, EntitlementScope, EntitlementSource, Grantable, KeyField, Limit,
+    Match, MeterRule, Rule,
+};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
 const CLASSES: usize = 2_000;
@@ -238,4 +241,47 @@ fn another_condition_moves_what_waits_in_steps_and_in_order_of_arrival() {
         sched.complete(next.id, Amount::new(UNIT_BYTES, 1), ms(1_000));
     }
     assert!(tokens.is_sorted() && tokens.len() == 2 * 889 - 1, "{}", tokens.len());
+}
+
+/// A reserved directory each: all are branches of one class.
+#[test]
+fn hundreds_of_branches_are_served_as_they_are_due_and_then_in_order_of_arrival() {
+    const BRANCHES: u64 = 300;
+    for slots in [None, Some(2)] {
+        let all = Rule { slots, ..Rule::new("all", Match::any()) };
+        let mut sched = Dispatcher::new([target(4, 1_000_000)], rules(vec![all], vec![]));
+        let (mut rows, mut subjects) = (vec![], vec![]);
+        for number in 0..BRANCHES {
+            let directory = Directory::new(format!("export/{number}").as_bytes());
+            let place = FilePlace { paths: PathSet::default(), mark: directory.clone() };
+            subjects.push(sched.subject(T, &who("a"), place));
+            let scope = EntitlementScope { directory, ..EntitlementScope::default() };
+            let (grants, source) = (Grantable::Reservation(ops(1)), EntitlementSource::Operator);
+            let row = Entitlement::new(scope, grants, KindSet::ALL, source).expect("it reserves");
+            rows.push((EntitlementId(number), Some(row)));
+        }
+        sched.set_entitlements(rows, ms(1_000), ms(1_000));
+        let (kind, amount, lane) = (OpKind::Read, Amount::new(UNIT_BYTES, 1), Lane::Device);
+        let mut put = |token| {
+            // A stride coprime to their number visits the branches in an order of its own.
+            let subject = subjects[(token * 7 % BRANCHES) as usize];
+            sched.enqueue(Arrival { subject, kind, amount, lane, token }, ms(1_000))
+        };
+        let ids: Vec<_> = (0..3 * BRANCHES).map(&mut put).collect();
+        for id in ids.into_iter().take(BRANCHES as usize).step_by(5) {
+            sched.cancel(id, ms(1_000));
+        }
+        let mut tokens = Vec::new();
+        while let Some(next) = sched.poll_dispatch(ms(1_000)) {
+            tokens.push(next.token);
+            sched.complete(next.id, amount, ms(1_000));
+        }
+        sched.check_invariants();
+        let is_cancelled = |token: u64| token < BRANCHES && token.is_multiple_of(5);
+        // The first request of each branch is due.
+        let is_first = |token: u64| token < BRANCHES || is_cancelled(token - BRANCHES);
+        let wanted = (0..3 * BRANCHES).filter(|token| !is_cancelled(*token));
+        let (first, others): (Vec<_>, Vec<_>) = wanted.partition(|token| is_first(*token));
+        assert_eq!(tokens, [first, others].concat());
+    }
 }
