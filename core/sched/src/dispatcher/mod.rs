@@ -76,7 +76,7 @@ pub struct Dispatcher {
     lanes: Lanes,
     observation: Observation,
     change: Option<SpreadingChange>,
-    /// Whether those that share a class are to be classified once more.
+    /// Whether those that share a class are to be classified once more as others go.
     unshares: bool,
     /// Units of work that a call spends on `change`.
     change_slice: usize,
@@ -300,7 +300,8 @@ impl Dispatcher {
     /// work or a change of rules is not everywhere yet, when a meter or the share of the slots lets a
     /// head go, or when a reservation falls due behind a head that does not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
-        if self.change.is_some() || self.has_work() {
+        let spreads = self.change.is_some() || (self.unshares && self.registry.has_freed());
+        if spreads || self.has_work() {
             return Some(self.now);
         }
         let change = self.terms.next_change().get().filter(|_| self.lanes.queued() > 0);

@@ -5,7 +5,7 @@
 //!   new rules ─► subjects: classifications dropped ─► classes, meters, class meters: new terms
 //!                                                                         │
 //!   everywhere ◄── visited in order of arrival: to its class and chain ◄── waiting requests
-//!       └─ once nothing is left of the classes before: those that share one ─► classified once more
+//!       └─ as the classes before go: so many of those that share one ─► classified once more
 //! ```
 //!
 //! What is classified after the change is classified by the new rules. Until its subject's
@@ -21,8 +21,9 @@
 //! rows visits only what it concerns: requests whose row ended go behind the rest of their class.
 //!
 //! While requests of the rules before wait and run, their classes count for `max_classes`, so others
-//! share one for which there is room later. When no such class is left, those that share are
-//! classified once more.
+//! share one for which there is room later. When such a class goes, a combination that shares is
+//! classified once more, with what waits of its subjects: a visit of all waiting requests for each
+//! time that classes go, and none in vain.
 //!
 //! Places of a table are visited in order, and each has a bound on its work. A change that comes
 //! while one is spreading starts again at the first place.
@@ -166,14 +167,14 @@ impl Dispatcher {
         self.change = Some(change);
     }
 
-    /// The change for those that share a class since the last change of structure, once no class is
-    /// left that was there for requests of the rules before.
+    /// The change for those that share a class since the last change of structure, as many as there is
+    /// room for since classes went that were there for requests of the rules before.
     fn unshare(&mut self) -> Option<SpreadingChange> {
-        if !self.unshares || self.registry.has_unreferenced() {
+        if !self.unshares {
             return None;
         }
-        self.unshares = false;
-        let sharing = self.registry.forget_shared();
+        let sharing = self.registry.unshare(SLICE);
+        self.unshares = self.registry.has_unreferenced() || self.registry.has_freed();
         (!sharing.is_empty()).then(|| SpreadingChange::of_sharing(sharing))
     }
 

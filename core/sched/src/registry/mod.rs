@@ -50,11 +50,14 @@ pub(crate) struct Registry {
     unreferenced: usize,
     /// By rule: its combinations of `per` that have classes, active or dormant, at any target.
     keyed: BTreeMap<Arc<str>, u32>,
-    /// Combinations that share the class of their rule, by how many subjects. They do so at every
-    /// target until none of these is classified: a limit of a combination is one over all targets.
-    sharing: BTreeMap<ClassKey, u32>,
+    /// Combinations that share the class of their rule, with the subjects that have them. They do so
+    /// at every target until none of these is classified: a limit of a combination is one over all
+    /// targets.
+    sharing: BTreeMap<ClassKey, BTreeSet<SubjectIndex>>,
     /// The combinations that each of these subjects has there.
     shared_by: BTreeMap<SubjectIndex, Vec<ClassKey>>,
+    /// By rule how many combinations came to be idle everywhere since [`Registry::unshare`].
+    freed: BTreeMap<Arc<str>, usize>,
     /// Active branches, by the group of rows that reserves for them.
     branches: BTreeMap<EntitlementId, BTreeSet<ClassIndex>>,
 }
@@ -322,7 +325,12 @@ impl Registry {
         let taken: Vec<Classification> = taken.filter_map(CachedWay::get).collect();
         taken.iter().for_each(|way| self.release_class(way.class));
         for combination in self.shared_by.remove(&index).into_iter().flatten() {
-            count_out(&mut self.sharing, combination);
+            if let Entry::Occupied(mut of) = self.sharing.entry(combination) {
+                of.get_mut().remove(&index);
+                if of.get().is_empty() {
+                    of.remove();
+                }
+            }
         }
         taken
     }
@@ -480,15 +488,54 @@ impl Registry {
         let of = self.shared_by.entry(subject).or_default();
         if !of.contains(&combination) {
             of.push(combination.clone());
-            *self.sharing.entry(combination).or_default() += 1;
+            self.sharing.entry(combination).or_default().insert(subject);
         }
     }
 
-    /// Lets combinations that share a class have their own again. Returns the subjects that are to be
-    /// classified for that.
-    pub(crate) fn forget_shared(&mut self) -> Vec<SubjectIndex> {
+    /// Lets all combinations that share a class have their own, once they are classified.
+    pub(crate) fn forget_shared(&mut self) {
         self.sharing.clear();
-        std::mem::take(&mut self.shared_by).into_keys().collect()
+        self.shared_by.clear();
+        self.freed.clear();
+    }
+
+    /// Lets as many combinations that share a class have their own as others came to be idle since the
+    /// last call. Returns the subjects that are to be classified for that: not many more than `most`,
+    /// and the others with the next calls.
+    pub(crate) fn unshare(&mut self, most: usize) -> Vec<SubjectIndex> {
+        let mut subjects = Vec::new();
+        while let Some(mut of_rule) = self.freed.first_entry() {
+            let (rule, room) = (of_rule.key().clone(), of_rule.get_mut());
+            let first = ClassKey { rule, values: [].into(), branch: None, target: TargetId::FIRST };
+            let next = self.sharing.range(&first..).next();
+            let next = next.filter(|(key, _)| *room > 0 && key.rule == first.rule);
+            let Some(combination) = next.map(|(key, _)| key.clone()) else {
+                of_rule.remove();
+                continue;
+            };
+            if subjects.len() >= most {
+                break;
+            }
+            *room -= 1;
+            for subject in self.sharing.remove(&combination).into_iter().flatten() {
+                if let Some(of) = self.shared_by.get_mut(&subject) {
+                    of.retain(|shared| *shared != combination);
+                }
+                subjects.push(subject);
+            }
+        }
+        subjects
+    }
+
+    /// Whether [`Registry::unshare`] has something to do.
+    pub(crate) fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
+    /// Whether an active class is there for its requests alone: no subject's next one leads there.
+    #[inline]
+    pub(crate) fn has_unreferenced(&self) -> bool {
+        self.unreferenced > 0
     }
 
     /// Makes a class active that is not: a dormant one or a new one, or a branch of `parent`.
@@ -541,12 +588,6 @@ impl Registry {
         self.unreferenced += usize::from(*refs == 0);
     }
 
-    /// Whether an active class is there for its requests alone: no subject's next one leads there.
-    #[inline]
-    pub(crate) fn has_unreferenced(&self) -> bool {
-        self.unreferenced > 0
-    }
-
     /// Whether an active class has no references.
     #[inline]
     pub(crate) fn is_unreferenced(&self, index: ClassIndex) -> bool {
@@ -562,6 +603,12 @@ impl Registry {
         }
         self.leave_group(&key, index);
         self.by_key.remove(&key);
+        if !self.sharing.is_empty()
+            && key.counts()
+            && at_targets(&self.by_key, &key).next().is_none()
+        {
+            *self.freed.entry(key.rule.clone()).or_default() += 1;
+        }
         self.classes.remove(index);
         self.unreferenced -= 1;
         let dormant = self.dormant.insert(DormantClass { key: key.clone(), id, idle: 0 });
@@ -693,6 +740,10 @@ impl Registry {
         let unreferenced = self.classes.iter().filter(|(_, class)| class.refs == 0).count();
         assert_eq!(self.unreferenced, unreferenced, "classes without references");
         assert!(self.sharing.keys().all(|key| !self.is_known(key)), "{:?}", self.sharing);
+        let shared =
+            self.shared_by.iter().flat_map(|(of, all)| all.iter().map(move |key| (key, of)));
+        let sharing = self.sharing.iter().flat_map(|(key, of)| of.iter().map(move |of| (key, of)));
+        assert_eq!(BTreeSet::from_iter(shared), sharing.collect());
         assert_eq!(self.idle_classes.len(), self.dormant.iter().count());
         let at_rest = self.dormant_by_key.values().all(|index| self.dormant.lives(*index));
         assert!(at_rest && self.dormant_by_key.len() == self.dormant.iter().count());

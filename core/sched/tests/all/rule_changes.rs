@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::{KeyValue, OpKind};
+use model::{Amount, KeyValue, Lane, OpKind, PathSet};
 use rules::{KeyField, Limit, Rule, RuleSet};
+use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -132,5 +133,55 @@ fn a_job_that_shared_a_class_while_those_before_ran_has_its_own_once_they_are_go
         let own = ("jobs".to_owned(), vec![KeyValue::Jobid(who("b").job)]);
         assert_eq!(busy.len(), 2, "{busy:?}");
         assert!(busy.contains(&own), "{busy:?}");
+    }
+}
+
+#[test]
+fn jobs_that_share_a_class_have_their_own_one_after_another_as_those_before_go() {
+    let two_classes = |jobs: &str| {
+        let matcher = format!("jobid={{{jobs}}}").parse().expect("a condition");
+        let (per, max_classes) = (vec![KeyField::Jobid], Some(2));
+        set(vec![Rule { per, max_classes, ..Rule::new("jobs", matcher) }])
+    };
+    for slice in [1, 1_000_000] {
+        let mut sched = Dispatcher::new([target(4, UNIT_NS)], two_classes("a*"));
+        sched.set_change_slice(slice);
+        let amount = Amount::new(UNIT_BYTES, 1);
+        let put = |sched: &mut Dispatcher, job: &str, lane| {
+            let subject = sched.subject(T, &who(job), PathSet::default());
+            let kind = OpKind::Read;
+            sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1));
+        };
+        ["c"; 4].into_iter().for_each(|job| put(&mut sched, job, Lane::Device));
+        ["a1", "a2"].into_iter().for_each(|job| put(&mut sched, job, Lane::Cached));
+        let runs: Vec<_> = std::iter::from_fn(|| sched.poll_dispatch(ms(1))).collect();
+        let mut of_a: Vec<_> = runs.iter().filter(|run| run.lane == Lane::Cached).collect();
+        assert_eq!((runs.len(), of_a.len()), (6, 2));
+        sched.set_rules(two_classes("b*"), ms(1));
+        for job in ["b1", "b2", "b3", "b1", "b2", "b3"] {
+            put(&mut sched, job, Lane::Device);
+        }
+        let class_of = |job: &str| vec![KeyValue::Jobid(who(job).job)];
+        // Polls until nothing changes; the requests of each job that wait in a class of its own.
+        let own = |sched: &mut Dispatcher| {
+            while sched.next_deadline() == Some(ms(1)) {
+                sched.poll_dispatch(ms(1));
+            }
+            assert_eq!(sched.poll_dispatch(ms(1)), None, "all slots of the device are in use");
+            assert!(!sched.is_spreading(), "nothing is tried in vain");
+            sched.check_invariants();
+            let waiting = |job| {
+                let mut classes = sched.classes();
+                let class = classes.find(|class| class.key == class_of(job));
+                class.map_or(0, |class| class.queued)
+            };
+            ["b1", "b2", "b3"].map(waiting)
+        };
+        assert_eq!(own(&mut sched), [0, 0, 0]);
+        for wanted in [[2, 0, 0], [2, 2, 0]] {
+            let run = of_a.pop().expect("one of them runs");
+            sched.complete(run.id, amount, ms(1));
+            assert_eq!(own(&mut sched), wanted);
+        }
     }
 }
