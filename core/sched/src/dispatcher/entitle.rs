@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::{Directory, JobId, SectionKind, TargetId, Time};
 use rules::{Entitlement, EntitlementId, EntitlementScope};
@@ -117,20 +118,32 @@ impl Dispatcher {
         }
     }
 
-    /// Lets the branches of a group go on with its other key: what they owe, and what they have saved
-    /// and served, stays. One whose place is taken does not: by requests that still run for what had
-    /// this key before. Its requests are classified again, as all of the group.
+    /// Lets the branches of a group go on with its other key, also those at rest: what they owe, and what
+    /// they have saved and served, stays. One whose place is taken does not: by requests that still run
+    /// for what had this key before. Its requests are classified again, as all of the group.
     fn rekey_branches(&mut self, before: EntitlementId, now: EntitlementId) {
         for branch in self.registry.branches(before) {
-            let key = ClassKey { branch: Some(now), ..ClassKey::clone(self.registry.key(branch)) };
-            if self.registry.find_class(&key).is_some() {
-                continue;
+            if let Some(key) = self.freed_key(self.registry.key(branch).clone(), now) {
+                self.registry.rekey(branch, key);
             }
-            if let Some(dormant) = self.registry.find_dormant(&key) {
-                self.drop_dormant(dormant);
-            }
-            self.registry.rekey(branch, key);
         }
+        for dormant in self.registry.dormant_branches(before) {
+            if let Some(key) = self.freed_key(self.registry.dormant_key(dormant).clone(), now) {
+                self.registry.rekey_dormant(dormant, key);
+            }
+        }
+    }
+
+    /// The key of a branch with another group, unless an active one has it. One at rest is forgotten.
+    fn freed_key(&mut self, key: Arc<ClassKey>, group: EntitlementId) -> Option<ClassKey> {
+        let key = ClassKey { branch: Some(group), ..ClassKey::clone(&key) };
+        if self.registry.find_class(&key).is_some() {
+            return None;
+        }
+        if let Some(dormant) = self.registry.find_dormant(&key) {
+            self.drop_dormant(dormant);
+        }
+        Some(key)
     }
 
     /// The active classes that may have their weights from rows of these scopes.

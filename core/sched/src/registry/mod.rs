@@ -59,8 +59,12 @@ pub(crate) struct Registry {
     /// By rule how many combinations came to be idle everywhere since [`Registry::unshare`].
     freed: BTreeMap<Arc<str>, usize>,
     /// Active branches, by the group of rows that reserves for them.
-    branches: BTreeMap<EntitlementId, BTreeSet<ClassIndex>>,
+    branches: GroupTable<ClassIndex>,
+    dormant_branches: GroupTable<DormantIndex>,
 }
+
+/// Branches by the group of rows in their keys.
+type GroupTable<I> = BTreeMap<EntitlementId, BTreeSet<I>>;
 
 /// What tells the subjects of one identity apart: target, files and export.
 pub(crate) type SubjectPlace = (TargetId, FilePlace, Arc<str>);
@@ -544,6 +548,7 @@ impl Registry {
             let known = &mut self.dormant[dormant];
             self.idle_classes.remove(&mut known.idle);
             let (key, id) = (known.key.clone(), known.id);
+            leave_group(&mut self.dormant_branches, &key, dormant);
             self.dormant.remove(dormant);
             let index = self.insert_class(key, id, parent);
             return NewClass { index, id, dormant: Some(dormant) };
@@ -567,11 +572,8 @@ impl Registry {
         }
         self.unreferenced += 1;
         let parent = parent.map_or(OptionalIndex::NONE, OptionalIndex::from);
-        let group = key.branch;
         let index = self.classes.insert(RegisteredClass { key: key.clone(), id, refs: 0, parent });
-        if let Some(group) = group {
-            self.branches.entry(group).or_default().insert(index);
-        }
+        join_group(&mut self.branches, &key, index);
         self.by_key.insert(key, index);
         index
     }
@@ -601,7 +603,7 @@ impl Registry {
         if let Some(parent) = parent {
             self.release_class(parent);
         }
-        self.leave_group(&key, index);
+        leave_group(&mut self.branches, &key, index);
         self.by_key.remove(&key);
         if !self.sharing.is_empty()
             && key.counts()
@@ -613,6 +615,7 @@ impl Registry {
         self.unreferenced -= 1;
         let dormant = self.dormant.insert(DormantClass { key: key.clone(), id, idle: 0 });
         self.dormant[dormant].idle = self.idle_classes.enter(dormant);
+        join_group(&mut self.dormant_branches, &key, dormant);
         self.dormant_by_key.insert(key, dormant);
         RestedClass { dormant, surplus: self.idle_classes.surplus(IDLE_MAX), parent }
     }
@@ -622,22 +625,19 @@ impl Registry {
         let key = Arc::new(key);
         let before = std::mem::replace(&mut self.classes[index].key, key.clone());
         self.by_key.remove(&before);
-        self.leave_group(&before, index);
-        if let Some(group) = key.branch {
-            self.branches.entry(group).or_default().insert(index);
-        }
+        leave_group(&mut self.branches, &before, index);
+        join_group(&mut self.branches, &key, index);
         self.by_key.insert(key, index);
     }
 
-    /// Takes a branch from those of the group in its key.
-    fn leave_group(&mut self, key: &ClassKey, index: ClassIndex) {
-        let of = key.branch.map(|group| self.branches.entry(group));
-        if let Some(Entry::Occupied(mut of)) = of {
-            of.get_mut().remove(&index);
-            if of.get().is_empty() {
-                of.remove();
-            }
-        }
+    /// The same of a dormant branch.
+    pub(crate) fn rekey_dormant(&mut self, index: DormantIndex, key: ClassKey) {
+        let key = Arc::new(key);
+        let before = std::mem::replace(&mut self.dormant[index].key, key.clone());
+        self.dormant_by_key.remove(&before);
+        leave_group(&mut self.dormant_branches, &before, index);
+        join_group(&mut self.dormant_branches, &key, index);
+        self.dormant_by_key.insert(key, index);
     }
 
     /// Forgets a dormant class.
@@ -645,6 +645,7 @@ impl Registry {
         let known = &mut self.dormant[index];
         self.idle_classes.remove(&mut known.idle);
         let key = known.key.clone();
+        leave_group(&mut self.dormant_branches, &key, index);
         self.dormant.remove(index);
         self.dormant_by_key.remove(&key);
         if key.counts() && !self.is_known(&key) {
@@ -689,6 +690,11 @@ impl Registry {
     /// The active branches for which a group of rows reserves.
     pub(crate) fn branches(&self, group: EntitlementId) -> Vec<ClassIndex> {
         self.branches.get(&group).into_iter().flatten().copied().collect()
+    }
+
+    /// The dormant branches of a group.
+    pub(crate) fn dormant_branches(&self, group: EntitlementId) -> Vec<DormantIndex> {
+        self.dormant_branches.get(&group).into_iter().flatten().copied().collect()
     }
 
     /// The groups of rows that reserve for active branches.
@@ -745,6 +751,11 @@ impl Registry {
         let sharing = self.sharing.iter().flat_map(|(key, of)| of.iter().map(move |of| (key, of)));
         assert_eq!(BTreeSet::from_iter(shared), sharing.collect());
         assert_eq!(self.idle_classes.len(), self.dormant.iter().count());
+        let dormant_branches =
+            self.dormant_by_key.iter().filter_map(|(key, at)| Some((key.branch?, at)));
+        let grouped =
+            self.dormant_branches.iter().flat_map(|(group, of)| of.iter().map(|at| (*group, at)));
+        assert_eq!(BTreeSet::from_iter(dormant_branches), grouped.collect());
         let at_rest = self.dormant_by_key.values().all(|index| self.dormant.lives(*index));
         assert!(at_rest && self.dormant_by_key.len() == self.dormant.iter().count());
     }
@@ -758,6 +769,23 @@ fn at_targets<'a, I: Copy>(
     let first = ClassKey { target: TargetId::FIRST, ..key.clone() };
     let from = table.range::<ClassKey, _>((Bound::Included(&first), Bound::Unbounded));
     from.take_while(|(of, _)| of.is_combination_of(key)).map(|(_, index)| *index)
+}
+
+/// Adds a class to those of the group in its key, if it is a branch.
+fn join_group<I: Ord>(table: &mut GroupTable<I>, key: &ClassKey, index: I) {
+    if let Some(group) = key.branch {
+        table.entry(group).or_default().insert(index);
+    }
+}
+
+/// Takes a class from those of the group in its key, if it is a branch.
+fn leave_group<I: Ord>(table: &mut GroupTable<I>, key: &ClassKey, index: I) {
+    if let Some(Entry::Occupied(mut of)) = key.branch.map(|group| table.entry(group)) {
+        of.get_mut().remove(&index);
+        if of.get().is_empty() {
+            of.remove();
+        }
+    }
 }
 
 /// Counts one out; what has none left is forgotten.

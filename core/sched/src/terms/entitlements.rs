@@ -122,7 +122,7 @@ impl Entitlements {
             concerned.note_value(id, row);
             return;
         }
-        let before = self.remove(id, now, concerned);
+        let before = self.remove(id, concerned);
         let Some(row) = row else { return };
         let before = before.filter(|known| RowGroups::are_one(&known.row, &row));
         let served = before.map(|known| known.served).unwrap_or_default();
@@ -136,12 +136,7 @@ impl Entitlements {
         self.pass_edges(now, concerned);
     }
 
-    fn remove(
-        &mut self,
-        id: EntitlementId,
-        now: Time,
-        concerned: &mut RowChanges,
-    ) -> Option<TimedRow> {
+    fn remove(&mut self, id: EntitlementId, concerned: &mut RowChanges) -> Option<TimedRow> {
         let known = self.rows.remove(&id)?;
         self.edges.remove(&(known.begins, id));
         if let Some(directory) = &known.row.scope().directory {
@@ -156,7 +151,7 @@ impl Entitlements {
         });
         if known.applies {
             self.unindex(id, known.row.scope());
-            concerned.note_group(self.groups.remove(id, &known.row, now));
+            concerned.note_group(self.groups.remove(id, &known.row));
             concerned.note_moved(&known.row);
         }
         Some(known)
@@ -180,7 +175,7 @@ impl Entitlements {
             let known = self.rows.get_mut(&id).expect("an edge is of a row");
             let over = known.ends.is_some_and(|ends| ends <= now);
             if over {
-                self.remove(id, now, concerned);
+                self.remove(id, concerned);
             } else if !known.applies {
                 known.applies = true;
                 let row = known.row.clone();

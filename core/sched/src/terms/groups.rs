@@ -23,8 +23,7 @@ pub(super) struct RowGroups {
 #[derive(Debug)]
 struct RowGroup {
     rows: BTreeSet<EntitlementId>,
-    /// When the first row came, or the key changed last: a branch at rest is not found by a new key, and
-    /// is to save nothing by that.
+    /// When the first row came.
     since: Time,
 }
 
@@ -56,21 +55,16 @@ impl RowGroups {
         let group = self.groups.entry(GroupSubject::of(row)?).or_insert_with(fresh);
         let before = group.rows.first().copied();
         group.rows.insert(id);
-        group.changed(before?, now)
+        group.changed(before?)
     }
 
     /// Takes a row out. Returns how that changes its group, if others are left in it.
-    pub(super) fn remove(
-        &mut self,
-        id: EntitlementId,
-        row: &Entitlement,
-        now: Time,
-    ) -> Option<GroupChange> {
+    pub(super) fn remove(&mut self, id: EntitlementId, row: &Entitlement) -> Option<GroupChange> {
         let subject = GroupSubject::of(row)?;
         let group = self.groups.get_mut(&subject)?;
         let before = *group.rows.first()?;
         group.rows.remove(&id);
-        let changed = group.changed(before, now);
+        let changed = group.changed(before);
         if changed.is_none() {
             self.groups.remove(&subject);
         }
@@ -104,11 +98,8 @@ impl RowGroups {
 
 impl RowGroup {
     /// How rows that came or went change it; `None`: it has none any more.
-    fn changed(&mut self, before: EntitlementId, at: Time) -> Option<GroupChange> {
+    fn changed(&self, before: EntitlementId) -> Option<GroupChange> {
         let now = *self.rows.first()?;
-        if now != before {
-            self.since = at;
-        }
         Some(GroupChange { before, now })
     }
 }

@@ -259,24 +259,38 @@ fn what_rows_that_add_up_are_owed_is_said_of_each() {
     assert!(one.2.abs_diff(other.2 / 3) <= 1 && other.2 < 200, "{one:?} {other:?}");
 }
 
-#[test]
-fn a_job_at_rest_saves_nothing_by_another_row() {
+/// Job a has nothing to do for a while, and its files are closed; meanwhile the row with the lowest
+/// number goes. Returns how many of eight slots it has by then.
+fn slots_of_a_after_rest(units: u64, rested: Time) -> usize {
     let mut sched =
         Dispatcher::new([target(8, UNIT_NS)], rules(vec![rule("a", 1), rule("b", 99)], vec![]));
-    let [a, b] = ["a", "b"].map(|job| sched.subject(T, &who(job), PathSet::default()));
-    for (id, at) in [(1, 0), (2, 0), (3, 9_000)] {
-        let row = vec![(EntitlementId(id), Some(reserved(of_job("a"), 50)))];
-        sched.set_entitlements(row, ms(at), ms(at));
-        if id == 2 {
-            queue(&mut sched, a, 0, ms(1_000));
-            let first = sched.poll_dispatch(ms(1_000)).expect("it is due");
-            sched.complete(first.id, Amount::new(UNIT_BYTES, 1), ms(1_100));
-        }
-    }
-    sched.set_entitlements(vec![(EntitlementId(1), None)], ms(9_000), ms(9_000));
-    (100..120).for_each(|token| queue(&mut sched, b, token, ms(9_000)));
-    (1..20).for_each(|token| queue(&mut sched, a, token, ms(9_000)));
-    let next = (0..8).map(|_| sched.poll_dispatch(ms(9_000)).expect("a slot is free").token);
-    let of_a = next.filter(|token| *token < 100).count();
-    assert!(of_a <= 2, "one by its reservation, one by weight: {of_a}");
+    let subject = |sched: &mut Dispatcher, job| sched.subject(T, &who(job), PathSet::default());
+    let rows = [1, 2].map(|id| (EntitlementId(id), Some(reserved_units(of_job("a"), 50))));
+    sched.set_entitlements(rows.into(), ms(0), ms(0));
+    let (before, b) = (subject(&mut sched, "a"), subject(&mut sched, "b"));
+    let amount = Amount::new(units * UNIT_BYTES, 1);
+    let (kind, lane) = (OpKind::Read, Lane::Device);
+    sched.enqueue(Arrival { subject: before, kind, amount, lane, token: 0 }, ms(1_000));
+    let first = sched.poll_dispatch(ms(1_000)).expect("it is due");
+    sched.complete(first.id, amount, ms(1_100));
+    sched.release_subject(before);
+    sched.set_entitlements(vec![(EntitlementId(1), None)], rested, rested);
+    sched.check_invariants();
+    let a = subject(&mut sched, "a");
+    (100..120).for_each(|token| queue(&mut sched, b, token, rested));
+    (1..20).for_each(|token| queue(&mut sched, a, token, rested));
+    let next = (0..8).map(|_| sched.poll_dispatch(rested).expect("a slot is free").token);
+    next.filter(|token| *token < 100).count()
+}
+
+#[test]
+fn a_job_at_rest_owes_and_has_saved_what_it_had_whatever_row_goes() {
+    // 1,000 units are 20 seconds of the row that is left.
+    assert_eq!(slots_of_a_after_rest(1_000, ms(9_000)), 0, "it was served ahead");
+    assert_eq!(slots_of_a_after_rest(1, ms(9_000)), 4, "half a second, and half of the slots");
+}
+
+fn reserved_units(scope: EntitlementScope, per_sec: u64) -> Entitlement {
+    let rate = Rate::bytes_per_sec(per_sec * UNIT_BYTES).unwrap();
+    row(scope, Grantable::Reservation(rate))
 }
