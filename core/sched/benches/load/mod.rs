@@ -66,7 +66,7 @@ pub(crate) fn branches(branches: usize, slots: Option<u32>) -> Load {
     sched.set_entitlements((0..branches).map(row).collect(), now, now);
     let subject = |i| {
         let place = FilePlace { paths: PathSet::default(), mark: Some(directory(i)) };
-        sched.subject(TargetId::FIRST, &identity(0), place)
+        sched.subject(TargetId::FIRST, &identity(branches / 2), place)
     };
     let subjects = (0..branches).map(subject).collect();
     filled(sched, subjects, Lane::Device)

@@ -62,9 +62,10 @@ pub struct Arrival {
 /// of their own; a limit is one over all of them.
 ///
 /// The calls are O(log n) in classes and meters, but for `set_target`, the reports, and `set_rules`
-/// and `set_entitlements`, whose work spreads over the polls that follow. A call moves one head for
-/// each meter that fell due since the last one, at most 64 more of each meter that has saved its
-/// burst, and sends at most 64 back in line.
+/// and `set_entitlements`, whose work spreads over the polls that follow. A class with a cap on its
+/// slots costs O(branches) of rows that reserve for parts of it. A call moves one head for each meter
+/// that fell due since the last one, at most 64 more of each meter that has saved its burst, and sends
+/// at most 64 back in line.
 /// What waits is bounded by what the caller enqueues: sessions bound their requests.
 /// Unused classes, meters and subjects are kept up to a constant number.
 #[derive(Debug)]

@@ -25,16 +25,22 @@ use super::groups::{GroupChange, RowGroups};
 #[derive(Debug, Default)]
 pub(crate) struct Entitlements {
     rows: BTreeMap<EntitlementId, TimedRow>,
-    by_job: BTreeMap<JobId, Vec<EntitlementId>>,
-    by_uid: BTreeMap<u32, Vec<EntitlementId>>,
-    by_class: BTreeMap<Scope, Vec<EntitlementId>>,
-    by_directory: BTreeMap<Directory, Vec<EntitlementId>>,
-    rest: Vec<EntitlementId>,
+    by_job: BTreeMap<JobId, ScopedRows>,
+    by_uid: BTreeMap<u32, ScopedRows>,
+    by_class: BTreeMap<Scope, ScopedRows>,
+    rest: ScopedRows,
     groups: RowGroups,
     /// When rows begin or end to apply.
     edges: BTreeSet<(Time, EntitlementId)>,
     /// The directories that rows name, with how many do.
     directories: BTreeMap<Directory, usize>,
+}
+
+/// The rows of a job, a user or a class, by the directory that they name.
+#[derive(Debug, Default)]
+struct ScopedRows {
+    anywhere: BTreeSet<EntitlementId>,
+    in_directories: BTreeMap<Directory, BTreeSet<EntitlementId>>,
 }
 
 /// A row with its times by the clock here.
@@ -179,7 +185,7 @@ impl Entitlements {
             } else if !known.applies {
                 known.applies = true;
                 let row = known.row.clone();
-                self.index_of(row.scope()).push(id);
+                self.index_of(row.scope()).insert(id, row.scope());
                 concerned.note_group(self.groups.insert(id, &row, now));
                 concerned.note_moved(&row);
                 // A row of that number may have been another one.
@@ -257,7 +263,8 @@ impl Entitlements {
 
     /// The rate that rows set for a key of a decay: of several the lowest.
     pub(crate) fn decay_rate(&self, key: &Scope, in_bytes: bool) -> Option<Rate> {
-        let rows = self.by_class.get(key).into_iter().flatten().map(|id| &self.rows[id].row);
+        let ids = self.by_class.get(key).into_iter().flat_map(|rows| &rows.anywhere);
+        let rows = ids.map(|id| &self.rows[id].row);
         let rates = rows.filter(|row| decay_key(row).is_some()).filter_map(Entitlement::limit);
         rates
             .map(|limit| limit.rate)
@@ -277,7 +284,9 @@ impl Entitlements {
         let of_job = job.and_then(|job| self.by_job.get(job));
         let of_uid = uid.and_then(|uid| self.by_uid.get(&uid));
         let lists = [of_job, of_uid, self.by_class.get(class), Some(&self.rest)];
-        let rows = lists.into_iter().flatten().flatten().map(|id| (*id, &self.rows[id].row));
+        // None is for a directory.
+        let ids = lists.into_iter().flatten().flat_map(|rows| &rows.anywhere);
+        let rows = ids.map(|id| (*id, &self.rows[id].row));
         let rows = rows.filter(|(_, row)| {
             let scope = row.scope();
             row.weight().is_some()
@@ -309,16 +318,14 @@ impl Entitlements {
         &'a self,
         request: EntitledRequest<'a>,
     ) -> impl Iterator<Item = (EntitlementId, &'a Entitlement)> {
-        let above = request.mark.into_iter().flat_map(|mark| Directory::ancestors(mark.as_bytes()));
-        let of_directories = above.filter_map(|directory| self.by_directory.get(directory));
         let lists = [
             self.by_job.get(&request.who.job),
             self.by_uid.get(&request.who.uid),
             self.by_class.get(request.class),
             Some(&self.rest),
         ];
-        let found = lists.into_iter().flatten().chain(of_directories).flatten();
-        let rows = found.map(|id| (*id, &self.rows[id].row));
+        let found = lists.into_iter().flatten().flat_map(move |rows| rows.holding(request.mark));
+        let rows = found.map(|id| (id, &self.rows[&id].row));
         rows.filter(move |(_, row)| {
             let scope = row.scope();
             row.kinds().contains(request.kind)
@@ -326,7 +333,6 @@ impl Entitlements {
                 && scope.uid.is_none_or(|uid| uid == request.who.uid)
                 && scope.class.as_ref().is_none_or(|class| class == request.class)
                 && scope.target.as_deref().is_none_or(|target| target == request.target)
-                && is_in(request.mark, scope)
         })
     }
 
@@ -354,26 +360,23 @@ impl Entitlements {
 
     // ---- the index ----
 
-    fn index_of(&mut self, scope: &EntitlementScope) -> &mut Vec<EntitlementId> {
+    fn index_of(&mut self, scope: &EntitlementScope) -> &mut ScopedRows {
         if let Some(job) = &scope.job {
             return self.by_job.entry(job.clone()).or_default();
         }
         if let Some(uid) = scope.uid {
             return self.by_uid.entry(uid).or_default();
         }
-        if let Some(class) = &scope.class {
-            return self.by_class.entry(class.clone()).or_default();
-        }
-        match &scope.directory {
-            Some(directory) => self.by_directory.entry(directory.clone()).or_default(),
+        match &scope.class {
+            Some(class) => self.by_class.entry(class.clone()).or_default(),
             None => &mut self.rest,
         }
     }
 
     fn unindex(&mut self, id: EntitlementId, scope: &EntitlementScope) {
         let list = self.index_of(scope);
-        list.retain(|of| *of != id);
-        if !list.is_empty() {
+        list.remove(id, scope);
+        if !list.anywhere.is_empty() || !list.in_directories.is_empty() {
             return;
         }
         if let Some(job) = &scope.job {
@@ -382,15 +385,42 @@ impl Entitlements {
             self.by_uid.remove(&uid);
         } else if let Some(class) = &scope.class {
             self.by_class.remove(class);
-        } else if let Some(directory) = &scope.directory {
-            self.by_directory.remove(directory);
         }
     }
 }
 
-/// Whether a file of that mark is in the directory of a scope, if the scope names one.
-fn is_in(mark: Option<&Directory>, scope: &EntitlementScope) -> bool {
-    scope.directory.as_ref().is_none_or(|of| mark.is_some_and(|mark| of.holds(mark)))
+impl ScopedRows {
+    fn insert(&mut self, id: EntitlementId, scope: &EntitlementScope) {
+        match &scope.directory {
+            Some(directory) => {
+                self.in_directories.entry(directory.clone()).or_default().insert(id);
+            }
+            None => {
+                self.anywhere.insert(id);
+            }
+        }
+    }
+
+    fn remove(&mut self, id: EntitlementId, scope: &EntitlementScope) {
+        let Some(directory) = &scope.directory else {
+            self.anywhere.remove(&id);
+            return;
+        };
+        if let Some(rows) = self.in_directories.get_mut(directory) {
+            rows.remove(&id);
+            if rows.is_empty() {
+                self.in_directories.remove(directory);
+            }
+        }
+    }
+
+    /// The rows whose directory, if they name one, holds a file of this mark. O(log rows) for each
+    /// directory above it.
+    fn holding(&self, mark: Option<&Directory>) -> impl Iterator<Item = EntitlementId> {
+        let above = mark.into_iter().flat_map(|mark| Directory::ancestors(mark.as_bytes()));
+        let in_these = above.filter_map(|directory| self.in_directories.get(directory));
+        in_these.flatten().chain(&self.anywhere).copied()
+    }
 }
 
 impl RowChanges {
