@@ -270,15 +270,12 @@ impl Lanes {
         let own = &mut classes[class];
         let target = &mut targets[own.target];
         let state = &mut target.states[lane];
+        let request = &mut requests[index];
+        let phi = own.phi_of(request.kind);
         let standing = &mut own.lanes[lane];
         if let Choice::Weight { .. } = choice {
             state.v = state.v.max(standing.start);
         }
-        let request = &mut requests[index];
-        let phi = match request.kind.direction() {
-            model::Direction::Metadata => own.full_weight,
-            model::Direction::Read | model::Direction::Write => own.phi,
-        };
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
         state.slots_in_use += slots;

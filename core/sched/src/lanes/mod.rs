@@ -276,14 +276,18 @@ impl Lanes {
     ) {
         let request = &self.requests[index];
         let (lane, kind, cost) = (usize::from(request.lane), request.kind, request.cost);
-        let (reserved, class) = (request.is_reserved(), request.class);
-        let new = self.of_class(class).params.costs.charge(LANES[lane], kind, served).get();
+        let new = self.of_class(request.class).params.costs.charge(LANES[lane], kind, served).get();
         self.charge_tags(index, cost, new, now, seen);
-        match reserved {
+        self.correct_reservation(index, served, now);
+        self.requests[index].cost = new;
+    }
+
+    /// Moves what a running request counts for its class's reservation to what it was served.
+    fn correct_reservation(&mut self, index: RequestIndex, served: Amount, now: Time) {
+        match self.requests[index].is_reserved() {
             true => self.correct_reserve(index, served, now),
             false => self.correct_beside(index, served),
         }
-        self.requests[index].cost = new;
     }
 
     /// Moves a running request to the device lane, where it waits before its class's later
@@ -305,10 +309,7 @@ impl Lanes {
         let attempt = self.of_class(class).params.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
         self.charge_tags(index, cost, attempt, now, seen);
-        match self.requests[index].is_reserved() {
-            true => self.correct_reserve(index, Amount::default(), now),
-            false => self.correct_beside(index, Amount::default()),
-        }
+        self.correct_reservation(index, Amount::default(), now);
         let (cost, size) = self.of_class(class).weigh(DEVICE, kind, amount);
         let request = &mut self.requests[index];
         request.arrived = now.before(request.started.since(request.arrived));
