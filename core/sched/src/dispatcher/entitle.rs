@@ -80,7 +80,9 @@ impl Dispatcher {
 
     fn apply_rows(&mut self, concerned: RowChanges) {
         let RowChanges { moved, valued, rekeyed, weights, decays, .. } = concerned;
-        rekeyed.into_iter().for_each(|(before, now)| self.rekey_branches(before, now));
+        // A row that went and came again within these changes leaves its group's key as it was.
+        let rekeyed = rekeyed.into_iter().filter(|(before, now)| before != now);
+        rekeyed.for_each(|(before, now)| self.rekey_branches(before, now));
         decays.iter().for_each(|key| self.grant_meters_of(key));
         self.set_row_values(valued);
         self.classes_of(&weights).into_iter().for_each(|class| self.set_terms(class));

@@ -260,8 +260,9 @@ fn what_rows_that_add_up_are_owed_is_said_of_each() {
 }
 
 /// Job a has nothing to do for a while, and its files are closed; meanwhile the row with the lowest
-/// number goes. Returns how many of eight slots it has by then.
-fn slots_of_a_after_rest(units: u64, rested: Time) -> usize {
+/// number goes, and may come again. Returns how many of eight slots it has by then.
+fn slots_of_a_after_rest(units: u64, returns: bool) -> usize {
+    let rested = ms(9_000);
     let mut sched =
         Dispatcher::new([target(8, UNIT_NS)], rules(vec![rule("a", 1), rule("b", 99)], vec![]));
     let subject = |sched: &mut Dispatcher, job| sched.subject(T, &who(job), PathSet::default());
@@ -274,7 +275,9 @@ fn slots_of_a_after_rest(units: u64, rested: Time) -> usize {
     let first = sched.poll_dispatch(ms(1_000)).expect("it is due");
     sched.complete(first.id, amount, ms(1_100));
     sched.release_subject(before);
-    sched.set_entitlements(vec![(EntitlementId(1), None)], rested, rested);
+    let mut changes = vec![(EntitlementId(1), None)];
+    changes.extend(returns.then(|| (EntitlementId(1), Some(reserved_units(of_job("a"), 50)))));
+    sched.set_entitlements(changes, rested, rested);
     sched.check_invariants();
     let a = subject(&mut sched, "a");
     (100..120).for_each(|token| queue(&mut sched, b, token, rested));
@@ -285,9 +288,11 @@ fn slots_of_a_after_rest(units: u64, rested: Time) -> usize {
 
 #[test]
 fn a_job_at_rest_owes_and_has_saved_what_it_had_whatever_row_goes() {
-    // 1,000 units are 20 seconds of the row that is left.
-    assert_eq!(slots_of_a_after_rest(1_000, ms(9_000)), 0, "it was served ahead");
-    assert_eq!(slots_of_a_after_rest(1, ms(9_000)), 4, "half a second, and half of the slots");
+    for returns in [false, true] {
+        // 1,000 units are 20 seconds of the row that is left, and 10 of both.
+        assert_eq!(slots_of_a_after_rest(1_000, returns), 0, "it was served ahead");
+        assert_eq!(slots_of_a_after_rest(1, returns), 4, "half a second, and half of the slots");
+    }
 }
 
 fn reserved_units(scope: EntitlementScope, per_sec: u64) -> Entitlement {
