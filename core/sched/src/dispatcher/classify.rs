@@ -114,7 +114,7 @@ impl Dispatcher {
         let target = key.target;
         let since = key.branch.and_then(|group| self.terms.entitlements().since(group));
         let new = self.registry.activate(key, parent);
-        self.lanes.add_class(new.index, new.id, target, new.dormant);
+        self.lanes.add_class(new.index, new.id, target, new.dormant, self.now);
         if let Some(parent) = parent {
             self.lanes.join(new.index, parent);
         }

@@ -108,7 +108,8 @@ pub(super) struct ClassLane {
     pub(super) moved_for_remote: bool,
     /// Slots dispatched past its head since that became the blocked head.
     pub(super) overtaken: u32,
-    /// Since when it has had a head that goes by the reservation that it has; valid while it has one.
+    /// Since when it has had a head that goes by the reservation that it has, by the reservations'
+    /// clock; valid while it has one.
     pub(super) reservation_since: Time,
     /// Remote service that is not applied yet: only in the device lane.
     pub(super) delay: RemoteDelay,
@@ -198,23 +199,18 @@ impl LaneClass {
     }
 
     /// Sets what the rules and a controller give it. `clock` is the reservations' time.
-    pub(super) fn set_terms(&mut self, terms: &ClassTerms, clock: Time, now: Time) {
+    pub(super) fn set_terms(&mut self, terms: &ClassTerms, clock: Time) {
         self.set_weight(terms.weight, terms.part, terms.proxies);
         self.slots_cap = terms.slots_cap;
         self.min_local_service_ppm = terms.min_local_service_ppm;
         self.write_mode = terms.write_mode;
         self.watched = terms.watched;
-        self.set_reservation(terms.reservation, clock, now);
+        self.set_reservation(terms.reservation, clock);
     }
 
     /// Sets what is reserved for it; with the same unit what is owed stays. `clock` is the
     /// reservations' time.
-    pub(super) fn set_reservation(
-        &mut self,
-        terms: Option<ReservationTerms>,
-        clock: Time,
-        now: Time,
-    ) {
+    pub(super) fn set_reservation(&mut self, terms: Option<ReservationTerms>, clock: Time) {
         match (&mut self.reservation, terms) {
             (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
                 known.set(terms, clock);
@@ -222,7 +218,7 @@ impl LaneClass {
             (reservation, terms) => {
                 *reservation = terms.map(Reservation::new);
                 // No head has waited for it yet.
-                self.lanes.iter_mut().for_each(|lane| lane.reservation_since = now);
+                self.lanes.iter_mut().for_each(|lane| lane.reservation_since = clock);
             }
         }
         self.reserved = self.reservation.is_some();

@@ -19,6 +19,7 @@ impl Lanes {
         id: ClassId,
         target: TargetId,
         dormant: Option<DormantIndex>,
+        now: Time,
     ) {
         let mut class = LaneClass::new(id, index, target);
         if let Some(dormant) = dormant {
@@ -27,6 +28,8 @@ impl Lanes {
                 standing.finish = finish;
             }
             class.reservation = reservation;
+            let clock = self.targets[target].reservation_clock.at(now);
+            class.reservation.iter_mut().for_each(|own| _ = own.follow(clock));
         }
         self.classes.put(index, class);
         let classes = self.classes.span();
@@ -54,7 +57,7 @@ impl Lanes {
     /// Gives a class what the rules grant it now.
     pub(crate) fn set_terms(&mut self, class: ClassIndex, terms: &ClassTerms, now: Time) {
         let clock = self.of_class(class).reservation_clock.at(now);
-        self.classes[class].set_terms(terms, clock, now);
+        self.classes[class].set_terms(terms, clock);
         self.bound_lag(class);
         self.refresh_reserves(class, now);
     }
@@ -94,7 +97,7 @@ impl Lanes {
         now: Time,
     ) {
         let clock = self.of_class(branch).reservation_clock.at(now);
-        self.classes[branch].set_reservation(terms, clock, now);
+        self.classes[branch].set_reservation(terms, clock);
         self.refresh_reserves(branch, now);
     }
 

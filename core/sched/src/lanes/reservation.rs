@@ -35,8 +35,8 @@ pub(super) struct Reservation {
     /// weight.
     account: Option<Pacer>,
     account_part: Share,
-    /// How far R went without service of the device, since it followed the clock last.
-    unserved_ns: u64,
+    /// How far R went without service of the device since it followed the clock last, and when last.
+    unserved: (u64, Time),
     used: ReservationUse,
     /// Units of its rate that went by weight, since `used` was taken.
     beside: u64,
@@ -111,7 +111,7 @@ impl Reservation {
             rate,
             account: terms.account(),
             account_part: terms.account,
-            unserved_ns: 0,
+            unserved: (0, Time::ZERO),
             used: ReservationUse::default(),
             beside: 0,
             typical: (0, 0),
@@ -141,7 +141,7 @@ impl Reservation {
     pub(super) fn save_from(&mut self, since: Time) {
         let before = self.rate.due();
         self.rate.save_from(since);
-        self.note_unserved(before, 0);
+        self.note_unserved(before, 0, since);
         self.account.iter_mut().for_each(|account| account.save_from(since));
     }
 
@@ -284,7 +284,7 @@ impl Reservation {
             (0, Some(account)) => account.charge(charge.as_bytes, Some(CATCH_UP_NS), now),
             (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
         }
-        self.note_unserved(before, if charge.device_ns > 0 { units } else { 0 });
+        self.note_unserved(before, if charge.device_ns > 0 { units } else { 0 }, now);
         let is_second = self.typical.0 >= self.rate().per_sec().saturating_mul(2);
         if is_second {
             self.typical = (self.typical.0 / 2, self.typical.1 / 2);
@@ -293,17 +293,21 @@ impl Reservation {
     }
 
     /// Notes how far R has gone since it was `before`, beyond the units that the device serves.
-    fn note_unserved(&mut self, before: Time, served: u64) {
+    fn note_unserved(&mut self, before: Time, served: u64, clock: Time) {
         let (served_ns, _) = self.rate.time_of(served);
         let unserved_ns = self.rate.due().since(before).get().saturating_sub(served_ns);
-        self.unserved_ns = self.unserved_ns.saturating_add(unserved_ns);
+        if unserved_ns > 0 {
+            self.unserved = (self.unserved.0.saturating_add(unserved_ns), clock);
+        }
     }
 
-    /// Handles that the reservations' clock lost `lost_ns` and is at `clock`: R goes back by that as
-    /// far as it went without service of the device.
-    fn follow(&mut self, lost_ns: u64, clock: Time) {
-        let unserved_ns = std::mem::take(&mut self.unserved_ns);
-        self.rate.pull(unserved_ns.min(lost_ns), clock);
+    /// Handles that the reservations' clock was set back to `clock`: R goes back as far as it went
+    /// beyond that without service of the device. Returns whether it did.
+    pub(super) fn follow(&mut self, clock: Time) -> bool {
+        let (unserved_ns, last) = std::mem::take(&mut self.unserved);
+        let back_ns = unserved_ns.min(last.since(clock).get());
+        self.rate.pull(back_ns, clock);
+        back_ns > 0
     }
 
     /// Moves the charge for what a request asked for to what it was served.
@@ -324,7 +328,7 @@ impl Reservation {
             self.rate.refund(old - new);
             if asked.device_ns == 0 {
                 let (refunded_ns, _) = self.rate.time_of(old - new);
-                self.unserved_ns = self.unserved_ns.saturating_sub(refunded_ns);
+                self.unserved.0 = self.unserved.0.saturating_sub(refunded_ns);
             }
         }
         if old > 0 {
@@ -422,6 +426,30 @@ mod tests {
         assert_eq!(own.due(OPEN), Some(ms(11_000)));
         own.set(ReservationTerms { account: Share::ZERO, ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), None);
+    }
+
+    #[test]
+    fn r_goes_back_with_the_clock_as_far_as_the_device_did_not_serve_it() {
+        let served = |own: &mut Reservation, at: Time, device_ns| {
+            own.charge(ReservationCharge { amount: DATA, as_bytes: 0, device_ns }, at);
+        };
+        // After a pause the device serves it three seconds of its rate, and then stands still.
+        let mut own = reserved(10);
+        (0..3).for_each(|_| served(&mut own, ms(100_000), 1));
+        assert_eq!(own.rate.due(), ms(101_500));
+        assert!(!own.follow(ms(100_500)), "nothing but the device since then");
+        assert_eq!(own.rate.due(), ms(101_500));
+        // The same while the device stood still since 90 s.
+        let mut own = reserved(10);
+        (0..3).for_each(|_| served(&mut own, ms(100_000), 1));
+        assert!(own.follow(ms(90_500)));
+        assert_eq!(own.rate.due(), ms(92_000), "three seconds beside half a second saved");
+        // The cache goes on while the device stands still.
+        let mut own = reserved(10);
+        (90..100).for_each(|at| served(&mut own, ms(at * 1_000), 0));
+        assert!(own.follow(ms(90_500)));
+        assert_eq!(own.rate.due(), ms(90_500));
+        assert!(!own.follow(ms(80_000)), "only once");
     }
 
     #[test]

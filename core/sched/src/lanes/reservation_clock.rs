@@ -36,7 +36,7 @@ pub(super) struct ReservationClock {
     lost_ns: u64,
     /// What single reservations lost, by which the clock is not slower.
     own_lost_ns: u64,
-    /// What was lost when that was taken last.
+    /// What was lost when all followed last.
     taken_ns: u64,
     /// When the window began, and what was lost by then.
     window: (Time, u64),
@@ -68,13 +68,13 @@ impl ReservationClock {
         *lost += lag_ns.saturating_sub(RESERVATION_CATCH_UP_NS);
     }
 
-    /// Takes what all lost since that was taken last, once it is as much as the bound.
-    pub(super) fn take_lost(&mut self) -> Option<u64> {
-        let lost = self.lost_ns - self.taken_ns;
-        (lost >= RESERVATION_CATCH_UP_NS).then(|| {
+    /// Whether all have lost as much as the bound since this was so last.
+    pub(super) fn take_lost(&mut self) -> bool {
+        let is_much = self.lost_ns - self.taken_ns >= RESERVATION_CATCH_UP_NS;
+        if is_much {
             self.taken_ns = self.lost_ns;
-            lost
-        })
+        }
+        is_much
     }
 
     /// Ends a window that is over. Returns when the next one is.

@@ -6,7 +6,7 @@
 //! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
 
 use crate::server::*;
-use model::{Nanos, OpKind, Rate, Time};
+use model::{Nanos, OpKind, PathSet, Rate, Time};
 use rules::Rule;
 
 const UNIT_NS: u64 = 1_000_000;
@@ -188,4 +188,47 @@ fn reservation_that_began_to_wait_before_the_clock_was_set_back_is_told_if_it_is
     w.run(ms(25_000));
     let cut = w.sched.reservation_shortfall_ppm(T, w.now);
     assert!(cut >= 400_000, "half of its 200 a second can be served: {cut} ppm are cut");
+}
+
+#[test]
+fn standstill_is_lost_once_however_many_waited() {
+    let count = 8;
+    let idle = (0..count).map(|at| reserved(&format!("idle{at}"), ops(1)));
+    let all = [reserved("busy", ops(50)), rule("rest", 1000)];
+    let mut w = two_lanes(all.into_iter().chain(idle).collect());
+    let busy = w.client("busy", OpKind::Read, 1, 20);
+    w.client("rest", OpKind::Read, 1, 20);
+    w.run(ms(10_000));
+    for client in &mut w.clients {
+        client.serial_until = Some(ms(20_000));
+    }
+    w.run(ms(10_500));
+    for at in 0..count {
+        w.client(&format!("idle{at}"), OpKind::Read, 1, 1);
+    }
+    w.run(ms(20_000));
+    w.clients.iter_mut().for_each(|client| client.serial_until = None);
+    w.run(ms(23_000));
+    let served = w.served(ms(28_000))[busy];
+    assert!(served >= 5 * 50 * 9 / 10, "{served} of 250");
+}
+
+#[test]
+fn reservation_at_rest_follows_the_clock_too() {
+    let all = vec![reserved("device", ops(60)), reserved("cache", ops(60)), rule("rest", 1000)];
+    let mut w = two_lanes(all);
+    let device = w.client("device", OpKind::Read, 1, 20);
+    let cache = w.cached_client("cache", 1, 20, 0);
+    w.cached_client("rest", 1, 20, 0);
+    w.run(ms(10_000));
+    w.clients[device].serial_until = Some(ms(20_000));
+    w.run(ms(18_000));
+    w.clients[cache].depth = 0;
+    w.run(ms(19_000));
+    w.sched.release_subject(w.clients[cache].subject);
+    stick(&mut w, device, ms(20_500));
+    w.clients[cache].subject = w.sched.subject(T, &who("cache"), PathSet::default());
+    w.clients[cache].depth = 20;
+    let served = w.served(ms(25_500))[cache];
+    assert!(served >= 5 * 60 * 9 / 10, "{served} of 300 in the 5 s after that");
 }

@@ -133,7 +133,7 @@ impl Lanes {
                     // other is late since it waits in either.
                     own.lanes[lane].reservation_since = match waits_in(1 - lane) {
                         true => own.lanes[1 - lane].reservation_since,
-                        false => now,
+                        false => target.reservation_clock.at(now),
                     };
                 }
                 let state = &mut target.states[lane];
@@ -210,27 +210,33 @@ impl Lanes {
         let own = &mut self.classes[class];
         let amount = self.requests[own.lanes[lane].queues[queue].head()].amount;
         let clock = &mut self.targets[at].reservation_clock;
-        let since = clock.at(own.lanes[lane].reservation_since);
+        let since = own.lanes[lane].reservation_since;
         if let Some(reservation) = &mut own.reservation
             && let Some(late) = reservation.late_since(amount)
         {
             let for_own = lane == DEVICE && std::mem::take(&mut reservation.waited_for_own);
             clock.lose(clock.at(now).since(late.max(since)).get(), for_own);
         }
-        if let Some(lost_ns) = clock.take_lost() {
-            self.follow_clock(at, lost_ns, now);
+        if clock.take_lost() {
+            self.follow_clock(at, now);
         }
     }
 
-    /// Lets the classes of a target follow its reservations' clock, which lost `lost_ns`.
+    /// Lets the classes of a target follow its reservations' clock, which was set back. A head that stood
+    /// before that stands since then.
     #[inline(never)]
-    fn follow_clock(&mut self, at: TargetId, lost_ns: u64, now: Time) {
+    fn follow_clock(&mut self, at: TargetId, now: Time) {
         let clock = self.targets[at].reservation_clock.at(now);
         for class in (0..self.classes.span()).map(|raw| ClassIndex::new(raw as u32)) {
             let own = &mut self.classes[class];
             let Some(reservation) = &mut own.reservation else { continue };
-            if own.target == at && reservation.unserved_ns > 0 {
-                reservation.follow(lost_ns, clock);
+            if own.target != at {
+                continue;
+            }
+            for lane in &mut own.lanes {
+                lane.reservation_since = lane.reservation_since.min(clock);
+            }
+            if reservation.follow(clock) {
                 self.refresh_reserves(class, now);
             }
         }
@@ -322,7 +328,6 @@ impl Lanes {
             let head = &self.requests[standing.queues[queue].head()];
             own.reservation.as_ref()?.late_since(head.amount)
         });
-        let clock = &self.targets[own.target].reservation_clock;
-        heads.min().unwrap_or(Time::MAX).max(clock.at(standing.reservation_since))
+        heads.min().unwrap_or(Time::MAX).max(standing.reservation_since)
     }
 }
