@@ -252,7 +252,7 @@ impl Calendar {
         self.ceilings.check(&reservation.owner, adds, 0)?;
         let is_near = added.until <= self.now + self.settings.horizon;
         if !is_near || self.resources.check_fit(&demand, added).is_err() {
-            return Err(self.refusal(&demand, added.from, more));
+            return Err(self.refusal(&demand, Span::new(added.from, more), None));
         }
         self.ceilings.charge(&reservation.owner, adds, 0);
         self.table.change(id, |reservation| {
@@ -391,9 +391,9 @@ impl Calendar {
 
     fn first_start(&self, request: &ReservationRequest) -> Result<Time, ReservationError> {
         let window = self.window(request.release, request.deadline, request.length());
-        self.resources
-            .earliest_fit(&request.demand, window)
-            .map_err(|_| self.refusal(&request.demand, window.release, window.length))
+        self.resources.earliest_fit(&request.demand, window).map_err(|_| {
+            self.refusal(&request.demand, Span::new(window.release, window.length), None)
+        })
     }
 
     /// Where a reservation may start: from now on, before its deadline, and within the horizon.
@@ -403,11 +403,12 @@ impl Calendar {
         FitWindow { release: release.max(self.now), until, length }
     }
 
-    fn refusal(&self, demand: &Demand, release: Time, length: Nanos) -> ReservationError {
-        let window = self.window(release, None, length);
-        let least = self.resources.share_that_fits(demand, Span::new(release, length));
+    /// Why a demand does not fit in a span, with the next start by which it ends until a time.
+    fn refusal(&self, demand: &Demand, span: Span, until: Option<Time>) -> ReservationError {
+        let window = self.window(span.from, until, span.until.since(span.from));
+        let least = self.resources.share_that_fits(demand, span);
         let next_start = self.resources.earliest_fit(demand, window).ok();
-        self.no_fit(least, release, next_start)
+        self.no_fit(least, span.from, next_start)
     }
 
     fn no_fit(

@@ -57,7 +57,8 @@ pub struct Refusal {
     pub bottleneck: Arc<str>,
     /// The earliest start that was permitted.
     pub release: Time,
-    /// The first start without the deadline; `None` if there is none within the horizon.
+    /// The first start without the deadline; `None` if there is none within the horizon, or within the
+    /// reservation of which it is to be a phase.
     pub next_start: Option<Time>,
     /// The share of the demand that fits for its whole length from the release on.
     pub fits_now: Share,
@@ -216,7 +217,9 @@ impl std::fmt::Display for Refusal {
                 let seconds = start.since(self.release).get().div_ceil(1_000_000_000);
                 write!(f, "all of it fits {} later", Nanos::from_secs(seconds))
             }
-            None => f.write_str("and all of it at no time within the horizon"),
+            None => f.write_str(
+                "and all of it at no time within the horizon, or the reservation of a phase",
+            ),
         }
     }
 }

@@ -158,7 +158,11 @@ impl Calendar {
         debug_assert_eq!(request.class, ReservationClass::Fixed);
         let reserved = self.check(&request)?;
         self.ceilings.check(&request.owner, reserved, 1)?;
-        let start = self.first_start(&request)?;
+        // A start after which it would outlive its reservation is none.
+        let window = self.window(start, Some(deadline), phase.duration);
+        let fits = self.resources.earliest_fit(&request.demand, window);
+        let span = Span::new(start, phase.duration);
+        let start = fits.map_err(|_| self.refusal(&request.demand, span, Some(last)))?;
         self.ceilings.charge(&request.owner, reserved, 1);
         let id = self.enter_phase(parent, request, Admission { reserved, start });
         self.settle();

@@ -385,12 +385,18 @@ fn phase_books_the_difference_within_its_tolerance_and_ends_with_its_reservation
     assert_eq!(start(&calendar, planned), at(35), "30 more beside 20 and 50");
     let late = calendar.request_phase(job, phase(60, 4), at(1)).unwrap_err().to_string();
     assert!(late.contains("fits 5s later"), "{late}");
+    // Its last start is 90, and until 95 another one has the rest.
+    calendar.request(fixed(50, 30).starting_from(at(65)), at(1)).unwrap();
+    let at_end = PhaseRequest { start: at(70), ..phase(60, 5) };
+    let refused = calendar.request_phase(job, at_end, at(1)).unwrap_err();
+    let ReservationError::NoFit(refusal) = refused else { panic!("{refused}") };
+    assert_eq!(refusal.next_start, None, "it would outlive its reservation");
     let slid = calendar.request_phase(job, phase(60, 5), at(1)).unwrap();
     assert_eq!(start(&calendar, slid), at(40));
     assert_eq!(calendar.request_phase(job, phase(20, 9), at(1)), Err(ReservationError::Needless));
     calendar.finish(job, Bytes::ZERO, at(2));
     assert_eq!(calendar.status(slid).ended, Some(EndReason::ParentEnded));
-    assert_eq!(calendar.count(), 1);
+    assert_eq!(calendar.count(), 2);
 }
 
 #[test]

@@ -70,14 +70,14 @@ fn a_phase_is_added_to_an_active_reservation_where_it_fits_and_its_owner_alone_a
     let unknown = room.add_phase(77, other(100, 70), by()).unwrap_err();
     assert_eq!(unknown.code, ErrorCode::NotFound);
 
-    // Beside 50 of another one there is no room for 60 in its tolerance, and later there is.
+    // Beside 50 of another one there is no room for 60 until its reservation has ended.
     let beside =
         NewReservation { not_before_ns: Some(start + 200 * SECOND), exact: true, ..reads(50) };
     room.request(beside).unwrap();
     let refused = room.add_phase(made.id, other(220, 60), by()).unwrap_err();
     assert_eq!(refused.code, ErrorCode::DoesNotFit);
     let refusal = refused.refusal.unwrap();
-    assert_eq!(refusal.next_start_ns, Some(start + 1_200 * SECOND));
+    assert_eq!((refusal.next_start_ns, refusal.fits_now_ppm), (None, 350_000));
     // One that begins later has a start, too.
     let later = NewReservation { not_before_ns: Some(start + 2_000 * SECOND), ..reads(10) };
     let later = room.request(later).unwrap().id;
