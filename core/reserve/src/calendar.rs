@@ -318,6 +318,11 @@ impl Calendar {
         }
     }
 
+    /// What a reservation has requested, of a phase what that adds; `None` if it is unknown or has ended.
+    pub fn demand(&self, id: ReservationId) -> Option<&Demand> {
+        self.table.get(id).map(|reservation| &reservation.demand)
+    }
+
     /// What is booked from now on: a reservation's load of a resource for a span.
     pub fn booked(&self) -> impl Iterator<Item = (ReservationId, ResourceId, Load, Span)> {
         let booked = self.table.iter().filter(|(_, reservation)| reservation.is_booked());

@@ -169,6 +169,14 @@ impl Demand {
         false
     }
 
+    /// The sum of both.
+    ///
+    /// # Errors
+    /// As of [`Demand::new`].
+    pub fn plus(&self, other: &Demand) -> Result<Demand, DemandError> {
+        Demand::new(&self.loads().chain(other.loads()).collect::<Vec<_>>())
+    }
+
     /// What this demand has beyond another one; `None` if it has nothing.
     pub fn beyond(&self, other: &Demand) -> Option<Demand> {
         let more = self.loads().map(|(at, load)| (at, load.beyond(other.load(at))));

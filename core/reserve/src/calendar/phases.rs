@@ -17,7 +17,7 @@
 use model::{Amount, Nanos, Time};
 
 use super::{Admission, Calendar};
-use crate::demand::{Demand, ResourceId};
+use crate::demand::Demand;
 use crate::request::{ReservationClass, ReservationError, ReservationRequest};
 use crate::reservation::{Reservation, ReservationId, Stage};
 use crate::resources::{FitWindow, Span};
@@ -287,8 +287,7 @@ fn phase_demands(
         free = end;
         let more =
             demand.beyond(&request.demand).ok_or_else(|| wrong(ReservationError::Needless))?;
-        let loads: Vec<(ResourceId, _)> = request.demand.loads().chain(more.loads()).collect();
-        let all = Demand::new(&loads).map_err(|error| wrong(error.into()))?;
+        let all = request.demand.plus(&more).map_err(|error| wrong(error.into()))?;
         demands.push(PhaseDemand { more, all, after, tolerance, duration });
     }
     Ok(demands)

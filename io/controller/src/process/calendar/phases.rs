@@ -11,6 +11,7 @@ use model::{Nanos, Time};
 use reserve::{Calendar, PhaseRequest, PlannedPhase, ReservationError, ReservationId};
 
 use super::CalendarActor;
+use super::answers::not_found;
 use super::requests::{Refused, RequestContext, at, check_key, may_act, rate, report_of};
 use super::shown::{KnownReservation, state_of};
 use super::state::ReservationDetails;
@@ -104,8 +105,13 @@ impl CalendarActor {
         let (calendar, fleet, node) = (&self.calendar, &self.fleet, self.settings.node);
         let context = RequestContext { calendar, fleet, node, now };
         context.check_nodes(new.nodes, &details)?;
+        // What the phase adds by the proxies of today: the reservation has its demand by those of the
+        // time of its request, and what has changed since then is no part of the phase.
+        let more = context.demand(&details)?.beyond(&context.demand(&basic)?);
+        let has = calendar.demand(id).ok_or_else(|| not_found(id.0))?;
+        let demand = more.map_or(Ok(has.clone()), |more| has.plus(&more));
         let phase = PhaseRequest {
-            demand: context.demand(&details)?,
+            demand: demand.map_err(|error| at("read", error.to_string()))?,
             start: new.not_before_ns.map_or(now, Time::from_nanos),
             tolerance: Nanos::new(new.tolerance_ns),
             duration: Nanos::new(new.duration_ns),

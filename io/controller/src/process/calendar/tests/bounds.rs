@@ -13,6 +13,18 @@ fn proxy(targets: &[&str], megabytes: Option<u64>) -> Arc<ProxyDescription> {
     Arc::new(ProxyDescription { network_per_sec, ..one })
 }
 
+/// One with an export of the name of each of its targets.
+fn with_exports(targets: &[&str], megabytes: u64) -> Arc<ProxyDescription> {
+    let export = |name: &&str| ExportDescription { name: (*name).into(), target: (*name).into() };
+    let exports = targets.iter().map(export).collect();
+    Arc::new(ProxyDescription { exports, ..(*proxy(targets, Some(megabytes))).clone() })
+}
+
+/// Reads of the export with the name of a target.
+fn at(target: &str, megabytes: u64) -> NewReservation {
+    NewReservation { export: Some(target.into()), ..reads(megabytes) }
+}
+
 /// What is refused, by the kind and name of its bound.
 fn refused(room: &mut Room, new: NewReservation) -> (String, String) {
     let refused = room.request(NewReservation { exact: true, ..new }).unwrap_err();
@@ -53,20 +65,9 @@ fn the_networks_of_a_targets_proxies_bound_what_is_reserved_there() {
 fn networks_of_targets_that_have_some_proxies_in_common_are_one_bound() {
     let mut room = Room::new();
     let of = [("a", &["fs"][..]), ("b", &["fs", "other"]), ("c", &["other"])];
-    // Each target has an export of its name.
-    let with_exports = |targets: &[&str], megabytes| {
-        let export =
-            |name: &&str| ExportDescription { name: (*name).into(), target: (*name).into() };
-        let exports = targets.iter().map(export).collect();
-        Arc::new(ProxyDescription { exports, ..(*proxy(targets, Some(megabytes))).clone() })
-    };
     for (name, targets) in of {
         room.say(CalendarMsg::Describe(name.into(), with_exports(targets, 20)));
     }
-    let at = |target: &str, megabytes| NewReservation {
-        export: Some(target.into()),
-        ..reads(megabytes)
-    };
     // All that the proxies of one target move, of which half is that of b.
     let id = room.request(at("fs", 30)).unwrap().id;
     room.in_force(id);
@@ -82,6 +83,26 @@ fn networks_of_targets_that_have_some_proxies_in_common_are_one_bound() {
     room.say(CalendarMsg::Describe("a".into(), with_exports(&["fs"], 2)));
     let reduced = room.get(other).unwrap().reduced.unwrap();
     assert!(reduced.because.contains("proxy network fs") && reduced.ppm > 0, "{reduced:?}");
+}
+
+#[test]
+fn a_phase_counts_what_it_adds_though_other_proxies_have_come_since_its_reservation_was_made() {
+    let mut room = Room::new();
+    room.say(CalendarMsg::Describe("a".into(), with_exports(&["fs"], 20)));
+    let id = room.request(at("fs", 16)).unwrap().id;
+    room.in_force(id);
+    // Now half of what is reserved at fs counts at the network of the other target, too.
+    room.say(CalendarMsg::Describe("b".into(), with_exports(&["fs", "other"], 20)));
+    room.request(NewReservation { exact: true, ..at("other", 12) }).unwrap();
+    let phase = |megabytes: u64| api::AddedPhase {
+        duration_ns: 1_000_000_000,
+        read: Some(WireRate::Bytes(megabytes * 1_000_000)),
+        ..api::AddedPhase::default()
+    };
+    let needless = room.add_phase(id, phase(16), by()).unwrap_err();
+    assert_eq!(needless.code, ErrorCode::InvalidArgument, "{}", needless.message);
+    // 12 and half of 4 are less than 17, and half of 20 is not that much.
+    room.add_phase(id, phase(20), by()).unwrap();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 impl Room {
-    fn add_phase(
+    pub(super) fn add_phase(
         &mut self,
         id: u64,
         phase: AddedPhase,
