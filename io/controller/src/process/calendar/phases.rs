@@ -8,7 +8,9 @@
 
 use api::{AddedPhase, NewPhase, NewReservation, WirePhase, WireRate, WireReservation};
 use model::{Nanos, Time};
-use reserve::{Calendar, PhaseRequest, PlannedPhase, ReservationError, ReservationId};
+use reserve::{
+    Calendar, PhaseRequest, PlannedPhase, ReservationError, ReservationId, ReservationState,
+};
 
 use super::CalendarActor;
 use super::answers::not_found;
@@ -167,7 +169,10 @@ impl CalendarActor {
             let details = &self.known.get(id)?.details;
             let status = self.calendar.status(id);
             let span = status.span?;
-            let last = self.calendar.progress(id).and_then(|progress| progress.last_start);
+            // One that has begun starts no later.
+            let may_move = status.state == ReservationState::Scheduled;
+            let progress = self.calendar.progress(id).filter(|_| may_move);
+            let last = progress.and_then(|progress| progress.last_start);
             Some(WirePhase {
                 id: id.0,
                 state: state_of(status.state),

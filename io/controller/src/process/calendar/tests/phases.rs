@@ -87,6 +87,28 @@ fn a_phase_is_added_to_an_active_reservation_where_it_fits_and_its_owner_alone_a
 }
 
 #[test]
+fn a_phase_that_has_begun_leaves_its_tolerance_to_the_next_one() {
+    let mut room = Room::new();
+    let made = room.request(reads(20)).unwrap();
+    room.in_force(made.id);
+    let start = made.start_ns.unwrap();
+    let from = |after: u64| AddedPhase {
+        not_before_ns: Some(start + after * SECOND),
+        tolerance_ns: 10 * SECOND,
+        duration_ns: 50 * SECOND,
+        read: Some(WireRate::Bytes(60_000_000)),
+        ..AddedPhase::default()
+    };
+    let first = room.add_phase(made.id, from(0), by()).unwrap().id;
+    let refused = room.add_phase(made.id, from(50), by()).unwrap_err();
+    assert_eq!(refused.at.as_deref(), Some("not_before_ns"), "{}", refused.message);
+    room.in_force(first);
+    let shown = room.get(made.id).unwrap().phases;
+    assert_eq!((shown[0].state, shown[0].last_start_ns), (WireReservationState::Active, start));
+    room.add_phase(made.id, from(50), by()).unwrap();
+}
+
+#[test]
 fn phases_are_reservations_of_their_own_with_rows_of_what_they_add() {
     let mut room = Room::new();
     let second = 1_000_000_000;
