@@ -334,12 +334,14 @@ impl PlanActor {
         self.follow_late();
     }
 
-    /// Publishes which proxies are unreachable, and which have recovered.
+    /// Publishes which proxies are unreachable, and which have recovered. Forgets which of those that
+    /// have expired had something ignored.
     fn publish_unreachable(&mut self) {
         let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
         for member in self.targets.values().flat_map(ShareAllocator::proxies) {
             *silent.entry(member.name).or_insert(true) &= member.unreachable;
         }
+        self.ignored.retain(|name| silent.contains_key(name));
         for (name, silent) in silent {
             if silent && self.unreachable.insert(name.clone()) {
                 let text = format!("proxy {name} is unreachable");

@@ -179,3 +179,12 @@ fn who_was_known_before_counts_until_he_is_heard_or_forgotten() {
     assert_eq!(room.store()[0].fallback, None, "it is off the record");
     assert!(room.desk.known.is_empty());
 }
+
+#[test]
+fn names_of_proxies_that_no_target_has_any_more_are_not_kept() {
+    let mut room = QueueRoom::new(KnownProxies::new());
+    room.join("a");
+    room.desk.ignored.extend(["a".into(), "expired".into()]);
+    room.desk.run_due(Instant::now());
+    assert_eq!(room.desk.ignored, ["a".into()].into());
+}
