@@ -429,7 +429,7 @@ impl CalendarActor {
     ) -> Result<(), RulePublishError> {
         let new = RuleReservations::of(&RuleSet::parse(&text).map_err(RulePublishError::Wrong)?);
         self.calendar.advance(now);
-        for (resource, load) in new.loads(&self.calendar, now) {
+        for (resource, load) in new.loads(&self.calendar, &self.fleet, now) {
             let fits = self.calendar.check_rules(resource, load);
             fits.map_err(RulePublishError::Promised)?;
         }
@@ -445,7 +445,7 @@ impl CalendarActor {
     /// Takes what the rules in force reserve out of what can be reserved: of each resource by itself,
     /// as they are in force also where they do not fit.
     fn apply_rules(&mut self, now: Time) {
-        for load in self.rules.loads(&self.calendar, now) {
+        for load in self.rules.loads(&self.calendar, &self.fleet, now) {
             if let Err(error) = self.calendar.set_rules(&[load], now) {
                 tracing::error!(%error, "the rules reserve what is promised to reservations");
             }

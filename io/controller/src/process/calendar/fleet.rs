@@ -150,6 +150,7 @@ impl Fleet {
     /// some targets, weighted by N. By the conditions of that minimum, Σ w(T')·N(T ∩ T') ≥ N(T) for each of
     /// these, and Σ w(T')·N(T') = |f|² ≤ N(all of them). So the sum of what is reserved at them is at
     /// most N(all of them), and by the theorem of Hall it can be divided over the proxies.
+    /// What rules reserve at every target is a part of what is reserved at each.
     pub(super) fn networks_of(&self, target: &str) -> Vec<(&str, Share)> {
         let proxies = self.targets.get(target).into_iter().flat_map(BTreeMap::keys);
         let proxies: Vec<_> = proxies.filter_map(|proxy| self.proxies.get(proxy)).collect();
@@ -167,6 +168,16 @@ impl Fleet {
             u32::try_from(ppb).ok().and_then(Share::from_billionths).unwrap_or(Share::WHOLE)
         };
         parts.into_iter().map(|(name, part)| (name, share(part))).collect()
+    }
+
+    /// Of each target the sum of the parts by which what is reserved at all targets counts at its network,
+    /// in billionths: of what is reserved at every target alike. O(proxies × their targets²).
+    pub(super) fn parts_of_networks(&self) -> BTreeMap<&str, u64> {
+        let mut sums = BTreeMap::new();
+        for (name, part) in self.targets.keys().flat_map(|target| self.networks_of(target)) {
+            *sums.entry(name).or_default() += u64::from(part.billionths());
+        }
+        sums
     }
 
     /// The exports of a target that have no other one, 256 at most.

@@ -5,13 +5,15 @@
 //! for each of its classes: it counts as many times as it may have classes.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use api::Role;
-use model::Rate;
+use model::{Rate, Share};
 use reserve::{Calendar, Load, ResourceId, ResourceKind};
 use rules::{Rule, RuleSet};
 
+use super::fleet::Fleet;
 use crate::process::access::ApiCaller;
 
 /// The reservations of rules.
@@ -39,11 +41,23 @@ impl RuleReservations {
         RuleReservations(rules.rules.iter().filter_map(reserved).collect())
     }
 
-    /// What they reserve of every resource of the calendar.
-    pub(super) fn loads(&self, calendar: &Calendar, now: model::Time) -> Vec<(ResourceId, Load)> {
+    /// What they reserve of every resource of the calendar. What they reserve at each target counts at a
+    /// network by the part of that target, as what is reserved there.
+    pub(super) fn loads(
+        &self,
+        calendar: &Calendar,
+        fleet: &Fleet,
+        now: model::Time,
+    ) -> Vec<(ResourceId, Load)> {
+        let has_bytes = self.0.iter().any(|of| of.rate.is_bytes());
+        let parts = if has_bytes { fleet.parts_of_networks() } else { BTreeMap::new() };
         let load = |resource| {
-            let (_, kind) = calendar.resources().describe(resource)?;
+            let (name, kind) = calendar.resources().describe(resource)?;
+            let parts = parts.get(&**name).filter(|_| kind == ResourceKind::ProxyNetwork);
+            let whole = u128::from(Share::WHOLE.billionths());
+            let parts = parts.map_or(whole, |parts| u128::from(*parts));
             let sum = self.of_kind(kind).map(RuleReservation::per_sec).sum::<u128>();
+            let sum = sum.saturating_mul(parts).div_ceil(whole);
             let sum = u64::try_from(sum).unwrap_or(u64::MAX).min(Load::PER_SEC_MAX);
             let capacity = calendar.resources().whole(resource, now);
             let is_write = capacity.write_per_sec() < capacity.read_per_sec();
@@ -105,6 +119,7 @@ const NAMED_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use api::{ProxyDescription, TargetDescription};
     use model::Time;
     use reserve::{CalendarSettings, Capacity};
 
@@ -124,11 +139,33 @@ mod tests {
         };
         let bytes = add(ResourceKind::Target, capacity(2_000_000_000, 1_000_000_000));
         let metadata = add(ResourceKind::Metadata, capacity(9_000, 9_000));
-        let loads = rules.loads(&calendar, Time::ZERO);
+        let loads = rules.loads(&calendar, &Fleet::default(), Time::ZERO);
         let of = |read, write| Load::per_sec(read, write).unwrap();
         assert_eq!(loads, [(bytes, of(0, 140_000_000)), (metadata, of(500, 0))]);
         assert_eq!(rules.named(ResourceKind::Metadata), ["rule c: 500ops/s"]);
         assert_eq!(rules.named(ResourceKind::Target)[2], "rule d: 9 classes of 10MB/s");
         assert!(rules.named(ResourceKind::Pool).is_empty());
+    }
+    #[test]
+    fn rules_count_at_a_network_for_each_target_that_its_proxies_have() {
+        let text = "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\nreservation = \"4MB/s\"\n";
+        let rules = RuleReservations::of(&RuleSet::parse(text).unwrap());
+        let mut calendar = Calendar::new(CalendarSettings::default());
+        let proxy = |name: &str, targets: &[&str]| {
+            let of = |name: &&str| TargetDescription { name: (*name).into(), ..Default::default() };
+            let targets = targets.iter().map(of).collect();
+            let network_per_sec = Some(10_000_000);
+            (name.to_owned(), ProxyDescription { targets, exports: vec![], network_per_sec })
+        };
+        let proxies = [proxy("a", &["x", "y"]), proxy("b", &["y"]), proxy("c", &["z"])];
+        let mut fleet = Fleet::new(proxies.into());
+        fleet.apply(&mut calendar, Time::ZERO);
+        let loads = rules.loads(&calendar, &fleet, Time::ZERO);
+        let at = |name| {
+            let network = calendar.resources().find(ResourceKind::ProxyNetwork, name).unwrap();
+            loads.iter().find(|(of, _)| *of == network).unwrap().1.read_per_sec()
+        };
+        // All of what goes to x and half of that to y goes by a; and all of both by a or b.
+        assert_eq!(["x", "y", "z"].map(at), [6_000_000, 8_000_000, 4_000_000]);
     }
 }
