@@ -81,7 +81,8 @@ settings! {
         pub proxy_name: Option<String> = None, "1 to 63 letters, digits, `_`, `-` and `.`, beginning with a letter or digit";
         /// What the network of this proxy moves for clients, for the controller's calendar of
         /// reservations (docs/RESERVATIONS.md). Reads and writes share it. If all proxies of a target
-        /// have it, their sum bounds what is reserved there.
+        /// have it, their sum bounds what is reserved there, and a part of what is reserved at other
+        /// targets of these proxies counts there.
         pub network: Option<Rate> = None, "rate such as `10GB/s`";
         /// File to which the proxy writes a compact trace of every request, for `sluice trace`.
         pub trace: Option<PathBuf> = None, "path";
