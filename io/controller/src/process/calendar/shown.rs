@@ -213,14 +213,17 @@ impl KnownReservation {
         // A phase is shown with the whole rate, of which it adds a part to its reservation.
         let parent = progress.parent.and_then(|parent| calendar.progress(parent)?.rows);
         let of_parent = |resource| {
-            let loads = parent.iter().flat_map(|rows| &rows.loads);
-            loads
-                .filter(|(of, _)| *of == resource)
-                .fold(Load::NONE, |sum, (_, load)| sum.plus(*load))
+            let mut loads = parent.iter().flat_map(|rows| &rows.loads);
+            loads.find(|(of, _)| *of == resource).map(|(_, load)| *load)
         };
+        // A network that is known since after the request of that takes nothing from it.
+        let target = resources.find(ResourceKind::Target, &self.details.target);
         for (resource, load) in &rows.loads {
             let Some((name, kind)) = resources.describe(*resource) else { continue };
-            let (load, wanted) = (load.plus(of_parent(*resource)), self.wanted(kind));
+            let target = target.filter(|_| kind == ResourceKind::ProxyNetwork);
+            let of_parent = of_parent(*resource).or_else(|| of_parent(target?));
+            let load = load.plus(of_parent.unwrap_or(Load::NONE));
+            let wanted = self.wanted(kind);
             let lost = || format!("{} {name} has lost capacity", kind.name());
             note(load.read_per_sec().into(), wanted.read_per_sec().into(), &lost);
             note(load.write_per_sec().into(), wanted.write_per_sec().into(), &lost);

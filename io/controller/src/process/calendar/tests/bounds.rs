@@ -102,7 +102,9 @@ fn a_phase_counts_what_it_adds_though_other_proxies_have_come_since_its_reservat
     let needless = room.add_phase(id, phase(16), by()).unwrap_err();
     assert_eq!(needless.code, ErrorCode::InvalidArgument, "{}", needless.message);
     // 12 and half of 4 are less than 17, and half of 20 is not that much.
-    room.add_phase(id, phase(20), by()).unwrap();
+    let added = room.add_phase(id, phase(20), by()).unwrap().id;
+    room.in_force(added);
+    assert_eq!(room.get(added).unwrap().reduced, None, "nothing has lost capacity");
 }
 
 #[test]
