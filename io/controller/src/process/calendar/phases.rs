@@ -108,7 +108,7 @@ impl CalendarActor {
         let context = RequestContext { calendar, fleet, node, now };
         context.check_nodes(new.nodes, &details)?;
         // What the phase adds by the proxies of today: the reservation has its demand by those of the
-        // time of its request, and what has changed since then is no part of the phase.
+        // time of its request, and what has changed since then is not a part of the phase.
         let more = context.demand(&details)?.beyond(&context.demand(&basic)?);
         let has = calendar.demand(id).ok_or_else(|| not_found(id.0))?;
         let demand = more.map_or(Ok(has.clone()), |more| has.plus(&more));
