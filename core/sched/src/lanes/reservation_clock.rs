@@ -59,7 +59,7 @@ impl ReservationClock {
         Time::from_nanos(due.as_nanos().saturating_add(self.lost_ns))
     }
 
-    /// Handles that the most overdue head lags by so much, since it could have gone: what is beyond the
+    /// Handles how far the most overdue head lags, since it could have gone: what is beyond the
     /// bound is lost for all. (A head that arrived after its due time counts from its arrival. A class
     /// that has not used all of its reservation has credit, but no head of it is late.) If it waited
     /// for slots that its own reservation had in use (`for_own`), no other one is the slower for that.
