@@ -126,9 +126,9 @@ end
 local function apply_rate(job, licences, gres, nodes)
   local text = option(job, "BW")
   if not text then
-    for name, flag in pairs({ TIME = "--qos-time", PATH = "--qos-path", PHASES = "--qos-phases" }) do
+    for _, name in ipairs({ "TIME", "PATH", "PHASES" }) do
       if option(job, name) then
-        refuse("%s needs --qos-bw=RATE, such as --qos-bw=1GB/s", flag)
+        refuse("--qos-%s needs --qos-bw=RATE, such as --qos-bw=1GB/s", string.lower(name))
         return nil
       end
     end
@@ -171,9 +171,16 @@ function slurm_job_submit(job, partitions, uid)
   return check_resources(licences, gres, nodes)
 end
 
--- A change of a pending job (scontrol update) gives only the changed values, without the others
--- of the job record: licences and GRES are compared again when the job starts.
+-- What the reservation of a waiting job was made for may not be changed by its user, who could
+-- otherwise give up the licences and keep the reservation. slurmctld passes each "scontrol update"
+-- through here, with the changed values alone in job.
 function slurm_job_modify(job, record, partitions, uid)
+  local has_rate = option(record, "BW") or string.find(record.licenses or "", LICENCE, 1, true)
+  if uid == 0 or uid ~= record.user_id or not has_rate then return slurm.SUCCESS end
+  if job.licenses or job.tres_per_node or job.burst_buffer then
+    return refuse("licences, GRES and burst buffer of a job with reserved bandwidth cannot be "
+      .. "changed; cancel the job and submit it again")
+  end
   return slurm.SUCCESS
 end
 
