@@ -16,6 +16,7 @@ mod cost;
 pub(crate) mod costs;
 pub(crate) mod decayed;
 mod descriptors;
+mod etcd;
 mod job;
 pub(crate) mod limits;
 mod memory;

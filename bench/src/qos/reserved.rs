@@ -31,7 +31,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
            that wait together are one transaction.",
     sources: &["bench/src/qos/reserved.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Calibrate, FigureProgram::Controller],
-    rows: || [beside::rows(), vec![active::row(), admissions::row()]].concat(),
+    rows: || [beside::rows(), vec![active::row()], admissions::rows()].concat(),
     measure,
 };
 

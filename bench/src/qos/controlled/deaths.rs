@@ -1,8 +1,6 @@
 //! The leader of three controllers is killed under load, again and again: how long until another
 //! decides, and whether the limit held meanwhile.
 
-use std::net::TcpListener;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -12,10 +10,11 @@ use model::Bytes;
 use super::super::super::figures::groups::FigureRun;
 use super::super::super::figures::judge::median;
 use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sample};
-use super::super::super::process::{BenchProcess, LOOK};
+use super::super::super::process::LOOK;
 use super::super::super::servers::find_program;
 use super::super::bed::QosTestBed;
 use super::super::controllers::{QosController, proxies};
+use super::super::etcd::QosEtcd;
 use super::reader::{JobReaders, ReaderSample, windows};
 use super::{SLUICE, most, rules};
 
@@ -32,8 +31,8 @@ pub(super) fn row() -> FigureRow {
 pub(super) fn measure(run: &FigureRun<'_>, bed: &QosTestBed) -> anyhow::Result<FigureSample> {
     find_program("etcd").context("Debian's etcd-server has it")?;
     bed.file("f", Bytes::kib(64))?;
-    let etcd = DeathsEtcd::start(bed)?;
-    let store = format!("etcd:{}", etcd.clients.join(","));
+    let etcd = QosEtcd::start(bed)?;
+    let store = etcd.store();
     let mut all = Deaths { bed, store, controllers: Vec::new() };
     for at in 0..3 {
         let controller = all.controller(at)?;
@@ -143,47 +142,6 @@ fn wait_for_usage(bed: &QosTestBed, client: &ApiClient, read: u64) -> anyhow::Re
         bed.wait(Duration::from_millis(100))?;
     }
     Ok(off)
-}
-
-/// Three members on loopback.
-struct DeathsEtcd {
-    clients: Vec<String>,
-    _members: Vec<BenchProcess>,
-}
-
-impl DeathsEtcd {
-    fn start(bed: &QosTestBed) -> anyhow::Result<DeathsEtcd> {
-        let free =
-            (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-        let addresses = free.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
-        let urls: Vec<_> = addresses.iter().map(|address| format!("http://{address}")).collect();
-        drop(free);
-        let (clients, peers) = urls.split_at(3);
-        let all: Vec<_> = (0..3).map(|at| format!("m{at}={}", peers[at])).collect();
-        let member = |at: usize| {
-            let (name, data) = (format!("m{at}"), bed.dir().join(format!("etcd{at}")));
-            let words = [
-                ["etcd", "--name"],
-                [&name, "--initial-cluster"],
-                [&all.join(","), "--data-dir"],
-                [&data.display().to_string(), "--listen-client-urls"],
-                [&clients[at], "--advertise-client-urls"],
-                [&clients[at], "--listen-peer-urls"],
-                [&peers[at], "--initial-advertise-peer-urls"],
-                [&peers[at], "--logger"],
-            ];
-            let mut words: Vec<_> = words.iter().flatten().map(|word| word.to_string()).collect();
-            words.push("zap".into());
-            BenchProcess::start(&name, &words, &log(bed.dir(), at))
-        };
-        let members = (0..3).map(member).collect::<anyhow::Result<Vec<_>>>()?;
-        // The controllers wait for it themselves.
-        Ok(DeathsEtcd { clients: clients.to_vec(), _members: members })
-    }
-}
-
-fn log(dir: &Path, at: usize) -> std::path::PathBuf {
-    dir.join(format!("etcd{at}.log"))
 }
 
 const PROXIES: usize = 4;

@@ -12,32 +12,50 @@ use super::super::super::figures::row::{FigureBound, FigureRow, FigureSample, sa
 use super::super::super::figures::sink::FigureSink;
 use super::super::bed::{QosSetup, QosTestBed};
 use super::super::controllers::{QosController, wait_for_rules};
+use super::super::etcd::QosEtcd;
 use super::SLUICE;
 
-pub(super) fn row() -> FigureRow {
-    let what = "16 clients request reservations for later, each as soon as the last is answered; the \
-                controller has one processor, and SQLite";
-    FigureRow::new("reserve/admissions", what, &[SLUICE]).rounds(3, 10.0).goal(
-        SLUICE,
-        "admissions_per_s",
-        FigureBound::Least(1000.0),
-    )
+pub(super) fn rows() -> Vec<FigureRow> {
+    let row = |id: &str, store: &str| {
+        let what = format!(
+            "16 clients request reservations for later, each as soon as the last is answered; the \
+             controller has one processor, and {store}"
+        );
+        FigureRow::new(id, &what, &[SLUICE]).rounds(3, 10.0)
+    };
+    let least = FigureBound::Least(1000.0);
+    vec![
+        row("reserve/admissions", "SQLite").goal(SLUICE, "admissions_per_s", least),
+        row(
+            "reserve/admissions-etcd",
+            "three members of etcd share the other one with the clients",
+        ),
+    ]
 }
 
 pub(super) fn measure(run: &FigureRun<'_>, sink: &mut FigureSink) -> anyhow::Result<()> {
-    let row = row();
-    sink.round_of(&row, |_| {
-        let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
-        let controller = QosController::start(&bed, "admissions")?;
-        let version = controller.client.set_rules("")?.version;
-        let top = format!("controller = \"{}\"\nproxy_name = \"n0\"", controller.url);
-        let target = "capacity_read = \"100GB/s\"\ncapacity_write = \"100GB/s\"";
-        let setup = QosSetup { top: &top, target, ..QosSetup::default() };
-        let proxies = [bed.proxy("n0", &setup)?];
-        wait_for_rules(&bed, &proxies, &version)?;
-        controller.process.keep_on(&one_processor())?;
-        admit(&controller, run.time(&row))
-    })
+    for row in rows() {
+        if !sink.wants(&row.id) {
+            continue;
+        }
+        sink.round_of(&row, |_| {
+            let bed = QosTestBed::make(Some(run.dir), run.sluice, run.stop)?;
+            let etcd = row.id.ends_with("etcd").then(|| QosEtcd::start(&bed)).transpose()?;
+            let store = etcd.as_ref().map_or("sqlite".into(), QosEtcd::store);
+            let mut controller = QosController::with(&bed, "admissions", &store)?;
+            let client = &controller.client;
+            controller.process.wait_until(|| client.set_rules("").is_ok())?;
+            let version = controller.client.set_rules("")?.version;
+            let top = format!("controller = \"{}\"\nproxy_name = \"n0\"", controller.url);
+            let target = "capacity_read = \"100GB/s\"\ncapacity_write = \"100GB/s\"";
+            let setup = QosSetup { top: &top, target, ..QosSetup::default() };
+            let proxies = [bed.proxy("n0", &setup)?];
+            wait_for_rules(&bed, &proxies, &version)?;
+            controller.process.keep_on(&one_processor())?;
+            admit(&controller, run.time(&row))
+        })?;
+    }
+    Ok(())
 }
 
 fn admit(controller: &QosController, span: Duration) -> anyhow::Result<FigureSample> {
