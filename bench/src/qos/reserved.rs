@@ -27,7 +27,7 @@ pub(crate) const GROUP: FigureGroup = FigureGroup {
     what: "A controller and its proxies on this machine. live: raw clients over the slow backend (150 \
            MB/s); live-wide: with more slots than that serves at once; `least of 5s` is the slowest 5 s of a reserved job beside its rate, from the second \
            second on, and the first second after ACTIVE is shown apart. active: from the answer to the \
-           request, or to the early end. admissions: each is on disk (SQLite) before it is answered; those \
+           request, or to the early end. admissions: each is on disk (SQLite), or with etcd on those of most members, before it is answered; those \
            that wait together are one transaction.",
     sources: &["bench/src/qos/reserved.rs"],
     programs: &[FigureProgram::Proxy, FigureProgram::Calibrate, FigureProgram::Controller],
