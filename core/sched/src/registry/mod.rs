@@ -622,22 +622,14 @@ impl Registry {
 
     /// Gives an active branch a key that no other class has.
     pub(crate) fn rekey(&mut self, index: ClassIndex, key: ClassKey) {
-        let key = Arc::new(key);
-        let before = std::mem::replace(&mut self.classes[index].key, key.clone());
-        self.by_key.remove(&before);
-        leave_group(&mut self.branches, &before, index);
-        join_group(&mut self.branches, &key, index);
-        self.by_key.insert(key, index);
+        let known = &mut self.classes[index].key;
+        rekey(known, key, index, &mut self.by_key, &mut self.branches);
     }
 
     /// The same of a dormant branch.
     pub(crate) fn rekey_dormant(&mut self, index: DormantIndex, key: ClassKey) {
-        let key = Arc::new(key);
-        let before = std::mem::replace(&mut self.dormant[index].key, key.clone());
-        self.dormant_by_key.remove(&before);
-        leave_group(&mut self.dormant_branches, &before, index);
-        join_group(&mut self.dormant_branches, &key, index);
-        self.dormant_by_key.insert(key, index);
+        let known = &mut self.dormant[index].key;
+        rekey(known, key, index, &mut self.dormant_by_key, &mut self.dormant_branches);
     }
 
     /// Forgets a dormant class.
@@ -786,6 +778,22 @@ fn leave_group<I: Ord>(table: &mut GroupTable<I>, key: &ClassKey, index: I) {
             of.remove();
         }
     }
+}
+
+/// Gives a branch another key, in the tables that find it by its key and by its group.
+fn rekey<I: Copy + Ord>(
+    known: &mut Arc<ClassKey>,
+    key: ClassKey,
+    index: I,
+    by_key: &mut BTreeMap<Arc<ClassKey>, I>,
+    groups: &mut GroupTable<I>,
+) {
+    let key = Arc::new(key);
+    let before = std::mem::replace(known, key.clone());
+    by_key.remove(&before);
+    leave_group(groups, &before, index);
+    join_group(groups, &key, index);
+    by_key.insert(key, index);
 }
 
 /// Counts one out; what has none left is forgotten.

@@ -146,14 +146,20 @@ fn stick(w: &mut World, client: usize, until: Time) {
     w.clients[client].serial_until = None;
 }
 
-#[test]
-fn reservation_that_the_cache_serves_waits_for_no_device_that_was_stuck() {
+/// Two reservations after ten seconds, one of the device and one of the cache, and their clients.
+fn cache_beside_a_device() -> (World, usize, usize) {
     let all = vec![reserved("device", ops(60)), reserved("cache", ops(60)), rule("rest", 1000)];
     let mut w = two_lanes(all);
     let device = w.client("device", OpKind::Read, 1, 20);
     let cache = w.cached_client("cache", 1, 20, 0);
     w.cached_client("rest", 1, 20, 0);
     w.run(ms(10_000));
+    (w, device, cache)
+}
+
+#[test]
+fn reservation_that_the_cache_serves_waits_for_no_device_that_was_stuck() {
+    let (mut w, device, cache) = cache_beside_a_device();
     stick(&mut w, device, ms(20_000));
     let served = w.served(ms(25_000))[cache];
     assert!(served >= 5 * 60 * 9 / 10, "{served} of 300 in the 5 s after that");
@@ -215,12 +221,7 @@ fn standstill_is_lost_once_however_many_waited() {
 
 #[test]
 fn reservation_at_rest_follows_the_clock_too() {
-    let all = vec![reserved("device", ops(60)), reserved("cache", ops(60)), rule("rest", 1000)];
-    let mut w = two_lanes(all);
-    let device = w.client("device", OpKind::Read, 1, 20);
-    let cache = w.cached_client("cache", 1, 20, 0);
-    w.cached_client("rest", 1, 20, 0);
-    w.run(ms(10_000));
+    let (mut w, device, cache) = cache_beside_a_device();
     w.clients[device].serial_until = Some(ms(20_000));
     w.run(ms(18_000));
     w.clients[cache].depth = 0;
