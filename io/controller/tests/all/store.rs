@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::etcd::{self, etcd};
 use controller::store::{
@@ -59,26 +59,26 @@ fn etcd_keeps_every_promise_of_a_store() {
 fn with_one_member_of_three_dead_everything_goes_on_and_with_two_nothing_is_acknowledged() {
     let Some(mut cluster) = Cluster::start() else { return };
     let etcd = etcd(&cluster, "/test/members");
-    let mut store = EtcdStore::open(&etcd, None).unwrap();
+    let mut store = etcd::store(&etcd, None);
     let mut newest = store.append(Revision::ZERO, b"all").unwrap();
     for at in 0..3 {
         cluster.kill_member(at);
-        newest = append_until_certain(&mut store, newest, format!("without {at}").as_bytes());
+        newest = store.append(newest, format!("without {at}").as_bytes()).unwrap();
         cluster.start_member(at);
-        append_until_certain(&mut store, newest, b"again");
-        newest = newest.next();
+        newest = store.append(newest, b"again").unwrap();
     }
     let before = store.load(Revision::ZERO).unwrap();
     cluster.kill_member(0);
     cluster.kill_member(1);
-    let error = store.append(newest, b"alone").unwrap_err();
+    let mut alone = EtcdStore::open(&etcd, None).unwrap().with_patience(Duration::from_secs(1));
+    let error = alone.append(newest, b"alone").unwrap_err();
     assert!(matches!(error, StoreError::Uncertain { .. }), "{error}");
-    let error = store.load(Revision::ZERO).unwrap_err().to_string();
+    let error = alone.load(Revision::ZERO).unwrap_err().to_string();
     assert!(error.contains(&etcd.endpoints[2]), "{error}");
 
     cluster.start_member(0);
     cluster.start_member(1);
-    let after = load_until_answered(&mut store);
+    let after = store.load(Revision::ZERO).unwrap();
     assert_eq!(after.records[..before.records.len()], before.records);
     assert!(after.records.len() <= before.records.len() + 1);
 }
@@ -92,35 +92,6 @@ fn two_prefixes_of_one_etcd_know_nothing_of_each_other() {
     other.append(Revision::ZERO, b"b").unwrap();
     other.snapshot(Revision::new(1), b"state").unwrap();
     assert_eq!(bodies(&one.load(Revision::ZERO).unwrap()), [b"a"]);
-}
-
-fn append_until_certain(store: &mut EtcdStore, newest: Revision, record: &[u8]) -> Revision {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match store.append(newest, record) {
-            Ok(revision) => return revision,
-            Err(error @ StoreError::Uncertain { .. }) => {
-                assert!(Instant::now() < deadline, "{error}");
-                let Ok(history) = store.load(newest) else { continue };
-                match bodies(&history).as_slice() {
-                    [] => {}
-                    [kept] if *kept == record => return newest.next(),
-                    other => panic!("{} records", other.len()),
-                }
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-fn load_until_answered(store: &mut EtcdStore) -> History {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match store.load(Revision::ZERO) {
-            Ok(history) => return history,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    }
 }
 
 fn bodies(history: &History) -> Vec<&[u8]> {
