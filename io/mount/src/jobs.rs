@@ -37,7 +37,7 @@ use model::JobId;
 use rustix::io::Errno;
 
 use environment::{EnvironQuery, EnvironReaders};
-use sources::JobSource;
+use sources::{JobSource, KNOWN_VARIABLES};
 use table::JobTable;
 use task::{TaskId, TaskStatus};
 
@@ -69,7 +69,8 @@ pub(crate) struct CallerJob {
 #[derive(Debug)]
 enum ResolverSource {
     Cgroup(Vec<cgroup::CgroupPattern>),
-    Environment(Arc<str>),
+    /// The first of these variables that is set and not empty.
+    Environment(Arc<[String]>),
     Fixed(JobId),
 }
 
@@ -194,8 +195,8 @@ impl JobResolver {
                 // A program that may not be read has an environment that may not be read either,
                 // and threads of the kernel have neither.
                 ResolverSource::Environment(_) if search.program.is_none() => None,
-                ResolverSource::Environment(variable) => {
-                    return self.read_environment(search, variable.clone());
+                ResolverSource::Environment(variables) => {
+                    return self.read_environment(search, variables.clone());
                 }
             };
             if let Some(job) = job {
@@ -205,7 +206,7 @@ impl JobResolver {
         self.found(search, JobId::default());
     }
 
-    fn read_environment(self: &Arc<Self>, search: Search, variable: Arc<str>) {
+    fn read_environment(self: &Arc<Self>, search: Search, variables: Arc<[String]>) {
         let (task, process, jobs) = (search.task.clone(), search.status.process, self.clone());
         let then = Box::new(move |value: Option<Vec<u8>>| {
             match value.and_then(|value| jobs.job(&value)) {
@@ -214,7 +215,7 @@ impl JobResolver {
             }
         });
         let readers = self.readers.as_ref().expect("made for sources that are environments");
-        readers.submit(EnvironQuery { task, process, variable, then });
+        readers.submit(EnvironQuery { task, process, variables, then });
     }
 
     /// A job's name, if it can be one.
@@ -247,11 +248,12 @@ impl JobResolver {
 impl ResolverSource {
     fn new(source: &JobSource) -> ResolverSource {
         match source {
-            JobSource::Slurm(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
+            JobSource::Known(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
             JobSource::Cgroup(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
-            JobSource::Environment(variable) => {
-                ResolverSource::Environment(variable.as_str().into())
+            JobSource::KnownVariable => {
+                ResolverSource::Environment(KNOWN_VARIABLES.map(String::from).into())
             }
+            JobSource::Variable(name) => ResolverSource::Environment([name.clone()].into()),
             JobSource::Fixed(job) => ResolverSource::Fixed(job.clone()),
         }
     }

@@ -42,7 +42,7 @@ pub struct MountSettings {
     /// Bytes of writes that are kept, to be written once more if the proxy's machine loses them
     /// before they are durable; 0 keeps none. Default: 256 MiB.
     pub replay_buffer: Bytes,
-    /// Where the job of a request is looked for. Default: `cgroup+env:SLURM_JOB_ID`.
+    /// Where the job of a request is looked for. Default: `cgroup+env`.
     pub jobs: JobSources,
     /// Threads that serve, each with a connection. Default: none, the mount chooses.
     pub threads: Option<usize>,
@@ -174,7 +174,7 @@ impl MountSettings {
             "soft" | "attr_timeout" => return Err(format!("needs a time, such as {word}=30s")),
             "busy_poll" => return Err("needs a time, such as busy_poll=100us".into()),
             "replay_buffer" => return Err("needs a size, such as replay_buffer=256MiB".into()),
-            "job" => return Err("needs a source, such as job=cgroup+env:SLURM_JOB_ID".into()),
+            "job" => return Err("needs a source, such as job=cgroup+env".into()),
             "metrics" => {
                 return Err("needs an address, such as metrics=http://127.0.0.1:9401".into());
             }
@@ -395,7 +395,7 @@ mod tests {
             soft: None,
             attr_timeout: Duration::from_secs(1),
             replay_buffer: Bytes::mib(256),
-            jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
+            jobs: "cgroup+env".parse().unwrap(),
             threads: None,
             busy_poll: BUSY_POLL_DEFAULT,
             uring: false,

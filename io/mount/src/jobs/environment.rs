@@ -30,15 +30,16 @@ use crate::helpers;
 #[derive(Debug)]
 pub(super) struct EnvironReaders(Arc<ReaderPool>);
 
-/// A query for a variable of a thread's process.
+/// A query for the first of some variables of a thread's process.
 pub(super) struct EnvironQuery {
     /// The thread whose process is read.
     pub(super) task: Arc<TaskId>,
     /// The number of its process.
     pub(super) process: u32,
-    /// The name of the variable.
-    pub(super) variable: Arc<str>,
-    /// Callback with the value; `None` if the variable is not set, or could not be read in time.
+    /// The names of the variables.
+    pub(super) variables: Arc<[String]>,
+    /// Callback with the value of the first that is set and not empty; `None` if there is none, or it
+    /// could not be read in time.
     pub(super) then: OnEnviron,
 }
 
@@ -139,7 +140,7 @@ impl ReaderPool {
     /// A reader: one question after another.
     fn read(&self) {
         while let Some((number, question)) = self.begin() {
-            let value = value_in(&question.task, &question.variable);
+            let value = value_in(&question.task, &question.variables);
             let ended = self.lock().end(number);
             if let Some(then) = ended.then {
                 then(value);
@@ -196,7 +197,7 @@ impl ReaderPool {
 /// A process to read, for a reader.
 struct AskedProcess {
     task: Arc<TaskId>,
-    variable: Arc<str>,
+    variables: Arc<[String]>,
 }
 
 impl ReaderState {
@@ -211,11 +212,11 @@ impl ReaderState {
 
     fn begin(&mut self) -> Option<(u64, AskedProcess)> {
         let (deadline, question) = self.waiting.pop_front()?;
-        let EnvironQuery { task, process, variable, then } = question;
+        let EnvironQuery { task, process, variables, then } = question;
         let number = self.next_number;
         self.next_number += 1;
         self.reading.push(EnvironReading { number, process, deadline, then: Some(then) });
-        Some((number, AskedProcess { task, variable }))
+        Some((number, AskedProcess { task, variables }))
     }
 
     fn end(&mut self, number: u64) -> EnvironReading {
@@ -243,7 +244,7 @@ impl ReaderState {
 
 impl std::fmt::Debug for EnvironQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of process {}", self.variable, self.process)
+        write!(f, "{:?} of process {}", self.variables, self.process)
     }
 }
 
@@ -253,14 +254,16 @@ impl std::fmt::Debug for EnvironReading {
     }
 }
 
-/// A variable as getenv(3) would find it. An environment that cannot be read has none.
-fn value_in(task: &TaskId, variable: &str) -> Option<Vec<u8>> {
+/// The first of some variables, each as getenv(3) would find it, that is set and not empty. An
+/// environment that cannot be read has none.
+fn value_in(task: &TaskId, variables: &[String]) -> Option<Vec<u8>> {
     const ENVIRON: &CStr = c"environ";
     let environment = task.read(ENVIRON).ok()?;
-    let mut entries = environment.split(|byte| *byte == 0);
-    let value =
-        |entry: &[u8]| Some(entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?.to_vec());
-    entries.find_map(value)
+    let getenv = |name: &String| {
+        let mut entries = environment.split(|byte| *byte == 0);
+        entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    variables.iter().filter_map(getenv).find(|value| !value.is_empty()).map(<[u8]>::to_vec)
 }
 
 /// How long a process's environment may take to be read: thousands of times what it does take.
@@ -333,7 +336,7 @@ mod tests {
             readers.submit(EnvironQuery {
                 task: self.task(process).into(),
                 process,
-                variable: "JOB".into(),
+                variables: ["JOB".to_owned()].into(),
                 then: Box::new(move |value| to.send(value).unwrap()),
             });
             answer
@@ -365,12 +368,15 @@ mod tests {
         for (text, value) in [
             ("A=1\0JOB=7\0B=2\0", Some("7")),
             ("XJOB=7\0JOBX=8\0JOB\0", None),
-            ("JOB=\0", Some("")),
+            ("JOB=\0", None),
+            ("JOB=\0JOB=8\0", None),
             ("JOB=7\0JOB=8\0", Some("7")),
+            ("OTHER=9\0JOB=7\0", Some("7")),
+            ("OTHER=9\0JOB=\0", Some("9")),
             ("", None),
         ] {
             tree.file(1, text);
-            let found = value_in(&tree.task(1), "JOB");
+            let found = value_in(&tree.task(1), &["JOB".into(), "OTHER".into()]);
             assert_eq!(found, value.map(|value| value.as_bytes().to_vec()), "{text:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Where the name of a request's job is looked for, and the text people write for it.
 //!
-//! `cgroup+env:SLURM_JOB_ID`: one or more sources with `+` between them, asked in this order;
-//! the first that has a name wins.
+//! `cgroup+env`: one or more sources with `+` between them, asked in this order; the first that has
+//! a name wins.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,21 +10,23 @@ use model::JobId;
 
 use super::cgroup::{self, CgroupPattern};
 
-/// Where the name of a request's job is looked for, in order. The text form is
-/// `cgroup`, `cgroup:PATTERN`, `env:NAME` or `fixed:ID`, with `+` between several; by default
-/// `cgroup+env:SLURM_JOB_ID`.
+/// Where the name of a request's job is looked for, in order. The text form is `cgroup`,
+/// `cgroup:PATTERN`, `env`, `env:NAME` or `fixed:ID`, with `+` between several; by default
+/// `cgroup+env`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSources(Vec<JobSource>);
 
 /// One place where the name may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobSource {
-    /// In the control group's path, where Slurm puts it.
-    Slurm([CgroupPattern; cgroup::SLURM.len()]),
+    /// In the control group's path, where batch systems and Kubernetes put it.
+    Known([CgroupPattern; cgroup::KNOWN.len()]),
     /// In the control group's path, where the pattern says.
     Cgroup([CgroupPattern; 1]),
-    /// In a variable of the process's environment.
-    Environment(String),
+    /// In a variable of the process's environment: the one of a batch system that is set.
+    KnownVariable,
+    /// In this variable of the process's environment.
+    Variable(String),
     /// Every request has this one.
     Fixed(JobId),
 }
@@ -45,7 +47,7 @@ impl JobSources {
 
 impl Default for JobSources {
     fn default() -> JobSources {
-        JobSources(vec![slurm(), JobSource::Environment(VARIABLE.into())])
+        JobSources(vec![known(), JobSource::KnownVariable])
     }
 }
 
@@ -63,13 +65,13 @@ impl FromStr for JobSource {
     fn from_str(text: &str) -> Result<JobSource, ParseSourceError> {
         let wrong = |want| ParseSourceError { text: text.into(), want };
         match text.split_once(':') {
-            None if text == "cgroup" => Ok(slurm()),
-            None if text == "env" => Ok(JobSource::Environment(VARIABLE.into())),
+            None if text == "cgroup" => Ok(known()),
+            None if text == "env" => Ok(JobSource::KnownVariable),
             Some(("cgroup", pattern)) => {
                 let pattern = CgroupPattern::new(pattern).ok_or_else(|| wrong(cgroup::WANT))?;
                 Ok(JobSource::Cgroup([pattern]))
             }
-            Some(("env", name)) if is_variable(name) => Ok(JobSource::Environment(name.into())),
+            Some(("env", name)) if is_variable(name) => Ok(JobSource::Variable(name.into())),
             Some(("env", _)) => {
                 Err(wrong("env: needs the name of a variable, such as env:SLURM_JOB_ID"))
             }
@@ -77,7 +79,7 @@ impl FromStr for JobSource {
                 let id = JobId::new(id).filter(|id| !id.as_str().is_empty());
                 id.map(JobSource::Fixed).ok_or_else(|| wrong(WANT_ID))
             }
-            _ => Err(wrong("use cgroup, cgroup:PATTERN, env:NAME or fixed:ID")),
+            _ => Err(wrong("use cgroup, cgroup:PATTERN, env, env:NAME or fixed:ID")),
         }
     }
 }
@@ -87,9 +89,10 @@ impl fmt::Display for JobSources {
         for (number, source) in self.0.iter().enumerate() {
             f.write_str(if number == 0 { "" } else { "+" })?;
             match source {
-                JobSource::Slurm(_) => f.write_str("cgroup")?,
+                JobSource::Known(_) => f.write_str("cgroup")?,
                 JobSource::Cgroup([pattern]) => write!(f, "cgroup:{pattern}")?,
-                JobSource::Environment(name) => write!(f, "env:{name}")?,
+                JobSource::KnownVariable => f.write_str("env")?,
+                JobSource::Variable(name) => write!(f, "env:{name}")?,
                 JobSource::Fixed(id) => write!(f, "fixed:{id}")?,
             }
         }
@@ -97,16 +100,18 @@ impl fmt::Display for JobSources {
     }
 }
 
-fn slurm() -> JobSource {
-    JobSource::Slurm(cgroup::SLURM.map(|text| CgroupPattern::new(text).expect("they are patterns")))
+fn known() -> JobSource {
+    JobSource::Known(cgroup::KNOWN.map(|text| CgroupPattern::new(text).expect("they are patterns")))
 }
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Variable that Slurm sets for each task.
-const VARIABLE: &str = "SLURM_JOB_ID";
+/// Variables that Slurm, PBS, LSF and `sluice run` set for each task, in the order in which they are
+/// looked for.
+pub(super) const KNOWN_VARIABLES: [&str; 4] =
+    ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SLUICE_JOB_ID"];
 const WANT_ID: &str = "a job ID has 1 to 128 bytes without control characters, such as fixed:42";
 
 #[cfg(test)]
@@ -124,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<JobSources>().unwrap().to_string(), text);
         }
-        assert_eq!(JobSources::default().to_string(), "cgroup+env:SLURM_JOB_ID");
+        assert_eq!(JobSources::default().to_string(), "cgroup+env");
         assert_eq!("cgroup+env".parse(), Ok(JobSources::default()));
     }
 
