@@ -3,6 +3,8 @@
 //! ```text
 //!   user ─► read ─► operate ─► admin      each has the rights of those before it
 //!   proxy                                 separate: reports, and receives assignments and rules
+//!   batch                                 separate: jobs, and reservations of all users
+//!   job                                   separate: what one job of one user may
 //! ```
 
 use std::fmt;
@@ -27,11 +29,15 @@ pub enum Role {
     Admin,
     /// Reports, and receives assignments and rules.
     Proxy,
+    /// Registers jobs, and reserves for all users: a batch system.
+    Batch,
+    /// Reserves for one job of one user. Its token is returned for a registered job only.
+    Job,
 }
 
 /// Text that is not a role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a role: user, read, operate, admin or proxy")]
+#[error("{text:?} is not a role: user, read, operate, admin, proxy or batch")]
 pub struct ParseRoleError {
     text: String,
 }
@@ -44,7 +50,8 @@ pub struct NewToken {
     pub name: String,
     /// Its role: the calls that it allows.
     pub role: Role,
-    /// The user whose usage it sees: required by role `user`, refused by others.
+    /// The user whose usage it sees: required by role `user`, refused by others. Role `job` is refused:
+    /// the token of a job is that of a registered one.
     #[serde(default)]
     pub user: Option<u32>,
     /// Its expiry, in seconds since 1970; absent: valid until it is revoked.
@@ -94,7 +101,7 @@ pub struct AuditLine {
     pub role: Role,
     /// The origin: an address, a user at a Unix socket, or a command without a controller.
     pub from: String,
-    /// The changed object: `rules`, `token NAME`, `proxy NAME`.
+    /// The changed object: `rules`, `token NAME`, `proxy NAME`, `reservation ID`, `job NAME`.
     pub what: String,
     /// The value before; absent if there was none.
     pub before: Option<String>,
@@ -113,7 +120,8 @@ pub struct AuditLines {
 
 impl Role {
     /// All roles; each of the first four has the rights of those before it.
-    pub const ALL: [Role; 5] = [Role::User, Role::Read, Role::Operate, Role::Admin, Role::Proxy];
+    pub const ALL: [Role; 7] =
+        [Role::User, Role::Read, Role::Operate, Role::Admin, Role::Proxy, Role::Batch, Role::Job];
 
     /// Returns the word for it.
     pub const fn name(self) -> &'static str {
@@ -123,13 +131,21 @@ impl Role {
             Role::Operate => "operate",
             Role::Admin => "admin",
             Role::Proxy => "proxy",
+            Role::Batch => "batch",
+            Role::Job => "job",
         }
     }
 
-    /// Returns whether it has the rights of `least`. Role proxy is neither above nor below others.
+    /// Returns whether it has the rights of `least`. Roles proxy, batch and job are neither above nor
+    /// below others.
     pub fn includes(self, least: Role) -> bool {
-        let apart = self == Role::Proxy || least == Role::Proxy;
+        let apart = self.is_apart() || least.is_apart();
         if apart { self == least } else { self >= least }
+    }
+
+    /// Returns whether it is none of the four roles of people.
+    const fn is_apart(self) -> bool {
+        matches!(self, Role::Proxy | Role::Batch | Role::Job)
     }
 }
 
@@ -153,15 +169,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_s_roles_are_a_ladder_and_a_proxy_stands_beside_it() {
-        use Role::{Admin, Operate, Proxy, Read, User};
+    fn people_s_roles_are_a_ladder_and_programs_stand_beside_it() {
+        use Role::{Admin, Batch, Job, Operate, Proxy, Read, User};
         for (at, role) in [User, Read, Operate, Admin].into_iter().enumerate() {
             for (least_at, least) in [User, Read, Operate, Admin].into_iter().enumerate() {
                 assert_eq!(role.includes(least), at >= least_at, "{role} {least}");
             }
-            assert!(!role.includes(Proxy) && !Proxy.includes(role));
+            for apart in [Proxy, Batch, Job] {
+                assert!(!role.includes(apart) && !apart.includes(role), "{role} {apart}");
+            }
         }
-        assert!(Proxy.includes(Proxy));
+        for one in [Proxy, Batch, Job] {
+            for other in [Proxy, Batch, Job] {
+                assert_eq!(one.includes(other), one == other);
+            }
+        }
     }
 
     #[test]

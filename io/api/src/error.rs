@@ -95,6 +95,8 @@ error_codes! {
     DoesNotFit = "does_not_fit", 409;
     /// The controller stores the maximum number of tokens, or a ceiling of reservations is reached.
     LimitReached = "limit_reached", 409;
+    /// The job is registered to another user, or a later attempt of it is.
+    JobRegistered = "job_registered", 409;
     /// Another process reports as this proxy and started later.
     DuplicateName = "duplicate_name", 409;
     /// A controller publishes the rules of this proxy; `leader` is its URL.

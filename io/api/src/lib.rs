@@ -20,6 +20,7 @@ mod edit;
 mod error;
 mod events;
 mod files;
+mod jobs;
 mod messages;
 pub mod metrics;
 mod mounts;
@@ -53,6 +54,7 @@ pub use files::{
     PrivateFileError, check_owner, check_private, close_directory, is_trusted, make_directory,
     private_options,
 };
+pub use jobs::{EndedJob, JobToken, NewJob, WireJob, WireJobs};
 pub use messages::{
     Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ExportReport, ProxyStatus,
     ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject, WireSubjects,
@@ -71,8 +73,8 @@ pub use report::{
 };
 pub use reservations::{
     AddedPhase, CalendarResource, CalendarStep, LateRate, NewPhase, NewReservation,
-    ReducedReservation, ReservationExtension, WireCalendar, WireCredit, WirePhase, WireRefusal,
-    WireReservation, WireReservationState, WireReservations,
+    ReducedReservation, ReservationExtension, ReservationMove, WireCalendar, WireCredit, WirePhase,
+    WireRefusal, WireReservation, WireReservationState, WireReservations,
 };
 pub use scope::{WireKey, WireRate, WireScope, WrongMessage};
 pub use why::{
@@ -130,12 +132,27 @@ pub mod path {
     pub const RESERVATION_PHASES: &str = "/v1/reservations/{id}/phases";
     /// POST a [`ReservationExtension`](crate::ReservationExtension) to end it later.
     pub const RESERVATION_EXTEND: &str = "/v1/reservations/{id}/extend";
+    /// POST a [`ReservationMove`](crate::ReservationMove) to have it start at another time.
+    pub const RESERVATION_MOVE: &str = "/v1/reservations/{id}/move";
     /// POST ends a reservation early, for a credit.
     pub const RESERVATION_FINISH: &str = "/v1/reservations/{id}/finish";
     /// GET what is promised of each resource: [`WireCalendar`](crate::WireCalendar).
     pub const CALENDAR: &str = "/v1/calendar";
     /// GET the credit of a user or account: [`WireCredit`](crate::WireCredit).
     pub const CREDIT: &str = "/v1/credit";
+
+    /// GET the registered jobs: [`WireJobs`](crate::WireJobs).
+    pub const JOBS: &str = "/v1/jobs";
+    /// One job: PUT a [`NewJob`](crate::NewJob), get a [`WireJob`](crate::WireJob), as by GET; DELETE ends it,
+    /// with `?attempt=N` only if no later attempt is registered: [`EndedJob`](crate::EndedJob).
+    pub const JOB: &str = "/v1/jobs/{job}";
+    /// POST makes no token but returns that of the job: [`JobToken`](crate::JobToken).
+    pub const JOB_TOKEN: &str = "/v1/jobs/{job}/token";
+
+    /// One of the paths of a job.
+    pub fn job(path: &str, job: &str) -> String {
+        path.replace("{job}", &crate::escaped(job))
+    }
 
     /// One of the paths of a reservation.
     pub fn reservation(path: &str, id: u64) -> String {

@@ -314,6 +314,21 @@ pub struct ReservationExtension {
     pub more_ns: u64,
 }
 
+/// Another start for a reservation that has not begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReservationMove {
+    /// When it is to start at the earliest; absent: now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before_ns: Option<u64>,
+    /// Whether it starts exactly then, or is refused.
+    #[serde(default)]
+    pub exact: bool,
+    /// When it must be over with its claim window; absent: no deadline, whatever it had before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_ns: Option<u64>,
+}
+
 /// The calendar in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireCalendar {

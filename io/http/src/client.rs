@@ -27,10 +27,10 @@ use std::time::Duration;
 
 use api::{
     AddedPhase, AuditLines, Connections, ControllerEvents, ControllerReply, ControllerStatus,
-    DelayTable, LiveUsage, MadeToken, NewReservation, NewToken, Proxies, ProxyReport, ProxyStatus,
-    REPORT_TYPE, ReservationExtension, Tokens, UsageTable, Why, WhyQuery, WireCalendar,
-    WireClasses, WireCredit, WireDecayAccounts, WireJobReport, WireReservation, WireReservations,
-    WireRules, WireSubjects, path,
+    DelayTable, EndedJob, JobToken, LiveUsage, MadeToken, NewJob, NewReservation, NewToken,
+    Proxies, ProxyReport, ProxyStatus, REPORT_TYPE, ReservationExtension, ReservationMove, Tokens,
+    UsageTable, Why, WhyQuery, WireCalendar, WireClasses, WireCredit, WireDecayAccounts, WireJob,
+    WireJobReport, WireJobs, WireReservation, WireReservations, WireRules, WireSubjects, path,
 };
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -281,6 +281,44 @@ impl ApiClient {
     ) -> Result<WireReservation, ClientError> {
         let body = serde_json::to_string(by).expect("an extension is plain data");
         self.call(Method::POST, &path::reservation(path::RESERVATION_EXTEND, id), body, None)
+    }
+
+    /// Has a reservation that has not begun start at another time.
+    pub fn move_reservation(
+        &self,
+        id: u64,
+        to: &ReservationMove,
+    ) -> Result<WireReservation, ClientError> {
+        let body = serde_json::to_string(to).expect("a move is plain data");
+        self.call(Method::POST, &path::reservation(path::RESERVATION_MOVE, id), body, None)
+    }
+
+    /// Registers a job, or a later attempt of it.
+    pub fn register_job(&self, job: &str, new: &NewJob) -> Result<WireJob, ClientError> {
+        let body = serde_json::to_string(new).expect("a job is plain data");
+        self.call(Method::PUT, &path::job(path::JOB, job), body, None)
+    }
+
+    /// Ends a job with its reservations; with an attempt only if no later one is registered.
+    pub fn end_job(&self, job: &str, attempt: Option<u32>) -> Result<EndedJob, ClientError> {
+        let query = attempt.map_or(String::new(), |attempt| format!("attempt={attempt}"));
+        let path = with_query(&path::job(path::JOB, job), &query);
+        self.call(Method::DELETE, &path, String::new(), None)
+    }
+
+    /// Reads one registered job.
+    pub fn job(&self, job: &str) -> Result<WireJob, ClientError> {
+        self.get(&path::job(path::JOB, job))
+    }
+
+    /// Reads a page of the registered jobs; `query` as in `after=4711`, or empty.
+    pub fn jobs(&self, query: &str) -> Result<WireJobs, ClientError> {
+        self.get(&with_query(path::JOBS, query))
+    }
+
+    /// Fetches the token of a registered job.
+    pub fn job_token(&self, job: &str) -> Result<JobToken, ClientError> {
+        self.call(Method::POST, &path::job(path::JOB_TOKEN, job), String::new(), None)
     }
 
     /// Adds a phase to a reservation, and returns the phase.
