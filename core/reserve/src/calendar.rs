@@ -15,6 +15,7 @@
 
 mod capacity;
 mod groups;
+mod moves;
 mod phases;
 mod progress;
 mod replan;
@@ -41,6 +42,7 @@ use crate::resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved
 use crate::table::ReservationTable;
 
 pub use capacity::RulesError;
+pub use moves::ReservationMove;
 pub use phases::{PhaseRequest, PlannedPhase};
 pub use progress::{ReservationProgress, RowLoads};
 
@@ -280,7 +282,7 @@ impl Calendar {
 
     /// The next event; to be called until there is none after each other call. One call makes of each
     /// reservation at most one event of each kind, two moves, and one for each load that is scaled or
-    /// restored: unread, they add up.
+    /// restored, and a move by its owner one more place: unread, they add up.
     pub fn poll_event(&mut self) -> Option<CalendarEvent> {
         self.events.pop_front()
     }

@@ -19,6 +19,7 @@ mod ceilings;
 mod credits;
 mod demand;
 mod events;
+mod jobs;
 mod load;
 mod record;
 mod request;
@@ -29,13 +30,14 @@ mod steps;
 mod table;
 
 pub use calendar::{
-    Calendar, CalendarSettings, PhaseRequest, PlannedPhase, ReservationProgress, RowLoads,
-    RulesError,
+    Calendar, CalendarSettings, PhaseRequest, PlannedPhase, ReservationMove, ReservationProgress,
+    RowLoads, RulesError,
 };
 pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings, Outstanding};
 pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
 pub use events::{CalendarChange, CalendarEvent};
+pub use jobs::{JobChange, JobError, JobOutcome, JobRecord, JobRegistration, JobSecret, JobTable};
 pub use load::{Capacity, Load};
 pub use record::{CalendarRecords, CreditRecord, ReservationRecord, ResourceRecord, RestoreRepair};
 pub use request::{

@@ -121,6 +121,12 @@ pub enum ReservationError {
     /// The reservation has not begun.
     #[error("the reservation is not active: phases and extensions are of active ones")]
     NotActive,
+    /// The reservation is no longer moved.
+    #[error("the reservation has begun, or begins within seconds: it is not moved any more")]
+    HasBegun,
+    /// A phase is to be moved by itself.
+    #[error("the reservation is a phase: it is moved with the reservation of which it is one")]
+    MovedPhase,
     /// A phase needs nothing beyond the basic demand.
     #[error("the phase needs nothing beyond the basic demand of its reservation")]
     Needless,

@@ -37,12 +37,12 @@ pub struct PlannedPhase {
 
 /// A phase with what it adds to its reservation, and what is in force during it.
 #[derive(Debug)]
-struct PhaseDemand {
-    more: Demand,
-    all: Demand,
-    after: Nanos,
-    tolerance: Nanos,
-    duration: Nanos,
+pub(super) struct PhaseDemand {
+    pub(super) more: Demand,
+    pub(super) all: Demand,
+    pub(super) after: Nanos,
+    pub(super) tolerance: Nanos,
+    pub(super) duration: Nanos,
 }
 
 /// A phase of a reservation that was accepted before.
@@ -186,7 +186,7 @@ impl Calendar {
 
     /// The first start at which a reservation fits with its phases, and the starts of these; `None`
     /// if there is none before its deadline, or it was not found in the bounded number of attempts.
-    fn starts_with_phases(
+    pub(super) fn starts_with_phases(
         &self,
         request: &ReservationRequest,
         phases: &[PhaseDemand],
@@ -214,7 +214,7 @@ impl Calendar {
     }
 
     /// The refusal of a reservation with phases: what fits of the demand of which the least does.
-    fn refusal_with_phases(
+    pub(super) fn refusal_with_phases(
         &self,
         request: &ReservationRequest,
         phases: &[PhaseDemand],

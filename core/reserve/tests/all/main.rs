@@ -5,8 +5,10 @@
 mod accounts;
 mod day;
 mod fit;
+mod jobs;
 mod life;
 mod loss;
+mod moves;
 mod oracle;
 mod phases;
 mod props;

@@ -7,8 +7,8 @@ use model::{Bytes, Nanos, Share, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
     Calendar, CalendarChange, CalendarEvent, CalendarSettings, Capacity, Demand, FitWindow, Load,
-    PhaseRequest, ReservationClass, ReservationError, ReservationId, ReservationRequest,
-    ReservationState, ResourceId, ResourceKind, RulesError, Span,
+    PhaseRequest, ReservationClass, ReservationError, ReservationId, ReservationMove,
+    ReservationRequest, ReservationState, ResourceId, ResourceKind, RulesError, Span,
 };
 
 use crate::life::{at, owner, secs, settings};
@@ -51,6 +51,12 @@ pub(crate) enum Call {
     Extend {
         which: usize,
         secs: u64,
+    },
+    Move {
+        which: usize,
+        not_before: u64,
+        is_exact: bool,
+        deadline: Option<u64>,
     },
     Capacity {
         of: u32,
@@ -107,6 +113,13 @@ pub(crate) fn call() -> impl Strategy<Value = Call> {
         2 => (any::<usize>(), 0..5_000u64).prop_map(|(which, used)| Call::Finish { which, used }),
         2 => any::<usize>().prop_map(|which| Call::Remove { which }),
         2 => (any::<usize>(), 1..30u64).prop_map(|(which, secs)| Call::Extend { which, secs }),
+        3 => (any::<usize>(), 0..100u64, any::<bool>(), prop::option::weighted(0.3, 20..200u64))
+            .prop_map(|(which, not_before, is_exact, deadline)| Call::Move {
+                which,
+                not_before,
+                is_exact,
+                deadline,
+            }),
         2 => (0..RESOURCES, 0..50u64, 1..80u64, 0..150u64, 0..150u64).prop_map(
             |(of, from, length, read, write)| Call::Capacity { of, from, length, read, write }
         ),
@@ -123,6 +136,8 @@ pub(crate) struct Watched {
     oracle: Oracle,
     now: u64,
     known: Vec<ReservationId>,
+    /// How long those that were requested by themselves occupy the calendar.
+    lengths: BTreeMap<ReservationId, Nanos>,
     to_install: Vec<ReservationId>,
     /// The planned start of those with a place.
     planned: BTreeMap<ReservationId, Time>,
@@ -149,6 +164,7 @@ impl Watched {
             oracle,
             now: 0,
             known: Vec::new(),
+            lengths: BTreeMap::new(),
             to_install: Vec::new(),
             planned: BTreeMap::new(),
             guaranteed: BTreeMap::new(),
@@ -171,6 +187,8 @@ impl Watched {
                 let expected = self.first_start(wanted);
                 let result = self.calendar.request(request, now);
                 self.check_answer(wanted, *class, expected, &result);
+                let length = secs(wanted.duration + wanted.claim);
+                self.lengths.extend(result.iter().map(|id| (*id, length)));
                 self.known.extend(result);
             }
             Call::Group { wanted } => {
@@ -226,6 +244,16 @@ impl Watched {
             Call::Extend { which, secs: more } => {
                 if let Some(id) = self.pick(*which) {
                     let _ = self.calendar.extend(id, secs(*more), now);
+                }
+            }
+            Call::Move { which, not_before, is_exact, deadline } => {
+                if let Some(id) = self.pick(*which) {
+                    let to = ReservationMove {
+                        not_before: at(self.now + not_before),
+                        is_exact: *is_exact,
+                        deadline: deadline.map(|deadline| at(self.now + deadline)),
+                    };
+                    self.move_start(id, to);
                 }
             }
             Call::Capacity { of, from, length, read, write } => {
@@ -284,6 +312,60 @@ impl Watched {
             length: secs(wanted.duration + wanted.claim),
         };
         self.oracle.earliest_fit(&demand(wanted)?, window)
+    }
+
+    /// Moves a reservation: to the earliest fit beside what else is booked, by the lists; refused, all
+    /// is as it was, and in any case no other one starts later.
+    fn move_start(&mut self, id: ReservationId, to: ReservationMove) {
+        let (now, status) = (at(self.now), self.calendar.status(id));
+        let own = self.calendar.progress(id).map(|progress| progress.phases).unwrap_or_default();
+        let before: Vec<_> = self.calendar.booked().collect();
+        let starts = |calendar: &Calendar| -> BTreeMap<ReservationId, Time> {
+            calendar.booked().map(|(id, _, _, span)| (id, span)).fold(
+                BTreeMap::new(),
+                |mut starts, (id, span)| {
+                    let start = starts.entry(id).or_insert(span.from);
+                    *start = span.from.min(*start);
+                    starts
+                },
+            )
+        };
+        let planned = starts(&self.calendar);
+        let demand = self.calendar.demand(id).cloned();
+        let length = self.lengths.get(&id).copied();
+        let result = self.calendar.move_start(id, to, now);
+        match &result {
+            Ok(start) => {
+                assert_eq!(status.state, ReservationState::Scheduled);
+                assert!(*start >= to.not_before && (!to.is_exact || *start == to.not_before));
+            }
+            Err(error) => {
+                let after: Vec<_> = self.calendar.booked().collect();
+                assert_eq!(before, after, "{error}");
+                assert_eq!(self.calendar.status(id), status);
+            }
+        }
+        if let (Some(demand), Some(length), true) = (demand, length, own.is_empty())
+            && matches!(result, Ok(_) | Err(ReservationError::NoFit(_)))
+        {
+            let others = before.into_iter().filter(|(other, ..)| *other != id);
+            let booked = others.filter_map(|(_, resource, load, span)| {
+                Demand::new(&[(resource, load)]).ok().map(|demand| (demand, span))
+            });
+            self.oracle.booked = booked.collect();
+            let exact = to.is_exact.then(|| to.not_before + length);
+            let horizon = now + settings().horizon;
+            let until = exact.or(to.deadline).map_or(horizon, |at| at.min(horizon));
+            let window = FitWindow { release: to.not_before, until, length };
+            let expected = self.oracle.earliest_fit(&demand, window);
+            assert_eq!(result.ok(), expected, "{to:?}");
+        }
+        for (other, start) in starts(&self.calendar) {
+            let was = planned.get(&other).filter(|_| other != id && !own.contains(&other));
+            // what a loss left scaled may go where it is whole
+            let is_later = was.is_some_and(|was| start > *was);
+            assert!(!is_later || self.with_losses, "{other} starts later");
+        }
     }
 
     fn check_answer(
