@@ -121,8 +121,11 @@ pub enum JobError {
     #[error("{max} jobs are registered: that is the maximum; end those that are over", max = JobTable::JOBS_MAX)]
     Full,
     /// The table has no room for more nodes.
-    #[error("registered jobs have {0} nodes: with these they are more than {max}", max = JobTable::ALL_NODES_MAX)]
-    AllNodes(usize),
+    #[error(
+        "names of nodes of registered jobs have {0} bytes: with these more than {max}; end jobs that are over",
+        max = JobTable::NODE_BYTES_MAX
+    )]
+    NodeBytes(usize),
     /// The user has as many runs as it may.
     #[error("user {uid} has {max} runs: that is the maximum; end those that are over", max = JobTable::RUNS_MAX)]
     Runs {
@@ -138,7 +141,7 @@ pub struct JobTable {
     expiries: BTreeSet<(Time, JobId)>,
     /// Of each user: its runs.
     runs: BTreeMap<u32, RunCount>,
-    nodes: usize,
+    node_bytes: usize,
     changed: BTreeSet<JobId>,
 }
 
@@ -154,8 +157,9 @@ impl JobTable {
     pub const JOBS_MAX: usize = 100_000;
     /// The most nodes of one job.
     pub const NODES_MAX: usize = 65_536;
-    /// The most nodes of all jobs, counted once for each job.
-    pub const ALL_NODES_MAX: usize = 1 << 20;
+    /// The most bytes of the names of the nodes of all jobs, with three more for each name: a snapshot of
+    /// all records has 64 MiB at most.
+    pub const NODE_BYTES_MAX: usize = 8 << 20;
     /// The most runs of one user.
     pub const RUNS_MAX: usize = 64;
     /// The most nodes of all runs of one user.
@@ -275,9 +279,9 @@ impl JobTable {
         if before.is_none() && self.by_id.len() >= JobTable::JOBS_MAX {
             return Err(JobError::Full);
         }
-        let nodes = self.nodes - nodes_before;
-        if nodes + new.nodes.len() > JobTable::ALL_NODES_MAX {
-            return Err(JobError::AllNodes(nodes));
+        let others = self.node_bytes - before.map_or(0, JobRegistration::node_bytes);
+        if others + new.node_bytes() > JobTable::NODE_BYTES_MAX {
+            return Err(JobError::NodeBytes(others));
         }
         if !new.is_run() {
             return Ok(());
@@ -298,7 +302,7 @@ impl JobTable {
         if let Some(at) = record.expires() {
             self.expiries.insert((at, of.job.clone()));
         }
-        self.nodes += of.nodes.len();
+        self.node_bytes += of.node_bytes();
         if of.is_run() {
             let count = self.runs.entry(of.uid).or_default();
             count.runs += 1;
@@ -313,7 +317,7 @@ impl JobTable {
         if let Some(at) = record.expires() {
             self.expiries.remove(&(at, of.job.clone()));
         }
-        self.nodes -= of.nodes.len();
+        self.node_bytes -= of.node_bytes();
         if of.is_run()
             && let Some(count) = self.runs.get_mut(&of.uid)
         {
@@ -331,6 +335,11 @@ impl JobRegistration {
     /// Whether it is a run: a job that its user registers.
     pub fn is_run(&self) -> bool {
         self.job.as_str().starts_with(JobTable::RUN_PREFIX)
+    }
+
+    /// The bytes of the names of its nodes, as they are stored.
+    fn node_bytes(&self) -> usize {
+        self.nodes.iter().map(|name| name.len() + 3).sum()
     }
 }
 

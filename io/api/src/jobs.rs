@@ -24,7 +24,6 @@ pub struct NewJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// Which attempt to run the job this is; a requeued job has a greater one.
-    #[serde(default)]
     pub attempt: u32,
     /// The nodes of the job, at most 65,536: each may fetch the job's token with the certificate of
     /// that common name. 1 to 63 letters, digits, `_`, `-` and `.` each.

@@ -55,11 +55,21 @@ impl Audit {
 
     /// Writes one change; it blocks until the line is on disk.
     pub(crate) fn write(&self, line: &AuditLine) {
-        let mut text = serde_json::to_vec(line).expect("a line is plain data");
-        text.push(b'\n');
+        self.write_all(std::slice::from_ref(line));
+    }
+
+    /// Writes changes; it blocks until the lines are on disk, all at once.
+    pub(crate) fn write_all(&self, lines: &[AuditLine]) {
+        let Some(last) = lines.last() else { return };
+        let mut text = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut text, line).expect("a line is plain data");
+            text.push(b'\n');
+        }
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.append(&mut open, &text) {
-            tracing::error!(%error, who = line.actor, what = line.what, "cannot write a change to the audit log");
+            let (who, what, count) = (&last.actor, &last.what, lines.len());
+            tracing::error!(%error, who, what, count, "cannot write changes to the audit log");
         }
     }
 

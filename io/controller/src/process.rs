@@ -23,6 +23,7 @@ mod counts;
 mod events;
 mod fan_out;
 mod hosts;
+mod job_tokens;
 mod listen;
 mod listen_policy;
 mod offline;

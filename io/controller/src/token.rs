@@ -65,6 +65,11 @@ pub enum TokenRefused {
         /// The user that was given, if any.
         user: Option<u32>,
     },
+    /// The token of a job, which is that of a registered one.
+    #[error(
+        "a token of role job is of a registered job only: PUT /v1/jobs/JOB, then POST /v1/jobs/JOB/token"
+    )]
+    Job,
     /// An expiry in the past.
     #[error("expires = {expires_s} s is in the past: now is {now_s} s since 1970")]
     Expired {
@@ -109,10 +114,7 @@ pub enum TokenRefused {
 impl TokenRecord {
     /// Makes a token: its text and its record.
     pub(crate) fn make(new: &NewToken, now_s: u64) -> (String, TokenRecord) {
-        let mut bytes = [0; 32];
-        let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-        random.expect("the kernel gives 32 random bytes at once since it has booted");
-        let text = format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
+        let text = format!("{TOKEN_PREFIX}{}", random_secret());
         let record = TokenRecord {
             name: new.name.clone(),
             hash: hash(&text),
@@ -194,6 +196,9 @@ impl TokenSet {
         if self.named(&new.name).is_some() {
             return Err(TokenRefused::NameInUse { name: new.name.clone() });
         }
+        if new.role == Role::Job {
+            return Err(TokenRefused::Job);
+        }
         if (new.role == Role::User) != new.user.is_some() {
             return Err(TokenRefused::User { role: new.role, user: new.user });
         }
@@ -227,7 +232,16 @@ impl TokenSet {
     }
 }
 
-fn hash(text: &str) -> String {
+/// Makes 256 random bits, as base64url.
+pub(crate) fn random_secret() -> String {
+    let mut bytes = [0; 32];
+    let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    random.expect("the kernel gives 32 random bytes at once since it has booted");
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The hash of a token's text, under which it is found.
+pub(crate) fn hash(text: &str) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes()))
 }
 
@@ -296,6 +310,7 @@ mod tests {
         assert!(error.contains("role user without a user"), "{error}");
         let error = refused(of(Role::Read, Some(3))).to_string();
         assert!(error.contains("role read with user 3"), "{error}");
+        assert!(matches!(refused(new("a", Role::Job)), TokenRefused::Job));
         let late = NewToken { expires_s: Some(5), ..new("a", Role::Read) };
         assert!(matches!(refused(late), TokenRefused::Expired { expires_s: 5, now_s: 5 }));
         assert!(admins.check_new(&new("a", Role::User), 5).is_ok());
@@ -304,7 +319,7 @@ mod tests {
     #[test]
     fn the_first_is_a_lasting_administrator_s_and_so_is_one_always() {
         let none = TokenSet::default();
-        for role in [Role::User, Role::Read, Role::Operate, Role::Proxy] {
+        for role in [Role::User, Role::Read, Role::Operate, Role::Proxy, Role::Batch] {
             assert!(matches!(none.check_new(&new("a", role), 1), Err(TokenRefused::First)));
         }
         let ends = NewToken { expires_s: Some(9), ..new("a", Role::Admin) };

@@ -9,6 +9,7 @@
 //! ```
 
 mod calendar;
+mod move_args;
 mod path;
 mod phases;
 mod picture;
@@ -36,6 +37,7 @@ use crate::credentials::ControllerArgs;
 use crate::failure::{self, CommandError};
 use crate::token;
 use crate::when::{self, MomentArg, forms_of_time_ahead};
+use move_args::MoveArgs;
 use phases::PhaseArgs;
 use request::RequestArgs;
 
@@ -63,6 +65,7 @@ Examples:
   sluice reserve add --bandwidth 2GB/s --direction read --for 100s --at 14:00 --export scratch
   sluice reserve add --bandwidth 50MB/s --direction write --for 1h --job 4711 --phases phases.toml
   sluice reserve phase 7 --at 10min --tolerance 2min --for 60s --write 400MB/s
+  sluice reserve move 7 --not-before 15:00
   sluice reserve wait 7 --timeout 5min && ./checkpoint; sluice reserve finish 7
   sluice reserve calendar --svg calendar.svg
 
@@ -127,6 +130,18 @@ enum ReserveAction {
         id: u64,
         #[command(flatten)]
         phase: PhaseArgs,
+        #[command(flatten)]
+        call: CallArgs,
+    },
+    /// Move a reservation that has not begun to another start
+    ///
+    /// If it does not fit there it keeps its place. Its phases move with it.
+    #[command(after_help = forms_of_time_ahead!())]
+    Move {
+        /// Number of the reservation.
+        id: u64,
+        #[command(flatten)]
+        to: MoveArgs,
         #[command(flatten)]
         call: CallArgs,
     },
@@ -221,6 +236,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         ReserveAction::Extend { id, by, call } => {
             let extension = ReservationExtension { more_ns: by.get() };
             let held = call.controller.client()?.extend_reservation(id, &extension);
+            call.print(&held.map_err(explained)?, show::sentence)
+        }
+        ReserveAction::Move { id, to, call } => {
+            let held = call.controller.client()?.move_reservation(id, &to.message());
             call.print(&held.map_err(explained)?, show::sentence)
         }
         ReserveAction::Finish { id, call } => {

@@ -34,6 +34,7 @@ Examples:
   sluice token create root --role admin --data /var/lib/sluice/controller
   sluice token create ann --role operate --expires 90d
   sluice token create bob --role user --user bob
+  sluice token create slurm --role batch
   sluice token revoke ann";
 
 #[derive(Debug, Subcommand)]
@@ -44,7 +45,8 @@ enum TokenAction {
         /// Name of the token: letters, digits, _ - and . only.
         name: String,
         /// Rights of the token: user (usage of one user), read (all usage), operate (and change
-        /// rules), admin (and create tokens), or proxy (for proxies).
+        /// rules), admin (and create tokens), proxy (for proxies), or batch (jobs and reservations of
+        /// all users, for a batch system).
         #[arg(long)]
         role: Role,
         /// User whose usage a token of role user shows, by name or number.

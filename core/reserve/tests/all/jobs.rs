@@ -106,18 +106,19 @@ fn wrong_values_and_what_is_beyond_a_bound_are_refused() {
     assert_eq!(register(&mut table, of_run), Err(JobError::RunNodes(8_000)));
     table.end(&job("run.0"), None);
     register(&mut table, of("run.x1", 1, 0)).unwrap();
-    let mut all = 4_000;
+    // each name has 7 bytes
+    let mut all = 40_000;
     for number in 0.. {
         let wide = JobRegistration { nodes: nodes(65_536), ..of(&format!("w{number}"), 1, 0) };
         match register(&mut table, wide) {
-            Ok(_) => all += 65_536,
+            Ok(_) => all += 655_360,
             Err(error) => {
-                assert_eq!(error, JobError::AllNodes(all));
+                assert_eq!(error, JobError::NodeBytes(all));
                 break;
             }
         }
     }
-    assert!(all <= JobTable::ALL_NODES_MAX && all + 65_536 > JobTable::ALL_NODES_MAX);
+    assert!(all <= JobTable::NODE_BYTES_MAX && all + 655_360 > JobTable::NODE_BYTES_MAX);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Authorization: Bearer slc_… ─► token on record, not expired ─► its name, role and user
+//!                               └► token of a registered job ────► role job, of that job and user
 //!   client certificate ──────────► its CA is the controller's ─► the node, role proxy
 //!   neither ─────────────────────► no token on record, and this machine only ─► anybody, admin
 //!                                  └ else 401
@@ -16,7 +17,9 @@ use api::{AuditLine, Role};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use http::{ClientCertificate, Peer};
+use model::JobId;
 
+use super::job_tokens::{JobIdentity, JobTokens};
 use crate::audit::Audit;
 use crate::clock::system_time;
 use crate::token::TokenSet;
@@ -25,6 +28,8 @@ use crate::token::TokenSet;
 #[derive(Debug)]
 pub(crate) struct AccessControl {
     tokens: RwLock<Arc<TokenSet>>,
+    /// The tokens of registered jobs. The calendar's thread changes them.
+    pub(crate) jobs: JobTokens,
     pub(crate) audit: Audit,
     /// Whether other machines can reach the controller.
     pub(crate) open: bool,
@@ -36,8 +41,10 @@ pub(crate) struct ApiCaller {
     /// The name of the token, or the node of the certificate.
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// The user whose usage it sees, with role `user`.
+    /// The user whose usage it sees, with role `user`; of role `job` the job's.
     pub(crate) user: Option<u32>,
+    /// The one job for which it acts, with role `job`.
+    pub(crate) job: Option<JobId>,
     /// The one proxy for which it may report, if it has a certificate.
     pub(crate) node: Option<String>,
     pub(crate) from: String,
@@ -45,7 +52,12 @@ pub(crate) struct ApiCaller {
 
 impl AccessControl {
     pub(crate) fn new(tokens: TokenSet, audit: Audit, open: bool) -> AccessControl {
-        AccessControl { tokens: RwLock::new(Arc::new(tokens)), audit, open }
+        AccessControl {
+            tokens: RwLock::new(Arc::new(tokens)),
+            jobs: JobTokens::default(),
+            audit,
+            open,
+        }
     }
 
     /// Returns the current tokens.
@@ -72,6 +84,9 @@ impl AccessControl {
             let (_, shown) =
                 shown.ok_or("invalid header Authorization; use Authorization: Bearer slc_…")?;
             let Some(record) = tokens.find(shown.trim()) else {
+                if let Some(job) = self.jobs.find(shown.trim()) {
+                    return caller_of_job(job, from);
+                }
                 return Err("this token is not known here; it was revoked or belongs to another \
                             controller"
                     .into());
@@ -82,18 +97,19 @@ impl AccessControl {
                     "token {name} has expired; ask an administrator for a new one"
                 ));
             }
-            return Ok(ApiCaller { name, role: record.role, user: record.user, node: None, from });
+            let (role, user) = (record.role, record.user);
+            return Ok(ApiCaller { name, role, user, job: None, node: None, from });
         }
         if let Some(ClientCertificate { node, ends_s }) = peer.certificate() {
             if now_s > *ends_s {
                 return Err(format!("the certificate of proxy {node} has expired"));
             }
             let (name, node) = (node.clone(), Some(node.clone()));
-            return Ok(ApiCaller { name, role: Role::Proxy, user: None, node, from });
+            return Ok(ApiCaller { name, role: Role::Proxy, user: None, job: None, node, from });
         }
         if tokens.is_empty() && !self.open {
             let (name, role) = ("anybody".to_owned(), Role::Admin);
-            return Ok(ApiCaller { name, role, user: None, node: None, from });
+            return Ok(ApiCaller { name, role, user: None, job: None, node: None, from });
         }
         Err("this controller requires a token; use --token-file FILE, SLUICE_TOKEN_FILE or \
              SLUICE_TOKEN (the header Authorization: Bearer slc_…)"
@@ -105,10 +121,21 @@ impl ApiCaller {
     /// Returns whether it may see the usage of this user; `None` is everybody's.
     pub(crate) fn may_see(&self, user: Option<u32>) -> bool {
         match self.role {
-            Role::Read | Role::Operate | Role::Admin => true,
-            Role::User => user.is_some() && self.user == user,
+            Role::Read | Role::Operate | Role::Admin | Role::Batch => true,
+            Role::User | Role::Job => user.is_some() && self.user == user,
             Role::Proxy => false,
         }
+    }
+
+    /// Returns whether it may see what is of this user and job: role `job` sees what is of its own job
+    /// only.
+    pub(crate) fn may_see_job(&self, user: Option<u32>, job: &str) -> bool {
+        self.may_see(user) && self.job.as_ref().is_none_or(|own| own.as_str() == job)
+    }
+
+    /// Returns whether it acts for all users.
+    pub(crate) fn acts_for_all(&self) -> bool {
+        self.role == Role::Batch || self.role.includes(Role::Operate)
     }
 
     /// Returns whether it may report for this proxy.
@@ -133,6 +160,16 @@ impl ApiCaller {
             after,
         }
     }
+}
+
+/// Makes the caller of the token of a job.
+fn caller_of_job(identity: JobIdentity, from: String) -> Result<ApiCaller, String> {
+    let JobIdentity { job, user, expires } = identity;
+    if expires.is_some_and(|expires| system_time() >= expires) {
+        return Err(format!("the token of job {job} has expired: the job is over"));
+    }
+    let name = format!("job {job}");
+    Ok(ApiCaller { name, role: Role::Job, user: Some(user), job: Some(job), node: None, from })
 }
 
 /// Returns the seconds since 1970.
@@ -213,6 +250,7 @@ mod tests {
             name: "x".into(),
             role,
             user,
+            job: None,
             node: None,
             from: "127.0.0.1:1".into(),
         };

@@ -19,6 +19,7 @@ mod claims;
 mod commit;
 mod ended;
 mod fleet;
+mod jobs;
 mod late;
 mod messages;
 mod phases;
@@ -35,9 +36,11 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use ::rules::RuleSet;
-use api::{AuditLine, EventKind, NewReservation, WireReservation};
+use api::{AuditLine, ErrorReport, EventKind, NewReservation, WireReservation};
 use model::{Bytes, Time};
-use reserve::{Calendar, CalendarChange, CalendarEvent, EndReason, ReservationId, SentRows};
+use reserve::{
+    Calendar, CalendarChange, CalendarEvent, EndReason, JobTable, ReservationId, SentRows,
+};
 use tokio::sync::oneshot;
 
 use super::access::{AccessControl, ApiCaller};
@@ -50,11 +53,13 @@ use crate::clock::{SteadyClock, WallClock};
 use answers::{not_found, not_visible};
 use ended::EndedReservations;
 use fleet::Fleet;
+use jobs::PendingToken;
 use late::LateTargets;
 use requests::{Refused, RequestContext, check_key, may_act, may_charge, report_of, user_of};
 use rules::RuleReservations;
 use shown::{KnownReservation, KnownReservations};
 
+pub(crate) use jobs::JobMsg;
 pub(crate) use messages::{
     CalendarFigures, CalendarMsg, CalendarReply, ReservationChange, ResourceFigures,
     WantedReservations,
@@ -85,6 +90,7 @@ pub(crate) struct CalendarActor {
     /// Since when calls wait.
     taken: Instant,
     calendar: Calendar,
+    jobs: JobTable,
     known: KnownReservations,
     ended: EndedReservations,
     fleet: Fleet,
@@ -99,12 +105,14 @@ pub(crate) struct CalendarActor {
     events: Vec<CalendarEvent>,
     changed: BTreeSet<ReservationId>,
     waiting: BTreeMap<u64, Vec<CalendarReply<WireReservation>>>,
+    /// The tokens of jobs that were asked for together.
+    tokens: Vec<PendingToken>,
 }
 
 /// An answer that waits for the store.
 struct PendingReply {
-    answer: CalendarReply<WireReservation>,
-    value: WireReservation,
+    /// Sends what was decided, or the error of the store.
+    send: Box<dyn FnOnce(Result<(), Refused>) + Send>,
     audit: Option<AuditLine>,
 }
 
@@ -122,6 +130,7 @@ impl CalendarActor {
             taken: Instant::now(),
             calendar: Calendar::new(settings.calendar()),
             settings,
+            jobs: JobTable::default(),
             known: KnownReservations::default(),
             ended: EndedReservations::default(),
             fleet: Fleet::default(),
@@ -134,6 +143,7 @@ impl CalendarActor {
             events: Vec::new(),
             changed: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            tokens: Vec::new(),
             to,
         };
         actor.restore(state);
@@ -173,8 +183,10 @@ impl CalendarActor {
         self.calendar.advance(now);
         self.drain_events();
         self.changed.extend(self.rows.take_due(now));
+        self.expire_jobs(now);
         self.commit();
         reads.into_iter().for_each(|read| self.answer(read));
+        self.send_tokens();
     }
 
     /// How long to wait for messages. The clock may be moved, so it is read often.
@@ -206,11 +218,17 @@ impl CalendarActor {
                     // A test that finds nothing to claim changes nothing.
                     ReservationChange::Claim => self.is_claimable(id).then_some("claimed"),
                     ReservationChange::Extend(_) => Some("extended"),
+                    ReservationChange::Move(_) => Some("moved"),
                     ReservationChange::Finish(_) => Some("finished"),
                     ReservationChange::Remove => Some("removed"),
                 };
                 let outcome = self.change(id, change, &by, now);
                 self.reply(outcome, answer, &by, word);
+            }
+            CalendarMsg::Job(msg) => {
+                let read = self.handle_job(msg, now);
+                self.drain_events();
+                return read.map(CalendarMsg::Job);
             }
             CalendarMsg::Describe(proxy, description) => {
                 if self.fleet.describe(&proxy, &description) {
@@ -290,13 +308,17 @@ impl CalendarActor {
         if let Some(key) = new.idempotency_key.as_deref() {
             check_key(key)?;
             if let Some(id) = self.requested_with(user, key, None) {
+                // its key may be that of another job of its user
+                self.find(id, by)?;
                 return Ok(self.show(id).expect("it has not ended"));
             }
         }
         let after = new.after.map(|after| self.end_of(after, by, now)).transpose()?;
         let (calendar, fleet, node) = (&self.calendar, &self.fleet, self.settings.node);
         let context = RequestContext { calendar, fleet, node, now };
-        let (request, known) = context.request(new, user, after)?;
+        let mut owner = requests::owner(new, user)?;
+        self.check_job(by, user, &mut owner)?;
+        let (request, known) = context.request(new, owner, after)?;
         let phases = context.phases(new, &known.details)?;
         let (planned, of_phases): (Vec<_>, Vec<_>) = phases.into_iter().unzip();
         let id = self.calendar.request_with_phases(request, &planned, now);
@@ -341,7 +363,10 @@ impl CalendarActor {
 
     /// The end of the reservation after which another one may begin.
     fn end_of(&self, id: u64, by: &ApiCaller, now: Time) -> Result<Time, Refused> {
-        if self.ended.get(id).is_some_and(|ended| by.may_see(Some(ended.user))) {
+        let may_see = |of: &WireReservation| {
+            by.may_see_job(Some(of.user), of.job.as_deref().unwrap_or_default())
+        };
+        if self.ended.get(id).is_some_and(may_see) {
             return Ok(now);
         }
         let id = ReservationId(id);
@@ -369,6 +394,12 @@ impl CalendarActor {
             ReservationChange::Claim => drop(self.calendar.test(id, now)),
             ReservationChange::Remove => drop(self.calendar.remove(id, now)),
             ReservationChange::Finish(used) => credit = self.calendar.finish(id, used, now),
+            ReservationChange::Move(to) => {
+                let outcome = self.calendar.move_start(id, to, now);
+                outcome.map_err(|error| {
+                    report_of(&error, &self.calendar, &self.rules.visible_to(by))
+                })?;
+            }
             ReservationChange::Extend(more) => {
                 let outcome = self.calendar.extend(id, more, now);
                 outcome.map_err(|error| {
@@ -393,7 +424,7 @@ impl CalendarActor {
     fn find(&self, id: ReservationId, by: &ApiCaller) -> Result<&KnownReservation, Refused> {
         let known = self.known.get(id);
         let known = known.ok_or_else(|| not_found(id.0))?;
-        match by.may_see(Some(known.owner.uid)) {
+        match by.may_see_job(Some(known.owner.uid), known.owner.job.as_str()) {
             true => Ok(known),
             false => Err(not_visible(id.0, by)),
         }
@@ -406,16 +437,31 @@ impl CalendarActor {
         by: &ApiCaller,
         word: Option<&str>,
     ) {
+        let outcome = outcome.map(|value| {
+            let what = format!("reservation {}", value.id);
+            let audit = word.map(|word| {
+                let after = format!("{word} for user {} at {}", value.user, value.target);
+                by.audit_line(what, None, Some(after))
+            });
+            (value, audit)
+        });
+        self.reply_later(outcome, answer);
+    }
+
+    /// Sends what was decided once it is on record, after its line of the audit log.
+    fn reply_later<T: Send + 'static>(
+        &mut self,
+        outcome: Result<(T, Option<AuditLine>), Refused>,
+        answer: CalendarReply<T>,
+    ) {
         match outcome {
-            Ok(value) => {
-                let what = format!("reservation {}", value.id);
-                let audit = word.map(|word| {
-                    let after = format!("{word} for user {} at {}", value.user, value.target);
-                    by.audit_line(what, None, Some(after))
+            Ok((value, audit)) => {
+                // The caller may have gone.
+                let send = Box::new(|stored: Result<(), Box<ErrorReport>>| {
+                    drop(answer.send(stored.map(|()| value)));
                 });
-                self.replies.push(PendingReply { answer, value, audit });
+                self.replies.push(PendingReply { send, audit });
             }
-            // The caller may have gone.
             Err(refused) => drop(answer.send(Err(refused))),
         }
     }

@@ -85,8 +85,14 @@ impl Offline {
         let records = Records::open(open_store(data, place, fence)?)?;
         let access = AccessControl::new(records.tokens(), Audit::open(data)?, false);
         let from = format!("uid {}, without a controller", rustix::process::getuid().as_raw());
-        let by =
-            ApiCaller { name: "offline".into(), role: Role::Admin, user: None, node: None, from };
+        let by = ApiCaller {
+            name: "offline".into(),
+            role: Role::Admin,
+            user: None,
+            job: None,
+            node: None,
+            from,
+        };
         Ok(Offline { records, access, by, _election: election, _directory: directory })
     }
 

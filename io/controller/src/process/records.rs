@@ -124,6 +124,7 @@ impl TokenFailed {
             TokenFailed::Refused(refused) => match refused {
                 TokenRefused::Name { .. } => (ErrorCode::InvalidArgument, Some("name")),
                 TokenRefused::User { .. } => (ErrorCode::InvalidArgument, Some("user")),
+                TokenRefused::Job => (ErrorCode::InvalidArgument, Some("role")),
                 TokenRefused::Expired { .. } => (ErrorCode::InvalidArgument, Some("expires_s")),
                 TokenRefused::NameInUse { .. } => (ErrorCode::AlreadyExists, Some("name")),
                 TokenRefused::Unknown { .. } => (ErrorCode::NotFound, Some("name")),

@@ -30,62 +30,113 @@ pub(crate) struct Right {
     path: &'static str,
     /// The least role of people that may.
     least: Role,
-    /// Whether proxies may, too.
-    proxies: bool,
+    /// The roles beside those of people that may, too.
+    programs: &'static [Role],
     what: &'static str,
 }
 
 /// Every call that a controller answers.
 pub(crate) const RIGHTS: &[Right] = &[
-    row("GET", path::STATUS, Role::User, true, "the controller and its state"),
-    row("GET", path::OPENAPI, Role::User, true, "the description of all calls"),
-    row("GET", path::USAGE, Role::User, false, "usage; role `user`: that user's"),
-    row("GET", path::DECAYS, Role::User, false, "the decay accounts; role `user`: that user's"),
-    row("GET", path::WHY, Role::User, false, "what delays jobs; role `user`: that user's jobs"),
-    row("GET", path::JOB_REPORT, Role::User, false, "reports of jobs; role `user`: that user's"),
-    row("GET", path::RESERVATIONS, Role::User, false, "reservations; role `user`: that user's"),
-    row("POST", path::RESERVATIONS, Role::User, false, OWN_RESERVATIONS),
-    row("GET", path::RESERVATION, Role::User, false, "a reservation; role `user`: that user's"),
-    row("DELETE", path::RESERVATION, Role::User, false, OWN_RESERVATIONS),
-    row("POST", path::RESERVATION_CLAIM, Role::User, false, OWN_RESERVATIONS),
-    row("POST", path::RESERVATION_PHASES, Role::User, false, OWN_RESERVATIONS),
-    row("POST", path::RESERVATION_EXTEND, Role::User, false, OWN_RESERVATIONS),
-    row("POST", path::RESERVATION_FINISH, Role::User, false, OWN_RESERVATIONS),
-    row("GET", path::CALENDAR, Role::User, false, CALENDAR),
-    row("GET", path::CREDIT, Role::User, false, "credits; role `user`: that user's"),
-    row("GET", path::WHY_TOP, Role::Read, false, "past delays, the longest first"),
-    row("GET", path::LIVE, Role::Read, false, "live figures of every proxy"),
-    row("GET", path::EVENTS, Role::Read, false, "events of decays, proxies, leaders, rules"),
-    row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
-    row("PUT", path::RULES, Role::Operate, false, "new rules for all proxies"),
-    row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or moves a rule"),
-    row("GET", path::PROXIES, Role::Read, false, "the proxies"),
-    row("DELETE", path::PROXY, Role::Operate, false, "removes a proxy that does not return"),
-    row("POST", path::REPORT, Role::Admin, true, "a proxy's report; the reply is its assignment"),
-    row("GET", path::LEDGER_CHANGES, Role::Read, false, "for standby controllers"),
-    row("GET", path::LEDGER_FILE, Role::Read, false, "for standby controllers"),
-    row("GET", path::METRICS, Role::Read, false, "for Prometheus"),
-    row("GET", path::TOKENS, Role::Admin, false, "the tokens' names and roles"),
-    row("POST", path::TOKENS, Role::Admin, false, "creates a token"),
-    row("DELETE", path::TOKEN, Role::Admin, false, "revokes a token"),
-    row("GET", path::AUDIT, Role::Admin, false, "the changes and their authors"),
+    row("GET", path::STATUS, Role::User, PROGRAMS, "the controller and its state"),
+    row("GET", path::OPENAPI, Role::User, PROGRAMS, "the description of all calls"),
+    row("GET", path::USAGE, Role::User, JOBS, "usage; roles `user`, `job`: their own"),
+    row("GET", path::DECAYS, Role::User, NONE, "the decay accounts; role `user`: that user's"),
+    row("GET", path::WHY, Role::User, JOBS, "what delays jobs; roles `user`, `job`: their own"),
+    row(
+        "GET",
+        path::JOB_REPORT,
+        Role::User,
+        JOBS,
+        "reports of jobs; roles `user`, `job`: their own",
+    ),
+    row(
+        "GET",
+        path::RESERVATIONS,
+        Role::User,
+        BATCHES,
+        "reservations; roles `user`, `job`: their own",
+    ),
+    row("POST", path::RESERVATIONS, Role::User, BATCHES, OWN_RESERVATIONS),
+    row(
+        "GET",
+        path::RESERVATION,
+        Role::User,
+        BATCHES,
+        "a reservation; roles `user`, `job`: their own",
+    ),
+    row("DELETE", path::RESERVATION, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_CLAIM, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_PHASES, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_EXTEND, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_MOVE, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("POST", path::RESERVATION_FINISH, Role::User, BATCHES, OWN_RESERVATIONS),
+    row("GET", path::CALENDAR, Role::User, BATCHES, CALENDAR),
+    row("GET", path::CREDIT, Role::User, BATCHES, "credits; roles `user`, `job`: that user's"),
+    row("GET", path::JOBS, Role::User, BATCHES, "registered jobs; roles `user`, `job`: their own"),
+    row("GET", path::JOB, Role::User, BATCHES, "a registered job; roles `user`, `job`: their own"),
+    row("PUT", path::JOB, Role::User, BATCH, OWN_RUNS),
+    row("DELETE", path::JOB, Role::User, BATCH, OWN_RUNS),
+    row("POST", path::JOB_TOKEN, Role::User, NODES, JOB_TOKEN),
+    row("GET", path::WHY_TOP, Role::Read, NONE, "past delays, the longest first"),
+    row("GET", path::LIVE, Role::Read, NONE, "live figures of every proxy"),
+    row("GET", path::EVENTS, Role::Read, NONE, "events of decays, proxies, leaders, rules"),
+    row("GET", path::RULES, Role::Read, PROXIES, "the rules of all proxies"),
+    row("PUT", path::RULES, Role::Operate, NONE, "new rules for all proxies"),
+    row("POST", path::RULE_EDITS, Role::Operate, NONE, "starts, changes, stops or moves a rule"),
+    row("GET", path::PROXIES, Role::Read, NONE, "the proxies"),
+    row("DELETE", path::PROXY, Role::Operate, NONE, "removes a proxy that does not return"),
+    row(
+        "POST",
+        path::REPORT,
+        Role::Admin,
+        PROXIES,
+        "a proxy's report; the reply is its assignment",
+    ),
+    row("GET", path::LEDGER_CHANGES, Role::Read, NONE, "for standby controllers"),
+    row("GET", path::LEDGER_FILE, Role::Read, NONE, "for standby controllers"),
+    row("GET", path::METRICS, Role::Read, NONE, "for Prometheus"),
+    row("GET", path::TOKENS, Role::Admin, NONE, "the tokens' names and roles"),
+    row("POST", path::TOKENS, Role::Admin, NONE, "creates a token"),
+    row("DELETE", path::TOKEN, Role::Admin, NONE, "revokes a token"),
+    row("GET", path::AUDIT, Role::Admin, NONE, "the changes and their authors"),
 ];
 
 /// What changes reservations.
-const OWN_RESERVATIONS: &str = "changes reservations; role `user`: that user's";
+const OWN_RESERVATIONS: &str = "changes reservations; roles `user`, `job`: their own";
+
+/// What registers and ends jobs.
+const OWN_RUNS: &str =
+    "registers or ends a job; role `user`: its own, with a name that begins with `run.`";
+
+/// Who gets the token of a job.
+const JOB_TOKEN: &str = "the token of a job; role `user`: of its own jobs; role `proxy`: by certificate, of jobs on that node";
+
+/// Programs that may do nothing.
+const NONE: &[Role] = &[];
+/// Proxies only.
+const PROXIES: &[Role] = &[Role::Proxy];
+/// Jobs only.
+const JOBS: &[Role] = &[Role::Job];
+/// Batch systems only.
+const BATCH: &[Role] = &[Role::Batch];
+/// Batch systems, and jobs for themselves.
+const BATCHES: &[Role] = &[Role::Batch, Role::Job];
+/// Batch systems, and the nodes of jobs, whose certificates have role proxy.
+const NODES: &[Role] = &[Role::Batch, Role::Proxy];
+/// All programs.
+const PROGRAMS: &[Role] = &[Role::Proxy, Role::Batch, Role::Job];
 
 /// What of the calendar is for whom: sums are for everybody, names are not.
-const CALENDAR: &str =
-    "what is promised and used of each target; role `user`: without names of rules";
+const CALENDAR: &str = "what is promised and used of each target; roles `user`, `batch`, `job`: without names of rules";
 
 const fn row(
     method: &'static str,
     path: &'static str,
     least: Role,
-    proxies: bool,
+    programs: &'static [Role],
     what: &'static str,
 ) -> Right {
-    Right { method, path, least, proxies, what }
+    Right { method, path, least, programs, what }
 }
 
 /// Routes of which each has a row.
@@ -150,15 +201,14 @@ impl Right {
     /// Whether a role may. Role `read` only reads, whatever those before it may change.
     fn allows(&self, role: Role) -> bool {
         let may_change = self.method == "GET" || role != Role::Read;
-        role.includes(self.least) && may_change || self.proxies && role == Role::Proxy
+        role.includes(self.least) && may_change || self.programs.contains(&role)
     }
 
     fn refuse(&self, path: &str, caller: &ApiCaller) -> String {
-        let or = match self.least {
-            Role::User if self.method != "GET" => " or operate",
-            _ if self.proxies => " or proxy",
-            _ => "",
-        };
+        let changes = self.least == Role::User && self.method != "GET";
+        let operate = Some(Role::Operate).filter(|_| changes);
+        let or: String =
+            operate.iter().chain(self.programs).map(|or| format!(" or {or}")).collect();
         let path: String = path.chars().take(80).collect();
         format!(
             "{} {path} needs role {}{or}, and {} has role {}",
@@ -169,8 +219,9 @@ impl Right {
 
 /// Returns the text of docs/ACCESS.md, with the table of rights.
 pub fn markdown() -> String {
-    let mut table = String::from("| call | user | read | operate | admin | proxy | meaning |\n");
-    table += "|---|---|---|---|---|---|---|\n";
+    let mut table =
+        String::from("| call | user | read | operate | admin | proxy | batch | job | meaning |\n");
+    table += "|---|---|---|---|---|---|---|---|---|\n";
     for row in RIGHTS {
         let _ = write!(table, "| `{} {}` |", row.method, row.path);
         for role in Role::ALL {
@@ -208,22 +259,57 @@ mod tests {
     #[test]
     fn what_changes_anything_is_for_those_who_operate_and_for_no_proxy() {
         for row in RIGHTS.iter().filter(|row| row.method != "GET" && row.path != path::REPORT) {
-            // Of reservations, the calendar checks whose they are.
-            let is_own = row.what == OWN_RESERVATIONS;
-            assert!((row.least >= Role::Operate || is_own) && !row.proxies, "{row:?}");
+            // Of reservations and jobs, the calendar checks whose they are.
+            let is_own = [OWN_RESERVATIONS, OWN_RUNS, JOB_TOKEN].contains(&row.what);
+            assert!(row.least >= Role::Operate || is_own, "{row:?}");
+            // The token of a job is read by its nodes.
+            assert!(!row.allows(Role::Proxy) || row.what == JOB_TOKEN, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn batch_systems_and_jobs_have_calls_of_reservations_and_jobs_only() {
+        let of = |role| {
+            let rows = RIGHTS.iter().filter(move |row| row.allows(role));
+            rows.map(|row| row.path).collect::<BTreeSet<_>>()
+        };
+        let mut both: BTreeSet<_> = [
+            path::STATUS,
+            path::OPENAPI,
+            path::RESERVATIONS,
+            path::RESERVATION,
+            path::RESERVATION_CLAIM,
+            path::RESERVATION_PHASES,
+            path::RESERVATION_EXTEND,
+            path::RESERVATION_MOVE,
+            path::RESERVATION_FINISH,
+            path::CALENDAR,
+            path::CREDIT,
+            path::JOBS,
+            path::JOB,
+        ]
+        .into();
+        let mut batch = both.clone();
+        batch.insert(path::JOB_TOKEN);
+        assert_eq!(of(Role::Batch), batch);
+        both.extend([path::USAGE, path::WHY, path::JOB_REPORT]);
+        assert_eq!(of(Role::Job), both);
+        for row in RIGHTS.iter().filter(|row| row.path == path::JOB && row.method != "GET") {
+            assert!(!row.allows(Role::Job) && !row.allows(Role::Read), "{row:?}");
         }
     }
 
     #[test]
     fn a_proxy_that_was_taken_over_tells_nobody_what_others_used() {
-        let open: Vec<_> = RIGHTS.iter().filter(|row| row.proxies).map(|row| row.path).collect();
-        assert_eq!(open, [path::STATUS, path::OPENAPI, path::RULES, path::REPORT]);
+        let open: Vec<_> =
+            RIGHTS.iter().filter(|row| row.allows(Role::Proxy)).map(|row| row.path).collect();
+        assert_eq!(open, [path::STATUS, path::OPENAPI, path::JOB_TOKEN, path::RULES, path::REPORT]);
     }
 
     #[test]
     fn the_document_has_every_row() {
         let text = markdown();
-        assert!(text.contains("| `PUT /v1/rules` | | | yes | yes | | new rules"), "{text}");
+        assert!(text.contains("| `PUT /v1/rules` | | | yes | yes | | | | new rules"), "{text}");
         assert!(!text.contains("[rights]"));
     }
 }

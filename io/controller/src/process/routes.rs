@@ -9,6 +9,7 @@ mod access;
 mod described;
 mod edits;
 mod events;
+mod jobs;
 mod ledger;
 mod metrics;
 mod page;
@@ -33,7 +34,7 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::{RouteError, version_to_match};
-use model::{Moment, MomentError, Service, Time};
+use model::{JobId, Moment, MomentError, Service, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
@@ -54,6 +55,8 @@ type TaggedRules = ([(HeaderName, String); 1], Json<WireRules>);
 /// The paths and their handlers.
 pub(super) fn router(shared: Arc<ApiState>) -> Router {
     let rules = get(rules).put(set_rules).layer(DefaultBodyLimit::max(RECORD_BYTES_MAX));
+    let job = get(jobs::job).put(jobs::register).delete(jobs::end);
+    let job = job.layer(DefaultBodyLimit::max(jobs::BYTES_MAX));
     Routes::new()
         .route(path::STATUS, get(status))
         .route(path::RULES, rules)
@@ -78,7 +81,11 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
         .route(path::RESERVATION_CLAIM, post(reservations::claim))
         .route(path::RESERVATION_PHASES, post(reservations::add_phase))
         .route(path::RESERVATION_EXTEND, post(reservations::extend))
+        .route(path::RESERVATION_MOVE, post(reservations::move_start))
         .route(path::RESERVATION_FINISH, post(reservations::finish))
+        .route(path::JOBS, get(jobs::list))
+        .route(path::JOB, job)
+        .route(path::JOB_TOKEN, post(jobs::token))
         .route(path::CALENDAR, get(reservations::calendar))
         .route(path::CREDIT, get(reservations::credit))
         .route(path::EVENTS, get(events::events))
@@ -131,7 +138,13 @@ pub fn openapi() -> String {
         reservations::claim,
         reservations::add_phase,
         reservations::extend,
+        reservations::move_start,
         reservations::finish,
+        jobs::list,
+        jobs::job,
+        jobs::register,
+        jobs::token,
+        jobs::end,
         reservations::calendar,
         reservations::credit,
         access::tokens,
@@ -247,7 +260,8 @@ struct PutRulesQuery {
 ///
 /// `from` and `to` are seconds since 1970, `now`, a time ago such as `-1h`, or a date with its
 /// zone such as `2026-11-23T14:00Z`. Usage is counted by the minute, older usage in coarser steps.
-/// A caller of role user sees `by=user` only, and there its own usage.
+/// A caller of role user sees `by=user` only, and there its own usage; one of role job `by=job`, and
+/// there its own.
 #[utoipa::path(
     get,
     path = "/v1/usage",
@@ -273,11 +287,16 @@ async fn used(
     if span.user.is_some() && kind != SubjectKind::User {
         return Err(invalid("user", format!("user is valid with by=user only, not with by={by}")));
     }
-    let user = match kind {
-        SubjectKind::User => visible_user(&caller, span.user)?.map(|user| user.to_string()),
+    let only = match kind {
+        SubjectKind::Job if caller.job.is_some() => caller.job.as_ref().map(JobId::to_string),
+        SubjectKind::User if caller.job.is_none() => {
+            visible_user(&caller, span.user)?.map(|user| user.to_string())
+        }
         _ if caller.may_see(None) => None,
         _ => {
-            let message = format!("{} has role user and sees by=user only; add it", caller.name);
+            let seen = if caller.job.is_some() { "job" } else { "user" };
+            let (name, role) = (&caller.name, caller.role);
+            let message = format!("{name} has role {role} and sees by={seen} only; add it");
             return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
         }
     };
@@ -288,8 +307,11 @@ async fn used(
         let message = format!("from {} is after to {}", seconds(from), seconds(to));
         return Err(invalid("from", message));
     }
+    if let Some(job) = &caller.job {
+        report::check_owner(&shared, &caller, job.as_str(), from, to).await?;
+    }
     let table = sums_by(&shared, kind, from, to).await?;
-    let asked = |name: &str| user.as_deref().is_none_or(|user| name == user);
+    let asked = |name: &str| only.as_deref().is_none_or(|only| name == only);
     let rows = table.iter().filter(|(name, service)| !service.is_zero() && asked(name));
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(name, service)| (std::cmp::Reverse(service.cost_ns), *name));
@@ -320,13 +342,26 @@ struct UsageQuery {
 /// Returns the one user of whom is asked and may be seen: the caller's own, or if none is named
 /// `None`, which is everybody.
 fn visible_user(by: &ApiCaller, user: Option<u32>) -> Result<Option<u32>, RouteError> {
-    let user = user.or(by.user.filter(|_| by.role == Role::User));
+    let user = user.or(by.user.filter(|_| matches!(by.role, Role::User | Role::Job)));
     if by.may_see(user) {
         return Ok(user);
     }
     let whom = user.map_or("everybody".into(), |user| format!("user {user}"));
     let message = format!("{} has role {} and may not see {whom}", by.name, by.role);
     Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"))
+}
+
+/// Returns the one job of which is asked and may be seen: of a caller of role job its own.
+fn visible_job(by: &ApiCaller, job: Option<String>) -> Result<Option<String>, RouteError> {
+    let Some(own) = &by.job else { return Ok(job) };
+    match job.filter(|job| job != own.as_str()) {
+        None => Ok(Some(own.to_string())),
+        Some(job) => {
+            let message =
+                format!("{} may see its own job only, not {:?}", by.name, truncated(&job));
+            Err(RouteError::new(ErrorCode::PermissionDenied, message).at("job"))
+        }
+    }
 }
 
 fn kind_of(by: &str) -> Result<SubjectKind, RouteError> {

@@ -23,8 +23,8 @@ use model::Service;
 use testkit::{TestFolder, account_subject};
 use usage::{UsageLine, UsageReport};
 
-/// The rows of docs/ACCESS.md: call, and whether user, read, operate, admin and proxy may.
-fn rows() -> Vec<(String, [bool; 5])> {
+/// The rows of docs/ACCESS.md: call, and whether each role may, in their order.
+fn rows() -> Vec<(String, [bool; Role::ALL.len()])> {
     let document = sluice(&["docs", "access"]).unwrap();
     let table = document.lines().filter_map(|line| line.strip_prefix("| `"));
     let calls = table.filter_map(|line| line.split_once("` |"));
@@ -33,7 +33,8 @@ fn rows() -> Vec<(String, [bool; 5])> {
     let rows: Vec<_> = calls
         .map(|(call, cells)| {
             let cells: Vec<_> = cells.split('|').map(|cell| cell.trim() == "yes").collect();
-            (call.replace("{name}", "nobody"), cells[..5].try_into().unwrap())
+            let call = call.replace("{name}", "nobody").replace("{job}", "run.nobody");
+            (call, cells[..Role::ALL.len()].try_into().unwrap())
         })
         .collect();
     assert!(rows.len() >= 15, "{rows:?}");
@@ -64,11 +65,17 @@ fn each_role_may_do_what_the_table_says_and_what_is_refused_changes_nothing() {
                 let answer = ask(&controller.url, call, &head, "");
                 let refused = [401, 403].contains(&status(&answer));
                 // A role that may see less than was asked for is told so in the same way.
-                let part = role == Role::User && call == "GET /v1/usage";
+                let part = [
+                    (Role::User, "GET /v1/usage"),
+                    // A job sees itself.
+                    (Role::Job, "GET /v1/jobs/run.nobody"),
+                ];
+                let part = part.contains(&(role, call.as_str()));
                 assert_eq!(refused, !wanted || part, "{call} by {role}: {answer}");
                 if !wanted {
                     assert_eq!(status(&answer), 403, "{call} by {role}: {answer}");
-                    let said = format!("and {role} has role {role}");
+                    let name = if role == Role::Job { "job job" } else { role.name() };
+                    let said = format!("and {name} has role {role}");
                     assert!(answer.contains("needs role ") && answer.contains(&said), "{answer}");
                 }
             }

@@ -16,6 +16,7 @@ mod documents;
 mod entrusted;
 mod faults;
 mod hostile;
+mod jobs;
 mod locks_and_flush;
 mod logs;
 mod lossy;

@@ -40,8 +40,9 @@ enum Wrong {
     Kind,
 }
 use ErrorCode::{
-    AlreadyExists, CursorExpired, InvalidArgument, InvalidMessage, InvalidRules, MethodNotAllowed,
-    NotFound, PermissionDenied, TooLarge, Unauthenticated, UnsupportedMediaType, VersionConflict,
+    AlreadyExists, CursorExpired, InvalidArgument, InvalidMessage, InvalidRules, JobRegistered,
+    MethodNotAllowed, NotFound, PermissionDenied, TooLarge, Unauthenticated, UnsupportedMediaType,
+    VersionConflict,
 };
 use Wrong::{Foreign, Kind, Large, Missing, Unknown, Value as Bad};
 
@@ -50,7 +51,7 @@ use Wrong::{Foreign, Kind, Large, Missing, Unknown, Value as Bad};
 struct Case {
     wrong: Wrong,
     call: &'static str,
-    /// What stands behind the path, or in place of `{name}` or `{id}`.
+    /// What stands behind the path, or in place of `{name}`, `{id}` or `{job}`.
     path: String,
     by: Role,
     head: &'static str,
@@ -111,6 +112,12 @@ const RESERVATION: &str = "GET /v1/reservations/{id}";
 const REMOVE: &str = "DELETE /v1/reservations/{id}";
 const CLAIM: &str = "POST /v1/reservations/{id}/claim";
 const EXTEND: &str = "POST /v1/reservations/{id}/extend";
+const MOVE: &str = "POST /v1/reservations/{id}/move";
+const JOBS: &str = "GET /v1/jobs";
+const GET_JOB: &str = "GET /v1/jobs/{job}";
+const PUT_JOB: &str = "PUT /v1/jobs/{job}";
+const END_JOB: &str = "DELETE /v1/jobs/{job}";
+const JOB_TOKEN: &str = "POST /v1/jobs/{job}/token";
 const ADD_PHASE: &str = "POST /v1/reservations/{id}/phases";
 const FINISH: &str = "POST /v1/reservations/{id}/finish";
 const CALENDAR: &str = "GET /v1/calendar";
@@ -309,6 +316,7 @@ fn of_tokens() -> Vec<Case> {
 fn of_reservations() -> Vec<Case> {
     let reserve = |wrong, code, at, body: &str| case(wrong, RESERVE, "", code, at).json(body);
     let extend = |wrong, code, at, body: &str| case(wrong, EXTEND, "77", code, at).json(body);
+    let start = |wrong, code, at, body: &str| case(wrong, MOVE, "77", code, at).json(body);
     let add = |wrong, code, at, body: &str| case(wrong, ADD_PHASE, "77", code, at).json(body);
     let foreign = r#"{"duration_ns": 1, "user": 1002, "read": {"bytes": 1}}"#;
     let key = r#"{"duration_ns": 1, "user": 5, "idempotency_key": "a b"}"#;
@@ -344,6 +352,14 @@ fn of_reservations() -> Vec<Case> {
         extend(Foreign, NotFound, "id", r#"{"more_ns": 1}"#),
         extend(Large, TooLarge, "", &large),
         case(Kind, EXTEND, "77", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
+        start(Missing, InvalidArgument, "", ""),
+        start(Bad, InvalidMessage, "by_ns", r#"{"by_ns": "soon"}"#),
+        start(Bad, InvalidArgument, "by_ns", r#"{"exact": true, "by_ns": 7}"#),
+        start(Unknown, InvalidMessage, "colour", r#"{"colour": 1}"#),
+        start(Foreign, NotFound, "id", "{}"),
+        start(Foreign, PermissionDenied, "", "{}").by(Role::Read),
+        start(Large, TooLarge, "", &large),
+        case(Kind, MOVE, "77", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
         add(Missing, InvalidMessage, "duration_ns", "{}"),
         add(Bad, InvalidMessage, "tolerance_ns", r#"{"duration_ns": 1, "tolerance_ns": "long"}"#),
         add(Unknown, InvalidMessage, "start_ns", r#"{"duration_ns": 1, "start_ns": 1}"#),
@@ -363,6 +379,43 @@ fn of_reservations() -> Vec<Case> {
         cases.push(case(Bad, call, "one", InvalidArgument, "id"));
         cases.push(case(Foreign, call, "77", NotFound, "id"));
         cases.push(case(Large, call, &"7".repeat(5000), InvalidArgument, "id"));
+    }
+    cases
+}
+
+fn of_jobs() -> Vec<Case> {
+    let put =
+        |wrong, job: &str, code, at, body: &str| case(wrong, PUT_JOB, job, code, at).json(body);
+    let own = r#"{"attempt": 0}"#;
+    let long = "7".repeat(500);
+    let mut cases = vec![
+        put(Missing, "7", InvalidMessage, "attempt", "{}"),
+        put(Missing, "7", InvalidArgument, "user", own),
+        put(Bad, "7", InvalidMessage, "nodes", r#"{"attempt": 0, "nodes": "a"}"#),
+        put(Bad, "7", InvalidArgument, "nodes", r#"{"attempt": 0, "user": 5, "nodes": ["a b"]}"#),
+        put(Bad, "7", InvalidArgument, "ends_ns", r#"{"attempt": 0, "user": 5, "ends_ns": 1}"#),
+        put(Unknown, "7", InvalidMessage, "secret", r#"{"attempt": 0, "secret": "a"}"#),
+        put(Foreign, "job", JobRegistered, "user", r#"{"attempt": 1, "user": 5}"#),
+        put(Foreign, "7", PermissionDenied, "job", own).by(Role::User),
+        put(Foreign, "run.7", PermissionDenied, "user", r#"{"attempt": 0, "user": 5}"#)
+            .by(Role::User),
+        put(Foreign, "job", PermissionDenied, "", own).by(Role::Job),
+        put(Large, &long, InvalidArgument, "job", own),
+        put(Large, "7", TooLarge, "", &" ".repeat(6 << 20)),
+        case(Kind, PUT_JOB, "7", UnsupportedMediaType, "Content-Type").sending(TEXT, "{}"),
+        case(Bad, END_JOB, "7?attempt=last", InvalidArgument, "attempt"),
+        case(Foreign, END_JOB, "job", PermissionDenied, "").by(Role::Job),
+        case(Foreign, END_JOB, "job", PermissionDenied, "job").by(Role::User),
+        case(Foreign, JOBS, "", PermissionDenied, "").by(Role::Proxy),
+        case(Bad, JOBS, "?after=%ff", InvalidArgument, "after"),
+        case(Large, JOBS, &format!("?before={long}"), InvalidArgument, "before"),
+        case(Foreign, GET_JOB, "7", PermissionDenied, "job").by(Role::Job),
+        case(Foreign, JOB_TOKEN, "job", PermissionDenied, "job").by(Role::Proxy),
+    ];
+    for call in [GET_JOB, END_JOB, JOB_TOKEN] {
+        cases.push(case(Bad, call, "%0a", InvalidArgument, "job"));
+        cases.push(case(Foreign, call, "7", NotFound, "job"));
+        cases.push(case(Large, call, &long, InvalidArgument, "job"));
     }
     cases
 }
@@ -414,6 +467,7 @@ fn state(admin: &ApiClient) -> String {
         get(path::AUDIT),
         serde_json::to_string(&admin.decays(None).unwrap().decays).unwrap(),
         format!("{:?}", admin.reservations("ended=true").unwrap().reservations),
+        format!("{:?}", admin.jobs("").unwrap().jobs),
     ]
     .join("\n")
 }
@@ -445,7 +499,7 @@ fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
     let tokens = furnish(url, &admin);
     let before = state(&admin);
     let cases: Vec<_> =
-        [of_rules(), of_proxies(), of_looks(), of_tokens(), of_reservations()].concat();
+        [of_rules(), of_proxies(), of_looks(), of_tokens(), of_reservations(), of_jobs()].concat();
 
     let calls = described(&admin.get::<Value>(path::OPENAPI).unwrap());
     for (call, wrong) in &calls {
@@ -466,7 +520,7 @@ fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
 /// What is wrong with any call: another method, an unknown parameter, no token.
 fn refused_whoever_asks(url: &str, root: &str, call: &str) {
     let (method, path) = call.split_once(' ').unwrap();
-    let path = path.replace("{name}", "user").replace("{id}", "1");
+    let path = path.replace("{name}", "user").replace("{id}", "1").replace("{job}", "1");
     let head = format!("authorization: Bearer {root}\r\n");
     let asked = [
         (format!("PATCH {path}"), head.as_str(), MethodNotAllowed, ""),
@@ -499,7 +553,8 @@ fn not_refused(url: &str, tokens: &[(Role, String)], case: &Case) -> Option<Stri
     let token = &tokens.iter().find(|(role, _)| *role == case.by).unwrap().1;
     let head = format!("authorization: Bearer {token}\r\n{}", case.head);
     let call = if case.call.contains('{') {
-        case.call.replace("{name}", &case.path).replace("{id}", &case.path)
+        let names = ["{name}", "{id}", "{job}"];
+        names.iter().fold(case.call.to_owned(), |call, name| call.replace(name, &case.path))
     } else {
         format!("{}{}", case.call, case.path)
     };

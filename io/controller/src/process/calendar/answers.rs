@@ -35,6 +35,7 @@ impl CalendarActor {
             CalendarMsg::Credit(subject, answer) => {
                 let _ = answer.send(shown::credit(&self.calendar, &subject));
             }
+            CalendarMsg::Job(read) => self.answer_job(read, now),
             CalendarMsg::Figures(answer) => drop(answer.send(self.figures(now))),
             _ => {}
         }
@@ -42,7 +43,7 @@ impl CalendarActor {
 
     fn get(&self, id: u64, by: &ApiCaller) -> Result<WireReservation, Refused> {
         let shown = self.show(ReservationId(id)).ok_or_else(|| not_found(id))?;
-        match by.may_see(Some(shown.user)) {
+        match by.may_see_job(Some(shown.user), shown.job.as_deref().unwrap_or_default()) {
             true => Ok(shown),
             false => Err(not_visible(id, by)),
         }

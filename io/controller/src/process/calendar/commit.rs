@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use api::{ErrorCode, ErrorReport};
-use model::Directory;
-use reserve::{Calendar, ReservationId, WantedRows};
+use model::{Directory, JobId};
+use reserve::{Calendar, JobChange, JobTable, ReservationId, WantedRows};
 use tokio::sync::oneshot;
 
 use super::fleet::Fleet;
@@ -31,13 +31,15 @@ impl CalendarActor {
     pub(super) fn commit(&mut self) {
         let mut decision = std::mem::take(&mut self.unstored);
         decision.records = self.calendar.take_changed();
+        decision.jobs = self.jobs.take_changed();
+        let jobs: Vec<JobId> = decision.jobs.iter().filter_map(changed_job).collect();
         if !decision.is_empty()
             && let Err((error, state)) = self.store(decision)
         {
             tracing::error!(%error, "cannot store the calendar; it is as it was before");
             let report = ErrorReport::new(ErrorCode::StoreFailed, error);
             for reply in self.replies.drain(..) {
-                let _ = reply.answer.send(Err(Box::new(report.clone())));
+                (reply.send)(Err(Box::new(report.clone())));
             }
             self.ended.roll_back();
             if let Some(state) = state {
@@ -46,11 +48,12 @@ impl CalendarActor {
             return;
         }
         self.ended.keep();
+        self.publish_job_tokens(&jobs);
         let changed = std::mem::take(&mut self.changed);
         self.send_rows(&changed);
-        for PendingReply { answer, value, audit } in std::mem::take(&mut self.replies) {
+        for PendingReply { send, audit } in std::mem::take(&mut self.replies) {
             audit.iter().for_each(|line| self.to.access.audit.write(line));
-            let _ = answer.send(Ok(value));
+            send(Ok(()));
         }
         let events = std::mem::take(&mut self.events);
         events.iter().take(EVENTS_MAX).for_each(|event| self.publish(event));
@@ -76,6 +79,8 @@ impl CalendarActor {
     pub(super) fn restore(&mut self, state: CalendarState) {
         let now = self.now();
         let records = state.records;
+        self.jobs = JobTable::restored(state.jobs.into_values());
+        self.to.access.jobs.set_all(self.jobs.iter());
         let known = records.reservations.iter().map(|of| {
             let details = state.details.get(&of.id()).cloned().unwrap_or_default();
             let (owner, phase_of) = (of.owner().clone(), of.parent());
@@ -128,5 +133,14 @@ impl CalendarActor {
             // It fails only if the plan's thread has ended.
             let _ = self.to.plan.send(PlanMsg::Rows(changes));
         }
+    }
+}
+
+/// The job of which a token comes into force or goes out of it.
+fn changed_job(change: &JobChange) -> Option<JobId> {
+    match change {
+        JobChange::Registered(record) => Some(record.registration.job.clone()),
+        JobChange::Ended(job) => Some(job.clone()),
+        JobChange::Nodes(..) => None,
     }
 }

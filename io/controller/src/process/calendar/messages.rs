@@ -8,9 +8,10 @@ use api::{
 };
 use model::{Bytes, Nanos, Time};
 use plan::LateReservation;
-use reserve::CeilingSubject;
+use reserve::{CeilingSubject, ReservationMove};
 use tokio::sync::oneshot;
 
+use super::jobs::JobMsg;
 use super::late::LateFigures;
 use super::shown::{PromisedCalendar, UnreachableProxies};
 use crate::process::access::ApiCaller;
@@ -62,6 +63,7 @@ pub(crate) enum CalendarMsg {
         by: ApiCaller,
         answer: oneshot::Sender<PromisedCalendar>,
     },
+    Job(JobMsg),
     Credit(CeilingSubject, oneshot::Sender<WireCredit>),
     Figures(oneshot::Sender<CalendarFigures>),
     Describe(Arc<str>, Arc<ProxyDescription>),
@@ -111,6 +113,7 @@ pub(crate) struct WantedReservations {
 pub(crate) enum ReservationChange {
     Claim,
     Extend(Nanos),
+    Move(ReservationMove),
     /// With the bytes that its owner has moved since the claim.
     Finish(Bytes),
     Remove,

@@ -37,7 +37,7 @@ pub(super) fn user_of(
     peer: Option<u32>,
     named: Option<u32>,
 ) -> Result<u32, Refused> {
-    if !by.role.includes(Role::Operate) {
+    if !by.acts_for_all() {
         may_act(by, named.or(by.user).or(peer))?;
     }
     let user = named.or(by.user).or(peer);
@@ -53,7 +53,7 @@ pub(super) fn may_charge(by: &ApiCaller, new: &NewReservation) -> Result<(), Ref
         ("project", new.project.is_some()),
     ];
     let named = named.into_iter().find(|(_, is_named)| *is_named);
-    let Some((field, _)) = named.filter(|_| !by.role.includes(Role::Operate)) else {
+    let Some((field, _)) = named.filter(|_| !by.acts_for_all()) else {
         return Ok(());
     };
     let message = format!(
@@ -76,12 +76,12 @@ pub(super) fn check_key(key: &str) -> Result<(), Refused> {
 
 /// Whether a caller may request and change reservations of that user.
 pub(super) fn may_act(by: &ApiCaller, user: Option<u32>) -> Result<(), Refused> {
-    let is_own = by.role == Role::User && user.is_some() && by.user == user;
-    if is_own || by.role.includes(Role::Operate) {
+    let may_own = matches!(by.role, Role::User | Role::Job);
+    if by.acts_for_all() || may_own && user.is_some() && by.user == user {
         return Ok(());
     }
     let own = match by.user {
-        Some(own) => format!("role user may act for user {own} only"),
+        Some(own) => format!("has role {} and may act for user {own} only", by.role),
         None => format!("needs role operate, and has role {}", by.role),
     };
     let message = format!("{} {own}", by.name);
@@ -93,7 +93,7 @@ impl RequestContext<'_> {
     pub(super) fn request(
         &self,
         new: &NewReservation,
-        user: u32,
+        owner: ReservationOwner,
         after_end: Option<Time>,
     ) -> Result<(ReservationRequest, KnownReservation), Refused> {
         let target = self.fleet.target_of(new.export.as_deref());
@@ -112,7 +112,6 @@ impl RequestContext<'_> {
         };
         self.check_nodes(new.nodes, &details)?;
         let demand = self.demand(&details)?;
-        let owner = owner(new, user)?;
         let duration = Nanos::new(new.duration_ns);
         let request = ReservationRequest::new(owner.clone(), demand, duration);
         let request = self.timed(new, request, after_end)?;
@@ -245,7 +244,8 @@ impl RequestContext<'_> {
     }
 }
 
-fn owner(new: &NewReservation, user: u32) -> Result<ReservationOwner, Refused> {
+/// The owner of a requested reservation.
+pub(super) fn owner(new: &NewReservation, user: u32) -> Result<ReservationOwner, Refused> {
     let job = new.job.as_deref().unwrap_or_default();
     let parsed = JobId::new(job).ok_or_else(|| {
         at("job", format!("{:?} is not a job: at most 128 bytes, no control characters", cut(job)))
@@ -302,6 +302,8 @@ pub(super) fn report_of(
         ReservationError::Unknown => report(ErrorCode::NotFound).at("id"),
         ReservationError::NotActive
         | ReservationError::NestedPhase
+        | ReservationError::HasBegun
+        | ReservationError::MovedPhase
         | ReservationError::BeyondParent(_) => report(ErrorCode::InvalidArgument).at("id"),
         ReservationError::Phase(..) | ReservationError::PhasesNeedStart => {
             report(ErrorCode::InvalidArgument).at("phases")

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use api::ProxyDescription;
-use reserve::{CalendarRecords, ReservationId};
+use model::JobId;
+use reserve::{CalendarRecords, JobChange, JobRecord, ReservationId};
 use serde::{Deserialize, Serialize};
 
 /// What a reservation is limited to, beside what the calendar knows of it.
@@ -34,6 +35,9 @@ pub(crate) struct CalendarDecision {
     pub(crate) details: Vec<(ReservationId, ReservationDetails)>,
     /// Proxies that have described themselves, or (`None`) were removed.
     pub(crate) proxies: Vec<(String, Option<ProxyDescription>)>,
+    /// Jobs that were registered, or have ended, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) jobs: Vec<JobChange>,
 }
 
 /// All records of the calendar.
@@ -43,12 +47,16 @@ pub(crate) struct CalendarState {
     pub(crate) records: CalendarRecords,
     pub(crate) details: BTreeMap<ReservationId, ReservationDetails>,
     pub(crate) proxies: BTreeMap<String, ProxyDescription>,
+    /// The registered jobs.
+    #[serde(default, with = "job_rows")]
+    pub(crate) jobs: BTreeMap<JobId, JobRecord>,
 }
 
 impl CalendarDecision {
     /// Whether nothing has changed that the next controller would not do by itself.
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.details.is_empty() && self.proxies.is_empty()
+        let CalendarDecision { records, details, proxies, jobs } = self;
+        records.is_empty() && details.is_empty() && proxies.is_empty() && jobs.is_empty()
     }
 
     /// The decision as parts of at most `bytes_max` bytes as JSON, in their order. Only all of them make
@@ -72,6 +80,7 @@ impl CalendarDecision {
             },
             details: second_half(&mut self.details),
             proxies: second_half(&mut self.proxies),
+            jobs: second_half(&mut self.jobs),
         };
         if rest.is_empty() {
             return vec![self];
@@ -85,7 +94,7 @@ impl CalendarDecision {
 impl CalendarState {
     /// Applies one record to all.
     pub(crate) fn apply(&mut self, decision: CalendarDecision) {
-        let CalendarDecision { records, details, proxies } = decision;
+        let CalendarDecision { records, details, proxies, jobs } = decision;
         self.details.extend(details);
         records.ended.iter().for_each(|id| drop(self.details.remove(id)));
         self.records.merge(records);
@@ -95,6 +104,30 @@ impl CalendarState {
                 None => self.proxies.remove(&name),
             };
         }
+        jobs.into_iter().for_each(|change| change.apply(&mut self.jobs));
+    }
+}
+
+/// The rows of jobs as a list: each names its job.
+mod job_rows {
+    use std::collections::BTreeMap;
+
+    use model::JobId;
+    use reserve::JobRecord;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        jobs: &BTreeMap<JobId, JobRecord>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(jobs.values())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<JobId, JobRecord>, D::Error> {
+        let rows = Vec::<JobRecord>::deserialize(from)?;
+        Ok(rows.into_iter().map(|row| (row.registration.job.clone(), row)).collect())
     }
 }
 
@@ -106,7 +139,9 @@ fn second_half<T>(of: &mut Vec<T>) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use model::Time;
-    use reserve::{Calendar, CalendarSettings, Capacity, ResourceKind};
+    use reserve::{
+        Calendar, CalendarSettings, Capacity, JobRegistration, JobSecret, JobTable, ResourceKind,
+    };
 
     use super::*;
     use crate::store::RECORD_BYTES_MAX;
@@ -120,25 +155,32 @@ mod tests {
             let name = format!("{number:0>120}").into();
             calendar.add_resource(name, ResourceKind::Target, capacity, Time::ZERO).unwrap();
         }
+        let (mut table, of) = (JobTable::default(), |name: &str| JobId::new(name).unwrap());
+        let nodes = (0..20_000).map(|number| format!("{number:0>60}")).collect();
+        let wide = JobRegistration { job: of("wide"), nodes, ..JobRegistration::default() };
+        table.register(wide, JobSecret::new("s".into()), Time::ZERO).unwrap();
         let details = |n| (ReservationId(n), ReservationDetails::default());
         let decision = CalendarDecision {
             records: calendar.take_changed(),
             details: (0..513).map(details).collect(),
             proxies: vec![("a".into(), Some(ProxyDescription::default())), ("b".into(), None)],
+            jobs: table.take_changed(),
         };
         let parts = decision.clone().into_parts(RECORD_BYTES_MAX);
         let bytes = |part: &CalendarDecision| serde_json::to_vec(part).unwrap().len();
-        assert!(bytes(&decision) > RECORD_BYTES_MAX && parts.len() == 2, "{}", bytes(&decision));
+        assert!(bytes(&decision) > RECORD_BYTES_MAX && parts.len() > 2, "{}", bytes(&decision));
         assert!(parts.iter().all(|part| bytes(part) <= RECORD_BYTES_MAX));
         assert!(CalendarDecision::default().is_empty() && !decision.is_empty());
         let mut state = CalendarState::default();
         parts.into_iter().for_each(|part| state.apply(part));
         assert_eq!(state.records.resources, decision.records.resources);
         assert_eq!((state.details.len(), state.proxies.len()), (513, 1));
+        assert!(state.jobs.values().eq(table.iter()), "its nodes are in several parts");
         // What cannot be divided is one part.
         assert!(decision.into_parts(1).iter().all(|part| part.records.resources.len() <= 1));
         let text = serde_json::to_string(&state).unwrap();
         let again: CalendarState = serde_json::from_str(&text).unwrap();
         assert_eq!((again.details, again.proxies), (state.details, state.proxies));
+        assert_eq!(again.jobs, state.jobs);
     }
 }

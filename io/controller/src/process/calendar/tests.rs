@@ -21,6 +21,7 @@ use crate::store::StoreError;
 use crate::token::TokenSet;
 
 mod bounds;
+mod jobs;
 mod late;
 mod phases;
 mod rows;
@@ -48,6 +49,7 @@ fn by() -> ApiCaller {
         name: "anybody".into(),
         role: Role::Admin,
         user: None,
+        job: None,
         node: None,
         from: "127.0.0.1:1".into(),
     }
@@ -157,6 +159,7 @@ impl Room {
         let read = self.actor.handle(msg);
         self.actor.commit();
         read.into_iter().for_each(|read| self.actor.answer(read));
+        self.actor.send_tokens();
     }
 
     fn request(&mut self, new: NewReservation) -> Result<WireReservation, Refused> {

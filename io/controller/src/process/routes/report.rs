@@ -9,9 +9,13 @@ use api::{ErrorCode, QueryKind, QueryReply, Why, WhyQuery, WireJobReport};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
+use model::Time;
 use tokio::sync::oneshot;
 
-use super::{RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated, why};
+use super::{
+    RouteError, RouteQuery, invalid, shutting_down, submit, time_of, truncated, visible_job, why,
+};
+use crate::process::ApiState;
 use crate::process::access::ApiCaller;
 use crate::process::{report, usage};
 
@@ -20,7 +24,7 @@ use crate::process::{report, usage};
 ///
 /// `from` and `to` are seconds since 1970, `now`, a time ago such as `-1h`, or a date with its
 /// zone such as `2026-11-23T14:00Z`. A caller of role user sees the jobs in which all requests
-/// were its own.
+/// were its own, one of role job such a job that is itself.
 #[utoipa::path(
     get,
     path = "/v1/report",
@@ -41,6 +45,7 @@ pub(super) async fn of_job(
 ) -> Result<Json<WireJobReport>, RouteError> {
     let Query(asked) = asked?;
     let (job, now) = (asked.job, shared.clock.now());
+    visible_job(&caller, Some(job.clone()))?;
     let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
     let to = time_of("to", asked.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
@@ -67,8 +72,9 @@ pub(super) async fn of_job(
     };
     if !caller.may_see(owner) {
         let message = format!(
-            "{} has role user and sees its own jobs only, and job {:?} is not",
+            "{} has role {} and sees its own jobs only, and job {:?} is not",
             caller.name,
+            caller.role,
             truncated(&job)
         );
         return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("job"));
@@ -86,6 +92,29 @@ pub(super) async fn of_job(
         report::add_delay_causes(&mut made, &all, &heard.unanswered);
     }
     Ok(Json(made))
+}
+
+/// Refuses a job of which other users had requests in a span, as their usage is part of its.
+pub(super) async fn check_owner(
+    shared: &ApiState,
+    caller: &ApiCaller,
+    job: &str,
+    from: Time,
+    to: Time,
+) -> Result<(), RouteError> {
+    let (answer, found) = oneshot::channel();
+    submit(&shared.usage, usage::UsageMsg::Job { job: job.into(), from, to, answer })?;
+    let found = found.await.map_err(|_| shutting_down())?;
+    let found =
+        found.map_err(|wrong| RouteError::new(ErrorCode::StoreFailed, wrong.to_string()))?;
+    match found.users.iter().all(|user| caller.may_see(Some(*user))) {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("job {job} is also another user's, and {} sees its own", caller.name);
+            Err(RouteError::new(ErrorCode::PermissionDenied, message).at("job"))
+        }
+    }
 }
 
 /// The query parameters of a job's report.

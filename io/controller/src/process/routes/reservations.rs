@@ -6,21 +6,21 @@
 //! ```
 
 use api::{
-    AddedPhase, NewReservation, ReservationExtension, Role, WireCalendar, WireCredit,
+    AddedPhase, NewReservation, ReservationExtension, ReservationMove, WireCalendar, WireCredit,
     WireReservation, WireReservations,
 };
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use http::Peer;
-use model::Nanos;
+use model::{Nanos, Time};
 use reserve::CeilingSubject;
 use tokio::sync::oneshot;
 
 use super::used::{add_used, bytes_used};
 use super::{
     RouteError, RouteQuery, invalid, read_of, shutting_down, submit, time_of, truncated,
-    visible_user,
+    visible_job, visible_user,
 };
 use crate::process::ApiState;
 use crate::process::access::ApiCaller;
@@ -82,6 +82,7 @@ pub(super) async fn list(
 ) -> Result<Json<WireReservations>, RouteError> {
     let Query(ListQuery { user, job, after, ended }) = wanted?;
     let user = visible_user(&by, user)?;
+    let job = visible_job(&by, job)?;
     let after = after.unwrap_or(0);
     let wanted = WantedReservations { user, job, after, with_ended: ended };
     let (answer, list) = oneshot::channel();
@@ -234,6 +235,35 @@ pub(super) async fn extend(
     change(&shared, &id, ReservationChange::Extend(Nanos::new(more_ns)), by).await
 }
 
+/// Has a reservation that has not begun start at another time, with its phases: as early as it fits from
+/// `not_before_ns` on, or exactly then. Its own place counts as free meanwhile. The new start is
+/// guaranteed. One that does not fit is refused and keeps its place.
+#[utoipa::path(
+    post,
+    path = "/v1/reservations/{id}/move",
+    params(("id" = u64, Path, description = "the number of the reservation")),
+    request_body = ReservationMove,
+    responses((status = 200, body = WireReservation)),
+    extensions(("x-error-codes" = json!(["not_found", "does_not_fit"]))),
+)]
+pub(super) async fn move_start(
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
+    Path(id): Path<String>,
+    to: Result<Json<ReservationMove>, JsonRejection>,
+) -> Result<Json<WireReservation>, RouteError> {
+    let Json(ReservationMove { not_before_ns, exact, by_ns }) = to?;
+    if exact && by_ns.is_some() {
+        return Err(invalid("by_ns", "by_ns and exact exclude each other".into()));
+    }
+    let to = reserve::ReservationMove {
+        not_before: Time::from_nanos(not_before_ns.unwrap_or(0)),
+        is_exact: exact,
+        deadline: by_ns.map(Time::from_nanos),
+    };
+    change(&shared, &id, ReservationChange::Move(to), by).await
+}
+
 /// Ends a reservation early. If its owner has used enough of it since the claim, there is a credit
 /// for the rest. What counts is the bytes of its job, or without a job of its user, as the ledger
 /// counts them by the minute, up to those that its target has served. A job of that name that is also
@@ -308,8 +338,8 @@ pub(super) async fn credit(
         (Some(_), Some(_)) => {
             return Err(invalid("account", "name a user or an account, not both".into()));
         }
-        (None, Some(_)) if by.role == Role::User => {
-            let message = format!("{} has role user and sees its own credit only", by.name);
+        (None, Some(_)) if by.user.is_some() => {
+            let message = format!("{} has role {} and sees its own credit only", by.name, by.role);
             return Err(RouteError::new(api::ErrorCode::PermissionDenied, message).at("account"));
         }
         (None, Some(account)) => CeilingSubject::Account(account.into()),

@@ -19,14 +19,17 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use tokio::sync::oneshot;
 
-use super::{ApiState, RouteError, RouteQuery, kind_of, plan_actor, submit, sums_by, time_of};
+use super::{
+    ApiState, RouteError, RouteQuery, kind_of, plan_actor, submit, sums_by, time_of, visible_job,
+};
 use crate::process::access::ApiCaller;
 use crate::process::calendar::{CalendarMsg, WantedReservations};
 use crate::process::fan_out::QueryReplies;
 
 /// The causes that delay a job, a user or the users of a limit, at every proxy: now, and since
 /// each proxy started. With the reservations of the job or user, and those of others that leave it
-/// a share of a target's slots. A caller of role user sees its own jobs and reservations only.
+/// a share of a target's slots. A caller of role user sees its own jobs and reservations only, one of
+/// role job its own job.
 #[utoipa::path(
     get,
     path = "/v1/why",
@@ -46,8 +49,10 @@ pub(super) async fn why(
 ) -> Result<Json<Why>, RouteError> {
     let Query(mut query) = query?;
     query.user = query.user.or(caller.user);
+    query.job = visible_job(&caller, query.job)?;
     if !caller.may_see(query.user) {
-        let message = format!("{} has role user and sees its own jobs only", caller.name);
+        let (name, role) = (&caller.name, caller.role);
+        let message = format!("{name} has role {role} and sees its own jobs only");
         return Err(RouteError::new(ErrorCode::PermissionDenied, message).at("user"));
     }
     let heard = query_proxies(&shared, QueryKind::Why(query.clone())).await?;
@@ -62,6 +67,9 @@ pub(super) async fn why(
     all.arrange();
     if all.query.limit.is_none() {
         all.calendar = reservations_for(&shared, &all).await;
+        if let Some(found) = &mut all.calendar {
+            found.reservations.retain(|of| sees(&caller, of));
+        }
         name_holders(&shared, &caller, &mut all.divisions).await;
     }
     Ok(Json(all))
@@ -156,6 +164,11 @@ async fn reservations_for(shared: &ApiState, why: &Why) -> Option<WireReservatio
     Some(found)
 }
 
+/// Whether a caller may see a reservation.
+fn sees(caller: &ApiCaller, of: &WireReservation) -> bool {
+    caller.may_see_job(Some(of.user), of.job.as_deref().unwrap_or_default())
+}
+
 /// Names the active reservations of each divided target that the caller may see, and counts others.
 async fn name_holders(shared: &ApiState, caller: &ApiCaller, divisions: &mut [WhyDivision]) {
     if divisions.is_empty() {
@@ -169,7 +182,7 @@ async fn name_holders(shared: &ApiState, caller: &ApiCaller, divisions: &mut [Wh
         let count = there.clone().count();
         let holder =
             |of: &&WireReservation| SlotHolder { id: of.id, job: of.job.clone(), user: of.user };
-        let seen = there.filter(|of| caller.may_see(Some(of.user)));
+        let seen = there.filter(|of| sees(caller, of));
         division.holders = seen.take(WhyDivision::HOLDERS_MAX).map(holder).collect();
         division.others = (count - division.holders.len()) as u64;
     }

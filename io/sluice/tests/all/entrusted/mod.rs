@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use api::{NewToken, Role};
+use api::{NewJob, NewToken, Role};
 use http::{ApiClient, Credentials, Endpoint};
 
 use testkit::p9::P9Address;
@@ -64,8 +64,12 @@ pub(crate) fn client(url: &str, credentials: &Credentials) -> ApiClient {
     client.with_time_limit(PATIENCE)
 }
 
-/// Has an administrator make a token.
+/// Has an administrator make a token; of role job, that of a job of the name, which is registered.
 pub(crate) fn token(by: &ApiClient, name: &str, role: Role) -> String {
+    if role == Role::Job {
+        by.register_job(name, &NewJob { user: Some(1001), ..NewJob::default() }).unwrap();
+        return by.job_token(name).unwrap().token;
+    }
     let user = (role == Role::User).then_some(1001);
     let new = NewToken { name: name.into(), role, user, expires_s: None };
     by.make_token(&new).unwrap().token

@@ -20,7 +20,7 @@ pub(crate) struct Site<const N: usize> {
     pub(crate) proxies: [Proxy; N],
     /// Of role proxy.
     pub(crate) proxy_token: String,
-    data: TestFolder,
+    pub(crate) data: TestFolder,
 }
 
 impl<const N: usize> Site<N> {
