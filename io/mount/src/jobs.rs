@@ -248,8 +248,8 @@ impl JobResolver {
 impl ResolverSource {
     fn new(source: &JobSource) -> ResolverSource {
         match source {
-            JobSource::Known(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
-            JobSource::Cgroup(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
+            JobSource::Known => ResolverSource::Cgroup(cgroup::known()),
+            JobSource::Cgroup(pattern) => ResolverSource::Cgroup(vec![pattern.clone()]),
             JobSource::KnownVariable => {
                 ResolverSource::Environment(KNOWN_VARIABLES.map(String::from).into())
             }

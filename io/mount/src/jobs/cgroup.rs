@@ -33,7 +33,7 @@ pub(super) const WANT: &str = "a pattern is an absolute path with one {} for the
 /// `LSF_PROCESS_TRACKING`, with the job's number, a number of LSF and a time after `job`.
 /// Kubernetes: the kubelet's drivers systemd and cgroupfs; the groups of guaranteed pods are not
 /// below one of their class. The name is the pod's UID.
-pub(super) const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 11] = [
     "/system.slice/slurmstepd.scope/job_{}",
     "/slurm/uid_*/job_{}",
     "/system.slice/*_slurmstepd.scope/job_{}",
@@ -87,6 +87,11 @@ impl fmt::Display for CgroupPattern {
     }
 }
 
+/// The patterns of batch systems and Kubernetes.
+pub(super) fn known() -> Vec<CgroupPattern> {
+    KNOWN.map(|text| CgroupPattern::new(text).expect("they are patterns")).into()
+}
+
 /// The first name that a pattern finds in the text of /proc/TID/cgroup.
 pub(super) fn job_in<'t>(text: &'t [u8], patterns: &[CgroupPattern]) -> Option<Cow<'t, str>> {
     // A group's name cannot hold a line feed: the kernel refuses to make it.
@@ -120,9 +125,8 @@ fn fits<'t>(part: &str, component: &'t str) -> Option<&'t str> {
 mod tests {
     use super::*;
 
-    fn known(text: &str) -> Option<String> {
-        let patterns = KNOWN.map(|pattern| CgroupPattern::new(pattern).unwrap());
-        job_in(text.as_bytes(), &patterns).map(Cow::into_owned)
+    fn found(text: &str) -> Option<String> {
+        job_in(text.as_bytes(), &known()).map(Cow::into_owned)
     }
 
     fn job<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
@@ -135,18 +139,18 @@ mod tests {
                   9:memory:/slurm/uid_2101171/job_280678/step_interactive/task_0\n\
                   4:freezer:/slurm/uid_2101171/job_280678/step_interactive\n\
                   1:name=systemd:/system.slice/slurmd.service\n";
-        assert_eq!(known(v1).as_deref(), Some("280678"));
+        assert_eq!(found(v1).as_deref(), Some("280678"));
         let v2 = "0::/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0\n";
-        assert_eq!(known(v2).as_deref(), Some("1392969"));
+        assert_eq!(found(v2).as_deref(), Some("1392969"));
         let adopted = "0::/system.slice/slurmstepd.scope/job_42/step_extern/user\n";
-        assert_eq!(known(adopted).as_deref(), Some("42"));
+        assert_eq!(found(adopted).as_deref(), Some("42"));
     }
 
     #[test]
     fn slurm_jobs_are_found_where_several_slurmd_share_a_node() {
-        assert_eq!(known("7:devices:/slurm_cn1/uid_0/job_5/step_batch").as_deref(), Some("5"));
+        assert_eq!(found("7:devices:/slurm_cn1/uid_0/job_5/step_batch").as_deref(), Some("5"));
         let v2 = "0::/system.slice/cn1_slurmstepd.scope/job_6/step_batch/user/task_special\n";
-        assert_eq!(known(v2).as_deref(), Some("6"));
+        assert_eq!(found(v2).as_deref(), Some("6"));
     }
 
     #[test]
@@ -157,10 +161,10 @@ mod tests {
             ("0::/pbs_jobs.service/jobs/12345.pbs\n", "12345.pbs"),
             ("3:freezer:/lsf/cluster1/job.103.9378.1383687845\n", "103"),
         ] {
-            assert_eq!(known(text).as_deref(), Some(job), "{text}");
+            assert_eq!(found(text).as_deref(), Some(job), "{text}");
         }
-        assert_eq!(known("0::/pbs_jobs.service/jobid\n"), None);
-        assert_eq!(known("0::/lsf/cluster1\n"), None);
+        assert_eq!(found("0::/pbs_jobs.service/jobid\n"), None);
+        assert_eq!(found("0::/lsf/cluster1\n"), None);
     }
 
     #[test]
@@ -175,9 +179,9 @@ mod tests {
             format!("/kubepods/pod{uid}/0f"),
             format!("/kubepods/besteffort/pod{uid}/0f"),
         ] {
-            assert_eq!(known(&format!("0::{path}\n")).as_deref(), Some(uid), "{path}");
+            assert_eq!(found(&format!("0::{path}\n")).as_deref(), Some(uid), "{path}");
         }
-        assert_eq!(known("0::/kubepods.slice/kubepods-burstable.slice\n"), None);
+        assert_eq!(found("0::/kubepods.slice/kubepods-burstable.slice\n"), None);
     }
 
     #[test]
@@ -191,7 +195,7 @@ mod tests {
             "4:memory:/slurm/uid_1000\n",
             "nonsense\n",
         ] {
-            assert_eq!(known(text), None, "{text:?}");
+            assert_eq!(found(text), None, "{text:?}");
         }
     }
 
@@ -199,9 +203,9 @@ mod tests {
     fn a_group_below_a_users_own_is_no_proof() {
         let own = "/user.slice/user-1000.slice/user@1000.service";
         for below in ["/slurm/uid_1000/job_7", "/system.slice/slurmstepd.scope/job_7/step_0"] {
-            assert_eq!(known(&format!("0::{own}{below}\n")), None);
+            assert_eq!(found(&format!("0::{own}{below}\n")), None);
         }
-        assert_eq!(known("0::/../../system.slice/slurmstepd.scope/job_7\n"), None);
+        assert_eq!(found("0::/../../system.slice/slurmstepd.scope/job_7\n"), None);
     }
 
     #[test]

@@ -20,9 +20,9 @@ pub struct JobSources(Vec<JobSource>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobSource {
     /// In the control group's path, where batch systems and Kubernetes put it.
-    Known([CgroupPattern; cgroup::KNOWN.len()]),
+    Known,
     /// In the control group's path, where the pattern says.
-    Cgroup([CgroupPattern; 1]),
+    Cgroup(CgroupPattern),
     /// In a variable of the process's environment: the one of a batch system that is set.
     KnownVariable,
     /// In this variable of the process's environment.
@@ -47,7 +47,7 @@ impl JobSources {
 
 impl Default for JobSources {
     fn default() -> JobSources {
-        JobSources(vec![known(), JobSource::KnownVariable])
+        JobSources(vec![JobSource::Known, JobSource::KnownVariable])
     }
 }
 
@@ -65,11 +65,11 @@ impl FromStr for JobSource {
     fn from_str(text: &str) -> Result<JobSource, ParseSourceError> {
         let wrong = |want| ParseSourceError { text: text.into(), want };
         match text.split_once(':') {
-            None if text == "cgroup" => Ok(known()),
+            None if text == "cgroup" => Ok(JobSource::Known),
             None if text == "env" => Ok(JobSource::KnownVariable),
             Some(("cgroup", pattern)) => {
                 let pattern = CgroupPattern::new(pattern).ok_or_else(|| wrong(cgroup::WANT))?;
-                Ok(JobSource::Cgroup([pattern]))
+                Ok(JobSource::Cgroup(pattern))
             }
             Some(("env", name)) if is_variable(name) => Ok(JobSource::Variable(name.into())),
             Some(("env", _)) => {
@@ -89,8 +89,8 @@ impl fmt::Display for JobSources {
         for (number, source) in self.0.iter().enumerate() {
             f.write_str(if number == 0 { "" } else { "+" })?;
             match source {
-                JobSource::Known(_) => f.write_str("cgroup")?,
-                JobSource::Cgroup([pattern]) => write!(f, "cgroup:{pattern}")?,
+                JobSource::Known => f.write_str("cgroup")?,
+                JobSource::Cgroup(pattern) => write!(f, "cgroup:{pattern}")?,
                 JobSource::KnownVariable => f.write_str("env")?,
                 JobSource::Variable(name) => write!(f, "env:{name}")?,
                 JobSource::Fixed(id) => write!(f, "fixed:{id}")?,
@@ -98,10 +98,6 @@ impl fmt::Display for JobSources {
         }
         Ok(())
     }
-}
-
-fn known() -> JobSource {
-    JobSource::Known(cgroup::KNOWN.map(|text| CgroupPattern::new(text).expect("they are patterns")))
 }
 
 fn is_variable(name: &str) -> bool {
