@@ -218,6 +218,9 @@ pub struct WireReservation {
     /// The reservation of which it is a phase. Its rates are those of both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase_of: Option<u64>,
+    /// The key of its request, if that had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
     /// What its job or user has moved since `claimed_ns`, in bytes, as the ledger counts it by the
     /// minute; only in the answer for one reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,8 +24,10 @@ mod proxy;
 mod report;
 mod reserve;
 mod rule;
+mod run;
 mod server_args;
 mod sim;
+mod slurm;
 mod status;
 mod token;
 mod top;
@@ -68,10 +70,12 @@ enum SluiceCommand {
     Audit(audit::Args),
     Decay(decay::Args),
     Reserve(reserve::Args),
+    Run(run::Args),
     Events(events::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
     Sim(sim::Args),
+    Slurm(slurm::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -129,10 +133,12 @@ fn run(command: SluiceCommand) -> anyhow::Result<ExitCode> {
         SluiceCommand::Audit(args) => audit::run(args),
         SluiceCommand::Decay(args) => decay::run(args),
         SluiceCommand::Reserve(args) => return reserve::run(args),
+        SluiceCommand::Run(args) => return run::run(args),
         SluiceCommand::Events(args) => events::run(args),
         SluiceCommand::Calibrate(args) => calibrate::run(args),
         SluiceCommand::Trace(args) => trace::run(args),
         SluiceCommand::Sim(args) => return sim::run(args),
+        SluiceCommand::Slurm(args) => return slurm::run(args),
         SluiceCommand::Docs(args) => docs::run(args),
     }?;
     Ok(ExitCode::SUCCESS)

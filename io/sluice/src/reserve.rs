@@ -41,6 +41,9 @@ use move_args::MoveArgs;
 use phases::PhaseArgs;
 use request::RequestArgs;
 
+pub(crate) use phases::of_text as phases_of;
+pub(crate) use request::{ReservedDirection, bandwidth, rates};
+
 /// Reserve bandwidth for a span of time, and show the calendar
 ///
 /// A reservation gives a user, or one job, a rate on a target for a span of time.
@@ -372,7 +375,7 @@ impl CallArgs {
 }
 
 /// Reads the reservations of all pages.
-fn all_reservations(
+pub(crate) fn all_reservations(
     client: &ApiClient,
     parameters: &[(&str, Option<String>)],
 ) -> Result<WireReservations, ClientError> {
@@ -389,7 +392,7 @@ fn all_reservations(
 
 /// Makes a call for the caller, or, if the controller does not know who calls, as without tokens,
 /// for the user of this process.
-fn for_caller<T>(
+pub(crate) fn for_caller<T>(
     user: Option<u32>,
     call: impl Fn(Option<u32>) -> Result<T, ClientError>,
 ) -> Result<T, ClientError> {
@@ -423,7 +426,7 @@ fn is_uncertain(error: &ClientError) -> bool {
 }
 
 /// Makes a key that no other request has: 16 random bytes.
-fn random_key() -> anyhow::Result<String> {
+pub(crate) fn random_key() -> anyhow::Result<String> {
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

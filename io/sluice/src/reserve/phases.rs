@@ -104,6 +104,17 @@ pub(super) fn read(file: &Path, length: Nanos) -> Result<Vec<NewPhase>, CommandE
     })
 }
 
+/// Reads the text of such a file.
+///
+/// # Errors
+/// If a value is not valid: the message has its line.
+pub(crate) fn of_text(text: &str, length: Nanos) -> anyhow::Result<Vec<NewPhase>> {
+    parse(text, length).map_err(|(span, why)| {
+        let line = text[..span.start].matches('\n').count() + 1;
+        anyhow::anyhow!("line {line}: {why}")
+    })
+}
+
 fn parse(text: &str, length: Nanos) -> Result<Vec<NewPhase>, WrongPhase> {
     let file: PhaseFile = toml::from_str(text)
         .map_err(|error| (error.span().unwrap_or(0..0), error.message().replace('\n', " ")))?;

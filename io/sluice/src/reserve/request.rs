@@ -70,7 +70,7 @@ pub(super) struct RequestArgs {
 
 /// The directions of a bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ReservedDirection {
+pub(crate) enum ReservedDirection {
     /// Requests that read data
     Read,
     /// Requests that write data
@@ -117,7 +117,7 @@ impl RequestArgs {
 }
 
 /// Returns the rates of reads and of writes.
-pub(super) fn rates(
+pub(crate) fn rates(
     direction: Option<ReservedDirection>,
     rate: Option<Rate>,
 ) -> [Option<api::WireRate>; 2] {
@@ -135,7 +135,7 @@ pub(super) fn duration(text: &str) -> Result<Nanos, String> {
 }
 
 /// Parses a rate of data.
-pub(super) fn bandwidth(text: &str) -> Result<Rate, String> {
+pub(crate) fn bandwidth(text: &str) -> Result<Rate, String> {
     rate(text, true, "a rate of data such as 500MB/s")
 }
 

@@ -158,6 +158,7 @@ impl KnownReservation {
             metadata: details.metadata.map(WireRate::Ops),
             spontaneous: details.is_spontaneous,
             phase_of: phase_of.map(|parent| parent.0),
+            idempotency_key: details.idempotency_key.clone(),
             ..WireReservation::default()
         }
     }

@@ -1,0 +1,152 @@
+//! Whether the reservation of a job can begin now: asked when Slurm has chosen its nodes.
+//!
+//! ```text
+//!   reserve with the job's key ─► there is one, or a new one ─┬─ SCHEDULED ─► move it to now ─┬─► ACTIVE: begun
+//!                                                             └─ ACTIVE: begun                └─► refused: later
+//! ```
+//!
+//! The key makes it one reservation, however often and by whomever it is asked: `follow`, which
+//! plans it while the job waits, and the hooks of Slurm.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use api::{ErrorCode, ReservationMove, WireReservation, WireReservationState};
+use http::{ApiClient, ClientError};
+use model::{Nanos, Time};
+
+use super::config::{OnFailure, SlurmConfig};
+use super::queue::{self, SlurmJob};
+use super::request::JobRequest;
+use crate::log;
+use crate::reserve::{LATER, NEVER};
+use crate::when;
+
+/// The reservation of a job that is to start now.
+#[derive(Debug)]
+pub(super) enum BeginOutcome {
+    /// The job asks for none.
+    NoRequest,
+    /// It is in force.
+    Active(Box<WireReservation>),
+    /// It does not fit now; this is its next start.
+    Later(Box<WireReservation>),
+    /// It fits at no time, or the controller does not accept it.
+    Never(String),
+}
+
+/// Begins the reservation of a job, if it fits now.
+///
+/// # Errors
+/// If the controller does not answer, or Slurm's request is not valid.
+pub(super) fn begin(
+    client: &ApiClient,
+    config: &SlurmConfig,
+    job: &SlurmJob,
+) -> anyhow::Result<BeginOutcome> {
+    let Some(request) = JobRequest::of(job, config)? else { return Ok(BeginOutcome::NoRequest) };
+    let new = request.reservation(job, config, None)?;
+    let mut held = match client.reserve(&new) {
+        Ok(held) => held,
+        Err(error) => return never(error),
+    };
+    if has_run_without_its_job(&held) {
+        client.remove_reservation(held.id)?;
+        held = match client.reserve(&new) {
+            Ok(held) => held,
+            Err(error) => return never(error),
+        };
+    }
+    if held.state == WireReservationState::Scheduled {
+        let now = ReservationMove { exact: true, ..ReservationMove::default() };
+        let soon = ReservationMove::default();
+        match client.move_reservation(held.id, &now) {
+            // It is served from the next decision of the controller on.
+            Ok(_) => {}
+            Err(error) if error.refusal().is_some() => {
+                let moved = client.move_reservation(held.id, &soon);
+                return Ok(BeginOutcome::Later(Box::new(moved.unwrap_or(held))));
+            }
+            // It has begun meanwhile, or is gone: the next call says which.
+            Err(ClientError::Refused { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let wait = Nanos::from_millis(config.time_limit().to_duration().as_millis() as u64 / 2);
+    let held = client.reservation(held.id, &format!("until=active&wait={wait}"))?;
+    Ok(match held.state {
+        WireReservationState::Active => BeginOutcome::Active(Box::new(held)),
+        _ => BeginOutcome::Later(Box::new(held)),
+    })
+}
+
+/// Whether a reservation without a claim window began before its job: its phases would be over too
+/// early.
+fn has_run_without_its_job(held: &WireReservation) -> bool {
+    let started = held.start_ns.map(Time::from_nanos);
+    let is_fixed = !held.phases.is_empty() && held.state == WireReservationState::Active;
+    is_fixed && started.is_some_and(|started| when::now().since(started) > EARLY_MAX)
+}
+
+/// Makes the outcome of a refused request; other errors stay errors.
+fn never(error: ClientError) -> anyhow::Result<BeginOutcome> {
+    let is_refused = error.refusal().is_some()
+        || matches!(error.code(), ErrorCode::InvalidArgument | ErrorCode::NotFound);
+    match is_refused {
+        true => Ok(BeginOutcome::Never(error.to_string())),
+        false => Err(error.into()),
+    }
+}
+
+/// Runs `sluice slurm start JOB`: whether a job may start, for `slurm_bb_pre_run`.
+///
+/// # Errors
+/// None that stop a job: they are logged, and `on_failure` decides.
+pub(super) fn start(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> {
+    let deadline = Instant::now() + config.wait.to_duration();
+    loop {
+        let asked = queue::job(id).and_then(|job| {
+            let job = job.with_context(|| format!("Slurm has no job {id}"))?;
+            Ok((begin(&config.batch_client()?, config, &job)?, job.is_batch))
+        });
+        let (later, waits) = match asked {
+            Ok((BeginOutcome::NoRequest | BeginOutcome::Active(_), _)) => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            Ok((BeginOutcome::Never(why), _)) => {
+                log::print_line(&format!("sluice: job {id} cannot get its bandwidth: {why}"));
+                return Ok(ExitCode::from(NEVER));
+            }
+            // A batch job gives its nodes back; what waits at a terminal would fail.
+            Ok((BeginOutcome::Later(held), is_batch)) => (starts_at(&held), !is_batch),
+            Err(error) if config.on_failure == OnFailure::Start => {
+                log::print_line(&format!(
+                    "sluice: job {id} starts without its bandwidth: {error:#}"
+                ));
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) => (format!("the controller does not answer: {error:#}"), true),
+        };
+        if !waits || Instant::now() >= deadline {
+            log::print_line(&format!("sluice: bandwidth of job {id}: {later}"));
+            return Ok(ExitCode::from(LATER));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Says when a reservation starts.
+pub(super) fn starts_at(held: &WireReservation) -> String {
+    match held.start_ns.map(Time::from_nanos) {
+        Some(start) => {
+            format!("reservation {} starts in {}", held.id, start.since(when::now()))
+        }
+        None => format!("reservation {} waits", held.id),
+    }
+}
+
+/// How long a reservation with phases may have run before its job starts.
+const EARLY_MAX: Nanos = Nanos::from_secs(2);
+/// The time between two attempts of a job that waits with its nodes.
+const PAUSE: Duration = Duration::from_secs(1);

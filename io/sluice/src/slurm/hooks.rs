@@ -1,0 +1,184 @@
+//! The prologs and epilogs of Slurm.
+//!
+//! ```text
+//!   PrologSlurmctld ─► register the job and its nodes; begin and claim its reservation
+//!   Prolog, each node ─► the job's token ─► RUNDIR/JOB/token: directory 0700, file 0400, of the user
+//!   Epilog, each node ─► remove RUNDIR/JOB
+//!   EpilogSlurmctld ─► end the job: its reservations finish with their credit, its token is invalid
+//! ```
+//!
+//! Each ends with success: an error is a line in Slurm's log, and `follow` does later what was not
+//! done. Only with `on_failure = "wait"` a job does not start without the controller.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use api::{ErrorCode, NewJob};
+use rustix::fs::{Gid, OFlags, Uid};
+
+use super::begin::{BeginOutcome, begin, starts_at};
+use super::config::{OnFailure, SlurmConfig};
+use super::{queue, scontrol};
+use crate::log;
+
+/// One of Slurm's hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlurmHook {
+    /// Before a job, on slurmctld's machine, as SlurmUser.
+    PrologSlurmctld,
+    /// Before a job, on each of its nodes, as root.
+    Prolog,
+    /// After a job, on each of its nodes, as root.
+    Epilog,
+    /// After a job, on slurmctld's machine, as SlurmUser.
+    EpilogSlurmctld,
+}
+
+/// Runs a hook for the job of Slurm's variables.
+pub(super) fn run(hook: SlurmHook, config: &SlurmConfig) -> ExitCode {
+    let done = job_id().and_then(|job| match hook {
+        SlurmHook::PrologSlurmctld => register(config, &job),
+        SlurmHook::Prolog => fetch_token(config, &job),
+        SlurmHook::Epilog => remove(&config.run_dir.join(&job)),
+        SlurmHook::EpilogSlurmctld => end(config, &job),
+    });
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    log::print_line(&format!("sluice: {hook:?}: {error:#}"));
+    match hook == SlurmHook::PrologSlurmctld && config.on_failure == OnFailure::Wait {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn register(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
+    let client = config.batch_client()?;
+    let job = queue::job(id)?.with_context(|| format!("Slurm has no job {id}"))?;
+    let new = NewJob {
+        user: Some(job.user),
+        group: Some(job.group),
+        account: job.account.clone(),
+        attempt: job.attempt,
+        nodes: nodes()?,
+        ends_ns: job.ends.map(|ends| ends.as_nanos()),
+    };
+    client.register_job(id, &new).with_context(|| format!("cannot register job {id}"))?;
+    match begin(&client, config, &job)? {
+        BeginOutcome::NoRequest => {}
+        BeginOutcome::Active(held) => drop(client.claim_reservation(held.id)?),
+        // Without burst_buffer.lua nothing holds the job back: it begins as best effort.
+        BeginOutcome::Later(held) => {
+            log::print_line(&format!(
+                "sluice: job {id} begins as best effort: {}",
+                starts_at(&held)
+            ));
+        }
+        BeginOutcome::Never(why) => bail!("job {id} gets no bandwidth: {why}"),
+    }
+    Ok(())
+}
+
+fn end(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
+    let attempt = variable("SLURM_JOB_RESTART_COUNT")
+        .or_else(|| variable("SLURM_RESTART_COUNT"))
+        .map_or(Ok(0), |text| {
+        text.parse().with_context(|| format!("restart count {text:?}"))
+    })?;
+    match config.batch_client()?.end_job(id, Some(attempt)) {
+        // It was not registered: the controller was away, or it has ended already.
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
+        ended => ended.map(drop).with_context(|| format!("cannot end job {id}")),
+    }
+}
+
+fn fetch_token(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
+    let dir = config.run_dir.join(id);
+    remove(&dir)?;
+    let token = config.node_client()?.job_token(id)?;
+    let text = variable("SLURM_JOB_UID").context("SLURM_JOB_UID is missing")?;
+    let user: u32 = text.parse().with_context(|| format!("SLURM_JOB_UID {text:?}"))?;
+    if token.user != user {
+        bail!("the controller knows job {id} as one of user {}, and Slurm of {user}", token.user);
+    }
+    write_token(&dir, user, &token.token)
+}
+
+/// Writes a token that only `user` can read. The directory is root's until the token is in it, so no
+/// other process can put something else there.
+fn write_token(dir: &Path, user: u32, token: &str) -> anyhow::Result<()> {
+    let wrong = || format!("cannot write the token to {}", dir.display());
+    let written = || -> io::Result<()> {
+        let above = dir.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(above)?;
+        // Another user must not be able to rename it.
+        fs::set_permissions(above, Permissions::from_mode(0o755))?;
+        DirBuilder::new().mode(0o700).create(dir)?;
+        let mut options = File::options();
+        let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits();
+        options.write(true).create_new(true).mode(0o400).custom_flags(flags as i32);
+        let mut file = options.open(dir.join("token"))?;
+        file.write_all(format!("{token}\n").as_bytes())?;
+        let owner = Some(Uid::from_raw(user));
+        rustix::fs::fchown(&file, owner, None::<Gid>)?;
+        Ok(rustix::fs::chown(dir, owner, None)?)
+    };
+    written().with_context(wrong)
+}
+
+/// Removes the directory of a job; none is no error.
+fn remove(dir: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {}", dir.display())),
+    }
+}
+
+/// Returns the names of the job's nodes, `cn[1-3]` written out by Slurm itself.
+fn nodes() -> anyhow::Result<Vec<String>> {
+    let list = variable("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is missing")?;
+    let names = scontrol::run(&["show", "hostnames", &list])?;
+    Ok(names.lines().map(str::to_owned).collect())
+}
+
+/// Returns the job ID of Slurm's variable: digits alone, as it becomes part of a path.
+fn job_id() -> anyhow::Result<String> {
+    let id =
+        variable("SLURM_JOB_ID").context("SLURM_JOB_ID is missing: Slurm runs this command")?;
+    match id.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => Ok(id),
+        false => bail!("SLURM_JOB_ID: {id:?} is not a job ID"),
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use testkit::TestFolder;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_the_users_alone_and_goes_with_its_directory() {
+        let folder = TestFolder::new();
+        let dir = folder.path().join("jobs/7");
+        let user = rustix::process::getuid().as_raw();
+        write_token(&dir, user, "slc_x").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(&dir), mode(&dir.join("token"))), (0o700, 0o400));
+        assert_eq!(fs::metadata(dir.join("token")).unwrap().uid(), user);
+        assert_eq!(fs::read_to_string(dir.join("token")).unwrap(), "slc_x\n");
+        let error = format!("{:#}", write_token(&dir, user, "slc_y").unwrap_err());
+        assert!(error.contains("cannot write the token to"), "{error}");
+        remove(&dir).unwrap();
+        remove(&dir).unwrap();
+        assert!(!dir.exists());
+    }
+}

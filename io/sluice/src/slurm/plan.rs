@@ -1,0 +1,136 @@
+//! What the planned reservation of a waiting job needs: it follows the start that Slurm expects.
+//!
+//! ```text
+//!   Slurm expects the job later, or earlier, than its reservation starts ─► move the reservation
+//!   the reservation starts later than Slurm expects                    ─► tell Slurm (StartTime)
+//! ```
+//!
+//! Told the time, and nothing else: `follow.rs` asks and does.
+
+use model::{Nanos, Time};
+
+/// What is known of one waiting job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlannedJob {
+    /// When Slurm expects it to start; `None` if it has not said so.
+    pub(super) expected: Option<Time>,
+    /// When it may start at the earliest, if that is in the future: `follow` or its user said so.
+    pub(super) eligible: Option<Time>,
+    /// When its reservation starts.
+    pub(super) reserved: Time,
+    /// Whether that time has come.
+    pub(super) is_active: bool,
+}
+
+/// What to do for a waiting job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlanStep {
+    /// Nothing: the reservation and Slurm agree.
+    Keep,
+    /// Move the reservation to this time or the first one after it at which it fits.
+    Move(Time),
+    /// Tell Slurm that the job starts at this time.
+    Tell(Time),
+}
+
+impl PlannedJob {
+    /// Decides the next step. `slack` is what the two may differ by: less than the claim window, in
+    /// which a reservation waits for its job.
+    pub(super) fn step(&self, now: Time, slack: Nanos) -> PlanStep {
+        let eligible = self.eligible.filter(|eligible| *eligible > now);
+        // What is active waits for its job until it lapses, and is planned again then. A job that
+        // was refused a moment ago waits for longer than that, unless Slurm is told.
+        if self.is_active {
+            let is_refused = eligible.is_some_and(|at| at.since(now) <= REFUSED_FOR);
+            return if is_refused { PlanStep::Tell(now) } else { PlanStep::Keep };
+        }
+        let expected = self.expected.map(|expected| expected.max(now));
+        // Slurm has been told another time than this, and expects nothing before that.
+        let is_told = eligible.is_some() && expected.is_none_or(|at| Some(at) == eligible);
+        if is_told && eligible.is_some_and(|told| apart(told, self.reserved) > SECOND) {
+            return PlanStep::Tell(self.reserved);
+        }
+        match expected {
+            Some(expected) if expected > self.reserved && expected.since(self.reserved) > slack => {
+                PlanStep::Move(expected)
+            }
+            Some(expected) if !is_told && self.reserved.since(expected) > slack => {
+                PlanStep::Move(expected)
+            }
+            _ => PlanStep::Keep,
+        }
+    }
+
+    /// Decides what to do after a move: tell Slurm, if the calendar has no place when it expects
+    /// the job.
+    pub(super) fn step_after_move(&self, slack: Nanos) -> PlanStep {
+        match self.expected {
+            Some(expected) if self.reserved.since(expected) > slack => {
+                PlanStep::Tell(self.reserved)
+            }
+            _ => PlanStep::Keep,
+        }
+    }
+}
+
+fn apart(one: Time, other: Time) -> Nanos {
+    one.since(other).max(other.since(one))
+}
+
+const SECOND: Nanos = Nanos::from_secs(1);
+/// How long Slurm waits with a batch job whose `slurm_bb_pre_run` failed: two minutes.
+const REFUSED_FOR: Nanos = Nanos::from_secs(125);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLACK: Nanos = Nanos::from_secs(30);
+
+    fn at(seconds: u64) -> Time {
+        Time::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn job(expected: u64, reserved: u64) -> PlannedJob {
+        let expected = Some(expected).filter(|at| *at > 0).map(at);
+        PlannedJob { expected, eligible: None, reserved: at(reserved), is_active: false }
+    }
+
+    fn told(eligible: u64, expected: u64, reserved: u64) -> PlannedJob {
+        PlannedJob { eligible: Some(at(eligible)), ..job(expected, reserved) }
+    }
+
+    #[test]
+    fn a_reservation_follows_the_expected_start_in_both_directions() {
+        assert_eq!(job(1000, 900).step(at(100), SLACK), PlanStep::Move(at(1000)));
+        assert_eq!(job(500, 900).step(at(100), SLACK), PlanStep::Move(at(500)));
+        assert_eq!(job(910, 900).step(at(100), SLACK), PlanStep::Keep);
+        // Without an expectation, or with one that is over, the earliest start is the best.
+        assert_eq!(job(0, 900).step(at(100), SLACK), PlanStep::Keep);
+        assert_eq!(job(50, 900).step(at(100), SLACK), PlanStep::Move(at(100)));
+        assert_eq!(job(50, 110).step(at(100), SLACK), PlanStep::Keep);
+    }
+
+    #[test]
+    fn what_the_calendar_has_later_is_told_to_slurm_and_told_again_when_it_is_earlier() {
+        assert_eq!(job(500, 900).step_after_move(SLACK), PlanStep::Tell(at(900)));
+        assert_eq!(job(500, 510).step_after_move(SLACK), PlanStep::Keep);
+        // Told 900; others ended early, and the calendar has 700 now.
+        assert_eq!(told(900, 900, 700).step(at(100), SLACK), PlanStep::Tell(at(700)));
+        assert_eq!(told(900, 900, 900).step(at(100), SLACK), PlanStep::Keep);
+        // The nodes are busy for longer than was told.
+        assert_eq!(told(900, 2000, 900).step(at(100), SLACK), PlanStep::Move(at(2000)));
+        // The told time is over: the job is like any other.
+        assert_eq!(told(900, 1200, 900).step(at(950), SLACK), PlanStep::Move(at(1200)));
+    }
+
+    #[test]
+    fn an_active_reservation_waits_for_its_job() {
+        let active = PlannedJob { is_active: true, ..job(1000, 100) };
+        assert_eq!(active.step(at(110), SLACK), PlanStep::Keep);
+        let refused = PlannedJob { is_active: true, ..told(220, 220, 100) };
+        assert_eq!(refused.step(at(110), SLACK), PlanStep::Tell(at(110)));
+        let of_its_user = PlannedJob { is_active: true, ..told(9000, 9000, 100) };
+        assert_eq!(of_its_user.step(at(110), SLACK), PlanStep::Keep);
+    }
+}
