@@ -2,11 +2,11 @@
 //!
 //!   L6  sluice
 //!   L5  proxy  mount  controller  lustre  capi
-//!   L4  http   explain
+//!   L4  http   explain  library**
 //!   L3  sim*   api    fuse   chart
 //!   L2  sched* plan*  pcc*   trace*  bounds*  usage*  reserve*
 //!   L1  rules*
-//!   L0  model* ninep*                     (* in core/, the others in io/)
+//!   L0  model* ninep*                     (* in core/, ** in native/, the others in io/)
 //!
 //! Beside them stand `bench` and `testkit`, which may use any layer; what ships may use
 //! them for its tests alone.
@@ -42,6 +42,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("io/fuse", 3),
     ("io/explain", 4),
     ("io/http", 4),
+    ("native/library", 4),
     ("io/proxy", 5),
     ("io/mount", 5),
     ("io/controller", 5),

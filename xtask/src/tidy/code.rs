@@ -28,7 +28,7 @@ const FUNCTION_LINES: LengthLimits = LengthLimits { listed: 70, to_mend: 120 };
 /// Macros that mark unfinished or forgotten work.
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 /// Folders whose Rust files are the project's.
-const FOLDERS: &[&str] = &["core", "io", "testkit", "bench", "xtask", "fuzz"];
+const FOLDERS: &[&str] = &["core", "io", "native", "testkit", "bench", "xtask", "fuzz"];
 
 /// What the glossary never calls it, and what it calls it instead. Only words
 /// that have no other meaning here are looked for.

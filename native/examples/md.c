@@ -1,0 +1,101 @@
+/*
+ * md: molecular dynamics in the manner of ESPResSo++, which reserves bandwidth for each dump of its state.
+ *
+ *     md DIRECTORY STEPS STEPS-BETWEEN-DUMPS
+ *
+ * A dump is due: the program requests a reservation and computes on. After each step it tests. When the reservation is
+ * ACTIVE, it dumps the state of then, and finishes the reservation. If it is UNDEFINED after it was SCHEDULED, it ended
+ * before the program used it: the program requests again. Without a controller dumps are written at once, best effort.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <sluice.h>
+
+enum { PARTICLES = 4096, LIMIT_MS = 2000, WAIT_MS = 120000 };
+
+struct particle {
+    double x, v;
+};
+
+static struct particle particles[PARTICLES];
+
+/* Says once that there is no reservation, and why. */
+static void go_on_without(void) {
+    static int said;
+    if (!said) fprintf(stderr, "md: %s; going on without reservations\n", sluice_error_text());
+    said = 1;
+}
+
+static void compute(void) {
+    struct timespec step = {0, 2000000};
+    for (int i = 0; i < PARTICLES; i++) {
+        particles[i].v -= 0.001 * particles[i].x;
+        particles[i].x += 0.001 * particles[i].v;
+    }
+    nanosleep(&step, NULL); /* stands for the work of a real step */
+}
+
+static int dump(const char *directory, int number, long step, const char *how) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/dump.%d", directory, number);
+    FILE *file = fopen(name, "w");
+    if (file == NULL || fwrite(particles, sizeof particles, 1, file) != 1 || fclose(file) != 0) {
+        perror(name);
+        return 1;
+    }
+    printf("dump %d at step %ld: %s\n", number, step, how);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "usage: md DIRECTORY STEPS STEPS-BETWEEN-DUMPS\n");
+        return 2;
+    }
+    long steps = atol(argv[2]), between = atol(argv[3]);
+    if (between < 1) between = 1;
+    for (int i = 0; i < PARTICLES; i++) particles[i].x = i;
+
+    sluice_client *client;
+    if (sluice_open(NULL, &client) != SLUICE_OK) go_on_without();
+
+    sluice_request request = SLUICE_REQUEST_INIT;
+    request.write_bytes_per_s = 1000000; /* 1 MB/s */
+    request.duration_ns = 10 * SLUICE_SECOND;
+    request.claim_window_ns = 30 * SLUICE_SECOND; /* longer than a step takes */
+    request.flags = SLUICE_SPONTANEOUS;
+    request.job = getenv("SLURM_JOB_ID");
+
+    int dumps = 0, pending = 0;
+    uint64_t id = 0;
+    for (long step = 1; step <= steps || pending; step++) {
+        compute();
+        if (!pending && step <= steps && step % between == 0) {
+            pending = 1;
+            id = 0;
+        }
+        if (!pending) continue;
+        int state = SLUICE_ERROR_UNREACHABLE;
+        if (client != NULL && id == 0) {
+            state = sluice_add_reservation_async(client, &request, LIMIT_MS, &id);
+            if (state == SLUICE_OK) continue; /* tested after the next step */
+        } else if (client != NULL && step > steps) {
+            state = sluice_wait_reservation(client, id, WAIT_MS); /* nothing is left to compute */
+        } else if (client != NULL) {
+            state = sluice_test_reservation(client, id, LIMIT_MS);
+        }
+        if (state == SLUICE_SCHEDULED && step <= steps) continue;
+        if (state == SLUICE_UNDEFINED) { /* it has lapsed: request again */
+            id = 0;
+            continue;
+        }
+        if (state < 0) go_on_without();
+        if (dump(argv[1], ++dumps, step, state == SLUICE_ACTIVE ? "reserved" : "best effort")) return 1;
+        if (id != 0) sluice_finish_reservation(client, id, LIMIT_MS, NULL);
+        pending = 0;
+    }
+    sluice_close(client);
+    return 0;
+}

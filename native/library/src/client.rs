@@ -1,0 +1,229 @@
+//! A handle: the controllers of a file system, and one call to whichever of them leads.
+//!
+//! ```text
+//!   call ─► controller 1 ─ cannot connect, is a standby ─► controller 2 ─ … ─► all tried
+//!             │ replied: the next call begins there          │ all unreachable: error at once
+//!             ▼                                              │ else a pause, and again
+//!           reply lost: again if the call may be repeated    ▼ until the deadline
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use serde::de::DeserializeOwned;
+
+use crate::cancel::CallsUnderWay;
+use crate::credentials::CredentialFiles;
+use crate::deadline::Deadline;
+use crate::endpoint::{ControllerEndpoint, ResolvedEndpoint};
+use crate::error::{CallError, CallErrorCode};
+use crate::exchange::{ExchangeError, HttpRequest, exchange};
+use crate::stream::no_ca;
+
+/// What a handle is opened with; what is absent comes from the environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LibrarySettings {
+    pub(crate) controller: Option<String>,
+    pub(crate) files: CredentialFiles,
+}
+
+/// The controllers of one file system, and the caller's credentials.
+pub(crate) struct ControllerClient {
+    endpoints: Vec<ResolvedEndpoint>,
+    /// The index of the endpoint that is tried first.
+    first: AtomicUsize,
+    token: Option<String>,
+    tls: Option<Arc<ClientConfig>>,
+    pub(crate) calls: CallsUnderWay,
+}
+
+/// Whether a call whose reply was lost may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repetition {
+    /// Twice is the same as once.
+    Harmless,
+    /// Twice is not the same as once.
+    Never,
+}
+
+/// A reply, and whether the call may have been executed before the one that it answers.
+#[derive(Debug)]
+pub(crate) struct CallReply<T> {
+    pub(crate) value: T,
+    pub(crate) may_be_second: bool,
+}
+
+impl LibrarySettings {
+    /// Fills in from `SLUICE_CONTROLLER`, `SLUICE_CA` and `SLUICE_TOKEN_FILE`.
+    pub(crate) fn with_environment(self) -> Result<LibrarySettings, CallError> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let file = |set: Option<PathBuf>, name| set.or_else(|| variable(name).map(PathBuf::from));
+        let controller = match (self.controller, variable("SLUICE_CONTROLLER")) {
+            (Some(controller), _) => Some(controller),
+            (None, Some(value)) => Some(value.into_string().map_err(|value| {
+                CallError::settings(format!("SLUICE_CONTROLLER={value:?} is not UTF-8"))
+            })?),
+            (None, None) => None,
+        };
+        let CredentialFiles { ca, token, cert, key } = self.files;
+        let files = CredentialFiles {
+            ca: file(ca, "SLUICE_CA"),
+            token: file(token, "SLUICE_TOKEN_FILE"),
+            cert,
+            key,
+        };
+        Ok(LibrarySettings { controller, files })
+    }
+}
+
+impl ControllerClient {
+    /// Reads the credentials and resolves the names of the controllers; connects to none.
+    pub(crate) fn open(settings: LibrarySettings) -> Result<ControllerClient, CallError> {
+        let LibrarySettings { controller, files } = settings.with_environment()?;
+        let controller = controller.as_deref().unwrap_or(DEFAULT_CONTROLLER);
+        let endpoints = ControllerEndpoint::parse_all(controller)?;
+        let (token, tls) = (files.read_token()?, files.read_tls()?);
+        if let Some(open) = endpoints.iter().find(|at| token.is_some() && !at.is_private()) {
+            let name = open.name();
+            let text = format!("the token would be sent to {name} unencrypted; use https://{name}");
+            return Err(CallError::settings(text));
+        }
+        if let Some(unverified) = endpoints.iter().find(|at| at.needs_tls() && tls.is_none()) {
+            return Err(no_ca(unverified));
+        }
+        let mut failed = None;
+        let mut resolved = Vec::new();
+        for endpoint in endpoints {
+            match endpoint.resolve() {
+                Ok(found) => resolved.push(found),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if resolved.is_empty() => Err(error),
+            _ => Ok(ControllerClient {
+                endpoints: resolved,
+                first: AtomicUsize::new(0),
+                token,
+                tls,
+                calls: CallsUnderWay::default(),
+            }),
+        }
+    }
+
+    /// Whether the controller knows the caller by a token or certificate.
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Makes a call and decodes the JSON of its reply.
+    pub(crate) fn call<T: DeserializeOwned>(
+        &self,
+        request: &HttpRequest,
+        repetition: Repetition,
+        deadline: Deadline<'_>,
+    ) -> Result<CallReply<T>, CallError> {
+        let CallReply { value: body, may_be_second } =
+            self.call_bytes(request, repetition, deadline)?;
+        let value = serde_json::from_slice(&body).map_err(|error| {
+            let path = &request.path;
+            let text = format!("an unexpected reply to {} {path}: {error}", request.method);
+            CallError::new(CallErrorCode::Protocol, text)
+        })?;
+        Ok(CallReply { value, may_be_second })
+    }
+
+    /// Makes a call and returns the body of its reply.
+    pub(crate) fn call_bytes(
+        &self,
+        request: &HttpRequest,
+        repetition: Repetition,
+        deadline: Deadline<'_>,
+    ) -> Result<CallReply<Vec<u8>>, CallError> {
+        let mut pause = PAUSE_MIN;
+        let mut may_be_second = false;
+        loop {
+            let mut worth_again = may_be_second;
+            let mut failed: Option<CallError> = None;
+            let first = self.first.load(Ordering::Relaxed);
+            for step in 0..self.endpoints.len() {
+                let turn = (first + step) % self.endpoints.len();
+                let left = (self.endpoints.len() - step) as u32;
+                let part = match repetition {
+                    Repetition::Harmless => deadline.within(deadline.remaining() / left),
+                    Repetition::Never => deadline,
+                };
+                let error = match self.exchange_with(turn, request, part) {
+                    Ok((status, body)) if (200..300).contains(&status) => {
+                        self.first.store(turn, Ordering::Relaxed);
+                        return Ok(CallReply { value: body, may_be_second });
+                    }
+                    Ok((status, body)) => {
+                        let error = CallError::of_reply(status, &body);
+                        if error.code != CallErrorCode::Unavailable {
+                            self.first.store(turn, Ordering::Relaxed);
+                            return Err(CallError { is_of_second: may_be_second, ..error });
+                        }
+                        worth_again = true;
+                        error
+                    }
+                    Err(ExchangeError::NotSent(error)) => error,
+                    Err(ExchangeError::Sent(error)) => {
+                        if repetition == Repetition::Never || error.code == CallErrorCode::Protocol
+                        {
+                            return Err(error);
+                        }
+                        (may_be_second, worth_again) = (true, true);
+                        error
+                    }
+                };
+                if error.code == CallErrorCode::Cancelled || deadline.is_over() {
+                    return Err(timed_out(error));
+                }
+                // The reply of a standby says more than a failed connection.
+                if failed.as_ref().is_none_or(|_| error.code == CallErrorCode::Unavailable) {
+                    failed = Some(error);
+                }
+            }
+            let failed = failed.ok_or_else(|| CallError::argument("no controller"))?;
+            if !worth_again {
+                return Err(failed);
+            }
+            if let Err(ended) = deadline.pause(pause) {
+                return Err(match ended.code {
+                    CallErrorCode::TimedOut => failed,
+                    _ => ended,
+                });
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn exchange_with(
+        &self,
+        turn: usize,
+        request: &HttpRequest,
+        deadline: Deadline<'_>,
+    ) -> Result<(u16, Vec<u8>), ExchangeError> {
+        let token = self.token.as_deref();
+        exchange(&self.endpoints[turn], self.tls.as_ref(), token, request, deadline)
+    }
+}
+
+/// The time limit is over: what a controller said last may still be of use.
+fn timed_out(last: CallError) -> CallError {
+    match last.code {
+        CallErrorCode::TimedOut | CallErrorCode::Cancelled => last,
+        CallErrorCode::Unavailable => last,
+        _ => CallError { code: CallErrorCode::TimedOut, ..last },
+    }
+}
+
+/// The controller of this machine, as for the command.
+const DEFAULT_CONTROLLER: &str = "http://127.0.0.1:5650";
+/// The pauses between two tries of all controllers.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);

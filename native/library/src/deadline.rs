@@ -1,0 +1,74 @@
+//! The time limit of a call, and waiting within it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::cancel::CancellableCall;
+use crate::error::{CallError, CallErrorCode};
+
+/// When a call must have ended, and what cancels it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline<'a> {
+    at: Instant,
+    cancelled: &'a CancellableCall<'a>,
+}
+
+impl<'a> Deadline<'a> {
+    /// A limit from now on, in milliseconds: 1 to 2^32 − 1.
+    pub(crate) fn new(limit_ms: u32, cancelled: &'a CancellableCall<'a>) -> Deadline<'a> {
+        Deadline { at: Instant::now() + Duration::from_millis(limit_ms.into()), cancelled }
+    }
+
+    /// The same, but no later than this span from now on.
+    pub(crate) fn within(self, span: Duration) -> Deadline<'a> {
+        Deadline { at: self.at.min(Instant::now() + span), ..self }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// Waits until `fd` is ready.
+    pub(crate) fn wait_for(&self, fd: BorrowedFd<'_>, flags: PollFlags) -> Result<(), CallError> {
+        self.poll(Some((fd, flags)))
+    }
+
+    /// Waits for a span, or until the time limit is over, which is an error.
+    pub(crate) fn pause(&self, span: Duration) -> Result<(), CallError> {
+        match self.within(span).poll(None) {
+            Err(error) if error.code == CallErrorCode::TimedOut && !self.is_over() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn poll(&self, wanted: Option<(BorrowedFd<'_>, PollFlags)>) -> Result<(), CallError> {
+        loop {
+            let mut fds = vec![PollFd::from_borrowed_fd(self.cancelled.as_fd(), PollFlags::IN)];
+            fds.extend(wanted.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+            let remaining = self.remaining();
+            let limit = Timespec::try_from(remaining).map_err(CallError::argument)?;
+            match poll(&mut fds, Some(&limit)) {
+                Ok(_) if !fds[0].revents().is_empty() => {
+                    return Err(CallError::new(CallErrorCode::Cancelled, "the call was cancelled"));
+                }
+                Ok(0) if remaining.is_zero() => {
+                    let text = "the time limit of the call has passed";
+                    return Err(CallError::new(CallErrorCode::TimedOut, text));
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let text = format!("poll failed: {error}");
+                    return Err(CallError::new(CallErrorCode::Internal, text));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The errors of calls: a code for programs and a sentence for people.
+
+use std::fmt;
+
+use api::{ErrorCode, ErrorReport, WireRefusal};
+
+/// The codes of `sluice.h`, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum CallErrorCode {
+    /// An argument is invalid.
+    InvalidArgument = -1,
+    /// A setting is invalid: an address, a certificate or a token file.
+    Settings = -2,
+    /// No controller can be reached.
+    Unreachable = -3,
+    /// The time limit has passed.
+    TimedOut = -4,
+    /// Another thread has cancelled the call.
+    Cancelled = -5,
+    /// The reservation does not fit.
+    DoesNotFit = -6,
+    /// A ceiling of reservations is reached.
+    LimitReached = -7,
+    /// The reservation does not exist, or has ended.
+    NotFound = -8,
+    /// A token is required, or this one is invalid.
+    Unauthenticated = -9,
+    /// The token does not permit the call.
+    PermissionDenied = -10,
+    /// The controller refused the call for another reason.
+    Refused = -11,
+    /// The reply is not one of a controller.
+    Protocol = -12,
+    /// No controller leads, or the leader is overloaded.
+    Unavailable = -13,
+    /// The other side is not the controller that was expected.
+    Untrusted = -14,
+    /// The connection broke: it is unknown whether the call was executed.
+    InDoubt = -15,
+    /// The reservation ended before it was active.
+    Ended = -16,
+    /// The library or the controller failed.
+    Internal = -17,
+    /// The buffer of the caller is too small.
+    BufferTooSmall = -18,
+}
+
+impl CallErrorCode {
+    /// Every code, in the order of its number.
+    pub(crate) const ALL: [CallErrorCode; 18] = [
+        CallErrorCode::InvalidArgument,
+        CallErrorCode::Settings,
+        CallErrorCode::Unreachable,
+        CallErrorCode::TimedOut,
+        CallErrorCode::Cancelled,
+        CallErrorCode::DoesNotFit,
+        CallErrorCode::LimitReached,
+        CallErrorCode::NotFound,
+        CallErrorCode::Unauthenticated,
+        CallErrorCode::PermissionDenied,
+        CallErrorCode::Refused,
+        CallErrorCode::Protocol,
+        CallErrorCode::Unavailable,
+        CallErrorCode::Untrusted,
+        CallErrorCode::InDoubt,
+        CallErrorCode::Ended,
+        CallErrorCode::Internal,
+        CallErrorCode::BufferTooSmall,
+    ];
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct CallError {
+    pub(crate) code: CallErrorCode,
+    pub(crate) text: String,
+    pub(crate) refusal: Option<Box<WireRefusal>>,
+    /// The parameter that the controller names as being at fault.
+    pub(crate) at: Option<String>,
+    /// Whether the call may have been executed before the one that this is the reply to.
+    pub(crate) is_of_second: bool,
+}
+
+impl CallError {
+    pub(crate) fn new(code: CallErrorCode, text: impl fmt::Display) -> CallError {
+        CallError { code, text: text.to_string(), refusal: None, at: None, is_of_second: false }
+    }
+
+    pub(crate) fn argument(text: impl fmt::Display) -> CallError {
+        CallError::new(CallErrorCode::InvalidArgument, text)
+    }
+
+    pub(crate) fn settings(text: impl fmt::Display) -> CallError {
+        CallError::new(CallErrorCode::Settings, text)
+    }
+
+    /// The error of a reply with this status.
+    pub(crate) fn of_reply(status: u16, body: &[u8]) -> CallError {
+        let report = serde_json::from_slice(body).unwrap_or_else(|_| {
+            let code = ErrorCode::of_status(status);
+            ErrorReport::new(code, format!("the controller refused with HTTP status {status}"))
+        });
+        let code = match report.code {
+            ErrorCode::InvalidArgument | ErrorCode::InvalidMessage => {
+                CallErrorCode::InvalidArgument
+            }
+            ErrorCode::Unauthenticated => CallErrorCode::Unauthenticated,
+            ErrorCode::PermissionDenied => CallErrorCode::PermissionDenied,
+            ErrorCode::NotFound => CallErrorCode::NotFound,
+            ErrorCode::DoesNotFit => CallErrorCode::DoesNotFit,
+            ErrorCode::LimitReached => CallErrorCode::LimitReached,
+            ErrorCode::NotLeader
+            | ErrorCode::NoLeader
+            | ErrorCode::Overloaded
+            | ErrorCode::Contended
+            | ErrorCode::ShuttingDown => CallErrorCode::Unavailable,
+            ErrorCode::Internal | ErrorCode::StoreFailed => CallErrorCode::Internal,
+            _ => CallErrorCode::Refused,
+        };
+        let ErrorReport { message, at, refusal, .. } = report;
+        CallError { code, text: message, refusal, at, is_of_second: false }
+    }
+}
