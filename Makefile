@@ -45,6 +45,6 @@ soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors gr
 	@tests/programs.sh $(SLUICE) long
 	@$(SLUICE) sim --seeds 1000
 
-build: ## the release binary, target/release/sluice, and its debug symbols, sluice.debug beside it
+build: ## the release binary, target/release/sluice, its debug symbols, sluice.debug beside it, and libsluice.so
 	@.ci/install-deps.sh build
-	@.ci/build.sh sluice
+	@.ci/build.sh sluice sluice-library

@@ -2,7 +2,7 @@
 # Builds the release binaries. The product's is stripped; its debug symbols are beside it,
 # where gdb, perf and backtraces look for them.
 #
-#   .ci/build.sh [sluice] [sluice-bench]      [sluice]
+#   .ci/build.sh [sluice] [sluice-library] [sluice-bench]      [sluice]
 #
 # sluice-bench starts sluice, so that one is built in any case, and with it: built alone it
 # would need other features of what both use, and so all of that once more. A binary that
@@ -15,7 +15,7 @@ packages=(--package sluice)
 for name in "$@"; do
 	case $name in
 	sluice) ;;
-	sluice-bench) packages+=(--package sluice-bench) ;;
+	sluice-bench | sluice-library) packages+=(--package "$name") ;;
 	*) echo "build: no program \"$name\"" >&2; exit 2 ;;
 	esac
 done

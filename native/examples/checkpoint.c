@@ -9,7 +9,7 @@
 
 #include <sluice.h>
 
-enum { RESERVE_MS = 120000, LIMIT_MS = 2000 };
+enum { RESERVE_MS = 120000, LIMIT_MS = 10000 };
 
 struct checkpoint_set {
     sluice_client *client;

@@ -6,27 +6,29 @@ import sys
 import sluice
 
 
-def reserve(client):
-    """Returns the number of an active reservation, or none, which is said."""
+def reserve():
+    """Returns a client and the number of an active reservation, or two times none, which is said."""
+    client = None
     try:
-        return client.addReservationSync(
+        client = sluice.Client()
+        return client, client.addReservationSync(
             write=1e6, seconds=10, claim_window=30, job=os.environ.get("SLURM_JOB_ID"), limit=120
         )
     except sluice.Error as error:
         print(f"dump: {error}; going on without reservations", file=sys.stderr)
         if error.id:
             client.removeReservation(error.id)  # it was not active in time
-        return None
+        return None, None
 
 
 def main(directory):
-    with sluice.Client() as client:
-        reservation = reserve(client)
-        with open(os.path.join(directory, "dump"), "wb") as file:
-            file.write(bytes(1 << 20))
-        if reservation is not None:
-            client.finishReservation(reservation)
-    print("dump:", "best effort" if reservation is None else "reserved")
+    client, reservation = reserve()
+    with open(os.path.join(directory, "dump"), "wb") as file:
+        file.write(bytes(1 << 20))
+    if client is not None:
+        client.finishReservation(reservation)
+        client.close()
+    print("dump:", "best effort" if client is None else "reserved")
 
 
 if __name__ == "__main__":

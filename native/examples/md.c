@@ -7,13 +7,14 @@
  * ACTIVE, it dumps the state of then, and finishes the reservation. If it is UNDEFINED after it was SCHEDULED, it ended
  * before the program used it: the program requests again. Without a controller dumps are written at once, best effort.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include <sluice.h>
 
-enum { PARTICLES = 4096, LIMIT_MS = 2000, WAIT_MS = 120000 };
+enum { PARTICLES = 4096, LIMIT_MS = 10000, WAIT_MS = 120000 };
 
 struct particle {
     double x, v;
@@ -68,15 +69,12 @@ int main(int argc, char **argv) {
     request.flags = SLUICE_SPONTANEOUS;
     request.job = getenv("SLURM_JOB_ID");
 
-    int dumps = 0, pending = 0;
+    int dumps = 0, due = 0;
     uint64_t id = 0;
-    for (long step = 1; step <= steps || pending; step++) {
+    for (long step = 1; step <= steps || due > 0; step++) {
         compute();
-        if (!pending && step <= steps && step % between == 0) {
-            pending = 1;
-            id = 0;
-        }
-        if (!pending) continue;
+        if (step <= steps && step % between == 0) due++;
+        if (due == 0) continue;
         int state = SLUICE_ERROR_UNREACHABLE;
         if (client != NULL && id == 0) {
             state = sluice_add_reservation_async(client, &request, LIMIT_MS, &id);
@@ -94,7 +92,8 @@ int main(int argc, char **argv) {
         if (state < 0) go_on_without();
         if (dump(argv[1], ++dumps, step, state == SLUICE_ACTIVE ? "reserved" : "best effort")) return 1;
         if (id != 0) sluice_finish_reservation(client, id, LIMIT_MS, NULL);
-        pending = 0;
+        id = 0;
+        due--;
     }
     sluice_close(client);
     return 0;

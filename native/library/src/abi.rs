@@ -1,7 +1,7 @@
 //! The structs of `sluice.h`, as C lays them out, and their conversion from and to messages.
 //!
 //! The first field of each is its size, so that later versions can append fields. The layout is
-//! checked from the other side by `tests/abi/layout.c`.
+//! checked from the other side by `native/tests/layout.c`.
 
 use std::ffi::c_char;
 

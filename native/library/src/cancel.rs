@@ -25,9 +25,10 @@ pub(crate) struct CancellableCall<'a> {
 
 impl CallsUnderWay {
     pub(crate) fn begin(&self) -> Result<CancellableCall<'_>, CallError> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            CallError::new(CallErrorCode::Internal, format!("cannot make an eventfd: {error}"))
-        })?;
+        let event =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
+                CallError::new(CallErrorCode::Internal, format!("cannot make an eventfd: {error}"))
+            })?;
         let event = Arc::new(event);
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if calls.len() >= CALLS_MAX {

@@ -119,6 +119,11 @@ impl ControllerClient {
         self.token.is_some()
     }
 
+    /// The number of controllers, 1 to 16.
+    pub(crate) fn controllers(&self) -> u32 {
+        self.endpoints.len() as u32
+    }
+
     /// Makes a call and decodes the JSON of its reply.
     pub(crate) fn call<T: DeserializeOwned>(
         &self,

@@ -1,13 +1,14 @@
 //! The token, the certificate and the CA of a handle, by the rules of the command: a secret that
 //! others may read, or that another user may have written, is refused.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::check_owner;
+use rustix::fs::OFlags;
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -98,7 +99,9 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CallEr
 fn read_bounded(path: &Path, secret: bool) -> Result<Vec<u8>, CallError> {
     let shown = path.display();
     let failed = |error| CallError::settings(format!("cannot read {shown}: {error}"));
-    let file = File::open(path).map_err(failed)?;
+    // It does not wait for a pipe.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
         return Err(CallError::settings(format!("{shown} is not a regular file")));

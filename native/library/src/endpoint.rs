@@ -131,9 +131,19 @@ mod tests {
         assert_eq!(names, ["a:1", "/s", "[::1]:2"]);
         assert_eq!(all.iter().map(ControllerEndpoint::needs_tls).filter(|tls| *tls).count(), 1);
         for text in [
-            "", "127.0.0.1:80", "http://a", "http://:80", "http://a:x", "http://a:+8",
-            "http://a:70000", "http://a b:80", "http://a/b:80", "http://[a]:80", "tcp://a:1",
-            "unix://s", "http://a:1,",
+            "",
+            "127.0.0.1:80",
+            "http://a",
+            "http://:80",
+            "http://a:x",
+            "http://a:+8",
+            "http://a:70000",
+            "http://a b:80",
+            "http://a/b:80",
+            "http://[a]:80",
+            "tcp://a:1",
+            "unix://s",
+            "http://a:1,",
         ] {
             let error = ControllerEndpoint::parse_all(text).unwrap_err();
             assert_eq!(error.code, CallErrorCode::Settings);

@@ -25,7 +25,8 @@ impl HttpRequest {
             ControllerEndpoint::Unix(_) => "localhost".to_owned(),
             ControllerEndpoint::Tcp { .. } => at.name(),
         };
-        let token = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+        let token =
+            token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
         let kind = if self.body.is_empty() { "" } else { "content-type: application/json\r\n" };
         let (method, path, length) = (self.method, &self.path, self.body.len());
         let head = format!(

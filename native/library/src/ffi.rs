@@ -34,6 +34,11 @@ use crate::reservations::WaitEnd;
 /// `sluice_client`: a handle that threads may share.
 pub struct SluiceClient(ControllerClient);
 
+const _: () = {
+    const fn shared_by_threads<T: Send + Sync>() {}
+    shared_by_threads::<SluiceClient>();
+};
+
 /// The last error of a thread.
 #[derive(Default)]
 struct ThreadError {
@@ -332,11 +337,9 @@ pub unsafe extern "C" fn sluice_end_phase(
     phase_id: u64,
     limit_ms: u32,
 ) -> c_int {
-    within(client, limit_ms, |client, deadline| {
-        match client.finish(phase_id, deadline) {
-            Err(error) if error.code == CallErrorCode::NotFound => Ok(0),
-            finished => finished.map(|_| 1),
-        }
+    within(client, limit_ms, |client, deadline| match client.finish(phase_id, deadline) {
+        Err(error) if error.code == CallErrorCode::NotFound => Ok(0),
+        finished => finished.map(|_| 1),
     })
 }
 
@@ -454,7 +457,8 @@ pub unsafe extern "C" fn sluice_get_why(
 
 /// Runs a call, keeps its error for this thread, and lets no panic out.
 fn guarded(call: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+    let outcome =
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
     let error = match outcome {
         Ok(code) => return code,
         Err(error) => error,

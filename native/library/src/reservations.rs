@@ -52,7 +52,9 @@ impl ControllerClient {
         let mut is_first = true;
         loop {
             let state = match self.test(id, deadline) {
-                Err(error) if error.code == CallErrorCode::TimedOut => return Ok(WaitEnd::TimedOut),
+                Err(error) if error.code == CallErrorCode::TimedOut => {
+                    return Ok(WaitEnd::TimedOut);
+                }
                 // It was there before: it is being restarted, or another takes over.
                 Err(error) if error.code == CallErrorCode::Unreachable && !is_first => {
                     match deadline.pause(UNREACHABLE_PAUSE) {
@@ -80,8 +82,8 @@ impl ControllerClient {
     /// Waits at the controller for some seconds at most.
     fn poll(&self, id: u64, deadline: Deadline<'_>) -> Result<(), CallError> {
         let limit = deadline.remaining().min(POLL_MAX);
-        // The rest is for connecting, and for another controller if this one stops replying.
-        let wait = (limit / 2).as_millis();
+        // Each controller has its part of the time, and the half of it is for connecting.
+        let wait = (limit / (2 * self.controllers())).as_millis();
         let at = path::reservation(path::RESERVATION, id);
         let request = HttpRequest::get(format!("{at}?until=active&wait={wait}ms"));
         let within = deadline.within(limit);
@@ -221,9 +223,7 @@ fn random_key() -> Result<String, CallError> {
     let mut bits = [0_u8; 16];
     let filled = getrandom(&mut bits, GetRandomFlags::empty());
     match filled {
-        Ok(count) if count == bits.len() => {
-            Ok(format!("lib-{:032x}", u128::from_ne_bytes(bits)))
-        }
+        Ok(count) if count == bits.len() => Ok(format!("lib-{:032x}", u128::from_ne_bytes(bits))),
         _ => Err(CallError::new(CallErrorCode::Internal, "the system has no random numbers")),
     }
 }

@@ -48,9 +48,7 @@ fn request() -> NewReservation {
 
 /// A server whose connections are given to `script` with their number; returns its URL and what it
 /// was sent.
-fn server(
-    script: impl Fn(usize, &mut TcpStream) + Send + 'static,
-) -> (String, Receiver<String>) {
+fn server(script: impl Fn(usize, &mut TcpStream) + Send + 'static) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (to, requests) = channel();
@@ -337,7 +335,8 @@ fn eight_threads_share_a_handle() {
             let (client, count) = (client.clone(), count.clone());
             std::thread::spawn(move || {
                 for _ in 0..20 {
-                    let state = within(&client, PATIENCE.as_millis() as u32, |at| client.test(7, at));
+                    let state =
+                        within(&client, PATIENCE.as_millis() as u32, |at| client.test(7, at));
                     assert_eq!(state.unwrap(), WireReservationState::Active);
                     count.fetch_add(1, Ordering::Relaxed);
                 }

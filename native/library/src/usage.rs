@@ -32,20 +32,48 @@ struct ServedRow {
     served: ServedUsage,
 }
 
+#[derive(Deserialize)]
+struct ServedReport {
+    counters: ServedUsage,
+}
+
 impl ControllerClient {
-    /// Reads the usage of the caller, or of its job, in the last seconds; zero if it had none.
+    /// Reads the usage of the caller in the last seconds, or of its job; zero if it had none.
     pub(crate) fn usage(
         &self,
         job: Option<&str>,
         since_s: u32,
         deadline: Deadline<'_>,
     ) -> Result<ServedUsage, CallError> {
-        let by = if job.is_some() { "job" } else { "user" };
-        let request = HttpRequest::get(format!("{}?by={by}&from=-{since_s}s", path::USAGE));
-        let table = self.call::<ServedTable>(&request, Repetition::Harmless, deadline)?.value;
-        let name = job.map_or_else(|| getuid().as_raw().to_string(), str::to_owned);
-        let row = table.rows.into_iter().find(|row| row.name == name);
+        match job {
+            Some(job) => self.usage_of_job(job, since_s, deadline),
+            None => self.usage_of_user(since_s, deadline),
+        }
+    }
+
+    fn usage_of_user(&self, since_s: u32, at: Deadline<'_>) -> Result<ServedUsage, CallError> {
+        let request = HttpRequest::get(format!("{}?by=user&from=-{since_s}s", path::USAGE));
+        let rows = self.call::<ServedTable>(&request, Repetition::Harmless, at)?.value.rows;
+        let name = getuid().as_raw().to_string();
+        // A token of a user shows that user's row alone, whatever the number of this process's user.
+        let only = rows.first().filter(|_| self.has_token() && rows.len() == 1);
+        let row = rows.iter().find(|row| row.name == name).or(only);
         Ok(row.map(|row| row.served).unwrap_or_default())
+    }
+
+    /// By the report of the job, which role user may read, too.
+    fn usage_of_job(
+        &self,
+        job: &str,
+        since_s: u32,
+        deadline: Deadline<'_>,
+    ) -> Result<ServedUsage, CallError> {
+        let query = WhyQuery { job: Some(job.into()), ..WhyQuery::default() }.text();
+        let request = HttpRequest::get(format!("{}?{query}&from=-{since_s}s", path::JOB_REPORT));
+        match self.call::<ServedReport>(&request, Repetition::Harmless, deadline) {
+            Err(error) if error.code == CallErrorCode::NotFound => Ok(ServedUsage::default()),
+            reply => Ok(reply?.value.counters),
+        }
     }
 
     /// Reads the credit of the caller.
@@ -72,6 +100,8 @@ impl ControllerClient {
     ) -> Result<String, CallError> {
         let query = match job {
             Some(job) => WhyQuery { job: Some(job.into()), ..WhyQuery::default() },
+            // The controller knows whose token it is.
+            None if self.has_token() => WhyQuery::default(),
             None => WhyQuery { user: Some(getuid().as_raw()), ..WhyQuery::default() },
         };
         let request = HttpRequest::get(format!("{}?{}", path::WHY, query.text()));

@@ -41,6 +41,8 @@ mod mount_plain;
 mod mount_removal;
 mod mount_writes;
 mod mounted;
+mod native;
+mod native_library;
 mod one_name;
 mod page;
 mod page_browser;
