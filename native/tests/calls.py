@@ -1,5 +1,8 @@
 """The calls of the Python package against a controller with one target, of which 42.5 MB/s can be reserved."""
 
+import signal
+import socket
+import struct
 import threading
 
 import sluice
@@ -47,6 +50,28 @@ with sluice.Client() as client:
     if ended[0].id:
         client.removeReservation(ended[0].id)
     assert client.removeReservation(most)
+
+# A controller that resets its connections raises no SIGPIPE in the program.
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+with socket.create_server(("127.0.0.1", 0)) as listener:
+
+    def reset():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+    threading.Thread(target=reset, daemon=True).start()
+    with sluice.Client(controller=f"http://127.0.0.1:{listener.getsockname()[1]}") as broken:
+        for _ in range(50):
+            try:
+                broken.extendReservation(1, 1)  # it is sent once
+                raise AssertionError("nobody replied")
+            except sluice.Error as error:
+                assert error.code in (sluice.IN_DOUBT, sluice.UNREACHABLE), error
 
 try:
     sluice.Client(controller="ftp://x")

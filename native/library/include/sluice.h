@@ -29,6 +29,8 @@
  * Processes: the library starts no thread, prints nothing and touches no signal. A handle can be used after fork(),
  * in both processes, if no other thread was within a call of it at the moment of the fork.
  *
+ * Privileges: a set-user-id or set-group-id program gets nothing from the environment.
+ *
  * Texts are UTF-8, end with NUL and have up to 8,192 bytes.
  */
 #ifndef SLUICE_H
@@ -155,7 +157,7 @@ typedef struct sluice_request {
     uint64_t claim_window_ns;
     /* The reservation after whose end it may start; 0: none. */
     uint64_t after;
-    /* The job whose requests it serves; NULL: all requests of the user. */
+    /* The job whose requests it serves. NULL: all requests of the user, or with the token of a job that job's. */
     const char *job;
     /* EXPORT/DIR, or an absolute path below a mount of this machine, without symbolic links: the directory to whose
        files it is limited. NULL: all files. */

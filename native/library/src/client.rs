@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::process::{getegid, geteuid, getgid, getuid};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 
@@ -59,7 +60,10 @@ pub(crate) struct CallReply<T> {
 impl LibrarySettings {
     /// Fills in from `SLUICE_CONTROLLER`, `SLUICE_CA` and `SLUICE_TOKEN_FILE`.
     pub(crate) fn with_environment(self) -> Result<LibrarySettings, CallError> {
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        // Who starts a program with the rights of another user does not choose who gets its token.
+        let is_trusted = getuid() == geteuid() && getgid() == getegid();
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| is_trusted && !value.is_empty());
         let file = |set: Option<PathBuf>, name| set.or_else(|| variable(name).map(PathBuf::from));
         let controller = match (self.controller, variable("SLUICE_CONTROLLER")) {
             (Some(controller), _) => Some(controller),

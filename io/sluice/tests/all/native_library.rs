@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -18,6 +19,7 @@ use testkit::{TestFolder, until};
 
 use crate::common::{Controller, Proxy, Setup};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
+use crate::mounted::{Mounted, can_mount};
 use crate::native::{Workshop, has, library, native, run};
 use crate::reservations::{MB, SECOND};
 use crate::typed::markdown::blocks;
@@ -26,7 +28,7 @@ use crate::typed::markdown::blocks;
 struct NativeSite {
     data: TestFolder,
     controller: Controller,
-    _proxy: Proxy,
+    proxy: Proxy,
 }
 
 impl NativeSite {
@@ -34,7 +36,7 @@ impl NativeSite {
         let data = TestFolder::new();
         let controller = Controller::start(data.path(), "http://127.0.0.1:0");
         let proxy = proxy(name, &controller.url, "");
-        let site = NativeSite { data, controller, _proxy: proxy };
+        let site = NativeSite { data, controller, proxy };
         described(&site.api());
         site
     }
@@ -60,7 +62,7 @@ fn proxy(name: &str, url: &str, more: &str) -> Proxy {
     let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
                   [[target]]\nname = \"fs\"\ncapacity_read = \"100MB/s\"\n\
                   capacity_write = \"50MB/s\"\ncapacity_metadata = \"1000ops/s\"\n";
-    let top = format!("controller = \"{url}\"\nproxy_name = \"{name}\"\n{more}");
+    let top = format!("squash = \"none\"\ncontroller = \"{url}\"\nproxy_name = \"{name}\"\n{more}");
     Setup::new(&format!("native-{name}")).top(&top).tables(tables).start()
 }
 
@@ -218,6 +220,61 @@ fn the_module_of_fortran_has_the_calls_and_the_structs() {
     let site = NativeSite::start("fortran");
     let (out, err) = run(&mut workshop.command(&program, &site.controller.url));
     assert_eq!((out.as_str(), err.as_str()), ("ok\n", ""));
+}
+
+#[test]
+fn a_path_below_a_mount_reserves_for_its_directory_and_is_written_to() {
+    if !can_mount() || !has("python3") {
+        return;
+    }
+    let workshop = Workshop::new();
+    let site = NativeSite::start("mounted");
+    let mount = Mounted::new(&site.proxy, "");
+    let folder = mount.join("run7");
+    fs::create_dir(&folder).unwrap();
+    let reserve = "import sluice, sys\n\
+        client = sluice.Client()\n\
+        id = client.addReservationSync(write=1e6, seconds=60, path=sys.argv[1], limit=120)\n\
+        open(sys.argv[1] + '/dump', 'wb').write(bytes(1 << 20))\n\
+        print(id)";
+    let mut command = workshop.command(Path::new("python3"), &site.controller.url);
+    let (out, _) = run(command.args(["-c", reserve]).arg(&folder));
+    let found = site.api().reservation(out.trim().parse().unwrap(), "").unwrap();
+    assert_eq!(found.directory.as_deref(), Some("x/run7"));
+    assert_eq!(fs::metadata(folder.join("dump")).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_lost_reply_of_the_controller_leaves_one_reservation() {
+    if !has("python3") {
+        return;
+    }
+    let workshop = Workshop::new();
+    let site = NativeSite::start("lost");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let controller = site.controller.at().to_owned();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+            let to = TcpStream::connect(&controller).unwrap();
+            let (mut requests, mut sent) = (stream.try_clone().unwrap(), to.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut requests, &mut sent));
+            let (mut replies, mut stream) = (to, stream);
+            let mut reply = Vec::new();
+            replies.read_to_end(&mut reply).unwrap();
+            if number > 0 {
+                let _ = stream.write_all(&reply);
+            }
+            // The first reply ends here.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
+    let reserve = "import sluice\n\
+        print(sluice.Client().addReservationAsync(write=1e6, seconds=60, limit=120))";
+    let mut command = workshop.command(Path::new("python3"), &url);
+    let (out, _) = run(command.args(["-c", reserve]));
+    let all = site.api().reservations("ended=true").unwrap().reservations;
+    assert_eq!(all.iter().map(|one| one.id.to_string()).collect::<Vec<_>>(), [out.trim()]);
 }
 
 #[test]
