@@ -241,8 +241,12 @@ fn an_election_is_waited_for_within_the_time_limit() {
     assert_eq!(state, WireReservationState::Active);
     let (url, _requests) = server(move |_, stream| reply(stream, 421, none));
     let client = self::client(&url);
-    let error = within(&client, 200, |at| client.test(7, at)).unwrap_err();
-    assert_eq!((error.code, error.text.as_str()), (CallErrorCode::Unavailable, "nobody leads"));
+    // Within a limit that is too short for one reply it is not known why.
+    until("a controller is heard", || {
+        let error = within(&client, 200, |at| client.test(7, at)).unwrap_err();
+        assert!([CallErrorCode::Unavailable, CallErrorCode::TimedOut].contains(&error.code));
+        error.code == CallErrorCode::Unavailable && error.text == "nobody leads"
+    });
 }
 
 #[test]

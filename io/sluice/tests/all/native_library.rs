@@ -33,8 +33,14 @@ struct NativeSite {
 
 impl NativeSite {
     fn start(name: &str) -> NativeSite {
+        NativeSite::listening(name, "http://127.0.0.1:0")
+    }
+
+    /// With `@` for the folder of the controller.
+    fn listening(name: &str, listen: &str) -> NativeSite {
         let data = TestFolder::new();
-        let controller = Controller::start(data.path(), "http://127.0.0.1:0");
+        let listen = listen.replace('@', text(data.path()));
+        let controller = Controller::start(data.path(), &listen);
         let proxy = proxy(name, &controller.url, "");
         let site = NativeSite { data, controller, proxy };
         described(&site.api());
@@ -147,9 +153,11 @@ fn every_call_does_what_the_header_says() {
     let Some(program) = workshop.build(&[C, &["-pthread"]].concat(), &["tests/calls.c"]) else {
         return;
     };
-    let site = NativeSite::start("calls");
-    let (out, err) = run(&mut workshop.command(&program, &site.controller.url));
-    assert_eq!((out.as_str(), err.as_str()), ("ok\n", ""));
+    for (name, listen) in [("calls", "http://127.0.0.1:0"), ("unix", "unix://@/socket")] {
+        let site = NativeSite::listening(name, listen);
+        let (out, err) = run(&mut workshop.command(&program, &site.controller.url));
+        assert_eq!((out.as_str(), err.as_str()), ("ok\n", ""), "{listen}");
+    }
 }
 
 #[test]
@@ -188,6 +196,17 @@ fn every_call_goes_over_tls_with_a_token_of_a_user() {
     let output = command(&other).output().unwrap();
     let refused = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && refused.contains("TLS failed"), "{refused}");
+    if has("python3") {
+        // One that never begins its part of the handshake.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", silent.local_addr().unwrap());
+        let mut python = workshop.command(Path::new("python3"), &url);
+        let ask = "import sluice\n\
+            try: sluice.Client().details(1, limit=0.1)\n\
+            except sluice.Error as error: print(error.code == sluice.TIMED_OUT)";
+        let (out, _) = run(python.args(["-c", ask]).env("SLUICE_CA", &ca));
+        assert_eq!(out, "True\n");
+    }
 }
 
 #[test]
