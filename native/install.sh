@@ -6,7 +6,7 @@
 #   PREFIX/lib/libsluice.so.0, libsluice.so    PREFIX/include/sluice.h, sluice.hpp, sluice.f90
 #   PREFIX/lib/pkgconfig/sluice.pc             PREFIX/lib/python3/site-packages/sluice
 set -euo pipefail
-[ $# = 1 ] && [[ $1 = /* ]] || { echo "usage: native/install.sh PREFIX, an absolute path" >&2; exit 2; }
+[[ $# = 1 && $1 = /* ]] || { echo "usage: native/install.sh PREFIX, an absolute path" >&2; exit 2; }
 cd "$(dirname "$0")"
 library=${CARGO_TARGET_DIR:-../target}/release/libsluice.so
 [ -e "$library" ] || { echo "install: no $library; run make build first" >&2; exit 1; }

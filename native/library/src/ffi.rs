@@ -610,3 +610,41 @@ fn request_of(request: *const SluiceRequest) -> Result<NewReservation, CallError
 const TEXT_BYTES_MAX: usize = 8_192;
 /// The most phases of a request.
 const PHASES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_text() -> String {
+        // SAFETY: it is a text of this thread, which makes no call meanwhile.
+        unsafe { CStr::from_ptr(sluice_error_text()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_with_its_text() {
+        assert_eq!(guarded(|| panic!("a bug")), CallErrorCode::Internal as c_int);
+        assert_eq!(last_text(), "an error within the library: a bug");
+        assert_eq!(guarded(|| Err(CallError::argument("a\0b"))), -1);
+        assert_eq!(last_text(), "a b");
+        let other = std::thread::spawn(last_text).join().unwrap();
+        assert_eq!(other, "", "errors are those of a thread");
+    }
+
+    #[test]
+    fn every_code_has_a_text_and_its_number_in_the_header() {
+        let header = include_str!("../include/sluice.h");
+        let number = |line: &str| line.split_once(" = ")?.1.trim_end_matches(',').parse().ok();
+        let in_header: Vec<i32> = header
+            .lines()
+            .filter(|line| line.trim_start().starts_with("SLUICE_ERROR_"))
+            .filter_map(number)
+            .collect();
+        let codes: Vec<i32> = CallErrorCode::ALL.iter().map(|code| *code as i32).collect();
+        assert_eq!(in_header, codes);
+        for code in codes {
+            // SAFETY: a text that is never freed.
+            let text = unsafe { CStr::from_ptr(sluice_strerror(code)) };
+            assert_ne!(text, c"unknown error", "{code}");
+        }
+    }
+}
