@@ -124,6 +124,11 @@ fn the_library_exports_its_calls_and_nothing_else() {
     for call in symbols {
         assert!(header.contains(&format!("{call}(")), "{call} is not in sluice.h");
     }
+    let (needed, _) = run(Command::new("nm").args(["-D", "--undefined-only"]).arg(library()));
+    for forbidden in ["pthread_create", "sigaction", "signal", "fork"] {
+        let is_it = |line: &str| line.trim_start().trim_start_matches("U ").starts_with(forbidden);
+        assert!(!needed.lines().any(is_it), "{forbidden}: {needed}");
+    }
     let (dynamic, _) = run(Command::new("readelf").arg("-d").arg(library()));
     assert!(dynamic.contains("[libsluice.so.0]"), "{dynamic}");
 }
