@@ -9,6 +9,7 @@
 //!   here     what this machine lets a test do, said aloud, and waiting for what must happen
 //!   hostile  clients that mean harm
 //!   p9       the one 9P client of all tests and benches
+//!   slurm    a real Slurm of four nodes on loopback
 //! ```
 //!
 //! Nothing here waits without a deadline, and every deadline is [`PATIENCE`].
@@ -23,6 +24,7 @@ mod folder;
 mod here;
 pub mod hostile;
 pub mod p9;
+mod slurm;
 
 pub use account::account_subject;
 pub use again::{again, alone};
@@ -30,3 +32,4 @@ pub use dice::Dice;
 pub use etcd::Cluster;
 pub use folder::{TestFolder, place};
 pub use here::{PATIENCE, copy_program, everybodys, root_here, skip, until, until_free};
+pub use slurm::SlurmCluster;

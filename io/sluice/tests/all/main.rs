@@ -70,6 +70,7 @@ mod shared_bounds;
 mod sim_command;
 mod sim_cross_check;
 mod site;
+mod slurm;
 mod status_mounts;
 mod stub;
 mod times;
