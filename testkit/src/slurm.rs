@@ -22,12 +22,8 @@ use crate::{PATIENCE, TestFolder, everybodys, root_here, skip, until};
 const NODES: usize = 4;
 
 /// What must be there, and the package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("slurmctld", "slurm-wlm"),
-    ("slurmd", "slurm-wlm"),
-    ("srun", "slurm-wlm"),
-    ("munged", "munge"),
-];
+const PROGRAMS: &[(&str, &str)] =
+    &[("slurmctld", "slurm-wlm"), ("slurmd", "slurm-wlm"), ("munged", "munge")];
 
 /// Users for slurmctld, the first that exists.
 const SLURM_USERS: &[&str] = &["slurm", "daemon", "bin"];

@@ -26,6 +26,7 @@ const FOLDERS: &[&str] = &[
     "docs",
     "fuzz",
     "io",
+    "native",
     "scenarios",
     "testkit",
     "tests",

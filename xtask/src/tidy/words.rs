@@ -30,8 +30,8 @@ const REFUSED: &[(&str, &str)] = &[
 /// Where a refused word is plain English.
 const PLAIN: &[&str] = &["there is no", "is no longer"];
 
-/// Folders and files whose texts are finished; of crates what is in `src`. Decisions are records, and
-/// stay as they were made.
+/// Folders and files whose texts are finished; of crates what is in `src`, of `native/` all texts.
+/// Decisions are records, and stay as they were made.
 const FINISHED: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
@@ -40,6 +40,7 @@ const FINISHED: &[&str] = &[
     "tests/programs/README.md",
     "core/",
     "io/",
+    "native/",
     "bench/",
     "testkit/",
     "xtask/",
@@ -59,6 +60,11 @@ pub(super) fn check(tree: &TidyTree) -> Vec<String> {
         match file.rsplit_once('.') {
             Some((_, "md")) => judge(file, &without_indented(&prose(text)), &mut found),
             Some((_, "rs")) if file.contains("/src/") => judge(file, &spoken(text), &mut found),
+            Some((_, "c" | "h" | "hpp" | "cpp" | "lua" | "sh" | "conf" | "service"))
+                if file.starts_with("native/") =>
+            {
+                judge(file, text, &mut found);
+            }
             _ => {}
         }
     }
@@ -121,6 +127,7 @@ mod tests {
         );
         assert_eq!(judged("docs/decisions/0001.md", text), [""; 0]);
         assert_eq!(judged("bench/README.md", "Told.").len(), 1);
+        assert_eq!(judged("native/a/b.lua", "-- told\n").len(), 1);
     }
 
     #[test]
