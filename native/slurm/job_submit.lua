@@ -25,6 +25,9 @@ local INFINITE = 4294967295
 -- slurmctld keeps and sends it with each job. 64 phases need 7 KB.
 local ADMIN_COMMENT_BYTES_MAX = 16384
 
+local LICENCES_MAX = 2 ^ 32 -- Slurm's are 32 bits wide; more are refused by it
+local RATE_MAX = 2 ^ 52 -- 4.5 PB/s: Lua's numbers count bytes exactly up to here
+
 local RATE_UNITS = {
   ["B/s"] = 1, ["kB/s"] = 1e3, ["KB/s"] = 1e3, ["MB/s"] = 1e6, ["GB/s"] = 1e9, ["TB/s"] = 1e12,
   ["PB/s"] = 1e15, ["KiB/s"] = 2 ^ 10, ["MiB/s"] = 2 ^ 20, ["GiB/s"] = 2 ^ 30, ["TiB/s"] = 2 ^ 40,
@@ -75,7 +78,7 @@ end
 local function rate_of_option(text)
   local rate, colon, direction = string.match(text, "^([^:]+)(:?)(%a*)$")
   local bytes = rate and with_unit(rate, RATE_UNITS)
-  if not bytes or bytes < 1 then return nil end
+  if not bytes or bytes < 1 or bytes > RATE_MAX then return nil end
   if direction == "read" or direction == "write" then return bytes end
   if colon == "" and direction == "" then return 2 * bytes end -- the rate for each of both
   return nil
@@ -90,7 +93,7 @@ local function licences_of(list)
     local name, count = string.match(item, "^%s*([^:=@%s]+)[^:=]*[:=]?(%d*)%s*$")
     if name == LICENCE then
       if string.find(list, "|", 1, true) then return nil end
-      sum = sum + (tonumber(count) or 1)
+      sum = sum + math.min(tonumber(count) or 1, LICENCES_MAX)
     end
   end
   return sum

