@@ -135,7 +135,8 @@ impl SlurmCluster {
     }
 
     /// Has Slurm start a pending job at once, and waits until it has begun. A begin time that Slurm sets
-    /// while it requeues the job replaces the one that is asked for, so it is asked for repeatedly.
+    /// while it requeues the job replaces the one that is asked for, so it is asked for repeatedly. Not for a
+    /// job that has run before: slurmd refuses it within the second in which its first attempt ended.
     pub fn start_now(&self, job: u32) {
         until(&format!("job {job} starts"), || {
             let state = self.job_field(job, "JobState");

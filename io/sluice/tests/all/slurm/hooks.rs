@@ -116,7 +116,9 @@ fn job_that_is_cancelled_requeued_late_or_on_a_dead_node_ends_at_the_controller(
         site.until_called(&format!("restart=1 slurm {hook} {requeued}"));
     }
     until("it is pending", || site.cluster.job_field(requeued, "JobState") == "PENDING");
-    site.cluster.start_now(requeued);
+    // later than the second in which slurmd revoked the credential of the first attempt: a start within
+    // it is refused by slurmd, and the job fails
+    site.cluster.admin(&format!("scontrol update jobid={requeued} StartTime=now+2seconds"));
     site.until_called(&format!("restart=1 slurm prolog-slurmctld {requeued}"));
     site.cluster.until_job(requeued, "RUNNING");
     assert_eq!(site.cluster.job_field(requeued, "AdminComment"), "sluice:bw=10MB/s:write");
