@@ -275,6 +275,8 @@ fn planned(job: &SlurmJob, held: &WireReservation) -> Option<PlannedJob> {
 }
 
 fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<()> {
+    // A job that starts again within the second of its end fails: its credential was revoked.
+    let at = at.max(when::now() + Nanos::from_secs(2));
     let start = format!("StartTime={}", scontrol::moment(at));
     scontrol::run(&["update", &format!("JobId={}", job.id), &start])?;
     tracing::info!(job = job.id, start, "starts when its bandwidth is free");

@@ -22,7 +22,8 @@ use rustix::fs::{Gid, OFlags, Uid};
 
 use super::begin::{BeginOutcome, begin, starts_at};
 use super::config::{OnFailure, SlurmConfig};
-use super::{queue, scontrol};
+use super::queue::{self, SlurmState};
+use super::scontrol;
 use crate::log;
 
 /// One of Slurm's hooks.
@@ -81,17 +82,29 @@ fn register(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Ends the attempt of a job that was registered. After a requeue Slurm's variable has the count of
+/// the attempt that follows, and after the death of a node that of the one that ends.
 fn end(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
-    let attempt = variable("SLURM_JOB_RESTART_COUNT")
-        .or_else(|| variable("SLURM_RESTART_COUNT"))
-        .map_or(Ok(0), |text| {
-        text.parse().with_context(|| format!("restart count {text:?}"))
-    })?;
-    match config.batch_client()?.end_job(id, Some(attempt)) {
-        // It was not registered: the controller was away, or it has ended already.
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
-        ended => ended.map(drop).with_context(|| format!("cannot end job {id}")),
+    let client = config.batch_client()?;
+    let registered = match client.job(id) {
+        Ok(job) => job.attempt,
+        // The controller was away when it began, or it has ended already.
+        Err(error) if error.code() == ErrorCode::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let counted = match variable("SLURM_JOB_RESTART_COUNT") {
+        Some(text) => text.parse().with_context(|| format!("restart count {text:?}"))?,
+        None => 0,
+    };
+    let runs_again = || -> anyhow::Result<bool> {
+        let job = queue::job(id)?;
+        Ok(job.is_some_and(|job| job.state == SlurmState::Running && job.attempt == registered))
+    };
+    // A late epilog: the attempt after the one that it is of is registered.
+    if registered > counted || (registered == counted && registered > 0 && runs_again()?) {
+        return Ok(());
     }
+    client.end_job(id, Some(registered)).map(drop).with_context(|| format!("cannot end job {id}"))
 }
 
 fn fetch_token(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@
 mod gate;
 mod hooks;
 mod mounts;
+mod reserved;
 mod submission;
 
 use std::fs;
@@ -155,7 +156,10 @@ fn install(root: &Path, library: &Path, set_up: SlurmSetUp<'_>) -> String {
     everybodys(&root.join("fake"));
     let program = root.join("fake/sluice");
     match set_up.program {
-        Some(real) => copy_program(real, &program),
+        Some(real) => {
+            copy_program(real, &root.join("fake/real"));
+            write_program(&program, &REAL.replace("@ROOT@", root.to_str().unwrap()));
+        }
         None => write_program(&program, &FAKE.replace("@ROOT@", root.to_str().unwrap())),
     }
     copy_program(library, &root.join("sluice_spank.so"));
@@ -205,6 +209,14 @@ const HOOKS: [(&str, &str); 4] = [
     ("PrologSlurmctld", "prolog_slurmctld.sh"),
     ("EpilogSlurmctld", "epilog_slurmctld.sh"),
 ];
+
+/// The real program, with the settings of slurmctld's machine or of the node.
+const REAL: &str = "\
+#!/bin/sh
+node=${SLURMD_NODENAME:+-$SLURMD_NODENAME}
+export SLURM_CONF=@ROOT@/etc/slurm.conf SLUICE_SLURM_CONFIG=@ROOT@/etc/slurm$node.toml
+exec @ROOT@/fake/real \"$@\"
+";
 
 /// One write for each call: a line is whole, whichever node's hook makes it.
 const FAKE: &str = "\
