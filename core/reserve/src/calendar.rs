@@ -42,7 +42,7 @@ use crate::resources::{FitWindow, ResourceError, ResourceTable, Span, Unreserved
 use crate::table::ReservationTable;
 
 pub use capacity::RulesError;
-pub use moves::ReservationMove;
+pub use moves::MoveRequest;
 pub use phases::{PhaseRequest, PlannedPhase};
 pub use progress::{ReservationProgress, RowLoads};
 

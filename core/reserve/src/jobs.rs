@@ -5,7 +5,7 @@
 //!   end, expire(now) ────────────────────────────────────┴► take_changed ─► JobChange ─► the store
 //! ```
 //!
-//! The secret of a job's token is made by the caller, as the time is told by it. It is another one for
+//! The caller passes the time, and the secret of a job's token, which is random. It is another one for
 //! each attempt and each time that a job is registered, so a token never counts again.
 //!
 //! Invariants: a job has one row. A row is replaced by a later attempt of the same user only.
@@ -34,7 +34,7 @@ pub struct JobRegistration {
     pub account: Option<String>,
     /// Which attempt to run the job this is.
     pub attempt: u32,
-    /// The names of its nodes, at most [`JobTable::NODES_MAX`].
+    /// The names of its nodes, at most [`JobRegistry::NODES_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     /// When it ends at the latest.
@@ -47,7 +47,7 @@ pub struct JobRegistration {
 #[serde(transparent)]
 pub struct JobSecret(String);
 
-/// A registered job.
+/// A registered job as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// What was said of it; its nodes are sorted.
@@ -72,7 +72,7 @@ pub enum JobChange {
 
 /// What a registration has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobOutcome {
+pub enum RegistrationOutcome {
     /// The job is new, or a later attempt of it is: it has another token.
     Registered,
     /// The same attempt has other nodes, another end, group or account, and the same token.
@@ -91,10 +91,10 @@ pub enum JobError {
     #[error("an account of {0} bytes: at most 128 are accepted")]
     AccountName(usize),
     /// More nodes than a job may have.
-    #[error("{0} nodes: a job has at most {max}", max = JobTable::NODES_MAX)]
+    #[error("{0} nodes: a job has at most {max}", max = JobRegistry::NODES_MAX)]
     Nodes(usize),
     /// More nodes of a user's runs than are kept.
-    #[error("{0} nodes of runs of one user: at most {max}", max = JobTable::RUN_NODES_MAX)]
+    #[error("{0} nodes of runs of one user: at most {max}", max = JobRegistry::RUN_NODES_MAX)]
     RunNodes(usize),
     /// An end that was long ago.
     #[error("the job has ended more than an hour ago")]
@@ -118,25 +118,25 @@ pub enum JobError {
         given: u32,
     },
     /// The table is full.
-    #[error("{max} jobs are registered: that is the maximum; end those that are over", max = JobTable::JOBS_MAX)]
+    #[error("{max} jobs are registered: that is the maximum; end those that are over", max = JobRegistry::JOBS_MAX)]
     Full,
     /// The table has no room for more nodes.
     #[error(
         "names of nodes of registered jobs have {0} bytes: with these more than {max}; end jobs that are over",
-        max = JobTable::NODE_BYTES_MAX
+        max = JobRegistry::NODE_BYTES_MAX
     )]
     NodeBytes(usize),
     /// The user has as many runs as it may.
-    #[error("user {uid} has {max} runs: that is the maximum; end those that are over", max = JobTable::RUNS_MAX)]
+    #[error("user {uid} has {max} runs: that is the maximum; end those that are over", max = JobRegistry::RUNS_MAX)]
     Runs {
         /// The number of the user.
         uid: u32,
     },
 }
 
-/// All registered jobs.
+/// All jobs that are registered.
 #[derive(Debug, Default)]
-pub struct JobTable {
+pub struct JobRegistry {
     by_id: BTreeMap<JobId, JobRecord>,
     expiries: BTreeSet<(Time, JobId)>,
     /// Of each user: its runs.
@@ -152,7 +152,7 @@ struct RunCount {
     nodes: usize,
 }
 
-impl JobTable {
+impl JobRegistry {
     /// The most jobs that are registered.
     pub const JOBS_MAX: usize = 100_000;
     /// The most nodes of one job.
@@ -170,8 +170,8 @@ impl JobTable {
     pub const GRACE: Nanos = Nanos::from_secs(3_600);
 
     /// The table of all records.
-    pub fn restored(records: impl IntoIterator<Item = JobRecord>) -> JobTable {
-        let mut table = JobTable::default();
+    pub fn restored(records: impl IntoIterator<Item = JobRecord>) -> JobRegistry {
+        let mut table = JobRegistry::default();
         records.into_iter().for_each(|record| table.insert(record));
         table
     }
@@ -185,7 +185,7 @@ impl JobTable {
         new: JobRegistration,
         secret: JobSecret,
         now: Time,
-    ) -> Result<JobOutcome, JobError> {
+    ) -> Result<RegistrationOutcome, JobError> {
         let mut new = new;
         new.nodes.sort_unstable();
         new.nodes.dedup();
@@ -201,14 +201,14 @@ impl JobTable {
                 return Err(JobError::Superseded { job: job(), has, given });
             }
             if *has == new {
-                return Ok(JobOutcome::Unchanged);
+                return Ok(RegistrationOutcome::Unchanged);
             }
         }
         self.check_room(&new)?;
         let same = before.filter(|before| before.registration.attempt == new.attempt);
         let (outcome, registered, secret) = match same {
-            Some(same) => (JobOutcome::Changed, same.registered, same.secret.clone()),
-            None => (JobOutcome::Registered, now, secret),
+            Some(same) => (RegistrationOutcome::Changed, same.registered, same.secret.clone()),
+            None => (RegistrationOutcome::Registered, now, secret),
         };
         self.remove(&new.job.clone());
         self.changed.insert(new.job.clone());
@@ -240,7 +240,7 @@ impl JobTable {
         expired
     }
 
-    /// A registered job.
+    /// The record of a registered job.
     pub fn get(&self, job: &JobId) -> Option<&JobRecord> {
         self.by_id.get(job)
     }
@@ -276,22 +276,22 @@ impl JobTable {
     fn check_room(&self, new: &JobRegistration) -> Result<(), JobError> {
         let before = self.by_id.get(&new.job).map(|record| &record.registration);
         let nodes_before = before.map_or(0, |before| before.nodes.len());
-        if before.is_none() && self.by_id.len() >= JobTable::JOBS_MAX {
+        if before.is_none() && self.by_id.len() >= JobRegistry::JOBS_MAX {
             return Err(JobError::Full);
         }
         let others = self.node_bytes - before.map_or(0, JobRegistration::node_bytes);
-        if others + new.node_bytes() > JobTable::NODE_BYTES_MAX {
+        if others + new.node_bytes() > JobRegistry::NODE_BYTES_MAX {
             return Err(JobError::NodeBytes(others));
         }
         if !new.is_run() {
             return Ok(());
         }
         let has = self.runs.get(&new.uid).copied().unwrap_or_default();
-        if before.is_none() && has.runs >= JobTable::RUNS_MAX {
+        if before.is_none() && has.runs >= JobRegistry::RUNS_MAX {
             return Err(JobError::Runs { uid: new.uid });
         }
         let nodes = has.nodes - nodes_before + new.nodes.len();
-        if nodes > JobTable::RUN_NODES_MAX {
+        if nodes > JobRegistry::RUN_NODES_MAX {
             return Err(JobError::RunNodes(nodes));
         }
         Ok(())
@@ -334,7 +334,7 @@ impl JobTable {
 impl JobRegistration {
     /// Whether it is a run: a job that its user registers.
     pub fn is_run(&self) -> bool {
-        self.job.as_str().starts_with(JobTable::RUN_PREFIX)
+        self.job.as_str().starts_with(JobRegistry::RUN_PREFIX)
     }
 
     /// The bytes of the names of its nodes, as they are stored.
@@ -346,7 +346,7 @@ impl JobRegistration {
 impl JobRecord {
     /// When its token is no longer valid and it is dropped; `None`: when it is ended.
     pub fn expires(&self) -> Option<Time> {
-        self.registration.ends.map(|ends| ends + JobTable::GRACE)
+        self.registration.ends.map(|ends| ends + JobRegistry::GRACE)
     }
 
     /// Whether a node is one of the job's.
@@ -414,10 +414,10 @@ fn check(new: &JobRegistration, now: Time) -> Result<(), JobError> {
     if let Some(name) = new.account.as_ref().filter(|name| name.len() > ACCOUNT_MAX) {
         return Err(JobError::AccountName(name.len()));
     }
-    if new.nodes.len() > JobTable::NODES_MAX {
+    if new.nodes.len() > JobRegistry::NODES_MAX {
         return Err(JobError::Nodes(new.nodes.len()));
     }
-    match new.ends.is_some_and(|ends| ends + JobTable::GRACE <= now) {
+    match new.ends.is_some_and(|ends| ends + JobRegistry::GRACE <= now) {
         true => Err(JobError::HasEnded),
         false => Ok(()),
     }

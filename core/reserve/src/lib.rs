@@ -30,14 +30,16 @@ mod steps;
 mod table;
 
 pub use calendar::{
-    Calendar, CalendarSettings, PhaseRequest, PlannedPhase, ReservationMove, ReservationProgress,
+    Calendar, CalendarSettings, MoveRequest, PhaseRequest, PlannedPhase, ReservationProgress,
     RowLoads, RulesError,
 };
 pub use ceilings::{Ceiling, CeilingSubject, DefaultCeilings, Outstanding};
 pub use credits::CreditSettings;
 pub use demand::{Demand, DemandError, ResourceId, ResourceKind};
 pub use events::{CalendarChange, CalendarEvent};
-pub use jobs::{JobChange, JobError, JobOutcome, JobRecord, JobRegistration, JobSecret, JobTable};
+pub use jobs::{
+    JobChange, JobError, JobRecord, JobRegistration, JobRegistry, JobSecret, RegistrationOutcome,
+};
 pub use load::{Capacity, Load};
 pub use record::{CalendarRecords, CreditRecord, ReservationRecord, ResourceRecord, RestoreRepair};
 pub use request::{

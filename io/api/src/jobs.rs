@@ -35,7 +35,7 @@ pub struct NewJob {
     pub ends_ns: Option<u64>,
 }
 
-/// A registered job.
+/// A registered job, as the controller keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WireJob {
     /// The name of the job.

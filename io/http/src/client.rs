@@ -160,7 +160,8 @@ impl ApiClient {
         save: bool,
     ) -> Result<WireRules, ClientError> {
         let path = if save { format!("{}?save=true", path::RULES) } else { path::RULES.into() };
-        self.call(Method::PUT, &path, text.to_owned(), over)
+        let body = text.to_owned().into();
+        self.answer(&HttpCall { method: Method::PUT, path: &path, kind: None, body, over })
     }
 
     /// Reads what delays the subjects of the query.
@@ -206,7 +207,7 @@ impl ApiClient {
     pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ControllerReply, ClientError> {
         let path = path::report(name);
         let (method, body) = (Method::POST, report.encode().into());
-        let call = HttpCall { method, path: &path, kind: REPORT_TYPE, body, over: None };
+        let call = HttpCall { method, path: &path, kind: Some(REPORT_TYPE), body, over: None };
         let (at, body) = self.send(&call)?;
         let reply = ControllerReply::decode(&name.into(), report.epoch, &body);
         reply.map_err(|source| ClientError::Message { at: at.clone(), source })
@@ -386,7 +387,8 @@ impl ApiClient {
         body: String,
         over: Option<&str>,
     ) -> Result<T, ClientError> {
-        self.answer(&HttpCall { method, path, kind: JSON, body: body.into(), over })
+        let kind = [Method::POST, Method::PUT].contains(&method).then_some(JSON);
+        self.answer(&HttpCall { method, path, kind, body: body.into(), over })
     }
 
     fn answer<T: DeserializeOwned>(&self, call: &HttpCall<'_>) -> Result<T, ClientError> {
@@ -401,7 +403,8 @@ impl ApiClient {
     /// POSTs plain text to a server of another kind; the body of its reply is ignored.
     pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
         let body = text.to_owned().into();
-        self.send(&HttpCall { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
+        let kind = Some(JSON);
+        self.send(&HttpCall { method: Method::POST, path, kind, body, over: None }).map(drop)
     }
 
     /// POSTs JSON to a server of another kind, and reads its reply.
@@ -491,15 +494,15 @@ impl ApiClient {
 struct HttpCall<'a> {
     method: Method,
     path: &'a str,
-    /// The content type of the body.
-    kind: &'static str,
+    /// The content type of the body; none for the text of rules.
+    kind: Option<&'static str>,
     body: Bytes,
     over: Option<&'a str>,
 }
 
 impl<'a> HttpCall<'a> {
     fn get(path: &'a str) -> HttpCall<'a> {
-        HttpCall { method: Method::GET, path, kind: JSON, body: Bytes::new(), over: None }
+        HttpCall { method: Method::GET, path, kind: None, body: Bytes::new(), over: None }
     }
 
     fn request(
@@ -517,8 +520,8 @@ impl<'a> HttpCall<'a> {
         if !keeps {
             request = request.header("connection", "close");
         }
-        if self.method == Method::POST {
-            request = request.header("content-type", self.kind);
+        if let Some(kind) = self.kind {
+            request = request.header("content-type", kind);
         }
         if let Some(token) = token {
             request = request.header("authorization", token);

@@ -18,8 +18,8 @@ use crate::resources::Span;
 
 /// Where a reservation is to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservationMove {
-    /// The earliest start.
+pub struct MoveRequest {
+    /// The earliest start that is wished.
     pub not_before: Time,
     /// Whether it starts exactly then, or not at all.
     pub is_exact: bool,
@@ -37,7 +37,7 @@ impl Calendar {
     pub fn move_start(
         &mut self,
         id: ReservationId,
-        to: ReservationMove,
+        to: MoveRequest,
         now: Time,
     ) -> Result<Time, ReservationError> {
         self.advance(now);

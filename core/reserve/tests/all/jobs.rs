@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::{JobId, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
-    JobChange, JobError, JobOutcome, JobRecord, JobRegistration, JobSecret, JobTable,
+    JobChange, JobError, JobRecord, JobRegistration, JobRegistry, JobSecret, RegistrationOutcome,
 };
 
 use crate::life::{at, secs};
@@ -22,22 +22,34 @@ fn secret(text: &str) -> JobSecret {
     JobSecret::new(text.into())
 }
 
-fn register(table: &mut JobTable, new: JobRegistration) -> Result<JobOutcome, JobError> {
+fn register(
+    table: &mut JobRegistry,
+    new: JobRegistration,
+) -> Result<RegistrationOutcome, JobError> {
     let number = table.iter().count();
     table.register(new, secret(&format!("secret {number}")), at(10))
 }
 
 #[test]
 fn later_attempt_replaces_an_earlier_one_and_has_another_secret() {
-    let mut table = JobTable::default();
-    assert_eq!(table.register(of("7", 1, 0), secret("a"), at(1)), Ok(JobOutcome::Registered));
-    assert_eq!(table.register(of("7", 1, 0), secret("b"), at(2)), Ok(JobOutcome::Unchanged));
+    let mut table = JobRegistry::default();
+    assert_eq!(
+        table.register(of("7", 1, 0), secret("a"), at(1)),
+        Ok(RegistrationOutcome::Registered)
+    );
+    assert_eq!(
+        table.register(of("7", 1, 0), secret("b"), at(2)),
+        Ok(RegistrationOutcome::Unchanged)
+    );
     let more = JobRegistration { nodes: vec!["n2".into(), "n1".into()], ..of("7", 1, 0) };
-    assert_eq!(table.register(more, secret("c"), at(3)), Ok(JobOutcome::Changed));
+    assert_eq!(table.register(more, secret("c"), at(3)), Ok(RegistrationOutcome::Changed));
     let has = table.get(&job("7")).unwrap();
     assert_eq!((has.secret.text(), has.registered), ("a", at(1)), "it is the same attempt");
     assert!(has.has_node("n1") && has.has_node("n2") && !has.has_node("n3"));
-    assert_eq!(table.register(of("7", 1, 2), secret("d"), at(4)), Ok(JobOutcome::Registered));
+    assert_eq!(
+        table.register(of("7", 1, 2), secret("d"), at(4)),
+        Ok(RegistrationOutcome::Registered)
+    );
     let has = table.get(&job("7")).unwrap();
     assert_eq!((has.secret.text(), has.has_node("n1")), ("d", false));
     assert!(matches!(
@@ -52,7 +64,7 @@ fn later_attempt_replaces_an_earlier_one_and_has_another_secret() {
 
 #[test]
 fn end_of_an_earlier_attempt_changes_nothing() {
-    let mut table = JobTable::default();
+    let mut table = JobRegistry::default();
     register(&mut table, of("7", 1, 2)).unwrap();
     table.take_changed();
     assert_eq!(table.end(&job("7"), Some(1)), None);
@@ -67,14 +79,14 @@ fn end_of_an_earlier_attempt_changes_nothing() {
 
 #[test]
 fn jobs_are_dropped_an_hour_after_their_end() {
-    let mut table = JobTable::default();
+    let mut table = JobRegistry::default();
     let ends = |name: &str, ends| JobRegistration { ends: Some(at(ends)), ..of(name, 1, 0) };
     register(&mut table, ends("a", 100)).unwrap();
     register(&mut table, ends("b", 200)).unwrap();
     register(&mut table, of("c", 1, 0)).unwrap();
     assert!(table.expire(9, at(3_699)).is_empty());
     // another end counts instead of the one before
-    assert_eq!(register(&mut table, ends("b", 300)), Ok(JobOutcome::Changed));
+    assert_eq!(register(&mut table, ends("b", 300)), Ok(RegistrationOutcome::Changed));
     let expired: Vec<_> =
         table.expire(9, at(3_850)).into_iter().map(|record| record.registration.job).collect();
     assert_eq!(expired, [job("a")]);
@@ -86,7 +98,7 @@ fn jobs_are_dropped_an_hour_after_their_end() {
 
 #[test]
 fn wrong_values_and_what_is_beyond_a_bound_are_refused() {
-    let mut table = JobTable::default();
+    let mut table = JobRegistry::default();
     assert_eq!(register(&mut table, of("", 1, 0)), Err(JobError::NoName));
     let account = Some("a".repeat(129));
     let long = JobRegistration { account, ..of("a", 1, 0) };
@@ -94,14 +106,14 @@ fn wrong_values_and_what_is_beyond_a_bound_are_refused() {
     let nodes = |count: usize| (0..count).map(|number| format!("n{number:06}")).collect();
     let wide = JobRegistration { nodes: nodes(65_537), ..of("a", 1, 0) };
     assert_eq!(register(&mut table, wide), Err(JobError::Nodes(65_537)));
-    for number in 0..JobTable::RUNS_MAX {
+    for number in 0..JobRegistry::RUNS_MAX {
         register(&mut table, of(&format!("run.{number}"), 1, 0)).unwrap();
     }
     assert_eq!(register(&mut table, of("run.x", 1, 0)), Err(JobError::Runs { uid: 1 }));
     register(&mut table, of("run.x", 2, 0)).unwrap();
     register(&mut table, of("x", 1, 0)).unwrap();
     let mut of_run = JobRegistration { nodes: nodes(4_000), ..of("run.1", 1, 0) };
-    assert_eq!(register(&mut table, of_run.clone()), Ok(JobOutcome::Changed));
+    assert_eq!(register(&mut table, of_run.clone()), Ok(RegistrationOutcome::Changed));
     of_run.job = job("run.2");
     assert_eq!(register(&mut table, of_run), Err(JobError::RunNodes(8_000)));
     table.end(&job("run.0"), None);
@@ -118,24 +130,30 @@ fn wrong_values_and_what_is_beyond_a_bound_are_refused() {
             }
         }
     }
-    assert!(all <= JobTable::NODE_BYTES_MAX && all + 655_360 > JobTable::NODE_BYTES_MAX);
+    assert!(all <= JobRegistry::NODE_BYTES_MAX && all + 655_360 > JobRegistry::NODE_BYTES_MAX);
 }
 
 #[test]
 fn table_of_jobs_has_a_bound() {
-    let mut table = JobTable::default();
-    for number in 0..JobTable::JOBS_MAX {
+    let mut table = JobRegistry::default();
+    for number in 0..JobRegistry::JOBS_MAX {
         table.register(of(&number.to_string(), 1, 0), secret("s"), at(1)).unwrap();
     }
     assert_eq!(table.register(of("x", 1, 0), secret("s"), at(1)), Err(JobError::Full));
-    assert_eq!(table.register(of("7", 1, 1), secret("s"), at(1)), Ok(JobOutcome::Registered));
+    assert_eq!(
+        table.register(of("7", 1, 1), secret("s"), at(1)),
+        Ok(RegistrationOutcome::Registered)
+    );
     table.end(&job("8"), None);
-    assert_eq!(table.register(of("x", 1, 0), secret("s"), at(1)), Ok(JobOutcome::Registered));
+    assert_eq!(
+        table.register(of("x", 1, 0), secret("s"), at(1)),
+        Ok(RegistrationOutcome::Registered)
+    );
 }
 
 #[test]
 fn secret_of_a_job_is_not_printed() {
-    let mut table = JobTable::default();
+    let mut table = JobRegistry::default();
     table.register(of("7", 1, 0), secret("hidden"), at(1)).unwrap();
     let changes = table.take_changed();
     let shown = format!("{table:?} {changes:?}");
@@ -151,7 +169,7 @@ proptest! {
     fn records_of_changes_make_the_table_again(
         calls in prop::collection::vec((0..4u8, 0..6u8, 0..3u32, 0..3_000usize, 0..200u64), 1..60)
     ) {
-        let mut table = JobTable::default();
+        let mut table = JobRegistry::default();
         let mut stored: BTreeMap<JobId, JobRecord> = BTreeMap::new();
         for (nth, (what, which, attempt, nodes, time)) in calls.into_iter().enumerate() {
             let (name, now) = (format!("{}{which}", if which > 3 { "run." } else { "" }), at(nth as u64 * 100));
@@ -172,7 +190,7 @@ proptest! {
             read.into_iter().for_each(|change| change.apply(&mut stored));
             prop_assert!(table.iter().eq(stored.values()));
         }
-        let mut again = JobTable::restored(stored.into_values());
+        let mut again = JobRegistry::restored(stored.into_values());
         prop_assert!(again.iter().eq(table.iter()));
         prop_assert_eq!(again.expire(99, Time::MAX), table.expire(99, Time::MAX));
         prop_assert_eq!(again.take_changed(), table.take_changed());

@@ -1,8 +1,8 @@
 //! Moves of reservations that have not begun: where they go, what they free, and what they keep.
 
 use sluice_reserve::{
-    Calendar, CalendarChange, Demand, EndReason, PhaseRequest, PlannedPhase, ReservationError,
-    ReservationId, ReservationMove, ReservationRequest, ReservationState,
+    Calendar, CalendarChange, Demand, EndReason, MoveRequest, PhaseRequest, PlannedPhase,
+    ReservationError, ReservationId, ReservationRequest, ReservationState,
 };
 
 use crate::life::{at, calendar, fixed, reads, secs, settings, start};
@@ -19,12 +19,12 @@ fn demand(rate: u64) -> Demand {
     reads(&[(0, rate)])
 }
 
-fn not_before(secs: u64) -> ReservationMove {
-    ReservationMove { not_before: at(secs), is_exact: false, deadline: None }
+fn not_before(secs: u64) -> MoveRequest {
+    MoveRequest { not_before: at(secs), is_exact: false, deadline: None }
 }
 
-fn exactly(secs: u64) -> ReservationMove {
-    ReservationMove { is_exact: true, ..not_before(secs) }
+fn exactly(secs: u64) -> MoveRequest {
+    MoveRequest { is_exact: true, ..not_before(secs) }
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn refused_move_leaves_the_place_and_names_the_next_start() {
         panic!("it does not fit there")
     };
     assert_eq!(refusal.next_start, Some(at(250)));
-    let late = ReservationMove { deadline: Some(at(260)), ..not_before(210) };
+    let late = MoveRequest { deadline: Some(at(260)), ..not_before(210) };
     assert!(matches!(calendar.move_start(first, late, at(1)), Err(ReservationError::NoFit(_))));
     assert_eq!(calendar.booked().collect::<Vec<_>>(), booked);
     assert_eq!((start(&calendar, first), start(&calendar, second)), (at(100), at(200)));

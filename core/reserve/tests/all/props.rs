@@ -7,7 +7,7 @@ use model::{Bytes, Nanos, Share, Time};
 use proptest::prelude::*;
 use sluice_reserve::{
     Calendar, CalendarChange, CalendarEvent, CalendarSettings, Capacity, Demand, FitWindow, Load,
-    PhaseRequest, ReservationClass, ReservationError, ReservationId, ReservationMove,
+    MoveRequest, PhaseRequest, ReservationClass, ReservationError, ReservationId,
     ReservationRequest, ReservationState, ResourceId, ResourceKind, RulesError, Span,
 };
 
@@ -248,7 +248,7 @@ impl Watched {
             }
             Call::Move { which, not_before, is_exact, deadline } => {
                 if let Some(id) = self.pick(*which) {
-                    let to = ReservationMove {
+                    let to = MoveRequest {
                         not_before: at(self.now + not_before),
                         is_exact: *is_exact,
                         deadline: deadline.map(|deadline| at(self.now + deadline)),
@@ -316,7 +316,7 @@ impl Watched {
 
     /// Moves a reservation: to the earliest fit beside what else is booked, by the lists; refused, all
     /// is as it was, and in any case no other one starts later.
-    fn move_start(&mut self, id: ReservationId, to: ReservationMove) {
+    fn move_start(&mut self, id: ReservationId, to: MoveRequest) {
         let (now, status) = (at(self.now), self.calendar.status(id));
         let own = self.calendar.progress(id).map(|progress| progress.phases).unwrap_or_default();
         let before: Vec<_> = self.calendar.booked().collect();

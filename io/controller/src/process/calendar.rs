@@ -39,7 +39,7 @@ use ::rules::RuleSet;
 use api::{AuditLine, ErrorReport, EventKind, NewReservation, WireReservation};
 use model::{Bytes, Time};
 use reserve::{
-    Calendar, CalendarChange, CalendarEvent, EndReason, JobTable, ReservationId, SentRows,
+    Calendar, CalendarChange, CalendarEvent, EndReason, JobRegistry, ReservationId, SentRows,
 };
 use tokio::sync::oneshot;
 
@@ -90,7 +90,7 @@ pub(crate) struct CalendarActor {
     /// Since when calls wait.
     taken: Instant,
     calendar: Calendar,
-    jobs: JobTable,
+    jobs: JobRegistry,
     known: KnownReservations,
     ended: EndedReservations,
     fleet: Fleet,
@@ -130,7 +130,7 @@ impl CalendarActor {
             taken: Instant::now(),
             calendar: Calendar::new(settings.calendar()),
             settings,
-            jobs: JobTable::default(),
+            jobs: JobRegistry::default(),
             known: KnownReservations::default(),
             ended: EndedReservations::default(),
             fleet: Fleet::default(),

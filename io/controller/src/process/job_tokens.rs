@@ -56,7 +56,7 @@ impl JobTokens {
         }
     }
 
-    /// Replaces all tokens.
+    /// Replaces the tokens of all jobs.
     pub(crate) fn set_all<'a>(&self, records: impl Iterator<Item = &'a JobRecord>) {
         let mut all = TokensByHash::default();
         for record in records {

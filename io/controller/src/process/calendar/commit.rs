@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use api::{ErrorCode, ErrorReport};
 use model::{Directory, JobId};
-use reserve::{Calendar, JobChange, JobTable, ReservationId, WantedRows};
+use reserve::{Calendar, JobChange, JobRegistry, ReservationId, WantedRows};
 use tokio::sync::oneshot;
 
 use super::fleet::Fleet;
@@ -79,7 +79,7 @@ impl CalendarActor {
     pub(super) fn restore(&mut self, state: CalendarState) {
         let now = self.now();
         let records = state.records;
-        self.jobs = JobTable::restored(state.jobs.into_values());
+        self.jobs = JobRegistry::restored(state.jobs.into_values());
         self.to.access.jobs.set_all(self.jobs.iter());
         let known = records.reservations.iter().map(|of| {
             let details = state.details.get(&of.id()).cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The calls about registered jobs: who may register, end and read one, and who gets its token.
 //!
 //! ```text
-//!   PUT ────► may the caller? ─► JobTable ─┐
+//!   PUT ────► may the caller? ─► JobRegistry ─┐
 //!   DELETE ─► row, and its reservations ───┴► one decision with the calendar ─► token in force, or not
 //!   POST …/token ─► after the record ─► the caller operates, owns the job, or is a node of it
 //! ```
@@ -16,7 +16,8 @@ use api::{
 };
 use model::{Bytes, JobId, Time};
 use reserve::{
-    JobError, JobOutcome, JobRecord, JobRegistration, JobTable, ReservationId, ReservationOwner,
+    JobError, JobRecord, JobRegistration, JobRegistry, RegistrationOutcome, ReservationId,
+    ReservationOwner,
 };
 use tokio::sync::oneshot;
 
@@ -185,7 +186,7 @@ impl CalendarActor {
         let outcome = self.jobs.register(registration, new_secret(), now);
         let outcome = outcome.map_err(|error| report_of(&error, by))?;
         let record = self.jobs.get(&job).expect("it was just registered");
-        let audit = (outcome != JobOutcome::Unchanged).then(|| {
+        let audit = (outcome != RegistrationOutcome::Unchanged).then(|| {
             by.audit_line(
                 format!("job {job}"),
                 None,
@@ -292,7 +293,7 @@ impl CalendarActor {
         for record in self.jobs.after(&after).filter(is_visible) {
             let of = &record.registration;
             nodes += of.nodes.len();
-            let is_full = page.jobs.len() >= LISTED_MAX || nodes > JobTable::NODES_MAX;
+            let is_full = page.jobs.len() >= LISTED_MAX || nodes > JobRegistry::NODES_MAX;
             if let Some(last) = page.jobs.last().filter(|_| is_full) {
                 page.next = Some(last.job.clone());
                 break;
@@ -305,7 +306,7 @@ impl CalendarActor {
 
 /// Whether a caller may register and end a job of this name.
 fn may_manage(by: &ApiCaller, job: &JobId) -> Result<(), Refused> {
-    let prefix = JobTable::RUN_PREFIX;
+    let prefix = JobRegistry::RUN_PREFIX;
     if by.acts_for_all() || by.role == Role::User && job.as_str().starts_with(prefix) {
         return Ok(());
     }

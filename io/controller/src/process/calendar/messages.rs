@@ -8,7 +8,7 @@ use api::{
 };
 use model::{Bytes, Nanos, Time};
 use plan::LateReservation;
-use reserve::{CeilingSubject, ReservationMove};
+use reserve::{CeilingSubject, MoveRequest};
 use tokio::sync::oneshot;
 
 use super::jobs::JobMsg;
@@ -113,7 +113,7 @@ pub(crate) struct WantedReservations {
 pub(crate) enum ReservationChange {
     Claim,
     Extend(Nanos),
-    Move(ReservationMove),
+    Move(MoveRequest),
     /// With the bytes that its owner has moved since the claim.
     Finish(Bytes),
     Remove,

@@ -47,7 +47,7 @@ pub(crate) struct CalendarState {
     pub(crate) records: CalendarRecords,
     pub(crate) details: BTreeMap<ReservationId, ReservationDetails>,
     pub(crate) proxies: BTreeMap<String, ProxyDescription>,
-    /// The registered jobs.
+    /// The registered jobs by name.
     #[serde(default, with = "job_rows")]
     pub(crate) jobs: BTreeMap<JobId, JobRecord>,
 }
@@ -140,7 +140,7 @@ fn second_half<T>(of: &mut Vec<T>) -> Vec<T> {
 mod tests {
     use model::Time;
     use reserve::{
-        Calendar, CalendarSettings, Capacity, JobRegistration, JobSecret, JobTable, ResourceKind,
+        Calendar, CalendarSettings, Capacity, JobRegistration, JobRegistry, JobSecret, ResourceKind,
     };
 
     use super::*;
@@ -155,7 +155,7 @@ mod tests {
             let name = format!("{number:0>120}").into();
             calendar.add_resource(name, ResourceKind::Target, capacity, Time::ZERO).unwrap();
         }
-        let (mut table, of) = (JobTable::default(), |name: &str| JobId::new(name).unwrap());
+        let (mut table, of) = (JobRegistry::default(), |name: &str| JobId::new(name).unwrap());
         let nodes = (0..20_000).map(|number| format!("{number:0>60}")).collect();
         let wide = JobRegistration { job: of("wide"), nodes, ..JobRegistration::default() };
         table.register(wide, JobSecret::new("s".into()), Time::ZERO).unwrap();

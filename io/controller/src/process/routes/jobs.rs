@@ -55,7 +55,7 @@ pub(super) async fn list(
     Ok(Json(read_of(list).await?))
 }
 
-/// A registered job.
+/// A registered job with its nodes.
 #[utoipa::path(
     get,
     path = "/v1/jobs/{job}",

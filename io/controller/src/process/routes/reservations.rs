@@ -256,7 +256,7 @@ pub(super) async fn move_start(
     if exact && by_ns.is_some() {
         return Err(invalid("by_ns", "by_ns and exact exclude each other".into()));
     }
-    let to = reserve::ReservationMove {
+    let to = reserve::MoveRequest {
         not_before: Time::from_nanos(not_before_ns.unwrap_or(0)),
         is_exact: exact,
         deadline: by_ns.map(Time::from_nanos),

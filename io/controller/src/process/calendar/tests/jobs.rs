@@ -203,7 +203,7 @@ fn a_token_acts_for_its_job_only() {
     // the key of a request of another job of its user
     let same = NewReservation { idempotency_key: key, ..reads(1) };
     denied(room.request_by(job.clone(), same).unwrap_err(), "id");
-    let to = reserve::ReservationMove { not_before: Time::ZERO, is_exact: false, deadline: None };
+    let to = reserve::MoveRequest { not_before: Time::ZERO, is_exact: false, deadline: None };
     for change in [
         ReservationChange::Claim,
         ReservationChange::Extend(Nanos::new(1)),
@@ -326,7 +326,7 @@ fn moves_are_in_the_audit_log_and_keep_the_place_if_refused() {
     room.request(reads(80)).unwrap();
     let not_before = Time::from_nanos(first.start_ns.unwrap());
     let to = |not_before, is_exact| {
-        ReservationChange::Move(reserve::ReservationMove { not_before, is_exact, deadline: None })
+        ReservationChange::Move(reserve::MoveRequest { not_before, is_exact, deadline: None })
     };
     room.in_force(first.id);
     let active = room.change(first.id, to(not_before, false), by()).unwrap_err();
