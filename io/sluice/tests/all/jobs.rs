@@ -182,7 +182,7 @@ fn a_batch_system_has_jobs_and_reservations_of_all_users_and_nothing_else() {
     assert_eq!(batch.controller_status().unwrap().role, Some(Role::Batch));
     batch.register_job("7", &of(1001, 0)).unwrap();
     batch.register_job("run.x", &of(1002, 0)).unwrap();
-    assert_eq!(batch.credit("account=physics").unwrap().subject, "account physics");
+    assert_eq!(batch.credit("account=physics").unwrap().subject, "account \"physics\"");
 
     // others see theirs
     let [ann, bob] = [1001, 1002].map(|uid| client(url, &showing(&user(&admin, uid))));

@@ -407,7 +407,7 @@ fn of_jobs() -> Vec<Case> {
         case(Foreign, END_JOB, "job", PermissionDenied, "").by(Role::Job),
         case(Foreign, END_JOB, "job", PermissionDenied, "job").by(Role::User),
         case(Foreign, JOBS, "", PermissionDenied, "").by(Role::Proxy),
-        case(Bad, JOBS, "?after=%ff", InvalidArgument, "after"),
+        case(Bad, JOBS, "?after=%0a", InvalidArgument, "after"),
         case(Large, JOBS, &format!("?before={long}"), InvalidArgument, "before"),
         case(Foreign, GET_JOB, "7", PermissionDenied, "job").by(Role::Job),
         case(Foreign, JOB_TOKEN, "job", PermissionDenied, "job").by(Role::Proxy),

@@ -12,11 +12,11 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use http::Peer;
-use model::Bytes;
+use model::{Bytes, JobId};
 use tokio::sync::oneshot;
 
 use super::used::bytes_used;
-use super::{RouteError, RouteQuery, read_of, shutting_down, submit};
+use super::{RouteError, RouteQuery, invalid, read_of, shutting_down, submit, truncated};
 use crate::process::ApiState;
 use crate::process::access::ApiCaller;
 use crate::process::calendar::{CalendarMsg, CalendarReply, JobMsg, WantedReservations};
@@ -50,6 +50,10 @@ pub(super) async fn list(
     wanted: Result<Query<JobsQuery>, QueryRejection>,
 ) -> Result<Json<WireJobs>, RouteError> {
     let Query(JobsQuery { after }) = wanted?;
+    if JobId::new(&after).is_none() {
+        let message = format!("after: {:?} is not a job", truncated(&after));
+        return Err(invalid("after", message));
+    }
     let (answer, list) = oneshot::channel();
     submit(&shared.calendar, CalendarMsg::Job(JobMsg::List { after, by, answer }))?;
     Ok(Json(read_of(list).await?))
