@@ -75,6 +75,7 @@ fn a_refusal_has_a_status_of_its_own_and_names_the_bottleneck() {
         assert_eq!((status, report["code"].as_str()), (expected, Some("does_not_fit")));
         assert_eq!(report["refusal"]["bottleneck"], "scratch-0");
         assert_eq!(stub.reserve("extend 7 --by 30s").0, expected);
+        assert_eq!(stub.reserve("move 7").0, expected);
     }
     let denied = json!({"code": "permission_denied", "message": "no"});
     let stub = StubController::start(move |_| (403, denied.clone()));
@@ -86,6 +87,24 @@ fn a_refusal_has_a_status_of_its_own_and_names_the_bottleneck() {
     for words in ["add --metadata 1ops/s --for 0s", "add --for 1s", "extend 7", "show x"] {
         assert_eq!(stub.reserve(words).0, 2, "{words}");
     }
+}
+
+#[test]
+fn a_move_is_exact_or_from_a_time_on() {
+    let stub = StubController::start(|_| (200, held(7, "SCHEDULED")));
+    for words in ["move 7 --at 1h", "move 7 --not-before 1h --by 2h", "move 7"] {
+        assert_eq!(stub.reserve(words).0, 0, "{words}");
+    }
+    assert_eq!(stub.reserve("move 7 --at 1h --by 2h").0, 2);
+    let calls = stub.calls();
+    assert!(calls.iter().all(|(line, _)| line == "POST /v1/reservations/7/move"), "{calls:?}");
+    let sent: Vec<_> = calls.iter().map(|(_, body)| body).collect();
+    let has = |at: usize| ["not_before_ns", "by_ns"].map(|key| sent[at][key].is_u64());
+    assert_eq!([has(0), has(1), has(2)], [[true, false], [true, true], [false, false]]);
+    assert_eq!(
+        [0, 1, 2].map(|at| sent[at]["exact"].clone()),
+        [true, false, false].map(|is| json!(is))
+    );
 }
 
 #[test]
