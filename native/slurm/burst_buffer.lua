@@ -16,7 +16,7 @@ local ON_FAILURE = "start"
 -- burst_buffer.conf: what runs into that one counts as "wait", and Slurm logs no reason.
 local LIMIT_S = 540
 
-local STARTS, NOT_YET = 0, 3
+local STARTS, NOT_YET, NEVER = 0, 3, 4
 
 -- Runs a command, and returns its exit status and what it printed. os.execute has no output, and
 -- close() of io.popen no status in Lua 5.1, so the shell prints the status.
@@ -35,7 +35,7 @@ function slurm_bb_pre_run(job_id, job_script, uid, gid)
     tonumber(job_id))
   local status, said = run(command)
   if status == STARTS then return slurm.SUCCESS end
-  if status == NOT_YET then return slurm.ERROR, said end
+  if status == NOT_YET or status == NEVER then return slurm.ERROR, said end
   slurm.log_error("sluice slurm start %s: status %s: %s", tostring(job_id), tostring(status),
     tostring(said))
   if ON_FAILURE == "wait" then

@@ -105,7 +105,7 @@ struct ConfigArgs {
     config: Option<PathBuf>,
 }
 
-/// Runs `sluice slurm`.
+/// Runs `sluice slurm` and its subcommands.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
         SlurmAction::Check { json, config } => {

@@ -375,7 +375,7 @@ pub unsafe extern "C" fn sluice_get_refusal(refusal: *mut SluiceRefusal) -> c_in
         let last = LAST.try_with(|last| last.borrow().refusal.as_deref().map(SluiceRefusal::of));
         match last.ok().flatten() {
             Some(last) => put(refusal, last, "refusal"),
-            None => Err(CallError::new(CallErrorCode::NotFound, "the last error is no refusal")),
+            None => Err(CallError::new(CallErrorCode::NotFound, "the last error is not a refusal")),
         }
     };
     // The last error stays as it is: this only reads it.

@@ -219,7 +219,7 @@ fn open(
     }
 }
 
-/// Refuses a listener of another user, who would be told the token.
+/// Refuses a listener of another user, who would receive the token.
 fn check_listener(socket: &OwnedFd, path: &Path) -> Result<(), CallError> {
     let untrusted = |text: String| CallError::new(CallErrorCode::Untrusted, text);
     let peer = sockopt::socket_peercred(socket);

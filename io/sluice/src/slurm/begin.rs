@@ -46,7 +46,10 @@ pub(super) fn begin(
     job: &SlurmJob,
 ) -> anyhow::Result<BeginOutcome> {
     let Some(request) = JobRequest::of(job, config)? else { return Ok(BeginOutcome::NoRequest) };
-    let new = request.reservation(job, config, None)?;
+    let new = match request.reservation(job, config, None) {
+        Ok(new) => new,
+        Err(error) => return Ok(BeginOutcome::Never(format!("{error:#}"))),
+    };
     let mut held = match client.reserve(&new) {
         Ok(held) => held,
         Err(error) => return never(error),

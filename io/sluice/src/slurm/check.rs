@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::config::SlurmConfig;
 use super::scontrol;
 
-/// One mistake.
+/// One mistake of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct SlurmFinding {
     /// `error`: jobs do not get what they reserve; `warning`: they may not.

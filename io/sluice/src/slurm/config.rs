@@ -69,7 +69,7 @@ pub(super) enum OnFailure {
     /// It starts without its reservation.
     #[default]
     Start,
-    /// It waits.
+    /// It waits for a controller.
     Wait,
 }
 

@@ -71,7 +71,8 @@ impl SlurmFollower {
         let held: BTreeMap<u64, WireReservation> =
             found.reservations.into_iter().map(|held| (held.id, held)).collect();
         let waiting = |job: &&SlurmJob| {
-            job.state == SlurmState::Pending && request::may_have_one(job, &self.config)
+            let waits = job.state == SlurmState::Pending && !job.is_held;
+            waits && request::may_have_one(job, &self.config)
         };
         for job in jobs.iter().filter(waiting).cloned().collect::<Vec<_>>().iter().take(JOBS_MAX) {
             let plan = self.plans.get(&request::key(job)).and_then(|id| held.get(id));
@@ -95,20 +96,18 @@ impl SlurmFollower {
     fn plan(&mut self, job: &SlurmJob) -> anyhow::Result<()> {
         let Some(job) = queue::job(&job.id)? else { return Ok(()) };
         let Some(request) = JobRequest::of(&job, &self.config)? else { return Ok(()) };
-        let expected = job.start.filter(|expected| *expected > when::now());
+        let expected = job.start.filter(|at| !job.is_refused && *at > when::now());
         let not_before = expected.map(|expected| expected.as_nanos());
-        let new = request.reservation(&job, &self.config, not_before)?;
+        let new = match request.reservation(&job, &self.config, not_before) {
+            Ok(new) => new,
+            Err(error) => return hold(&job, &format!("{error:#}")),
+        };
         match self.client.reserve(&new) {
             Ok(held) => {
                 self.plans.insert(request::key(&job), held.id);
                 self.follow(&job, &held)
             }
-            Err(error) if is_for_ever(&error) => {
-                tracing::warn!(job = job.id, %error, "held: its bandwidth fits at no time");
-                let why = format!("SystemComment=sluice: {error}");
-                scontrol::run(&["update", &format!("JobId={}", job.id), "Priority=0", &why])?;
-                Ok(())
-            }
+            Err(error) if is_for_ever(&error) => hold(&job, &error.to_string()),
             Err(error) => Err(error.into()),
         }
     }
@@ -149,8 +148,8 @@ impl SlurmFollower {
         };
         let mut gone = BTreeSet::new();
         for (job, attempt) in self.registered()? {
-            let runs = alive.get(&(job.as_str(), attempt)) == Some(&SlurmState::Running);
-            if !runs {
+            // One that was refused its start is registered, too.
+            if !is_alive(&job, attempt) {
                 gone.insert((job, attempt));
             }
         }
@@ -271,7 +270,21 @@ fn pool_name(span: &PoolSpan) -> String {
 fn planned(job: &SlurmJob, held: &WireReservation) -> Option<PlannedJob> {
     let reserved = Time::from_nanos(held.start_ns?);
     let is_active = held.state == WireReservationState::Active;
-    Some(PlannedJob { expected: job.start, eligible: job.eligible, reserved, is_active })
+    Some(PlannedJob {
+        expected: job.start,
+        eligible: job.eligible,
+        reserved,
+        is_active,
+        is_refused: job.is_refused,
+    })
+}
+
+/// Holds a job whose bandwidth fits at no time, with the reason behind its request in the admin
+/// comment; an operator can release it.
+fn hold(job: &SlurmJob, why: &str) -> anyhow::Result<()> {
+    tracing::warn!(job = job.id, why, "held: it cannot get its bandwidth");
+    let comment = format!("AdminComment={} held: {}", job.comment, why.replace('\n', " "));
+    scontrol::run(&["update", &format!("JobId={}", job.id), "Priority=0", &comment]).map(drop)
 }
 
 fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<()> {

@@ -96,12 +96,13 @@ fn end(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
         Some(text) => text.parse().with_context(|| format!("restart count {text:?}"))?,
         None => 0,
     };
-    let runs_again = || -> anyhow::Result<bool> {
-        let job = queue::job(id)?;
-        Ok(job.is_some_and(|job| job.state == SlurmState::Running && job.attempt == registered))
+    // Slurm calls this, too, for an attempt that was refused its start: it waits, or runs again.
+    let goes_on = || -> anyhow::Result<bool> {
+        let job = queue::job(id)?.filter(|job| job.attempt == registered);
+        Ok(job.is_some_and(|job| job.state != SlurmState::Over || job.is_refused))
     };
     // A late epilog: the attempt after the one that it is of is registered.
-    if registered > counted || (registered == counted && registered > 0 && runs_again()?) {
+    if registered > counted || (registered == counted && goes_on()?) {
         return Ok(());
     }
     client.end_job(id, Some(registered)).map(drop).with_context(|| format!("cannot end job {id}"))
@@ -141,7 +142,7 @@ fn write_token(dir: &Path, user: u32, token: &str) -> anyhow::Result<()> {
     written().with_context(wrong)
 }
 
-/// Removes the directory of a job; none is no error.
+/// Removes the directory of a job, if there is one.
 fn remove(dir: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

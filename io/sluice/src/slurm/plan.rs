@@ -5,7 +5,7 @@
 //!   the reservation starts later than Slurm expects                    ─► tell Slurm (StartTime)
 //! ```
 //!
-//! Told the time, and nothing else: `follow.rs` asks and does.
+//! It has the time from its caller, and no clock: `follow.rs` asks and does.
 
 use model::{Nanos, Time};
 
@@ -20,6 +20,8 @@ pub(super) struct PlannedJob {
     pub(super) reserved: Time,
     /// Whether that time has come.
     pub(super) is_active: bool,
+    /// Whether its last start was refused: what Slurm expects then is the end of its own waiting.
+    pub(super) is_refused: bool,
 }
 
 /// What to do for a waiting job.
@@ -41,10 +43,9 @@ impl PlannedJob {
         // What is active waits for its job until it lapses, and is planned again then. A job that
         // was refused a moment ago waits for longer than that, unless Slurm is told.
         if self.is_active {
-            let is_refused = eligible.is_some_and(|at| at.since(now) <= REFUSED_FOR);
-            return if is_refused { PlanStep::Tell(now) } else { PlanStep::Keep };
+            return if self.is_refused { PlanStep::Tell(now) } else { PlanStep::Keep };
         }
-        let expected = self.expected.map(|expected| expected.max(now));
+        let expected = self.expected.filter(|_| !self.is_refused).map(|at| at.max(now));
         // Slurm has been told another time than this, and expects nothing before that.
         let is_told = eligible.is_some() && expected.is_none_or(|at| Some(at) == eligible);
         if is_told && eligible.is_some_and(|told| apart(told, self.reserved) > SECOND) {
@@ -78,8 +79,6 @@ fn apart(one: Time, other: Time) -> Nanos {
 }
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// How long Slurm waits with a batch job whose `slurm_bb_pre_run` failed: two minutes.
-const REFUSED_FOR: Nanos = Nanos::from_secs(125);
 
 #[cfg(test)]
 mod tests {
@@ -93,7 +92,13 @@ mod tests {
 
     fn job(expected: u64, reserved: u64) -> PlannedJob {
         let expected = Some(expected).filter(|at| *at > 0).map(at);
-        PlannedJob { expected, eligible: None, reserved: at(reserved), is_active: false }
+        PlannedJob {
+            expected,
+            eligible: None,
+            reserved: at(reserved),
+            is_active: false,
+            is_refused: false,
+        }
     }
 
     fn told(eligible: u64, expected: u64, reserved: u64) -> PlannedJob {
@@ -128,9 +133,17 @@ mod tests {
     fn an_active_reservation_waits_for_its_job() {
         let active = PlannedJob { is_active: true, ..job(1000, 100) };
         assert_eq!(active.step(at(110), SLACK), PlanStep::Keep);
-        let refused = PlannedJob { is_active: true, ..told(220, 220, 100) };
+        let refused = PlannedJob { is_active: true, is_refused: true, ..told(220, 220, 100) };
         assert_eq!(refused.step(at(110), SLACK), PlanStep::Tell(at(110)));
         let of_its_user = PlannedJob { is_active: true, ..told(9000, 9000, 100) };
         assert_eq!(of_its_user.step(at(110), SLACK), PlanStep::Keep);
+    }
+
+    #[test]
+    fn a_refused_job_starts_with_its_reservation_and_not_when_slurm_tries_again() {
+        let refused = |reserved| PlannedJob { is_refused: true, ..told(220, 220, reserved) };
+        assert_eq!(refused(130).step(at(110), SLACK), PlanStep::Tell(at(130)));
+        assert_eq!(refused(900).step(at(110), SLACK), PlanStep::Tell(at(900)));
+        assert_eq!(refused(220).step(at(110), SLACK), PlanStep::Keep);
     }
 }

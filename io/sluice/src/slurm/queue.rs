@@ -27,6 +27,10 @@ pub(super) struct SlurmJob {
     pub(super) is_batch: bool,
     pub(super) nodes: u32,
     pub(super) state: SlurmState,
+    /// Whether `slurm_bb_pre_run` refused its last start: Slurm then waits for two minutes.
+    pub(super) is_refused: bool,
+    /// Whether it waits for its user or an operator to release it.
+    pub(super) is_held: bool,
     /// When Slurm expects it to start, or when it started.
     pub(super) start: Option<Time>,
     /// When it may start at the earliest, if its user or `follow` said so.
@@ -55,7 +59,7 @@ pub(super) enum SlurmState {
 /// A column of `squeue`: its name and its width.
 struct SlurmColumn(&'static str, usize);
 
-const COLUMNS: [SlurmColumn; 13] = [
+const COLUMNS: [SlurmColumn; 14] = [
     SlurmColumn("JobID", 12),
     SlurmColumn("UserID", 12),
     SlurmColumn("GroupID", 12),
@@ -63,6 +67,7 @@ const COLUMNS: [SlurmColumn; 13] = [
     SlurmColumn("BatchFlag", 4),
     SlurmColumn("NumNodes", 8),
     SlurmColumn("State", 16),
+    SlurmColumn("Reason", 40),
     SlurmColumn("StartTime", 20),
     SlurmColumn("EligibleTime", 20),
     SlurmColumn("EndTime", 20),
@@ -138,6 +143,10 @@ fn parse(line: &str) -> anyhow::Result<SlurmJob> {
             // "1-4" while it waits for one to four.
             "NumNodes" => job.nodes = value.split('-').next().unwrap_or("").parse().unwrap_or(1),
             "State" => job.state = SlurmState::of(value),
+            "Reason" => {
+                job.is_refused = value.contains("pre_run");
+                job.is_held = value.starts_with("JobHeld");
+            }
             "StartTime" => job.start = time(value),
             "EligibleTime" => job.eligible = time(value),
             "EndTime" => job.ends = time(value),
@@ -198,7 +207,7 @@ const COMMENT_MAX: usize = 65_536;
 mod tests {
     use super::*;
 
-    fn line(values: [&str; 13], comment: &str) -> String {
+    fn line(values: [&str; 14], comment: &str) -> String {
         let padded = COLUMNS.iter().zip(values);
         let mut line: String =
             padded.map(|(SlurmColumn(_, width), value)| format!("{value:<width$}")).collect();
@@ -216,6 +225,7 @@ mod tests {
             "1",
             "2-4",
             "PENDING",
+            "Burst buffer pre_run error",
             "2026-11-28T14:00:00",
             "N/A",
             "2026-11-28T15:00:00",
@@ -234,6 +244,8 @@ mod tests {
             is_batch: true,
             nodes: 2,
             state: SlurmState::Pending,
+            is_refused: true,
+            is_held: false,
             start: Some(start),
             eligible: None,
             ends: Some(start + hour),
@@ -251,6 +263,7 @@ mod tests {
             "0",
             "1",
             "RUNNING",
+            "None",
             "N/A",
             "N/A",
             "N/A",
@@ -261,6 +274,7 @@ mod tests {
         let job = parse(&line(runs, "(null)")).unwrap();
         assert_eq!((job.state, job.limit, job.account), (SlurmState::Running, None, None));
         assert!(job.licences.is_empty() && job.comment.is_empty());
+        assert!(job.is_held && !job.is_refused);
     }
 
     #[test]

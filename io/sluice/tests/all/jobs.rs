@@ -16,7 +16,7 @@ use api::{
 };
 use http::{ApiClient, ClientError, Credentials};
 
-use crate::common::Controller;
+use crate::common::{Controller, SLUICE};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 use crate::reservations::{SECOND, reads};
 use crate::site::Site;
@@ -285,4 +285,29 @@ fn a_node_gets_the_tokens_of_its_jobs_by_its_certificate() {
         lines.iter().filter(of).map(|line| line.what.as_str()).collect::<Vec<_>>()
     };
     assert_eq!((read("n1"), read("n2")), (vec!["job 7"], vec!["job 7"]));
+}
+
+#[test]
+fn a_command_of_sluice_run_is_a_job_whose_token_ends_with_it() {
+    let site = Site::start("jobs-run", ["a"], "");
+    let bob = user(&site.admin, 1002);
+    let script = format!(
+        "echo $SLUICE_JOB_ID; cat $SLUICE_TOKEN_FILE; stat -c %a $SLUICE_TOKEN_FILE; \
+         {SLUICE} reserve add --metadata 1ops/s --for 100s --export x >&2 && exit 7"
+    );
+    let mut command = std::process::Command::new(SLUICE);
+    command.args(["run", "--name", "t", "--", "sh", "-c", &script]);
+    command.env("SLUICE_CONTROLLER", &site.controller.url).env("SLUICE_TOKEN", &bob);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{said}{errors}");
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!((lines[0], lines[2]), ("run.t", "400"));
+    assert!(lines[1].starts_with("slc_") && lines[1] != bob);
+    let held = site.admin.reservations("job=run.t&ended=true").unwrap().reservations;
+    assert_eq!((held[0].user, held[0].state), (1002, WireReservationState::Undefined));
+    assert_eq!(code(site.client_of(lines[1]).jobs("")), ErrorCode::Unauthenticated);
+    assert_eq!(code(site.admin.job("run.t")), ErrorCode::NotFound);
+    assert!(!errors.contains("slc_"), "{errors}");
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The table is stored with the calendar, so that a job and its reservations end together, also over a
-//! crash (docs/decisions/0022-tokens-of-jobs.md).
+//! crash (docs/decisions/0023-tokens-of-jobs.md).
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,7 @@ use crate::common::{Controller, Proxy, SLUICE, Setup, until};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 
 /// What the jobs of these tests ask for, of 85 MB/s that may be reserved.
-const REQUEST: [&str; 4] = ["-N1", "--qos-bw=20MB/s:write", "--export", "x"];
+const REQUEST: [&str; 3] = ["-N1", "-t10", "--qos-bw=20MB/s:write"];
 
 /// A cluster, its controller, and a proxy.
 struct ReservedSite {
@@ -138,9 +138,8 @@ impl ReservedSite {
 
     /// Runs a script as a batch job that ends once there is a file `go`.
     fn submit(&self, script: &str) -> u32 {
-        let options: Vec<&str> = REQUEST[..2].to_vec();
         let script = format!("{script}\ntouch began; until [ -e go ]; do sleep 0.05; done");
-        self.slurm.sbatch(&[&options[..], &["-t10"]].concat(), &script)
+        self.slurm.sbatch(&REQUEST, &script)
     }
 
     fn until_began(&self) {
@@ -243,7 +242,9 @@ fn a_batch_job_waits_for_its_reservation_and_starts_as_soon_as_there_is_room() {
 
     site.admin.remove_reservation(of_others).unwrap();
     site.until_began();
-    assert_eq!(site.reservations(job)[0].state, WireReservationState::Active);
+    let held = site.reservations(job);
+    assert_eq!(held.len(), 1, "it kept its place when it was refused: {held:?}");
+    assert_eq!(held[0].state, WireReservationState::Active);
     site.go();
     site.slurm.cluster.until_job(job, "COMPLETED");
     until("the job has ended at the controller", || !site.is_registered(job));
@@ -254,7 +255,7 @@ fn srun_waits_for_its_reservation_and_what_never_fits_is_held() {
     let Some(mut site) = ReservedSite::start("slurm-srun", "wait = \"100s\"\n") else { return };
     let of_others = site.others_have_all_but(10);
     let mut srun = site.slurm.cluster.command(USER, "srun");
-    let mut srun = srun.args(&REQUEST[..2]).args(["sh", "-c", "touch began"]).spawn().unwrap();
+    let mut srun = srun.args(REQUEST).args(["sh", "-c", "touch began"]).spawn().unwrap();
     until("its reservation is planned", || {
         let all = site.admin.reservations(&format!("user={USER}")).unwrap().reservations;
         all.iter().any(|held| held.state == WireReservationState::Scheduled)
@@ -272,7 +273,7 @@ fn srun_waits_for_its_reservation_and_what_never_fits_is_held() {
                 .slurm
                 .cluster
                 .admin(&format!("scontrol -o show job {large}"))
-                .contains("sluice: ")
+                .contains("held: the reservation does not fit")
     });
     // a job that is cancelled while it waits leaves nothing
     let of_others = site.others_have_all_but(10);
@@ -338,7 +339,7 @@ fn without_a_controller_jobs_start_unless_the_site_says_otherwise() {
     }
     let job = site.slurm.sbatch(&["-N1", "--qos-bw=20MB/s:write"], "true");
     until("it is refused", || site.slurm.cluster.job_field(job, "Reason").contains("pre_run"));
-    assert_eq!(site.slurm.cluster.job_field(job, "JobState"), "PENDING");
+    site.slurm.cluster.until_job(job, "PENDING");
     let plain = site.slurm.run(USER, &["srun", "-N1", "true"]);
     assert!(plain.ok, "a job without a request needs no controller: {}", plain.errors);
 }
