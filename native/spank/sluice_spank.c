@@ -336,9 +336,11 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 		return ESPANK_SUCCESS;
 	length = snprintf(path, sizeof(path), "%s/%u/token", run_dir, job);
 	if (length > 0 && (size_t)length < sizeof(path) &&
-	    faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0)
+	    faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0) {
 		set_variable(sp, "SLUICE_TOKEN_FILE", path, 1);
-	else if (spank_getenv(sp, "SLUICE_TOKEN_FILE", path, sizeof(path)) == ESPANK_SUCCESS &&
+		/* One of the user's own, from the submitting shell, would take its place. */
+		(void)spank_unsetenv(sp, "SLUICE_TOKEN");
+	} else if (spank_getenv(sp, "SLUICE_TOKEN_FILE", path, sizeof(path)) == ESPANK_SUCCESS &&
 		 !strncmp(path, run_dir, strlen(run_dir)) && path[strlen(run_dir)] == '/')
 		(void)spank_unsetenv(sp, "SLUICE_TOKEN_FILE");
 	return ESPANK_SUCCESS;

@@ -7,6 +7,7 @@
 //!   --controller, SLUICE_CONTROLLER, the default     ───┘
 //! ```
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -90,6 +91,16 @@ impl ControllerArgs {
             },
         };
         Ok(ApiClient::at(places)?.with(&self.credentials.credentials())?)
+    }
+}
+
+impl ControllerArgs {
+    /// Returns the variables with which a command of this one calls the same controller.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let controller = self.controller.as_ref().map(|places| places.to_string().into());
+        let ca = self.credentials.ca.as_ref().map(|ca| ca.clone().into_os_string());
+        let given = [(VARIABLE, controller), ("SLUICE_CA", ca)];
+        given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 }
 

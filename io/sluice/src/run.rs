@@ -17,6 +17,7 @@ use std::process::{Child, Command, ExitCode};
 use anyhow::Context as _;
 use api::{JobToken, NewJob};
 use http::ApiClient;
+use model::Nanos;
 use rustix::process::{Pid, Signal, getuid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -25,11 +26,13 @@ use crate::credentials::ControllerArgs;
 use crate::failure::CommandError;
 use crate::log;
 use crate::reserve::{for_caller, random_key};
+use crate::when;
 
 /// Run a command as a job of its own, with a token for its reservations
 ///
 /// Requests of the command through a mount are of job run.NAME (`SLUICE_JOB_ID`), and it may reserve
-/// for that job, and no other, with the token in `SLUICE_TOKEN_FILE`. Both end with the command.
+/// for that job, and no other, with the token in `SLUICE_TOKEN_FILE`. Both end with the command, and
+/// after 30 days.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The exit status is that of the command, or 128 and the number of the signal that ended it.
@@ -52,29 +55,28 @@ pub(crate) struct Args {
 struct RunningJob {
     client: ApiClient,
     job: String,
+    attempt: u32,
     dir: PathBuf,
 }
 
 /// Runs `sluice run`; the exit status is that of the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // First, so that no signal ends this process before the job has ended.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot wait for signals")?;
     let client = args.controller.client()?;
     let name = match args.name {
         Some(name) => name,
         None => random_key()?[..16].to_owned(),
     };
-    let job = format!("run.{name}");
-    let register = |user| client.register_job(&job, &NewJob { user, ..NewJob::default() });
-    for_caller(None, register).with_context(|| format!("cannot register job {job}"))?;
-    let token = client.job_token(&job);
-    let running = RunningJob { client, dir: directory(&job), job };
-    running.write(&token?).with_context(|| {
+    let running = RunningJob::register(client, format!("run.{name}"))?;
+    let token = running.client.job_token(&running.job)?;
+    running.write(&token).with_context(|| {
         format!("cannot write the token of {} to {}", running.job, running.dir.display())
     })?;
-    // Before the command starts, so that no signal ends this process before the job has ended.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot wait for signals")?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("SLUICE_JOB_ID", &running.job);
     command.env("SLUICE_TOKEN_FILE", running.dir.join("token")).env_remove("SLUICE_TOKEN");
+    command.envs(args.controller.environment());
     let mut child = command.spawn().with_context(|| format!("cannot run {:?}", args.command[0]))?;
     let ends = signals.handle();
     let forwarded = Pid::from_child(&child);
@@ -101,6 +103,23 @@ fn wait(child: &mut Child) -> anyhow::Result<ExitCode> {
 }
 
 impl RunningJob {
+    /// Registers a job that does not run yet.
+    fn register(client: ApiClient, job: String) -> anyhow::Result<RunningJob> {
+        if client.job(&job).is_ok() {
+            let message = format!("{job} runs already; give it another name");
+            return Err(CommandError::argument("--name", message).into());
+        }
+        let now = when::now();
+        let attempt = (now.as_nanos() / 1_000_000_000) as u32;
+        // If this process is killed the controller forgets the job then.
+        let ends_ns = Some((now + LONGEST).as_nanos());
+        let new = NewJob { attempt, ends_ns, ..NewJob::default() };
+        let register = |user| client.register_job(&job, &NewJob { user, ..new.clone() });
+        for_caller(None, register).with_context(|| format!("cannot register {job}"))?;
+        let dir = directory(&job);
+        Ok(RunningJob { client, job, attempt, dir })
+    }
+
     /// Writes the token to a file that only this user can read.
     fn write(&self, token: &JobToken) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.dir)?;
@@ -113,7 +132,7 @@ impl RunningJob {
 
 impl Drop for RunningJob {
     fn drop(&mut self) {
-        if let Err(error) = self.client.end_job(&self.job, None) {
+        if let Err(error) = self.client.end_job(&self.job, Some(self.attempt)) {
             log::print_line(&format!("sluice: cannot end job {}: {error}", self.job));
         }
         let _ = fs::remove_dir_all(&self.dir);
@@ -144,3 +163,7 @@ fn name(text: &str) -> Result<String, CommandError> {
         }
     }
 }
+
+/// After that a job whose `sluice run` was killed is forgotten, and the token of one that still runs
+/// is invalid.
+const LONGEST: Nanos = Nanos::from_secs(30 * 86_400);

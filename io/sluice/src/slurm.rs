@@ -20,6 +20,7 @@ mod pool;
 mod queue;
 mod request;
 mod scontrol;
+mod set_aside;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -59,9 +60,6 @@ enum SlurmAction {
     },
     /// Plan the reservations of waiting jobs and clean up, until SIGTERM; beside slurmctld, as SlurmUser
     Follow {
-        /// One look at the queue, for a timer instead of a service.
-        #[arg(long)]
-        once: bool,
         #[command(flatten)]
         config: ConfigArgs,
     },
@@ -117,11 +115,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             std::io::stdout().write_all(text.as_bytes())?;
             Ok(if check.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
-        SlurmAction::Follow { once: true, config } => {
-            SlurmFollower::new(config.read()?)?.look()?;
-            Ok(ExitCode::SUCCESS)
-        }
-        SlurmAction::Follow { once: false, config } => follow(config.read()?),
+        SlurmAction::Follow { config } => follow(config.read()?),
         SlurmAction::Start { job, config } => begin::start(&config.read()?, &job),
         SlurmAction::PrologSlurmctld { config } => hook(SlurmHook::PrologSlurmctld, &config),
         SlurmAction::Prolog { config } => hook(SlurmHook::Prolog, &config),

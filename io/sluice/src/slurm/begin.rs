@@ -28,15 +28,16 @@ use crate::when;
 pub(super) enum BeginOutcome {
     /// The job asks for none.
     NoRequest,
-    /// It is in force.
-    Active(Box<WireReservation>),
+    /// It is in force, and its time runs.
+    Active,
     /// It does not fit now; this is its next start.
     Later(Box<WireReservation>),
     /// It fits at no time, or the controller does not accept it.
     Never(String),
 }
 
-/// Begins the reservation of a job, if it fits now.
+/// Begins the reservation of a job, if it fits now, and claims it: its time runs from then on. One with
+/// phases that began before `since` without its job is replaced by another one.
 ///
 /// # Errors
 /// If the controller does not answer, or Slurm's request is not valid.
@@ -44,6 +45,7 @@ pub(super) fn begin(
     client: &ApiClient,
     config: &SlurmConfig,
     job: &SlurmJob,
+    since: Option<Time>,
 ) -> anyhow::Result<BeginOutcome> {
     let Some(request) = JobRequest::of(job, config)? else { return Ok(BeginOutcome::NoRequest) };
     let new = match request.reservation(job, config, None) {
@@ -54,7 +56,7 @@ pub(super) fn begin(
         Ok(held) => held,
         Err(error) => return never(error),
     };
-    if has_run_without_its_job(&held) {
+    if since.is_some_and(|since| has_run_before(&held, since)) {
         client.remove_reservation(held.id)?;
         held = match client.reserve(&new) {
             Ok(held) => held,
@@ -79,17 +81,20 @@ pub(super) fn begin(
     let wait = Nanos::from_millis(config.time_limit().to_duration().as_millis() as u64 / 2);
     let held = client.reservation(held.id, &format!("until=active&wait={wait}"))?;
     Ok(match held.state {
-        WireReservationState::Active => BeginOutcome::Active(Box::new(held)),
+        WireReservationState::Active => {
+            client.claim_reservation(held.id)?;
+            BeginOutcome::Active
+        }
         _ => BeginOutcome::Later(Box::new(held)),
     })
 }
 
-/// Whether a reservation without a claim window began before its job: its phases would be over too
-/// early.
-fn has_run_without_its_job(held: &WireReservation) -> bool {
+/// Whether a reservation without a claim window began before its job was to start: its phases would
+/// be over too early.
+fn has_run_before(held: &WireReservation, since: Time) -> bool {
     let started = held.start_ns.map(Time::from_nanos);
     let is_fixed = !held.phases.is_empty() && held.state == WireReservationState::Active;
-    is_fixed && started.is_some_and(|started| when::now().since(started) > EARLY_MAX)
+    is_fixed && started.is_some_and(|started| since.since(started) > EARLY_MAX)
 }
 
 /// Makes the outcome of a refused request; other errors stay errors.
@@ -107,14 +112,14 @@ fn never(error: ClientError) -> anyhow::Result<BeginOutcome> {
 /// # Errors
 /// None that stop a job: they are logged, and `on_failure` decides.
 pub(super) fn start(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> {
-    let deadline = Instant::now() + config.wait.to_duration();
+    let (deadline, since) = (Instant::now() + config.wait.to_duration(), when::now());
     loop {
         let asked = queue::job(id).and_then(|job| {
             let job = job.with_context(|| format!("Slurm has no job {id}"))?;
-            Ok((begin(&config.batch_client()?, config, &job)?, job.is_batch))
+            Ok((begin(&config.batch_client()?, config, &job, Some(since))?, job.is_batch))
         });
         let (later, waits) = match asked {
-            Ok((BeginOutcome::NoRequest | BeginOutcome::Active(_), _)) => {
+            Ok((BeginOutcome::NoRequest | BeginOutcome::Active, _)) => {
                 return Ok(ExitCode::SUCCESS);
             }
             Ok((BeginOutcome::Never(why), _)) => {

@@ -48,6 +48,9 @@ pub(super) struct SlurmConfig {
     /// The time between two looks of `sluice slurm follow` at the queue.
     #[serde(default = "interval")]
     pub(super) interval: Nanos,
+    /// How long the bandwidth of a job is refused before the job is held.
+    #[serde(default = "hold_after")]
+    pub(super) hold_after: Nanos,
     /// How long srun and salloc wait for their reservation, with their nodes.
     #[serde(default = "wait")]
     pub(super) wait: Nanos,
@@ -214,6 +217,10 @@ fn claim_window() -> Nanos {
 
 fn interval() -> Nanos {
     Nanos::from_secs(5)
+}
+
+fn hold_after() -> Nanos {
+    Nanos::from_secs(600)
 }
 
 fn wait() -> Nanos {

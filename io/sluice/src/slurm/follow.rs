@@ -12,17 +12,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use api::{ErrorCode, ReservationMove, WireReservation, WireReservationState};
+use api::{ErrorCode, NewJob, ReservationMove, WireJob, WireReservation, WireReservationState};
 use http::{ApiClient, ClientError};
 use model::{Nanos, Time};
 
 use super::config::SlurmConfig;
 use super::plan::{PlanStep, PlannedJob};
-use super::pool::{self, PoolSpan};
+use super::pool;
 use super::queue::{self, SlurmJob, SlurmState};
 use super::request::{self, JobRequest};
-use super::scontrol;
+use super::{scontrol, set_aside};
 use crate::reserve::all_reservations;
 use crate::when;
 
@@ -30,11 +29,34 @@ use crate::when;
 pub(super) struct SlurmFollower {
     config: SlurmConfig,
     client: ApiClient,
-    /// The reservation of each waiting job, by key.
-    plans: BTreeMap<String, u64>,
+    /// What is known of each waiting job, by key.
+    plans: BTreeMap<String, SlurmPlan>,
     /// Jobs that were gone at the last look: they are ended if they are gone at this one, too.
     gone: BTreeSet<(String, u32)>,
     pool_at: Option<Instant>,
+}
+
+/// What is known of a waiting job.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlurmPlan {
+    /// Its reservation, if it has one.
+    reservation: Option<u64>,
+    /// The earliest start that Slurm was told.
+    told: Option<Time>,
+    /// When its bandwidth was refused first, if it was the last time.
+    refused: Option<Instant>,
+    /// Attempts that failed or lapsed since it was planned last, and when the next one is due.
+    failures: u32,
+    next: Option<Instant>,
+}
+
+impl SlurmPlan {
+    /// Counts a failure: the next attempt is later than the one before.
+    fn fail(&mut self, interval: Duration) {
+        self.failures = (self.failures + 1).min(16);
+        let pause = interval.saturating_mul(1 << self.failures).min(PAUSE_MAX);
+        (self.reservation, self.next) = (None, Some(Instant::now() + pause));
+    }
 }
 
 impl SlurmFollower {
@@ -65,8 +87,8 @@ impl SlurmFollower {
     ///
     /// # Errors
     /// If Slurm or the controller do not answer.
-    pub(super) fn look(&mut self) -> anyhow::Result<()> {
-        let jobs = queue::jobs()?;
+    fn look(&mut self) -> anyhow::Result<()> {
+        let queue = queue::queue()?;
         let found = all_reservations(&self.client, &[])?;
         let held: BTreeMap<u64, WireReservation> =
             found.reservations.into_iter().map(|held| (held.id, held)).collect();
@@ -74,22 +96,55 @@ impl SlurmFollower {
             let waits = job.state == SlurmState::Pending && !job.is_held;
             waits && request::may_have_one(job, &self.config)
         };
-        for job in jobs.iter().filter(waiting).cloned().collect::<Vec<_>>().iter().take(JOBS_MAX) {
-            let plan = self.plans.get(&request::key(job)).and_then(|id| held.get(id));
-            let done = match plan.filter(|held| held.state != WireReservationState::Undefined) {
-                Some(held) => self.follow(job, held),
-                None => self.plan(job),
-            };
-            if let Err(error) = done {
+        let waiting: Vec<_> = queue.jobs.iter().filter(waiting).take(JOBS_MAX).cloned().collect();
+        for job in &waiting {
+            if let Err(error) = self.look_at(job, &held) {
                 tracing::warn!(job = job.id, error = %format!("{error:#}"), "cannot plan a job");
+                let interval = self.config.interval.to_duration();
+                self.plan_of(job).fail(interval);
             }
         }
-        self.clean_up(&jobs, &held)?;
+        if queue.is_complete {
+            self.clean_up(&queue.jobs, &held)?;
+        }
         if self.pool_at.is_none_or(|at| at.elapsed() >= POOL_EVERY) {
             self.pool_at = Some(Instant::now());
-            self.share_pool(&jobs, &held)?;
+            self.share_pool(&queue.jobs, &held)?;
         }
         Ok(())
+    }
+
+    fn plan_of(&mut self, job: &SlurmJob) -> &mut SlurmPlan {
+        self.plans.entry(request::key(job)).or_default()
+    }
+
+    /// Plans a waiting job, or follows it.
+    fn look_at(
+        &mut self,
+        job: &SlurmJob,
+        held: &BTreeMap<u64, WireReservation>,
+    ) -> anyhow::Result<()> {
+        let interval = self.config.interval.to_duration();
+        let plan = self.plan_of(job);
+        if let Some(id) = plan.reservation {
+            let held = held.get(&id).filter(|held| held.state != WireReservationState::Undefined);
+            match held {
+                // Its phases are over too early: it is planned again.
+                Some(held) if has_run_alone(held) => {
+                    plan.fail(interval);
+                    return self.client.remove_reservation(id).map(drop).map_err(Into::into);
+                }
+                Some(held) => return self.follow(job, held),
+                // It has lapsed: the job did not start when Slurm expected it.
+                None => plan.fail(interval),
+            }
+        }
+        let is_due = plan.next.is_none_or(|next| Instant::now() >= next);
+        // What waits for another job or a limit has no start, and would hold bandwidth for nothing.
+        if !is_due || !(job.waits_for_resources || job.start.is_some()) {
+            return Ok(());
+        }
+        self.plan(job)
     }
 
     /// Reserves for a job that has no reservation yet.
@@ -100,24 +155,42 @@ impl SlurmFollower {
         let not_before = expected.map(|expected| expected.as_nanos());
         let new = match request.reservation(&job, &self.config, not_before) {
             Ok(new) => new,
-            Err(error) => return hold(&job, &format!("{error:#}")),
+            Err(error) => return self.refuse(&job, &format!("{error:#}")),
         };
         match self.client.reserve(&new) {
             Ok(held) => {
-                self.plans.insert(request::key(&job), held.id);
+                let plan = self.plan_of(&job);
+                (plan.reservation, plan.refused, plan.next) = (Some(held.id), None, None);
                 self.follow(&job, &held)
             }
-            Err(error) if is_for_ever(&error) => hold(&job, &error.to_string()),
+            Err(error) if is_for_ever(&error) => self.refuse(&job, &error.to_string()),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Holds a job whose bandwidth has been refused for long, with the reason behind its request in
+    /// the admin comment; an operator can release it.
+    fn refuse(&mut self, job: &SlurmJob, why: &str) -> anyhow::Result<()> {
+        let (interval, after) = (self.config.interval, self.config.hold_after);
+        let plan = self.plan_of(job);
+        plan.fail(interval.to_duration());
+        let since = *plan.refused.get_or_insert_with(Instant::now);
+        if since.elapsed() < after.to_duration() {
+            tracing::info!(job = job.id, why, "its bandwidth is refused");
+            return Ok(());
+        }
+        tracing::warn!(job = job.id, why, "held: it cannot get its bandwidth");
+        // The text may repeat what the user wrote.
+        let why = why.replace('\n', " ").replace(request::WORD, "sluice ");
+        let comment = format!("AdminComment={} held: {why}", job.comment);
+        scontrol::run(&["update", &format!("JobId={}", job.id), "Priority=0", &comment]).map(drop)
+    }
+
     /// Moves a reservation to where Slurm expects its job, or the job to its reservation.
-    fn follow(&self, job: &SlurmJob, held: &WireReservation) -> anyhow::Result<()> {
-        let Some(planned) = planned(job, held) else { return Ok(()) };
-        match planned.step(when::now(), self.slack()) {
-            PlanStep::Keep => Ok(()),
-            PlanStep::Tell(at) => tell(job, at),
+    fn follow(&mut self, job: &SlurmJob, held: &WireReservation) -> anyhow::Result<()> {
+        let (slack, told) = (self.slack(), self.plan_of(job).told);
+        let Some(planned) = planned(job, held, told) else { return Ok(()) };
+        let step = match planned.step(when::now(), slack) {
             PlanStep::Move(at) => {
                 let to = ReservationMove {
                     not_before_ns: Some(at.as_nanos()),
@@ -125,13 +198,15 @@ impl SlurmFollower {
                 };
                 let moved = self.client.move_reservation(held.id, &to)?;
                 tracing::info!(job = job.id, reservation = held.id, "follows the expected start");
-                let moved = self::planned(job, &moved).map(|it| it.step_after_move(self.slack()));
-                match moved {
-                    Some(PlanStep::Tell(at)) => tell(job, at),
-                    _ => Ok(()),
-                }
+                let moved = self::planned(job, &moved, told);
+                moved.map_or(PlanStep::Keep, |moved| moved.step_after_move(slack))
             }
+            step => step,
+        };
+        if let PlanStep::Tell(at) = step {
+            self.plan_of(job).told = Some(tell(job, at)?);
         }
+        Ok(())
     }
 
     /// Ends jobs that Slurm does not have any more, and removes the plans of those that left the
@@ -147,21 +222,24 @@ impl SlurmFollower {
             alive.get(&(job, attempt)).is_some_and(|state| *state != SlurmState::Over)
         };
         let mut gone = BTreeSet::new();
-        for (job, attempt) in self.registered()? {
+        for registered in self.registered()? {
+            let (job, attempt) = (registered.job.clone(), registered.attempt);
             // One that was refused its start is registered, too.
             if !is_alive(&job, attempt) {
                 gone.insert((job, attempt));
+            } else if let Some(job) = jobs.iter().find(|of| of.id == job && of.attempt == attempt) {
+                self.renew(job, registered);
             }
         }
         for (job, attempt) in gone.intersection(&self.gone) {
             match self.client.end_job(job, Some(*attempt)) {
                 Ok(_) => tracing::info!(job, attempt, "ended: Slurm does not run it any more"),
                 Err(error) if error.code() == ErrorCode::NotFound => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => tracing::warn!(job, %error, "cannot end a job"),
             }
         }
         let planned = held.values().filter_map(|held| {
-            let (job, attempt) = parsed_key(held.idempotency_key.as_deref()?)?;
+            let (job, attempt) = request::parsed_key(held.idempotency_key.as_deref()?)?;
             (held.phase_of.is_none() && !is_alive(&job, attempt)).then_some((held.id, job, attempt))
         });
         for (id, job, attempt) in planned.collect::<Vec<_>>() {
@@ -169,13 +247,13 @@ impl SlurmFollower {
                 match self.client.remove_reservation(id) {
                     Ok(_) => tracing::info!(job, id, "removed the reservation: its job is gone"),
                     Err(error) if error.code() == ErrorCode::NotFound => {}
-                    Err(error) => return Err(error.into()),
+                    Err(error) => tracing::warn!(job, id, %error, "cannot remove a reservation"),
                 }
             }
             gone.insert((job, attempt));
         }
         let waits = |key: &str| {
-            parsed_key(key).is_some_and(|(job, attempt)| {
+            request::parsed_key(key).is_some_and(|(job, attempt)| {
                 alive.get(&(job.as_str(), attempt)) == Some(&SlurmState::Pending)
             })
         };
@@ -184,13 +262,32 @@ impl SlurmFollower {
         Ok(())
     }
 
-    /// Returns the jobs of Slurm that are registered, with their attempts.
-    fn registered(&self) -> anyhow::Result<Vec<(String, u32)>> {
+    /// Registers the later end of a job whose time limit was extended: its token is valid for longer.
+    fn renew(&self, job: &SlurmJob, registered: WireJob) {
+        let ends_ns = job.ends.map(|ends| ends.as_nanos());
+        if job.state != SlurmState::Running || ends_ns <= registered.ends_ns {
+            return;
+        }
+        let new = NewJob {
+            user: Some(registered.user),
+            group: registered.group,
+            account: registered.account,
+            attempt: registered.attempt,
+            nodes: registered.nodes,
+            ends_ns,
+        };
+        if let Err(error) = self.client.register_job(&job.id, &new) {
+            tracing::warn!(job = job.id, %error, "cannot extend the time of a job");
+        }
+    }
+
+    /// Returns the jobs of Slurm that are registered.
+    fn registered(&self) -> anyhow::Result<Vec<WireJob>> {
         let (mut found, mut query) = (Vec::new(), String::new());
         loop {
             let page = self.client.jobs(&query)?;
-            let of_slurm = |job: &api::WireJob| job.job.bytes().all(|byte| byte.is_ascii_digit());
-            found.extend(page.jobs.into_iter().filter(of_slurm).map(|job| (job.job, job.attempt)));
+            let of_slurm = |job: &WireJob| job.job.bytes().all(|byte| byte.is_ascii_digit());
+            found.extend(page.jobs.into_iter().filter(of_slurm));
             let Some(next) = page.next else { return Ok(found) };
             query = format!("after={}", api::escaped(&next));
         }
@@ -208,15 +305,19 @@ impl SlurmFollower {
             .filter(|job| request::licences(&job.licences, &self.config.licence) > 0)
             .map(|job| job.id.as_str())
             .collect();
-        let own: Vec<_> = held
-            .values()
-            .filter(|held| held.target == target.name)
-            .filter(|held| held.job.as_deref().is_some_and(|job| by_licence.contains(job)))
-            .collect();
+        // What a job reserves besides with its token has no licences.
+        let is_of_slurm = |held: &&WireReservation| {
+            let key = held.idempotency_key.as_deref().and_then(request::parsed_key);
+            held.target == target.name
+                && key.is_some_and(|(job, _)| by_licence.contains(job.as_str()))
+        };
+        let own: Vec<_> = held.values().filter(is_of_slurm).collect();
         let now = when::now();
         let total = self.config.licences_of(&target)?;
-        let wanted = pool::others(&target, &own, now, now + POOL_AHEAD, total);
-        set_aside(&self.config.licence, &wanted, now)
+        // The end is that of an hour, so that what reaches it is not another one each time.
+        let ahead = (now + POOL_AHEAD).as_nanos().next_multiple_of(HOUR.get());
+        let wanted = pool::others(&target, &own, now, Time::from_nanos(ahead), total);
+        set_aside::set_aside(&self.config.licence, &wanted, now)
     }
 
     /// How far a reservation and the start that Slurm expects may be apart.
@@ -225,75 +326,32 @@ impl SlurmFollower {
     }
 }
 
-/// Makes Slurm's reservations of licences those that are wanted: others with our names are deleted.
-fn set_aside(licence: &str, wanted: &[PoolSpan], now: Time) -> anyhow::Result<()> {
-    let shown = scontrol::run(&["show", "reservations", "--oneliner"])?;
-    let names = shown.lines().filter_map(|line| scontrol::value(line, "ReservationName"));
-    let mut there: BTreeSet<&str> = names.filter(|name| name.starts_with(POOL_PREFIX)).collect();
-    let mut missing = Vec::new();
-    for span in wanted {
-        // One that has begun is the same as long as its end and its number are.
-        let name = pool_name(span);
-        if !there.remove(name.as_str()) {
-            missing.push((name, span));
-        }
-    }
-    for name in there {
-        let deleted = scontrol::run(&["delete", &format!("ReservationName={name}")]);
-        deleted.with_context(|| format!("cannot delete the reservation {name} of licences"))?;
-    }
-    for (name, span) in missing {
-        let start = if span.from <= now { "now".into() } else { scontrol::moment(span.from) };
-        let made = scontrol::run(&[
-            "create",
-            "reservation",
-            &format!("ReservationName={name}"),
-            &format!("StartTime={start}"),
-            &format!("EndTime={}", scontrol::moment(span.until)),
-            "Users=root",
-            &format!("Licenses={licence}:{}", span.licences),
-            "Flags=LICENSE_ONLY",
-        ]);
-        // Running jobs may hold them: then there is less to set aside until they end.
-        if let Err(error) = made {
-            tracing::warn!(name, error = %format!("{error:#}"), "cannot set licences aside");
-        }
-    }
-    Ok(())
-}
-
-fn pool_name(span: &PoolSpan) -> String {
-    let seconds = span.until.as_nanos().div_ceil(Nanos::from_secs(1).get());
-    format!("{POOL_PREFIX}{seconds}_{}", span.licences)
-}
-
-fn planned(job: &SlurmJob, held: &WireReservation) -> Option<PlannedJob> {
-    let reserved = Time::from_nanos(held.start_ns?);
-    let is_active = held.state == WireReservationState::Active;
+fn planned(job: &SlurmJob, held: &WireReservation, told: Option<Time>) -> Option<PlannedJob> {
     Some(PlannedJob {
         expected: job.start,
         eligible: job.eligible,
-        reserved,
-        is_active,
+        told,
+        reserved: Time::from_nanos(held.start_ns?),
+        is_active: held.state == WireReservationState::Active,
         is_refused: job.is_refused,
     })
 }
 
-/// Holds a job whose bandwidth fits at no time, with the reason behind its request in the admin
-/// comment; an operator can release it.
-fn hold(job: &SlurmJob, why: &str) -> anyhow::Result<()> {
-    tracing::warn!(job = job.id, why, "held: it cannot get its bandwidth");
-    let comment = format!("AdminComment={} held: {}", job.comment, why.replace('\n', " "));
-    scontrol::run(&["update", &format!("JobId={}", job.id), "Priority=0", &comment]).map(drop)
+/// Whether a reservation with phases, which waits for nobody, runs while its job waits.
+fn has_run_alone(held: &WireReservation) -> bool {
+    let started = held.start_ns.map(Time::from_nanos);
+    let is_fixed = !held.phases.is_empty() && held.state == WireReservationState::Active;
+    is_fixed && started.is_some_and(|started| when::now().since(started) > ALONE_MAX)
 }
 
-fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<()> {
+/// Tells Slurm that a job starts at a time; which one it was told.
+fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<Time> {
     // A job that starts again within the second of its end fails: its credential was revoked.
     let at = at.max(when::now() + Nanos::from_secs(2));
     let start = format!("StartTime={}", scontrol::moment(at));
     scontrol::run(&["update", &format!("JobId={}", job.id), &start])?;
     tracing::info!(job = job.id, start, "starts when its bandwidth is free");
-    Ok(())
+    Ok(at)
 }
 
 /// Whether another attempt would be refused as well.
@@ -304,17 +362,13 @@ fn is_for_ever(error: &ClientError) -> bool {
     }
 }
 
-/// The job and attempt of a key that [`request::key`] made.
-fn parsed_key(key: &str) -> Option<(String, u32)> {
-    let (job, attempt) = key.strip_prefix("slurm-")?.split_once('-')?;
-    let is_number = job.bytes().all(|byte| byte.is_ascii_digit());
-    Some((job.to_owned(), attempt.parse().ok()?)).filter(|_| is_number)
-}
-
 /// The most waiting jobs that are planned: Slurm itself looks at 500 by default.
 const JOBS_MAX: usize = 2_000;
 /// The time between two looks at the pool, and how far ahead it is shared: Slurm plans a day.
 const POOL_EVERY: Duration = Duration::from_secs(30);
 const POOL_AHEAD: Nanos = Nanos::from_secs(2 * 86_400);
-/// The beginning of the names of reservations of licences.
-const POOL_PREFIX: &str = "sluice_";
+/// The longest pause between two attempts to plan a job.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// How long a reservation with phases may run before it is planned again.
+const ALONE_MAX: Nanos = Nanos::from_secs(5);
+const HOUR: Nanos = Nanos::from_secs(3600);

@@ -2,23 +2,25 @@
 //!
 //! ```text
 //!   PrologSlurmctld ─► register the job and its nodes; begin and claim its reservation
-//!   Prolog, each node ─► the job's token ─► RUNDIR/JOB/token: directory 0700, file 0400, of the user
+//!   Prolog, each node ─► the job's token ─► RUNDIR/JOB/token: 0400, of the user; the directory is root's
 //!   Epilog, each node ─► remove RUNDIR/JOB
 //!   EpilogSlurmctld ─► end the job: its reservations finish with their credit, its token is invalid
 //! ```
 //!
-//! Each ends with success: an error is a line in Slurm's log, and `follow` does later what was not
-//! done. Only with `on_failure = "wait"` a job does not start without the controller.
+//! Each ends with success: an error is a line in Slurm's log, and `follow` ends later what was not
+//! ended. Only with `on_failure = "wait"` a job does not start without the controller.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use api::{ErrorCode, NewJob};
-use rustix::fs::{Gid, OFlags, Uid};
+use rustix::fs::{Gid, Uid};
 
 use super::begin::{BeginOutcome, begin, starts_at};
 use super::config::{OnFailure, SlurmConfig};
@@ -67,9 +69,8 @@ fn register(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
         ends_ns: job.ends.map(|ends| ends.as_nanos()),
     };
     client.register_job(id, &new).with_context(|| format!("cannot register job {id}"))?;
-    match begin(&client, config, &job)? {
-        BeginOutcome::NoRequest => {}
-        BeginOutcome::Active(held) => drop(client.claim_reservation(held.id)?),
+    match begin(&client, config, &job, None)? {
+        BeginOutcome::NoRequest | BeginOutcome::Active => {}
         // Without burst_buffer.lua nothing holds the job back: it begins as best effort.
         BeginOutcome::Later(held) => {
             log::print_line(&format!(
@@ -120,26 +121,26 @@ fn fetch_token(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
     write_token(&dir, user, &token.token)
 }
 
-/// Writes a token that only `user` can read. The directory is root's until the token is in it, so no
-/// other process can put something else there.
+/// Writes a token that only `user` can read, into a directory in which only root writes.
 fn write_token(dir: &Path, user: u32, token: &str) -> anyhow::Result<()> {
-    let wrong = || format!("cannot write the token to {}", dir.display());
+    let above = dir.parent().unwrap_or(Path::new("/"));
     let written = || -> io::Result<()> {
-        let above = dir.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(above)?;
+        let found = fs::symlink_metadata(above)?;
+        if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+            let why = format!("{} is not a directory of this user", above.display());
+            return Err(io::Error::other(why));
+        }
         // Another user must not be able to rename it.
         fs::set_permissions(above, Permissions::from_mode(0o755))?;
-        DirBuilder::new().mode(0o700).create(dir)?;
+        DirBuilder::new().mode(0o711).create(dir)?;
         let mut options = File::options();
-        let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits();
-        options.write(true).create_new(true).mode(0o400).custom_flags(flags as i32);
+        options.write(true).create_new(true).mode(0o400);
         let mut file = options.open(dir.join("token"))?;
         file.write_all(format!("{token}\n").as_bytes())?;
-        let owner = Some(Uid::from_raw(user));
-        rustix::fs::fchown(&file, owner, None::<Gid>)?;
-        Ok(rustix::fs::chown(dir, owner, None)?)
+        Ok(rustix::fs::fchown(&file, Some(Uid::from_raw(user)), None::<Gid>)?)
     };
-    written().with_context(wrong)
+    written().with_context(|| format!("cannot write the token to {}", dir.display()))
 }
 
 /// Removes the directory of a job, if there is one.
@@ -173,20 +174,18 @@ fn variable(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
     use testkit::TestFolder;
 
     use super::*;
 
     #[test]
-    fn a_token_is_the_users_alone_and_goes_with_its_directory() {
+    fn a_token_is_read_by_its_user_alone_and_goes_with_its_directory() {
         let folder = TestFolder::new();
         let dir = folder.path().join("jobs/7");
         let user = rustix::process::getuid().as_raw();
         write_token(&dir, user, "slc_x").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
-        assert_eq!((mode(&dir), mode(&dir.join("token"))), (0o700, 0o400));
+        assert_eq!((mode(&dir), mode(&dir.join("token"))), (0o711, 0o400));
         assert_eq!(fs::metadata(dir.join("token")).unwrap().uid(), user);
         assert_eq!(fs::read_to_string(dir.join("token")).unwrap(), "slc_x\n");
         let error = format!("{:#}", write_token(&dir, user, "slc_y").unwrap_err());

@@ -14,8 +14,10 @@ use model::{Nanos, Time};
 pub(super) struct PlannedJob {
     /// When Slurm expects it to start; `None` if it has not said so.
     pub(super) expected: Option<Time>,
-    /// When it may start at the earliest, if that is in the future: `follow` or its user said so.
+    /// When it may start at the earliest, if that is in the future.
     pub(super) eligible: Option<Time>,
+    /// What `follow` told Slurm as that time; another one is its user's, and stands.
+    pub(super) told: Option<Time>,
     /// When its reservation starts.
     pub(super) reserved: Time,
     /// Whether that time has come.
@@ -47,7 +49,9 @@ impl PlannedJob {
         }
         let expected = self.expected.filter(|_| !self.is_refused).map(|at| at.max(now));
         // Slurm has been told another time than this, and expects nothing before that.
-        let is_told = eligible.is_some() && expected.is_none_or(|at| Some(at) == eligible);
+        let is_ours = self.is_refused
+            || eligible.zip(self.told).is_some_and(|(at, told)| apart(at, told) <= SECOND);
+        let is_told = is_ours && expected.is_none_or(|at| Some(at) == eligible);
         if is_told && eligible.is_some_and(|told| apart(told, self.reserved) > SECOND) {
             return PlanStep::Tell(self.reserved);
         }
@@ -95,6 +99,7 @@ mod tests {
         PlannedJob {
             expected,
             eligible: None,
+            told: None,
             reserved: at(reserved),
             is_active: false,
             is_refused: false,
@@ -102,7 +107,8 @@ mod tests {
     }
 
     fn told(eligible: u64, expected: u64, reserved: u64) -> PlannedJob {
-        PlannedJob { eligible: Some(at(eligible)), ..job(expected, reserved) }
+        let eligible = Some(at(eligible));
+        PlannedJob { eligible, told: eligible, ..job(expected, reserved) }
     }
 
     #[test]
@@ -127,6 +133,14 @@ mod tests {
         assert_eq!(told(900, 2000, 900).step(at(100), SLACK), PlanStep::Move(at(2000)));
         // The told time is over: the job is like any other.
         assert_eq!(told(900, 1200, 900).step(at(950), SLACK), PlanStep::Move(at(1200)));
+    }
+
+    #[test]
+    fn a_later_time_of_its_user_stands_and_the_reservation_follows() {
+        let of_its_user = PlannedJob { told: Some(at(500)), ..told(9000, 9000, 500) };
+        assert_eq!(of_its_user.step(at(100), SLACK), PlanStep::Move(at(9000)));
+        let moved = PlannedJob { reserved: at(9000), ..of_its_user };
+        assert_eq!(moved.step(at(100), SLACK), PlanStep::Keep);
     }
 
     #[test]

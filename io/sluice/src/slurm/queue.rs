@@ -31,6 +31,8 @@ pub(super) struct SlurmJob {
     pub(super) is_refused: bool,
     /// Whether it waits for its user or an operator to release it.
     pub(super) is_held: bool,
+    /// Whether it waits for resources alone, so that it may start at any time.
+    pub(super) waits_for_resources: bool,
     /// When Slurm expects it to start, or when it started.
     pub(super) start: Option<Time>,
     /// When it may start at the earliest, if its user or `follow` said so.
@@ -76,32 +78,68 @@ const COLUMNS: [SlurmColumn; 14] = [
     SlurmColumn("Licenses", 1024),
 ];
 
-/// Returns the jobs that wait or run; of what job_submit wrote the beginning.
+/// The jobs that wait or run.
+#[derive(Debug, Default)]
+pub(super) struct SlurmQueue {
+    /// Each with the beginning of what job_submit wrote.
+    pub(super) jobs: Vec<SlurmJob>,
+    /// Whether every line of `squeue` could be read: without that no job counts as gone.
+    pub(super) is_complete: bool,
+}
+
+/// Returns the jobs that wait or run.
 ///
 /// # Errors
-/// If `squeue` fails, or prints what it does not document.
-pub(super) fn jobs() -> anyhow::Result<Vec<SlurmJob>> {
-    list(&["--all"], COMMENT_BEGINNING)
+/// If `squeue` fails.
+pub(super) fn queue() -> anyhow::Result<SlurmQueue> {
+    let lines = list(&["--all"], COMMENT_BEGINNING)?;
+    let mut queue = SlurmQueue { jobs: Vec::new(), is_complete: true };
+    for job in lines {
+        match job {
+            Ok(job) => queue.jobs.push(job),
+            Err(error) => {
+                tracing::warn!(error = %format!("{error:#}"), "cannot read a line of the queue");
+                queue.is_complete = false;
+            }
+        }
+    }
+    Ok(queue)
 }
 
 /// Returns a job with all that job_submit wrote; `None` if Slurm does not have it.
 ///
 /// # Errors
-/// As of [`jobs`].
+/// If `squeue` fails, or prints what it does not document.
 pub(super) fn job(id: &str) -> anyhow::Result<Option<SlurmJob>> {
     if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
         bail!("{id:?} is not a job ID of Slurm, such as 4711");
     }
     let found = list(&["--all", "--states=all", "--jobs", id], COMMENT_MAX)?;
-    Ok(found.into_iter().find(|job| job.id == id))
+    for job in found {
+        let job = job?;
+        if job.id == id {
+            return Ok(Some(job));
+        }
+    }
+    Ok(None)
 }
 
-fn list(which: &[&str], comment: usize) -> anyhow::Result<Vec<SlurmJob>> {
+fn list(which: &[&str], comment: usize) -> anyhow::Result<Vec<anyhow::Result<SlurmJob>>> {
     let columns = COLUMNS.iter().map(|SlurmColumn(name, width)| format!("{name}:{width}"));
     let columns: Vec<_> = columns.chain([format!("admin_comment:{comment}")]).collect();
     let mut squeue = Command::new("squeue");
     // Times are then of one zone, whatever the user's environment says.
-    squeue.env("TZ", "UTC").env_remove("SLURM_TIME_FORMAT").env_remove("SQUEUE_STATES");
+    squeue.env("TZ", "UTC");
+    // What would hide jobs, or change the form of the lines.
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let is_of_squeue = |name: &std::ffi::OsString| {
+        name.as_encoded_bytes().starts_with(b"SQUEUE_")
+            || name == "SLURM_CLUSTERS"
+            || name == "SLURM_TIME_FORMAT"
+    };
+    names.filter(is_of_squeue).for_each(|name| {
+        squeue.env_remove(name);
+    });
     squeue.args(["--noheader", "--Format", &columns.join(",")]).args(which).stdin(Stdio::null());
     let said = squeue.output().context("cannot run squeue")?;
     let (text, errors) = (String::from_utf8_lossy(&said.stdout), &said.stderr);
@@ -113,13 +151,17 @@ fn list(which: &[&str], comment: usize) -> anyhow::Result<Vec<SlurmJob>> {
         }
         bail!("squeue: {}: {}", said.status, errors.trim());
     }
-    text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
+    Ok(text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect())
 }
 
 fn parse(line: &str) -> anyhow::Result<SlurmJob> {
     let mut rest = line;
     let mut next = |SlurmColumn(name, width): &SlurmColumn| {
-        let end = rest.char_indices().nth(*width).map_or(rest.len(), |(at, _)| at);
+        // squeue counts bytes.
+        let mut end = (*width).min(rest.len());
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
         let (value, after) = rest.split_at(end);
         rest = after;
         (*name, value.trim())
@@ -146,6 +188,8 @@ fn parse(line: &str) -> anyhow::Result<SlurmJob> {
             "Reason" => {
                 job.is_refused = value.contains("pre_run");
                 job.is_held = value.starts_with("JobHeld");
+                let for_resources = ["None", "Resources", "Priority", "Licenses", "BeginTime"];
+                job.waits_for_resources = job.is_refused || for_resources.contains(&value);
             }
             "StartTime" => job.start = time(value),
             "EligibleTime" => job.eligible = time(value),
@@ -246,6 +290,7 @@ mod tests {
             state: SlurmState::Pending,
             is_refused: true,
             is_held: false,
+            waits_for_resources: true,
             start: Some(start),
             eligible: None,
             ends: Some(start + hour),
@@ -263,7 +308,7 @@ mod tests {
             "0",
             "1",
             "RUNNING",
-            "None",
+            "JobHeldAdmin",
             "N/A",
             "N/A",
             "N/A",

