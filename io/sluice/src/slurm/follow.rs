@@ -41,7 +41,7 @@ pub(super) struct SlurmFollower {
 struct SlurmPlan {
     /// Its reservation, if it has one.
     reservation: Option<u64>,
-    /// The earliest start that Slurm was told.
+    /// The earliest start that Slurm was given.
     told: Option<Time>,
     /// When its bandwidth was refused first, if it was the last time.
     refused: Option<Instant>,
@@ -344,7 +344,7 @@ fn has_run_alone(held: &WireReservation) -> bool {
     is_fixed && started.is_some_and(|started| when::now().since(started) > ALONE_MAX)
 }
 
-/// Tells Slurm that a job starts at a time; which one it was told.
+/// Sets the earliest start of a job in Slurm, and returns it.
 fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<Time> {
     // A job that starts again within the second of its end fails: its credential was revoked.
     let at = at.max(when::now() + Nanos::from_secs(2));

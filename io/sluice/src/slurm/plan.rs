@@ -16,7 +16,7 @@ pub(super) struct PlannedJob {
     pub(super) expected: Option<Time>,
     /// When it may start at the earliest, if that is in the future.
     pub(super) eligible: Option<Time>,
-    /// What `follow` told Slurm as that time; another one is its user's, and stands.
+    /// What `follow` set as that time; another one is its user's, and stands.
     pub(super) told: Option<Time>,
     /// When its reservation starts.
     pub(super) reserved: Time,

@@ -231,6 +231,15 @@ fn a_batch_job_waits_for_its_reservation_and_starts_as_soon_as_there_is_room() {
     });
     assert_eq!(site.slurm.cluster.job_field(job, "JobState"), "PENDING");
 
+    until("what others have is set aside in Slurm", || {
+        site.slurm.cluster.admin("scontrol show licenses -o").contains("Reserved=75 ")
+    });
+    let program = site.slurm.cluster.path("fake/sluice");
+    let check = site.slurm.run(site.slurm_user(), &[text(&program), "slurm", "check"]);
+    assert!(check.ok, "no errors: {}{}", check.text, check.errors);
+    let due = "warning: Licenses: lustreqos:1000, but 85 MB/s of target fs may be reserved";
+    assert!(check.text.contains(due) && check.text.contains("ProctrackType"), "{}", check.text);
+
     // its user cannot start it earlier
     let update = format!("jobid={job}");
     assert!(site.slurm.run(USER, &["scontrol", "update", &update, "StartTime=now"]).ok);
