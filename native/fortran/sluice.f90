@@ -245,7 +245,7 @@ contains
     status = add(.false., client, request, limit_ms, id, job, path, phases)
   end function addReservationAsync
 
-  ! Requests a reservation and returns when it is ACTIVE. After a time-out it stays if id is not 0.
+  ! Requests a reservation and returns when it is ACTIVE. After any error it stays if id is not 0.
   integer function addReservationSync(client, request, limit_ms, id, job, path, phases) result(status)
     type(sluice_handle), intent(in) :: client
     type(sluice_request), intent(in) :: request

@@ -21,7 +21,8 @@
  * Results: 0 or more is success, less is a code of sluice_error. sluice_error_text() has the reason, for people.
  *
  * Time limits: each call ends within limit_ms, whatever the network and the controllers do. sluice_open has none: it
- * connects to nothing, but resolves the names of the controllers, which takes as long as the system's resolver does.
+ * connects to nothing, but resolves the names of the controllers, which takes as long as the system's resolver does. It
+ * reads the environment, so no other thread may change that (setenv) at the same time.
  *
  * Threads: a handle may be used by any number of threads at once, up to 4,096 calls. It must not be closed while
  * another thread uses it. The error text and the refusal are those of the calling thread.
@@ -29,7 +30,8 @@
  * Processes: the library starts no thread, prints nothing and touches no signal. A handle can be used after fork(),
  * in both processes, if no other thread was within a call of it at the moment of the fork.
  *
- * Privileges: a set-user-id or set-group-id program gets nothing from the environment.
+ * Privileges: a program that was started set-user-id, set-group-id or with capabilities of its file gets nothing from
+ * the environment, also after it has changed its ids.
  *
  * Texts are UTF-8, end with NUL and have up to 8,192 bytes.
  */
@@ -78,7 +80,7 @@ typedef enum sluice_error {
     SLUICE_ERROR_PROTOCOL = -12,
     /* No controller leads, or the leader is overloaded, until the time limit. */
     SLUICE_ERROR_UNAVAILABLE = -13,
-    /* The certificate or the user of the listener is not the expected one. */
+    /* The certificate or the user of the listener is not the expected one, or it refused this side's certificate. */
     SLUICE_ERROR_UNTRUSTED = -14,
     /* The connection broke, and the call is one that must not be repeated: it may have been executed. */
     SLUICE_ERROR_IN_DOUBT = -15,
@@ -103,7 +105,8 @@ typedef enum sluice_state {
 /* What a handle is opened with. */
 typedef struct sluice_settings {
     size_t struct_size;
-    /* Endpoints of the controllers, separated by commas. NULL: SLUICE_CONTROLLER, else http://127.0.0.1:5650. */
+    /* Endpoints of the controllers, separated by commas; each name must be known. NULL: SLUICE_CONTROLLER, else
+       http://127.0.0.1:5650, which is refused if there is a token: any user may listen there. */
     const char *controller;
     /* The CA of https:// controllers, PEM. NULL: SLUICE_CA. */
     const char *ca_file;
@@ -272,9 +275,9 @@ int sluice_cancel(sluice_client *client);
    is lost, the call is repeated with the same key: there is one reservation. */
 int sluice_add_reservation_async(sluice_client *client, const sluice_request *request, uint32_t limit_ms, uint64_t *id);
 
-/* addReservationSync: requests a reservation and returns when it is ACTIVE and claimed. If it fails with
-   SLUICE_ERROR_TIMED_OUT or SLUICE_ERROR_CANCELLED and *id is not 0, the reservation stays: wait for it again, or
-   remove it. */
+/* addReservationSync: requests a reservation and returns when it is ACTIVE and claimed. If it fails, whatever the
+   error is, and *id is not 0, the reservation was made, and stays unless it has ended: wait for it again, or remove
+   it. */
 int sluice_add_reservation_sync(sluice_client *client, const sluice_request *request, uint32_t limit_ms, uint64_t *id);
 
 /* testReservation: returns SLUICE_UNDEFINED, SLUICE_SCHEDULED or SLUICE_ACTIVE. The first test that returns

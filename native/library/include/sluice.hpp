@@ -32,7 +32,7 @@ public:
     }
     /// One of sluice_error.
     int code() const { return code_; }
-    /// After SLUICE_ERROR_TIMED_OUT or _CANCELLED of a synchronous call: the reservation, or 0.
+    /// After any error of a synchronous request: the reservation, which stays, or 0.
     std::uint64_t id() const { return id_; }
     /// After SLUICE_ERROR_DOES_NOT_FIT: why, and what would.
     const sluice_refusal &refusal() const { return refusal_; }
@@ -110,7 +110,7 @@ public:
         check(sluice_add_reservation_async(get(), &wanted, ms(limit), &id));
         return id;
     }
-    /// Returns a reservation that is ACTIVE. After a time-out Error::id() is the reservation, which stays.
+    /// Returns a reservation that is ACTIVE. After an error Error::id() is the reservation, which stays, or 0.
     Reservation addReservationSync(const Request &request, Milliseconds limit);
     /// Tests, and so claims, a reservation. UNDEFINED after SCHEDULED: request again.
     State testReservation(std::uint64_t id, Milliseconds limit = defaultLimit()) {
@@ -201,9 +201,14 @@ public:
     std::uint64_t id() const { return id_; }
     /// Ends it early and returns the credit in bytes.
     std::uint64_t finish(Milliseconds limit = Client::defaultLimit()) {
-        std::uint64_t credit = client_.finishReservation(id_, limit);
-        release();
-        return credit;
+        try {
+            std::uint64_t credit = client_.finishReservation(id_, limit);
+            release();
+            return credit;
+        } catch (const Error &error) {
+            if (error.code() == SLUICE_ERROR_NOT_FOUND) release();  // it has ended: nothing is left to remove
+            throw;
+        }
     }
     /// Gives it up to the caller, who has its number.
     std::uint64_t release() {

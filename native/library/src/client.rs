@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rustix::process::{getegid, geteuid, getgid, getuid};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 
@@ -60,10 +59,7 @@ pub(crate) struct CallReply<T> {
 impl LibrarySettings {
     /// Fills in from `SLUICE_CONTROLLER`, `SLUICE_CA` and `SLUICE_TOKEN_FILE`.
     pub(crate) fn with_environment(self) -> Result<LibrarySettings, CallError> {
-        // Who starts a program with the rights of another user does not choose who gets its token.
-        let is_trusted = getuid() == geteuid() && getgid() == getegid();
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| is_trusted && !value.is_empty());
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let file = |set: Option<PathBuf>, name| set.or_else(|| variable(name).map(PathBuf::from));
         let controller = match (self.controller, variable("SLUICE_CONTROLLER")) {
             (Some(controller), _) => Some(controller),
@@ -86,10 +82,17 @@ impl LibrarySettings {
 impl ControllerClient {
     /// Reads the credentials and resolves the names of the controllers; connects to none.
     pub(crate) fn open(settings: LibrarySettings) -> Result<ControllerClient, CallError> {
-        let LibrarySettings { controller, files } = settings.with_environment()?;
+        let LibrarySettings { controller, files } = settings;
+        let (token, tls) = (files.read_token()?, files.read_tls()?);
+        if controller.is_none() && token.is_some() {
+            // Any user may listen there while the controller does not.
+            return Err(CallError::settings(format!(
+                "there is a token, but no controller: set SLUICE_CONTROLLER, as the token would be \
+                 sent to whoever listens at {DEFAULT_CONTROLLER}"
+            )));
+        }
         let controller = controller.as_deref().unwrap_or(DEFAULT_CONTROLLER);
         let endpoints = ControllerEndpoint::parse_all(controller)?;
-        let (token, tls) = (files.read_token()?, files.read_tls()?);
         if let Some(open) = endpoints.iter().find(|at| token.is_some() && !at.is_private()) {
             let name = open.name();
             let text = format!("the token would be sent to {name} unencrypted; use https://{name}");
@@ -98,24 +101,14 @@ impl ControllerClient {
         if let Some(unverified) = endpoints.iter().find(|at| at.needs_tls() && tls.is_none()) {
             return Err(no_ca(unverified));
         }
-        let mut failed = None;
-        let mut resolved = Vec::new();
-        for endpoint in endpoints {
-            match endpoint.resolve() {
-                Ok(found) => resolved.push(found),
-                Err(error) => failed = Some(error),
-            }
-        }
-        match failed {
-            Some(error) if resolved.is_empty() => Err(error),
-            _ => Ok(ControllerClient {
-                endpoints: resolved,
-                first: AtomicUsize::new(0),
-                token,
-                tls,
-                calls: CallsUnderWay::default(),
-            }),
-        }
+        let resolved = endpoints.into_iter().map(ControllerEndpoint::resolve);
+        Ok(ControllerClient {
+            endpoints: resolved.collect::<Result<_, _>>()?,
+            first: AtomicUsize::new(0),
+            token,
+            tls,
+            calls: CallsUnderWay::default(),
+        })
     }
 
     /// Whether the controller knows the caller by a token or certificate.
@@ -161,28 +154,34 @@ impl ControllerClient {
             for step in 0..self.endpoints.len() {
                 let turn = (first + step) % self.endpoints.len();
                 let left = (self.endpoints.len() - step) as u32;
-                let part = match repetition {
-                    Repetition::Harmless => deadline.within(deadline.remaining() / left),
+                let part = deadline.within(deadline.remaining() / left);
+                let replied_by = match repetition {
+                    Repetition::Harmless => part,
+                    // Once it is sent no other controller is asked.
                     Repetition::Never => deadline,
                 };
-                let error = match self.exchange_with(turn, request, part) {
+                let error = match self.exchange_with(turn, request, part, replied_by) {
                     Ok((status, body)) if (200..300).contains(&status) => {
                         self.first.store(turn, Ordering::Relaxed);
                         return Ok(CallReply { value: body, may_be_second });
                     }
                     Ok((status, body)) => {
                         let error = CallError::of_reply(status, &body);
-                        if error.code != CallErrorCode::Unavailable {
+                        let is_lost = error.code == CallErrorCode::InDoubt;
+                        let is_harmless = repetition == Repetition::Harmless;
+                        if error.code != CallErrorCode::Unavailable && !(is_lost && is_harmless) {
                             self.first.store(turn, Ordering::Relaxed);
                             return Err(CallError { is_of_second: may_be_second, ..error });
                         }
+                        may_be_second |= is_lost;
                         worth_again = true;
                         error
                     }
-                    Err(ExchangeError::NotSent(error)) => error,
+                    Err(ExchangeError::NotSent(error)) => self.not_sent(error, turn, deadline),
                     Err(ExchangeError::Sent(error)) => {
-                        if repetition == Repetition::Never || error.code == CallErrorCode::Protocol
-                        {
+                        let is_final = [CallErrorCode::Protocol, CallErrorCode::Untrusted]
+                            .contains(&error.code);
+                        if repetition == Repetition::Never || is_final {
                             return Err(error);
                         }
                         (may_be_second, worth_again) = (true, true);
@@ -190,7 +189,7 @@ impl ControllerClient {
                     }
                 };
                 if error.code == CallErrorCode::Cancelled || deadline.is_over() {
-                    return Err(timed_out(error));
+                    return Err(timed_out(error, may_be_second));
                 }
                 // The reply of a standby says more than a failed connection.
                 if failed.as_ref().is_none_or(|_| error.code == CallErrorCode::Unavailable) {
@@ -203,7 +202,7 @@ impl ControllerClient {
             }
             if let Err(ended) = deadline.pause(pause) {
                 return Err(match ended.code {
-                    CallErrorCode::TimedOut => failed,
+                    CallErrorCode::TimedOut => timed_out(failed, may_be_second),
                     _ => ended,
                 });
             }
@@ -211,22 +210,37 @@ impl ControllerClient {
         }
     }
 
+    /// The error of a controller to which nothing was sent, while other controllers have theirs.
+    fn not_sent(&self, error: CallError, turn: usize, deadline: Deadline<'_>) -> CallError {
+        match error.code {
+            // Only its part of the time is over.
+            CallErrorCode::TimedOut if !deadline.is_over() => {
+                let name = self.endpoints[turn].endpoint.name();
+                let text = format!("{name} did not accept a connection in its part of the time");
+                CallError::new(CallErrorCode::Unreachable, text)
+            }
+            _ => error,
+        }
+    }
+
     fn exchange_with(
         &self,
         turn: usize,
         request: &HttpRequest,
-        deadline: Deadline<'_>,
+        connected_by: Deadline<'_>,
+        replied_by: Deadline<'_>,
     ) -> Result<(u16, Vec<u8>), ExchangeError> {
-        let token = self.token.as_deref();
-        exchange(&self.endpoints[turn], self.tls.as_ref(), token, request, deadline)
+        let (at, tls, token) = (&self.endpoints[turn], self.tls.as_ref(), self.token.as_deref());
+        exchange(at, tls, token, request, connected_by, replied_by)
     }
 }
 
-/// The time limit is over: what a controller said last may still be of use.
-fn timed_out(last: CallError) -> CallError {
+/// The time limit is over: what a controller said last may still be of use, unless the call may have
+/// been executed by another.
+fn timed_out(last: CallError, may_be_second: bool) -> CallError {
     match last.code {
         CallErrorCode::TimedOut | CallErrorCode::Cancelled => last,
-        CallErrorCode::Unavailable => last,
+        CallErrorCode::Unavailable if !may_be_second => last,
         _ => CallError { code: CallErrorCode::TimedOut, ..last },
     }
 }

@@ -58,7 +58,8 @@ impl<'a> Deadline<'a> {
                 Ok(_) if !fds[0].revents().is_empty() => {
                     return Err(CallError::new(CallErrorCode::Cancelled, "the call was cancelled"));
                 }
-                Ok(0) if remaining.is_zero() => {
+                // Also if it is ready: a peer that always has more must not outlast the limit.
+                Ok(_) if remaining.is_zero() => {
                     let text = "the time limit of the call has passed";
                     return Err(CallError::new(CallErrorCode::TimedOut, text));
                 }
@@ -69,6 +70,29 @@ impl<'a> Deadline<'a> {
                     return Err(CallError::new(CallErrorCode::Internal, text));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cancel::CallsUnderWay;
+
+    #[test]
+    fn nothing_is_ready_after_the_time_limit_and_a_cancelled_call_is_cancelled() {
+        let calls = CallsUnderWay::default();
+        let call = calls.begin().unwrap();
+        let (ready, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let deadline = Deadline::new(u32::MAX, &call);
+        deadline.wait_for(ready.as_fd(), PollFlags::OUT).unwrap();
+        let over = deadline.within(Duration::ZERO);
+        let error = over.wait_for(ready.as_fd(), PollFlags::OUT).unwrap_err();
+        assert_eq!(error.code, CallErrorCode::TimedOut);
+        calls.cancel();
+        for at in [deadline, over] {
+            let error = at.wait_for(ready.as_fd(), PollFlags::OUT).unwrap_err();
+            assert_eq!(error.code, CallErrorCode::Cancelled);
         }
     }
 }

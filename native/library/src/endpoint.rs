@@ -84,7 +84,23 @@ impl ControllerEndpoint {
                 found.take(ADDRESSES_MAX).collect()
             }
         };
+        self.check_localhost(&addresses)?;
         Ok(ResolvedEndpoint { endpoint: self, addresses })
+    }
+
+    /// Refuses a `localhost` that is another machine: `is_private` trusts the name.
+    fn check_localhost(&self, addresses: &[SocketAddr]) -> Result<(), CallError> {
+        let is_elsewhere = |at: &&SocketAddr| !at.ip().to_canonical().is_loopback();
+        match (self, addresses.iter().find(is_elsewhere)) {
+            (ControllerEndpoint::Tcp { host, tls: false, .. }, Some(at)) if host == "localhost" => {
+                let at = at.ip();
+                Err(CallError::settings(format!(
+                    "localhost has the address {at} here, which is not of this machine alone; \
+                     give 127.0.0.1"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -151,6 +167,19 @@ mod tests {
         }
         let many = vec!["http://a:1"; ENDPOINTS_MAX + 1].join(",");
         assert!(ControllerEndpoint::parse_all(&many).is_err());
+    }
+
+    #[test]
+    fn localhost_is_this_machine_or_refused() {
+        let check = |text: &str, at: &[&str]| {
+            let addresses: Vec<_> = at.iter().map(|at| at.parse().unwrap()).collect();
+            parse(text).unwrap().check_localhost(&addresses).map_err(|error| error.text)
+        };
+        assert_eq!(check("http://localhost:1", &["127.0.0.1:1", "[::1]:1"]), Ok(()));
+        let error = check("http://localhost:1", &["127.0.0.1:1", "192.0.2.1:1"]).unwrap_err();
+        assert!(error.contains("192.0.2.1"), "{error}");
+        assert_eq!(check("https://localhost:1", &["192.0.2.1:1"]), Ok(()));
+        assert_eq!(check("http://io:1", &["192.0.2.1:1"]), Ok(()));
     }
 
     #[test]

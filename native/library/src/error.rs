@@ -97,10 +97,10 @@ impl CallError {
 
     /// The error of a reply with this status.
     pub(crate) fn of_reply(status: u16, body: &[u8]) -> CallError {
-        let report = serde_json::from_slice(body).unwrap_or_else(|_| {
-            let code = ErrorCode::of_status(status);
-            ErrorReport::new(code, format!("the controller refused with HTTP status {status}"))
-        });
+        let Ok(report) = serde_json::from_slice::<ErrorReport>(body) else {
+            let text = format!("HTTP status {status} without the reason that a controller gives");
+            return CallError::new(code_without_report(status), text);
+        };
         let code = match report.code {
             ErrorCode::InvalidArgument | ErrorCode::InvalidMessage => {
                 CallErrorCode::InvalidArgument
@@ -113,12 +113,50 @@ impl CallError {
             ErrorCode::NotLeader
             | ErrorCode::NoLeader
             | ErrorCode::Overloaded
-            | ErrorCode::Contended
-            | ErrorCode::ShuttingDown => CallErrorCode::Unavailable,
+            | ErrorCode::Contended => CallErrorCode::Unavailable,
+            // It may have been executed, or be executed later: the reply is lost.
+            ErrorCode::Timeout | ErrorCode::ShuttingDown => CallErrorCode::InDoubt,
             ErrorCode::Internal | ErrorCode::StoreFailed => CallErrorCode::Internal,
             _ => CallErrorCode::Refused,
         };
         let ErrorReport { message, at, refusal, .. } = report;
         CallError { code, text: message, refusal, at, is_of_second: false }
+    }
+}
+
+/// The code of a status alone: of what stands before a controller, or of no controller at all.
+fn code_without_report(status: u16) -> CallErrorCode {
+    match status {
+        421 | 429 | 503 => CallErrorCode::Unavailable,
+        // A gateway has passed it on.
+        408 | 502 | 504 => CallErrorCode::InDoubt,
+        500.. => CallErrorCode::Internal,
+        _ => CallErrorCode::Protocol,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_alone_is_no_refusal_of_a_controller() {
+        let of = |status: u16, body: &str| CallError::of_reply(status, body.as_bytes()).code;
+        for status in [301, 400, 401, 403, 404, 409] {
+            assert_eq!(of(status, "<html>"), CallErrorCode::Protocol, "{status}");
+        }
+        for status in [421, 429, 503] {
+            assert_eq!(of(status, ""), CallErrorCode::Unavailable, "{status}");
+        }
+        for status in [408, 502, 504] {
+            assert_eq!(of(status, "{}"), CallErrorCode::InDoubt, "{status}");
+        }
+        assert_eq!(of(500, ""), CallErrorCode::Internal);
+        let report = |code: &str| format!(r#"{{"code":"{code}","message":"why"}}"#);
+        assert_eq!(of(404, &report("not_found")), CallErrorCode::NotFound);
+        assert_eq!(of(408, &report("timeout")), CallErrorCode::InDoubt);
+        assert_eq!(of(503, &report("shutting_down")), CallErrorCode::InDoubt);
+        assert_eq!(of(503, &report("overloaded")), CallErrorCode::Unavailable);
+        assert_eq!(of(409, &report("of_a_later_version")), CallErrorCode::Refused);
     }
 }

@@ -46,16 +46,19 @@ pub(crate) enum ExchangeError {
     Sent(CallError),
 }
 
-/// Makes one exchange; returns the status and the body.
-pub(crate) fn exchange(
+/// Makes one exchange; returns the status and the body. It connects by `connected_by`, and has the
+/// reply by `replied_by`.
+pub(crate) fn exchange<'a>(
     at: &ResolvedEndpoint,
     tls: Option<&std::sync::Arc<rustls::ClientConfig>>,
     token: Option<&str>,
     request: &HttpRequest,
-    deadline: Deadline<'_>,
+    connected_by: Deadline<'a>,
+    replied_by: Deadline<'a>,
 ) -> Result<(u16, Vec<u8>), ExchangeError> {
-    let stream = ControllerStream::connect(at, tls, deadline);
+    let stream = ControllerStream::connect(at, tls, connected_by);
     let mut stream = stream.map_err(ExchangeError::NotSent)?;
+    stream.set_deadline(replied_by);
     // A server that refuses may close before it has read all: its reply is read in any case.
     let sent = stream.send_all(&request.encode(&at.endpoint, token));
     if let Err(error) = &sent
@@ -79,7 +82,8 @@ enum BodyEnd {
 
 fn read_reply(stream: &mut ControllerStream<'_>) -> Result<(u16, Vec<u8>), CallError> {
     let mut bytes = Vec::new();
-    loop {
+    // 100 Continue and its like come before the reply.
+    for _ in 0..=INTERIM_MAX {
         let (status, end, body_at) = loop {
             if let Some(head) = parse_head(&bytes)? {
                 break head;
@@ -92,11 +96,11 @@ fn read_reply(stream: &mut ControllerStream<'_>) -> Result<(u16, Vec<u8>), CallE
             }
         };
         bytes.drain(..body_at);
-        // 100 Continue and its like come before the reply.
         if status >= 200 {
             return read_body(stream, bytes, end).map(|body| (status, body));
         }
     }
+    Err(protocol(format!("more than {INTERIM_MAX} interim replies")))
 }
 
 fn parse_head(bytes: &[u8]) -> Result<Option<(u16, BodyEnd, usize)>, CallError> {
@@ -105,23 +109,39 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(u16, BodyEnd, usize)>, CallError> 
     let status = reply.parse(bytes).map_err(|error| protocol(format!("not HTTP: {error}")))?;
     let httparse::Status::Complete(body_at) = status else { return Ok(None) };
     let code = reply.code.ok_or_else(|| protocol("no status".into()))?;
-    let mut end = if code < 200 || code == 204 { BodyEnd::Length(0) } else { BodyEnd::Close };
+    let mut end = BodyEnd::Close;
     for header in reply.headers.iter() {
         let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
-        if header.name.eq_ignore_ascii_case("transfer-encoding") {
+        let found = if header.name.eq_ignore_ascii_case("transfer-encoding") {
             match value.eq_ignore_ascii_case("chunked") {
-                true => end = BodyEnd::Chunked,
+                true => BodyEnd::Chunked,
                 false => return Err(protocol(format!("transfer-encoding {value:?}"))),
             }
-        } else if header.name.eq_ignore_ascii_case("content-length") && end != BodyEnd::Chunked {
-            let length = value.parse().map_err(|_| protocol(format!("length {value:?}")))?;
-            if length > BODY_BYTES_MAX {
-                return Err(too_long());
-            }
-            end = BodyEnd::Length(length);
+        } else if header.name.eq_ignore_ascii_case("content-length") {
+            BodyEnd::Length(length_of(value)?)
+        } else {
+            continue;
+        };
+        if end != BodyEnd::Close && end != found {
+            return Err(protocol("headers that contradict each other about its length".into()));
         }
+        end = found;
+    }
+    if code < 200 || code == 204 {
+        end = BodyEnd::Length(0);
     }
     Ok(Some((code, end, body_at)))
+}
+
+fn length_of(value: &str) -> Result<usize, CallError> {
+    // `parse` would take a sign, too.
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    let length = value.parse().ok().filter(|_| digits);
+    let length = length.ok_or_else(|| protocol(format!("length {value:?}")))?;
+    match length > BODY_BYTES_MAX {
+        true => Err(too_long()),
+        false => Ok(length),
+    }
 }
 
 /// Reads the rest of a body of which `bytes` are there.
@@ -175,6 +195,9 @@ fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, CallErro
         if bytes.len() < end + 2 {
             return Ok(false);
         }
+        if bytes[end..end + 2] != *b"\r\n" {
+            return Err(protocol("a chunk that is longer than its size".into()));
+        }
         body.extend_from_slice(&bytes[at..end]);
         bytes.drain(..end + 2);
     }
@@ -199,6 +222,8 @@ fn too_long() -> CallError {
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// The most headers of a reply.
 const HEADERS_MAX: usize = 64;
+/// The most replies such as 100 Continue before the reply.
+const INTERIM_MAX: usize = 8;
 /// The longest body: a reservation has some kilobytes, a table of usage some hundred.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
@@ -217,8 +242,10 @@ mod tests {
         }
         assert!(done);
         assert_eq!(body, b"abcdefg");
-        let mut bytes = b"fffffffff\r\n".to_vec();
-        assert!(take_chunks(&mut bytes, &mut Vec::new()).is_err());
+        for wrong in ["fffffffff\r\n", "3\r\nabcd\r\n", "x\r\n"] {
+            let error = take_chunks(&mut wrong.into(), &mut Vec::new()).unwrap_err();
+            assert_eq!(error.code, CallErrorCode::Protocol, "{wrong}");
+        }
     }
 
     #[test]
@@ -228,8 +255,21 @@ mod tests {
         assert_eq!(end(&head("Content-Length: 3\r\n")).unwrap(), Some(BodyEnd::Length(3)));
         assert_eq!(end(&head("transfer-encoding: chunked\r\n")).unwrap(), Some(BodyEnd::Chunked));
         assert_eq!(end(&head("")).unwrap(), Some(BodyEnd::Close));
+        let twice = "content-length: 3\r\ncontent-length: 3\r\n";
+        assert_eq!(end(&head(twice)).unwrap(), Some(BodyEnd::Length(3)));
+        let empty = "HTTP/1.1 204 No Content\r\ncontent-length: 3\r\n\r\n";
+        assert_eq!(end(empty).unwrap(), Some(BodyEnd::Length(0)));
         assert_eq!(end("HTTP/1.1 200").unwrap(), None);
-        for wrong in ["content-length: x\r\n", "content-length: 99999999\r\n", "no colon\r\n"] {
+        for wrong in [
+            "content-length: x\r\n",
+            "content-length: +5\r\n",
+            "content-length:\r\n",
+            "content-length: 99999999\r\n",
+            "content-length: 3\r\ncontent-length: 4\r\n",
+            "content-length: 3\r\ntransfer-encoding: chunked\r\n",
+            "transfer-encoding: gzip\r\n",
+            "no colon\r\n",
+        ] {
             assert!(end(&head(wrong)).is_err(), "{wrong}");
         }
     }

@@ -12,13 +12,14 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Once;
 
 use api::{NewReservation, WireRefusal};
+use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::abi::{
     FLAG_EXACT, FLAG_SPEND_CREDIT, FLAG_SPONTANEOUS, SluiceCredit, SluiceDetails, SluicePhase,
@@ -124,6 +125,9 @@ pub unsafe extern "C" fn sluice_open(
                 key: file(settings.key_file, "key_file")?,
             };
         }
+        if !has_more_rights() {
+            wanted = wanted.with_environment()?;
+        }
         let opened = Box::new(SluiceClient(ControllerClient::open(wanted)?));
         // SAFETY: as above.
         unsafe { client.write(Box::into_raw(opened)) };
@@ -168,6 +172,7 @@ pub unsafe extern "C" fn sluice_add_reservation_async(
     limit_ms: u32,
     id: *mut u64,
 ) -> c_int {
+    clear(id);
     within(client, limit_ms, |client, deadline| {
         put(id, 0, "id")?;
         put(id, client.add(request_of(request)?, deadline)?.id, "id")
@@ -185,11 +190,12 @@ pub unsafe extern "C" fn sluice_add_reservation_sync(
     limit_ms: u32,
     id: *mut u64,
 ) -> c_int {
+    clear(id);
     within(client, limit_ms, |client, deadline| {
         put(id, 0, "id")?;
         let made = client.add(request_of(request)?, deadline)?.id;
         put(id, made, "id")?;
-        match client.wait(made, deadline)? {
+        match client.wait(made, true, deadline)? {
             WaitEnd::Active => Ok(0),
             WaitEnd::Ended => {
                 let text = format!("reservation {made} ended before it was active");
@@ -227,7 +233,7 @@ pub unsafe extern "C" fn sluice_wait_reservation(
     limit_ms: u32,
 ) -> c_int {
     within(client, limit_ms, |client, deadline| {
-        Ok(match client.wait(id, deadline)? {
+        Ok(match client.wait(id, false, deadline)? {
             WaitEnd::Active => 2,
             WaitEnd::TimedOut => 1,
             WaitEnd::Ended => 0,
@@ -293,6 +299,7 @@ pub unsafe extern "C" fn sluice_begin_phase(
     limit_ms: u32,
     phase_id: *mut u64,
 ) -> c_int {
+    clear(phase_id);
     within(client, limit_ms, |client, deadline| {
         put(phase_id, 0, "phase_id")?;
         let phase = phase_of(phase)?;
@@ -316,6 +323,7 @@ pub unsafe extern "C" fn sluice_expect_phase(
     limit_ms: u32,
     phase_id: *mut u64,
 ) -> c_int {
+    clear(phase_id);
     within(client, limit_ms, |client, deadline| {
         put(phase_id, 0, "phase_id")?;
         let phase = phase_of(phase)?.to_added()?;
@@ -543,6 +551,27 @@ fn put_if_wanted<T>(to: *mut T, value: T) -> Result<c_int, CallError> {
     }
     Ok(0)
 }
+
+/// Writes 0 before anything can fail, so that no number of an earlier call is taken for this one's.
+fn clear(number: *mut u64) {
+    // Without a place for it there is nothing to clear.
+    let _ = put_if_wanted(number, 0);
+}
+
+/// Whether the program was started with other rights than those of its caller: as another user or
+/// group, or with capabilities of its file. It stays so when the program changes its ids. Who starts
+/// it does not choose who gets its token.
+fn has_more_rights() -> bool {
+    unsafe extern "C" {
+        fn getauxval(kind: c_ulong) -> c_ulong;
+    }
+    // SAFETY: it reads what the kernel gave the process, and has no state.
+    let is_secure = unsafe { getauxval(AT_SECURE) } != 0;
+    is_secure || getuid() != geteuid() || getgid() != getegid()
+}
+
+/// The kind of the value by which the kernel says so, getauxval(3).
+const AT_SECURE: c_ulong = 23;
 
 fn text_of(text: *const c_char, name: &str) -> Result<Option<String>, CallError> {
     if text.is_null() {

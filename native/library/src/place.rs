@@ -20,11 +20,13 @@ impl ReservedPlace {
     /// Finds the place of a path.
     pub(crate) fn find(path: &str) -> Result<ReservedPlace, CallError> {
         let table = match path.starts_with('/') {
-            true => fs::read_to_string("/proc/self/mountinfo").map_err(|error| {
+            // The mounts of others may have names that are not UTF-8.
+            true => fs::read("/proc/self/mountinfo").map_err(|error| {
                 CallError::argument(format!("cannot read /proc/self/mountinfo: {error}"))
             })?,
-            false => String::new(),
+            false => Vec::new(),
         };
+        let table = String::from_utf8_lossy(&table);
         ReservedPlace::find_in(path, &table)
     }
 

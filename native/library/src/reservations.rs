@@ -46,17 +46,21 @@ impl ControllerClient {
         reply.map(|reply| reply.value)
     }
 
-    /// Waits until a reservation is active, and claims it. SCHEDULED is returned when the time limit
-    /// is over.
-    pub(crate) fn wait(&self, id: u64, deadline: Deadline<'_>) -> Result<WaitEnd, CallError> {
-        let mut is_first = true;
+    /// Waits until a reservation is active, and claims it. If it is known to exist, a controller that
+    /// cannot be reached is waited for from the first test on.
+    pub(crate) fn wait(
+        &self,
+        id: u64,
+        mut is_known: bool,
+        deadline: Deadline<'_>,
+    ) -> Result<WaitEnd, CallError> {
         loop {
             let state = match self.test(id, deadline) {
                 Err(error) if error.code == CallErrorCode::TimedOut => {
                     return Ok(WaitEnd::TimedOut);
                 }
                 // It was there before: it is being restarted, or another takes over.
-                Err(error) if error.code == CallErrorCode::Unreachable && !is_first => {
+                Err(error) if error.code == CallErrorCode::Unreachable && is_known => {
                     match deadline.pause(UNREACHABLE_PAUSE) {
                         Err(error) if error.code == CallErrorCode::TimedOut => {
                             return Ok(WaitEnd::TimedOut);
@@ -67,7 +71,7 @@ impl ControllerClient {
                 }
                 tested => tested?,
             };
-            is_first = false;
+            is_known = true;
             match state {
                 WireReservationState::Active => return Ok(WaitEnd::Active),
                 WireReservationState::Undefined => return Ok(WaitEnd::Ended),
@@ -79,8 +83,9 @@ impl ControllerClient {
         }
     }
 
-    /// Waits at the controller for some seconds at most.
-    fn poll(&self, id: u64, deadline: Deadline<'_>) -> Result<(), CallError> {
+    /// Waits at the controller for some seconds at most. Whatever the network and an election do
+    /// meanwhile, the next test finds out.
+    pub(crate) fn poll(&self, id: u64, deadline: Deadline<'_>) -> Result<(), CallError> {
         let limit = deadline.remaining().min(POLL_MAX);
         // Each controller has its part of the time, and the half of it is for connecting.
         let wait = (limit / (2 * self.controllers())).as_millis();
@@ -88,12 +93,15 @@ impl ControllerClient {
         let request = HttpRequest::get(format!("{at}?until=active&wait={wait}ms"));
         let within = deadline.within(limit);
         match self.call::<WireReservation>(&request, Repetition::Harmless, within) {
-            Err(error) if error.code == CallErrorCode::NotFound => Ok(()),
-            Err(error)
-                if [CallErrorCode::TimedOut, CallErrorCode::Unreachable].contains(&error.code) =>
-            {
-                Ok(())
-            }
+            Err(CallError {
+                code:
+                    CallErrorCode::NotFound
+                    | CallErrorCode::TimedOut
+                    | CallErrorCode::Unreachable
+                    | CallErrorCode::Unavailable
+                    | CallErrorCode::InDoubt,
+                ..
+            }) => Ok(()),
             reply => reply.map(drop),
         }
     }

@@ -78,12 +78,29 @@ impl<'a> ControllerStream<'a> {
         while conn.is_handshaking() {
             if let Err(error) = conn.complete_io(sock) {
                 return Err(sock.ended.take().unwrap_or_else(|| {
-                    let text = format!("{}: TLS failed: {error}", at.name());
-                    CallError::new(CallErrorCode::Untrusted, text)
+                    let CallError { code, text, .. } = lost(&error);
+                    let code = match code {
+                        // Nothing was sent yet.
+                        CallErrorCode::InDoubt => CallErrorCode::Unreachable,
+                        code => code,
+                    };
+                    CallError::new(code, format!("{}: {text}", at.name()))
                 }));
             }
         }
         Ok(())
+    }
+
+    /// Gives all further steps this deadline.
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline<'a>) {
+        self.socket().deadline = deadline;
+    }
+
+    fn socket(&mut self) -> &mut WaitingSocket<'a> {
+        match self {
+            ControllerStream::Plain(socket) => socket,
+            ControllerStream::Tls(stream) => &mut stream.sock,
+        }
     }
 
     /// Sends all bytes.
@@ -105,12 +122,7 @@ impl<'a> ControllerStream<'a> {
     }
 
     fn broke(&mut self, error: &io::Error) -> CallError {
-        let socket = match self {
-            ControllerStream::Plain(socket) => socket,
-            ControllerStream::Tls(stream) => &mut stream.sock,
-        };
-        let lost = || CallError::new(CallErrorCode::InDoubt, format!("connection lost: {error}"));
-        socket.ended.take().unwrap_or_else(lost)
+        self.socket().ended.take().unwrap_or_else(|| lost(error))
     }
 }
 
@@ -155,6 +167,16 @@ impl Write for WaitingSocket<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// The error of a connection that was refused by TLS, on either side, or broke.
+fn lost(error: &io::Error) -> CallError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => {
+            CallError::new(CallErrorCode::Untrusted, format!("TLS failed: {error}"))
+        }
+        _ => CallError::new(CallErrorCode::InDoubt, format!("connection lost: {error}")),
     }
 }
 
@@ -231,4 +253,20 @@ fn check_listener(socket: &OwnedFd, path: &Path) -> Result<(), CallError> {
             path.display()
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_tls_is_no_lost_connection() {
+        let refused = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
+        let error = lost(&io::Error::new(io::ErrorKind::InvalidData, refused));
+        assert_eq!(error.code, CallErrorCode::Untrusted);
+        assert!(error.text.contains("CertificateRequired"), "{}", error.text);
+        for kind in [io::ErrorKind::ConnectionReset, io::ErrorKind::UnexpectedEof] {
+            assert_eq!(lost(&kind.into()).code, CallErrorCode::InDoubt);
+        }
+    }
 }

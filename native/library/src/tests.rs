@@ -20,6 +20,8 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, CallErrorCode};
 use crate::reservations::WaitEnd;
 
+mod limits;
+
 const ACTIVE: &str = r#"{"id":7,"state":"ACTIVE","user":1,"target":"fs"}"#;
 const SCHEDULED: &str = r#"{"id":7,"state":"SCHEDULED","user":1,"target":"fs"}"#;
 /// Longer than any test waits: what ends earlier ends for another reason.
@@ -268,7 +270,7 @@ fn a_wait_ends_when_it_is_active_when_it_has_ended_and_when_it_is_cancelled() {
         _ => reply(stream, 200, ACTIVE),
     });
     let waiting = client(&url);
-    let end = within(&waiting, LONG_MS, |at| waiting.wait(7, at)).unwrap();
+    let end = within(&waiting, LONG_MS, |at| waiting.wait(7, false, at)).unwrap();
     assert_eq!(end, WaitEnd::Active);
 
     let (url, _requests) = server(|number, stream| match number {
@@ -276,16 +278,16 @@ fn a_wait_ends_when_it_is_active_when_it_has_ended_and_when_it_is_cancelled() {
         _ => reply(stream, 404, r#"{"code":"not_found","message":"none"}"#),
     });
     let waiting = client(&url);
-    let end = within(&waiting, LONG_MS, |at| waiting.wait(7, at)).unwrap();
+    let end = within(&waiting, LONG_MS, |at| waiting.wait(7, false, at)).unwrap();
     assert_eq!(end, WaitEnd::Ended);
 
     let (url, _requests) = server(|_, stream| reply(stream, 200, SCHEDULED));
     let waiting = client(&url);
-    let end = within(&waiting, 100, |at| waiting.wait(7, at)).unwrap();
+    let end = within(&waiting, 100, |at| waiting.wait(7, false, at)).unwrap();
     assert_eq!(end, WaitEnd::TimedOut);
 
     std::thread::scope(|scope| {
-        let call = scope.spawn(|| within(&waiting, LONG_MS, |at| waiting.wait(7, at)));
+        let call = scope.spawn(|| within(&waiting, LONG_MS, |at| waiting.wait(7, false, at)));
         until("the wait is under way", || waiting.calls.cancel() > 0);
         assert_eq!(call.join().unwrap().unwrap_err().code, CallErrorCode::Cancelled);
     });
@@ -298,7 +300,7 @@ fn a_wait_outlasts_a_controller_that_is_restarted() {
     let at = listener.local_addr().unwrap();
     let waiting = client(&format!("http://{at}"));
     std::thread::scope(|scope| {
-        let call = scope.spawn(|| within(&waiting, LONG_MS, |at| waiting.wait(7, at)));
+        let call = scope.spawn(|| within(&waiting, LONG_MS, |at| waiting.wait(7, false, at)));
         let (mut stream, _) = listener.accept().unwrap();
         read_request(&mut stream);
         reply(&mut stream, 200, SCHEDULED);

@@ -52,12 +52,20 @@ impl ControllerClient {
     }
 
     fn usage_of_user(&self, since_s: u32, at: Deadline<'_>) -> Result<ServedUsage, CallError> {
-        let request = HttpRequest::get(format!("{}?by=user&from=-{since_s}s", path::USAGE));
-        let rows = self.call::<ServedTable>(&request, Repetition::Harmless, at)?.value.rows;
+        let read = |more: &str| {
+            let query = format!("by=user&from=-{since_s}s{more}");
+            let request = HttpRequest::get(format!("{}?{query}", path::USAGE));
+            let reply = self.call::<ServedTable>(&request, Repetition::Harmless, at)?;
+            Ok::<_, CallError>(reply.value.rows)
+        };
         let name = getuid().as_raw().to_string();
-        // A token of a user shows that user's row alone, whatever the number of this process's user.
-        let only = rows.first().filter(|_| self.has_token() && rows.len() == 1);
-        let row = rows.iter().find(|row| row.name == name).or(only);
+        let row = match read(&format!("&user={name}")) {
+            // A token of a user whose number this process does not have shows that user's row alone.
+            Err(error) if error.code == CallErrorCode::PermissionDenied && self.has_token() => {
+                read("")?.into_iter().next()
+            }
+            rows => rows?.into_iter().find(|row| row.name == name),
+        };
         Ok(row.map(|row| row.served).unwrap_or_default())
     }
 

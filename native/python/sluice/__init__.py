@@ -13,6 +13,7 @@ library is found as libsluice.so.0 by the dynamic linker, or where SLUICE_LIBRAR
 """
 
 import ctypes
+import math
 import os
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -166,7 +167,7 @@ _library = _load()
 
 
 class Error(Exception):
-    """Why a call failed: code, text, and after DOES_NOT_FIT the refusal, after a time-out the id that stays."""
+    """Why a call failed: code, text, and after DOES_NOT_FIT the refusal; id: a reservation that stays, or 0."""
 
     def __init__(self, code, id=0):
         text = _library.sluice_error_text().decode(errors="replace")
@@ -195,29 +196,44 @@ def _check(code, id=0):
 
 
 def _bytes(text):
-    return None if text is None else os.fsencode(text)
+    encoded = None if text is None else os.fsencode(text)
+    if encoded is not None and b"\0" in encoded:
+        raise ValueError(f"{text!r} has a NUL in it")
+    return encoded
+
+
+def _whole(value, bits=64):
+    """A number as an unsigned integer of so many bits; ctypes would cut it without a word."""
+    if not math.isfinite(value) or not 0 <= round(value) < 1 << bits:
+        raise ValueError(f"{value!r} is not a number from 0 to {(1 << bits) - 1}")
+    return round(value)
 
 
 def _ns(seconds):
+    if not math.isfinite(seconds * _SECOND) or not 0 <= round(seconds * _SECOND) < 1 << 64:
+        raise ValueError(f"{seconds!r} is not a number of seconds from 0 to {(1 << 64) // _SECOND}")
     return round(seconds * _SECOND)
 
 
 def _ms(limit):
-    return max(1, min(round(limit * 1000), 0xFFFF_FFFF))
+    if math.isnan(limit):
+        raise ValueError("a time limit is not a number of seconds")
+    return max(1, round(min(limit * 1000, 0xFFFF_FFFF)))
 
 
 def _phase(start=0, tolerance=0, seconds=0, read=0, write=0, metadata=0):
-    return _Phase(_ns(start), _ns(tolerance), _ns(seconds), round(read), round(write), round(metadata))
+    return _Phase(_ns(start), _ns(tolerance), _ns(seconds), _whole(read), _whole(write), _whole(metadata))
 
 
 def _request(seconds, read=0, write=0, metadata=0, not_before=0, by=0, claim_window=0, after=0, job=None, path=None,
              key=None, phases=(), flags=0, nodes=0):
     made = [_phase(**phase) for phase in phases]
     return _Request(
-        read_bytes_per_s=round(read), write_bytes_per_s=round(write), metadata_ops_per_s=round(metadata),
+        read_bytes_per_s=_whole(read), write_bytes_per_s=_whole(write), metadata_ops_per_s=_whole(metadata),
         duration_ns=_ns(seconds), not_before_ns=_ns(not_before), by_ns=_ns(by), claim_window_ns=_ns(claim_window),
-        after=after, job=_bytes(job), path=_bytes(path), idempotency_key=_bytes(key),
-        phases=(_Phase * len(made))(*made) if made else None, phase_count=len(made), flags=flags, nodes=nodes,
+        after=_whole(after), job=_bytes(job), path=_bytes(path), idempotency_key=_bytes(key),
+        phases=(_Phase * len(made))(*made) if made else None, phase_count=len(made), flags=_whole(flags, 32),
+        nodes=_whole(nodes, 32),
     )
 
 
@@ -237,6 +253,11 @@ class Client:
         handle, self._handle = self._handle, c_void_p()
         _library.sluice_close(handle)
 
+    def __del__(self):
+        # Neither if the constructor raised before there was a handle, nor if the interpreter ends.
+        if getattr(self, "_handle", None) and _library is not None:
+            _library.sluice_close(self._handle)
+
     def __enter__(self):
         return self
 
@@ -250,7 +271,7 @@ class Client:
         return id.value
 
     def addReservationSync(self, *, limit, **request):
-        """Requests a reservation and returns when it is ACTIVE. After a time-out Error.id is its number: it stays."""
+        """Requests a reservation and returns when it is ACTIVE. After an error it stays if Error.id is not 0."""
         id = c_uint64()
         wanted = _request(**request)
         code = _library.sluice_add_reservation_sync(self._handle, byref(wanted), _ms(limit), byref(id))
@@ -259,54 +280,54 @@ class Client:
 
     def testReservation(self, id, limit=5):
         """Returns UNDEFINED, SCHEDULED or ACTIVE, and claims it if ACTIVE. UNDEFINED after SCHEDULED: ask again."""
-        return _check(_library.sluice_test_reservation(self._handle, id, _ms(limit)))
+        return _check(_library.sluice_test_reservation(self._handle, _whole(id), _ms(limit)))
 
     def waitReservation(self, id, limit):
         """Returns ACTIVE as soon as it is, UNDEFINED if it has ended, SCHEDULED when the limit has passed."""
-        return _check(_library.sluice_wait_reservation(self._handle, id, _ms(limit)))
+        return _check(_library.sluice_wait_reservation(self._handle, _whole(id), _ms(limit)))
 
     def removeReservation(self, id, limit=5):
         """Removes it; false if it was UNDEFINED."""
-        return _check(_library.sluice_remove_reservation(self._handle, id, _ms(limit))) == 1
+        return _check(_library.sluice_remove_reservation(self._handle, _whole(id), _ms(limit))) == 1
 
     def finishReservation(self, id, limit=5):
         """Ends it early and returns the credit in bytes."""
         credit = c_uint64()
-        _check(_library.sluice_finish_reservation(self._handle, id, _ms(limit), byref(credit)))
+        _check(_library.sluice_finish_reservation(self._handle, _whole(id), _ms(limit), byref(credit)))
         return credit.value
 
     def extendReservation(self, id, seconds, limit=5):
         """Extends a claimed reservation and returns its new end, in seconds since 1970."""
         end = c_uint64()
-        _check(_library.sluice_extend_reservation(self._handle, id, _ns(seconds), _ms(limit), byref(end)))
+        _check(_library.sluice_extend_reservation(self._handle, _whole(id), _ns(seconds), _ms(limit), byref(end)))
         return end.value / _SECOND
 
     def beginPhase(self, id, limit=5, **phase):
         """Adds a phase that begins now (seconds, tolerance, read, write, metadata); returns its number."""
         made = c_uint64()
-        _check(_library.sluice_begin_phase(self._handle, id, byref(_phase(**phase)), _ms(limit), byref(made)))
+        _check(_library.sluice_begin_phase(self._handle, _whole(id), byref(_phase(**phase)), _ms(limit), byref(made)))
         return made.value
 
     def expectPhase(self, id, limit=5, **phase):
         """Adds a phase that begins at start, in seconds since 1970; returns its number."""
         made = c_uint64()
-        _check(_library.sluice_expect_phase(self._handle, id, byref(_phase(**phase)), _ms(limit), byref(made)))
+        _check(_library.sluice_expect_phase(self._handle, _whole(id), byref(_phase(**phase)), _ms(limit), byref(made)))
         return made.value
 
     def endPhase(self, phase, limit=5):
         """Ends a phase early; false if it had ended."""
-        return _check(_library.sluice_end_phase(self._handle, phase, _ms(limit))) == 1
+        return _check(_library.sluice_end_phase(self._handle, _whole(phase), _ms(limit))) == 1
 
     def details(self, id, limit=5):
         """Returns the fields of sluice_details as a dictionary; does not claim."""
         out = _Details()
-        _check(_library.sluice_get_details(self._handle, id, _ms(limit), byref(out)))
+        _check(_library.sluice_get_details(self._handle, _whole(id), _ms(limit), byref(out)))
         return _dict(out)
 
     def usage(self, since, job=None, limit=5):
         """Returns what was served in the last `since` seconds, as a dictionary."""
         out = _Usage()
-        _check(_library.sluice_get_usage(self._handle, _bytes(job), round(since), _ms(limit), byref(out)))
+        _check(_library.sluice_get_usage(self._handle, _bytes(job), _whole(since, 32), _ms(limit), byref(out)))
         return _dict(out)
 
     def credit(self, limit=5):
