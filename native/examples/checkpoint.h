@@ -7,6 +7,10 @@
  *     ... write ...
  *     checkpoint_complete(set, 1)  finishes the reservation; the checkpoint is there as a whole, or not at all
  *
+ * Checkpoint N is the directory checkpoint.N, also after a power failure: its files are on disk before it has that name.
+ * A run counts on from the highest number that is there. checkpoint.N.part is one that was not completed; the next start
+ * of the same number removes its files. Files have no directories of their own.
+ *
  * Each returns 0, or -1 with errno. Without a controller checkpoints are written best effort, which is said once.
  */
 #ifndef CHECKPOINT_H

@@ -9,9 +9,13 @@ int main(int argc, char **argv) {
     static char state[BYTES];
     char path[4096];
     struct checkpoint_set *set;
-    if (argc != 2 || checkpoint_open(&set, argv[1], BYTES, 1000000) != 0) {
+    if (argc != 2) {
         fprintf(stderr, "usage: checkpoint_app DIRECTORY\n");
         return 2;
+    }
+    if (checkpoint_open(&set, argv[1], BYTES, 1000000) != 0) {
+        perror(argv[1]);
+        return 1;
     }
     for (int number = 1; number <= 3; number++) {
         if (checkpoint_start(set) != 0) {

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,19 +21,27 @@ int main(int argc, char **argv) {
         std::cerr << "usage: dump DIRECTORY\n";
         return 2;
     }
+    std::unique_ptr<sluice::Client> client;
+    std::unique_ptr<sluice::Reservation> slot;
     try {
-        sluice::Client client;
+        client.reset(new sluice::Client());
         sluice::Request request(1000000, std::chrono::seconds(10));
         request.claimWindow(std::chrono::seconds(30));
         if (const char *job = std::getenv("SLURM_JOB_ID")) request.job(job);
-        sluice::Reservation reservation = client.addReservationSync(request, std::chrono::minutes(2));
-        if (!write(argv[1])) return 1;
-        reservation.finish();
-        std::cout << "dump: reserved\n";
+        slot.reset(new sluice::Reservation(client->addReservationSync(request, std::chrono::minutes(2))));
     } catch (const sluice::Error &error) {
         std::cerr << "dump: " << error.what() << "; going on without reservations\n";
-        if (!write(argv[1])) return 1;
-        std::cout << "dump: best effort\n";
+        // It was not active in time: the end of this scope removes it.
+        if (error.id() != 0) sluice::Reservation(*client, error.id());
     }
+    if (!write(argv[1])) return 1;
+    const char *how = slot ? "reserved" : "best effort";
+    try {
+        if (slot) slot->finish(std::chrono::minutes(1));
+    } catch (const sluice::Error &error) {
+        // It ends with its time, and the dump is as good.
+        std::cerr << "dump: reservation: " << error.what() << "\n";
+    }
+    std::cout << "dump: " << how << "\n";
     return 0;
 }

@@ -28,10 +28,10 @@ program dump
   close (unit)
 
   if (status == SLUICE_OK) then
-     status = finishReservation(client, id, 10000)
+     status = finishReservation(client, id, 60000)
      print '(a)', 'dump: reserved'
   else
-     if (id /= 0) status = removeReservation(client, id, 10000)
+     if (id /= 0) status = removeReservation(client, id, 60000)
      print '(a)', 'dump: best effort'
   end if
   call sluice_close_handle(client)

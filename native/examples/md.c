@@ -14,7 +14,7 @@
 
 #include <sluice.h>
 
-enum { PARTICLES = 4096, LIMIT_MS = 10000, WAIT_MS = 120000 };
+enum { PARTICLES = 4096, LIMIT_MS = 60000, WAIT_MS = 120000 };
 
 struct particle {
     double x, v;

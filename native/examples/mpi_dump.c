@@ -9,7 +9,7 @@
 #include <mpi.h>
 #include <sluice.h>
 
-enum { PART = 1 << 18, RESERVE_MS = 120000, LIMIT_MS = 10000 };
+enum { PART = 1 << 18, RESERVE_MS = 120000, LIMIT_MS = 60000 };
 
 int main(int argc, char **argv) {
     static char state[PART];

@@ -40,6 +40,10 @@ static void bad_arguments(void) {
     sluice_details details = SLUICE_DETAILS_INIT;
     uint64_t id = 7;
     CHECK(sluice_add_reservation_async(NULL, &request, LIMIT, &id) == SLUICE_ERROR_INVALID_ARGUMENT);
+    CHECK(id == 0);
+    id = 7;
+    CHECK(sluice_begin_phase(client, 1, NULL, 0, &id) == SLUICE_ERROR_INVALID_ARGUMENT && id == 0);
+    id = 7;
     CHECK(sluice_add_reservation_async(client, NULL, LIMIT, &id) == SLUICE_ERROR_INVALID_ARGUMENT);
     CHECK(id == 0);
     CHECK(sluice_add_reservation_async(client, &request, LIMIT, NULL) == SLUICE_ERROR_INVALID_ARGUMENT);

@@ -42,6 +42,7 @@ mod mount_removal;
 mod mount_writes;
 mod mounted;
 mod native;
+mod native_failures;
 mod native_library;
 mod one_name;
 mod page;

@@ -20,7 +20,7 @@ use testkit::{TestFolder, until};
 use crate::common::{Controller, Proxy, Setup};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 use crate::mounted::{Mounted, can_mount};
-use crate::native::{Workshop, has, library, native, run};
+use crate::native::{C, Workshop, has, library, native, nowhere, run};
 use crate::reservations::{MB, SECOND};
 use crate::typed::markdown::blocks;
 
@@ -78,14 +78,6 @@ fn described(api: &ApiClient) {
         resources.iter().any(|of| of.name == "fs" && of.write_per_sec > 0)
     });
 }
-
-/// A URL where nobody listens.
-fn nowhere() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
-}
-
-const C: &[&str] = &["cc", "-std=c99", "-pedantic"];
 
 /// Runs a program with a controller, where it reserves, and without one, where it goes on and says
 /// so once.

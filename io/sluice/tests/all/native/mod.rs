@@ -5,6 +5,7 @@
 //!   sources of native/ ─ cc, g++, gfortran, mpicc, python3 ─► program ─► runs with the environment
 //! ```
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -12,6 +13,15 @@ use testkit::{TestFolder, skip};
 
 /// A folder with the library as it is installed, and what is built with it.
 pub(crate) struct Workshop(TestFolder);
+
+/// The compiler of C and its flags.
+pub(crate) const C: &[&str] = &["cc", "-std=c99", "-pedantic"];
+
+/// A URL where nobody listens.
+pub(crate) fn nowhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
 
 /// The folder `native` of the repository.
 pub(crate) fn native() -> PathBuf {
