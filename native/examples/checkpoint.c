@@ -43,7 +43,7 @@ static int number_of(const char *name) {
     return *end == '\0' && number > 0 && number < INT_MAX ? (int)number : 0;
 }
 
-/* Calls `each` with the name of each entry of a directory that is no link, until it fails. */
+/* Calls `each` with the name of each entry of a directory, until it fails. A link is not followed. */
 static int for_each(const char *path, int (*each)(int directory, const char *name, void *with), void *with) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *directory = fd < 0 ? NULL : fdopendir(fd);

@@ -88,7 +88,7 @@ impl ControllerClient {
             // Any user may listen there while the controller does not.
             return Err(CallError::settings(format!(
                 "there is a token, but no controller: set SLUICE_CONTROLLER, as the token would be \
-                 sent to whoever listens at {DEFAULT_CONTROLLER}"
+                 sent to any process that listens at {DEFAULT_CONTROLLER}"
             )));
         }
         let controller = controller.as_deref().unwrap_or(DEFAULT_CONTROLLER);
