@@ -55,7 +55,7 @@ impl Server {
         let mut ending = Vec::new();
         while self.accepting.resume_time().is_none() {
             // Those that end give their places back only after this.
-            if !ending.is_empty() && self.is_full(ending.len()) {
+            if !ending.is_empty() && self.is_full() {
                 break;
             }
             match listener.accept(&settings) {
@@ -79,10 +79,10 @@ impl Server {
         }
     }
 
-    /// Whether the table has no place, without `ending` connections of it that end.
-    fn is_full(&self, ending: usize) -> bool {
+    /// Whether the table has no place.
+    fn is_full(&self) -> bool {
         let connections = self.connections.read().expect("not poisoned");
-        connections.len().saturating_sub(ending) >= self.limits().connections
+        places_taken(&connections, self.limits().connections) >= self.limits().connections
     }
 
     /// Gives a new connection a place, or closes it.
@@ -94,7 +94,7 @@ impl Server {
     ) {
         let most = self.limits().connections;
         let mut connections = self.connections.write().expect("not poisoned");
-        if connections.len().saturating_sub(ending.len()) >= most {
+        if places_taken(&connections, most) >= most {
             let victims = self.least_used(&connections, &peer);
             if victims.is_empty() {
                 tracing::warn!(
@@ -106,6 +106,8 @@ impl Server {
                 return self.pause_accepting();
             }
             self.accepting.reclaimed.fetch_add(victims.len() as u64, Ordering::Relaxed);
+            // Another thread may accept before these are closed: they give their places once.
+            victims.iter().for_each(|victim| victim.evict());
             ending.extend(victims);
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
@@ -123,8 +125,8 @@ impl Server {
         connections: &FxHashMap<u64, Arc<Connection>>,
         newcomer: &ConnectionPeer,
     ) -> Vec<Arc<Connection>> {
-        let places: Vec<_> =
-            connections.values().map(|connection| reclaim_place(connection)).collect();
+        let staying = connections.values().filter(|connection| !connection.is_evicted());
+        let places: Vec<_> = staying.map(|connection| reclaim_place(connection)).collect();
         let newcomer = newcomer.holder();
         let ids = reclaim(&places, &newcomer, AT_ONCE, self.clock.now());
         let victims: Vec<_> =
@@ -158,6 +160,15 @@ impl ConnectionPeer {
     /// Returns the holder of what its connections use.
     pub(crate) fn holder(&self) -> Holder {
         Holder { peer: self.nid.clone(), uid: self.uid }
+    }
+}
+
+/// The places that are taken, of `most`: of a table that may be full, those of evicted connections
+/// that are not closed yet are free.
+fn places_taken(connections: &FxHashMap<u64, Arc<Connection>>, most: usize) -> usize {
+    match connections.len() < most {
+        true => connections.len(),
+        false => connections.values().filter(|connection| !connection.is_evicted()).count(),
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     /// Bytes that the peer has not read.
     unsent: AtomicUsize,
     pub(crate) closed: AtomicBool,
+    /// Whether its place in the table of connections is another one's already.
+    evicted: AtomicBool,
     /// Number of requests in flight when it was last read.
     pub(crate) in_flight: AtomicUsize,
     pub(crate) received: AtomicU64,
@@ -187,6 +189,7 @@ impl Connection {
             out: Mutex::default(),
             unsent: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -200,6 +203,16 @@ impl Connection {
     /// Adds the connection to an epoll set, to be notified of input.
     pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
         Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | PEER_CLOSED)?)
+    }
+
+    /// Gives its place in the table to another one; it is closed soon. Under the lock of the table.
+    pub(crate) fn evict(&self) {
+        self.evicted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether its place in the table is another one's.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Notes the time of a read from the socket.
