@@ -56,7 +56,7 @@ pub(super) fn begin(
         Ok(held) => held,
         Err(error) => return never(error),
     };
-    if since.is_some_and(|since| has_run_before(&held, since)) {
+    if since.is_some_and(|since| has_run_since_before(&held, since.before(EARLY_MAX))) {
         client.remove_reservation(held.id)?;
         held = match client.reserve(&new) {
             Ok(held) => held,
@@ -89,12 +89,11 @@ pub(super) fn begin(
     })
 }
 
-/// Whether a reservation without a claim window began before its job was to start: its phases would
-/// be over too early.
-fn has_run_before(held: &WireReservation, since: Time) -> bool {
-    let started = held.start_ns.map(Time::from_nanos);
+/// Whether a reservation with phases, which waits for nobody, has run since before this time: they
+/// would be over too early for a job that starts later.
+pub(super) fn has_run_since_before(held: &WireReservation, at: Time) -> bool {
     let is_fixed = !held.phases.is_empty() && held.state == WireReservationState::Active;
-    is_fixed && started.is_some_and(|started| since.since(started) > EARLY_MAX)
+    is_fixed && held.start_ns.is_some_and(|start| Time::from_nanos(start) < at)
 }
 
 /// Makes the outcome of a refused request; other errors stay errors.

@@ -16,6 +16,7 @@ use api::{ErrorCode, NewJob, ReservationMove, WireJob, WireReservation, WireRese
 use http::{ApiClient, ClientError};
 use model::{Nanos, Time};
 
+use super::begin::has_run_since_before;
 use super::config::SlurmConfig;
 use super::plan::{PlanStep, PlannedJob};
 use super::pool;
@@ -130,7 +131,7 @@ impl SlurmFollower {
             let held = held.get(&id).filter(|held| held.state != WireReservationState::Undefined);
             match held {
                 // Its phases are over too early: it is planned again.
-                Some(held) if has_run_alone(held) => {
+                Some(held) if has_run_since_before(held, when::now().before(ALONE_MAX)) => {
                     plan.fail(interval);
                     return self.client.remove_reservation(id).map(drop).map_err(Into::into);
                 }
@@ -335,13 +336,6 @@ fn planned(job: &SlurmJob, held: &WireReservation, told: Option<Time>) -> Option
         is_active: held.state == WireReservationState::Active,
         is_refused: job.is_refused,
     })
-}
-
-/// Whether a reservation with phases, which waits for nobody, runs while its job waits.
-fn has_run_alone(held: &WireReservation) -> bool {
-    let started = held.start_ns.map(Time::from_nanos);
-    let is_fixed = !held.phases.is_empty() && held.state == WireReservationState::Active;
-    is_fixed && started.is_some_and(|started| when::now().since(started) > ALONE_MAX)
 }
 
 /// Sets the earliest start of a job in Slurm, and returns it.
