@@ -42,15 +42,16 @@ impl PlannedJob {
     /// which a reservation waits for its job.
     pub(super) fn step(&self, now: Time, slack: Nanos) -> PlanStep {
         let eligible = self.eligible.filter(|eligible| *eligible > now);
-        // What is active waits for its job until it lapses, and is planned again then. A job that
-        // was refused a moment ago waits for longer than that, unless Slurm is told.
-        if self.is_active {
-            return if self.is_refused { PlanStep::Tell(now) } else { PlanStep::Keep };
-        }
-        let expected = self.expected.filter(|_| !self.is_refused).map(|at| at.max(now));
         // Slurm has been told another time than this, and expects nothing before that.
         let is_ours = self.is_refused
             || eligible.zip(self.told).is_some_and(|(at, told)| apart(at, told) <= SECOND);
+        // What is active waits for its job until it lapses, and is planned again then. A job that
+        // was refused a moment ago, or told to wait, waits for longer than that, unless Slurm is told.
+        if self.is_active {
+            let is_far = eligible.is_some_and(|at| at.since(now) > SOON);
+            return if is_ours && is_far { PlanStep::Tell(now) } else { PlanStep::Keep };
+        }
+        let expected = self.expected.filter(|_| !self.is_refused).map(|at| at.max(now));
         let is_told = is_ours && expected.is_none_or(|at| Some(at) == eligible);
         if is_told && eligible.is_some_and(|told| apart(told, self.reserved) > SECOND) {
             return PlanStep::Tell(self.reserved);
@@ -83,6 +84,8 @@ fn apart(one: Time, other: Time) -> Nanos {
 }
 
 const SECOND: Nanos = Nanos::from_secs(1);
+/// A start that is so near is not set once more: each new one is two seconds later.
+const SOON: Nanos = Nanos::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +152,12 @@ mod tests {
         assert_eq!(active.step(at(110), SLACK), PlanStep::Keep);
         let refused = PlannedJob { is_active: true, is_refused: true, ..told(220, 220, 100) };
         assert_eq!(refused.step(at(110), SLACK), PlanStep::Tell(at(110)));
-        let of_its_user = PlannedJob { is_active: true, ..told(9000, 9000, 100) };
+        // Told 900 when others had the bandwidth; they have gone, and it is active already.
+        let told_later = PlannedJob { is_active: true, ..told(900, 900, 100) };
+        assert_eq!(told_later.step(at(110), SLACK), PlanStep::Tell(at(110)));
+        let told_now = PlannedJob { is_active: true, ..told(112, 112, 100) };
+        assert_eq!(told_now.step(at(110), SLACK), PlanStep::Keep);
+        let of_its_user = PlannedJob { told: None, ..told_later };
         assert_eq!(of_its_user.step(at(110), SLACK), PlanStep::Keep);
     }
 
