@@ -5,11 +5,13 @@
 //!                                 └─► table.rs: suite, tests, seconds ─► `N passed, N failed, N skipped`
 //!   sizes.rs: how many cases and seeds the tests by chance get, the same in every run
 //!   parts.rs: the test programs that take long, by what cargo says
+//!   failures.rs: what failed tests printed, once more under the table
 //!
 //! A suite fails if a command of it fails, if it counts a failed test, or if it
 //! hangs, and then the suites after it still run. What is skipped is
 //! said aloud with its reason, at its place and once more under the table.
 
+mod failures;
 mod parts;
 mod run;
 mod sizes;

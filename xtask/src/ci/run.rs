@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::failures::FailureLog;
 use super::parts::SuiteParts;
 use super::sizes;
 use super::suites::Suite;
@@ -41,6 +42,8 @@ pub(crate) struct SuiteOutcome {
     pub(crate) verdict: SuiteVerdict,
     /// What it said was skipped, with the reasons.
     pub(crate) skips: Vec<String>,
+    /// What its failed tests printed.
+    pub(crate) failures: FailureLog,
 }
 
 /// The last column of the table.
@@ -57,6 +60,7 @@ impl SuiteOutcome {
         println!("{line}");
         self.tally.read_line(&line);
         self.parts.read_line(&line);
+        self.failures.read_line(&line);
         if line.starts_with("skipped: ") {
             self.skips.push(line);
         }
@@ -89,6 +93,7 @@ pub(crate) fn suite(root: &Path, suite: &Suite, limits: RunLimits) -> Result<Sui
         usual_s: suite.usual_s,
         verdict: SuiteVerdict::Passed,
         skips: Vec::new(),
+        failures: FailureLog::default(),
     };
     if let Some((program, package)) = suite.needs.iter().find(|(program, _)| !in_path(program)) {
         let skip = format!("skipped: {}: no {program} here (it comes with {package})", suite.name);

@@ -6,7 +6,7 @@ use super::run::{SuiteOutcome, SuiteVerdict};
 use super::sizes;
 use super::tally::TestTally;
 
-/// Prints the table, what was skipped, and `N passed, N failed, N skipped`.
+/// Prints the table, what was skipped, what failed tests printed, and `N passed, N failed, N skipped`.
 pub(crate) fn print(outcomes: &[SuiteOutcome], total: Duration) {
     print!("\n{}", text(outcomes, total));
 }
@@ -49,12 +49,16 @@ fn text(outcomes: &[SuiteOutcome], total: Duration) -> String {
     for skip in outcomes.iter().flat_map(|outcome| &outcome.skips) {
         text += &format!("{skip}\n");
     }
+    for line in outcomes.iter().flat_map(|outcome| outcome.failures.lines()) {
+        text += &format!("{line}\n");
+    }
     text + &format!("{} passed, {} failed, {} skipped\n", sum.passed, sum.failed, sum.skipped)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ci::failures::FailureLog;
     use crate::ci::parts::SuiteParts;
 
     #[test]
@@ -67,6 +71,7 @@ mod tests {
             usual_s,
             verdict,
             skips: skips.iter().map(ToString::to_string).collect(),
+            failures: FailureLog::default(),
         };
         let one = outcome(
             "fmt",
@@ -75,13 +80,14 @@ mod tests {
             SuiteVerdict::Passed,
             &[],
         );
-        let two = outcome(
+        let mut two = outcome(
             "v9fs",
             30,
             TestTally { passed: 30, failed: 5, skipped: 1 },
             SuiteVerdict::Failed("5 failed".into()),
             &["skipped: x: y"],
         );
+        two.failures.read_line("---- why stdout ----");
         let expected = "\
 suite        passed failed skipped  seconds   usual  result
 fmt               1      0       0      1.3       1  ok, longer than usual
@@ -90,6 +96,7 @@ all              31      5       1      2.5      31
 
 SIZES
 skipped: x: y
+---- why stdout ----
 31 passed, 5 failed, 1 skipped
 ";
         let expected = expected.replace("SIZES\n", &sizes::text());
