@@ -4,7 +4,7 @@
 //!   L5  proxy  mount  controller  lustre  capi
 //!   L4  http   explain  library**
 //!   L3  sim*   api    fuse   chart
-//!   L2  sched* plan*  pcc*   trace*  bounds*  usage*  reserve*
+//!   L2  sched* plan*  pcc*   trace*  bounds*  usage*  reserve*  leases*
 //!   L1  rules*
 //!   L0  model* ninep*                     (* in core/, ** in native/, the others in io/)
 //!
@@ -30,6 +30,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/ninep", 0),
     ("core/rules", 1),
     ("core/bounds", 2),
+    ("core/leases", 2),
     ("core/sched", 2),
     ("core/plan", 2),
     ("core/reserve", 2),

@@ -15,7 +15,7 @@ const LINE_MAX: usize = 2_000;
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     lines: Vec<String>,
-    /// Lines of the test that is being told, if one is.
+    /// Lines so far of the test whose output this is, if it is one's.
     of_test: Option<usize>,
 }
 
@@ -28,8 +28,8 @@ impl FailureLog {
             self.of_test = None;
         }
         let Some(so_far) = &mut self.of_test else { return };
-        let is_told = *so_far < TEST_MAX && self.lines.len() < SUITE_MAX;
-        if is_told && !line.is_empty() && !is_of_backtrace(line) {
+        let has_room = *so_far < TEST_MAX && self.lines.len() < SUITE_MAX;
+        if has_room && !line.is_empty() && !is_of_backtrace(line) {
             *so_far += 1;
             self.lines.push(line.chars().take(LINE_MAX).collect());
         }

@@ -18,6 +18,11 @@ pub(crate) const ALL: &[Size] = &[
         what: "seeds of scenarios and fleets by chance",
         usual: "100",
     },
+    Size {
+        variable: "SLUICE_LEASE_STEPS",
+        what: "steps of mounts and proxies with leases",
+        usual: "10000",
+    },
     Size { variable: "SLUICE_FUZZ_S", what: "seconds of fuzzing", usual: "60" },
     Size {
         variable: "SLUICE_HOSTILE_S",
