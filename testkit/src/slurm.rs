@@ -3,7 +3,8 @@
 //! ```text
 //!   SlurmCluster::start ─► a PID namespace: munged, slurmctld as slurm, slurmd of cn1 … cn4 ─► all idle
 //!   command(user, "srun") ─► as that user    kill_node(i), start_node(i) ─► what a dead node looks like
-//!   drop ─► its shell ends, and with it all processes and mounts of the namespace: steps and hooks, too
+//!   drop ─► after a failure: jobs, nodes and the last lines of all logs are printed
+//!        ─► its shell ends, and with it all processes and mounts of the namespace: steps and hooks, too
 //! ```
 //!
 //! The namespace's first process is a shell that reads commands from a pipe of the test. So it ends
@@ -13,6 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +94,14 @@ impl SlurmCluster {
     /// A command of Slurm as a user, by its number, in a directory where everybody may write.
     pub fn command(&self, user: u32, program: &str) -> Command {
         let mut command = Command::new("setpriv");
+        // what the shell of this test has of both is not the user's
+        for (name, _) in std::env::vars_os() {
+            let name = name.as_encoded_bytes();
+            let own = ["SLUICE_", "SLURM_", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_"];
+            if own.iter().any(|own| name.starts_with(own.as_bytes())) {
+                command.env_remove(std::ffi::OsStr::from_bytes(name));
+            }
+        }
         command
             .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
             .arg(program)
@@ -126,11 +136,10 @@ impl SlurmCluster {
         while self.job_field(job, "JobState") != state {
             assert!(
                 Instant::now() < deadline,
-                "job {job} is not {state} within {PATIENCE:?}: {}{}",
-                self.admin(&format!("scontrol -o show job {job}")),
-                self.admin("sinfo -N -o %N:%T:%E")
+                "job {job} is {} and not {state} within {PATIENCE:?}",
+                self.job_field(job, "JobState")
             );
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -176,6 +185,31 @@ impl SlurmCluster {
         });
     }
 
+    /// What a failed test needs: jobs, nodes, what jobs printed, and the last lines of all logs.
+    fn report(&self) -> String {
+        let mut text = String::new();
+        for words in [&["sinfo", "-N", "-o", "%N %T %E"][..], &["scontrol", "-o", "show", "job"]] {
+            // slurmctld may be what does not answer
+            let shown = self.command(0, "timeout").arg("10").args(words).output();
+            let shown =
+                shown.map(|shown| [shown.stdout, shown.stderr].concat()).unwrap_or_default();
+            let _ = write!(text, "--- {}\n{}", words[0], String::from_utf8_lossy(&shown));
+        }
+        for (folder, lines) in [("work", 20), ("log", 40)] {
+            let files = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
+            let mut paths: Vec<_> = files.map(|file| file.path()).collect();
+            paths.sort();
+            for path in paths {
+                let bytes = fs::read(&path).unwrap_or_default();
+                let shown = String::from_utf8_lossy(&bytes);
+                let all: Vec<&str> = shown.lines().collect();
+                let last = all[all.len().saturating_sub(lines)..].join("\n");
+                let _ = writeln!(text, "--- {}\n{last}", path.display());
+            }
+        }
+        text
+    }
+
     /// Has the shell of the namespace run a command.
     fn order(&mut self, command: &str) {
         let shell = self.shell.as_mut().expect("it ends in drop only");
@@ -204,6 +238,9 @@ impl SlurmCluster {
 
 impl Drop for SlurmCluster {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.report());
+        }
         drop(self.shell.take());
         let deadline = Instant::now() + PATIENCE;
         // unshare waits for the shell, and the kernel ends the shell after all others
@@ -294,7 +331,9 @@ fn configuration(root: &Path, user: &str) -> String {
     text + "PartitionName=debug Nodes=cn[1-4] Default=YES MaxTime=INFINITE State=UP\n"
 }
 
-/// Without cgroups and accounting, with short times, and with resources that the machine need not have.
+/// Without cgroups and accounting, with short times, and with resources that the machine need not have. A machine
+/// with more to do than it can may exceed Slurm's defaults for messages (2 s to connect, 10 s for a reply) and for a
+/// batch job that is launched (10 s), after which steps and jobs fail; so these are long.
 const CONFIGURATION: &str = "\
 ClusterName=sluicetest
 SlurmctldHost=@HOST@(127.0.0.1)
@@ -320,8 +359,11 @@ MpiDefault=none
 ReturnToService=2
 KillWait=2
 MinJobAge=300
+MessageTimeout=100
+TCPTimeout=60
+BatchStartTimeout=300
 SlurmctldTimeout=30
-SlurmdTimeout=60
+SlurmdTimeout=300
 InactiveLimit=0
 SchedulerType=sched/backfill
 SchedulerParameters=bf_licenses,bf_interval=1,bf_resolution=1,sched_interval=1,sched_min_interval=100000

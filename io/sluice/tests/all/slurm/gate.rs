@@ -1,7 +1,6 @@
 //! The gate: a job starts when `sluice slurm start` lets it.
 
-use super::{SlurmSetUp, SlurmSite, USER};
-use crate::common::until;
+use super::{SlurmSetUp, SlurmSite, USER, until};
 
 const REQUEST: [&str; 2] = ["-N1", "--qos-bw=10MB/s:write"];
 const NOT_YET: &str = "echo reservation 7 starts later >&2; exit 3";

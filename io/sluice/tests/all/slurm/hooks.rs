@@ -1,7 +1,6 @@
 //! Prologs and epilogs over the life of a job, and the environment of its tasks.
 
-use super::{SlurmSetUp, SlurmSite, USER};
-use crate::common::until;
+use super::{SlurmSetUp, SlurmSite, USER, until};
 
 fn site() -> Option<SlurmSite> {
     SlurmSite::start(SlurmSetUp { hooks: true, ..SlurmSetUp::default() })
@@ -19,26 +18,35 @@ fn with_tokens(site: &SlurmSite) {
     site.does("epilog", &format!("rm -rf {place}/$SLURM_JOB_ID"));
 }
 
-const SHOWS: &str = "env | grep ^SLUICE_ | sort; cat $SLUICE_TOKEN_FILE";
+/// Shell commands that write what a task has into a file of its own, which is there when it is whole.
+fn shows(file: &str) -> String {
+    let shown = "env | grep ^SLUICE_ | sort; cat \"$SLUICE_TOKEN_FILE\"";
+    format!("({shown}) >{file}.new 2>&1; mv {file}.new {file}")
+}
 
 #[test]
 fn tasks_have_the_path_of_the_token_of_their_job_which_others_cannot_read() {
     let Some(site) = site() else { return };
     with_tokens(&site);
-    let script = format!("{SHOWS}; srun sh -c '{SHOWS}'; until [ -e go ]; do sleep 0.05; done");
+    let script = format!(
+        "{}; srun sh -c '{}'; until [ -e go ]; do sleep 0.05; done",
+        shows("of-script"),
+        shows("of-step")
+    );
     let job = site.sbatch(&["-N1", "--qos-bw=10MB/s:write"], &script);
     let token = site.cluster.path(&format!("jobs/{job}/token"));
     let one = format!(
         "SLUICE_CONTROLLER=http://192.0.2.1:5650\nSLUICE_TOKEN_FILE={}\nslc_{job}\n",
         token.display()
     );
-    let output = site.cluster.path(&format!("work/slurm-{job}.out"));
-    // of the batch script, and of a step by srun, which may say before that it has to wait
-    until("both have shown it", || {
-        std::fs::read_to_string(&output).is_ok_and(|text| text.matches(&one).count() == 2)
-    });
+    // of the batch script, and of a step by srun: not on one output, where messages of srun may be, too
+    for file in ["of-script", "of-step"] {
+        let path = site.cluster.path(&format!("work/{file}"));
+        until(&format!("{file} is written"), || path.exists());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), one, "{file}");
+    }
     let stranger = site.run(super::STRANGER, &["cat", token.to_str().unwrap()]);
-    assert!(!stranger.ok && stranger.text.is_empty());
+    assert!(!stranger.ok && stranger.text.is_empty(), "{}{}", stranger.text, stranger.errors);
 
     // a job that is submitted within another one has not that one's, and keeps what its user has set
     let inherited = format!("SLUICE_TOKEN_FILE={}", token.display());
@@ -88,11 +96,6 @@ fn hooks_run_in_order_and_their_failures_fail_no_job_unless_a_setting_says_so() 
     until("all nodes are idle", || site.cluster.admin("sinfo -h -t idle -o %D").trim() == "4");
 
     site.set("hooks/prolog.sh", "FAIL=no", "FAIL=yes");
-    std::fs::set_permissions(
-        site.cluster.path("hooks/prolog.sh"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
     let job = site.sbatch(&["-N1", "--qos-bw=10MB/s:write"], "true");
     until("it is requeued", || site.cluster.job_field(job, "Restarts") != "0");
     assert_eq!(site.cluster.admin("sinfo -h -t drain -o %D").trim(), "1");

@@ -16,10 +16,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
-use testkit::{SlurmCluster, TestFolder, copy_program, everybodys};
+use testkit::{PATIENCE, SlurmCluster, TestFolder, copy_program, everybodys};
 
-use crate::common::{skip, until};
+use crate::common::skip;
 
 /// The user that submits jobs: nobody.
 const USER: u32 = 65534;
@@ -80,7 +81,7 @@ impl SlurmSite {
 
     /// Waits for a call that ends with these words.
     fn until_called(&self, words: &str) {
-        until(&format!("a call of {words} after {:?}", self.calls()), || self.was_called(words));
+        until(&format!("a call of {words}"), || self.was_called(words));
     }
 
     fn was_called(&self, words: &str) -> bool {
@@ -99,14 +100,35 @@ impl SlurmSite {
         let path = self.cluster.path(file);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(from), "{file} has no {from}");
-        fs::write(path.with_extension("new"), text.replacen(from, to, 1)).unwrap();
-        fs::rename(path.with_extension("new"), &path).unwrap();
+        let (new, mode) = (path.with_extension("new"), fs::metadata(&path).unwrap().permissions());
+        // as a program is written: it may be one
+        write_program(&new, &text.replacen(from, to, 1));
+        fs::set_permissions(&new, mode).unwrap();
+        fs::rename(new, &path).unwrap();
     }
 
     /// What a job wrote, once it has ended in this state.
     fn output_of(&self, job: u32, state: &str) -> String {
         self.cluster.until_job(job, state);
         fs::read_to_string(self.cluster.path(&format!("work/slurm-{job}.out"))).unwrap_or_default()
+    }
+}
+
+impl Drop for SlurmSite {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- calls of the fake program\n{}", self.calls().join("\n"));
+        }
+    }
+}
+
+/// Waits until `is` holds, and fails naming `what`; the cluster then prints the rest when it is dropped. Most
+/// looks start a command of Slurm, so they are further apart than in other tests.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
