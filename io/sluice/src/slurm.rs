@@ -12,6 +12,7 @@
 
 mod begin;
 mod check;
+mod command;
 mod config;
 mod follow;
 mod hooks;
@@ -19,7 +20,6 @@ mod plan;
 mod pool;
 mod queue;
 mod request;
-mod scontrol;
 mod set_aside;
 
 use std::io::Write as _;

@@ -30,8 +30,8 @@ pub(super) enum BeginOutcome {
     NoRequest,
     /// It is in force, and its time runs.
     Active,
-    /// It does not fit now; this is its next start.
-    Later(Box<WireReservation>),
+    /// It does not fit now; this says when it does.
+    Later(String),
     /// It fits at no time, or the controller does not accept it.
     Never(String),
 }
@@ -54,13 +54,13 @@ pub(super) fn begin(
     };
     let mut held = match client.reserve(&new) {
         Ok(held) => held,
-        Err(error) => return never(error),
+        Err(error) => return refused(error),
     };
     if since.is_some_and(|since| has_run_since_before(&held, since.before(EARLY_MAX))) {
         client.remove_reservation(held.id)?;
         held = match client.reserve(&new) {
             Ok(held) => held,
-            Err(error) => return never(error),
+            Err(error) => return refused(error),
         };
     }
     if held.state == WireReservationState::Scheduled {
@@ -71,7 +71,7 @@ pub(super) fn begin(
             Ok(_) => {}
             Err(error) if error.refusal().is_some() => {
                 let moved = client.move_reservation(held.id, &soon);
-                return Ok(BeginOutcome::Later(Box::new(moved.unwrap_or(held))));
+                return Ok(BeginOutcome::Later(starts_at(&moved.unwrap_or(held))));
             }
             // It has begun meanwhile, or is gone: the next call says which.
             Err(ClientError::Refused { .. }) => {}
@@ -85,7 +85,7 @@ pub(super) fn begin(
             client.claim_reservation(held.id)?;
             BeginOutcome::Active
         }
-        _ => BeginOutcome::Later(Box::new(held)),
+        _ => BeginOutcome::Later(starts_at(&held)),
     })
 }
 
@@ -96,13 +96,21 @@ pub(super) fn has_run_since_before(held: &WireReservation, at: Time) -> bool {
     is_fixed && held.start_ns.is_some_and(|start| Time::from_nanos(start) < at)
 }
 
+/// Whether a request that was refused is refused whenever it is repeated: it fits at no time, or is not
+/// valid. One with a later start, and a call that failed, may be repeated.
+pub(super) fn is_for_ever(error: &ClientError) -> bool {
+    match error.refusal() {
+        Some(refusal) => refusal.next_start_ns.is_none(),
+        None => matches!(error.code(), ErrorCode::InvalidArgument | ErrorCode::NotFound),
+    }
+}
+
 /// Makes the outcome of a refused request; other errors stay errors.
-fn never(error: ClientError) -> anyhow::Result<BeginOutcome> {
-    let is_refused = error.refusal().is_some()
-        || matches!(error.code(), ErrorCode::InvalidArgument | ErrorCode::NotFound);
-    match is_refused {
-        true => Ok(BeginOutcome::Never(error.to_string())),
-        false => Err(error.into()),
+fn refused(error: ClientError) -> anyhow::Result<BeginOutcome> {
+    match error.refusal() {
+        _ if is_for_ever(&error) => Ok(BeginOutcome::Never(error.to_string())),
+        Some(_) => Ok(BeginOutcome::Later(error.to_string())),
+        None => Err(error.into()),
     }
 }
 
@@ -126,7 +134,7 @@ pub(super) fn start(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> 
                 return Ok(ExitCode::from(NEVER));
             }
             // A batch job gives its nodes back; what waits at a terminal would fail.
-            Ok((BeginOutcome::Later(held), is_batch)) => (starts_at(&held), !is_batch),
+            Ok((BeginOutcome::Later(later), is_batch)) => (later, !is_batch),
             Err(error) if config.on_failure == OnFailure::Start => {
                 log::print_line(&format!(
                     "sluice: job {id} starts without its bandwidth: {error:#}"
@@ -144,10 +152,11 @@ pub(super) fn start(config: &SlurmConfig, id: &str) -> anyhow::Result<ExitCode> 
 }
 
 /// Says when a reservation starts.
-pub(super) fn starts_at(held: &WireReservation) -> String {
+fn starts_at(held: &WireReservation) -> String {
     match held.start_ns.map(Time::from_nanos) {
         Some(start) => {
-            format!("reservation {} starts in {}", held.id, start.since(when::now()))
+            let seconds = start.since(when::now()).get().div_ceil(Nanos::from_secs(1).get());
+            format!("reservation {} starts in {}", held.id, Nanos::from_secs(seconds))
         }
         None => format!("reservation {} waits", held.id),
     }
@@ -157,3 +166,38 @@ pub(super) fn starts_at(held: &WireReservation) -> String {
 const EARLY_MAX: Nanos = Nanos::from_secs(2);
 /// The time between two attempts of a job that waits with its nodes.
 const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use api::WireRefusal;
+
+    use super::*;
+
+    fn refusal(code: ErrorCode, refusal: Option<WireRefusal>) -> ClientError {
+        let refusal = refusal.map(Box::new);
+        ClientError::Refused { status: 409, code, message: "refused".into(), at: None, refusal }
+    }
+
+    #[test]
+    fn a_refusal_with_a_later_start_is_not_for_ever_for_the_gate_and_for_follow() {
+        let with_start =
+            |next_start_ns| Some(WireRefusal { next_start_ns, ..WireRefusal::default() });
+        for (error, is_forever, outcome) in [
+            (refusal(ErrorCode::DoesNotFit, with_start(Some(7))), false, "later"),
+            (refusal(ErrorCode::DoesNotFit, with_start(None)), true, "never"),
+            (refusal(ErrorCode::InvalidArgument, None), true, "never"),
+            (refusal(ErrorCode::NotFound, None), true, "never"),
+            (refusal(ErrorCode::NoLeader, None), false, "error"),
+            (refusal(ErrorCode::Unauthenticated, None), false, "error"),
+        ] {
+            assert_eq!(is_for_ever(&error), is_forever, "{error:?}");
+            let found = match refused(error) {
+                Ok(BeginOutcome::Later(why)) if why == "refused" => "later",
+                Ok(BeginOutcome::Never(why)) if why == "refused" => "never",
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => "error",
+            };
+            assert_eq!(found, outcome);
+        }
+    }
+}

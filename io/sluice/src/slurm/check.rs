@@ -3,15 +3,18 @@
 //! ```text
 //!   scontrol show config, licenses, burstbuffer ─┐
 //!   slurm.toml and its files                     ├─► findings: error, warning ─► text or JSON
-//!   the controller: its calendar                 ┘
+//!   PrologSlurmctld, what it does on a failure   │
+//!   the controller: its calendar, its clock      ┘
 //! ```
 
 use std::collections::BTreeMap;
 
+use model::{Nanos, Time};
 use serde::Serialize;
 
-use super::config::SlurmConfig;
-use super::scontrol;
+use super::command;
+use super::config::{OnFailure, SlurmConfig};
+use crate::when;
 
 /// One mistake of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,23 +37,31 @@ impl SlurmCheck {
     /// Looks at Slurm, at the settings and at the controller.
     pub(super) fn run(config: &SlurmConfig) -> SlurmCheck {
         let mut check = SlurmCheck::default();
-        match scontrol::run(&["show", "config"]) {
-            Ok(text) => check.settings(&settings(&text), config),
+        match command::scontrol(&["show", "config"]) {
+            Ok(text) => {
+                let found = settings(&text);
+                check.settings(&found, config);
+                let hook = found.get("PrologSlurmctld").map(std::fs::read_to_string);
+                if let Some(Ok(text)) = hook {
+                    check.prolog(&text, config);
+                }
+            }
             Err(error) => check.error("slurmctld", format!("{error:#}")),
         }
-        match scontrol::run(&["show", "burstbuffer"]) {
+        match command::scontrol(&["show", "burstbuffer"]) {
             Ok(text) => check.burst_buffer(&text, config),
             Err(error) => check.warning("BurstBufferType", format!("{error:#}")),
         }
-        let shown = scontrol::run(&["show", "licenses", "--oneliner"]);
+        let shown = command::scontrol(&["show", "licenses", "--oneliner"]);
         let line = |text: &String| {
             let mut lines = text.lines();
             let wanted = Some(config.licence.as_str());
-            lines.find(|line| scontrol::value(line, "LicenseName") == wanted).map(str::to_owned)
+            lines.find(|line| command::value(line, "LicenseName") == wanted).map(str::to_owned)
         };
         let licences = shown.as_ref().ok().and_then(line);
-        let total = licences.and_then(|line| scontrol::value(&line, "Total")?.parse::<u64>().ok());
+        let total = licences.and_then(|line| command::value(&line, "Total")?.parse::<u64>().ok());
         check.pool(config, total);
+        check.controller_clock(config);
         if config.claim_window.get() < 2 * config.interval.get() {
             let message = format!(
                 "{} is less than twice interval = {}: reservations lapse before follow moves them",
@@ -137,7 +148,7 @@ impl SlurmCheck {
 
     /// Checks burst_buffer.conf, as `scontrol show burstbuffer` prints it.
     fn burst_buffer(&mut self, text: &str, config: &SlurmConfig) {
-        let Some(timeout) = scontrol::value(&text.replace('\n', " "), "OtherTimeout")
+        let Some(timeout) = command::value(&text.replace('\n', " "), "OtherTimeout")
             .and_then(|value| value.parse::<u64>().ok())
         else {
             return;
@@ -150,6 +161,40 @@ impl SlurmCheck {
                 config.wait
             );
             self.error("OtherTimeout", message);
+        }
+    }
+
+    /// Checks the script of PrologSlurmctld; one of the site without this setting is its own affair.
+    fn prolog(&mut self, text: &str, config: &SlurmConfig) {
+        let has_no_effect = text.lines().any(|line| line.trim() == "FAIL=no");
+        if config.on_failure == OnFailure::Wait && has_no_effect {
+            let message = "FAIL=no: on_failure = \"wait\" of slurm.toml has no effect there, and a \
+                           job that passed the gate starts without being registered; use FAIL=yes";
+            self.warning("PrologSlurmctld", message.into());
+        }
+    }
+
+    /// Compares the clock of the controller with that of this machine, which is slurmctld's.
+    fn controller_clock(&mut self, config: &SlurmConfig) {
+        let asked = when::now();
+        // That it does not answer is found with the pool.
+        let Ok(calendar) = config.batch_client().and_then(|client| Ok(client.calendar("")?)) else {
+            return;
+        };
+        self.clock(asked, Time::from_nanos(calendar.at_ns), when::now());
+    }
+
+    /// Checks the controller's time `at`, which it gave between two times of this machine.
+    fn clock(&mut self, asked: Time, at: Time, answered: Time) {
+        let (ahead, behind) = (at.since(answered), asked.since(at));
+        let (apart, word) = if ahead > behind { (ahead, "ahead of") } else { (behind, "behind") };
+        if apart > CLOCKS_MAX {
+            let message = format!(
+                "the clock of the controller is {apart} {word} this machine's: at most \
+                 {CLOCKS_MAX} are right; synchronize both (NTP), or reservations and starts of jobs \
+                 miss each other"
+            );
+            self.warning("clock", message);
         }
     }
 
@@ -187,6 +232,9 @@ impl SlurmCheck {
         self.findings.push(SlurmFinding { level, setting: setting.into(), message });
     }
 }
+
+/// How far the clocks of the controller and of slurmctld's machine may be apart.
+const CLOCKS_MAX: Nanos = Nanos::from_secs(2);
 
 /// The subcommand of a hook.
 fn command(hook: &str) -> &'static str {
@@ -249,6 +297,43 @@ mod tests {
             let text = GOOD.replace(right, wrong);
             assert_ne!(text, GOOD, "{right}");
             assert_eq!(found(&text), [(level, setting.to_owned())], "{wrong}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_apart_by_more_than_two_seconds_are_found_with_the_difference() {
+        let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
+        let found = |asked, at_controller, answered| {
+            let mut check = SlurmCheck::default();
+            check.clock(at(asked), at(at_controller), at(answered));
+            check.text()
+        };
+        for (asked, at_controller, answered) in [(100, 100, 100), (100, 102, 100), (100, 98, 101)] {
+            assert_eq!(found(asked, at_controller, answered), "no mistakes found\n");
+        }
+        // An answer that took long says little: only what is certain counts.
+        assert_eq!(found(100, 109, 110), "no mistakes found\n");
+        assert!(
+            found(100, 113, 110)
+                .contains("warning: clock: the clock of the controller is 3s ahead of this")
+        );
+        assert!(found(100, 93, 110).contains("is 7s behind this machine's"));
+    }
+
+    #[test]
+    fn a_site_that_waits_has_a_prolog_that_may_fail() {
+        let base = "controller = \"http://127.0.0.1:5650\"";
+        let wait = format!("{base}\non_failure = \"wait\"");
+        for (config, text, is_found) in [
+            (wait.as_str(), "LIMIT=2s\nFAIL=no\n", true),
+            (wait.as_str(), "FAIL=yes\n", false),
+            (wait.as_str(), "# FAIL=no\nexec sluice slurm prolog-slurmctld\n", false),
+            (base, "FAIL=no\n", false),
+        ] {
+            let mut check = SlurmCheck::default();
+            check.prolog(text, &toml::from_str(config).unwrap());
+            let found = check.text().starts_with("warning: PrologSlurmctld: FAIL=no");
+            assert_eq!(found, is_found, "{text}");
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   squeue ─► waiting jobs ─► a planned reservation each ─► plan.rs: move it, or tell Slurm
-//!          └► jobs that are gone ─► end them: their reservations and tokens go, too
+//!          ├► tasks of an array that are no jobs yet ─► the next one becomes a job
+//!          ├► jobs that are gone ─► end them: their reservations and tokens go, too
+//!          └► running jobs whose PrologSlurmctld failed ─► register them, claim their reservations
 //!   calendar ─► pool.rs ─► license_only reservations
 //! ```
 //!
@@ -13,16 +15,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use api::{ErrorCode, NewJob, ReservationMove, WireJob, WireReservation, WireReservationState};
-use http::{ApiClient, ClientError};
+use http::ApiClient;
 use model::{Nanos, Time};
 
-use super::begin::has_run_since_before;
+use super::begin::{begin, has_run_since_before, is_for_ever};
 use super::config::SlurmConfig;
 use super::plan::{PlanStep, PlannedJob};
 use super::pool;
 use super::queue::{self, SlurmJob, SlurmState};
 use super::request::{self, JobRequest};
-use super::{scontrol, set_aside};
+use super::{command, set_aside};
 use crate::reserve::all_reservations;
 use crate::when;
 
@@ -34,6 +36,8 @@ pub(super) struct SlurmFollower {
     plans: BTreeMap<String, SlurmPlan>,
     /// Jobs that were gone at the last look: they are ended if they are gone at this one, too.
     gone: BTreeSet<(String, u32)>,
+    /// Running jobs that were not registered at the last look.
+    unregistered: BTreeSet<(String, u32)>,
     pool_at: Option<Instant>,
 }
 
@@ -46,12 +50,19 @@ struct SlurmPlan {
     told: Option<Time>,
     /// When its bandwidth was refused first, if it was the last time.
     refused: Option<Instant>,
+    /// Whether it was held for that.
+    is_held: bool,
     /// Attempts that failed or lapsed since it was planned last, and when the next one is due.
     failures: u32,
     next: Option<Instant>,
 }
 
 impl SlurmPlan {
+    /// Whether the pause after the last failure is over.
+    fn is_due(&self) -> bool {
+        self.next.is_none_or(|next| Instant::now() >= next)
+    }
+
     /// Counts a failure: the next attempt is later than the one before.
     fn fail(&mut self, interval: Duration) {
         self.failures = (self.failures + 1).min(16);
@@ -67,8 +78,8 @@ impl SlurmFollower {
     /// If a file of the credentials cannot be used.
     pub(super) fn new(config: SlurmConfig) -> anyhow::Result<SlurmFollower> {
         let client = config.batch_client()?.with_connection_reuse();
-        let (plans, gone) = Default::default();
-        Ok(SlurmFollower { config, client, plans, gone, pool_at: None })
+        let (plans, gone, unregistered) = Default::default();
+        Ok(SlurmFollower { config, client, plans, gone, unregistered, pool_at: None })
     }
 
     /// Looks at the queue again and again, until `ends` says so. An error is logged, and the next
@@ -99,7 +110,11 @@ impl SlurmFollower {
         };
         let waiting: Vec<_> = queue.jobs.iter().filter(waiting).take(JOBS_MAX).cloned().collect();
         for job in &waiting {
-            if let Err(error) = self.look_at(job, &held) {
+            let looked = match job.is_many() {
+                true => self.look_at_array(job, &queue.jobs),
+                false => self.look_at(job, &held),
+            };
+            if let Err(error) = looked {
                 tracing::warn!(job = job.id, error = %format!("{error:#}"), "cannot plan a job");
                 let interval = self.config.interval.to_duration();
                 self.plan_of(job).fail(interval);
@@ -140,17 +155,43 @@ impl SlurmFollower {
                 None => plan.fail(interval),
             }
         }
-        let is_due = plan.next.is_none_or(|next| Instant::now() >= next);
-        // What waits for another job or a limit has no start, and would hold bandwidth for nothing.
-        if !is_due || !(job.waits_for_resources || job.start.is_some()) {
+        match plan.is_due() && may_start(job) {
+            true => self.plan(job),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the next task of an array a job of its own, which is planned at the next look; those behind
+    /// it have no reservation until then. If a task was held because it never fits, they are held, too.
+    fn look_at_array(&mut self, job: &SlurmJob, jobs: &[SlurmJob]) -> anyhow::Result<()> {
+        if !self.plan_of(job).is_due() {
             return Ok(());
         }
-        self.plan(job)
+        let is_pending = |task: &&SlurmJob| task.state == SlurmState::Pending && !task.is_many();
+        let tasks = || jobs.iter().filter(|task| task.is_of_array_of(job)).filter(is_pending);
+        let is_held = |task: &&SlurmJob| {
+            task.is_held && self.plans.get(&request::key(task)).is_some_and(|plan| plan.is_held)
+        };
+        if let Some(held) = tasks().find(is_held) {
+            let why = format!("so is task {} of this array", held.name());
+            let job = queue::job(&job.id)?.filter(SlurmJob::is_many);
+            return job.map_or(Ok(()), |job| hold(&job, &why));
+        }
+        let is_next = |task: &SlurmJob| !task.is_held && may_start(task);
+        if tasks().any(is_next) || !may_start(job) {
+            return Ok(());
+        }
+        let Some(task) = job.first_task() else { return Ok(()) };
+        // Any change of it does, also one to what it is already.
+        let same = format!("Requeue={}", u8::from(job.is_requeued));
+        command::scontrol(&["update", &format!("JobId={task}"), &same])?;
+        tracing::info!(task, "is planned next of its array");
+        Ok(())
     }
 
     /// Reserves for a job that has no reservation yet.
     fn plan(&mut self, job: &SlurmJob) -> anyhow::Result<()> {
-        let Some(job) = queue::job(&job.id)? else { return Ok(()) };
+        let Some(job) = queue::job(&job.id)?.filter(|job| !job.is_many()) else { return Ok(()) };
         let Some(request) = JobRequest::of(&job, &self.config)? else { return Ok(()) };
         let expected = job.start.filter(|at| !job.is_refused && *at > when::now());
         let not_before = expected.map(|expected| expected.as_nanos());
@@ -181,10 +222,9 @@ impl SlurmFollower {
             return Ok(());
         }
         tracing::warn!(job = job.id, why, "held: it cannot get its bandwidth");
-        // The text may repeat what the user wrote.
-        let why = why.replace('\n', " ").replace(request::WORD, "sluice ");
-        let comment = format!("AdminComment={} held: {why}", job.comment);
-        scontrol::run(&["update", &format!("JobId={}", job.id), "Priority=0", &comment]).map(drop)
+        hold(job, why)?;
+        self.plan_of(job).is_held = true;
+        Ok(())
     }
 
     /// Moves a reservation to where Slurm expects its job, or the job to its reservation.
@@ -217,21 +257,23 @@ impl SlurmFollower {
         jobs: &[SlurmJob],
         held: &BTreeMap<u64, WireReservation>,
     ) -> anyhow::Result<()> {
-        let alive: BTreeMap<(&str, u32), SlurmState> =
-            jobs.iter().map(|job| ((job.id.as_str(), job.attempt), job.state)).collect();
-        let is_alive = |job: &str, attempt: u32| {
-            alive.get(&(job, attempt)).is_some_and(|state| *state != SlurmState::Over)
-        };
-        let mut gone = BTreeSet::new();
+        let alive: BTreeMap<(&str, u32), &SlurmJob> = jobs
+            .iter()
+            .filter(|job| job.state != SlurmState::Over)
+            .map(|job| ((job.id.as_str(), job.attempt), job))
+            .collect();
+        let is_alive = |job: &str, attempt: u32| alive.contains_key(&(job, attempt));
+        let (mut gone, mut found) = (BTreeSet::new(), BTreeSet::new());
         for registered in self.registered()? {
-            let (job, attempt) = (registered.job.clone(), registered.attempt);
+            let (id, attempt) = (registered.job.clone(), registered.attempt);
             // One that was refused its start is registered, too.
-            if !is_alive(&job, attempt) {
-                gone.insert((job, attempt));
-            } else if let Some(job) = jobs.iter().find(|of| of.id == job && of.attempt == attempt) {
-                self.renew(job, registered);
+            match alive.get(&(id.as_str(), attempt)) {
+                Some(job) => self.renew(job, registered),
+                None => drop(gone.insert((id.clone(), attempt))),
             }
+            found.insert((id, attempt));
         }
+        self.register(jobs, &found);
         for (job, attempt) in gone.intersection(&self.gone) {
             match self.client.end_job(job, Some(*attempt)) {
                 Ok(_) => tracing::info!(job, attempt, "ended: Slurm does not run it any more"),
@@ -255,12 +297,44 @@ impl SlurmFollower {
         }
         let waits = |key: &str| {
             request::parsed_key(key).is_some_and(|(job, attempt)| {
-                alive.get(&(job.as_str(), attempt)) == Some(&SlurmState::Pending)
+                let job = alive.get(&(job.as_str(), attempt));
+                job.is_some_and(|job| job.state == SlurmState::Pending)
             })
         };
         self.plans.retain(|key, _| waits(key));
         self.gone = gone;
         Ok(())
+    }
+
+    /// Registers running jobs whose PrologSlurmctld failed: their reservations become theirs, and their
+    /// nodes may get their tokens. What is not registered for one look alone may be about to be.
+    fn register(&mut self, jobs: &[SlurmJob], registered: &BTreeSet<(String, u32)>) {
+        let of = |job: &SlurmJob| (job.id.clone(), job.attempt);
+        let is_missing = |job: &&SlurmJob| {
+            job.state == SlurmState::Running
+                && request::may_have_one(job, &self.config)
+                && !registered.contains(&of(job))
+        };
+        let missing: Vec<_> = jobs.iter().filter(is_missing).collect();
+        for job in missing.iter().filter(|job| self.unregistered.contains(&of(job))) {
+            match self.register_late(job) {
+                Ok(()) => tracing::info!(job = job.id, "registered: its prolog had failed"),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(job = job.id, error, "cannot register a job");
+                }
+            }
+        }
+        self.unregistered = missing.into_iter().map(of).collect();
+    }
+
+    fn register_late(&self, job: &SlurmJob) -> anyhow::Result<()> {
+        let is_same =
+            |now: &SlurmJob| now.state == SlurmState::Running && now.attempt == job.attempt;
+        let Some(job) = queue::job(&job.id)?.filter(is_same) else { return Ok(()) };
+        let new = request::registration(&job, queue::nodes_of(&job)?);
+        self.client.register_job(&job.id, &new)?;
+        begin(&self.client, &self.config, &job, None).map(drop)
     }
 
     /// Registers the later end of a job whose time limit was extended: its token is valid for longer.
@@ -338,22 +412,29 @@ fn planned(job: &SlurmJob, held: &WireReservation, told: Option<Time>) -> Option
     })
 }
 
+/// Whether a waiting job may start before something else than resources has changed. What waits for
+/// another job or a limit has no start, and would hold bandwidth for nothing.
+fn may_start(job: &SlurmJob) -> bool {
+    job.waits_for_resources || job.start.is_some()
+}
+
+/// Holds a job, with the reason behind its request in the admin comment.
+fn hold(job: &SlurmJob, why: &str) -> anyhow::Result<()> {
+    // The text may repeat what the user wrote.
+    let why = why.replace('\n', " ").replace(request::WORD, "sluice ");
+    let comment = format!("AdminComment={} held: {why}", job.comment);
+    let id = format!("JobId={}", job.name());
+    command::scontrol(&["update", &id, "Priority=0", &comment]).map(drop)
+}
+
 /// Sets the earliest start of a job in Slurm, and returns it.
 fn tell(job: &SlurmJob, at: Time) -> anyhow::Result<Time> {
     // A job that starts again within the second of its end fails: its credential was revoked.
     let at = at.max(when::now() + Nanos::from_secs(2));
-    let start = format!("StartTime={}", scontrol::moment(at));
-    scontrol::run(&["update", &format!("JobId={}", job.id), &start])?;
+    let start = format!("StartTime={}", command::moment(at));
+    command::scontrol(&["update", &format!("JobId={}", job.name()), &start])?;
     tracing::info!(job = job.id, start, "starts when its bandwidth is free");
     Ok(at)
-}
-
-/// Whether another attempt would be refused as well.
-fn is_for_ever(error: &ClientError) -> bool {
-    match error.refusal() {
-        Some(refusal) => refusal.next_start_ns.is_none(),
-        None => matches!(error.code(), ErrorCode::InvalidArgument | ErrorCode::NotFound),
-    }
 }
 
 /// The most waiting jobs that are planned: Slurm itself looks at 500 by default.

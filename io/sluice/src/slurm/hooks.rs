@@ -19,13 +19,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use api::{ErrorCode, NewJob};
+use api::ErrorCode;
 use rustix::fs::{Gid, Uid};
 
-use super::begin::{BeginOutcome, begin, starts_at};
+use super::begin::{BeginOutcome, begin};
 use super::config::{OnFailure, SlurmConfig};
 use super::queue::{self, SlurmState};
-use super::scontrol;
+use super::request;
 use crate::log;
 
 /// One of Slurm's hooks.
@@ -60,23 +60,13 @@ pub(super) fn run(hook: SlurmHook, config: &SlurmConfig) -> ExitCode {
 fn register(config: &SlurmConfig, id: &str) -> anyhow::Result<()> {
     let client = config.batch_client()?;
     let job = queue::job(id)?.with_context(|| format!("Slurm has no job {id}"))?;
-    let new = NewJob {
-        user: Some(job.user),
-        group: Some(job.group),
-        account: job.account.clone(),
-        attempt: job.attempt,
-        nodes: nodes()?,
-        ends_ns: job.ends.map(|ends| ends.as_nanos()),
-    };
+    let new = request::registration(&job, nodes()?);
     client.register_job(id, &new).with_context(|| format!("cannot register job {id}"))?;
     match begin(&client, config, &job, None)? {
         BeginOutcome::NoRequest | BeginOutcome::Active => {}
         // Without burst_buffer.lua nothing holds the job back: it begins as best effort.
-        BeginOutcome::Later(held) => {
-            log::print_line(&format!(
-                "sluice: job {id} begins as best effort: {}",
-                starts_at(&held)
-            ));
+        BeginOutcome::Later(why) => {
+            log::print_line(&format!("sluice: job {id} begins as best effort: {why}"));
         }
         BeginOutcome::Never(why) => bail!("job {id} gets no bandwidth: {why}"),
     }
@@ -154,8 +144,7 @@ fn remove(dir: &Path) -> anyhow::Result<()> {
 /// Returns the names of the job's nodes, `cn[1-3]` written out by Slurm itself.
 fn nodes() -> anyhow::Result<Vec<String>> {
     let list = variable("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is missing")?;
-    let names = scontrol::run(&["show", "hostnames", &list])?;
-    Ok(names.lines().map(str::to_owned).collect())
+    queue::host_names(&list)
 }
 
 /// Returns the job ID of Slurm's variable: digits alone, as it becomes part of a path.

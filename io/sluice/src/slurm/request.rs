@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use api::{NewReservation, WireRate};
+use api::{NewJob, NewReservation, WireRate};
 use model::{Nanos, Rate};
 use percent_encoding::percent_decode_str;
 
@@ -53,6 +53,18 @@ pub(super) fn parsed_key(key: &str) -> Option<(String, u32)> {
 /// Returns the key of the reservation of one attempt of a job: requests with it are one reservation.
 pub(super) fn key(job: &SlurmJob) -> String {
     format!("slurm-{}-{}", job.id, job.attempt)
+}
+
+/// Returns the registration of a job that has begun on these nodes.
+pub(super) fn registration(job: &SlurmJob, nodes: Vec<String>) -> NewJob {
+    NewJob {
+        user: Some(job.user),
+        group: Some(job.group),
+        account: job.account.clone(),
+        attempt: job.attempt,
+        nodes,
+        ends_ns: job.ends.map(|ends| ends.as_nanos()),
+    }
 }
 
 impl JobRequest {

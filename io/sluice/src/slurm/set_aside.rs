@@ -9,8 +9,8 @@
 use anyhow::Context as _;
 use model::{Nanos, Time};
 
+use super::command;
 use super::pool::PoolSpan;
-use super::scontrol;
 
 /// A reservation of licences that Slurm has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl HeldLicences {
 /// If `scontrol` cannot list or delete them.
 pub(super) fn set_aside(licence: &str, wanted: &[PoolSpan], now: Time) -> anyhow::Result<()> {
     let now_s = now.as_nanos().div_ceil(Nanos::from_secs(1).get());
-    let shown = scontrol::run(&["show", "reservations", "--oneliner"])?;
-    let names = shown.lines().filter_map(|line| scontrol::value(line, "ReservationName"));
+    let shown = command::scontrol(&["show", "reservations", "--oneliner"])?;
+    let names = shown.lines().filter_map(|line| command::value(line, "ReservationName"));
     let mut held: Vec<HeldLicences> = names.filter_map(HeldLicences::parse).collect();
     let mut missing = Vec::new();
     for span in wanted {
@@ -64,17 +64,17 @@ pub(super) fn set_aside(licence: &str, wanted: &[PoolSpan], now: Time) -> anyhow
     }
     for held in held {
         let name = held.name();
-        let deleted = scontrol::run(&["delete", &format!("ReservationName={name}")]);
+        let deleted = command::scontrol(&["delete", &format!("ReservationName={name}")]);
         deleted.with_context(|| format!("cannot delete the reservation {name} of licences"))?;
     }
     for (made, span) in missing {
-        let start = if made.from_s <= now_s { "now".into() } else { scontrol::moment(span.from) };
-        let created = scontrol::run(&[
+        let start = if made.from_s <= now_s { "now".into() } else { command::moment(span.from) };
+        let created = command::scontrol(&[
             "create",
             "reservation",
             &format!("ReservationName={}", made.name()),
             &format!("StartTime={start}"),
-            &format!("EndTime={}", scontrol::moment(span.until)),
+            &format!("EndTime={}", command::moment(span.until)),
             "Users=root",
             &format!("Licenses={licence}:{}", span.licences),
             "Flags=LICENSE_ONLY",
