@@ -6,6 +6,8 @@
 //!   fake program: notes each call in `calls`, and does what the test says of a command
 //! ```
 
+mod arrays;
+mod ends;
 mod gate;
 mod hooks;
 mod mounts;

@@ -10,23 +10,24 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use api::{NewReservation, Role, WireRate, WireReservation, WireReservationState};
 use http::{ApiClient, Credentials};
 use testkit::TestFolder;
 
-use super::{STRANGER, SlurmSetUp, SlurmSite, USER};
-use crate::common::{Controller, Proxy, SLUICE, Setup, until};
+use super::{STRANGER, SlurmSetUp, SlurmSite, USER, until};
+use crate::common::{Controller, Proxy, SLUICE, Setup};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 
 /// What the jobs of these tests ask for, of 85 MB/s that may be reserved.
-const REQUEST: [&str; 3] = ["-N1", "-t10", "--qos-bw=20MB/s:write"];
+pub(super) const REQUEST: [&str; 3] = ["-N1", "-t10", "--qos-bw=20MB/s:write"];
 
 /// A cluster, its controller, and a proxy.
-struct ReservedSite {
-    slurm: SlurmSite,
+pub(super) struct ReservedSite {
+    pub(super) slurm: SlurmSite,
     controller: Controller,
-    admin: ApiClient,
+    pub(super) admin: ApiClient,
     folder: TestFolder,
     _proxy: Proxy,
     /// The service beside slurmctld, if it runs.
@@ -35,9 +36,14 @@ struct ReservedSite {
 
 impl ReservedSite {
     /// Starts it, with more lines for slurm.toml; none, said aloud, where Slurm cannot run.
-    fn start(name: &str, lines: &str) -> Option<ReservedSite> {
+    pub(super) fn start(name: &str, lines: &str) -> Option<ReservedSite> {
+        ReservedSite::start_with(name, lines, true)
+    }
+
+    /// The same, with or without the gate.
+    pub(super) fn start_with(name: &str, lines: &str, gate: bool) -> Option<ReservedSite> {
         let program = Some(Path::new(SLUICE));
-        let slurm = SlurmSite::start(SlurmSetUp { gate: true, hooks: true, program })?;
+        let slurm = SlurmSite::start(SlurmSetUp { gate, hooks: true, program })?;
         let folder = TestFolder::new();
         let tls = folder.path().join("tls");
         let dir = text(&tls);
@@ -109,14 +115,16 @@ impl ReservedSite {
     }
 
     /// Starts the service as SlurmUser.
-    fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         let program = self.slurm.cluster.path("fake/sluice");
         let mut command = self.slurm.cluster.command(self.slurm_user(), text(&program));
-        self.follow = Some(command.args(["slurm", "follow"]).spawn().unwrap());
+        let log = fs::File::create(self.slurm.cluster.path("log/follow")).unwrap();
+        let command = command.args(["slurm", "follow"]).stderr(log);
+        self.follow = Some(command.spawn().unwrap());
     }
 
     /// Reserves for somebody else, so that `left` MB/s are left.
-    fn others_have_all_but(&self, left: u64) -> u64 {
+    pub(super) fn others_have_all_but(&self, left: u64) -> u64 {
         let new = NewReservation {
             write: Some(WireRate::Bytes((85 - left) * 1_000_000)),
             duration_ns: 3_600_000_000_000,
@@ -128,33 +136,64 @@ impl ReservedSite {
     }
 
     /// The reservations of a job, with those that have ended.
-    fn reservations(&self, job: u32) -> Vec<WireReservation> {
+    pub(super) fn reservations(&self, job: u32) -> Vec<WireReservation> {
         self.admin.reservations(&format!("job={job}&ended=true")).unwrap().reservations
     }
 
-    fn is_registered(&self, job: u32) -> bool {
+    pub(super) fn is_registered(&self, job: u32) -> bool {
         self.admin.job(&job.to_string()).is_ok()
     }
 
     /// Runs a script as a batch job that ends once there is a file `go`.
-    fn submit(&self, script: &str) -> u32 {
-        let script = format!("{script}\ntouch began; until [ -e go ]; do sleep 0.05; done");
-        self.slurm.sbatch(&REQUEST, &script)
+    pub(super) fn submit(&self, script: &str) -> u32 {
+        self.submit_with(&REQUEST, script)
     }
 
-    fn until_began(&self) {
+    /// The same with other options.
+    pub(super) fn submit_with(&self, options: &[&str], script: &str) -> u32 {
+        let script = format!("{script}\ntouch began; until [ -e go ]; do sleep 0.05; done");
+        self.slurm.sbatch(options, &script)
+    }
+
+    /// Has Slurm start a requeued job, whose begin time it sets itself while it requeues it, and waits until
+    /// the job has begun. A start within the second in which its first attempt ended would fail.
+    pub(super) fn start_again(&self, job: u32) {
+        let mut asked = None::<Instant>;
+        until("it runs again", || {
+            let is_due = asked.is_none_or(|at| at.elapsed() > Duration::from_secs(4));
+            if is_due && self.slurm.cluster.job_field(job, "JobState") == "PENDING" {
+                asked = Some(Instant::now());
+                let job = format!("jobid={job}");
+                self.slurm.run(0, &["scontrol", "update", &job, "StartTime=now+3seconds"]);
+            }
+            self.slurm.cluster.path("work/began").exists()
+        });
+        self.until_began();
+    }
+
+    /// Whether the calendar has no reservation of the jobs' user, and the controller none of their jobs.
+    pub(super) fn has_nothing_left(&self) -> bool {
+        let held = self.admin.reservations(&format!("user={USER}")).unwrap().reservations;
+        held.is_empty() && self.admin.jobs("").unwrap().jobs.is_empty()
+    }
+
+    pub(super) fn until_began(&self) {
         let began = self.slurm.cluster.path("work/began");
         until("the job has begun", || began.exists());
         fs::remove_file(began).unwrap();
     }
 
-    fn go(&self) {
+    pub(super) fn go(&self) {
         fs::write(self.slurm.cluster.path("work/go"), "").unwrap();
     }
 }
 
 impl Drop for ReservedSite {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let held = self.admin.reservations(&format!("user={USER}&ended=true"));
+            eprintln!("--- reservations\n{held:#?}\n--- jobs\n{:#?}", self.admin.jobs(""));
+        }
         if let Some(follow) = &mut self.follow {
             let _ = follow.kill();
             let _ = follow.wait();
@@ -312,15 +351,7 @@ fn a_requeued_job_has_another_token_and_the_first_one_is_invalid() {
     site.slurm.cluster.admin(&format!("scontrol requeue {job}"));
     until("it waits again", || site.slurm.cluster.job_field(job, "JobState") == "PENDING");
     until("the first attempt has ended", || !site.is_registered(job));
-    let start = format!("scontrol update jobid={job} StartTime=now+3seconds");
-    until("it runs again", || {
-        if site.slurm.cluster.job_field(job, "JobState") == "PENDING" {
-            let _ = site.slurm.run(0, &start.split(' ').collect::<Vec<_>>());
-            std::thread::sleep(std::time::Duration::from_secs(4));
-        }
-        work("token.1").exists()
-    });
-    site.until_began();
+    site.start_again(job);
     let second = fs::read_to_string(work("token.1")).unwrap();
     let ca = Some(site.folder.path().join("tls/ca.pem"));
     let by = |token: &str| {
@@ -342,7 +373,8 @@ fn a_requeued_job_has_another_token_and_the_first_one_is_invalid() {
 fn without_a_controller_jobs_start_unless_the_site_says_otherwise() {
     let Some(mut site) = ReservedSite::start("slurm-alone", "wait = \"1s\"\n") else { return };
     site.controller.kill();
-    let said = site.slurm.run(USER, &["srun", "-N1", "--qos-bw=20MB/s:write", "echo", "ran"]);
+    // without a time limit it would be refused before the controller is asked
+    let said = site.slurm.run(USER, &[&["srun"], &REQUEST[..], &["echo", "ran"]].concat());
     assert!(said.ok && said.text == "ran\n", "{}", said.errors);
     let nodes = site.slurm.cluster.admin("sinfo -h -t drain -o %D");
     assert_eq!(nodes.trim(), "", "no node is drained");
@@ -350,7 +382,7 @@ fn without_a_controller_jobs_start_unless_the_site_says_otherwise() {
     for config in ["etc/slurm.toml", "etc/slurm-cn1.toml"] {
         site.slurm.set(config, "export = \"x\"", "export = \"x\"\non_failure = \"wait\"");
     }
-    let job = site.slurm.sbatch(&["-N1", "--qos-bw=20MB/s:write"], "true");
+    let job = site.slurm.sbatch(&REQUEST, "true");
     until("it is refused", || site.slurm.cluster.job_field(job, "Reason").contains("pre_run"));
     site.slurm.cluster.until_job(job, "PENDING");
     let plain = site.slurm.run(USER, &["srun", "-N1", "true"]);
