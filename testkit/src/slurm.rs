@@ -12,6 +12,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt as _;
@@ -225,9 +226,12 @@ impl SlurmCluster {
             if String::from_utf8_lossy(&shown.stdout).trim() == NODES.to_string() {
                 return true;
             }
-            let failed = fs::read_dir(self.path("log")).unwrap().any(|file| {
-                fs::read_to_string(file.unwrap().path()).is_ok_and(|log| log.contains("fatal: "))
-            });
+            // a slurmd whose port is taken goes on without it, and says so as an error
+            let has_failed =
+                |log: String| log.contains("fatal: ") || log.contains("Unable to bind listen port");
+            let failed = fs::read_dir(self.path("log"))
+                .unwrap()
+                .any(|file| fs::read_to_string(file.unwrap().path()).is_ok_and(has_failed));
             if failed || Instant::now() > deadline {
                 return false;
             }
@@ -304,8 +308,7 @@ fn new_namespace(root: &Path) -> (Child, ChildStdin) {
 
 /// The slurm.conf of a cluster, on ports that were free.
 fn configuration(root: &Path, user: &str) -> String {
-    let free: Vec<TcpListener> =
-        (0..=NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let free: Vec<TcpListener> = (0..=NODES).map(|_| free_port()).collect();
     let port = |at: usize| free[at].local_addr().unwrap().port();
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let host = host.trim().split('.').next().unwrap();
@@ -330,6 +333,24 @@ fn configuration(root: &Path, user: &str) -> String {
     .unwrap();
     text + "PartitionName=debug Nodes=cn[1-4] Default=YES MaxTime=INFINITE State=UP\n"
 }
+
+/// A port that is free, below those that the system gives to connections and to listeners that name none: a slurmd
+/// that is killed and started again would find such a port taken.
+fn free_port() -> TcpListener {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let first = range.split_whitespace().next().and_then(|first| first.parse().ok());
+    let first = first.filter(|first| *first > LEAST_PORT + 1000).unwrap_or(32_768);
+    let chosen = |_| {
+        // another number each time, in each process
+        let number = RandomState::new().build_hasher().finish();
+        let port = u64::from(LEAST_PORT) + number % u64::from(first - LEAST_PORT);
+        TcpListener::bind(("127.0.0.1", u16::try_from(port).ok()?)).ok()
+    };
+    (0..1000).find_map(chosen).expect("one of a thousand ports is free")
+}
+
+/// The least port that is used: services have those below.
+const LEAST_PORT: u16 = 10_000;
 
 /// Without cgroups and accounting, with short times, and with resources that the machine need not have. A machine
 /// with more to do than it can may exceed Slurm's defaults for messages (2 s to connect, 10 s for a reply) and for a
