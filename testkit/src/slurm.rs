@@ -159,6 +159,15 @@ impl SlurmCluster {
         });
     }
 
+    /// Has the time limit of a job be over now. A second may begin while Slurm is asked, and an end before it
+    /// is refused, so it is asked repeatedly.
+    pub fn end_time_now(&self, job: u32) {
+        until(&format!("the time of job {job} ends"), || {
+            let words = ["update", &format!("jobid={job}"), "EndTime=now"];
+            self.command(0, "scontrol").args(words).output().unwrap().status.success()
+        });
+    }
+
     /// Kills the slurmd of a node, counted from 0; the job's processes on it go on.
     pub fn kill_node(&mut self, at: usize) {
         let file = self.path(&format!("run/slurmd-cn{}.pid", at + 1));

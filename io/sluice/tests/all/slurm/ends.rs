@@ -66,7 +66,7 @@ fn a_time_limit_and_a_dead_node_end_the_reservation_and_a_requeued_job_has_a_new
     let options = ["-N1", "-t10", "--qos-bw=20MB/s:write", "--requeue"];
     let late = site.submit_with(&[&["-w", "cn2"], &options[..]].concat(), "true");
     site.until_began();
-    site.slurm.cluster.admin(&format!("scontrol update jobid={late} EndTime=now"));
+    site.slurm.cluster.end_time_now(late);
 
     // the node that dies is another one
     let job = site.submit_with(&[&["-x", "cn2"], &options[..]].concat(), "true");

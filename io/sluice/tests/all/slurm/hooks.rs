@@ -106,7 +106,7 @@ fn job_that_is_cancelled_requeued_late_or_on_a_dead_node_ends_at_the_controller(
     let Some(mut site) = site() else { return };
     // slurmctld reads time limits twice a minute: the rest goes on meanwhile
     let late = long(&site, "cn2");
-    site.cluster.admin(&format!("scontrol update jobid={late} EndTime=now"));
+    site.cluster.end_time_now(late);
 
     let cancelled = long(&site, "cn1");
     assert!(site.run(USER, &["scancel", &cancelled.to_string()]).ok);
