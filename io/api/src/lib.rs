@@ -5,6 +5,7 @@
 //!   io/controller ─► Rules, Proxies, UsageTable, Why ──────────┴► io/http ─► sluice, the page, curl
 //!   io/proxy ◄─ ControllerReply, ProxyReport ─► io/controller      as postcard
 //!   MetricsPage, of the names in `metrics` ─► Prometheus
+//!   Endpoints, Credentials: who calls where ─► io/http and native/library, by the same rules
 //! ```
 //!
 //! Every message is a plain struct that serialises to the JSON of the same field
@@ -13,10 +14,13 @@
 //! of two samples divided by the difference of their `t_ns`.
 
 mod access;
+mod address;
+pub mod credentials;
 mod critical;
 mod describe;
 mod descriptors;
 mod edit;
+mod endpoint;
 mod error;
 mod events;
 mod files;
@@ -41,10 +45,13 @@ pub use self::rules::{
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
+pub use address::{ParseAddressError, ServerAddress};
+pub use credentials::{Credentials, CredentialsError};
 pub use critical::critical;
 pub use describe::{described, query_names};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use edit::{RuleAction, RuleChange, WireRulePosition, key_edit};
+pub use endpoint::{Endpoint, Endpoints, LocalhostError, ParseEndpointError};
 pub use error::{ErrorCode, ErrorReport};
 pub use events::{
     ControllerEvent, ControllerEvents, DecayAccountTable, DecayChange, EventKind, WireDecayAccount,

@@ -39,7 +39,7 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use crate::{Credentials, CredentialsError, Endpoint, Endpoints, ServerAddress};
+use crate::{Credentials, Endpoint, Endpoints, ServerAddress};
 use error::refusal;
 use exchange::Connected;
 
@@ -91,12 +91,7 @@ impl ApiClient {
     /// # Errors
     /// If a file is not valid, or a token would be sent to another machine unencrypted.
     pub fn with(self, credentials: &Credentials) -> Result<ApiClient, ClientError> {
-        let clear = |at: &&Endpoint| matches!(at, Endpoint::Http { .. }) && !at.is_local();
-        let token = credentials.token()?;
-        if let (Some(_), Some(at)) = (&token, self.endpoints.all().iter().find(clear)) {
-            return Err(CredentialsError::Clear { at: at.name() }.into());
-        }
-        let token = token.map(|token| {
+        let token = credentials.token_for(&self.endpoints)?.map(|token| {
             let value = HeaderValue::try_from(format!("Bearer {token}"));
             let mut value = value.expect("a token is letters, digits, _ and -");
             value.set_sensitive(true);

@@ -8,12 +8,9 @@
 //!   all servers: HttpListener::bind ─► HttpServer, with ConnectionLimits ─► router, with the Peer
 //! ```
 //!
-//! The messages are in `api`.
+//! The messages are in `api`, with the rules for endpoints and credentials.
 
-mod address;
 mod client;
-pub mod credentials;
-mod endpoint;
 mod hosts;
 mod listener;
 mod peer;
@@ -23,10 +20,12 @@ mod server;
 mod socket;
 mod tls;
 
-pub use address::{ParseAddressError, ServerAddress};
+pub use api::credentials;
+pub use api::{
+    Credentials, CredentialsError, Endpoint, Endpoints, ParseAddressError, ParseEndpointError,
+    ServerAddress,
+};
 pub use client::{ApiClient, ClientError};
-pub use credentials::{Credentials, CredentialsError};
-pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use listener::{BindError, HttpListener};
 pub use peer::Peer;

@@ -9,16 +9,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::is_name;
+use api::credentials::{provider, read_authorities, read_certificates, read_key};
+use api::{CredentialsError, is_name};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::parse_x509_certificate;
-
-use crate::CredentialsError;
-use crate::credentials::{provider, read_authorities, read_certificates, read_key};
 
 /// The files that a server needs for `https://` endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]

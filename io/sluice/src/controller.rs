@@ -126,4 +126,4 @@ const PREFIX: &str = "/sluice";
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Default address of a controller.
-pub(crate) const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";
+pub(crate) const DEFAULT_LISTEN: &str = http::credentials::DEFAULT_CONTROLLER;

@@ -6,6 +6,8 @@
 //!   SLUICE_TOKEN ──────────────────────┘                ├─► ApiClient
 //!   --controller, SLUICE_CONTROLLER, the default     ───┘
 //! ```
+//!
+//! With a token the controller must be named (`Credentials::controllers`).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,7 +39,8 @@ pub(crate) struct CredentialArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ControllerArgs {
     /// URL of the controller: https://HOST:PORT, http://127.0.0.1:PORT or unix:///path, with
-    /// commas between several [default: $SLUICE_CONTROLLER, or http://127.0.0.1:5650]
+    /// commas between several [default: $SLUICE_CONTROLLER, or without a token
+    /// http://127.0.0.1:5650]
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
     #[command(flatten)]
@@ -58,10 +61,9 @@ impl CredentialArgs {
     /// Returns the credentials for one address. If the connection is not encrypted, a token from a
     /// variable is omitted; a token from a flag is kept, so that it is refused with the cause.
     pub(crate) fn credentials_for(&self, place: &Endpoint) -> Credentials {
-        let clear = matches!(place, Endpoint::Http { .. }) && !place.is_local();
-        match clear {
-            true => Credentials { token_file: self.token_file.clone(), ..Credentials::default() },
-            false => self.credentials(),
+        match place.is_private() {
+            true => self.credentials(),
+            false => Credentials { token_file: self.token_file.clone(), ..Credentials::default() },
         }
     }
 
@@ -83,14 +85,12 @@ impl CredentialArgs {
 impl ControllerArgs {
     /// Connects to the controller that flags, variable or default name.
     pub(crate) fn client(&self) -> anyhow::Result<ApiClient> {
-        let places = match &self.controller {
-            Some(places) => places.clone(),
-            None => match named_controller()? {
-                Some(places) => places,
-                None => crate::controller::DEFAULT_LISTEN.parse().expect("it is a place"),
-            },
+        let credentials = self.credentials.credentials();
+        let named = match &self.controller {
+            Some(named) => Some(named.clone()),
+            None => named_controller()?,
         };
-        Ok(ApiClient::at(places)?.with(&self.credentials.credentials())?)
+        Ok(ApiClient::at(credentials.controllers(named)?)?.with(&credentials)?)
     }
 }
 

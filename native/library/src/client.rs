@@ -12,22 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use api::credentials::no_ca;
+use api::{Credentials, Endpoint, Endpoints};
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use serde::de::DeserializeOwned;
 
 use crate::cancel::CallsUnderWay;
-use crate::credentials::CredentialFiles;
 use crate::deadline::Deadline;
-use crate::endpoint::{ControllerEndpoint, ResolvedEndpoint};
+use crate::endpoint::ResolvedEndpoint;
 use crate::error::{CallError, CallErrorCode};
 use crate::exchange::{ExchangeError, HttpRequest, exchange};
-use crate::stream::no_ca;
 
 /// What a handle is opened with; what is absent comes from the environment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LibrarySettings {
     pub(crate) controller: Option<String>,
-    pub(crate) files: CredentialFiles,
+    /// The token is in a file only.
+    pub(crate) credentials: Credentials,
 }
 
 /// The controllers of one file system, and the caller's credentials.
@@ -68,40 +70,28 @@ impl LibrarySettings {
             })?),
             (None, None) => None,
         };
-        let CredentialFiles { ca, token, cert, key } = self.files;
-        let files = CredentialFiles {
+        let Credentials { ca, token_file, .. } = self.credentials.clone();
+        let credentials = Credentials {
             ca: file(ca, "SLUICE_CA"),
-            token: file(token, "SLUICE_TOKEN_FILE"),
-            cert,
-            key,
+            token_file: file(token_file, "SLUICE_TOKEN_FILE"),
+            ..self.credentials
         };
-        Ok(LibrarySettings { controller, files })
+        Ok(LibrarySettings { controller, credentials })
     }
 }
 
 impl ControllerClient {
     /// Reads the credentials and resolves the names of the controllers; connects to none.
     pub(crate) fn open(settings: LibrarySettings) -> Result<ControllerClient, CallError> {
-        let LibrarySettings { controller, files } = settings;
-        let (token, tls) = (files.read_token()?, files.read_tls()?);
-        if controller.is_none() && token.is_some() {
-            // Any user may listen there while the controller does not.
-            return Err(CallError::settings(format!(
-                "there is a token, but no controller: set SLUICE_CONTROLLER, as the token would be \
-                 sent to any process that listens at {DEFAULT_CONTROLLER}"
-            )));
+        let LibrarySettings { controller, credentials } = settings;
+        let named = controller.as_deref().map(str::parse::<Endpoints>).transpose();
+        let endpoints = credentials.controllers(named.map_err(CallError::settings)?)?;
+        let (token, tls) = (credentials.token_for(&endpoints)?, tls_of(&credentials)?);
+        let needs_tls = |at: &&Endpoint| matches!(at, Endpoint::Https { .. });
+        if let Some(unverified) = endpoints.all().iter().find(needs_tls).filter(|_| tls.is_none()) {
+            return Err(no_ca(unverified).into());
         }
-        let controller = controller.as_deref().unwrap_or(DEFAULT_CONTROLLER);
-        let endpoints = ControllerEndpoint::parse_all(controller)?;
-        if let Some(open) = endpoints.iter().find(|at| token.is_some() && !at.is_private()) {
-            let name = open.name();
-            let text = format!("the token would be sent to {name} unencrypted; use https://{name}");
-            return Err(CallError::settings(text));
-        }
-        if let Some(unverified) = endpoints.iter().find(|at| at.needs_tls() && tls.is_none()) {
-            return Err(no_ca(unverified));
-        }
-        let resolved = endpoints.into_iter().map(ControllerEndpoint::resolve);
+        let resolved = endpoints.all().iter().map(ResolvedEndpoint::find);
         Ok(ControllerClient {
             endpoints: resolved.collect::<Result<_, _>>()?,
             first: AtomicUsize::new(0),
@@ -235,6 +225,16 @@ impl ControllerClient {
     }
 }
 
+/// The configuration of TLS; none without a CA.
+fn tls_of(credentials: &Credentials) -> Result<Option<Arc<ClientConfig>>, CallError> {
+    let mut tls = credentials.tls()?;
+    if let Some(config) = &mut tls {
+        // A ticket would be state that calls and a forked child share.
+        Arc::make_mut(config).resumption = Resumption::disabled();
+    }
+    Ok(tls)
+}
+
 /// The time limit is over: what a controller said last may still be of use, unless the call may have
 /// been executed by another.
 fn timed_out(last: CallError, may_be_second: bool) -> CallError {
@@ -245,8 +245,6 @@ fn timed_out(last: CallError, may_be_second: bool) -> CallError {
     }
 }
 
-/// The controller of this machine, as for the command.
-const DEFAULT_CONTROLLER: &str = "http://127.0.0.1:5650";
 /// The pauses between two tries of all controllers.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

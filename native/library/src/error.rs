@@ -1,8 +1,9 @@
 //! The errors of calls: a code for programs and a sentence for people.
 
+use std::error::Error;
 use std::fmt;
 
-use api::{ErrorCode, ErrorReport, WireRefusal};
+use api::{CredentialsError, ErrorCode, ErrorReport, WireRefusal};
 
 /// The codes of `sluice.h`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +122,19 @@ impl CallError {
         };
         let ErrorReport { message, at, refusal, .. } = report;
         CallError { code, text: message, refusal, at, is_of_second: false }
+    }
+}
+
+/// With its cause, such as the error of the system.
+impl From<CredentialsError> for CallError {
+    fn from(error: CredentialsError) -> CallError {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        CallError::settings(text)
     }
 }
 

@@ -1,7 +1,9 @@
 //! One HTTP/1.1 exchange: a request, and a reply of bounded size.
 
+use api::Endpoint;
+
 use crate::deadline::Deadline;
-use crate::endpoint::{ControllerEndpoint, ResolvedEndpoint};
+use crate::endpoint::ResolvedEndpoint;
 use crate::error::{CallError, CallErrorCode};
 use crate::stream::ControllerStream;
 
@@ -20,10 +22,10 @@ impl HttpRequest {
         HttpRequest { method: "GET", path, body: String::new() }
     }
 
-    fn encode(&self, at: &ControllerEndpoint, token: Option<&str>) -> Vec<u8> {
+    fn encode(&self, at: &Endpoint, token: Option<&str>) -> Vec<u8> {
         let host = match at {
-            ControllerEndpoint::Unix(_) => "localhost".to_owned(),
-            ControllerEndpoint::Tcp { .. } => at.name(),
+            Endpoint::Unix(_) => "localhost".to_owned(),
+            Endpoint::Http { .. } | Endpoint::Https { .. } => at.name(),
         };
         let token =
             token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));

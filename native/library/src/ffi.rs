@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::Once;
 
-use api::{NewReservation, WireRefusal};
+use api::{Credentials, NewReservation, WireRefusal};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::abi::{
@@ -27,7 +27,6 @@ use crate::abi::{
     state_number,
 };
 use crate::client::{ControllerClient, LibrarySettings};
-use crate::credentials::CredentialFiles;
 use crate::deadline::Deadline;
 use crate::error::{CallError, CallErrorCode};
 use crate::reservations::WaitEnd;
@@ -118,9 +117,10 @@ pub unsafe extern "C" fn sluice_open(
             let settings = unsafe { sized(settings, "sluice_settings") }?;
             let file = |path, name| Ok::<_, CallError>(text_of(path, name)?.map(PathBuf::from));
             wanted.controller = text_of(settings.controller, "controller")?;
-            wanted.files = CredentialFiles {
+            wanted.credentials = Credentials {
                 ca: file(settings.ca_file, "ca_file")?,
-                token: file(settings.token_file, "token_file")?,
+                token_file: file(settings.token_file, "token_file")?,
+                token: None,
                 cert: file(settings.cert_file, "cert_file")?,
                 key: file(settings.key_file, "key_file")?,
             };

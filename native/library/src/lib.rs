@@ -13,7 +13,6 @@
 mod abi;
 mod cancel;
 mod client;
-mod credentials;
 mod deadline;
 mod endpoint;
 mod error;

@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use api::check_owner;
+use api::credentials::no_ca;
+use api::{Endpoint, check_owner};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
@@ -25,7 +26,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::deadline::Deadline;
-use crate::endpoint::{ControllerEndpoint, ResolvedEndpoint};
+use crate::endpoint::ResolvedEndpoint;
 use crate::error::{CallError, CallErrorCode};
 
 /// A connection within the time limit of one call.
@@ -50,18 +51,18 @@ impl<'a> ControllerStream<'a> {
         deadline: Deadline<'a>,
     ) -> Result<ControllerStream<'a>, CallError> {
         match &at.endpoint {
-            ControllerEndpoint::Unix(path) => {
+            Endpoint::Unix(path) => {
                 let address = SocketAddrUnix::new(path).map_err(CallError::settings)?;
                 let socket = open(AddressFamily::UNIX, &address, deadline, &at.endpoint)?;
                 check_listener(&socket, path)?;
                 Ok(ControllerStream::Plain(WaitingSocket::new(socket, deadline)))
             }
-            ControllerEndpoint::Tcp { host, .. } => {
+            Endpoint::Http { .. } => {
                 let socket = connect_to_one(at, deadline)?;
-                let plain = WaitingSocket::new(socket, deadline);
-                if !at.endpoint.needs_tls() {
-                    return Ok(ControllerStream::Plain(plain));
-                }
+                Ok(ControllerStream::Plain(WaitingSocket::new(socket, deadline)))
+            }
+            Endpoint::Https { host, .. } => {
+                let plain = WaitingSocket::new(connect_to_one(at, deadline)?, deadline);
                 let tls = tls.ok_or_else(|| no_ca(&at.endpoint))?.clone();
                 let name = ServerName::try_from(host.clone()).map_err(CallError::settings)?;
                 let session = ClientConnection::new(tls, name).map_err(CallError::settings)?;
@@ -72,7 +73,7 @@ impl<'a> ControllerStream<'a> {
         }
     }
 
-    fn handshake(&mut self, at: &ControllerEndpoint) -> Result<(), CallError> {
+    fn handshake(&mut self, at: &Endpoint) -> Result<(), CallError> {
         let ControllerStream::Tls(stream) = self else { return Ok(()) };
         let StreamOwned { conn, sock } = &mut **stream;
         while conn.is_handshaking() {
@@ -180,15 +181,6 @@ fn lost(error: &io::Error) -> CallError {
     }
 }
 
-/// The error of an `https://` endpoint without a CA.
-pub(crate) fn no_ca(at: &ControllerEndpoint) -> CallError {
-    CallError::settings(format!(
-        "cannot verify {} without a CA; give the file of the CA that signed its certificate: \
-         ca_file or SLUICE_CA",
-        at.name()
-    ))
-}
-
 /// Tries the addresses of a name, each in its part of the time.
 fn connect_to_one(at: &ResolvedEndpoint, deadline: Deadline<'_>) -> Result<OwnedFd, CallError> {
     let mut failed = CallError::new(CallErrorCode::Unreachable, "the name has no address");
@@ -216,7 +208,7 @@ fn open(
     family: AddressFamily,
     address: &impl SocketAddrArg,
     deadline: Deadline<'_>,
-    at: &ControllerEndpoint,
+    at: &Endpoint,
 ) -> Result<OwnedFd, CallError> {
     let failed = |error: Errno| {
         let text = format!("cannot connect to {}: {error}", at.name());

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
-use api::{NewReservation, WireReservationState};
+use api::{Credentials, NewReservation, WireReservationState};
 use testkit::{PATIENCE, TestFolder, until};
 
 use crate::client::{ControllerClient, LibrarySettings};
-use crate::credentials::CredentialFiles;
 use crate::deadline::Deadline;
 use crate::error::{CallError, CallErrorCode};
 use crate::reservations::WaitEnd;
@@ -28,7 +27,7 @@ const SCHEDULED: &str = r#"{"id":7,"state":"SCHEDULED","user":1,"target":"fs"}"#
 const LONG_MS: u32 = 600_000;
 
 fn settings(controller: &str) -> LibrarySettings {
-    LibrarySettings { controller: Some(controller.into()), files: CredentialFiles::default() }
+    LibrarySettings { controller: Some(controller.into()), credentials: Credentials::default() }
 }
 
 fn client(controller: &str) -> ControllerClient {
@@ -361,8 +360,8 @@ fn a_token_is_sent_and_only_one_that_nobody_else_can_read() {
         let _ = std::fs::remove_file(&path);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let files = CredentialFiles { token: Some(path.clone()), ..CredentialFiles::default() };
-        ControllerClient::open(LibrarySettings { files, ..settings(controller) })
+        let credentials = Credentials { token_file: Some(path.clone()), ..Credentials::default() };
+        ControllerClient::open(LibrarySettings { credentials, ..settings(controller) })
     };
     let (url, requests) = server(|_, stream| reply(stream, 200, ACTIVE));
     for mode in [0o400, 0o600] {
@@ -379,14 +378,14 @@ fn a_token_is_sent_and_only_one_that_nobody_else_can_read() {
         assert!(refused("slc_a", mode, &url).contains(&format!("mode {mode:04o}")));
     }
     for text in ["", "abc", "slc_", "slc_a b", "slc_a\r\nx: y"] {
-        assert!(refused(text, 0o600, &url).contains("holds no token"));
+        assert!(refused(text, 0o600, &url).contains("is not a token"));
     }
     assert!(refused("slc_a", 0o600, "http://192.0.2.1:1").contains("https://192.0.2.1:1"));
     if testkit::root_here() {
         std::fs::write(&path, "slc_a").unwrap();
         std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
-        let files = CredentialFiles { token: Some(path.clone()), ..CredentialFiles::default() };
-        let error = ControllerClient::open(LibrarySettings { files, ..settings(&url) });
+        let credentials = Credentials { token_file: Some(path.clone()), ..Credentials::default() };
+        let error = ControllerClient::open(LibrarySettings { credentials, ..settings(&url) });
         assert!(error.err().expect("it is refused").text.contains("65534"));
     }
     let https = ControllerClient::open(settings("https://127.0.0.1:1")).err().unwrap();

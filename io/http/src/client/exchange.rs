@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use api::credentials::no_ca;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,11 +16,11 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 use super::ClientError;
-use crate::{CredentialsError, Endpoint, check_listener};
+use crate::{Endpoint, check_listener};
 
 /// A connection without an exchange in flight.
 pub(super) struct Connected {
@@ -45,14 +46,13 @@ impl Connected {
                 Connected::over(at, stream).await
             }
             Endpoint::Http { host, port } => {
-                Connected::over(at, connect_tcp(host, *port).await.map_err(failed)?).await
+                Connected::over(at, connect_tcp(at, host, *port).await.map_err(failed)?).await
             }
             Endpoint::Https { host, port } => {
-                let none = || CredentialsError::NoAuthority { at: at.name() };
-                let connector = TlsConnector::from(tls.ok_or_else(none)?.clone());
+                let connector = TlsConnector::from(tls.ok_or_else(|| no_ca(at))?.clone());
                 let name = ServerName::try_from(host.clone());
                 let name = name.map_err(|error| failed(io::Error::other(error)))?;
-                let stream = connect_tcp(host, *port).await.map_err(failed)?;
+                let stream = connect_tcp(at, host, *port).await.map_err(failed)?;
                 let stream = connector.connect(name, stream).await.map_err(failed)?;
                 Connected::over(at, stream).await
             }
@@ -114,8 +114,10 @@ impl Connected {
     }
 }
 
-async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
+async fn connect_tcp(at: &Endpoint, host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+    at.check_localhost(&addresses).map_err(io::Error::other)?;
+    let stream = TcpStream::connect(&*addresses).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

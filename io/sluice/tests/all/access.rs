@@ -345,6 +345,18 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
     let error = sluice(&remote).unwrap_err();
     assert!(error.contains("unencrypted; use https://192.0.2.1:1"), "{error}");
 
+    // Any user may listen at the default address while no controller does.
+    for variable in [("SLUICE_TOKEN", root.as_str()), ("SLUICE_TOKEN_FILE", text(&ann))] {
+        for words in [&["reserve", "list"][..], &["usage"], &["token", "list"], &["events"]] {
+            let error = sluice_with(words, &[variable]).unwrap_err();
+            assert!(error.contains("set SLUICE_CONTROLLER"), "{words:?}: {error}");
+        }
+    }
+    let flags = ["reserve", "credit", "--token-file", text(&ann), "--json"];
+    let error = sluice(&flags).unwrap_err();
+    let report: api::ErrorReport = serde_json::from_str(&error).unwrap();
+    assert_eq!(report.code, ErrorCode::InvalidArgument, "{error}");
+
     let running = ["token", "list", "--data", text(data.path())];
     let error = sluice(&running).unwrap_err();
     assert!(error.contains("give --controller URL instead of --data"), "{error}");

@@ -137,8 +137,8 @@ fn a_token_goes_to_a_controller_that_was_named() {
     let path = folder.path().join("token");
     std::fs::write(&path, "slc_a").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let files = CredentialFiles { token: Some(path), ..CredentialFiles::default() };
-    let error = ControllerClient::open(LibrarySettings { controller: None, files });
+    let credentials = Credentials { token_file: Some(path), ..Credentials::default() };
+    let error = ControllerClient::open(LibrarySettings { controller: None, credentials });
     let error = error.err().expect("it is refused");
     assert_eq!(error.code, CallErrorCode::Settings);
     assert!(error.text.contains("SLUICE_CONTROLLER"), "{}", error.text);
@@ -177,13 +177,13 @@ fn usage_is_that_of_this_user_or_of_the_one_whose_token_it_is() {
     let path = folder.path().join("token");
     std::fs::write(&path, "slc_a").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let files = CredentialFiles { token: Some(path), ..CredentialFiles::default() };
+    let credentials = Credentials { token_file: Some(path), ..Credentials::default() };
     let denied = r#"{"code":"permission_denied","message":"not this user","at":"user"}"#;
     let (url, _requests) = server(move |number, stream| match number {
         0 => reply(stream, 403, denied),
         _ => reply(stream, 200, &rows("4242", 5)),
     });
-    let asking = ControllerClient::open(LibrarySettings { files, ..settings(&url) }).unwrap();
+    let asking = ControllerClient::open(LibrarySettings { credentials, ..settings(&url) }).unwrap();
     let usage = within(&asking, LONG_MS, |at| asking.usage(None, 60, at)).unwrap();
     assert_eq!(usage.read_bytes, 5);
 }

@@ -3,25 +3,30 @@
 //! ```text
 //!   --ca FILE ────────► authorities ─┐
 //!   --cert, --key ────► certificate ─┴► rustls, TLS 1.3 ─► https:// endpoints
-//!   --token-file FILE ► slc_… ───────► Authorization: Bearer, never unencrypted to others
+//!   --token-file FILE ► slc_… ───────► Authorization: Bearer, never unencrypted to others, and
+//!                                      never to a controller that nobody named
 //! ```
+//!
+//! The command, proxies and controllers use it, and the library of programs: it needs no runtime.
 //!
 //! Files are read when a client is made. A file with a secret is refused if other users may read
 //! it, because they may have a copy already, or if another user could have written it.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use api::{PrivateFileError, check_owner};
+use rustix::fs::OFlags;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::{Endpoint, Endpoints, PrivateFileError, check_owner};
 
 /// The token and certificate of a caller, and the CA that it trusts. The default is none, which
 /// is enough for a controller of this machine that has no tokens.
@@ -84,8 +89,8 @@ pub enum CredentialsError {
     Half,
     /// An `https://` endpoint without a CA to verify it.
     #[error(
-        "cannot verify {at} without a CA; give the file of the CA that signed its certificate: \
-         --ca FILE or SLUICE_CA"
+        "cannot verify {at} without a CA; give the file of the CA that signed its certificate \
+         (SLUICE_CA, or of a command --ca FILE)"
     )]
     NoAuthority {
         /// The endpoint to connect to.
@@ -97,6 +102,13 @@ pub enum CredentialsError {
         /// The endpoint as host and port.
         at: String,
     },
+    /// A token, but no controller that it is for.
+    #[error(
+        "there is a token, but no controller is named: set SLUICE_CONTROLLER, or give a command \
+         --controller URL, as the token would be sent to any process that listens at \
+         {DEFAULT_CONTROLLER}"
+    )]
+    NoController,
     /// A certificate and a key that do not match or are not valid.
     #[error("{} and its key are not a valid certificate and private key", path.display())]
     Tls {
@@ -135,6 +147,33 @@ impl Credentials {
         match is_token(token) {
             true => Ok(Some(token.to_owned())),
             false => Err(CredentialsError::Token { origin: place }),
+        }
+    }
+
+    /// Returns the token that is sent to these endpoints, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or would be sent to another machine unencrypted.
+    pub fn token_for(&self, endpoints: &Endpoints) -> Result<Option<String>, CredentialsError> {
+        let token = self.token()?;
+        match endpoints.all().iter().find(|at| token.is_some() && !at.is_private()) {
+            Some(at) => Err(CredentialsError::Clear { at: at.name() }),
+            None => Ok(token),
+        }
+    }
+
+    /// Returns the controllers that are named, or [`DEFAULT_CONTROLLER`].
+    ///
+    /// # Errors
+    /// If none is named and there is a token: any user of the machine may listen at the default
+    /// endpoint while the controller does not.
+    pub fn controllers(&self, named: Option<Endpoints>) -> Result<Endpoints, CredentialsError> {
+        match named {
+            Some(named) => Ok(named),
+            None if self.token.is_some() || self.token_file.is_some() => {
+                Err(CredentialsError::NoController)
+            }
+            None => Ok(DEFAULT_CONTROLLER.parse().expect("it is an endpoint")),
         }
     }
 
@@ -179,6 +218,13 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The error of an `https://` endpoint without a CA.
+pub fn no_ca(at: &Endpoint) -> CredentialsError {
+    CredentialsError::NoAuthority { at: at.name() }
+}
+
+/// The controller of this machine, where none is named.
+pub const DEFAULT_CONTROLLER: &str = "http://127.0.0.1:5650";
 /// The prefix of every token, so that a search for leaked tokens finds them.
 pub const TOKEN_PREFIX: &str = "slc_";
 
@@ -189,8 +235,8 @@ fn is_token(text: &str) -> bool {
     !rest.is_empty() && rest.len() <= TOKEN_BYTES_MAX && rest.bytes().all(plain)
 }
 
-/// The algorithms of TLS.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
+/// The algorithms of TLS, those of ring.
+pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -198,9 +244,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 ///
 /// # Errors
 /// If it cannot be read or holds none.
-pub(crate) fn read_certificates(
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     let text = read_bounded(path, false)?;
     let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     match certificates {
@@ -213,7 +257,7 @@ pub(crate) fn read_certificates(
 ///
 /// # Errors
 /// If it cannot be read, or one of them is not valid.
-pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {
         let wrong = |source| CredentialsError::Authority { path: path.into(), source };
@@ -226,7 +270,7 @@ pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, Credentials
 ///
 /// # Errors
 /// If it cannot be read, others may read it, or it holds none.
-pub(crate) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
     let nothing = |_| CredentialsError::Empty { path: path.into(), what: "private key as PEM" };
     PrivateKeyDer::from_pem_slice(&read_secret(path)?).map_err(nothing)
 }
@@ -241,8 +285,13 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialsError> {
 
 fn read_bounded(path: &Path, secret: bool) -> Result<Vec<u8>, CredentialsError> {
     let failed = |source| CredentialsError::Read { path: path.into(), source };
-    let file = File::open(path).map_err(failed)?;
+    // It does not wait for a pipe.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
     let mode = found.mode() & 0o7777;
     if secret && mode & 0o077 != 0 {
         return Err(CredentialsError::Exposed { path: path.into(), mode });
@@ -321,6 +370,36 @@ mod tests {
             let error = credentials.token().unwrap_err().to_string();
             assert!(error.starts_with("SLUICE_TOKEN is not a token"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_token_goes_to_a_controller_that_was_named_and_never_unencrypted_to_others() {
+        let none = Credentials::default();
+        assert_eq!(none.controllers(None).unwrap().to_string(), DEFAULT_CONTROLLER);
+        let of_variable = Credentials { token: Some("slc_a".into()), ..Credentials::default() };
+        let file = Some(file("named", "slc_a", 0o600));
+        let of_file = Credentials { token_file: file, ..Credentials::default() };
+        for credentials in [of_variable, of_file] {
+            let error = credentials.controllers(None).unwrap_err();
+            assert!(matches!(error, CredentialsError::NoController));
+            assert!(error.to_string().contains("SLUICE_CONTROLLER"), "{error}");
+            let named: Endpoints = "http://127.0.0.1:5650,http://io:1".parse().unwrap();
+            assert_eq!(credentials.controllers(Some(named.clone())).unwrap(), named);
+            let error = credentials.token_for(&named).unwrap_err().to_string();
+            assert!(error.contains("use https://io:1"), "{error}");
+            assert_eq!(none.token_for(&named).unwrap(), None);
+            let named = "http://127.0.0.1:5650,https://io:1".parse().unwrap();
+            assert_eq!(credentials.token_for(&named).unwrap().as_deref(), Some("slc_a"));
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = testkit::TestFolder::new();
+        let path = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(read_secret(&path), Err(CredentialsError::Read { .. })));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The endpoint of a control API, as people write it: `http://127.0.0.1:5650`,
 //! `https://io-1.site:5650`, `unix:///run/sluice/proxy.sock`; the endpoints of
-//! several controllers are separated by commas.
+//! several controllers are separated by commas. The command and the library of programs share it.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -46,6 +46,19 @@ pub struct ParseEndpointError {
     text: String,
 }
 
+/// A `localhost` that is another machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("localhost has the address {at} here, which is not of this machine alone; give 127.0.0.1")]
+pub struct LocalhostError {
+    at: IpAddr,
+}
+
+impl ParseEndpointError {
+    fn new(text: &str) -> ParseEndpointError {
+        ParseEndpointError { text: text.chars().take(TEXT_CHARS_MAX).collect() }
+    }
+}
+
 impl Endpoint {
     /// Returns its name in messages: `HOST:PORT` or the path.
     pub fn name(&self) -> String {
@@ -71,6 +84,26 @@ impl Endpoint {
         }
     }
 
+    /// Returns whether a token may be sent there: encrypted, or within this machine.
+    pub fn is_private(&self) -> bool {
+        !matches!(self, Endpoint::Http { .. }) || self.is_local()
+    }
+
+    /// Refuses an unencrypted `localhost` with an address of another machine, as
+    /// [`Endpoint::is_local`] goes by the name.
+    ///
+    /// # Errors
+    /// If one of the addresses of `localhost` is not a loopback address.
+    pub fn check_localhost(&self, addresses: &[SocketAddr]) -> Result<(), LocalhostError> {
+        let elsewhere = addresses.iter().find(|at| !at.ip().to_canonical().is_loopback());
+        match (self, elsewhere) {
+            (Endpoint::Http { host, .. }, Some(at)) if host == "localhost" => {
+                Err(LocalhostError { at: at.ip() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns machine and port, unless it is a Unix socket.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         match self {
@@ -93,7 +126,7 @@ impl FromStr for Endpoint {
     type Err = ParseEndpointError;
 
     fn from_str(text: &str) -> Result<Endpoint, ParseEndpointError> {
-        let wrong = || ParseEndpointError { text: text.into() };
+        let wrong = || ParseEndpointError::new(text);
         let plain = text.strip_prefix("http://");
         let Some(place) = plain.or_else(|| text.strip_prefix("https://")) else {
             return match text.parse() {
@@ -148,7 +181,7 @@ impl FromStr for Endpoints {
         let places = places.collect::<Result<Vec<_>, _>>()?;
         match places.len() <= ENDPOINTS_MAX {
             true => Ok(Endpoints(places)),
-            false => Err(ParseEndpointError { text: text.into() }),
+            false => Err(ParseEndpointError::new(text)),
         }
     }
 }
@@ -194,6 +227,8 @@ impl<'de> Deserialize<'de> for Endpoint {
 
 /// The longest name of a machine; RFC 1035 has 253.
 const HOST_BYTES_MAX: usize = 253;
+/// The length of a wrong value that a message repeats.
+const TEXT_CHARS_MAX: usize = 200;
 /// Controllers of one file system; more than seven of an etcd's members are no use either.
 const ENDPOINTS_MAX: usize = 16;
 
@@ -237,6 +272,32 @@ mod tests {
         ] {
             let error = text.parse::<Endpoint>().unwrap_err();
             assert_eq!(error, ParseEndpointError { text: text.into() });
+        }
+        let error = format!("http://{}", "a".repeat(9_000)).parse::<Endpoint>().unwrap_err();
+        assert_eq!(error.text.len(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn localhost_is_this_machine_or_refused() {
+        let check = |text: &str, at: &[&str]| {
+            let addresses: Vec<_> = at.iter().map(|at| at.parse().unwrap()).collect();
+            text.parse::<Endpoint>().unwrap().check_localhost(&addresses)
+        };
+        assert_eq!(check("http://localhost:1", &["127.0.0.1:1", "[::1]:1"]), Ok(()));
+        let error = check("http://localhost:1", &["127.0.0.1:1", "192.0.2.1:1"]).unwrap_err();
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
+        assert_eq!(check("https://localhost:1", &["192.0.2.1:1"]), Ok(()));
+        assert_eq!(check("http://io:1", &["192.0.2.1:1"]), Ok(()));
+    }
+
+    #[test]
+    fn a_token_is_sent_unencrypted_within_this_machine_only() {
+        let private = |text: &str| text.parse::<Endpoint>().unwrap().is_private();
+        for text in ["http://127.0.0.2:1", "http://localhost:1", "https://a:1", "unix:///s"] {
+            assert!(private(text), "{text}");
+        }
+        for text in ["http://192.0.2.1:1", "http://[::]:1", "http://io:1"] {
+            assert!(!private(text), "{text}");
         }
     }
 
