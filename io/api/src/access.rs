@@ -60,7 +60,7 @@ pub struct NewToken {
 }
 
 /// A new token with its secret, which is shown only once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeToken {
     /// The token itself: returned this once and not stored.
     pub token: String,
@@ -116,6 +116,13 @@ pub struct AuditLines {
     pub lines: Vec<AuditLine>,
     /// The number of older ones.
     pub omitted: u64,
+}
+
+/// Without the token: what is printed may be in a log.
+impl fmt::Debug for MadeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MadeToken").field("record", &self.record).finish_non_exhaustive()
+    }
 }
 
 impl Role {
@@ -184,6 +191,16 @@ mod tests {
                 assert_eq!(one.includes(other), one == other);
             }
         }
+    }
+
+    #[test]
+    fn the_text_of_a_new_token_is_not_printed() {
+        let (name, role) = ("ann".to_owned(), Role::Read);
+        let record = TokenReport { name, role, user: None, created_s: 1, expires_s: None };
+        let made = MadeToken { token: "slc_secret".into(), record };
+        let shown = format!("{made:?}");
+        assert!(shown.contains("ann") && !shown.contains("secret"), "{shown}");
+        assert!(serde_json::to_string(&made).unwrap().contains("slc_secret"));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! A call may be executed by a member whose reply is lost, and then again by the next: callers make
 //! their calls idempotent.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep, timeout};
 
 /// The endpoints of etcd, and the prefix of our keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct EtcdClient {
     /// Client addresses of its members, as `http://192.0.2.7:2379`; at least one.
     pub endpoints: Vec<String>,
@@ -73,6 +74,17 @@ pub enum EtcdError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// Shows the name of the user, not the password.
+impl fmt::Debug for EtcdClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdClient")
+            .field("endpoints", &self.endpoints)
+            .field("prefix", &self.prefix)
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .finish()
+    }
 }
 
 impl EtcdClient {
@@ -263,6 +275,13 @@ mod tests {
         }
         let none = EtcdClient { endpoints: Vec::new(), ..etcd("", "/sluice") };
         assert!(none.checked().unwrap_err().to_string().contains("http://192.0.2.7:2379"));
+    }
+
+    #[test]
+    fn the_password_is_not_printed() {
+        let user = Some(("sluice".to_owned(), "hidden".to_owned()));
+        let shown = format!("{:?}", EtcdClient { user, ..etcd("http://127.0.0.1:2379", "/x") });
+        assert!(shown.contains("sluice") && !shown.contains("hidden"), "{shown}");
     }
 
     #[test]
