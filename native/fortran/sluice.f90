@@ -72,9 +72,31 @@ module sluice
      character(kind=c_char) :: reduced_because(256) = c_null_char
   end type sluice_details
 
+  ! Why a reservation does not fit, and what would.
+  type, bind(c), public :: sluice_refusal
+     integer(c_size_t) :: struct_size = 696
+     integer(c_int64_t) :: next_start_ns = 0
+     integer(c_int32_t) :: fits_now_ppm = 0, reserved = 0
+     character(kind=c_char) :: kind(32) = c_null_char, bottleneck(128) = c_null_char, taken_by(512) = c_null_char
+  end type sluice_refusal
+
+  ! What was served to the caller or its job.
+  type, bind(c), public :: sluice_usage
+     integer(c_size_t) :: struct_size = 32
+     integer(c_int64_t) :: read_bytes = 0, written_bytes = 0, delayed_ns = 0
+  end type sluice_usage
+
+  ! The credit of the caller.
+  type, bind(c), public :: sluice_credit
+     integer(c_size_t) :: struct_size = 32
+     integer(c_int64_t) :: bytes = 0, outstanding_bytes = 0
+     integer(c_int32_t) :: outstanding = 0, reserved = 0
+  end type sluice_credit
+
   public :: sluice_open_environment, sluice_open_controller, sluice_close_handle, sluice_error_message
   public :: addReservationAsync, addReservationSync, testReservation, waitReservation, removeReservation
   public :: finishReservation, extendReservation, beginPhase, expectPhase, endPhase, reservationDetails
+  public :: reservationRefusal, reservationUsage, reservationCredit, reservationWhy
   public :: sluice_cancel_calls, sluice_text
 
   type, bind(c) :: settings
@@ -179,6 +201,29 @@ module sluice
        integer(c_int32_t), value :: limit_ms
        type(sluice_details) :: details
      end function c_details
+     integer(c_int) function c_refusal(refusal) bind(c, name='sluice_get_refusal')
+       import :: c_int, sluice_refusal
+       type(sluice_refusal) :: refusal
+     end function c_refusal
+     integer(c_int) function c_usage(client, job, since_s, limit_ms, usage) bind(c, name='sluice_get_usage')
+       import :: c_int, c_ptr, c_int32_t, sluice_usage
+       type(c_ptr), value :: client, job
+       integer(c_int32_t), value :: since_s, limit_ms
+       type(sluice_usage) :: usage
+     end function c_usage
+     integer(c_int) function c_credit(client, limit_ms, credit) bind(c, name='sluice_get_credit')
+       import :: c_int, c_ptr, c_int32_t, sluice_credit
+       type(c_ptr), value :: client
+       integer(c_int32_t), value :: limit_ms
+       type(sluice_credit) :: credit
+     end function c_credit
+     integer(c_int) function c_why(client, job, limit_ms, buffer, length, needed) bind(c, name='sluice_get_why')
+       import :: c_int, c_ptr, c_int32_t, c_size_t
+       type(c_ptr), value :: client, job, buffer
+       integer(c_int32_t), value :: limit_ms
+       integer(c_size_t), value :: length
+       integer(c_size_t) :: needed
+     end function c_why
   end interface
 
 contains
@@ -226,11 +271,15 @@ contains
   function sluice_text(letters) result(text)
     character(kind=c_char), intent(in) :: letters(:)
     character(len=:), allocatable :: text
-    integer :: at
-    text = ''
-    do at = 1, size(letters)
-       if (letters(at) == c_null_char) exit
-       text = text // letters(at)
+    integer :: at, length
+    length = 0
+    do while (length < size(letters))
+       if (letters(length + 1) == c_null_char) exit
+       length = length + 1
+    end do
+    allocate (character(len=length) :: text)
+    do at = 1, length
+       text(at:at) = letters(at)
     end do
   end function sluice_text
 
@@ -369,4 +418,62 @@ contains
     type(sluice_details), intent(inout) :: details
     status = c_details(client%handle, id, limit_ms, details)
   end function reservationDetails
+
+  ! The refusal of this thread's last error; SLUICE_ERROR_NOT_FOUND if that is not SLUICE_ERROR_DOES_NOT_FIT.
+  integer function reservationRefusal(refusal) result(status)
+    type(sluice_refusal), intent(inout) :: refusal
+    status = c_refusal(refusal)
+  end function reservationRefusal
+
+  ! What was served in the last since_s seconds to a job, or without one to the user of this process.
+  integer function reservationUsage(client, since_s, limit_ms, usage, job) result(status)
+    type(sluice_handle), intent(in) :: client
+    integer(c_int32_t), intent(in) :: since_s, limit_ms
+    type(sluice_usage), intent(inout) :: usage
+    character(len=*), intent(in), optional :: job
+    character(kind=c_char, len=:), allocatable, target :: job_text
+    type(c_ptr) :: name
+    name = c_null_ptr
+    if (present(job)) then
+       job_text = trim(job) // c_null_char
+       name = c_loc(job_text)
+    end if
+    status = c_usage(client%handle, name, since_s, limit_ms, usage)
+  end function reservationUsage
+
+  ! The credit of the caller.
+  integer function reservationCredit(client, limit_ms, credit) result(status)
+    type(sluice_handle), intent(in) :: client
+    integer(c_int32_t), intent(in) :: limit_ms
+    type(sluice_credit), intent(inout) :: credit
+    status = c_credit(client%handle, limit_ms, credit)
+  end function reservationCredit
+
+  ! What limits and delays a job, or without one all requests of the user of this process, as JSON.
+  integer function reservationWhy(client, limit_ms, text, job) result(status)
+    type(sluice_handle), intent(in) :: client
+    integer(c_int32_t), intent(in) :: limit_ms
+    character(len=:), allocatable, intent(out) :: text
+    character(len=*), intent(in), optional :: job
+    character(kind=c_char, len=:), allocatable, target :: job_text
+    character(kind=c_char), allocatable, target :: buffer(:)
+    type(c_ptr) :: name
+    integer(c_size_t) :: length, needed
+    name = c_null_ptr
+    if (present(job)) then
+       job_text = trim(job) // c_null_char
+       name = c_loc(job_text)
+    end if
+    length = 65536
+    do
+       allocate (buffer(length))
+       needed = 0
+       status = c_why(client%handle, name, limit_ms, c_loc(buffer), length, needed)
+       if (status /= SLUICE_ERROR_BUFFER_TOO_SMALL) exit
+       deallocate (buffer)
+       length = 2 * needed
+    end do
+    text = ''
+    if (status == SLUICE_OK) text = sluice_text(buffer)
+  end function reservationWhy
 end module sluice

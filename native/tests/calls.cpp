@@ -50,6 +50,9 @@ int main() {
         check(gone.id() == 0, "and nothing is left to remove");
     }
     check(client.credit(limit).outstanding == 0, "nothing is left");
+    check(client.usage(3600, "", limit).written_bytes == client.usage(3600, "calls.cpp", limit).written_bytes, "nothing was written");
+    check(client.why("", limit).find("\"waits\"") != std::string::npos, "why is JSON with waits");
+    check(client.why("calls.cpp", limit)[0] == '{', "and of a job");
     try {
         client.addReservationAsync(sluice::Request(43000000, seconds(60)), limit);
         check(false, "too much is refused");

@@ -9,9 +9,14 @@ program calls
   type(sluice_request) :: request
   type(sluice_phase) :: phase, phases(1)
   type(sluice_details) :: details
+  type(sluice_refusal) :: refusal
+  type(sluice_usage) :: usage
+  type(sluice_credit) :: account
+  character(len=:), allocatable :: why
   integer(int64) :: id, part, credit, end_ns
 
   call check(c_sizeof(phase) == 64 .and. c_sizeof(request) == 120 .and. c_sizeof(details) == 544, 'sizes')
+  call check(c_sizeof(refusal) == 696 .and. c_sizeof(usage) == 32 .and. c_sizeof(account) == 32, 'more sizes')
   call check(sluice_open_controller(client, 'ftp://x') == SLUICE_ERROR_SETTINGS, 'no endpoint')
   call check(index(sluice_error_message(), 'ftp://x') > 0, 'the text names it')
   call check(sluice_open_environment(client) == SLUICE_OK, 'open')
@@ -38,6 +43,24 @@ program calls
   call check(addReservationSync(client, request, limit, id, phases=phases) == SLUICE_OK, 'sync')
   call check(removeReservation(client, id, limit) == 1, 'remove')
   call check(removeReservation(client, id, limit) == 0, 'removed once')
+  account%outstanding = 7
+  call check(reservationCredit(client, limit, account) == SLUICE_OK, 'credit')
+  call check(account%outstanding == 0 .and. account%bytes == 0, 'nothing is left')
+  call check(reservationUsage(client, 3600, limit, usage) == SLUICE_OK, 'usage of the user')
+  usage%written_bytes = 7
+  call check(reservationUsage(client, 3600, limit, usage, job='calls.3') == SLUICE_OK, 'usage of the job')
+  call check(usage%written_bytes == 0, 'nothing was written')
+  call check(reservationWhy(client, limit, why) == SLUICE_OK, 'why of the user')
+  call check(why(1:1) == '{' .and. index(why, '"waits"') > 0, 'its text')
+  call check(reservationWhy(client, limit, why, job='calls.3') == SLUICE_OK, 'why of the job')
+  call check(index(why, '"calls.3"') > 0, 'its name')
+  request%write_bytes_per_s = 43000000
+  call check(addReservationAsync(client, request, limit, id) == SLUICE_ERROR_DOES_NOT_FIT, 'too much')
+  call check(reservationRefusal(refusal) == SLUICE_OK, 'refusal')
+  call check(sluice_text(refusal%bottleneck) == 'fs', 'the target is named')
+  call check(refusal%fits_now_ppm > 0 .and. refusal%fits_now_ppm < 1000000, 'what fits')
+  call check(testReservation(client, 0_int64, 0) == SLUICE_ERROR_INVALID_ARGUMENT, 'no time limit')
+  call check(reservationRefusal(refusal) == SLUICE_ERROR_NOT_FOUND, 'no refusal')
   call check(sluice_cancel_calls(client) == 0, 'nothing to cancel')
   call sluice_close_handle(client)
   print '(a)', 'ok'

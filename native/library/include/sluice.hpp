@@ -11,6 +11,7 @@
 #define SLUICE_HPP
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -163,6 +164,20 @@ public:
         sluice_credit out = SLUICE_CREDIT_INIT;
         check(sluice_get_credit(get(), ms(limit), &out));
         return out;
+    }
+    /// What limits and delays a job, or with an empty name all requests of the user, as JSON (docs/WHY.md).
+    std::string why(const std::string &job = "", Milliseconds limit = defaultLimit()) {
+        std::vector<char> text(1 << 16);
+        for (;;) {
+            const char *name = job.empty() ? nullptr : job.c_str();
+            std::size_t needed = 0;
+            int code = sluice_get_why(get(), name, ms(limit), text.data(), text.size(), &needed);
+            if (code != SLUICE_ERROR_BUFFER_TOO_SMALL) {
+                check(code);
+                return text.data();
+            }
+            text.resize(2 * needed);
+        }
     }
     /// Cancels the calls of other threads on this handle.
     int cancel() { return sluice_cancel(get()); }
