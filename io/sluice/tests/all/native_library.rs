@@ -64,7 +64,7 @@ impl NativeSite {
     }
 }
 
-fn proxy(name: &str, url: &str, more: &str) -> Proxy {
+pub(crate) fn proxy(name: &str, url: &str, more: &str) -> Proxy {
     let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
                   [[target]]\nname = \"fs\"\ncapacity_read = \"100MB/s\"\n\
                   capacity_write = \"50MB/s\"\ncapacity_metadata = \"1000ops/s\"\n";
@@ -72,7 +72,7 @@ fn proxy(name: &str, url: &str, more: &str) -> Proxy {
     Setup::new(&format!("native-{name}")).top(&top).tables(tables).start()
 }
 
-fn described(api: &ApiClient) {
+pub(crate) fn described(api: &ApiClient) {
     until("the target is described", || {
         let resources = api.calendar("").unwrap().resources;
         resources.iter().any(|of| of.name == "fs" && of.write_per_sec > 0)
