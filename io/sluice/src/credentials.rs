@@ -85,22 +85,24 @@ impl CredentialArgs {
 impl ControllerArgs {
     /// Connects to the controller that flags, variable or default name.
     pub(crate) fn client(&self) -> anyhow::Result<ApiClient> {
-        let credentials = self.credentials.credentials();
+        Ok(ApiClient::at(self.endpoints()?)?.with(&self.credentials.credentials())?)
+    }
+
+    /// Returns the variables with which a command of this one calls the same controller, also if it
+    /// is the default one: the command has a token, which goes to a named controller only.
+    pub(crate) fn environment(&self) -> anyhow::Result<Vec<(&'static str, OsString)>> {
+        let mut variables = vec![(VARIABLE, self.endpoints()?.to_string().into())];
+        let ca = self.credentials.ca.as_ref().map(|ca| ca.clone().into_os_string());
+        variables.extend(ca.map(|ca| ("SLUICE_CA", ca)));
+        Ok(variables)
+    }
+
+    fn endpoints(&self) -> anyhow::Result<Endpoints> {
         let named = match &self.controller {
             Some(named) => Some(named.clone()),
             None => named_controller()?,
         };
-        Ok(ApiClient::at(credentials.controllers(named)?)?.with(&credentials)?)
-    }
-}
-
-impl ControllerArgs {
-    /// Returns the variables with which a command of this one calls the same controller.
-    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let controller = self.controller.as_ref().map(|places| places.to_string().into());
-        let ca = self.credentials.ca.as_ref().map(|ca| ca.clone().into_os_string());
-        let given = [(VARIABLE, controller), ("SLUICE_CA", ca)];
-        given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        Ok(self.credentials.credentials().controllers(named)?)
     }
 }
 
@@ -119,3 +121,25 @@ fn variable(name: &str) -> Option<String> {
 
 /// The variable with the controller's URL.
 const VARIABLE: &str = "SLUICE_CONTROLLER";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_with_the_token_of_its_job_is_given_the_name_of_the_controller() {
+        // Without a token, as these tests run.
+        let args = |controller: Option<&str>| ControllerArgs {
+            controller: controller.map(|url| url.parse().unwrap()),
+            credentials: CredentialArgs::default(),
+        };
+        for (given, named) in [
+            (None, http::credentials::DEFAULT_CONTROLLER),
+            (Some("https://a:1,https://b:1"), "https://a:1,https://b:1"),
+        ] {
+            let named =
+                std::env::var(VARIABLE).ok().filter(|_| given.is_none()).unwrap_or(named.into());
+            assert_eq!(args(given).environment().unwrap(), [(VARIABLE, named.into())]);
+        }
+    }
+}

@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("SLUICE_JOB_ID", &running.job);
     command.env("SLUICE_TOKEN_FILE", running.dir.join("token")).env_remove("SLUICE_TOKEN");
-    command.envs(args.controller.environment());
+    command.envs(args.controller.environment()?);
     let mut child = command.spawn().with_context(|| format!("cannot run {:?}", args.command[0]))?;
     let ends = signals.handle();
     let forwarded = Pid::from_child(&child);
