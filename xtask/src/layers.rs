@@ -5,6 +5,7 @@
 //!   L4  http   explain  library**
 //!   L3  sim*   api    fuse   chart
 //!   L2  sched* plan*  pcc*   trace*  bounds*  usage*  reserve*  leases*
+//!      session*
 //!   L1  rules*
 //!   L0  model* ninep*                     (* in core/, ** in native/, the others in io/)
 //!
@@ -36,6 +37,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/reserve", 2),
     ("core/pcc", 2),
     ("core/trace", 2),
+    ("core/session", 2),
     ("core/usage", 2),
     ("core/sim", 3),
     ("io/api", 3),

@@ -1,0 +1,1 @@
+//! The half of the mount: what it sends when, and what becomes of calls when a connection or a proxy is lost.
