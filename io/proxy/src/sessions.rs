@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 use bounds::{Holder, ReclaimPlace, Worth, reclaim};
 use model::{Nid, Time};
 use ninep::Tag;
-use ninep::dialect::{CommitTracker, ReplyCache, ReplyHeader, ReplyLookup, ReplySlotError};
+use ninep::dialect::ReplyHeader;
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
+use session::server::{CommitTracker, ReplyCache, ReplyLookup, ReplySlotError};
 
 use crate::bounds::Charge;
 use crate::connection::{Connection, ConnectionPeer, ReplyTo};

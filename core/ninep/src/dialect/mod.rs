@@ -4,36 +4,24 @@
 //!   size type tag │ identity slot sequence handles │ body of a base or an extension message
 //!   ──────────────┼────────────────────────────────┼──────────────────────────────────
 //!   as in 9P      │ identity; call; files          │ Twalk, Tgetattr … or `ExtRequest`
-//!
-//!   mount: CallTable ── tag, slot, sequence ──► connection ──► proxy: ReplyCache ── execute, or replay
-//!            ▲                                (may break)              the reply of the first try
-//!            └── lost ► send again, or in doubt ◄── CommitTracker: what is durable by now
 //! ```
 //!
 //! A connection speaks it after both sides have agreed in Tversion. Then every message has the
 //! longer header, and a fid field may name a [`handle`](handle_fid) of its header in place of a
 //! fid. Nothing of 9P2000.L is taken away.
 //!
-//! The three parts here do no I/O and are passed what happens: [`ReplyCache`] (the kept replies of
-//! the server), [`CommitTracker`] (which writes are durable), [`CallTable`] (the client's tags,
-//! reply slots and tries). docs/protocol.md has every byte; docs/decisions/0006 has the reasons.
-//!
-//! Invariant, shown by `tests/all/dialect.rs` over connections that break anywhere: a call with a
-//! reply slot is executed at most once in each epoch of the server. Its caller learns the result of
-//! that one execution.
+//! Which calls are sent again, executed or answered from the reply cache is decided in
+//! `core/session`. docs/protocol.md has every byte; docs/decisions/0006 has the reasons.
 
 mod calls;
 mod codec;
-mod commits;
 mod entries;
 mod groups;
 mod header;
 mod messages;
-mod reply_cache;
 
 pub use calls::{CallId, CallTable, Lost};
 pub use codec::{AnyReply, AnyRequest, decode_reply, decode_request, encode_reply, encode_request};
-pub use commits::CommitTracker;
 pub use entries::{EntryError, ListEntries, ListEntry, SessionEvent, SessionEvents};
 pub use groups::GroupList;
 pub use header::{
@@ -41,7 +29,6 @@ pub use header::{
     handle_index, read_reply_header,
 };
 pub use messages::{ExtReply, ExtRequest};
-pub use reply_cache::{ReplyCache, ReplyLookup, ReplySlotError};
 
 /// What Tversion offers and answers for this dialect.
 pub const VERSION: &[u8] = b"9P2000.L.sluice.2";
@@ -72,7 +59,7 @@ pub fn answer_version(offered: &[u8]) -> Option<&'static [u8]> {
     (offered == VERSION).then_some(VERSION)
 }
 
-/// The number of a reply slot's next call: 0 means that the slot has had no call.
-fn next_sequence(last: u32) -> u32 {
+/// The number of a reply slot's next call, from 1: 0 means that the slot has had no call.
+pub fn next_sequence(last: u32) -> u32 {
     last.wrapping_add(1).max(1)
 }

@@ -12,9 +12,9 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use fuse::Errno;
-use ninep::dialect::CommitTracker;
 use ninep::{Reply, Request, open};
 use rustc_hash::FxHashMap;
+use session::server::CommitTracker;
 
 use super::files::UpstreamFile;
 use super::life::{UpstreamCaller, UpstreamOpened, UpstreamSession};

@@ -11,8 +11,8 @@
 //!     └──── sequence, + 1 ── undone                     the same sequence: executed after all
 //! ```
 
-use super::next_sequence;
-use crate::types::Tag;
+use ninep::Tag;
+use ninep::dialect::next_sequence;
 
 /// The replies that are kept for a channel.
 #[derive(Clone, Debug, Default)]
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_repeated_reply_has_the_tag_of_the_new_try() {
         let mut out = b"before".to_vec();
-        ReplyCache::replay(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
-        assert_eq!(out[6..], crate::error_reply(Tag(0x0203), 17));
+        ReplyCache::replay(&ninep::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
+        assert_eq!(out[6..], ninep::error_reply(Tag(0x0203), 17));
     }
 }
