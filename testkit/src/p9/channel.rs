@@ -11,10 +11,11 @@
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{
-    AnyReply, AnyRequest, CallId, CallTable, ExtReply, ExtRequest, GroupList, HandleList,
-    NO_IDENTITY, ReplyHeader, RequestHeader, VERSION, decode_reply, encode_request, handle_fid,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, GroupList, HandleList, NO_IDENTITY, ReplyHeader,
+    RequestHeader, VERSION, decode_reply, encode_request, handle_fid,
 };
 use ninep::{Fid, NOTAG, NameList, Reply, Request, Tag};
+use session::client::{CallId, CallTable};
 
 use super::{P9Address, P9Frame, P9Wire};
 

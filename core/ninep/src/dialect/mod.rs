@@ -13,14 +13,12 @@
 //! Which calls are sent again, executed or answered from the reply cache is decided in
 //! `core/session`. docs/protocol.md has every byte; docs/decisions/0006 has the reasons.
 
-mod calls;
 mod codec;
 mod entries;
 mod groups;
 mod header;
 mod messages;
 
-pub use calls::{CallId, CallTable, Lost};
 pub use codec::{AnyReply, AnyRequest, decode_reply, decode_request, encode_reply, encode_request};
 pub use entries::{EntryError, ListEntries, ListEntry, SessionEvent, SessionEvents};
 pub use groups::GroupList;

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ninep::dialect::{CallId, CallTable, Lost, NOSLOT};
+use ninep::dialect::NOSLOT;
 use ninep::{Reply, Tag, error_reply};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use session::client::{CallId, CallTable, Lost};
 use session::server::{ReplyCache, ReplyLookup};
 
 proptest! {

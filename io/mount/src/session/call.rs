@@ -13,10 +13,11 @@ use std::time::SystemTime;
 use fuse::{Errno, FuseRequestId};
 use model::Direction;
 use ninep::dialect::{
-    AnyReply, AnyRequest, CallId, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED,
-    decode_request, encode_request,
+    AnyReply, AnyRequest, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED, decode_request,
+    encode_request,
 };
 use ninep::{Fid, NOTAG, Reply};
+use session::client::CallId;
 
 use super::abandoned::Abandoned;
 use super::identities::SessionIdentity;

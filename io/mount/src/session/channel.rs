@@ -22,7 +22,8 @@ use std::time::{Duration, Instant, SystemTime};
 use fuse::{Errno, FuseRequestId};
 use model::Direction;
 use ninep::Tag;
-use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
+use ninep::dialect::{AnyReply, ExtReply};
+use session::client::{CallId, CallTable};
 
 use super::abandoned::Abandoned;
 use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ninep::dialect::{CallId, ExtRequest, HandleList};
+use ninep::dialect::{ExtRequest, HandleList};
 use ninep::{Fid, Request, Tag};
+use session::client::CallId;
 
 use super::call::CallFrame;
 use super::identities::SessionIdentity;

@@ -8,10 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ninep::dialect::{
-    AnyRequest, CallId, ExtReply, ExtRequest, HandleList, RequestHeader, handle_fid,
-};
+use ninep::dialect::{AnyRequest, ExtReply, ExtRequest, HandleList, RequestHeader, handle_fid};
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
+use session::client::CallId;
 use testkit::alone;
 
 use crate::peer::errno::{EBADF, ENOSPC};

@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use ninep::dialect::{AnyRequest, CallId, ExtRequest, HandleList, NOSLOT, handle_fid};
+use ninep::dialect::{AnyRequest, ExtRequest, HandleList, NOSLOT, handle_fid};
 use ninep::{Fid, LockKind, REMOVE_DIR, Request, Tag, XATTR_CREATE, open};
 use rustix::fs::{getxattr_query, removexattr};
+use session::client::CallId;
 
 use crate::peer::errno::*;
 use crate::peer::{

@@ -11,8 +11,8 @@
 //! The content of a call (`T`) is the caller's: enough to send it again and to complete the waiting
 //! call.
 
-use super::{NOSLOT, next_sequence};
-use crate::types::Tag;
+use ninep::Tag;
+use ninep::dialect::{NOSLOT, next_sequence};
 
 /// The calls of one channel that have not been answered.
 #[derive(Clone, Debug)]
